@@ -1,0 +1,93 @@
+"""Gradients of one class point one way: compare with a gradient whose label is known."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from splitvfl.errors import ArgumentError
+from splitvfl.hooks import View
+
+
+class DirectionAttack:
+    """Score every record by the cosine of its gradient to gradients of known positives.
+
+    Record i scores the mean of ``cos(g_i, r_j)`` over the known positives ``j ≠ i``, where ``r_j`` is the most recently
+    received non-zero gradient of record j. A record is never its own reference. Higher means more likely positive: at
+    a linear top model the cosine is +1 for positives and −1 for negatives.
+
+    What the attacker is assumed to know are the ids in ``view.known_positives``. The score is NaN (not scored) for a
+    record without a reference: before any known positive was met, and for the only known positive itself. A zero
+    gradient scores 0. References of earlier steps age as the model moves.
+
+    Source: Li et al., ICLR 2022, arXiv:2102.08504, section 3.1 (cosine leak), with references kept across batches.
+    """
+
+    name: ClassVar[str] = "direction"
+    needs: ClassVar[frozenset[str]] = frozenset({"gradient", "known_positives"})
+
+    def __init__(self) -> None:
+        self._ids = torch.zeros(0, dtype=torch.int64)
+        self._units: Tensor | None = None
+
+    def __call__(self, view: View, /) -> Tensor:
+        """Return the mean cosines, after taking this batch's known positives as references.
+
+        Args:
+            view: Its ``gradient`` ``(n, width)``, ``ids`` ``(n,)`` and ``known_positives`` ``(k,)`` are read.
+
+        Returns:
+            ``(n,)`` in [−1, 1], NaN where there is no reference, in the gradient's dtype or float32 if that is wider.
+
+        Raises:
+            ArgumentError: If the width differs from that of earlier gradients.
+        """
+        units = _unit_rows(view.gradient)
+        known = view.known_positives.to(view.ids.device)
+        self._remember(view.ids, units, known)
+        assert self._units is not None
+        granted = torch.isin(self._ids, known)
+        return _mean_cosines(view.ids, units, self._ids[granted], self._units[granted])
+
+    def _remember(self, ids: Tensor, units: Tensor, known: Tensor) -> None:
+        if self._units is None:
+            self._units = units.new_zeros(0, units.shape[1])
+        if self._units.shape[1] != units.shape[1]:
+            raise ArgumentError(f"expected gradients of width {self._units.shape[1]}, got {units.shape[1]}")
+        fresh = torch.isin(ids, known) & units.any(dim=1)
+        met = torch.cat([self._ids.to(ids.device), ids[fresh]])
+        rows = torch.cat([self._units.to(units), units[fresh]])
+        self._ids, group = torch.unique(met, return_inverse=True)
+        # The last of several gradients of one record is the most recent one.
+        order = torch.arange(met.numel(), device=met.device)
+        last = order.new_zeros(self._ids.numel()).scatter_reduce_(0, group, order, "amax")
+        self._units = rows[last]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the references: ids ``(r,)`` and unit gradients ``(r, width)``, ``None`` before the first batch."""
+        return {"ids": self._ids, "units": self._units}
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        """Take back what :meth:`state_dict` returned."""
+        self._ids, self._units = state["ids"], state["units"]
+
+
+def _unit_rows(gradient: Tensor) -> Tensor:
+    rows = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
+    tiny = torch.finfo(rows.dtype).tiny
+    # Two steps: the square of a tiny entry would vanish before its row is scaled.
+    rows = rows / rows.abs().amax(dim=1, keepdim=True).clamp(min=tiny)
+    lengths: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    return rows / lengths.clamp(min=tiny)
+
+
+def _mean_cosines(ids: Tensor, units: Tensor, reference_ids: Tensor, references: Tensor) -> Tensor:
+    total = units @ references.sum(dim=0)
+    others = torch.full_like(total, reference_ids.numel())
+    own = torch.isin(ids, reference_ids)
+    own_reference = references[torch.searchsorted(reference_ids, ids[own])]
+    total[own] -= (units[own] * own_reference).sum(dim=1)
+    others[own] -= 1
+    return torch.where(others > 0, (total / others).clamp(-1.0, 1.0), torch.nan)

@@ -1,0 +1,36 @@
+"""Positives, being rare, pull harder: the norm of a record's gradient gives its label away."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from splitvfl.hooks import View
+
+
+class NormAttack:
+    """Score every record by the norm of its cut gradient, ``‖g_i‖₂``.
+
+    Orientation: the rarer class, assumed to be the positive one, has the larger gradients, because a model that
+    expects negatives is surprised by positives. With rare negatives the AUC lies below one half instead.
+
+    Promises nothing about defended gradients; it is the attack that ``Isotropic`` and ``MaxNorm`` were made against.
+
+    Source: Li et al., ICLR 2022, arXiv:2102.08504, section 3.1.
+    """
+
+    name: ClassVar[str] = "norm"
+
+    def __call__(self, view: View, /) -> Tensor:
+        """Return the row norms.
+
+        Args:
+            view: Its ``gradient``, ``(n, width)``, is read.
+
+        Returns:
+            ``(n,)``, at least 0, in the gradient's dtype.
+        """
+        norms: Tensor = torch.linalg.vector_norm(view.gradient, dim=1)
+        return norms

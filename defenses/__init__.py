@@ -1,0 +1,15 @@
+"""Defenses: what a party changes in a message before it leaves. One idea per file."""
+
+from splitvfl.defenses.gaussian_ir import GaussianIR
+from splitvfl.defenses.isotropic import Isotropic
+from splitvfl.defenses.max_norm import MaxNorm
+from splitvfl.defenses.memoised_response import MemoisedResponse
+from splitvfl.defenses.rounding import Rounding
+
+__all__ = [
+    "GaussianIR",
+    "Isotropic",
+    "MaxNorm",
+    "MemoisedResponse",
+    "Rounding",
+]

@@ -1,0 +1,68 @@
+"""Gaussian noise on the intermediate result that the passive party sends."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from splitvfl.errors import ArgumentError
+from splitvfl.hooks import Crossing, Secrets
+
+
+class GaussianIR:
+    """Scale every row of the activation to norm at most ``clip``, then add ``N(0, sigma²)`` to every coordinate.
+
+    Row ``h`` becomes ``h · min(1, clip / ‖h‖) + N(0, sigma² I)``. The L2 sensitivity of one release is ``2 · clip``
+    when a record is replaced, and ``clip`` when its row is replaced by zeros (up to one rounding of the dtype). Which
+    ε and δ a sigma buys is answered elsewhere, for that sensitivity; composition over steps is the caller's job. The
+    guarantee is about the passive party's record towards whoever receives the activation. It is proven for exact
+    Gaussians from a cryptographic source, and torch's generators are neither.
+
+    The gradient passes straight through: the bottom model is trained as if its activation had been sent unchanged, and
+    clipping is not differentiated. A layer that mixes the records of a batch voids the guarantee.
+
+    Logs ``power``, the expected squared norm ``width · sigma²`` of a row's noise, and ``clipped_share``, the share of
+    rows that were longer than ``clip``. The latter depends on the records: keep it with their owner.
+
+    Source: *Hybrid Differentially Private Federated Learning on Vertically Partitioned Data*, the noise on
+    intermediate results.
+
+    Args:
+        clip: Largest L2 norm of a row, > 0, in the unit of the activation.
+        sigma: Standard deviation of the noise per coordinate, > 0, in the unit of the activation.
+
+    Raises:
+        ArgumentError: If one of them is not positive and finite.
+    """
+
+    name: ClassVar[str] = "gaussian-ir"
+    crossing: ClassVar[Crossing] = "activation"
+    per_record_guarantee: ClassVar[bool] = True
+
+    def __init__(self, *, clip: float, sigma: float) -> None:
+        for setting, value in (("clip", clip), ("sigma", sigma)):
+            if not (value > 0 and math.isfinite(value)):
+                raise ArgumentError(f"{setting} must be positive and finite, got {value}")
+        self.clip = clip
+        self.sigma = sigma
+
+    def __call__(self, activation: Tensor, secrets: Secrets, /) -> Tensor:
+        """Return the activation to send.
+
+        Args:
+            activation: ``(n, width)``, float32 or wider.
+            secrets: The sender's; its generator and log are used.
+
+        Returns:
+            A new tensor like ``activation``.
+        """
+        # In float64, so that the norms round to nothing worth mentioning: the guarantee rests on them.
+        norms = torch.linalg.vector_norm(activation, dim=1, keepdim=True, dtype=torch.float64)
+        scales = (self.clip / norms.clamp(min=self.clip)).to(activation.dtype)
+        secrets.log("power", activation.shape[1] * self.sigma**2)
+        secrets.log("clipped_share", (norms > self.clip).double().mean().item())
+        noise = torch.empty_like(activation).normal_(generator=secrets.generator).mul_(self.sigma)
+        return noise.addcmul_(activation, scales)

@@ -1,0 +1,70 @@
+"""Gaussian noise of one scale in every direction: the baseline."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from splitvfl.defenses.row_norms import row_norms
+from splitvfl.errors import ArgumentError
+from splitvfl.hooks import Secrets
+
+_DEFAULT_RATIO = 5.0
+
+
+class Isotropic:
+    """Add ``N(0, σ²)`` to every coordinate of every row of the cut gradient.
+
+    With ``ratio``, ``σ = ratio · max_i ‖g_i‖ / √width`` in every batch anew, so that a row's noise has about ``ratio``
+    times the largest row norm. With ``sigma``, σ is fixed, in the unit of the message: the gradient of the batch's
+    *mean* loss.
+
+    A heuristic with no formal guarantee: with ``ratio`` the noise scale itself depends on the batch, and noise averages
+    out over epochs. A batch of zeros stays zero under ``ratio``. The mean of the gradient is unchanged.
+
+    Logs ``power``, the expected squared norm ``width · σ²`` of a row's noise, and ``noise_to_signal``, its root over
+    the largest row norm.
+
+    Source: Li et al., ICLR 2022, arXiv:2102.08504, section 4 (``iso``).
+
+    Args:
+        ratio: Root mean square noise norm over the largest row norm, > 0. Default: 5, unless ``sigma`` is given.
+        sigma: Standard deviation per coordinate, > 0.
+
+    Raises:
+        ArgumentError: If both are given, or the given one is not positive and finite.
+    """
+
+    name: ClassVar[str] = "isotropic"
+
+    def __init__(self, *, ratio: float | None = None, sigma: float | None = None) -> None:
+        if ratio is not None and sigma is not None:
+            raise ArgumentError(f"expected ratio or sigma, got both: ratio {ratio} and sigma {sigma}")
+        for setting, value in (("ratio", ratio), ("sigma", sigma)):
+            if value is not None and not (value > 0 and math.isfinite(value)):
+                raise ArgumentError(f"{setting} must be positive and finite, got {value}")
+        self.ratio = _DEFAULT_RATIO if ratio is None and sigma is None else ratio
+        self.sigma = sigma
+
+    def __call__(self, gradient: Tensor, secrets: Secrets, /) -> Tensor:
+        """Return the noisy gradient.
+
+        Args:
+            gradient: ``(n, width)``, float32 or wider.
+            secrets: The sender's; its generator and log are used.
+
+        Returns:
+            A new tensor like ``gradient``.
+        """
+        width = gradient.shape[1]
+        peak = row_norms(gradient).max().item()
+        sigma = self.sigma if self.ratio is None else self.ratio * peak / math.sqrt(width)
+        assert sigma is not None
+        secrets.log("power", width * sigma**2)
+        if peak > 0:
+            secrets.log("noise_to_signal", math.sqrt(width) * sigma / peak)
+        # One buffer, filled in place: on large batches fresh memory costs more than the noise.
+        return torch.empty_like(gradient).normal_(generator=secrets.generator).mul_(sigma).add_(gradient)

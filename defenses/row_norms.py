@@ -1,0 +1,35 @@
+"""Norms of rows that neither vanish nor overflow."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+# Squares of norms between these are normal numbers, even in float32.
+_SAFE = (1e-15, 1e15)
+
+
+def row_norms(rows: Tensor) -> Tensor:
+    """Return the Euclidean norm of every row, ``‖r_i‖₂``, right for rows of any magnitude.
+
+    Squares of entries near 1e-23 vanish in float32 and those near 1e19 overflow. Rows with such norms, in practice
+    gradients of records that the model is sure of, are computed again in units of their largest entry.
+
+    Args:
+        rows: ``(n, d)``, floating point.
+
+    Returns:
+        ``(n,)`` in the dtype of ``rows``; 0 for rows of zeros only.
+    """
+    norms: Tensor = torch.linalg.vector_norm(rows, dim=1)
+    odd = (norms < _SAFE[0]) | (norms > _SAFE[1])
+    if odd.any():
+        norms[odd] = _scaled_norms(rows[odd])
+    return norms
+
+
+def _scaled_norms(rows: Tensor) -> Tensor:
+    peaks = rows.abs().amax(dim=1, keepdim=True)
+    units = rows / torch.where(peaks > 0, peaks, 1.0)
+    norms: Tensor = torch.linalg.vector_norm(units, dim=1) * peaks[:, 0]
+    return norms

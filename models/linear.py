@@ -1,0 +1,114 @@
+"""Vertical (logistic) regression: one linear layer per party, summed."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from splitvfl.errors import ArgumentError
+
+Init = Literal["xavier", "zero"]
+
+
+class Linear(nn.Linear):
+    """A party's half of a linear model: ``x Wᵀ``, its part of the logits.
+
+    With one linear layer as bottom a party learns only ``columnsᵀ · gradient`` from a training step.
+
+    Args:
+        inputs: Number of columns, at least 1.
+        outputs: Number of logits, at least 1.
+        bias: Whether to add an intercept; one party's is enough.
+        init: ``"xavier"`` draws weights from N(0, 2 / (inputs + outputs)); ``"zero"`` starts from zeros, and then the
+            first batch's residues are plus or minus one half, the labels themselves. The intercept starts at zero.
+
+    Raises:
+        ArgumentError: If a size is below 1, or there is no such ``init``.
+    """
+
+    def __init__(self, inputs: int, outputs: int = 1, *, bias: bool = False, init: Init = "xavier") -> None:
+        if inputs < 1 or outputs < 1:
+            raise ArgumentError(f"expected at least 1 input and 1 output, got {inputs} and {outputs}")
+        if init not in ("xavier", "zero"):
+            raise ArgumentError(f"init must be 'xavier' or 'zero', got {init!r}")
+        self.init: Init = init  # set first: the base class draws the weights in its constructor
+        super().__init__(inputs, outputs, bias=bias)
+
+    def reset_parameters(self) -> None:
+        """Draw the weights anew."""
+        if self.init == "xavier":
+            nn.init.xavier_normal_(self.weight)
+        else:
+            nn.init.zeros_(self.weight)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+
+class LinearTop(nn.Module):
+    """Sum of the passive parties' logits, the active party's own linear part and the intercept.
+
+    ``logits = Σ_p h_p + x_a W_aᵀ + b``. The passive parts have weight one, so that with logistic loss the cut gradient
+    of every passive party is ``(prediction − label) / n``: the residues. It hides nothing by itself.
+
+    Args:
+        passives: Number of passive parties, at least 1.
+        outputs: Number of logits, at least 1; also the width of every cut.
+        active_inputs: Number of the active party's columns, 0 if it has none.
+        init: As :class:`Linear`.
+
+    Attributes:
+        own: The active party's linear layer, ``None`` without columns.
+        intercept: ``(outputs,)``, from zeros.
+
+    Raises:
+        ArgumentError: If a size is too small.
+    """
+
+    def __init__(self, passives: int, outputs: int = 1, *, active_inputs: int = 0, init: Init = "xavier") -> None:
+        super().__init__()
+        if passives < 1 or outputs < 1 or active_inputs < 0:
+            raise ArgumentError(
+                "expected at least 1 passive party, 1 output and 0 columns of the active party, "
+                f"got {passives}, {outputs} and {active_inputs}"
+            )
+        self.passives, self.outputs, self.active_inputs = passives, outputs, active_inputs
+        self.own = Linear(active_inputs, outputs, init=init) if active_inputs else None
+        self.intercept = nn.Parameter(torch.zeros(outputs))
+
+    def forward(self, joined: Tensor) -> Tensor:
+        """Return the logits.
+
+        Args:
+            joined: Activations of the passive parties, then the active party's columns,
+                ``(n, passives · outputs + active_inputs)``.
+
+        Returns:
+            ``(n, outputs)``.
+
+        Raises:
+            ArgumentError: If the width does not fit.
+        """
+        received = self.passives * self.outputs
+        if joined.dim() != 2 or joined.shape[1] != received + self.active_inputs:
+            raise ArgumentError(
+                f"expected shape (n, {received + self.active_inputs}): {received} activations and "
+                f"{self.active_inputs} columns of the active party, got {tuple(joined.shape)}"
+            )
+        parts = joined[:, :received].reshape(-1, self.passives, self.outputs)
+        logits: Tensor = parts.sum(dim=1) + self.active_logits(joined[:, received:])
+        return logits
+
+    def active_logits(self, columns: Tensor) -> Tensor:
+        """Return the active party's own part of the logits, ``x_a W_aᵀ + b``.
+
+        Args:
+            columns: ``(n, active_inputs)``.
+
+        Returns:
+            ``(n, outputs)``.
+        """
+        own = columns.new_zeros(columns.shape[0], self.outputs) if self.own is None else self.own(columns)
+        logits: Tensor = own + self.intercept
+        return logits

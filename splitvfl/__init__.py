@@ -1,0 +1,107 @@
+"""Split learning over columns that belong to different organisations: what each message gives away, and how to stop it.
+
+The names below are the public interface of the core; attacks, defenses and models are in :mod:`splitvfl.attacks`,
+:mod:`splitvfl.defenses` and :mod:`splitvfl.models`. Each is imported when it is first used, so that ``import splitvfl``
+does not wait for torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from splitvfl.errors import (
+    ArgumentError,
+    CheckpointError,
+    ConfigError,
+    DataError,
+    HookError,
+    PrivacyError,
+    ProtocolError,
+    SplitVFLError,
+)
+
+if TYPE_CHECKING:
+    from splitvfl.cut import CutLayer, SplitModel
+    from splitvfl.data.columns import Columns
+    from splitvfl.data.load import load
+    from splitvfl.hooks import Attack, Defense, Secrets, View
+    from splitvfl.metrics import leak_auc, reconstruction_mse
+    from splitvfl.party import ActiveParty, PassiveParty
+    from splitvfl.training import Trainer
+
+    __version__: str
+
+__all__ = [
+    "ActiveParty",
+    "ArgumentError",
+    "Attack",
+    "CheckpointError",
+    "Columns",
+    "ConfigError",
+    "CutLayer",
+    "DataError",
+    "Defense",
+    "HookError",
+    "PassiveParty",
+    "PrivacyError",
+    "ProtocolError",
+    "Secrets",
+    "SplitModel",
+    "SplitVFLError",
+    "Trainer",
+    "View",
+    "leak_auc",
+    "load",
+    "reconstruction_mse",
+]
+
+_HOMES = {
+    "ActiveParty": "splitvfl.party",
+    "Attack": "splitvfl.hooks",
+    "Columns": "splitvfl.data.columns",
+    "CutLayer": "splitvfl.cut",
+    "Defense": "splitvfl.hooks",
+    "PassiveParty": "splitvfl.party",
+    "Secrets": "splitvfl.hooks",
+    "SplitModel": "splitvfl.cut",
+    "Trainer": "splitvfl.training",
+    "View": "splitvfl.hooks",
+    "leak_auc": "splitvfl.metrics",
+    "load": "splitvfl.data.load",
+    "reconstruction_mse": "splitvfl.metrics",
+}
+
+_PARTS = ("attacks", "defenses", "models")
+
+# In a checkout these parts lie beside this package and are linked into it. Where links did not survive (an unpacked
+# zip, Windows), the folder that holds them joins the search path instead.
+_HERE = Path(__file__).parent
+if not all((_HERE / part).is_dir() for part in _PARTS):
+    __path__.append(str(_HERE.parent))
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        value: Any = _installed_version()
+    elif name in _HOMES:
+        value = getattr(import_module(_HOMES[name]), name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "__version__"})
+
+
+def _installed_version() -> str:
+    """Return the version of the installed distribution, or ``"0+unknown"`` in a tree that was never installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("splitvfl")
+    except PackageNotFoundError:
+        return "0+unknown"

@@ -1,0 +1,427 @@
+"""The cut: one object that stands where the gradient crosses.
+
+Forward it is the identity (or applies the passive party's activation defenses); backward it hands the gradient to the
+defenses, in order, and then shows what is about to be sent to the attacks. It is the same object in one process, inside
+one autograd graph (:class:`SplitModel`), and across parties, where the activation arrives as a leaf and its gradient
+after the hooks is what is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from splitvfl.crossing import DefenseChain
+from splitvfl.errors import ArgumentError, PrivacyError
+from splitvfl.hooks import (
+    Attack,
+    Defense,
+    View,
+    batch_mixing_layer,
+    crossing_of,
+    hook_name,
+    needs_of,
+)
+from splitvfl.leakage.auditing import Audit
+from splitvfl.leakage.judging import Handle, Leak
+
+
+@dataclass(frozen=True, slots=True)
+class _Passage:
+    """What travels with one forward pass through the cut, in its autograd node."""
+
+    step: int
+    ids: Tensor | None
+    labels: Tensor | None
+    responses: Tensor | None
+    seat: Seat
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """What the party behind a cut can show its own attacks, besides what it receives.
+
+    Attributes:
+        bottom: Its bottom model, of which attacks get copies of the weights.
+        columns: Its columns of the batch.
+    """
+
+    bottom: nn.Module | None = None
+    columns: Any = None
+
+    def fields(self) -> frozenset[str]:
+        """Return the view fields that can be filled from here."""
+        return available_fields(self.bottom, has_columns=self.columns is not None)
+
+    def view(self, needs: frozenset[str], *, party: str, step: int, ids: Tensor, gradient: Tensor) -> View:
+        """Return the view of one received gradient, with nothing that the attack does not need."""
+        sources: dict[str, Callable[[], Any]] = {
+            "gradient": gradient.detach,
+            "columns": lambda: _detached(self.columns),
+            "weights": self._weights,
+            "aggregated_gradient": lambda: _detached(self.columns).T @ gradient.detach().to(self.columns.dtype),
+        }
+        return View(party=party, step=step, ids=ids, **{name: sources[name]() for name in needs})
+
+    def _weights(self) -> dict[str, Tensor]:
+        assert self.bottom is not None
+        return {name: weight.detach().clone() for name, weight in self.bottom.named_parameters()}
+
+
+def available_fields(bottom: nn.Module | None, *, has_columns: bool) -> frozenset[str]:
+    """Return the view fields that a party with this bottom model can fill during training."""
+    fields = {"gradient"}
+    if has_columns:
+        fields.add("columns")
+    if bottom is not None:
+        fields.add("weights")
+    if has_columns and bottom is not None and is_linear(bottom):
+        fields.add("aggregated_gradient")
+    return frozenset(fields)
+
+
+def is_linear(module: nn.Module) -> bool:
+    """Return whether a module is one linear layer, so that it receives only columnsᵀ · gradient."""
+    leaves = [layer for layer in module.modules() if not any(layer.children())]
+    return len(leaves) == 1 and isinstance(leaves[0], nn.Linear)
+
+
+def _detached(columns: Any) -> Any:
+    if isinstance(columns, Tensor):
+        return columns.detach()
+    return type(columns)(*(part.detach() for part in columns))
+
+
+class _Cross(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, activation: Tensor, cut: CutLayer, passage: _Passage) -> Tensor:
+        ctx.cut, ctx.passage = cut, passage
+        sent = cut.activation.apply(activation, step=passage.step, ids=passage.ids, labels=None)
+        return activation.view_as(activation) if sent is activation else sent
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.cut._send(gradient, ctx.passage), None, None
+
+
+class CutLayer(nn.Module):
+    """Where one passive party's activation and gradient cross.
+
+    Args:
+        party: Name of the passive party.
+        active: Name of the active party, the sender of the gradient.
+
+    Attributes:
+        activation: Defenses of the activation (the passive party's).
+        gradient: Defenses of the gradient (the active party's).
+        loss_scale: Factor that a loss scaler put on the loss (``scaler.get_scale()``); it is divided out before
+            defenses and attacks, and put back after. The gradient is that of the batch's *mean* loss, 1/batch included.
+    """
+
+    def __init__(self, party: str = "passive", *, active: str = "active") -> None:
+        super().__init__()
+        self.party = party
+        self.activation = DefenseChain("activation", party)
+        self.gradient = DefenseChain("gradient", active)
+        self.loss_scale = 1.0
+        self._steps = 0
+        self._leaks: list[Leak] = []
+        self._audits: list[Audit] = []
+        self._shows: frozenset[str] = frozenset({"gradient"})
+
+    def forward(
+        self,
+        activation: Tensor,
+        *,
+        labels: Tensor | None = None,
+        responses: Tensor | None = None,
+        ids: Tensor | None = None,
+        step: int | None = None,
+        seat: Seat | None = None,
+    ) -> Tensor:
+        """Return the activation as it arrives at the top model; its gradient will pass the hooks.
+
+        The result is a view of its input, so a top model that starts with an in-place operation raises.
+
+        Args:
+            activation: ``(n, width)``.
+            labels: ``(n,)``; for the active party's defenses, and for judging. Never shown to an attack.
+            responses: What the defenses get in place of the labels, when a label defense answered for them.
+            ids: Record ids, ``(n,)``, int64. Without them nothing is accumulated per record.
+            step: Number of the training step. Default: forward passes with a gradient are counted.
+            seat: What the passive party can show its own attacks.
+
+        Raises:
+            ArgumentError: If rows do not match.
+        """
+        rows = activation.shape[0]
+        for name, values in (("labels", labels), ("ids", ids)):
+            if values is not None and values.shape[:1] != (rows,):
+                raise ArgumentError(f"expected {rows} {name}, one per row of the activation, got {tuple(values.shape)}")
+        if step is None:
+            step = self._steps
+            self._steps += int(torch.is_grad_enabled())
+        passage = _Passage(step, ids, labels, labels if responses is None else responses, seat or Seat())
+        crossed: Tensor = _Cross.apply(activation, self, passage)
+        return crossed
+
+    def _send(self, gradient: Tensor, passage: _Passage) -> Tensor:
+        clean = gradient if self.loss_scale == 1.0 else gradient / self.loss_scale
+        sent = self.gradient.apply(clean, step=passage.step, ids=passage.ids, labels=passage.responses)
+        if self._leaks or self._audits:
+            self._show(clean, sent, passage)
+        return sent if self.loss_scale == 1.0 else sent * self.loss_scale
+
+    def _show(self, clean: Tensor, sent: Tensor, passage: _Passage) -> None:
+        if passage.labels is None:
+            raise PrivacyError("an attack is watched but there are no labels to judge it by; pass model(x, labels=y, ids=ids)")
+        rows = sent.shape[0]
+        numbers = passage.ids if passage.ids is not None else torch.arange(rows, device=sent.device)
+        for audit in self._audits:
+            audit.see(clean.detach(), sent.detach(), passage.labels, passage.ids)
+        for leak in self._leaks:
+            view = passage.seat.view(leak.needs, party=self.party, step=passage.step, ids=numbers, gradient=sent)
+            leak.see(view, passage.labels, ids_known=passage.ids is not None)
+
+    def show_from(self, seat_fields: frozenset[str]) -> None:
+        """Declare what the seat behind this cut shows, so that ``watch`` can refuse attacks that need more."""
+        self._shows = seat_fields
+
+    def defend(self, defense: Defense, *, noise_seed_for_experiments: int | None = None) -> Handle:
+        """Attach a defense of the gradient or of the activation, whichever it is made for; order matters.
+
+        Returns:
+            A handle: ``with cut.defend(...):`` or ``handle.remove()``.
+
+        Raises:
+            ArgumentError: If it defends scores or labels, which do not cross here.
+        """
+        chains = {"activation": self.activation, "gradient": self.gradient}
+        crossing = crossing_of(defense)
+        if crossing not in chains:
+            raise ArgumentError(f"{hook_name(defense)} defends {crossing}, which do not cross at a cut layer")
+        return chains[crossing].attach(defense, noise_seed_for_experiments=noise_seed_for_experiments)
+
+    def watch(self, attack: Attack, *, known_positives: int = 1) -> Leak:
+        """Let an attack observe exactly what is sent, after all defenses, and judge it.
+
+        Args:
+            attack: A label attack.
+            known_positives: Positive records that an attack which needs some is assumed to know.
+
+        Returns:
+            The leak, which is also a handle.
+
+        Raises:
+            ArgumentError: If the attack needs what cannot be shown here.
+        """
+        leak = Leak(attack, known_positives=known_positives, remove=lambda: self._leaks.remove(leak))
+        missing = sorted(leak.needs - self._shows)
+        if missing:
+            raise ArgumentError(
+                f"attack {leak.name} needs {', '.join(missing)}; this cut shows {', '.join(sorted(self._shows))}"
+            )
+        self._leaks.append(leak)
+        return leak
+
+    def audit(self) -> Audit:
+        """Attach the auditor's attack, which knows labels and clean gradients."""
+        audit = Audit(remove=lambda: self._audits.remove(audit))
+        self._audits.append(audit)
+        return audit
+
+
+class SplitModel(nn.Module):
+    """Bottom models and a top model in one process, joined by cut layers: an ordinary module for any training loop.
+
+    The top receives the activations' concatenation in the order of the bottoms, then the active party's own columns
+    if there are any. A top with the attribute ``separate_active = True`` is called as ``top(activations, active)``.
+
+    Args:
+        bottom: One bottom model, or several by party name.
+        top: The active party's model.
+
+    >>> model = SplitModel(nn.Linear(3, 2), nn.Linear(2, 1))
+    >>> model(torch.zeros(4, 3)).shape
+    torch.Size([4, 1])
+    """
+
+    def __init__(self, bottom: nn.Module | Mapping[str, nn.Module], top: nn.Module) -> None:
+        super().__init__()
+        bottoms = {"passive": bottom} if isinstance(bottom, nn.Module) else dict(bottom)
+        if not bottoms:
+            raise ArgumentError("expected at least one bottom model")
+        self.bottoms = nn.ModuleDict(bottoms)
+        self.top = top
+        self.cuts: dict[str, CutLayer] = {name: CutLayer(name) for name in bottoms}
+        self.labels = DefenseChain("labels", "active")
+        for name, cut in self.cuts.items():
+            cut.show_from(available_fields(bottoms[name], has_columns=True))
+        self._passing: tuple[Tensor | None, Tensor | None] = (None, None)
+
+    @property
+    def cut(self) -> CutLayer:
+        """The cut layer, where there is only one.
+
+        Raises:
+            ArgumentError: If there are several; name one: ``model.cuts[name]``.
+        """
+        if len(self.cuts) != 1:
+            raise ArgumentError(f"this model has {len(self.cuts)} cuts; choose one: cuts[name], {sorted(self.cuts)}")
+        return next(iter(self.cuts.values()))
+
+    def forward(
+        self, *columns: Any, active: Any = None, labels: Tensor | None = None, ids: Tensor | None = None
+    ) -> Tensor:
+        """Return the top's output.
+
+        Args:
+            *columns: One argument per bottom, in their order.
+            active: The active party's own columns, if it has any.
+            labels: ``(n,)``; they reach the defenses and the judges, never an attack.
+            ids: Record ids, ``(n,)``, int64.
+
+        Raises:
+            ArgumentError: If the number of inputs or of rows does not fit.
+        """
+        if len(columns) != len(self.cuts):
+            raise ArgumentError(f"expected {len(self.cuts)} inputs, one per bottom {list(self.cuts)}, got {len(columns)}")
+        responses = None
+        if labels is not None and len(self.labels):
+            responses = responses_of(self.targets(labels, ids=ids))
+        self._passing = (labels, ids)
+        try:
+            activations = [
+                cut(
+                    self.bottoms[name](own),
+                    labels=labels,
+                    responses=responses,
+                    ids=ids,
+                    seat=Seat(self.bottoms[name], own),
+                )
+                for (name, cut), own in zip(self.cuts.items(), columns, strict=True)
+            ]
+        finally:
+            self._passing = (None, None)
+        output: Tensor = call_top(self.top, activations, active)
+        return output
+
+    def defend(self, defense: Defense, *, noise_seed_for_experiments: int | None = None) -> Handle:
+        """Attach a defense where it belongs: labels at the model, gradient and activation at the (only) cut.
+
+        Raises:
+            ArgumentError: If there are several cuts to choose from, or it defends scores, which a model does not send.
+            PrivacyError: If it claims a guarantee per record and a layer mixes records.
+        """
+        if getattr(defense, "per_record_guarantee", False):
+            for bottom in self.bottoms.values():
+                refuse_batch_mixing(bottom, defense)
+        chain = self.labels if crossing_of(defense) == "labels" else self.cut
+        attach = chain.attach if isinstance(chain, DefenseChain) else chain.defend
+        return attach(defense, noise_seed_for_experiments=noise_seed_for_experiments)
+
+    def targets(self, labels: Tensor, *, ids: Tensor | None = None) -> Tensor:
+        """Return what the loss is computed with in place of the labels: the label defenses' answers."""
+        return self.labels.apply(labels, step=self._step(), ids=ids, labels=labels)
+
+    def observe(self, module: nn.Module, attack: Attack, *, known_positives: int = 1) -> Leak:
+        """Let an attack watch the gradient at an earlier layer of a bottom model: that of ``module``'s output.
+
+        Source: Li et al., ICLR 2022, arXiv:2102.08504, figure 2b.
+
+        Args:
+            module: A submodule of one of the bottoms.
+            attack: A label attack that needs the gradient only.
+            known_positives: As :meth:`CutLayer.watch`.
+
+        Raises:
+            ArgumentError: If the module is in no bottom, or the attack needs more than the gradient.
+        """
+        party = next((name for name, bottom in self.bottoms.items() if module in set(bottom.modules())), None)
+        if party is None:
+            raise ArgumentError("the observed module is in none of the bottom models")
+        return observe(module, attack, party=party, passing=lambda: self._passing, known_positives=known_positives)
+
+    def _step(self) -> int:
+        return next(iter(self.cuts.values()))._steps
+
+
+def observe(
+    module: nn.Module,
+    attack: Attack,
+    *,
+    party: str,
+    passing: Callable[[], tuple[Tensor | None, Tensor | None]],
+    known_positives: int = 1,
+) -> Leak:
+    """Attach an attack to the gradient of a module's output.
+
+    Args:
+        module: The observed layer.
+        attack: A label attack that needs the gradient only.
+        party: The party that the layer belongs to.
+        passing: Returns labels and ids of the forward pass that is under way.
+        known_positives: As :meth:`CutLayer.watch`.
+
+    Raises:
+        ArgumentError: If the attack needs more than the gradient.
+    """
+    if needs_of(attack) - {"gradient", "known_positives"}:
+        raise ArgumentError(f"{hook_name(attack)} needs {sorted(needs_of(attack))}; an earlier layer shows its gradient")
+    steps = 0
+
+    def on_forward(_: nn.Module, __: Any, output: Tensor) -> None:
+        nonlocal steps
+        labels, ids = passing()
+        if output.requires_grad and labels is not None:
+            output.register_hook(partial(on_gradient, step=steps, labels=labels, ids=ids))
+            steps += 1
+
+    def on_gradient(gradient: Tensor, *, step: int, labels: Tensor, ids: Tensor | None) -> None:
+        numbers = ids if ids is not None else torch.arange(gradient.shape[0], device=gradient.device)
+        view = View(party=party, step=step, ids=numbers, gradient=gradient.detach().flatten(1))
+        leak.see(view, labels, ids_known=ids is not None)
+
+    registered = module.register_forward_hook(on_forward)
+    leak = Leak(attack, known_positives=known_positives, remove=registered.remove)
+    return leak
+
+
+def call_top(top: nn.Module, activations: list[Tensor], active: Any) -> Tensor:
+    """Join the activations, and the active party's columns, and run the top model on them."""
+    joined = activations[0] if len(activations) == 1 else torch.cat(activations, dim=1)
+    if getattr(top, "separate_active", False):
+        output: Tensor = top(joined, active)
+        return output
+    if active is None:
+        output = top(joined)
+        return output
+    if not isinstance(active, Tensor):
+        raise ArgumentError(
+            f"{type(top).__name__} takes one concatenated tensor, but the active party has categorical codes; "
+            "encode them as one-hot columns, or use a top with separate_active = True"
+        )
+    output = top(torch.cat([joined, active.to(joined.dtype)], dim=1))
+    return output
+
+
+def responses_of(targets: Tensor) -> Tensor:
+    """Return the 0/1 answers behind loss-corrected targets; all that later defenses may see of the labels."""
+    return (targets > 0.5).to(targets.dtype)
+
+
+def refuse_batch_mixing(module: nn.Module, defense: Defense) -> None:
+    """Raise :class:`PrivacyError` if a layer mixes the records of a batch, which voids a per-record guarantee."""
+    layer = batch_mixing_layer(module)
+    if layer is not None:
+        raise PrivacyError(
+            f"{hook_name(defense)} guarantees something per record, but {layer} mixes the records of a batch; "
+            "replace it (GroupNorm or LayerNorm keep records apart)"
+        )

@@ -1,0 +1,145 @@
+"""Columns and records as one party holds them, and a data set divided between parties."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from splitvfl.errors import ArgumentError, DataError
+
+TaskName = Literal["binary", "multiclass", "regression"]
+
+
+class Columns(NamedTuple):
+    """One party's columns for some records.
+
+    Attributes:
+        numeric: ``(n, d)``, float32; ``d`` may be 0.
+        categorical: ``(n, f)``, int64 codes of ``f`` fields; ``f`` may be 0.
+    """
+
+    numeric: Tensor
+    categorical: Tensor
+
+    @classmethod
+    def of(cls, numeric: Tensor) -> Columns:
+        """Return columns without categorical fields."""
+        return cls(numeric, numeric.new_zeros((numeric.shape[0], 0), dtype=torch.int64))
+
+    @property
+    def count(self) -> int:  # type: ignore[override]  # tuple.count, which counts tensors, is of no use here
+        """Number of records; ``len()`` of a named tuple is 2."""
+        return self.numeric.shape[0]
+
+    def rows(self, index: Tensor) -> Columns:
+        """Return the records at these positions, int64 ``(k,)``, in their order."""
+        return Columns(self.numeric[index], self.categorical[index])
+
+    def to(self, device: torch.device | str) -> Columns:
+        """Return the columns on a device."""
+        return Columns(self.numeric.to(device), self.categorical.to(device))
+
+    def module_input(self) -> Tensor | Columns:
+        """Return what a bottom model is called with: the numeric tensor alone where there is no categorical field."""
+        return self.numeric if self.categorical.shape[1] == 0 else self
+
+
+@dataclass(frozen=True, eq=False)
+class Records:
+    """The training or the test part as one party holds it.
+
+    Attributes:
+        ids: Record ids, ``(n,)``, int64: the same at every party, in the same order.
+        columns: The party's columns of these records.
+        labels: At the active party, ``(n,)``: float32 0 and 1 (binary), int64 0 … k−1 (multi-class) or float32
+            (regression). ``None`` at a passive party.
+    """
+
+    ids: Tensor
+    columns: Columns
+    labels: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        """Check that ids, columns and labels have one length."""
+        lengths = {"ids": self.ids.shape[0], "numeric": self.columns.count, "categorical": len(self.columns.categorical)}
+        if self.labels is not None:
+            lengths["labels"] = self.labels.shape[0]
+        if len(set(lengths.values())) > 1:
+            raise DataError(f"expected one row per record everywhere, got {lengths}")
+
+    @property
+    def count(self) -> int:
+        """Number of records."""
+        return self.ids.shape[0]
+
+    def rows(self, index: Tensor) -> Records:
+        """Return the records at these positions, int64 ``(k,)``, in their order."""
+        labels = None if self.labels is None else self.labels[index]
+        return Records(self.ids[index], self.columns.rows(index), labels)
+
+    def to(self, device: torch.device | str) -> Records:
+        """Return the records on a device."""
+        labels = None if self.labels is None else self.labels.to(device)
+        return Records(self.ids.to(device), self.columns.to(device), labels)
+
+
+@dataclass(frozen=True, eq=False)
+class PartyData:
+    """Everything that one party holds.
+
+    Attributes:
+        name: The party's name.
+        column_names: The table's columns that it holds, as named there.
+        numeric_names: Names of the columns of ``numeric``, after encoding: ``AGE``, ``AGE missing``, ``SEX=2``.
+        field_sizes: Vocabulary size of each categorical field, the code 0 for "unknown" included.
+        train: Training records.
+        test: Test records.
+    """
+
+    name: str
+    column_names: tuple[str, ...]
+    numeric_names: tuple[str, ...]
+    field_sizes: tuple[int, ...]
+    train: Records
+    test: Records
+
+    @property
+    def width(self) -> int:
+        """Number of numeric columns after encoding, ``d``."""
+        return len(self.numeric_names)
+
+
+@dataclass(frozen=True, eq=False)
+class VerticalData:
+    """A data set whose columns belong to different parties.
+
+    Attributes:
+        name: Name of the data set.
+        task: ``"binary"``, ``"multiclass"`` or ``"regression"``.
+        classes: 2 for binary, k for multi-class, 1 for regression.
+        active: The party that holds the labels; it may have no columns.
+        passives: The other parties by name, in the order of the experiment.
+        description: One line for people.
+    """
+
+    name: str
+    task: TaskName
+    classes: int
+    active: PartyData
+    passives: Mapping[str, PartyData]
+    description: str
+
+    def __getitem__(self, party: str) -> PartyData:
+        """Return the data of the party with this name.
+
+        Raises:
+            ArgumentError: If there is none.
+        """
+        parties = {self.active.name: self.active, **self.passives}
+        if party not in parties:
+            raise ArgumentError(f"no party {party!r} in {self.name}; expected one of {', '.join(parties)}")
+        return parties[party]

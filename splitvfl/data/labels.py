@@ -1,0 +1,105 @@
+"""What the label column means: checked, not guessed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from splitvfl.data.columns import TaskName
+from splitvfl.data.tables import is_number, is_text, numbers
+from splitvfl.errors import ArgumentError, DataError
+
+Labels = npt.NDArray[np.float32] | npt.NDArray[np.int64]
+Rows = npt.NDArray[np.int64]
+Positive = str | float | bool
+
+
+def read_labels(column: pa.Array, *, task: TaskName, positive: Positive | None, source: str) -> tuple[Labels, int]:
+    """Return the labels of all rows and the number of classes.
+
+    Binary: float32 0 and 1. The column holds 0 and 1 (or truth values), or ``positive`` names one of its two values.
+    Multi-class: int64 0 … k−1, the values in sorted order. Regression: float32, unscaled, and 1 for the classes.
+
+    Args:
+        column: The label column.
+        task: What is learned.
+        positive: Value of the positive class, binary tasks only.
+        source: What to call the column in messages.
+
+    Raises:
+        ArgumentError: If ``task`` is unknown, or ``positive`` is given where it means nothing.
+        DataError: If a label is missing, or labels are not what the task needs.
+    """
+    if task not in ("binary", "multiclass", "regression"):
+        raise ArgumentError(f"expected task binary, multiclass or regression, got {task!r}")
+    if positive is not None and task != "binary":
+        raise ArgumentError(f"positive={positive!r} is for a binary task, not for {task}")
+    if not is_text(column) and not is_number(column):
+        raise DataError(f"{source} holds neither numbers nor text but {column.type}")
+    values = np.asarray(column.to_pylist(), object) if is_text(column) else numbers(column)
+    missing = np.array([value is None for value in values]) if is_text(column) else np.isnan(values)
+    if missing.any():
+        raise DataError(f"{source} has no value in {missing.sum()} rows, first in row {missing.argmax()} (from 0)")
+    if task == "regression":
+        return _real(values, is_text(column), source), 1
+    found, codes = np.unique(values, return_inverse=True)
+    if task == "multiclass":
+        return _classes(found, codes.astype(np.int64), source), len(found)
+    return (found == _positive(found.tolist(), positive, source))[codes].astype(np.float32), 2
+
+
+def _real(values: npt.NDArray[Any], text: bool, source: str) -> npt.NDArray[np.float32]:
+    if text:
+        raise DataError(f"{source} holds text such as {values[0]!r}; regression needs numbers")
+    with np.errstate(over="ignore"):
+        real: npt.NDArray[np.float32] = values.astype(np.float32)
+    if not np.isfinite(real).all():
+        raise DataError(f"{source} is infinite, or too large for float32, in row {np.isfinite(real).argmin()} (from 0)")
+    return real
+
+
+def _classes(found: npt.NDArray[Any], codes: npt.NDArray[np.int64], source: str) -> npt.NDArray[np.int64]:
+    if found.dtype == np.float64 and (found != np.floor(found)).any():
+        odd = found[found != np.floor(found)][0]
+        raise DataError(f"{source} holds {odd:g}; classes are text or whole numbers (task='regression' takes fractions)")
+    if len(found) < 2:
+        raise DataError(f"{source} is {_shown(found.tolist())} in every row; a multi-class task needs 2 classes or more")
+    return codes
+
+
+def _positive(found: Sequence[Any], positive: Positive | None, source: str) -> Positive:
+    if positive is None and not set(found) <= {0, 1}:
+        hint = "positive=1" if set(found) == {-1, 1} else "positive=<the value that means yes>"
+        raise DataError(f"{source} holds {_shown(found)}; a binary task needs 0 and 1, or {hint}")
+    if positive is not None and positive not in found:
+        raise DataError(f"{source} holds {_shown(found)}, so positive={positive!r} never occurs")
+    if len(found) > 2:
+        raise DataError(f"{source} holds {_shown(found)}; beside positive={positive!r}, expected exactly one other value")
+    if len(found) < 2:
+        raise DataError(f"{source} is {_shown(found)} in every row; a binary task needs both classes")
+    return 1 if positive is None else positive
+
+
+def check_split(labels: Labels, train: Rows, test: Rows, *, task: TaskName, source: str) -> None:
+    """Check that what is tested can have been learned.
+
+    Raises:
+        DataError: If a binary task's training rows hold one class only, or a class occurs in test rows alone.
+    """
+    if task == "regression":
+        return
+    learned = np.unique(labels[train])
+    if len(learned) < 2:
+        raise DataError(f"all {len(train)} training rows have one class in {source}; two or more are needed")
+    unseen = np.setdiff1d(labels[test], learned)
+    if unseen.size:
+        raise DataError(f"class {unseen[0]:g} (in sorted order, from 0) of {source} occurs in test rows only")
+
+
+def _shown(values: Sequence[Any], limit: int = 8) -> str:
+    plain = [int(value) if isinstance(value, float) and value.is_integer() else value for value in values[:limit]]
+    return ", ".join(map(repr, plain)) + (f" and {len(values) - limit} more" if len(values) > limit else "")

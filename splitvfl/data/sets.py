@@ -1,0 +1,234 @@
+"""The data sets that have a name: bundled with scikit-learn, or in a file that the user holds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from splitvfl.data.columns import TaskName
+from splitvfl.data.encoding import Encoding
+from splitvfl.data.labels import Positive
+from splitvfl.data.tables import read_table
+from splitvfl.errors import ArgumentError, DataError
+
+DATA_FOLDER = "SPLITVFL_DATA"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSet:
+    """A data set with a name, and how it is read unless the user says otherwise.
+
+    Attributes:
+        description: One line for people.
+        source: Who made it, and where it is found.
+        licence: What is known of its terms.
+        task: What is learned.
+        labels: Names that copies of the file give the label column.
+        make: Makes the table of a bundled set.
+        files: File names looked for in the data folder; empty for a bundled set.
+        positive: The positive class where the label column holds text.
+        ignored: Columns that some copies have and that are no features.
+        categories: Numeric columns that hold categories.
+        split_column: Column that tells test rows from training rows.
+        encoding: Scaling and the like.
+    """
+
+    description: str
+    source: str
+    licence: str
+    task: TaskName = "binary"
+    labels: tuple[str, ...] = ()
+    make: Callable[[], pa.Table] | None = None
+    files: tuple[str, ...] = ()
+    positive: Positive | None = None
+    ignored: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    split_column: str | None = None
+    encoding: Encoding = Encoding()
+
+
+def _bundled(name: str) -> Any:
+    # Takes a second to import, which `splitvfl --help` need not wait for.
+    from sklearn import datasets
+
+    return getattr(datasets, f"load_{name}")()
+
+
+def _table(bunch: Any, label: str, target: Any) -> pa.Table:
+    columns = {str(name): bunch.data[:, index] for index, name in enumerate(bunch.feature_names)}
+    return pa.table({**columns, label: target})
+
+
+def _breast_cancer() -> pa.Table:
+    bunch = _bundled("breast_cancer")
+    # scikit-learn's 1 is benign; what a screening looks for is the other class.
+    return _table(bunch, "malignant", 1 - bunch.target)
+
+
+def _digits() -> pa.Table:
+    bunch = _bundled("digits")
+    return _table(bunch, "digit", bunch.target)
+
+
+def _diabetes() -> pa.Table:
+    bunch = _bundled("diabetes")
+    return _table(bunch, "progression", bunch.target)
+
+
+def _wine() -> pa.Table:
+    bunch = _bundled("wine")
+    return _table(bunch, "cultivar", bunch.target)
+
+
+_WITH_SCIKIT_LEARN = "UCI, bundled with scikit-learn"
+_CC_BY = "CC BY 4.0"
+
+DATA_SETS: Mapping[str, DataSet] = {
+    "breast-cancer": DataSet(
+        description="569 tumours, 30 measurements: is it malignant? (37 %)",
+        source=f"Wolberg, Street and Mangasarian 1995; {_WITH_SCIKIT_LEARN}",
+        licence=_CC_BY,
+        labels=("malignant",),
+        make=_breast_cancer,
+    ),
+    "digits": DataSet(
+        description="1,797 handwritten digits, 64 pixels: is it an 8 (`digit`)? or which is it (`digit: null`)?",
+        source=f"Alpaydin and Kaynak 1998; {_WITH_SCIKIT_LEARN}",
+        licence=_CC_BY,
+        labels=("digit",),
+        make=_digits,
+        encoding=Encoding(scale="minmax"),
+    ),
+    "diabetes": DataSet(
+        description="442 patients, 10 measurements: how far has the disease progressed? (25 to 346)",
+        source="Efron, Hastie, Johnstone and Tibshirani 2004; bundled with scikit-learn",
+        licence="published with the paper; no explicit licence known",
+        task="regression",
+        labels=("progression",),
+        make=_diabetes,
+    ),
+    "wine": DataSet(
+        description="178 wines, 13 measurements: which of three cultivars?",
+        source=f"Aeberhard and Forina 1991; {_WITH_SCIKIT_LEARN}",
+        licence=_CC_BY,
+        task="multiclass",
+        labels=("cultivar",),
+        make=_wine,
+    ),
+    "credit-default": DataSet(
+        description="30,000 credit card holders in Taiwan, 23 columns: default next month? (22 %)",
+        source="Yeh and Lien 2009; UCI 350, 'default of credit card clients'",
+        licence=_CC_BY,
+        labels=("default_payment_next_month", "default.payment.next.month", "default payment next month"),
+        files=("credit_default_taiwan.parquet", "UCI_Credit_Card.csv"),
+        ignored=("ID",),
+        categories=("SEX", "EDUCATION", "MARRIAGE"),
+    ),
+    "give-me-some-credit": DataSet(
+        description="150,000 borrowers, 10 columns: seriously late within two years? (6.7 %)",
+        source="Kaggle competition 'Give Me Some Credit' 2011, cs-training.csv",
+        licence="competition rules; no open licence known, do not redistribute",
+        labels=("SeriousDlqin2yrs",),
+        files=("give_me_some_credit.parquet", "cs-training.csv"),
+        ignored=("", "Unnamed: 0"),
+        encoding=Encoding(scale="log1p", missing="indicator"),
+    ),
+    "criteo": DataSet(
+        description="A sample of display advertising, 13 counts and up to 26 categories: was it clicked? (26 %)",
+        source="Criteo Labs / Kaggle Display Advertising Challenge 2014, with columns label, I1-I13, C1-C26",
+        licence="Criteo's terms: non-commercial use, no redistribution, cite Criteo",
+        labels=("label",),
+        files=("criteo.parquet", "criteo_random_46k_20cols.parquet", "criteo_head_10k.parquet"),
+        encoding=Encoding(scale="log1p", missing="indicator", categorical="index", min_count=5),
+    ),
+    "bank-marketing": DataSet(
+        description="41,188 calls by a Portuguese bank, 20 columns: did the client subscribe? (11 %)",
+        source="Moro, Cortez and Rita 2014; UCI 222, bank-additional-full.csv",
+        licence=_CC_BY,
+        labels=("y",),
+        files=("bank_marketing_additional_full.parquet", "bank-additional-full.csv"),
+        positive="yes",
+    ),
+    "adult": DataSet(
+        description="48,842 people in the US census of 1994, 14 columns: income above 50,000? (24 %; official split)",
+        source="Becker and Kohavi 1996; UCI 2",
+        licence=_CC_BY,
+        labels=("label",),
+        files=("adult_census_income.parquet",),
+        split_column="split",
+    ),
+    "robot": DataSet(
+        description="5,456 readings of a robot's 24 ultrasound sensors: which of four moves?",
+        source="Freire, Veloso and Barreto 2010; UCI 194, Wall-Following Robot Navigation",
+        licence=_CC_BY,
+        task="multiclass",
+        labels=("Class",),
+        files=("wall_following_robot_24.parquet",),
+    ),
+    "satellite": DataSet(
+        description="6,435 satellite pixels with their neighbours, 36 columns: which of six soils? (official split)",
+        source="Statlog (Landsat Satellite), UCI 146",
+        licence=_CC_BY,
+        task="multiclass",
+        labels=("label",),
+        files=("statlog_landsat_satellite.parquet",),
+        split_column="split",
+    ),
+    "table": DataSet(
+        description="Any CSV or Parquet file: give its `path` and the name of its `label` column",
+        source="yours",
+        licence="yours",
+    ),
+}
+
+
+def table_of(name: str, path: str | os.PathLike[str] | None) -> tuple[pa.Table, str]:
+    """Return the table of a named set, and what to call it in messages.
+
+    A file is looked for at ``path``, or under its known names in the folder that ``SPLITVFL_DATA`` names.
+
+    Raises:
+        ArgumentError: If ``path`` is given for a bundled set, or missing for ``"table"``.
+        DataError: If the file is not found or cannot be read.
+    """
+    data_set = DATA_SETS[name]
+    if data_set.make is not None:
+        if path is not None:
+            raise ArgumentError(f"{name} is bundled and takes no path, got {os.fspath(path)!r}; use 'table' for a file")
+        return data_set.make(), name
+    if path is None and not data_set.files:
+        raise ArgumentError(f"data set {name!r} needs the path of a CSV or Parquet file")
+    file = _known_file(name, data_set.files) if path is None else Path(path).expanduser()
+    return read_table(file), file.name
+
+
+def _known_file(name: str, files: tuple[str, ...]) -> Path:
+    folder = os.environ.get(DATA_FOLDER)
+    names = " or ".join(files)
+    if not folder:
+        raise DataError(
+            f"{name} is not bundled; give its path, or let the environment variable {DATA_FOLDER} name a folder with {names}"
+        )
+    for file in files:
+        if (Path(folder) / file).is_file():
+            return Path(folder) / file
+    raise DataError(f"{name} is not bundled; expected {names} in {folder} ({DATA_FOLDER}), and there is none; or give its path")
+
+
+def digit_labels(column: pa.Array, digit: int | None) -> pa.Array:
+    """Return 1 where the digit is the asked one and 0 elsewhere; the digits themselves when ``digit`` is ``None``.
+
+    Raises:
+        ArgumentError: If it is no digit.
+    """
+    if digit is None:
+        return column
+    if digit not in range(10):
+        raise ArgumentError(f"expected a digit from 0 to 9, or none for all ten classes, got {digit!r}")
+    return pa.array((column.to_numpy() == digit).astype(np.int64))

@@ -1,0 +1,49 @@
+"""What can go wrong, as types.
+
+::
+
+    SplitVFLError
+    ├── ArgumentError    a function or constructor was called with a value it cannot take
+    ├── ConfigError      an experiment file or the command line is wrong
+    ├── DataError        columns, labels or records are not what the model needs
+    ├── HookError        an attack or a defense broke its contract
+    ├── ProtocolError    a party sent, or waited for, something outside the conversation
+    ├── PrivacyError     a guarantee that was asked for cannot be kept
+    └── CheckpointError  a run's state could not be written or read
+
+Every message says what was expected, what came, and where.
+"""
+
+from __future__ import annotations
+
+
+class SplitVFLError(Exception):
+    """Base class of every error that splitvfl raises on purpose."""
+
+
+class ArgumentError(SplitVFLError, ValueError):
+    """A function or constructor was called with a value it cannot take."""
+
+
+class ConfigError(SplitVFLError):
+    """An experiment file or the command line is wrong."""
+
+
+class DataError(SplitVFLError):
+    """Columns, labels or records are not what the model needs."""
+
+
+class HookError(SplitVFLError):
+    """An attack or a defense broke its contract; the message names it."""
+
+
+class ProtocolError(SplitVFLError):
+    """A party sent, or waited for, something outside the conversation."""
+
+
+class PrivacyError(SplitVFLError):
+    """A guarantee that was asked for cannot be kept."""
+
+
+class CheckpointError(SplitVFLError):
+    """A run's state could not be written or read."""

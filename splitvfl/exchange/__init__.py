@@ -1,0 +1,1 @@
+"""One training step as a conversation between parties, without sockets, threads or files."""

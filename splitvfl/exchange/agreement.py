@@ -1,0 +1,66 @@
+"""Before the first step: do the parties hold the same records, in the same order, and the same settings?
+
+What crosses is a count and a digest. The digest of ids that are easy to guess can be inverted by trying; parties
+that train together hold the same ids anyway.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from splitvfl.data.columns import PartyData
+from splitvfl.errors import DataError, ProtocolError
+from splitvfl.conversation import Half, Outbox, expect
+from splitvfl.messages import Message
+
+_MAX_BYTES = 1 << 16
+
+
+def terms_of(data: PartyData, settings: Mapping[str, object]) -> dict[str, object]:
+    """Return what must be equal at every party: counts and digests of its ids, and the agreed settings."""
+    return {
+        "training records": data.train.count,
+        "test records": data.test.count,
+        "order of the training ids": _digest(data.train.ids),
+        "order of the test ids": _digest(data.test.ids),
+        **settings,
+    }
+
+
+def _digest(ids: Tensor) -> str:
+    return hashlib.sha256(ids.cpu().contiguous().numpy().astype("<i8").tobytes()).hexdigest()[:32]
+
+
+def agreement(name: str, others: tuple[str, ...], terms: Mapping[str, object]) -> Half:
+    """Return one party's half: it sends its terms to the others, and compares theirs with its own.
+
+    Raises:
+        DataError: If any term differs; every difference is named, with both values.
+        ProtocolError: If what came are no terms.
+    """
+    payload = torch.frombuffer(bytearray(json.dumps(dict(terms), sort_keys=True).encode()), dtype=torch.uint8)
+    send = tuple(Message(name, other, "agreement", 0, payload) for other in others)
+    inbox = yield Outbox(send=send, wait=others)
+    for other in others:
+        theirs = _parse(expect(inbox, other, "agreement", 0))
+        differing = [key for key in sorted({*terms, *theirs}) if terms.get(key) != theirs.get(key)]
+        if differing:
+            lines = "; ".join(f"{key}: {name} has {terms.get(key)}, {other} has {theirs.get(key)}" for key in differing)
+            raise DataError(f"{name} and {other} do not agree: {lines}")
+
+
+def _parse(message: Message) -> dict[str, object]:
+    if message.payload.dtype != torch.uint8 or message.payload.numel() > _MAX_BYTES:
+        raise ProtocolError(f"{message.sender} sent no agreement")
+    try:
+        terms = json.loads(message.payload.numpy().tobytes())
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ProtocolError(f"{message.sender} sent no agreement: {error}") from error
+    if not isinstance(terms, dict):
+        raise ProtocolError(f"{message.sender} sent no agreement, but a {type(terms).__name__}")
+    return terms

@@ -1,0 +1,322 @@
+"""What plugs in at the cut, and what each plug-in may see.
+
+Two kinds of hook exist. A **defense** changes a message before it leaves; it is called with the message and its own
+party's :class:`Secrets`. An **attack** reads what its party holds and received, a :class:`View`, in which there are no
+labels. Both are small callables; a class with ``__init__`` and ``__call__`` is enough.
+
+Optional class attributes refine a hook:
+
+``name``
+    Its name in tables and logs. Default: the class's name.
+``needs`` (attacks)
+    Names of the :class:`View` fields that it reads. Default: ``{"gradient"}``.
+``target`` (attacks)
+    ``"labels"`` (default): returns one score per record, higher for "more likely positive".
+    ``"features"``: returns an estimate of the other party's columns.
+``crossing`` (defenses)
+    Which message it changes: ``"gradient"`` (default), ``"activation"``, ``"scores"`` or ``"labels"``.
+``needs_binary_labels`` (defenses)
+    ``True`` where its mathematics holds for labels in {0, 1} only. Default: ``False``.
+``per_record_guarantee`` (defenses)
+    ``True`` where it claims a guarantee per record, which a batch-mixing layer would void. Default: ``False``.
+
+A hook with state of its own (running statistics, a reference) has ``state_dict()`` and ``load_state_dict(state)``;
+what they carry is checkpointed.
+
+The types prevent mistakes. They do not contain hostile code: a hook runs in its user's process.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, Literal, Protocol, TypeVar, overload, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from splitvfl.errors import HookError, PrivacyError
+
+Crossing = Literal["activation", "gradient", "scores", "labels"]
+Target = Literal["labels", "features"]
+
+CROSSINGS: tuple[Crossing, ...] = ("activation", "gradient", "scores", "labels")
+
+_T = TypeVar("_T")
+
+
+class Seen(Generic[_T]):
+    """A field of a :class:`View`; reading one that the party has not seen raises :class:`HookError`."""
+
+    def __init__(self, doc: str) -> None:
+        self.__doc__ = doc
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, view: None, owner: type) -> Seen[_T]: ...
+
+    @overload
+    def __get__(self, view: View, owner: type) -> _T: ...
+
+    def __get__(self, view: View | None, owner: type) -> Seen[_T] | _T:
+        if view is None:
+            return self
+        try:
+            value: _T = view._seen[self._name]
+        except KeyError:
+            raise HookError(
+                f"this view has no {self._name}: it shows {', '.join(view.fields) or 'nothing'}; "
+                f"an attack that reads {self._name} lists it in its `needs`"
+            ) from None
+        return value
+
+
+class View:
+    """What one party holds and received on one crossing: everything that its attacks may use.
+
+    Tensors are detached and must not be changed. ``weights`` are copies. Labels are never here.
+
+    Args:
+        party: Name of the party that looks.
+        step: Number of the training step, or of the prediction batch, from 0.
+        ids: Record ids of the batch, shape ``(n,)``, int64.
+        seen: The fields below that this party can see now.
+    """
+
+    gradient = Seen[Tensor]("Cut gradient as received, ``(n, width)``: of the batch's mean loss.")
+    activation = Seen[Tensor]("What the party's own bottom model put out, ``(n, width)``.")
+    columns = Seen[Any]("The party's own columns: ``(n, d)``, or ``Columns`` where there are categorical fields.")
+    weights = Seen[Mapping[str, Tensor]]("Copies of the party's own weights, by parameter name.")
+    aggregated_gradient = Seen[Tensor]("Gradient of a linear bottom's weight, ``(d, width)``: columnsᵀ · gradient.")
+    known_positives = Seen[Tensor]("Ids of the positive records that the attacker is assumed to know, ``(k,)``.")
+    scores = Seen[Tensor]("Predictions as published: ``(n,)`` sigmoid or ``(n, k)`` softmax.")
+    active_logits = Seen[Tensor]("The active party's own part of the logits, ``(n,)`` or ``(n, k)``.")
+    passive_weight = Seen[Tensor]("The other party's linear weights, if assumed known: ``(d,)`` or ``(k, d)``.")
+
+    __slots__ = ("_seen", "ids", "party", "step")
+
+    def __init__(self, *, party: str, step: int, ids: Tensor, **seen: Any) -> None:
+        unknown = [name for name in seen if not isinstance(getattr(View, name, None), Seen)]
+        if unknown:
+            raise TypeError(f"a view has no field {', '.join(sorted(unknown))}")
+        self.party = party
+        self.step = step
+        self.ids = ids
+        self._seen = seen
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Names of the fields that this view shows."""
+        return tuple(sorted(self._seen))
+
+    def granting(self, **known: Any) -> View:
+        """Return this view with side knowledge added that the attacker is assumed to have."""
+        return View(party=self.party, step=self.step, ids=self.ids, **{**self._seen, **known})
+
+    def tensors(self) -> list[Tensor]:
+        """Return every tensor that an attack could change by mistake."""
+        found = [self.ids]
+        for value in self._seen.values():
+            parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple) else (value,)
+            found.extend(part for part in parts if isinstance(part, Tensor))
+        return found
+
+
+class Secrets:
+    """What a sender knows while it defends a message. It stays with the sender.
+
+    Args:
+        party: Name of the sender.
+        step: Number of the training step, from 0.
+        generator: Random generator of this hook at this cut, on the message's device. Seeded from the operating
+            system's entropy unless an experiment asked for a fixed seed. A Mersenne or Philox generator is not
+            cryptographic, however it is seeded.
+        ids: Record ids of the batch, ``(n,)``, or ``None`` when the caller gave none.
+        labels: Labels of the batch, ``(n,)``, or ``None`` where the sender has none.
+        log: Receives named measurements (noise power, bounds) for the monitor.
+    """
+
+    __slots__ = ("_ids", "_labels", "_log", "generator", "party", "step")
+
+    def __init__(
+        self,
+        *,
+        party: str,
+        step: int,
+        generator: torch.Generator,
+        ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        log: Callable[[str, float], None] | None = None,
+    ) -> None:
+        self.party = party
+        self.step = step
+        self.generator = generator
+        self._ids = ids
+        self._labels = labels
+        self._log = log
+
+    @property
+    def labels(self) -> Tensor:
+        """Labels of the batch, ``(n,)``.
+
+        Raises:
+            PrivacyError: If the sender has none; the message must then not be sent.
+        """
+        if self._labels is None:
+            raise PrivacyError(
+                "a defense needs the labels of this batch and has none, so nothing was sent; "
+                "pass them along: model(x, labels=y, ids=ids)"
+            )
+        return self._labels
+
+    @property
+    def ids(self) -> Tensor:
+        """Record ids of the batch, ``(n,)``, int64.
+
+        Raises:
+            PrivacyError: If the caller gave none.
+        """
+        if self._ids is None:
+            raise PrivacyError(
+                "a defense needs the record ids of this batch and has none, so nothing was sent; "
+                "pass them along: model(x, labels=y, ids=ids)"
+            )
+        return self._ids
+
+    def log(self, name: str, value: float) -> None:
+        """Record one measurement of this step, such as the noise power, for the monitor."""
+        if self._log is not None:
+            self._log(name, value)
+
+
+class Attack(Protocol):
+    """Reads a :class:`View` and returns what it inferred."""
+
+    def __call__(self, view: View, /) -> Tensor:
+        """Return scores ``(n,)``, higher for "more likely positive", or an estimate of features ``(n, d)``.
+
+        NaN means "this record is not scored" (an attack's own reference, say). Infinite values are an error.
+        """
+        ...
+
+
+class Defense(Protocol):
+    """Changes a message before it leaves."""
+
+    def __call__(self, message: Tensor, secrets: Secrets, /) -> Tensor:
+        """Return what is sent instead: a new tensor of the message's shape, dtype and device, all finite."""
+        ...
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """A hook with state that must survive a restart."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return tensors, numbers, strings, lists and dicts of them."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        """Take back what :meth:`state_dict` returned."""
+        ...
+
+
+def hook_name(hook: object) -> str:
+    """Return a hook's name for messages, tables and logs."""
+    return str(getattr(hook, "name", type(hook).__name__))
+
+
+def needs_of(attack: object) -> frozenset[str]:
+    """Return the names of the view fields that an attack reads."""
+    return frozenset(getattr(attack, "needs", ("gradient",)))
+
+
+def target_of(attack: object) -> Target:
+    """Return what an attack infers: ``"labels"`` or ``"features"``."""
+    target = getattr(attack, "target", "labels")
+    if target not in ("labels", "features"):
+        raise HookError(f"{hook_name(attack)}: target must be 'labels' or 'features', got {target!r}")
+    return "features" if target == "features" else "labels"
+
+
+def crossing_of(defense: object) -> Crossing:
+    """Return which message a defense changes."""
+    crossing = getattr(defense, "crossing", "gradient")
+    for known in CROSSINGS:
+        if crossing == known:
+            return known
+    raise HookError(f"{hook_name(defense)}: crossing must be one of {', '.join(CROSSINGS)}, got {crossing!r}")
+
+
+def call_attack(attack: Attack, view: View) -> Tensor:
+    """Run an attack and check what it returned.
+
+    Returns:
+        Scores ``(n,)`` of a label attack, NaN where a record is not scored; the estimate of a feature attack.
+
+    Raises:
+        HookError: If it changed a tensor in place, or returned anything but a tensor of ``n`` rows without
+            infinite values. The message names the attack.
+    """
+    name = hook_name(attack)
+    tensors = view.tensors()
+    before = [tensor._version for tensor in tensors]
+    with torch.no_grad():
+        scores = attack(view)
+    if [tensor._version for tensor in tensors] != before:
+        raise HookError(f"attack {name} changed a tensor of its view in place; observers only look: clone it first")
+    rows = view.ids.shape[0]
+    if not isinstance(scores, Tensor):
+        raise HookError(f"attack {name}: expected a tensor of {rows} scores, got {type(scores).__name__}")
+    if scores.shape[:1] != (rows,) or (target_of(attack) == "labels" and scores.dim() != 1):
+        wanted = f"({rows},)" if target_of(attack) == "labels" else f"({rows}, d)"
+        raise HookError(f"attack {name}: expected shape {wanted}, got {tuple(scores.shape)}")
+    if torch.isinf(scores).any():
+        raise HookError(f"attack {name} returned an infinite value at step {view.step}")
+    return scores
+
+
+def call_defense(defense: Defense, message: Tensor, secrets: Secrets) -> Tensor:
+    """Run a defense and check what it wants to send.
+
+    Raises:
+        HookError: If it changed the message in place or returned another shape, dtype, device or a value that is
+            not finite. The message names the defense.
+    """
+    before = message._version
+    with torch.no_grad():
+        sent = defense(message, secrets)
+    where = f"defense {hook_name(defense)} at step {secrets.step}"
+    if message._version != before:
+        raise HookError(f"{where} changed the message in place; return a new tensor")
+    if not isinstance(sent, Tensor):
+        raise HookError(f"{where}: expected a tensor, got {type(sent).__name__}")
+    if sent.shape != message.shape:
+        raise HookError(f"{where}: expected shape {tuple(message.shape)}, got {tuple(sent.shape)}")
+    if sent.dtype != message.dtype:
+        raise HookError(f"{where}: expected dtype {message.dtype}, got {sent.dtype}")
+    if sent.device != message.device:
+        raise HookError(f"{where}: expected device {message.device}, got {sent.device}")
+    if not all_finite(sent):
+        raise HookError(f"{where} wants to send NaN or infinite values; nothing was sent")
+    return sent
+
+
+def all_finite(tensor: Tensor) -> bool:
+    """Return whether every entry is finite; a sum decides unless it overflows."""
+    if tensor.numel() == 0 or not tensor.is_floating_point():
+        return True
+    return math.isfinite(tensor.sum().item()) or bool(torch.isfinite(tensor).all())
+
+
+BATCH_MIXING = (nn.modules.batchnorm._BatchNorm,)
+
+
+def batch_mixing_layer(module: nn.Module) -> str | None:
+    """Return the name of a layer through which one record changes another's activation, if there is one."""
+    for name, layer in module.named_modules():
+        if isinstance(layer, BATCH_MIXING):
+            return f"{name or 'the model'} ({type(layer).__name__})"
+    return None

@@ -1,0 +1,1 @@
+"""What the partner learns: judging attacks, auditing messages, recording and reporting them."""

@@ -1,0 +1,195 @@
+"""The auditor's attack: what the label party, who knows everything, can read in its own messages.
+
+A defense that only hides labels from a weak attacker is no defense. The auditor therefore attacks with what no
+partner has: the labels of the batch and the clean gradients. What it finds bounds the leak from below; a proof, where
+a defense has one, bounds it from above.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from splitvfl.leakage.judging import Handle, LeakSummary, ScoreKeeper, nanmax
+from splitvfl.metrics import detection_error
+
+# Memory of the likelihood's moments: about the last twenty steps count.
+_DECAY = 0.95
+# Energy off the axis is floored at this share of the batch's mean energy, so that rounding noise has no shape.
+_FLOOR = 1e-9
+# Ridge on the features' covariance, relative to their pooled variance.
+_RIDGE = 1e-3
+_LEAST_WEIGHT = 4.0
+
+
+class Auditor:
+    """Scores every row of a sent batch in two ways.
+
+    *Linear*: the projection on the clean Δg, the difference of this batch's class means before any defense.
+    The direction is an oracle's; no linear attacker knows a better one under equal class covariances.
+
+    *Likelihood*: the log ratio of two Gaussians on (projection on Δg, log energy off Δg), both in units of the
+    batch's root mean square norm, fitted per class on **earlier steps only** with exponential forgetting. It sees what a
+    linear attacker cannot: a class that is marked by more noise.
+
+    It is an attack, not a proof: a leak that it does not find may still be there.
+    """
+
+    def __init__(self) -> None:
+        self._weight = torch.zeros(2, dtype=torch.float64)
+        self._sum = torch.zeros(2, 2, dtype=torch.float64)
+        self._square = torch.zeros(2, 2, 2, dtype=torch.float64)
+
+    def __call__(self, clean: Tensor, sent: Tensor, labels: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Return linear and likelihood scores ``(n,)`` each, higher for positives.
+
+        Args:
+            clean: Cut gradient before the defenses, ``(n, width)``.
+            sent: What is sent, ``(n, width)``.
+            labels: ``(n,)`` in {0, 1}.
+
+        Returns:
+            ``None`` when the batch holds one class only, where there is no Δg.
+        """
+        positive = labels.reshape(-1) == 1
+        axis = class_axis(clean, positive)
+        if axis is None:
+            return None
+        features = self._features(sent.double(), axis)
+        likelihood = self._log_ratio(features)
+        self._learn(features, positive.cpu())
+        linear = features[:, 0]
+        return linear, linear.clone() if likelihood is None else likelihood
+
+    def _features(self, sent: Tensor, axis: Tensor) -> Tensor:
+        peak = sent.abs().max().clamp(min=torch.finfo(torch.float64).tiny)
+        scaled = sent / peak
+        energy = scaled.square().sum(dim=1)
+        mean_energy = energy.mean().clamp(min=torch.finfo(torch.float64).tiny)
+        projection = scaled @ axis
+        off_axis = (energy - projection.square()).clamp(min=0.0) / mean_energy + _FLOOR
+        return torch.stack([projection / mean_energy.sqrt(), off_axis.log()], dim=1).cpu()
+
+    def _log_ratio(self, features: Tensor) -> Tensor | None:
+        if self._weight.min() < _LEAST_WEIGHT:
+            return None
+        densities = [self._log_density(features, label) for label in (0, 1)]
+        return densities[1] - densities[0]
+
+    def _log_density(self, features: Tensor, label: int) -> Tensor:
+        mean = self._sum[label] / self._weight[label]
+        covariance = self._square[label] / self._weight[label] - torch.outer(mean, mean)
+        pooled = (self._square.sum(dim=0) / self._weight.sum()).diagonal() - (
+            self._sum.sum(dim=0) / self._weight.sum()
+        ).square()
+        covariance = covariance + torch.diag(_RIDGE * pooled.clamp(min=1e-12))
+        centred = features - mean
+        solved = torch.linalg.solve(covariance, centred.T).T
+        return -0.5 * ((centred * solved).sum(dim=1) + torch.logdet(covariance))
+
+    def _learn(self, features: Tensor, positive: Tensor) -> None:
+        for label, rows in enumerate((features[~positive], features[positive])):
+            self._weight[label] = _DECAY * self._weight[label] + rows.shape[0]
+            self._sum[label] = _DECAY * self._sum[label] + rows.sum(dim=0)
+            self._square[label] = _DECAY * self._square[label] + rows.T @ rows
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the moments."""
+        return {"weight": self._weight, "sum": self._sum, "square": self._square}
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        """Take back what :meth:`state_dict` returned."""
+        self._weight, self._sum, self._square = state["weight"], state["sum"], state["square"]
+
+
+def class_axis(gradient: Tensor, positive: Tensor) -> Tensor | None:
+    """Return the unit vector of the difference of class means, ``(width,)`` float64; ``None`` where there is none."""
+    positives = int(positive.sum())
+    if positives == 0 or positives == positive.numel():
+        return None
+    peak = gradient.abs().max()
+    if peak == 0:
+        return None
+    scaled = (gradient / peak).double()
+    difference = scaled[positive].mean(dim=0) - scaled[~positive].mean(dim=0)
+    length = torch.linalg.vector_norm(difference)
+    return None if length == 0 else difference / length
+
+
+class Audit(Handle):
+    """The auditor's attack being judged: what ``audit`` returns.
+
+    Attributes:
+        linear: Judge of the projection on the clean Δg.
+        likelihood: Judge of the likelihood ratio.
+        seconds: Time spent on attacking and judging.
+    """
+
+    def __init__(self, *, remove: Callable[[], None] = lambda: None) -> None:
+        super().__init__(remove)
+        self.auditor = Auditor()
+        self.linear = ScoreKeeper()
+        self.likelihood = ScoreKeeper()
+        self.seconds = 0.0
+        self._errors = 0.0
+        self._measured = 0
+
+    def see(self, clean: Tensor, sent: Tensor, labels: Tensor, ids: Tensor | None) -> None:
+        """Attack one message with everything that the label party knows."""
+        started = time.perf_counter()
+        self._judge(self.auditor(clean, sent, labels), labels, ids)
+        self.seconds += time.perf_counter() - started
+
+    def _judge(self, scores: tuple[Tensor, Tensor] | None, labels: Tensor, ids: Tensor | None) -> None:
+        if scores is None:
+            nothing = torch.full(labels.reshape(-1).shape, math.nan)
+            self.linear.add(ids, nothing, labels)
+            self.likelihood.add(ids, nothing, labels)
+            return
+        linear, likelihood = scores
+        self.linear.add(ids, linear, labels)
+        self.likelihood.add(ids, likelihood, labels)
+        self._errors += detection_error(linear, labels)
+        self._measured += 1
+
+    @property
+    def detection_error(self) -> float:
+        """Mean least ½(FPR + FNR) of a threshold on the linear scores, chosen within each batch; NaN before any."""
+        return self._errors / self._measured if self._measured else math.nan
+
+    @property
+    def keepers(self) -> dict[str, ScoreKeeper]:
+        """The judges of both attacks, by name."""
+        return {"auditor-linear": self.linear, "auditor-likelihood": self.likelihood}
+
+    @property
+    def summaries(self) -> dict[str, LeakSummary]:
+        """Figures of both attacks, by name."""
+        return {name: keeper.summary() for name, keeper in self.keepers.items()}
+
+    @property
+    def worst(self) -> float:
+        """The larger leak AUC of the two attacks, per step or accumulated."""
+        return nanmax(*(summary.worst for summary in self.summaries.values()))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the attack and of its judges."""
+        return {
+            "auditor": self.auditor.state_dict(),
+            "linear": self.linear.state_dict(),
+            "likelihood": self.likelihood.state_dict(),
+            "errors": self._errors,
+            "measured": self._measured,
+        }
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        """Take back what :meth:`state_dict` returned."""
+        self.auditor.load_state_dict(state["auditor"])
+        self.linear.load_state_dict(state["linear"])
+        self.likelihood.load_state_dict(state["likelihood"])
+        self._errors, self._measured = state["errors"], state["measured"]

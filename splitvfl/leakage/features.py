@@ -1,0 +1,49 @@
+"""Judging a feature attack: how far its estimate lies from the columns that it never saw."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from splitvfl.errors import ArgumentError
+from splitvfl.hooks import Attack, View, call_attack, hook_name
+from splitvfl.metrics import reconstruction_mse
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureLeak:
+    """What one attack learned about the other party's columns.
+
+    Attributes:
+        attack: The attack's name.
+        mse: Mean squared error per feature of its estimate.
+        blind_mse: The same for the estimate that answers every column's mean: what knowing nothing of a record costs.
+        features: Number of columns.
+    """
+
+    attack: str
+    mse: float
+    blind_mse: float
+    features: int
+
+
+def judge_features(attack: Attack, view: View, truth: Tensor) -> FeatureLeak:
+    """Run a feature attack on a view and compare it with the true columns.
+
+    Args:
+        attack: Returns ``(n, d)``.
+        view: What the attacking party sees; the truth is not in it.
+        truth: The other party's columns, ``(n, d)``.
+
+    Raises:
+        HookError: If the attack breaks its contract.
+        ArgumentError: If its estimate has another shape than the truth, or is not finite.
+    """
+    estimate = call_attack(attack, view)
+    if estimate.shape != truth.shape:
+        raise ArgumentError(f"{hook_name(attack)}: expected an estimate of {tuple(truth.shape)}, got {tuple(estimate.shape)}")
+    blind = truth.mean(dim=0, keepdim=True).expand_as(truth)
+    return FeatureLeak(
+        hook_name(attack), reconstruction_mse(estimate, truth), reconstruction_mse(blind, truth), truth.shape[1]
+    )

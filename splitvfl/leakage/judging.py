@@ -1,0 +1,271 @@
+"""Judging an attack: how well its scores separate the labels, in one step and added up over the run.
+
+An attack never meets labels. Its scores do, here, at whoever holds the labels: the harness of an experiment, or the
+label party, which runs the partner's attacks on its own outgoing messages.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from splitvfl.errors import ArgumentError, HookError
+from splitvfl.hooks import Attack, View, call_attack, hook_name, needs_of, target_of
+from splitvfl.metrics import leak_auc
+from splitvfl.records import RecordTable
+
+_RECENT = 10
+
+
+class Handle:
+    """Something attached that can be taken off again; a context manager that does so even when its body raises.
+
+    Args:
+        remove: Called at most once.
+    """
+
+    def __init__(self, remove: Callable[[], None]) -> None:
+        self._detach: Callable[[], None] | None = remove
+
+    def remove(self) -> None:
+        """Take it off; a second call does nothing."""
+        if self._detach is not None:
+            self._detach()
+            self._detach = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+
+@dataclass(frozen=True)
+class LeakSummary:
+    """What one attack learned in a run.
+
+    Attributes:
+        auc: Mean leak AUC of a step, in the attack's own orientation. NaN if no batch had both classes.
+        worst_auc: ``max(auc, 1 − auc)``: one orientation for the whole run, chosen after averaging.
+        quantile_95: 95 % quantile over steps in that orientation: how bad a bad batch is.
+        accumulated_auc: AUC of each record's standardised scores added up over the run, in the attack's orientation.
+        worst_accumulated_auc: ``max(accumulated_auc, 1 − accumulated_auc)``.
+        steps: Number of steps with an AUC.
+        undefined: Number of steps without one (one class only, or nothing scored); they enter no average.
+    """
+
+    auc: float
+    worst_auc: float
+    quantile_95: float
+    accumulated_auc: float
+    worst_accumulated_auc: float
+    steps: int
+    undefined: int
+
+    @property
+    def worst(self) -> float:
+        """The larger of the per-step and the accumulated AUC, each in its better orientation; NaN if neither exists."""
+        return nanmax(self.worst_auc, self.worst_accumulated_auc)
+
+
+def nanmax(*values: float) -> float:
+    """Return the largest value that is not NaN, or NaN."""
+    return max((value for value in values if not math.isnan(value)), default=math.nan)
+
+
+class ScoreKeeper:
+    """Leak AUC of each step, and per-record sums over the run.
+
+    Scores of one step are standardised (zero mean, unit variance over the scored records of the batch) before they are
+    added to their record's sum, so that steps with large gradients do not drown the others.
+    """
+
+    def __init__(self) -> None:
+        self._aucs: list[float] = []
+        self._undefined = 0
+        self._records = RecordTable(total=np.float64, count=np.int64, label=np.int8)
+
+    def add(self, ids: Tensor | None, scores: Tensor, labels: Tensor) -> float:
+        """Judge one step and return its leak AUC (NaN if undefined).
+
+        Args:
+            ids: Record ids, ``(n,)``; ``None`` when nobody knows them, and nothing can be added up.
+            scores: ``(n,)``; NaN marks records that were not scored.
+            labels: ``(n,)`` in {0, 1}.
+        """
+        values = scores.detach().reshape(-1).cpu()
+        truth = labels.detach().reshape(-1).cpu()
+        keys = None if ids is None else ids.detach().reshape(-1).cpu()
+        if math.isnan(values.sum().item()):
+            scored = ~torch.isnan(values)
+            values, truth, keys = values[scored], truth[scored], None if keys is None else keys[scored]
+        auc = leak_auc(values, truth)
+        if math.isnan(auc):
+            self._undefined += 1
+        else:
+            self._aucs.append(auc)
+        if keys is not None and values.numel() > 1:
+            self._accumulate(keys, values, truth)
+        return auc
+
+    def _accumulate(self, ids: Tensor, values: Tensor, labels: Tensor) -> None:
+        deviation, mean = torch.std_mean(values.double() if values.dtype != torch.float32 else values, correction=0)
+        spread = deviation.item()
+        if spread <= 0.0:
+            spread = math.inf  # all scores equal: they say nothing about anybody
+        slots = self._records.slots(ids.numpy())
+        np.add.at(self._records["total"], slots, (values.numpy() - mean.item()) / spread)
+        np.add.at(self._records["count"], slots, 1)
+        self._records["label"][slots] = labels.numpy()
+
+    @property
+    def recent_auc(self) -> float:
+        """Mean leak AUC of the last ten steps that had one: a curve of it shows the course of a run."""
+        recent = self._aucs[-_RECENT:]
+        return sum(recent) / len(recent) if recent else math.nan
+
+    @property
+    def records(self) -> int:
+        """Number of records that have been met; the accumulated AUC takes time in proportion."""
+        return int(self._records["count"].size)
+
+    @property
+    def accumulated_auc(self) -> float:
+        """AUC of the per-record sums; O(records · log records)."""
+        seen = self._records["count"] > 0
+        if not seen.any():
+            return math.nan
+        sums = torch.from_numpy(self._records["total"][seen])
+        return leak_auc(sums, torch.from_numpy(self._records["label"][seen]))
+
+    def summary(self) -> LeakSummary:
+        """Return the run's figures so far."""
+        aucs = np.asarray(self._aucs)
+        auc = float(aucs.mean()) if aucs.size else math.nan
+        oriented = aucs if auc >= 0.5 else 1.0 - aucs
+        accumulated = self.accumulated_auc
+        return LeakSummary(
+            auc=auc,
+            worst_auc=max(auc, 1.0 - auc),
+            quantile_95=float(np.quantile(oriented, 0.95)) if aucs.size else math.nan,
+            accumulated_auc=accumulated,
+            worst_accumulated_auc=max(accumulated, 1.0 - accumulated),
+            steps=len(self._aucs),
+            undefined=self._undefined,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return tensors and numbers, fit for a checkpoint."""
+        return {
+            "aucs": torch.tensor(self._aucs, dtype=torch.float64),
+            "undefined": self._undefined,
+            "records": self._records.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        """Take back what :meth:`state_dict` returned."""
+        self._aucs = state["aucs"].tolist()
+        self._undefined = state["undefined"]
+        self._records.load_state_dict(state["records"])
+
+
+class Leak(Handle):
+    """A label attack being judged: what ``watch`` returns.
+
+    Args:
+        attack: The attack.
+        known_positives: How many positive records the attacker is assumed to know, for attacks that need some. They
+            are the first ones met, and stay the same for the whole run. The grant is side knowledge of the attacker,
+            stated in every report; their labels are the only ones that reach an attack, as ids.
+        remove: Called when the leak is detached.
+
+    Attributes:
+        name: The attack's name.
+        needs: View fields that it reads, besides what the judge grants.
+        keeper: The judge's figures.
+        seconds: Time spent on attacking and judging, so that a step's own time can be told apart.
+
+    Raises:
+        ArgumentError: If the attack is none on labels, or ``known_positives`` is negative.
+    """
+
+    def __init__(self, attack: Attack, *, known_positives: int = 1, remove: Callable[[], None] = lambda: None) -> None:
+        super().__init__(remove)
+        if target_of(attack) != "labels":
+            raise ArgumentError(f"{hook_name(attack)} estimates features; only label attacks watch a training step")
+        if known_positives < 0:
+            raise ArgumentError(f"known_positives must be at least 0, got {known_positives}")
+        self.attack = attack
+        self.name = hook_name(attack)
+        self.needs = needs_of(attack) - {"known_positives"}
+        self.keeper = ScoreKeeper()
+        self.seconds = 0.0
+        self._wanted = known_positives if "known_positives" in needs_of(attack) else 0
+        self._known = torch.zeros(0, dtype=torch.int64)
+
+    def see(self, view: View, labels: Tensor, *, ids_known: bool = True) -> float:
+        """Show the attack a view, judge its scores with the labels, and return the step's leak AUC.
+
+        Args:
+            view: What the attacking party sees. Labels are not handed to the attack.
+            labels: ``(n,)`` in {0, 1}.
+            ids_known: Whether the view's ids name records; if they only number the batch's rows, nothing is
+                accumulated and no positive is granted.
+
+        Raises:
+            HookError: If the attack breaks its contract, or the labels are not binary.
+        """
+        started = time.perf_counter()
+        if self._wanted:
+            if ids_known:
+                self._grant(view.ids, labels)
+            view = view.granting(known_positives=self._known.to(view.ids.device))
+        scores = call_attack(self.attack, view)
+        try:
+            return self.keeper.add(view.ids if ids_known else None, scores, labels)
+        except ArgumentError as error:
+            raise HookError(f"attack {self.name} cannot be judged at step {view.step}: {error}") from error
+        finally:
+            self.seconds += time.perf_counter() - started
+
+    def _grant(self, ids: Tensor, labels: Tensor) -> None:
+        missing = self._wanted - self._known.numel()
+        if missing > 0:
+            positives = ids[labels.reshape(-1).to(ids.device) == 1][:missing].cpu()
+            self._known = torch.unique(torch.cat([self._known, positives]))
+
+    @property
+    def auc(self) -> float:
+        """Mean leak AUC of a step, in the attack's orientation."""
+        return self.keeper.summary().auc
+
+    @property
+    def accumulated_auc(self) -> float:
+        """Leak AUC of the scores added up per record."""
+        return self.keeper.accumulated_auc
+
+    @property
+    def summary(self) -> LeakSummary:
+        """All figures so far."""
+        return self.keeper.summary()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the judge's state, and the attack's where it has one."""
+        state: dict[str, Any] = {"keeper": self.keeper.state_dict(), "known": self._known}
+        if hasattr(self.attack, "state_dict"):
+            state["attack"] = self.attack.state_dict()
+        return state
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        """Take back what :meth:`state_dict` returned."""
+        self.keeper.load_state_dict(state["keeper"])
+        self._known = state["known"]
+        if "attack" in state and hasattr(self.attack, "load_state_dict"):
+            self.attack.load_state_dict(state["attack"])

@@ -1,0 +1,95 @@
+"""What happens in a run, as it happens: TensorBoard events, and the same numbers as lines of JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from splitvfl.errors import CheckpointError
+
+
+class _Writer(Protocol):
+    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None: ...
+    def flush(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class Monitor:
+    """Writes scalars to a folder: ``metrics.jsonl`` and TensorBoard event files.
+
+    Args:
+        folder: The run's folder; ``None`` keeps nothing.
+        resume_at: Byte offset in ``metrics.jsonl`` at the checkpoint, and the step; what was written later is
+            discarded, so that a resumed run reads like an uninterrupted one. ``None`` starts anew.
+    """
+
+    def __init__(self, folder: Path | None, *, resume_at: tuple[int, int] | None = None) -> None:
+        self._folder = folder
+        self._lines = None
+        self._writer: _Writer | None = None
+        if folder is None:
+            return
+        path = folder / "metrics.jsonl"
+        try:
+            if resume_at is None:
+                self._lines = path.open("wb")
+            else:
+                self._lines = path.open("r+b")
+                self._lines.truncate(resume_at[0])
+                self._lines.seek(resume_at[0])
+        except OSError as error:
+            raise CheckpointError(f"cannot write {path}: {error}") from error
+        self._writer = _tensorboard(folder, None if resume_at is None else resume_at[1])
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Record named values of one step. NaN (undefined) values are left out of both."""
+        known = {tag: float(value) for tag, value in values.items() if not math.isnan(value)}
+        if self._lines is None or self._writer is None or not known:
+            return
+        self._lines.write(json.dumps({"step": step, **known}).encode() + b"\n")
+        for tag, value in known.items():
+            self._writer.add_scalar(tag, value, step)
+
+    def flush(self) -> int:
+        """Bring everything to disk and return the size of ``metrics.jsonl``, in bytes."""
+        if self._lines is None or self._writer is None:
+            return 0
+        self._lines.flush()
+        self._writer.flush()
+        return self._lines.tell()
+
+    def close(self) -> None:
+        """Flush and close."""
+        if self._lines is not None and self._writer is not None:
+            self.flush()
+            self._lines.close()
+            self._writer.close()
+
+
+def _tensorboard(folder: Path, purge_step: int | None) -> _Writer:
+    # Imported late: TensorBoard takes longer to import than a short run takes to train.
+    from torch.utils.tensorboard import SummaryWriter
+
+    writer: _Writer = SummaryWriter(str(folder), purge_step=purge_step)  # type: ignore[no-untyped-call]
+    return writer
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """Return the lines of a run's ``metrics.jsonl``; empty if there are none.
+
+    Raises:
+        CheckpointError: If a line is no JSON; the message names it.
+    """
+    path = folder / "metrics.jsonl"
+    if not path.exists():
+        return []
+    rows = []
+    for number, line in enumerate(path.read_text().splitlines(), start=1):
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            raise CheckpointError(f"{path}:{number}: not a line of JSON: {error}") from error
+    return rows

@@ -1,0 +1,159 @@
+"""A finished run in numbers: what ``summary.json`` holds, and what tables and reports are made of."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from splitvfl.errors import CheckpointError
+from splitvfl.leakage.features import FeatureLeak
+from splitvfl.leakage.judging import LeakSummary
+
+FILE_NAME = "summary.json"
+
+
+@dataclass(frozen=True)
+class AttackResult:
+    """One attack's figures as in :class:`~splitvfl.leakage.judging.LeakSummary`, ``None`` where undefined."""
+
+    auc: float | None
+    worst_auc: float | None
+    quantile_95: float | None
+    accumulated_auc: float | None
+    worst_accumulated_auc: float | None
+    steps: int
+    undefined: int
+
+    @classmethod
+    def of(cls, summary: LeakSummary) -> AttackResult:
+        """Return the figures of a summary."""
+        return cls(
+            auc=known(summary.auc),
+            worst_auc=known(summary.worst_auc),
+            quantile_95=known(summary.quantile_95),
+            accumulated_auc=known(summary.accumulated_auc),
+            worst_accumulated_auc=known(summary.worst_accumulated_auc),
+            steps=summary.steps,
+            undefined=summary.undefined,
+        )
+
+    @property
+    def worst(self) -> float | None:
+        """The larger of the per-step and the accumulated AUC, each in its better orientation."""
+        return max((value for value in (self.worst_auc, self.worst_accumulated_auc) if value is not None), default=None)
+
+
+@dataclass(frozen=True)
+class PartyResult:
+    """What one passive party could learn.
+
+    Attributes:
+        attacks: Figures by attack name; the auditor's two attacks are ``auditor-linear`` and ``auditor-likelihood``.
+        unavailable: Attacks that could not be run, with the reason.
+        own_columns_auc: Out-of-fold AUC of the better of two models on its own columns.
+        own_columns_model: Which of the two.
+        detection_error: Mean measured ½(FPR + FNR) of the auditor's linear attack, thresholds chosen in each batch.
+        measurements: Means over the run of what the defenses of this party's messages logged.
+        features: Feature attacks on its columns.
+    """
+
+    attacks: dict[str, AttackResult]
+    unavailable: dict[str, str] = field(default_factory=dict)
+    own_columns_auc: float | None = None
+    own_columns_model: str = ""
+    detection_error: float | None = None
+    measurements: dict[str, float] = field(default_factory=dict)
+    features: list[FeatureLeak] = field(default_factory=list)
+
+    @property
+    def worst(self) -> tuple[float | None, str]:
+        """The largest leak AUC of any attack, and its name; ``(None, "")`` if there is none."""
+        pairs = [(result.worst, name) for name, result in self.attacks.items() if result.worst is not None]
+        return max(pairs, default=(None, ""))
+
+    def measurement(self, name: str) -> float | None:
+        """Return the largest measurement of this name over all defenses, or ``None``: ``"noise_to_signal"``."""
+        values = [value for tag, value in self.measurements.items() if tag.rsplit("/", 1)[-1] == name]
+        return max(values, default=None)
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """One run.
+
+    Attributes:
+        name: The experiment's name.
+        data: The data set's name.
+        task: ``"binary"``, ``"multiclass"`` or ``"regression"``.
+        model: The model's name.
+        defenses: Each defense with its settings, in order; empty for none.
+        seed: Seed of order, initialisation and dropout.
+        epochs: Epochs done.
+        steps: Steps done.
+        batch_size: Records in a step.
+        metric: Name of the headline figure: ``"auc"``, ``"accuracy"`` or ``"r2"``.
+        test_metric: Headline figure on the test records after the last epoch.
+        test_loss: Loss on the test records after the last epoch.
+        step_ms: Mean time of a step, defenses included, attacks excluded.
+        known_positives: Positive records that an attacker was assumed to know.
+        parties: Results by passive party.
+        measurements: Means of what the defenses of labels and scores logged.
+    """
+
+    name: str
+    data: str
+    task: str
+    model: str
+    defenses: list[str]
+    seed: int
+    epochs: int
+    steps: int
+    batch_size: int
+    metric: str
+    test_metric: float | None
+    test_loss: float | None
+    step_ms: float | None
+    known_positives: int
+    parties: dict[str, PartyResult]
+    measurements: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def defense(self) -> str:
+        """The defenses in one phrase; ``"none"`` without any."""
+        return " + ".join(self.defenses) or "none"
+
+    @property
+    def worst(self) -> tuple[float | None, str, str]:
+        """The worst leak AUC at any party: value, attack, party."""
+        found = [(*party.worst, name) for name, party in self.parties.items()]
+        return max((entry for entry in found if entry[0] is not None), default=(None, "", ""), key=lambda entry: entry[0] or 0.0)
+
+    def save(self, folder: Path) -> None:
+        """Write ``summary.json``, all at once."""
+        draft = folder / f".{FILE_NAME}"
+        draft.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=2))
+        os.replace(draft, folder / FILE_NAME)
+
+
+def known(value: float) -> float | None:
+    """Return the value, or ``None`` for NaN."""
+    return None if math.isnan(value) else value
+
+
+def read_summary(folder: Path) -> RunSummary:
+    """Read a run's ``summary.json``.
+
+    Raises:
+        CheckpointError: If it is missing (the run has not finished) or damaged.
+    """
+    path = folder / FILE_NAME
+    if not path.is_file():
+        raise CheckpointError(f"{folder} holds no finished run: there is no {FILE_NAME}; go on with --resume")
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=RunSummary)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{path} is damaged: {error}") from error

@@ -1,0 +1,113 @@
+"""What crosses between parties: one tensor with its address.
+
+In one process a message is handed over by reference. Between processes it is a msgpack envelope around the tensor's
+raw little-endian bytes, decoded against exact types and limits; nothing in it can name code.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import msgspec
+import numpy as np
+import torch
+from torch import Tensor
+
+from splitvfl.errors import ProtocolError
+
+MAX_BYTES: Final = 1 << 30
+
+_DTYPES: Final = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "int64": torch.int64,
+    "uint8": torch.uint8,
+}
+_NAMES: Final = {dtype: name for name, dtype in _DTYPES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One tensor on its way from one party to another.
+
+    Attributes:
+        sender: Name of the party that sends.
+        receiver: Name of the party that it is for.
+        kind: What it is: ``"activation"``, ``"gradient"``, ``"scores"``, ``"agreement"``.
+        step: Number of the conversation that it belongs to.
+        payload: The tensor. Receivers never write to it.
+    """
+
+    sender: str
+    receiver: str
+    kind: str
+    step: int
+    payload: Tensor
+
+
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
+Size = Annotated[int, msgspec.Meta(ge=0, le=MAX_BYTES)]
+
+
+class _Envelope(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    sender: Name
+    receiver: Name
+    kind: Name
+    step: Annotated[int, msgspec.Meta(ge=0)]
+    dtype: Name
+    shape: Annotated[tuple[Size, ...], msgspec.Meta(max_length=8)]
+    data: bytes
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(_Envelope)
+
+
+def encode(message: Message) -> bytes:
+    """Return the bytes of a message.
+
+    Raises:
+        ProtocolError: If the payload's dtype has no place on the wire.
+    """
+    payload = message.payload.detach().cpu().contiguous()
+    if payload.dtype not in _NAMES:
+        raise ProtocolError(f"cannot send dtype {payload.dtype}; expected one of {', '.join(_DTYPES)}")
+    data = payload.view(torch.uint8) if payload.dim() else payload.reshape(1).view(torch.uint8)
+    return _encoder.encode(
+        _Envelope(
+            message.sender,
+            message.receiver,
+            message.kind,
+            message.step,
+            _NAMES[payload.dtype],
+            tuple(payload.shape),
+            data.numpy().tobytes(),
+        )
+    )
+
+
+def decode(data: bytes) -> Message:
+    """Return the message in these bytes; nothing is allocated before sizes and types agree.
+
+    Raises:
+        ProtocolError: If the bytes are no message, or lengths do not match the shape.
+    """
+    if len(data) > MAX_BYTES:
+        raise ProtocolError(f"a message of {len(data)} bytes exceeds the limit of {MAX_BYTES}")
+    try:
+        envelope = _decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"not a message: {error}") from error
+    dtype = _DTYPES.get(envelope.dtype)
+    if dtype is None:
+        raise ProtocolError(f"unknown dtype {envelope.dtype!r}; expected one of {', '.join(_DTYPES)}")
+    expected = math.prod(envelope.shape) * dtype.itemsize
+    if len(envelope.data) != expected:
+        raise ProtocolError(f"shape {envelope.shape} of {envelope.dtype} needs {expected} bytes, got {len(envelope.data)}")
+    raw = np.frombuffer(envelope.data, np.uint8).copy()
+    payload = torch.from_numpy(raw).view(dtype).reshape(envelope.shape)
+    return Message(envelope.sender, envelope.receiver, envelope.kind, envelope.step, payload)

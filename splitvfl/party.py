@@ -1,0 +1,260 @@
+"""The parties: each holds its own columns, its own model, its own optimiser and its own randomness."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from splitvfl.crossing import DefenseChain
+from splitvfl.cut import CutLayer, Seat, available_fields, responses_of
+from splitvfl.data.columns import Columns, PartyData, Records
+from splitvfl.errors import ArgumentError, DataError
+from splitvfl.hooks import View
+from splitvfl.tasks import Binary, Task
+
+OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
+
+
+def adam(parameters: Iterable[nn.Parameter]) -> Optimizer:
+    """Return Adam at learning rate 1e-3: the default optimiser."""
+    return torch.optim.Adam(parameters, lr=1e-3)
+
+
+class PartyRandom:
+    """A party's own state of torch's global generators, swapped in around its turns.
+
+    With dropout, parties that shared one generator in one process would draw other numbers than the same parties in
+    two processes.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._cpu = torch.Generator().manual_seed(seed).get_state()
+        self._cuda: Tensor | None = None
+        self._outside: tuple[Tensor, Tensor | None] | None = None
+        self._seed = seed
+
+    def use_cuda(self) -> None:
+        """Keep a state of the CUDA generator too."""
+        self._cuda = torch.Generator("cuda").manual_seed(self._seed).get_state()
+
+    def __enter__(self) -> None:
+        self._outside = (torch.get_rng_state(), None if self._cuda is None else torch.cuda.get_rng_state())
+        torch.set_rng_state(self._cpu)
+        if self._cuda is not None:
+            torch.cuda.set_rng_state(self._cuda)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        assert self._outside is not None
+        self._cpu = torch.get_rng_state()
+        torch.set_rng_state(self._outside[0])
+        if self._cuda is not None and self._outside[1] is not None:
+            self._cuda = torch.cuda.get_rng_state()
+            torch.cuda.set_rng_state(self._outside[1])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the generators' states."""
+        return {"cpu": self._cpu, "cuda": self._cuda}
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        """Take back what :meth:`state_dict` returned."""
+        self._cpu, self._cuda = state["cpu"], state["cuda"]
+
+
+class Observer(Protocol):
+    """Something at a passive party that looks at what it received: an attack, in an experiment."""
+
+    needs: frozenset[str]
+
+    def __call__(self, view: View, /) -> None:
+        """Look."""
+        ...
+
+
+class _Party:
+    """What both kinds of party have."""
+
+    def __init__(self, data: PartyData, module: nn.Module, optimizer: OptimizerFactory) -> None:
+        self.name = data.name
+        self.data = data
+        self.module = module
+        self.device = torch.device("cpu")
+        self.random = PartyRandom(0)
+        self._factory = optimizer
+        self.optimizer = self._new_optimizer()
+
+    def _new_optimizer(self) -> Optimizer | None:
+        parameters = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
+        return self._factory(parameters) if parameters else None
+
+    def prepare(self, *, seed: int, device: torch.device) -> None:
+        """Move to a device and set the randomness, before the first step."""
+        self.device = device
+        self.module.to(device)
+        self.optimizer = self._new_optimizer()
+        self.random = PartyRandom(seed)
+        if device.type == "cuda":
+            self.random.use_cuda()
+
+    def train_batch(self, rows: Tensor) -> Records:
+        """Return its training records at these positions."""
+        return self.data.train.rows(rows).to(self.device)
+
+    def test_batch(self, rows: Tensor) -> Records:
+        """Return its test records at these positions."""
+        return self.data.test.rows(rows).to(self.device)
+
+    def clear_gradients(self) -> None:
+        """Forget the gradients of the step before."""
+        if self.optimizer is not None:
+            self.optimizer.zero_grad(set_to_none=True)
+
+    def update(self) -> None:
+        """Take the optimiser's step."""
+        if self.optimizer is not None:
+            self.optimizer.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return weights, optimiser and random state."""
+        return {
+            "module": self.module.state_dict(),
+            "optimizer": None if self.optimizer is None else self.optimizer.state_dict(),
+            "random": self.random.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        """Take back what :meth:`state_dict` returned."""
+        self.module.load_state_dict(state["module"])
+        if self.optimizer is not None:
+            self.optimizer.load_state_dict(state["optimizer"])
+        self.random.load_state_dict(state["random"])
+
+
+class PassiveParty(_Party):
+    """A party with columns and a bottom model, and no labels.
+
+    Args:
+        data: Its columns.
+        bottom: Its model; input as wide as its columns.
+        optimizer: Makes its optimiser out of parameters. Default: Adam, 1e-3.
+
+    Attributes:
+        activation: Defenses of what it sends.
+        observers: Its own attacks on what it receives.
+    """
+
+    def __init__(self, data: PartyData, bottom: nn.Module, *, optimizer: OptimizerFactory = adam) -> None:
+        super().__init__(data, bottom, optimizer)
+        self.bottom = bottom
+        self.activation = DefenseChain("activation", self.name)
+        self.observers: list[Observer] = []
+        self.batch_ids: Tensor | None = None
+
+    @property
+    def shows(self) -> frozenset[str]:
+        """View fields that its attacks can have."""
+        fields = available_fields(self.bottom, has_columns=True)
+        return fields if self.data.train.columns.categorical.shape[1] == 0 else fields - {"aggregated_gradient"}
+
+    def activate(self, batch: Records) -> Tensor:
+        """Return the bottom's output, ``(n, width)``.
+
+        Raises:
+            ArgumentError: If it is no matrix of one row per record.
+        """
+        self.batch_ids = batch.ids
+        output: Tensor = self.bottom(batch.columns.module_input())
+        if output.dim() != 2 or output.shape[0] != batch.count:
+            raise ArgumentError(
+                f"the bottom model of {self.name} must put out one row per record: "
+                f"expected ({batch.count}, width), got {tuple(output.shape)}"
+            )
+        return output
+
+    def defend_activation(self, activation: Tensor, batch: Records, step: int) -> Tensor:
+        """Return what is sent instead of the activation."""
+        return self.activation.apply(activation, step=step, ids=batch.ids, labels=None)
+
+    def learn(self, activation: Tensor, gradient: Tensor, batch: Records, step: int) -> None:
+        """Run the bottom's backward on a received gradient, and let its observers look."""
+        seat = Seat(self.bottom, batch.columns.module_input())
+        for observer in self.observers:
+            observer(seat.view(observer.needs, party=self.name, step=step, ids=batch.ids, gradient=gradient))
+        activation.backward(gradient)
+
+    def hook_state(self) -> dict[str, Any]:
+        """Return the state of its defenses: for its owner only."""
+        return {"activation": self.activation.state_dict()}
+
+    def load_hook_state(self, state: dict[str, Any]) -> None:
+        """Take back what :meth:`hook_state` returned."""
+        self.activation.load_state_dict(state["activation"])
+
+
+class ActiveParty(_Party):
+    """The party that holds the labels and the top model, with or without columns of its own.
+
+    Args:
+        data: Its labels, and its columns if it has any.
+        top: Its model, which receives the activations of the passive parties and its own columns.
+        task: The loss. Default: binary.
+        optimizer: Makes its optimiser out of parameters. Default: Adam, 1e-3.
+
+    Attributes:
+        cuts: One cut layer per passive party, by name.
+        labels: Defenses that act before the loss.
+        scores: Defenses of the predictions that it publishes.
+
+    Raises:
+        DataError: If there are no labels, or they are not what the task needs.
+    """
+
+    def __init__(
+        self, data: PartyData, top: nn.Module, *, task: Task | None = None, optimizer: OptimizerFactory = adam
+    ) -> None:
+        super().__init__(data, top, optimizer)
+        self.top = top
+        self.task = task or Binary()
+        if data.train.labels is None or data.test.labels is None:
+            raise DataError(f"the active party {self.name} holds no labels")
+        self.task.check(data.train.labels)
+        self.cuts: dict[str, CutLayer] = {}
+        self.labels = DefenseChain("labels", self.name)
+        self.scores = DefenseChain("scores", self.name)
+
+    def connect(self, passive: str) -> CutLayer:
+        """Return a new cut layer towards a passive party."""
+        self.cuts[passive] = CutLayer(passive, active=self.name)
+        return self.cuts[passive]
+
+    def own_input(self, batch: Records) -> Tensor | Columns | None:
+        """Return its own columns as its top takes them; ``None`` if it has none."""
+        columns = batch.columns
+        return columns.module_input() if columns.numeric.shape[1] + columns.categorical.shape[1] else None
+
+    def answer(self, batch: Records, step: int) -> tuple[Tensor, Tensor | None]:
+        """Return the loss's targets, and what later defenses get in place of the labels (``None``: the labels)."""
+        assert batch.labels is not None
+        if not len(self.labels):
+            return batch.labels, None
+        targets = self.labels.apply(batch.labels, step=step, ids=batch.ids, labels=batch.labels)
+        return targets, responses_of(targets)
+
+    def hook_state(self) -> dict[str, Any]:
+        """Return the state of its defenses: for its owner only."""
+        return {
+            "labels": self.labels.state_dict(),
+            "scores": self.scores.state_dict(),
+            "gradient": {name: cut.gradient.state_dict() for name, cut in self.cuts.items()},
+        }
+
+    def load_hook_state(self, state: dict[str, Any]) -> None:
+        """Take back what :meth:`hook_state` returned."""
+        self.labels.load_state_dict(state["labels"])
+        self.scores.load_state_dict(state["scores"])
+        for name, cut in self.cuts.items():
+            cut.gradient.load_state_dict(state["gradient"][name])

@@ -1,0 +1,86 @@
+"""Joint scoring: each passive party sends its activation, the active party computes and publishes the scores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from splitvfl.cut import call_top
+from splitvfl.data.columns import Records
+from splitvfl.errors import ProtocolError
+from splitvfl.conversation import Half, Outbox, converse, expect
+from splitvfl.messages import Message
+from splitvfl.party import ActiveParty, PassiveParty
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What the active party has after joint scoring.
+
+    Attributes:
+        outputs: The top's raw outputs, ``(n, k)``. They stay with the active party.
+        scores: What was published, after the score defenses: ``(n,)`` or ``(n, k)``.
+    """
+
+    outputs: Tensor
+    scores: Tensor
+
+
+def active_prediction(party: ActiveParty, batch: Records, number: int) -> Half:
+    """Return the active party's half of one prediction batch; its result is a :class:`Prediction`."""
+    inbox = yield Outbox(wait=tuple(party.cuts))
+    activations = []
+    for name in party.cuts:
+        payload = expect(inbox, name, "activation", number).payload
+        if payload.dim() != 2 or payload.shape[0] != batch.count:
+            raise ProtocolError(f"expected {batch.count} rows from {name}, got shape {tuple(payload.shape)}")
+        activations.append(payload.to(party.device))
+    with torch.no_grad():
+        outputs = call_top(party.top, activations, party.own_input(batch))
+        party.task.check_outputs(outputs, batch.count)
+        scores = party.scores.apply(party.task.scores(outputs), step=number, ids=batch.ids, labels=None)
+    yield Outbox(send=tuple(Message(party.name, name, "scores", number, scores) for name in party.cuts))
+    return Prediction(outputs, scores)
+
+
+def passive_prediction(party: PassiveParty, batch: Records, number: int, *, active: str) -> Half:
+    """Return a passive party's half of one prediction batch; its result is the published scores."""
+    with torch.no_grad():
+        activation = party.defend_activation(party.activate(batch), batch, number)
+    inbox = yield Outbox(send=(Message(party.name, active, "activation", number, activation),), wait=(active,))
+    scores: Tensor = expect(inbox, active, "scores", number).payload
+    if scores.shape[:1] != (batch.count,):
+        raise ProtocolError(f"expected {batch.count} scores from {active}, got shape {tuple(scores.shape)}")
+    return scores
+
+
+def predict(active: ActiveParty, passives: dict[str, PassiveParty], *, batch_size: int = 4096) -> Prediction:
+    """Score all test records jointly, in this process, with every model in evaluation mode.
+
+    Returns:
+        The active party's outputs and the published scores, in the order of the test records.
+    """
+    modules = [active.module, *(party.module for party in passives.values())]
+    modes = [module.training for module in modules]
+    for module in modules:
+        module.eval()
+    try:
+        chunks = [
+            _predict_rows(active, passives, rows, number)
+            for number, rows in enumerate(torch.arange(active.data.test.count).split(batch_size))
+        ]
+    finally:
+        for module, mode in zip(modules, modes, strict=True):
+            module.train(mode)
+    return Prediction(torch.cat([chunk.outputs for chunk in chunks]), torch.cat([chunk.scores for chunk in chunks]))
+
+
+def _predict_rows(active: ActiveParty, passives: dict[str, PassiveParty], rows: Tensor, number: int) -> Prediction:
+    halves: dict[str, Half] = {active.name: active_prediction(active, active.test_batch(rows), number)}
+    for name, party in passives.items():
+        halves[name] = passive_prediction(party, party.test_batch(rows), number, active=active.name)
+    turns = {active.name: active.random, **{name: party.random for name, party in passives.items()}}
+    result: Prediction = converse(halves, turns=turns)[active.name]
+    return result

@@ -1,0 +1,544 @@
+"""Training: epochs of conversations between parties in this process, watched, checkpointed and resumable."""
+
+from __future__ import annotations
+
+import copy
+import math
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from splitvfl import checkpoint
+from splitvfl.conversation import Half, Recorder, converse
+from splitvfl.crossing import derive_seed
+from splitvfl.cut import observe, refuse_batch_mixing
+from splitvfl.data.batches import Batches
+from splitvfl.errors import ArgumentError, CheckpointError, ConfigError
+from splitvfl.exchange.agreement import agreement, terms_of
+from splitvfl.exchange.split import active_step, passive_step
+from splitvfl.hooks import Attack, Defense, View, crossing_of, hook_name, needs_of, target_of
+from splitvfl.leakage.auditing import Audit
+from splitvfl.leakage.features import FeatureLeak, judge_features
+from splitvfl.leakage.judging import Leak, LeakSummary, ScoreKeeper
+from splitvfl.leakage.monitor import Monitor
+from splitvfl.party import ActiveParty, PassiveParty
+from splitvfl.prediction import Prediction, predict
+from splitvfl.records import RecordTable
+
+Progress = Callable[["Status"], None]
+
+# Up to here an accumulated AUC takes a few milliseconds; above, it is computed at the end of each epoch only.
+_CHEAP_RECORDS = 20_000
+
+
+class Interrupted(Exception):
+    """Training stopped at a signal, between two steps, after saving a checkpoint (if it has a folder)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Where a run stands, for a progress bar.
+
+    Attributes:
+        epoch: Current epoch, from 1.
+        epochs: Number of epochs.
+        step: Steps done in the run.
+        steps: Steps in the run.
+        loss: Training loss of the last step.
+        test: Headline figure on the test records after the last evaluation; NaN before.
+        worst_leak: Worst leak AUC so far, and the attack's name, at the last log; NaN and "" before.
+    """
+
+    epoch: int
+    epochs: int
+    step: int
+    steps: int
+    loss: float
+    test: float
+    worst_leak: tuple[float, str]
+
+
+class _Judged:
+    """A passive party's attack in an experiment: it sees the party's view, and the harness judges it."""
+
+    def __init__(self, leak: Leak, labels_of: Callable[[Tensor], Tensor]) -> None:
+        self.needs = leak.needs
+        self._leak = leak
+        self._labels_of = labels_of
+
+    def __call__(self, view: View, /) -> None:
+        self._leak.see(view, self._labels_of(view.ids))
+
+
+class LabelBook:
+    """The harness's labels by record id. No party but the active one, and no attack, holds them."""
+
+    def __init__(self, ids: Tensor, labels: Tensor) -> None:
+        self._table = RecordTable(label=np.float64)
+        self._table["label"][self._table.slots(ids.numpy())] = labels.numpy()
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        """Return the labels of these records, ``(n,)`` float64, on the ids' device."""
+        slots = self._table.slots(ids.cpu().numpy())
+        return torch.from_numpy(self._table["label"][slots]).to(ids.device)
+
+
+class _Signals:
+    """Turns the first Ctrl-C into a request to stop between two steps; the second one acts at once."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._before: Any = None
+
+    def __enter__(self) -> Self:
+        try:
+            self._before = signal.signal(signal.SIGINT, self._on_signal)
+        except ValueError:  # not the main thread: signals are somebody else's
+            self._before = None
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
+
+class Trainer:
+    """Trains one model over the columns of several parties, all in this process, and watches what leaks.
+
+    Every label attack is run in the seat of each passive party, on what that party holds and received; the harness
+    judges it. The auditor's attack is run on what the active party sends.
+
+    Args:
+        active: The party with the labels.
+        passives: The other parties by name.
+        defenses: Attached where each belongs. At several cuts, each cut gets its own copy.
+        attacks: Label attacks for every passive party; feature attacks run once, on the test records, at the end.
+        batch_size: Records in a step.
+        seed: Order of the records, and every party's randomness in training (dropout).
+        noise_seed_for_experiments: Fixed seed of every defense's generator, for experiments only. Default: seeds from
+            the operating system's entropy.
+        known_positives: How many positive records an attacker is assumed to know, for attacks that need some.
+        audit: Whether to run the auditor's attack (binary tasks).
+        log_dir: Folder for TensorBoard, ``metrics.jsonl`` and checkpoints; ``None`` keeps nothing.
+        log_every: Steps between two lines of the log.
+        checkpoint_every: Steps between two checkpoints, besides one after each epoch; ``None`` for no more.
+        device: Where models and batches live.
+        record: Called with every message of the training steps, e.g. ``Transcript().record``.
+
+    Raises:
+        ArgumentError: If parties have no or clashing names, or an attack needs what a party cannot show.
+        ConfigError: If an attack or a defense was made for binary labels and the task is another.
+        PrivacyError: If a guarantee per record is claimed for a model with batch-mixing layers.
+    """
+
+    def __init__(
+        self,
+        active: ActiveParty,
+        passives: Mapping[str, PassiveParty],
+        *,
+        defenses: Sequence[Defense] = (),
+        attacks: Sequence[Attack] = (),
+        batch_size: int = 256,
+        seed: int = 0,
+        noise_seed_for_experiments: int | None = None,
+        known_positives: int = 1,
+        audit: bool = True,
+        log_dir: str | Path | None = None,
+        log_every: int = 10,
+        checkpoint_every: int | None = None,
+        device: torch.device | str = "cpu",
+        record: Recorder | None = None,
+    ) -> None:
+        self.active = active
+        self.passives = dict(passives)
+        self._check_names()
+        self.folder = None if log_dir is None else Path(log_dir)
+        self.batches = Batches(active.data.train.count, batch_size, seed=seed)
+        self._settings = {"batch size": batch_size, "seed of the order": seed, "exchange": "split"}
+        self._log_every, self._checkpoint_every = log_every, checkpoint_every
+        self._record = record
+        self._prepare(seed, torch.device(device))
+        self._connect(defenses, noise_seed_for_experiments)
+        self.leaks: dict[str, dict[str, Leak]] = {name: {} for name in self.passives}
+        self.audits: dict[str, Audit] = {}
+        self.unavailable: dict[str, dict[str, str]] = {name: {} for name in self.passives}
+        self.known_positives = known_positives
+        self._feature_attacks = [attack for attack in attacks if target_of(attack) == "features"]
+        self._watch([attack for attack in attacks if target_of(attack) == "labels"], audit)
+        self.step = 0
+        self.test: dict[str, float] = {}
+        self._seconds = 0.0
+        self._loss = math.nan
+        self._sums: dict[str, tuple[float, int]] = {}
+        self._worst: tuple[float, str] = (math.nan, "")
+        self._monitor: Monitor | None = None
+        self._resume_at: tuple[int, int] | None = None
+
+    def _check_names(self) -> None:
+        if not self.passives:
+            raise ArgumentError("expected at least one passive party")
+        for name, party in self.passives.items():
+            if party.name != name:
+                raise ArgumentError(f"the party under {name!r} calls itself {party.name!r}; give both one name")
+        if self.active.name in self.passives:
+            raise ArgumentError(f"two parties are called {self.active.name!r}")
+
+    def _prepare(self, seed: int, device: torch.device) -> None:
+        for party in (self.active, *self.passives.values()):
+            party.prepare(seed=derive_seed(seed, "party", party.name), device=device)
+
+    def _connect(self, defenses: Sequence[Defense], noise_seed: int | None) -> None:
+        for name in self.passives:
+            self.active.connect(name)
+        for number, defense in enumerate(defenses):
+            if getattr(defense, "needs_binary_labels", False) and self.active.task.name != "binary":
+                raise ConfigError(f"defense {hook_name(defense)} needs binary labels, the task is {self.active.task.name}")
+            self._defend(defense, number, noise_seed)
+
+    def _defend(self, defense: Defense, number: int, noise_seed: int | None) -> None:
+        crossing = crossing_of(defense)
+        if crossing in ("labels", "scores"):
+            chains = {self.active.name: self.active.labels if crossing == "labels" else self.active.scores}
+        elif crossing == "gradient":
+            chains = {name: cut.gradient for name, cut in self.active.cuts.items()}
+        else:
+            chains = {name: party.activation for name, party in self.passives.items()}
+        for name, chain in chains.items():
+            if getattr(defense, "per_record_guarantee", False):
+                for party in (self.active, *self.passives.values()):
+                    refuse_batch_mixing(party.module, defense)
+            seed = None if noise_seed is None else derive_seed(noise_seed, crossing, name, number)
+            own = defense if len(chains) == 1 else copy.deepcopy(defense)
+            chain.attach(own, noise_seed_for_experiments=seed)
+
+    def _watch(self, attacks: Sequence[Attack], audit: bool) -> None:
+        binary = self.active.task.name == "binary"
+        if attacks and not binary:
+            names = ", ".join(hook_name(attack) for attack in attacks)
+            raise ConfigError(f"label attacks ({names}) need binary labels, the task is {self.active.task.name}")
+        if not binary:
+            return
+        train = self.active.data.train
+        assert train.labels is not None
+        self.labels_of = LabelBook(train.ids, train.labels)
+        for name, party in self.passives.items():
+            for attack in attacks:
+                self._seat(party, copy.deepcopy(attack))
+            if audit:
+                self.audits[name] = self.active.cuts[name].audit()
+
+    def _seat(self, party: PassiveParty, attack: Attack) -> None:
+        leak = Leak(attack, known_positives=self.known_positives)
+        missing = sorted(leak.needs - party.shows)
+        if missing:
+            self.unavailable[party.name][leak.name] = f"needs {', '.join(missing)}"
+            return
+        label = _unused(leak.name, self.leaks[party.name])
+        self.leaks[party.name][label] = leak
+        party.observers.append(_Judged(leak, self.labels_of))
+
+    def observe(self, party: str, layer: str, attack: Attack) -> Leak:
+        """Let an attack watch the gradient of an earlier layer's output in a passive party's bottom model.
+
+        Source: Li et al., ICLR 2022, arXiv:2102.08504, figure 2b.
+
+        Args:
+            party: Name of the passive party.
+            layer: Name of the layer, as in ``bottom.named_modules()``.
+            attack: A label attack that needs the gradient only.
+
+        Raises:
+            ArgumentError: If there is no such party or layer, or the attack needs more than the gradient.
+        """
+        owner = self.passives.get(party)
+        modules = {} if owner is None else dict(owner.bottom.named_modules())
+        if owner is None or layer not in modules:
+            known = sorted(self.passives) if owner is None else sorted(name for name in modules if name)
+            raise ArgumentError(f"no {'party' if owner is None else 'layer'} {party if owner is None else layer!r}; expected one of {known}")
+
+        def passing() -> tuple[Tensor | None, Tensor | None]:
+            ids = owner.batch_ids
+            return (None, None) if ids is None else (self.labels_of(ids), ids)
+
+        leak = observe(modules[layer], attack, party=party, passing=passing, known_positives=self.known_positives)
+        self.leaks[party][_unused(f"{leak.name}@{layer}", self.leaks[party])] = leak
+        return leak
+
+    def agree(self) -> None:
+        """Let the parties compare counts, ids and settings.
+
+        Raises:
+            DataError: If they differ; every difference is named.
+        """
+        parties = {self.active.name: self.active.data, **{name: party.data for name, party in self.passives.items()}}
+        terms = {name: terms_of(data, self._settings) for name, data in parties.items()}
+        passives = tuple(self.passives)
+        halves = {name: agreement(name, (self.active.name,), terms[name]) for name in passives}
+        halves[self.active.name] = agreement(self.active.name, passives, terms[self.active.name])
+        converse(halves)
+
+    def fit(self, epochs: int, *, progress: Progress | None = None) -> dict[str, float]:
+        """Train up to a number of epochs in total, evaluate after each, and return the last test figures.
+
+        After :meth:`resume` it goes on where the checkpoint was taken; ``epochs`` counts from the run's beginning.
+
+        Args:
+            epochs: Epochs of the whole run, at least 1.
+            progress: Called after every step.
+
+        Returns:
+            Headline figure and loss on the test records.
+
+        Raises:
+            Interrupted: At Ctrl-C, after the current step and a checkpoint.
+            DataError: If the parties do not agree on records or settings.
+            CheckpointError: If a checkpoint cannot be written; the last good one stays.
+        """
+        if epochs < 1:
+            raise ArgumentError(f"epochs must be at least 1, got {epochs}")
+        self.agree()
+        self._monitor = Monitor(self.folder, resume_at=self._resume_at)
+        try:
+            with _Signals() as signals:
+                self._run_epochs(epochs, progress, signals)
+        finally:
+            self._resume_at = (self._monitor.flush(), self.step)
+            self._monitor.close()
+        return self.test
+
+    def _run_epochs(self, epochs: int, progress: Progress | None, signals: _Signals) -> None:
+        per_epoch = len(self.batches)
+        total = epochs * per_epoch
+        while self.step < total:
+            epoch, position = divmod(self.step, per_epoch)
+            for rows in self.batches.epoch(epoch)[position:]:
+                self._train_step(rows)
+                epoch_ends = self.step % per_epoch == 0
+                if epoch_ends:
+                    self._evaluate()
+                if epoch_ends or self.step % self._log_every == 0:
+                    self._log(epoch_ends=epoch_ends)
+                if progress is not None:
+                    test = self.test.get(self.active.task.metric, math.nan)
+                    progress(Status(epoch + 1, epochs, self.step, total, self._loss, test, self._worst))
+                self._keep(per_epoch, total, signals)
+
+    def _keep(self, per_epoch: int, total: int, signals: _Signals) -> None:
+        due = self._checkpoint_every is not None and self.step % self._checkpoint_every == 0
+        if due or signals.asked or self.step % per_epoch == 0:
+            self.save()
+        if signals.asked and self.step < total:
+            raise Interrupted
+
+    def _train_step(self, rows: Tensor) -> None:
+        step = self.step
+        halves: dict[str, Half] = {
+            name: passive_step(party, party.train_batch(rows), step, active=self.active.name)
+            for name, party in self.passives.items()
+        }
+        halves[self.active.name] = active_step(self.active, self.active.train_batch(rows), step)
+        judging = self._judging_seconds()
+        started = time.perf_counter()
+        results = converse(halves, turns=self._turns(), record=self._record)
+        self._seconds += time.perf_counter() - started - (self._judging_seconds() - judging)
+        self._loss = results[self.active.name]
+        self._measure()
+        self.step += 1
+
+    def _turns(self) -> dict[str, Any]:
+        return {party.name: party.random for party in (self.active, *self.passives.values())}
+
+    def _judging_seconds(self) -> float:
+        leaks = [leak.seconds for named in self.leaks.values() for leak in named.values()]
+        return sum(leaks) + sum(audit.seconds for audit in self.audits.values())
+
+    def _measure(self) -> None:
+        for tag, value in self._measurements().items():
+            total, count = self._sums.get(tag, (0.0, 0))
+            if math.isfinite(value):
+                self._sums[tag] = (total + value, count + 1)
+
+    def _measurements(self) -> dict[str, float]:
+        chains = {f"{name}/": cut.gradient for name, cut in self.active.cuts.items()}
+        chains |= {f"{name}/": party.activation for name, party in self.passives.items() if len(party.activation)}
+        tags = {f"{where}{name}": value for where, chain in chains.items() for name, value in chain.measurements.items()}
+        for chain in (self.active.labels, self.active.scores):
+            tags |= {f"{self.active.name}/{name}": value for name, value in chain.measurements.items()}
+        return tags
+
+    def _evaluate(self) -> Prediction:
+        prediction = predict(self.active, self.passives)
+        labels = self.active.data.test.labels
+        assert labels is not None
+        labels = labels.to(prediction.outputs.device)
+        task = self.active.task
+        with torch.no_grad():
+            loss = task.loss(prediction.outputs, labels).item()
+        self.test = {task.metric: task.measure(prediction.outputs, labels), "loss": loss}
+        return prediction
+
+    def _log(self, *, epoch_ends: bool) -> None:
+        assert self._monitor is not None
+        values = {"train/loss": self._loss, **{f"test/{name}": value for name, value in self.test.items()}}
+        values |= {f"defense/{tag}": value for tag, value in self._measurements().items()}
+        for party in self.passives:
+            for name, keeper in self._keepers(party).items():
+                values[f"leak_auc/{party}/{name}"] = keeper.recent_auc
+                if epoch_ends or keeper.records <= _CHEAP_RECORDS:
+                    values[f"leak_auc_accumulated/{party}/{name}"] = keeper.accumulated_auc
+            if party in self.audits:
+                values[f"detection_error/{party}/measured"] = self.audits[party].detection_error
+        if epoch_ends:
+            self._worst = self.worst_leak
+            values["leak_auc/worst"] = self._worst[0]
+        self._monitor.write(self.step, values)
+
+    def _keepers(self, party: str) -> dict[str, ScoreKeeper]:
+        found = {name: leak.keeper for name, leak in self.leaks[party].items()}
+        return found | (self.audits[party].keepers if party in self.audits else {})
+
+    def summaries(self, party: str) -> dict[str, LeakSummary]:
+        """Return the figures of every attack in one passive party's seat, and of the auditor's, by name."""
+        return {name: keeper.summary() for name, keeper in self._keepers(party).items()}
+
+    @property
+    def worst_leak(self) -> tuple[float, str]:
+        """The worst leak AUC of all attacks, per step or accumulated, and that attack's name; NaN and "" if none."""
+        pairs = [(summary.worst, name) for party in self.passives for name, summary in self.summaries(party).items()]
+        return max((pair for pair in pairs if not math.isnan(pair[0])), default=(math.nan, ""))
+
+    @property
+    def step_ms(self) -> float:
+        """Mean time of a training step in milliseconds, defenses included, attacks and their judging excluded."""
+        return 1000.0 * self._seconds / self.step if self.step else math.nan
+
+    @property
+    def measurements(self) -> dict[str, float]:
+        """Means over the run of what the defenses logged: ``party/defense/measurement``."""
+        return {tag: total / count for tag, (total, count) in self._sums.items() if count}
+
+    def feature_leaks(self) -> dict[str, list[FeatureLeak]]:
+        """Run the feature attacks on the published scores of the test records, in the active party's seat.
+
+        The attacker is assumed to know the passive party's weights. Only a passive party that is alone and whose
+        bottom is one linear layer is attacked; others are listed in :attr:`unavailable`.
+        """
+        found: dict[str, list[FeatureLeak]] = {}
+        if not self._feature_attacks:
+            return found
+        prediction = self._evaluate()
+        for name, party in self.passives.items():
+            reason = self._no_equations(party)
+            for attack in self._feature_attacks:
+                if reason:
+                    self.unavailable[name][hook_name(attack)] = reason
+                else:
+                    view = self._prediction_view(attack, party, prediction)
+                    truth = party.data.test.columns.numeric.to(party.device)
+                    found.setdefault(name, []).append(judge_features(attack, view, truth))
+        return found
+
+    def _no_equations(self, party: PassiveParty) -> str:
+        if len(self.passives) > 1:
+            return "needs a passive party that is alone"
+        if not hasattr(self.active.top, "active_logits") or "aggregated_gradient" not in party.shows:
+            return "needs linear models (logistic regression)"
+        return ""
+
+    def _prediction_view(self, attack: Attack, party: PassiveParty, prediction: Prediction) -> View:
+        own = self.active.data.test.to(self.active.device)
+        with torch.no_grad():
+            logits: Tensor = self.active.top.active_logits(own.columns.numeric)  # type: ignore[operator]
+        weight = next(party.bottom.parameters()).detach()
+        flat = self.active.task.outputs == 1
+        known = {
+            "scores": prediction.scores,
+            "active_logits": logits.squeeze(1) if flat else logits,
+            "passive_weight": weight.squeeze(0) if flat else weight,
+        }
+        needs = needs_of(attack)
+        seen = {field: value for field, value in known.items() if field in needs}
+        return View(party=self.active.name, step=0, ids=own.ids, **seen)
+
+    def save(self) -> None:
+        """Write a checkpoint, if the run has a folder.
+
+        Raises:
+            CheckpointError: If it cannot be written; the last good one stays.
+        """
+        if self.folder is None:
+            return
+        offset = 0 if self._monitor is None else self._monitor.flush()
+        parts: dict[str, dict[str, Any]] = {"run": self._run_state(offset)}
+        for party in (self.active, *self.passives.values()):
+            parts[f"party-{party.name}"] = party.state_dict()
+            parts[f"hooks-{party.name}"] = party.hook_state()
+        checkpoint.save(self.folder / "checkpoints", self.step, parts)
+
+    def _run_state(self, offset: int) -> dict[str, Any]:
+        return {
+            "step": self.step,
+            "settings": dict(self._settings),
+            "offset": offset,
+            "seconds": self._seconds,
+            "loss": self._loss,
+            "test": dict(self.test),
+            "sums": dict(self._sums),
+            "worst": self._worst,
+            "leaks": {party: {name: leak.state_dict() for name, leak in named.items()} for party, named in self.leaks.items()},
+            "audits": {party: audit.state_dict() for party, audit in self.audits.items()},
+        }
+
+    def resume(self) -> int:
+        """Take back the newest checkpoint in the run's folder and return the number of steps done.
+
+        Raises:
+            CheckpointError: If there is none, or it belongs to another experiment.
+        """
+        newest = None if self.folder is None else checkpoint.latest(self.folder / "checkpoints")
+        if newest is None:
+            raise CheckpointError(f"there is no checkpoint in {self.folder} to resume from")
+        parts = checkpoint.load(newest)
+        try:
+            self._restore(parts)
+        except (KeyError, ValueError, RuntimeError) as error:
+            raise CheckpointError(f"{newest} belongs to another experiment: {error}") from error
+        return self.step
+
+    def _restore(self, parts: dict[str, dict[str, Any]]) -> None:
+        run = parts["run"]
+        if run["settings"] != self._settings:
+            raise ValueError(f"it was made with {run['settings']}, this run has {self._settings}")
+        for party in (self.active, *self.passives.values()):
+            party.load_state_dict(parts[f"party-{party.name}"])
+            party.load_hook_state(parts[f"hooks-{party.name}"])
+        for name, leaks in self.leaks.items():
+            if set(leaks) != set(run["leaks"][name]):
+                raise ValueError(f"it has attacks {sorted(run['leaks'][name])}, this run has {sorted(leaks)}")
+            for attack, leak in leaks.items():
+                leak.load_state_dict(run["leaks"][name][attack])
+        for name, audit in self.audits.items():
+            audit.load_state_dict(run["audits"][name])
+        self.step, self._seconds, self._loss = run["step"], run["seconds"], run["loss"]
+        self.test, self._sums, self._worst = run["test"], run["sums"], run["worst"]
+        self._resume_at = (run["offset"], self.step)
+
+
+def _unused(name: str, taken: Mapping[str, object]) -> str:
+    label, number = name, 2
+    while label in taken:
+        label, number = f"{name}-{number}", number + 1
+    return label

@@ -1,0 +1,71 @@
+"""What every test may use, and the settings under which all of them run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import hypothesis
+import matplotlib
+import pytest
+import torch
+
+from splitvfl.hooks import Secrets
+
+# One thread each: results depend on the number of threads, and the tests already run in parallel.
+torch.set_num_threads(1)
+matplotlib.use("Agg")
+# Examples are derived from the test itself: the same ones everywhere, and no deadline that a slow machine would miss.
+hypothesis.settings.register_profile("splitvfl", derandomize=True, deadline=None)
+hypothesis.settings.load_profile("splitvfl")
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+
+SecretsFactory = Callable[..., Secrets]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip the tests marked ``cuda`` where there is no GPU."""
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if item.get_closest_marker("cuda") is not None:
+            item.add_marker(pytest.mark.skip(reason="no NVIDIA GPU here"))
+
+
+@pytest.fixture(scope="session")
+def checkout() -> Path:
+    """Root of the source tree."""
+    return CHECKOUT
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """Folder of the data files that the user holds: ``$SPLITVFL_DATA``, or ``../shared/data`` beside the checkout."""
+    folder = Path(os.environ.get("SPLITVFL_DATA") or CHECKOUT.parent / "shared" / "data")
+    if not folder.is_dir():
+        pytest.skip(f"no data files: {folder} is not a folder; SPLITVFL_DATA may name another")
+    return folder
+
+
+@pytest.fixture
+def secrets_for_test() -> SecretsFactory:
+    """``secrets_for_test(labels=None, seed=0, ids=None, log=None)``: the secrets of a sender named "bank"."""
+    return _secrets
+
+
+def _secrets(
+    labels: torch.Tensor | Sequence[float] | None = None,
+    seed: int = 0,
+    ids: torch.Tensor | None = None,
+    log: Callable[[str, float], None] | None = None,
+) -> Secrets:
+    return Secrets(
+        party="bank",
+        step=0,
+        generator=torch.Generator().manual_seed(seed),
+        ids=ids,
+        labels=None if labels is None else torch.as_tensor(labels),
+        log=log,
+    )
