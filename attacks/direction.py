@@ -45,11 +45,11 @@ class DirectionAttack:
             ArgumentError: If the width differs from that of earlier gradients.
         """
         units = _unit_rows(view.gradient)
-        known = view.known_positives.to(view.ids.device)
-        self._remember(view.ids, units, known)
+        ids, known = view.ids.to(units.device), view.known_positives.to(units.device)
+        self._remember(ids, units, known)
         assert self._units is not None
         granted = torch.isin(self._ids, known)
-        return _mean_cosines(view.ids, units, self._ids[granted], self._units[granted])
+        return _mean_cosines(ids, units, self._ids[granted], self._units[granted])
 
     def _remember(self, ids: Tensor, units: Tensor, known: Tensor) -> None:
         if self._units is None:
@@ -79,8 +79,7 @@ def _unit_rows(gradient: Tensor) -> Tensor:
     tiny = torch.finfo(rows.dtype).tiny
     # Two steps: the square of a tiny entry would vanish before its row is scaled.
     rows = rows / rows.abs().amax(dim=1, keepdim=True).clamp(min=tiny)
-    lengths: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-    return rows / lengths.clamp(min=tiny)
+    return rows.div_(torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp(min=tiny))
 
 
 def _mean_cosines(ids: Tensor, units: Tensor, reference_ids: Tensor, references: Tensor) -> Tensor:

@@ -119,7 +119,7 @@ def _completed(logits: Tensor, weight: Tensor) -> Tensor:
     return complete
 
 
-def least_squares(A: Tensor, b: Tensor) -> Tensor:  # noqa: N803 - the published names of the system
+def least_squares(A: Tensor, b: Tensor) -> Tensor:
     """Return the least-squares solution of smallest norm, ``A⁺ b``, for every prediction.
 
     Exact where the rank of A is d. Otherwise it is the projection of the truth on A's row space, off by
@@ -137,8 +137,8 @@ def least_squares(A: Tensor, b: Tensor) -> Tensor:  # noqa: N803 - the published
     Raises:
         ArgumentError: If shapes do not fit or an entry is not finite.
 
-    >>> least_squares(torch.tensor([[1.0, 1.0]]), torch.tensor([[1.0]])).tolist()
-    [[0.5, 0.5]]
+    >>> least_squares(torch.tensor([[2.0, 0.0]]), torch.tensor([[1.0]])).tolist()
+    [[0.5, 0.0]]
     """
     if A.dim() != 2 or b.dim() != 2 or b.shape[1] != A.shape[0]:
         raise ArgumentError(f"expected A (m, d) and b (n, m), got {tuple(A.shape)} and {tuple(b.shape)}")

@@ -11,7 +11,7 @@ from splitvfl.attacks.equation_solving import RANK_TOLERANCE, equations, least_s
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import Target, View
 
-_STEPS = 2000
+_STEPS = 10_000
 # Features lie in [0, 1]: gradients below this are sums of roundings.
 _SETTLED = 1e-13
 
@@ -20,11 +20,11 @@ def gradient_inversion(scores: Tensor, active_logits: Tensor, passive_weight: Te
     """Return features in [0, 1] that reproduce the scores, found by projected gradient descent (GIA).
 
     Minimises a mismatch of log scores over the box [0, 1]^d from ``x = start · 1``: ``½ ‖A⁺ (A x − b)‖²``, with A and b
-    of :func:`equations`. Under this loss every equation counts alike, so that saturated scores converge as fast as others:
-    a gradient step of length one ends where the scores fit exactly. Hence, if that point lies in the box, the limit
-    is ``A⁺b`` from 0, and Half*, ``A⁺b + (I − A⁺A)½1``, from ½. Otherwise steps alternate between the solutions and the
-    box, and the limit is some point of the box that fits the scores, or fits best, without a closed form. Steps
-    are accelerated, and restarted where they overshoot; they end when no feature moves, or after 2000.
+    of :func:`equations`. Under this loss every equation counts alike, and saturated scores converge as fast as others:
+    a gradient step of length one ends where the scores fit exactly. Hence, if that point lies in the box, the limit is
+    ``A⁺b`` from 0, and Half*, ``A⁺b + (I − A⁺A)½1``, from ½. Otherwise steps alternate between the solutions and the
+    box, and the limit is some point of the box that fits the scores, or fits best, without a closed form. Steps are
+    accelerated, and restarted where they overshoot; they end when no gradient is left, or after 10 000.
 
     No prediction is dropped for a large error. Scores of exactly 0 or 1 are treated, and reported, as in
     :func:`equations`. Other losses have other limits once the box is touched.
@@ -58,7 +58,8 @@ def _check_start(start: float) -> None:
 def _row_space(equation_rows: Tensor) -> Tensor:
     """Return an orthonormal basis of the row space, ``(rank, d)``."""
     _, sizes, basis = torch.linalg.svd(equation_rows, full_matrices=False)
-    return basis[sizes > RANK_TOLERANCE * sizes[0]]
+    kept: Tensor = basis[sizes > RANK_TOLERANCE * sizes[0]]
+    return kept
 
 
 def _descend(estimate: Tensor, fitting: Tensor, basis: Tensor) -> Tensor:

@@ -40,11 +40,14 @@ class ResidualAttack:
             ``(n,)``, float64, at least 0, in the unit of the gradient.
         """
         gradient = view.gradient
-        peak = gradient.abs().max().double()
+        low, high = gradient.aminmax()
+        peak = torch.maximum(high, -low).double()
         if gradient.shape[1] == 1 or peak == 0:
             return torch.zeros(gradient.shape[0], dtype=torch.float64, device=gradient.device)
-        rows = gradient.double() / peak  # squares of 1e-200 would vanish, of 1e200 overflow
-        axis = torch.linalg.eigh(rows.T @ rows).eigenvectors[:, -1]
-        residuals = torch.linalg.vector_norm(rows - torch.outer(rows @ axis, axis), dim=1)
+        # A copy in units of the peak: squares of 1e-200 would vanish, of 1e200 overflow.
+        rows = gradient.to(torch.float64, copy=True).div_(peak)
         noise = _ROUNDINGS * torch.finfo(gradient.dtype).eps * torch.linalg.vector_norm(rows, dim=1)
+        axis = torch.linalg.eigh(rows.T @ rows).eigenvectors[:, -1]
+        rows.addr_(rows @ axis, axis, alpha=-1.0)
+        residuals: Tensor = torch.linalg.vector_norm(rows, dim=1)
         return torch.where(residuals > noise, residuals * peak, 0.0)

@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from splitvfl.defenses.row_norms import row_norms
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import Crossing, Secrets
 
@@ -16,7 +17,7 @@ class GaussianIR:
     """Scale every row of the activation to norm at most ``clip``, then add ``N(0, sigma²)`` to every coordinate.
 
     Row ``h`` becomes ``h · min(1, clip / ‖h‖) + N(0, sigma² I)``. The L2 sensitivity of one release is ``2 · clip``
-    when a record is replaced, and ``clip`` when its row is replaced by zeros (up to one rounding of the dtype). Which
+    when a record is replaced, and ``clip`` when its row is replaced by zeros (up to a few roundings). Which
     ε and δ a sigma buys is answered elsewhere, for that sensitivity; composition over steps is the caller's job. The
     guarantee is about the passive party's record towards whoever receives the activation. It is proven for exact
     Gaussians from a cryptographic source, and torch's generators are neither.
@@ -59,9 +60,8 @@ class GaussianIR:
         Returns:
             A new tensor like ``activation``.
         """
-        # In float64, so that the norms round to nothing worth mentioning: the guarantee rests on them.
-        norms = torch.linalg.vector_norm(activation, dim=1, keepdim=True, dtype=torch.float64)
-        scales = (self.clip / norms.clamp(min=self.clip)).to(activation.dtype)
+        norms = row_norms(activation).unsqueeze(1)
+        scales = self.clip / norms.clamp(min=self.clip)
         secrets.log("power", activation.shape[1] * self.sigma**2)
         secrets.log("clipped_share", (norms > self.clip).double().mean().item())
         noise = torch.empty_like(activation).normal_(generator=secrets.generator).mul_(self.sigma)

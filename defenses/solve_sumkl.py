@@ -10,6 +10,7 @@ tensors (thousands of problems at a time). Both follow the same formulas in the 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from typing import Generic, NamedTuple, TypeVar, overload
 
@@ -20,15 +21,11 @@ from splitvfl.errors import ArgumentError
 
 Number = TypeVar("Number", float, Tensor)
 
-SAFE_SIDE = 1.01
-"""The power that :func:`least_power` returns exceeds the least one by at most this factor."""
-
 HALVINGS = 60
 """After as many, the bracket of the batched solver is at the resolution of float64."""
 
 _RELATIVE_RESOLUTION = 2.0**-51
-_MAX_STEPS = 200
-_INTERPOLATED_STEPS = 12
+_HALF_PER_CENT = 0.004975  # two of them are log(1.01)
 _SMALLEST_EXPONENT = -1000
 
 
@@ -195,39 +192,33 @@ def least_power(
 
 
 def _search(
-    solve: Callable[[float], SumKLSolution[float]], target: float, power: float
+    solve: Callable[[float], SumKLSolution[float]], target: float, guess: float
 ) -> tuple[float, SumKLSolution[float]]:
-    """Bracket the least power between one that fails and one that does, by secants of log sumKL over log power."""
-    failing: tuple[float, float] | None = None
-    enough: tuple[float, SumKLSolution[float]] | None = None
-    margin = 1.004
-    for step in range(_MAX_STEPS):
+    """Find where log sumKL falls to the target, as a function of log power."""
+    tried: dict[float, tuple[float, SumKLSolution[float]]] = {}
+
+    def excess(log_power: float) -> float:
+        power = math.exp(log_power)
         solution = solve(power)
-        if solution.sum_kl <= target:
-            enough = (power, solution)
-        else:
-            failing = (power, solution.sum_kl)
-        if enough is None or failing is None:
-            # sumKL is roughly inverse to the power. The margin, squared each time, ends the search where it is not.
-            reach = min(max(solution.sum_kl / target, 1e-6), 1e6)
-            power *= reach * (margin if enough is None else 1.0 / margin)
-            margin *= margin
-        elif enough[0] <= SAFE_SIDE * failing[0]:
-            return enough
-        elif step < _INTERPOLATED_STEPS and enough[1].sum_kl > 0.0 and failing[1] < math.inf:
-            power = _between(failing, (enough[0], enough[1].sum_kl), target)
-        else:
-            power = math.sqrt(failing[0]) * math.sqrt(enough[0])
-    raise ArgumentError(f"no finite power brings sumKL down to {target}")
+        tried[log_power] = power, solution
+        if solution.sum_kl > target:
+            return max(math.log(solution.sum_kl / target), sys.float_info.min)
+        return min(math.log(solution.sum_kl / target), 0.0) if solution.sum_kl > 0.0 else -math.inf
 
-
-def _between(failing: tuple[float, float], enough: tuple[float, float], target: float) -> float:
-    """Return the power to try next: at the chord's crossing, or just below a power that is already close to it."""
-    slope = math.log(failing[1] / enough[1]) / math.log(enough[0] / failing[0])
-    crossing = failing[0] * (failing[1] / target) ** (1.0 / slope)
-    if enough[0] < 1.005 * crossing:
-        return max(enough[0] / 1.0099, failing[0] * 1.0001)
-    return min(crossing * 1.001, enough[0] * 0.9999)
+    here = (math.log(guess), excess(math.log(guess)))
+    margin, steepness = 0.004, 1.0
+    while True:
+        # To where the target would be at this steepness, and a margin further; 1e6-fold at most.
+        step = min(max(here[1] / steepness, -14.0), 14.0) + math.copysign(margin, here[1])
+        there = (here[0] + step, excess(here[0] + step))
+        if (there[1] > 0.0) != (here[1] > 0.0):
+            break
+        margin *= 2.0
+        if math.isfinite(there[1]) and there[1] != here[1]:
+            steepness = min(max((here[1] - there[1]) / step, 0.1), 10.0)
+        here = there
+    ends = _narrow(excess, here, there, resolution=lambda _: _HALF_PER_CENT)
+    return tried[max(ends)]
 
 
 # One problem, in floats. -------------------------------------------------------------------------------------------
@@ -321,41 +312,53 @@ def _across(
         return (z - wide) * (c + v) / v - q * c * descent
 
     end = min(wide, power / (q * rest))
-    if slope(0.0) >= 0.0:
+    if (at_start := slope(0.0)) >= 0.0:
         return 0.0
     if (at_end := slope(end)) <= 0.0:
         return end
-    return _root(slope, 0.0, -v, end, at_end, offset=u)
+    ends = _narrow(slope, (0.0, at_start), (end, at_end), resolution=lambda z: _RELATIVE_RESOLUTION * (u + z))
+    return ends[0]
 
 
-def _root(
-    slope: Callable[[float], float], x1: float, f1: float, x2: float, f2: float, *, offset: float
-) -> float:
-    """Return the sign change between x1 and x2, to the resolution of offset + x.
+def _narrow(
+    function: Callable[[float], float],
+    left: tuple[float, float],
+    right: tuple[float, float],
+    *,
+    resolution: Callable[[float], float],
+) -> tuple[float, float]:
+    """Return the ends of a bracket, the better first, no wider than twice the resolution there.
+
+    Chandrupatla's method: inverse quadratic interpolation where it can be trusted, else halving.
 
     Source: T. R. Chandrupatla, Advances in Engineering Software 28 (1997) 145-149.
+
+    Args:
+        function: Changes its sign between the points; may be infinite.
+        left: One point (x, function(x)).
+        right: The other.
+        resolution: Distance below which points need not be told apart, near x.
     """
-    f1 = slope(x1)
+    (x1, f1), (x2, f2) = left, right
     share = 0.5
-    for _ in range(_MAX_STEPS):
+    while True:
         x = x1 + share * (x2 - x1)
-        f = slope(x)
+        f = function(x)
         if (f > 0.0) == (f1 > 0.0):
             x3, f3 = x1, f1
         else:
             x3, f3, x2, f2 = x2, f2, x1, f1
         x1, f1 = x, f
-        best = x1 if abs(f1) < abs(f2) else x2
-        resolution = _RELATIVE_RESOLUTION * (offset + best) / abs(x2 - x1) if x2 != x1 else 1.0
-        if resolution > 0.5 or f == 0.0:
-            return best
+        best, other = (x1, x2) if abs(f1) < abs(f2) else (x2, x1)
+        least = resolution(best) / abs(x2 - x1)
+        if least > 0.5:
+            return best, other
         share = 0.5
         if f3 != f2 and math.isfinite(f3 - f2):
             place, level = (x1 - x2) / (x3 - x2), (f1 - f2) / (f3 - f2)
             if level * level < place and (1.0 - level) ** 2 < 1.0 - place:
                 share = f1 / (f2 - f1) * f3 / (f2 - f3) + (x3 - x1) / (x2 - x1) * f1 / (f3 - f1) * f2 / (f3 - f2)
-        share = min(max(share, resolution), 1.0 - resolution)
-    return best
+        share = min(max(share, least), 1.0 - least)
 
 
 def _sum_kl(

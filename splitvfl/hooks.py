@@ -273,7 +273,7 @@ def call_attack(attack: Attack, view: View) -> Tensor:
     if scores.shape[:1] != (rows,) or (target_of(attack) == "labels" and scores.dim() != 1):
         wanted = f"({rows},)" if target_of(attack) == "labels" else f"({rows}, d)"
         raise HookError(f"attack {name}: expected shape {wanted}, got {tuple(scores.shape)}")
-    if torch.isinf(scores).any():
+    if not all_finite(scores) and torch.isinf(scores).any():
         raise HookError(f"attack {name} returned an infinite value at step {view.step}")
     return scores
 

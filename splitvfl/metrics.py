@@ -34,15 +34,14 @@ def leak_auc(scores: Tensor, labels: Tensor) -> float:
     Raises:
         ArgumentError: If lengths differ, labels lie outside {0, 1}, or a score is NaN.
     """
-    values, positive = _checked(scores, labels)
-    return _auc(values[positive], values[~positive])
+    return rank_auc(*scores_and_positives(scores, labels))
 
 
-def _auc(positives: Array, negatives: Array) -> float:
+def rank_auc(scores: Array, positive: npt.NDArray[np.bool_]) -> float:
+    """Return :func:`leak_auc` of arrays that :func:`scores_and_positives` made."""
+    positives, negatives = np.sort(scores[positive]), np.sort(scores[~positive])
     if positives.size == 0 or negatives.size == 0:
         return math.nan
-    negatives = np.sort(negatives)
-    positives = np.sort(positives)
     below = np.searchsorted(negatives, positives, side="left").sum(dtype=np.int64)
     not_above = np.searchsorted(negatives, positives, side="right").sum(dtype=np.int64)
     return float((below + not_above) / (2.0 * positives.size * negatives.size))
@@ -66,7 +65,7 @@ def detection_error(scores: Tensor, labels: Tensor) -> float:
     Raises:
         ArgumentError: As :func:`leak_auc`.
     """
-    values, positive = _checked(scores, labels)
+    values, positive = scores_and_positives(scores, labels)
     positives, negatives = np.sort(values[positive]), np.sort(values[~positive])
     if positives.size == 0 or negatives.size == 0:
         return math.nan
@@ -78,15 +77,21 @@ def detection_error(scores: Tensor, labels: Tensor) -> float:
     return float(0.5 * (1.0 - gap))
 
 
-def _checked(scores: Tensor, labels: Tensor) -> tuple[Array, npt.NDArray[np.bool_]]:
+def scores_and_positives(scores: Tensor, labels: Tensor) -> tuple[Array, npt.NDArray[np.bool_]]:
+    """Return scores and "is positive" as flat arrays of one length, checked.
+
+    Raises:
+        ArgumentError: As :func:`leak_auc`.
+    """
     values = _numpy(scores)
     truth = _numpy(labels)
     if values.shape != truth.shape:
         raise ArgumentError(f"expected one score per label, got {values.size} scores and {truth.size} labels")
     positive = truth == 1
-    if not (positive | (truth == 0)).all():
+    if np.count_nonzero(positive) + np.count_nonzero(truth == 0) != truth.size:
         raise ArgumentError(f"labels must be 0 or 1, got {np.unique(truth)[:5].tolist()}")
-    if np.isnan(values).any():
+    # A sum is NaN where an entry is, and also where infinities cancel; only then is a second look needed.
+    if math.isnan(values.sum()) and np.isnan(values).any():
         raise ArgumentError(f"{int(np.isnan(values).sum())} of {values.size} scores are NaN")
     return values, positive
 

@@ -83,7 +83,8 @@ class LabelBook:
 
     def __init__(self, ids: Tensor, labels: Tensor) -> None:
         self._table = RecordTable(label=np.float64)
-        self._table["label"][self._table.slots(ids.numpy())] = labels.numpy()
+        slots = self._table.slots(ids.numpy())
+        self._table["label"][slots] = labels.numpy()
 
     def __call__(self, ids: Tensor) -> Tensor:
         """Return the labels of these records, ``(n,)`` float64, on the ids' device."""

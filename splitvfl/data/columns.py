@@ -65,7 +65,11 @@ class Records:
 
     def __post_init__(self) -> None:
         """Check that ids, columns and labels have one length."""
-        lengths = {"ids": self.ids.shape[0], "numeric": self.columns.count, "categorical": len(self.columns.categorical)}
+        lengths = {
+            "ids": self.ids.shape[0],
+            "numeric": self.columns.count,
+            "categorical": len(self.columns.categorical),
+        }
         if self.labels is not None:
             lengths["labels"] = self.labels.shape[0]
         if len(set(lengths.values())) > 1:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from splitvfl.data.tables import column_of, is_number, is_text, numbers
+from splitvfl.data.tables import Rows, column_of, is_number, is_text, numbers
 from splitvfl.errors import ArgumentError, DataError
 
 Scale = Literal["standard", "minmax", "log1p", "none"]
@@ -20,7 +20,6 @@ Categorical = Literal["onehot", "index"]
 
 Floats = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.int64]
-Rows = npt.NDArray[np.int64]
 
 # Wider one-hot blocks are nearly always an identifier taken for a category, and fill the memory first.
 ONEHOT_LIMIT = 1000
@@ -30,9 +29,9 @@ ONEHOT_LIMIT = 1000
 class Encoding:
     """How columns become numbers.
 
-    Numeric columns (numbers and truth values) are filled, then scaled; columns that do not vary over the training rows become zero under
-    every scale but ``"none"``. Categorical columns are text, and those that ``load`` is told to take as such; a
-    missing value is a category of its own.
+    Numeric columns (numbers and truth values) are filled, then scaled; columns that do not vary over the training
+    rows become zero under every scale but ``"none"``. Categorical columns are text, and those that ``load`` is told
+    to take as such; a missing value is a category of its own.
 
     Attributes:
         scale: ``"standard"``: (x − mean) / standard deviation. ``"minmax"``: (x − min) / (max − min), other rows
@@ -56,7 +55,9 @@ class Encoding:
         """Check the settings."""
         for name, allowed in (("scale", Scale), ("missing", Missing), ("categorical", Categorical)):
             if getattr(self, name) not in get_args(allowed):
-                raise ArgumentError(f"expected {name} one of {', '.join(get_args(allowed))}, got {getattr(self, name)!r}")
+                raise ArgumentError(
+                    f"expected {name} one of {', '.join(get_args(allowed))}, got {getattr(self, name)!r}"
+                )
         if self.min_count < 1:
             raise ArgumentError(f"expected min_count from 1, got {self.min_count}")
 
@@ -123,7 +124,8 @@ def _numeric(
 ) -> list[tuple[str, npt.NDArray[np.float32]]]:
     where = f"column {name!r} of {source}"
     if np.isinf(values).any():
-        raise DataError(f"{where} is infinite in {np.isinf(values).sum()} rows, first in row {np.isinf(values).argmax()}")
+        count, first = np.isinf(values).sum(), np.isinf(values).argmax()
+        raise DataError(f"{where} is infinite in {count} rows, first in row {first} (from 0)")
     gaps = np.isnan(values)
     if gaps.any() and encoding.missing == "error":
         raise DataError(
@@ -137,7 +139,9 @@ def _numeric(
     with np.errstate(over="ignore", invalid="ignore"):
         scaled = scale_column(filled, filled[train], encoding.scale).astype(np.float32)
     if not np.isfinite(scaled).all():
-        raise DataError(f"{where} holds values too large for float32 (up to {np.abs(filled).max():g}); try scale='log1p'")
+        raise DataError(
+            f"{where} holds values too large for float32 (up to {np.abs(filled).max():g}); try scale='log1p'"
+        )
     marks = [(f"{name} missing", gaps.astype(np.float32))] if gaps[train].any() else []
     return [(name, scaled), *marks]
 
@@ -152,8 +156,9 @@ def scale_column(values: Floats, fitted_on: Floats, scale: Scale) -> Floats:
     if low == high:
         return np.zeros_like(values)
     if scale == "minmax":
-        return np.clip((values - low) / (high - low), 0.0, 1.0)
-    scaled: Floats = (values - fitted_on.mean()) / fitted_on.std()
+        scaled: Floats = np.clip((values - low) / (high - low), 0.0, 1.0)
+    else:
+        scaled = (values - fitted_on.mean()) / fitted_on.std()
     return scaled
 
 
@@ -181,7 +186,7 @@ def _vocabulary(column: pa.Array, train: Rows, min_count: int) -> tuple[Codes, l
 def _onehot(name: str, codes: Codes, values: list[Any], source: str) -> list[tuple[str, npt.NDArray[np.float32]]]:
     if len(values) > ONEHOT_LIMIT:
         raise DataError(
-            f"column {name!r} of {source} has {len(values)} categories, more than the {ONEHOT_LIMIT} that one-hot takes; "
+            f"column {name!r} of {source} has {len(values)} categories, and one-hot takes {ONEHOT_LIMIT} at most; "
             f"drop it, raise min_count, or use categorical='index'"
         )
     labels = ["missing" if value is None else value for value in values]

@@ -10,11 +10,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from splitvfl.data.columns import TaskName
-from splitvfl.data.tables import is_number, is_text, numbers
+from splitvfl.data.tables import Rows, is_number, is_text, numbers
 from splitvfl.errors import ArgumentError, DataError
 
 Labels = npt.NDArray[np.float32] | npt.NDArray[np.int64]
-Rows = npt.NDArray[np.int64]
 Positive = str | float | bool
 
 
@@ -63,11 +62,15 @@ def _real(values: npt.NDArray[Any], text: bool, source: str) -> npt.NDArray[np.f
 
 
 def _classes(found: npt.NDArray[Any], codes: npt.NDArray[np.int64], source: str) -> npt.NDArray[np.int64]:
-    if found.dtype == np.float64 and (found != np.floor(found)).any():
-        odd = found[found != np.floor(found)][0]
-        raise DataError(f"{source} holds {odd:g}; classes are text or whole numbers (task='regression' takes fractions)")
+    odd = [value for value in found.tolist() if isinstance(value, float) and not value.is_integer()]
+    if odd:
+        raise DataError(
+            f"{source} holds {odd[0]:g}; classes are text or whole numbers (task='regression' takes fractions)"
+        )
     if len(found) < 2:
-        raise DataError(f"{source} is {_shown(found.tolist())} in every row; a multi-class task needs 2 classes or more")
+        raise DataError(
+            f"{source} is {_shown(found.tolist())} in every row; a multi-class task needs 2 classes or more"
+        )
     return codes
 
 
@@ -78,7 +81,9 @@ def _positive(found: Sequence[Any], positive: Positive | None, source: str) -> P
     if positive is not None and positive not in found:
         raise DataError(f"{source} holds {_shown(found)}, so positive={positive!r} never occurs")
     if len(found) > 2:
-        raise DataError(f"{source} holds {_shown(found)}; beside positive={positive!r}, expected exactly one other value")
+        raise DataError(
+            f"{source} holds {_shown(found)}; beside positive={positive!r}, expected exactly one other value"
+        )
     if len(found) < 2:
         raise DataError(f"{source} is {_shown(found)} in every row; a binary task needs both classes")
     return 1 if positive is None else positive

@@ -8,17 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import torch
 
 from splitvfl.data.columns import Columns, PartyData, Records, TaskName, VerticalData
 from splitvfl.data.encoding import Categorical, Encoded, Encoding, Missing, Scale, encode
-from splitvfl.data.labels import Positive, check_split, read_labels
+from splitvfl.data.labels import Labels, Positive, check_split, read_labels
 from splitvfl.data.partition import REST, Claim, divide, matching, patterns
 from splitvfl.data.sets import DATA_SETS, DataSet, digit_labels, table_of
-from splitvfl.data.split import Rows, random_split, record_ids, split_by_column
-from splitvfl.data.tables import column_of, did_you_mean
-from splitvfl.errors import ArgumentError
+from splitvfl.data.split import random_split, record_ids, split_by_column
+from splitvfl.data.tables import Rows, column_of, did_you_mean, is_text
+from splitvfl.errors import ArgumentError, DataError
 
 
 def load(
@@ -80,56 +81,119 @@ def load(
     >>> data.active.width, data["lab"].width, data["lab"].train.count, data["lab"].test.count
     (10, 20, 455, 114)
     """
+    data_set = _named(name, digit)
+    claims = _claims(active_name, active, passive)
+    encoding = _encoding(data_set.encoding, scale=scale, missing=missing, categorical=categorical, min_count=min_count)
+    table, source = table_of(name, path)
+    label = label or _label_name(data_set, table)
+    split_column = split_column or _present(data_set.split_column, table)
+    reserved = _reserved({"the label": label, "the id column": id_column, "the split column": split_column})
+    features = [column for column in table.column_names if column not in reserved and column not in data_set.ignored]
+
+    target = column_of(table, label, source=source)
+    where = f"label column {label!r} of {source}"
+    task = task or data_set.task
+    if name == "digits" and label in data_set.labels:
+        target, task = digit_labels(target, digit), "multiclass" if digit is None else task
+    if positive is None and task == "binary" and is_text(target):
+        positive = data_set.positive
+    labels, classes = read_labels(target, task=task, positive=positive, source=where)
+    if split_column:
+        column = column_of(table, split_column, source=source)
+        split = split_by_column(column, test_value=test_value, source=f"split column {split_column!r} of {source}")
+    else:
+        split = random_split(labels, test_fraction=test_fraction, seed=split_seed, stratified=task != "regression")
+    check_split(labels, *split, task=task, source=where)
+    ids = _ids(table, id_column, source)
+
+    dropped = matching(patterns(drop), features, source=source, reserved=reserved)
+    kept = [column for column in features if column not in dropped]
+    held = divide(kept, claims, source=source, reserved=reserved | dict.fromkeys(dropped, "a dropped column"))
+    categories = _categories(categorical_columns, data_set, features, source)
+    parties: dict[str, PartyData] = {}
+    for party, columns in held.items():
+        if not columns and party != active_name:
+            raise DataError(f"passive party {party!r} is left without a column of {source}")
+        encoded = encode(table, columns, train=split[0], encoding=encoding, categories=categories, source=source)
+        parties[party] = _party_data(party, columns, encoded, ids, labels if party == active_name else None, split)
+    return VerticalData(
+        name=Path(source).stem if name == "table" else name,
+        task=task,
+        classes=classes,
+        active=parties.pop(active_name),
+        passives=parties,
+        description=f"{source}: {table.num_rows} rows, label {label}" if name == "table" else data_set.description,
+    )
+
+
+def _named(name: str, digit: int | None) -> DataSet:
     if name not in DATA_SETS:
         raise ArgumentError(f"no data set {name!r}{did_you_mean(name, DATA_SETS)}")
     if name != "digits" and digit != 8:
         raise ArgumentError(f"digit={digit!r} is a setting of the digits set, not of {name}")
-    data_set = DATA_SETS[name]
-    claims = _claims(active_name, active, passive)
-    encoding = _encoding(data_set.encoding, scale=scale, missing=missing, categorical=categorical, min_count=min_count)
-    table, source = table_of(name, path)
+    return DATA_SETS[name]
 
-    label = label or _label_name(data_set, table, name)
-    split_column = split_column or _present(data_set.split_column, table)
-    reserved = {label: "the label"}
-    reserved |= {split_column: "the split column"} if split_column else {}
-    reserved |= {id_column: "the id column"} if id_column else {}
-    columns = {role: column_of(table, column, source=source) for column, role in reserved.items()}
 
-    target, wanted = columns["the label"], task or data_set.task
-    if name == "digits" and label == "digit":
-        target, wanted = digit_labels(target, digit), task or ("multiclass" if digit is None else "binary")
-    labels, classes = read_labels(
-        target,
-        task=wanted,
-        positive=_positive(positive, data_set, target, wanted),
-        source=f"label column {label!r} of {source}",
-    )
-    if split_column:
-        where = f"split column {split_column!r} of {source}"
-        train, test = split_by_column(columns["the split column"], test_value=test_value, source=where)
-    else:
-        train, test = random_split(
-            labels, test_fraction=test_fraction, seed=split_seed, stratified=wanted != "regression"
+def _claims(active_name: str, active: Claim | None, passive: Mapping[str, Claim] | None) -> dict[str, Claim]:
+    passive = {"passive": REST} if passive is None else passive
+    if not passive:
+        raise ArgumentError("expected one passive party at least, got none")
+    if active_name in passive:
+        raise ArgumentError(f"{active_name!r} is the active party's name and a passive party's; they must differ")
+    return {active_name: () if active is None else active, **passive}
+
+
+def _encoding(default: Encoding, **settings: Any) -> Encoding:
+    return replace(default, **{name: value for name, value in settings.items() if value is not None})
+
+
+def _label_name(data_set: DataSet, table: pa.Table) -> str:
+    if not data_set.labels:
+        raise ArgumentError("expected the name of the label column (`label`), got none")
+    # The first name when there is none, so that the error names what was looked for.
+    return next((name for name in data_set.labels if name in table.column_names), data_set.labels[0])
+
+
+def _present(column: str | None, table: pa.Table) -> str | None:
+    return column if column in table.column_names else None
+
+
+def _reserved(roles: Mapping[str, str | None]) -> dict[str, str]:
+    reserved: dict[str, str] = {}
+    for role, column in roles.items():
+        if column is not None and reserved.setdefault(column, role) != role:
+            raise ArgumentError(f"column {column!r} cannot be both {reserved[column]} and {role}")
+    return reserved
+
+
+def _ids(table: pa.Table, id_column: str | None, source: str) -> Rows:
+    if id_column is None:
+        return np.arange(table.num_rows, dtype=np.int64)
+    return record_ids(column_of(table, id_column, source=source), source=f"id column {id_column!r} of {source}")
+
+
+def _categories(
+    wanted: str | Sequence[str] | None, data_set: DataSet, features: Sequence[str], source: str
+) -> frozenset[str]:
+    if wanted is None:
+        return frozenset(data_set.categories)
+    return frozenset(matching(patterns(wanted), features, source=source))
+
+
+def _party_data(
+    name: str,
+    columns: tuple[str, ...],
+    encoded: Encoded,
+    ids: Rows,
+    labels: Labels | None,
+    split: tuple[Rows, Rows],
+) -> PartyData:
+    train, test = (
+        Records(
+            torch.from_numpy(ids[rows]),
+            Columns(torch.from_numpy(encoded.numeric[rows]), torch.from_numpy(encoded.codes[rows])),
+            None if labels is None else torch.from_numpy(labels[rows]),
         )
-    check_split(labels, train, test, task=wanted, source=f"label column {label!r} of {source}")
-    ids = record_ids(columns.get("the id column"), table.num_rows, source=f"id column {id_column!r} of {source}")
-
-    features = [column for column in table.column_names if column not in reserved and column not in data_set.ignored]
-    dropped = matching(patterns(drop), features, source=source, reserved=reserved)
-    categories = _categories(categorical_columns, data_set, features, source, reserved)
-    kept = [column for column in features if column not in dropped]
-    reserved |= dict.fromkeys(dropped, "a dropped column")
-    parties = {}
-    for party, held in divide(kept, claims, source=source, reserved=reserved).items():
-        encoded = encode(table, held, train=train, encoding=encoding, categories=categories, source=source)
-        own_labels = torch.from_numpy(labels) if party == active_name else None
-        parties[party] = _party_data(party, held, encoded, torch.from_numpy(ids), own_labels, train, test)
-    return VerticalData(
-        name=Path(source).stem if name == "table" else name,
-        task=wanted,
-        classes=classes,
-        active=parties.pop(active_name),
-        passives=parties,
-        description=data_set.description if name != "table" else f"{source}: {table.num_rows} rows, label {label}",
+        for rows in split
     )
+    return PartyData(name, columns, encoded.names, encoded.field_sizes, train, test)

@@ -13,21 +13,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
+from typing import TypeGuard
 
-from splitvfl.data.tables import listed, did_you_mean
+from splitvfl.data.tables import did_you_mean, listed
 from splitvfl.errors import ArgumentError, DataError
 
 Claim = str | float | Sequence[str]
 REST = "rest"
 
 
-def divide(columns: Sequence[str], claims: Mapping[str, Claim], *, source: str) -> dict[str, tuple[str, ...]]:
+def divide(
+    columns: Sequence[str], claims: Mapping[str, Claim], *, source: str, reserved: Mapping[str, str] | None = None
+) -> dict[str, tuple[str, ...]]:
     """Return every party's columns, in the table's order; each column belongs to exactly one party.
 
     Args:
         columns: The features: the table's columns without label, id and dropped ones.
         claims: Each party's claim, the active party first.
         source: Where the columns come from, for messages.
+        reserved: The table's other columns, and what they are instead.
 
     Raises:
         ArgumentError: If a claim is malformed, shares exceed 1, or two parties claim the rest.
@@ -38,7 +42,9 @@ def divide(columns: Sequence[str], claims: Mapping[str, Claim], *, source: str) 
     """
     owner: dict[str, str] = {}
     for party, claim in claims.items():
-        for column in () if _is_share(claim) or claim == REST else matching(patterns(claim), columns, source=source):
+        if _is_share(claim) or claim == REST:
+            continue
+        for column in matching(patterns(claim), columns, source=source, reserved=reserved):
             if owner.setdefault(column, party) != party:
                 raise DataError(f"column {column!r} is claimed by both {owner[column]} and {party}")
     owner |= _by_share([column for column in columns if column not in owner], claims)
@@ -50,11 +56,12 @@ def divide(columns: Sequence[str], claims: Mapping[str, Claim], *, source: str) 
         raise DataError(
             f"no party claims {listed(left)} of {source}; name them at a party, write 'rest' at one, or drop them"
         )
-    owner |= dict.fromkeys(left, *rest)
+    for column in left:
+        owner[column] = rest[0]
     return {party: tuple(column for column in columns if owner[column] == party) for party in claims}
 
 
-def _is_share(claim: Claim) -> bool:
+def _is_share(claim: Claim) -> TypeGuard[float]:
     return isinstance(claim, int | float) and not isinstance(claim, bool)
 
 
@@ -62,7 +69,7 @@ def _by_share(columns: Sequence[str], claims: Mapping[str, Claim]) -> dict[str, 
     owner: dict[str, str] = {}
     taken = 0.0
     for party, claim in claims.items():
-        if not isinstance(claim, int | float) or isinstance(claim, bool):
+        if not _is_share(claim):
             continue
         if not 0 < claim <= 1:
             raise ArgumentError(f"expected {party}'s share of the columns in (0, 1], got {claim}")

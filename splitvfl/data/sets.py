@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ class DataSet:
     ignored: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
     split_column: str | None = None
-    encoding: Encoding = Encoding()
+    encoding: Encoding = field(default_factory=Encoding)
 
 
 def _bundled(name: str) -> Any:
@@ -213,12 +213,15 @@ def _known_file(name: str, files: tuple[str, ...]) -> Path:
     names = " or ".join(files)
     if not folder:
         raise DataError(
-            f"{name} is not bundled; give its path, or let the environment variable {DATA_FOLDER} name a folder with {names}"
+            f"{name} is not bundled; give its path, or name the folder that holds {names} in the environment "
+            f"variable {DATA_FOLDER}"
         )
     for file in files:
         if (Path(folder) / file).is_file():
             return Path(folder) / file
-    raise DataError(f"{name} is not bundled; expected {names} in {folder} ({DATA_FOLDER}), and there is none; or give its path")
+    raise DataError(
+        f"{name} is not bundled; expected {names} in {folder} ({DATA_FOLDER}), and there is none; or give its path"
+    )
 
 
 def digit_labels(column: pa.Array, digit: int | None) -> pa.Array:

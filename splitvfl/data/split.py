@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from splitvfl.data.labels import Labels
+from splitvfl.data.tables import Rows, is_text
 from splitvfl.errors import ArgumentError, DataError
-
-Rows = npt.NDArray[np.int64]
 
 
 def random_split(labels: Labels, *, test_fraction: float, seed: int, stratified: bool) -> tuple[Rows, Rows]:
@@ -57,27 +55,22 @@ def split_by_column(column: pa.Array, *, test_value: object, source: str) -> tup
     return np.flatnonzero(~tested), np.flatnonzero(tested)
 
 
-def record_ids(column: pa.Array | None, rows: int, *, source: str) -> Rows:
-    """Return one id per row: the column's whole numbers, or else the row's number from 0.
-
-    A text column is checked for repetitions and then stands for row numbers.
+def record_ids(column: pa.Array, *, source: str) -> Rows:
+    """Return one id per row: whole numbers as they are; for text, once no two are alike, the row's number from 0.
 
     Raises:
         DataError: If an id is missing or occurs twice, or ids are neither whole numbers nor text.
     """
-    if column is None:
-        return np.arange(rows, dtype=np.int64)
     if column.null_count:
         raise DataError(f"{source} has no id in {column.null_count} rows")
-    text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
-    if not text and not pa.types.is_integer(column.type):
+    if not is_text(column) and not pa.types.is_integer(column.type):
         raise DataError(f"{source} must hold whole numbers or text, got {column.type}")
     seen: dict[object, int] = {}
     for row, value in enumerate(column.to_pylist()):
         if seen.setdefault(value, row) != row:
             raise DataError(f"{source} holds {value!r} in rows {seen[value]} and {row} (from 0); ids must differ")
-    if text:
-        return np.arange(rows, dtype=np.int64)
+    if is_text(column):
+        return np.arange(len(column), dtype=np.int64)
     try:
         ids: Rows = pc.cast(column, pa.int64()).to_numpy()
     except pa.ArrowInvalid as error:

@@ -17,6 +17,8 @@ import pyarrow.parquet
 
 from splitvfl.errors import DataError
 
+Rows = npt.NDArray[np.int64]
+
 PARQUET_SUFFIXES = {".parquet", ".pq"}
 CSV_SUFFIXES = {".csv", ".tsv", ".txt", ".data"}
 
@@ -24,9 +26,9 @@ CSV_SUFFIXES = {".csv", ".tsv", ".txt", ".data"}
 def read_table(path: Path) -> pa.Table:
     """Return the table in a CSV or Parquet file, its columns in one chunk each.
 
-    The suffix decides the format (``.csv.gz`` is fine too). A CSV file has a header line; its delimiter is whichever of comma,
-    semicolon and tab the header holds most. Empty cells, ``NA``, ``NaN`` and ``null`` are missing in a numeric
-    column and text in a text column. Dictionary columns become what they stand for.
+    The suffix decides the format (``.csv.gz`` is fine too). A CSV file has a header line; its delimiter is whichever
+    of comma, semicolon and tab the header holds most. Empty cells, ``NA``, ``NaN`` and ``null`` are missing in a
+    numeric column and text in a text column. Dictionary columns become what they stand for.
 
     Raises:
         DataError: If there is no such file, it cannot be read, has no rows, or names a column twice.

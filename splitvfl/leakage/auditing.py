@@ -22,8 +22,10 @@ from splitvfl.metrics import detection_error
 _DECAY = 0.95
 # Energy off the axis is floored at this share of the batch's mean energy, so that rounding noise has no shape.
 _FLOOR = 1e-9
-# Ridge on the features' covariance, relative to their pooled variance.
+# Ridge on the features' covariance: relative to their pooled variance, and absolute (features are of order one, and
+# without noise the second one is constant).
 _RIDGE = 1e-3
+_LEAST_RIDGE = 1e-6
 _LEAST_WEIGHT = 4.0
 
 
@@ -87,7 +89,7 @@ class Auditor:
         pooled = (self._square.sum(dim=0) / self._weight.sum()).diagonal() - (
             self._sum.sum(dim=0) / self._weight.sum()
         ).square()
-        covariance = covariance + torch.diag(_RIDGE * pooled.clamp(min=1e-12))
+        covariance = covariance + torch.diag(_RIDGE * pooled.clamp(min=0.0) + _LEAST_RIDGE)
         centred = features - mean
         solved = torch.linalg.solve(covariance, centred.T).T
         return -0.5 * ((centred * solved).sum(dim=1) + torch.logdet(covariance))

@@ -13,15 +13,17 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from splitvfl.errors import ArgumentError, HookError
 from splitvfl.hooks import Attack, View, call_attack, hook_name, needs_of, target_of
-from splitvfl.metrics import leak_auc
-from splitvfl.records import RecordTable
+from splitvfl.metrics import Array, leak_auc, rank_auc, scores_and_positives
+from splitvfl.records import Ids, RecordTable
 
 _RECENT = 10
+_MOST_PENDING = 1 << 16
 
 
 class Handle:
@@ -90,6 +92,8 @@ class ScoreKeeper:
     def __init__(self) -> None:
         self._aucs: list[float] = []
         self._undefined = 0
+        self._pending: list[tuple[Ids, Array, npt.NDArray[np.bool_]]] = []
+        self._pending_rows = 0
         self._records = RecordTable(total=np.float64, count=np.int64, label=np.int8)
 
     def add(self, ids: Tensor | None, scores: Tensor, labels: Tensor) -> float:
@@ -100,30 +104,40 @@ class ScoreKeeper:
             scores: ``(n,)``; NaN marks records that were not scored.
             labels: ``(n,)`` in {0, 1}.
         """
-        values = scores.detach().reshape(-1).cpu()
-        truth = labels.detach().reshape(-1).cpu()
-        keys = None if ids is None else ids.detach().reshape(-1).cpu()
-        if math.isnan(values.sum().item()):
-            scored = ~torch.isnan(values)
-            values, truth, keys = values[scored], truth[scored], None if keys is None else keys[scored]
-        auc = leak_auc(values, truth)
+        if math.isnan(scores.sum().item()):
+            scored = ~torch.isnan(scores.reshape(-1))
+            scores, labels = scores.reshape(-1)[scored], labels.reshape(-1)[scored.to(labels.device)]
+            ids = None if ids is None else ids.reshape(-1)[scored.to(ids.device)]
+        values, positive = scores_and_positives(scores, labels)
+        auc = rank_auc(values, positive)
         if math.isnan(auc):
             self._undefined += 1
         else:
             self._aucs.append(auc)
-        if keys is not None and values.numel() > 1:
-            self._accumulate(keys, values, truth)
+        if ids is not None and values.size > 1:
+            self._accumulate(ids.detach().cpu().numpy().reshape(-1).copy(), values, positive)
         return auc
 
-    def _accumulate(self, ids: Tensor, values: Tensor, labels: Tensor) -> None:
-        deviation, mean = torch.std_mean(values.double() if values.dtype != torch.float32 else values, correction=0)
-        spread = deviation.item()
-        if spread <= 0.0:
-            spread = math.inf  # all scores equal: they say nothing about anybody
-        slots = self._records.slots(ids.numpy())
-        np.add.at(self._records["total"], slots, (values.numpy() - mean.item()) / spread)
+    def _accumulate(self, ids: Ids, values: Array, positive: npt.NDArray[np.bool_]) -> None:
+        centred = values - values.sum(dtype=np.float64) / values.size
+        deviation = math.sqrt(np.dot(centred, centred) / values.size)
+        # All scores equal: they say nothing about anybody.
+        standardised = centred / deviation if deviation > 0 else np.zeros_like(centred)
+        self._pending.append((ids, standardised, positive))
+        self._pending_rows += values.size
+        if self._pending_rows >= _MOST_PENDING:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Add what is pending to the records; many steps at once cost far less than one by one."""
+        if not self._pending:
+            return
+        ids, standardised, positive = (np.concatenate(parts) for parts in zip(*self._pending, strict=True))
+        self._pending, self._pending_rows = [], 0
+        slots = self._records.slots(ids)
+        np.add.at(self._records["total"], slots, standardised)
         np.add.at(self._records["count"], slots, 1)
-        self._records["label"][slots] = labels.numpy()
+        self._records["label"][slots] = positive
 
     @property
     def recent_auc(self) -> float:
@@ -134,11 +148,13 @@ class ScoreKeeper:
     @property
     def records(self) -> int:
         """Number of records that have been met; the accumulated AUC takes time in proportion."""
+        self._settle()
         return int(self._records["count"].size)
 
     @property
     def accumulated_auc(self) -> float:
         """AUC of the per-record sums; O(records · log records)."""
+        self._settle()
         seen = self._records["count"] > 0
         if not seen.any():
             return math.nan
@@ -163,6 +179,7 @@ class ScoreKeeper:
 
     def state_dict(self) -> dict[str, Any]:
         """Return tensors and numbers, fit for a checkpoint."""
+        self._settle()
         return {
             "aucs": torch.tensor(self._aucs, dtype=torch.float64),
             "undefined": self._undefined,
@@ -173,6 +190,7 @@ class ScoreKeeper:
         """Take back what :meth:`state_dict` returned."""
         self._aucs = state["aucs"].tolist()
         self._undefined = state["undefined"]
+        self._pending, self._pending_rows = [], 0
         self._records.load_state_dict(state["records"])
 
 

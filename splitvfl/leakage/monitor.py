@@ -34,6 +34,7 @@ class Monitor:
             return
         path = folder / "metrics.jsonl"
         try:
+            folder.mkdir(parents=True, exist_ok=True)
             if resume_at is None:
                 self._lines = path.open("wb")
             else:

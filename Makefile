@@ -1,0 +1,61 @@
+# `make` lists what there is. Every target makes what it needs; nothing is installed twice.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+# One thread per worker: the tests run in parallel, and results depend on the number of threads.
+TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 MPLBACKEND=Agg
+WORKERS ?= auto
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format types docs wheel-check clean
+.DELETE_ON_ERROR:
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.installed ## install, train a small model, and show what its messages leak
+	@$(BIN)/splitvfl demo
+
+test: $(VENV)/.installed-test ## run the tests in parallel, with coverage
+	$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope --cov --cov-report=term
+
+lint: $(VENV)/.installed-lint ## check format and style
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+format: $(VENV)/.installed-lint ## format the code and repair what can be repaired safely
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+types: $(VENV)/.installed-lint ## check the types
+	$(BIN)/mypy
+
+docs: $(VENV)/.installed-docs ## build the documentation in docs/_build; warnings are errors
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
+wheel-check: $(VENV)/.installed-test ## build the wheel through the sdist, compare it with the tree, and import it
+	$(TEST_ENV) $(BIN)/python -m pytest tests/test_packaging.py
+
+clean: ## remove the environment and everything that was built
+	rm -rf $(VENV) build dist docs/_build .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A stamp is newer than what it was installed from, so a second run installs nothing.
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit(f"splitvfl needs Python 3.11 or later; $(PYTHON) is {v[0]}.{v[1]}. Name another: make PYTHON=python3.12")'
+	@echo "Making a virtual environment in $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.made pyproject.toml constraints.txt
+	@echo "Installing splitvfl and what it needs into $(VENV) (PyTorch is large: minutes on the first run)"
+	@$(PIP) install --quiet -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.installed-%: $(VENV)/.installed
+	@echo "Installing what 'make $(MAKECMDGOALS)' needs on top of it"
+	@$(PIP) install --quiet -c constraints.txt -e '.[$*]'
+	@touch $@

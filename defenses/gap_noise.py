@@ -1,0 +1,391 @@
+"""What the defenses that solve the sumKL problem share: class statistics, the noise budget, and the noise itself.
+
+A subclass of :class:`GapNoise` says which variances it measures and which noise follows from them. Batches without
+one of the classes, the search for a power, logging and state are here.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from splitvfl.defenses.solve_sumkl import (
+    SumKLSolution,
+    detection_error_bound,
+    least_power,
+    solve_sumkl,
+    sum_kl_for,
+)
+from splitvfl.errors import ArgumentError
+from splitvfl.hooks import Crossing, Secrets
+
+REMEMBERED = 32
+"""Batches of each class whose statistics are kept for batches in which the class is missing."""
+
+# On a CPU, blocks of 1 MiB of float32 stay in the cache between one operation and the next.
+_BLOCK_ENTRIES = 2**18
+# Squares of entries and of their rounding errors are normal numbers in float32 as long as the largest entry is here.
+_SAFE_PEAKS = (1e-10, 1e12)
+
+Pair = tuple[float, float]
+"""A value for negatives and one for positives."""
+
+
+class ClassSpread(NamedTuple):
+    """What one pass over a batch measures, for negatives and positives; 0 for a class that is missing.
+
+    Attributes:
+        variance: u and v of the sumKL problem.
+        energy: Mean squared norm of a row.
+        off_axis_peak: Largest row norm off the gap's direction, where the defense measures it.
+    """
+
+    variance: Pair
+    energy: Pair
+    off_axis_peak: float = 0.0
+
+
+class NoiseScale(NamedTuple):
+    """Standard deviations of the noise, for negatives and positives.
+
+    Attributes:
+        along: Along the gap's direction.
+        across: In each direction across it; everywhere if there is no such direction.
+    """
+
+    along: Pair
+    across: Pair
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """The sumKL problem of one batch.
+
+    Attributes:
+        variance: u and v.
+        gap: Squared distance of the class means.
+        width: Number of coordinates that the problem is about.
+        positive_share: Share of positives, strictly between 0 and 1.
+    """
+
+    variance: Pair
+    gap: float
+    width: int
+    positive_share: float
+
+
+class NoiseBudget:
+    """How much noise power a batch gets: fixed, in proportion to the gap, or the least that reaches a bound.
+
+    Args:
+        power: Expected squared norm of a row's noise, ≥ 0, in the unit of the squared gradient.
+        ratio: The same in units of the gap ‖Δ‖² of each batch, ≥ 0.
+        detection_error: Lower bound on every attacker's detection error, in (0, 0.5), that the least power (to 1 %,
+            on the safe side) is searched for.
+
+    Raises:
+        ArgumentError: Unless exactly one is given, in its range.
+    """
+
+    def __init__(self, *, power: float | None, ratio: float | None, detection_error: float | None) -> None:
+        given = {"power": power, "ratio": ratio, "detection_error": detection_error}
+        names = [name for name, value in given.items() if value is not None]
+        if len(names) != 1:
+            raise ArgumentError(
+                f"expected exactly one of power, ratio and detection_error, got {' and '.join(names) or 'none'}"
+            )
+        for name, value in (("power", power), ("ratio", ratio)):
+            if value is not None and not 0.0 <= value < math.inf:
+                raise ArgumentError(f"{name} must be finite and at least 0, got {value!r}")
+        self._power, self._ratio = power, ratio
+        self._target = None if detection_error is None else sum_kl_for(detection_error)
+        self.last_ratio = 0.0
+
+    def spend(self, problem: Problem) -> tuple[float, SumKLSolution[float]]:
+        """Return the power that a batch gets and the solution of its problem."""
+        u, v = problem.variance
+        arguments = (u, v, problem.gap, problem.width, problem.positive_share)
+        if self._target is None:
+            power = self._power if self._power is not None else (self._ratio or 0.0) * problem.gap
+            return power, solve_sumkl(*arguments, power)
+        # In units of the gap the power changes little from step to step, while gradients shrink.
+        power, solution = least_power(*arguments, self._target, start=self.last_ratio * problem.gap)
+        self.last_ratio = power / problem.gap if problem.gap else 0.0
+        return power, solution
+
+
+class LabelledGradient:
+    """A batch of cut gradients with its labels. Statistics come back in float64 and in the gradient's unit.
+
+    Args:
+        gradient: ``(n, width)``, float32 or wider, all finite.
+        labels: ``n`` labels in {0, 1}.
+
+    Raises:
+        ArgumentError: If shapes, dtype or labels are not so.
+    """
+
+    def __init__(self, gradient: Tensor, labels: Tensor) -> None:
+        if gradient.dim() != 2 or gradient.shape[1] == 0 or gradient.dtype not in (torch.float32, torch.float64):
+            raise ArgumentError(
+                f"expected a gradient of shape (batch, width), float32 or float64, "
+                f"got {tuple(gradient.shape)}, {gradient.dtype}"
+            )
+        if labels.numel() != gradient.shape[0]:
+            raise ArgumentError(f"expected one label per row, got {labels.numel()} labels for {gradient.shape[0]} rows")
+        self.gradient = gradient
+        self.width = gradient.shape[1]
+        self.positive = labels.reshape(-1).to(device=gradient.device, dtype=gradient.dtype)
+        self.negative = 1.0 - self.positive
+        if (self.positive * self.negative).any():
+            raise ArgumentError(f"labels must be 0 or 1, got {labels.unique()[:5].tolist()}")
+        positives = round(self.positive.sum(dtype=torch.float64).item())
+        self.rows = (gradient.shape[0] - positives, positives)
+        self._members = torch.stack((self.negative, self.positive)).double()
+        low, high = (value.item() for value in torch.aminmax(gradient)) if gradient.numel() else (0.0, 0.0)
+        peak = max(-low, high)
+        if not math.isfinite(peak):
+            raise ArgumentError("the gradient holds NaN or infinite values")
+        # A power of two rounds nothing.
+        self._unit = 1.0 if peak == 0.0 or _SAFE_PEAKS[0] < peak < _SAFE_PEAKS[1] else 2.0 ** math.frexp(peak)[1]
+        self._scaled = gradient if self._unit == 1.0 else (gradient.double() / self._unit).to(gradient.dtype)
+        self._buffer = gradient.new_empty((min(self._block_rows, gradient.shape[0]), self.width))
+
+    @property
+    def _block_rows(self) -> int:
+        on_cpu = self.gradient.device.type == "cpu"
+        return max(1, _BLOCK_ENTRIES // self.width) if on_cpu else max(1, self.gradient.shape[0])
+
+    def _blocks(self) -> Iterator[slice]:
+        rows = self.gradient.shape[0]
+        return (slice(start, min(start + self._block_rows, rows)) for start in range(0, rows, self._block_rows))
+
+    def means(self) -> Tensor:
+        """Return the class means, ``(2, width)``; 0 for a class that is missing."""
+        sums = torch.zeros((2, self.width), dtype=torch.float64, device=self.gradient.device)
+        for block in self._blocks():
+            rows = self._scaled[block]
+            # Matrix times vector: a product of matrices may be rounded to ten bits on a GPU.
+            sums += torch.stack((self.negative[block] @ rows, self.positive[block] @ rows))
+        return sums * sums.new_tensor([[self._unit / max(rows, 1)] for rows in self.rows])
+
+    def class_averages(self, values: Tensor) -> Pair:
+        """Return the averages of ``(n,)`` float64 values over each class; 0 for a class that is missing."""
+        negative, positive = (self._members @ values).tolist()
+        return negative / max(self.rows[0], 1), positive / max(self.rows[1], 1)
+
+    def squared_deviations(self, means: Tensor) -> Tensor:
+        """Return the squared distance of every row from its class mean, ``(n,)``.
+
+        Rows are centred before they are squared: total squares less squared means would cancel where the classes are
+        far apart and tight.
+        """
+        base = (means[0] / self._unit).to(self.gradient.dtype)
+        shift = ((means[1] - means[0]) / self._unit).to(self.gradient.dtype)
+        norms = []
+        for block in self._blocks():
+            rows = self._scaled[block]
+            centred = torch.sub(rows, base, out=self._buffer[: rows.shape[0]])
+            centred.addr_(self.positive[block], shift, alpha=-1.0)
+            norms.append(torch.linalg.vector_norm(centred, dim=1))
+        return _joined(norms).square_().mul_(self._unit**2)
+
+    def along_and_off(self, axis: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return every row's coordinate along a unit vector, and its norm off it, each ``(n,)``."""
+        direction = None if axis is None else axis.to(self.gradient.dtype)
+        along, off = [], []
+        for block in self._blocks():
+            rows = self._scaled[block]
+            if direction is None:
+                along.append(rows.new_zeros(rows.shape[0]))
+            else:
+                along.append(rows @ direction)
+                rows = torch.addr(rows, along[-1], direction, alpha=-1.0, out=self._buffer[: rows.shape[0]])
+            off.append(torch.linalg.vector_norm(rows, dim=1))
+        return _joined(along).mul_(self._unit), _joined(off).mul_(self._unit)
+
+    def with_noise(self, scale: NoiseScale, axis: Tensor | None, generator: torch.Generator) -> Tensor:
+        """Return the gradient plus Gaussian noise of the given scales, as a new tensor.
+
+        A row of class y gets ``across_y ζ + (along_y - across_y)(ζ·axis) axis`` with ζ ~ N(0, I): variance along_y²
+        along the axis, across_y² in each direction across it, independent of each other.
+        """
+        direction = None if axis is None else axis.to(self.gradient.dtype)
+        if not any(scale.across):
+            return self._with_axis_noise(scale.along, direction, generator)
+        across = self._per_row(scale.across)
+        extra = None if direction is None else self._per_row(scale.along).sub_(across)
+        sent = torch.empty_like(self.gradient, memory_format=torch.contiguous_format)
+        for block in self._blocks():
+            # In place, block by block: on large batches fresh memory costs as much as the noise itself.
+            noise = sent[block].normal_(generator=generator)
+            lift = None if extra is None or direction is None else (noise @ direction).mul_(extra[block])
+            torch.addcmul(self.gradient[block], noise, across[block, None], out=noise)
+            if lift is not None and direction is not None:
+                noise.addr_(lift, direction)
+        return sent
+
+    def _with_axis_noise(self, along: Pair, direction: Tensor | None, generator: torch.Generator) -> Tensor:
+        if direction is None or not any(along):
+            return self.gradient.clone()
+        noise = torch.empty_like(self.positive).normal_(generator=generator)
+        return torch.addr(self.gradient, noise.mul_(self._per_row(along)), direction)
+
+    def _per_row(self, values: Pair) -> Tensor:
+        return (self.negative * values[0]).add_(self.positive, alpha=values[1])
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return (parts[0] if len(parts) == 1 else torch.cat(parts)).double() if parts else torch.zeros(0).double()
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """One class in one earlier batch, in units of one record's gradient: batch gradients times the batch's rows."""
+
+    rows: int
+    mean: Tensor
+    variance: float
+    energy: float
+
+
+class ClassHistory:
+    """Running statistics of each class, for batches in which it is missing.
+
+    The last :data:`REMEMBERED` batches of each class are pooled, weighted by their rows. They are kept per record,
+    that is times the batch's rows, because the gradient of a mean loss carries one over them: a short last batch would
+    distort the rest.
+    """
+
+    def __init__(self) -> None:
+        self._samples: tuple[deque[_Sample], deque[_Sample]] = (deque(maxlen=REMEMBERED), deque(maxlen=REMEMBERED))
+        self._rows = [0, 0]
+
+    @property
+    def positive_share(self) -> float:
+        """Share of positives in all rows seen so far."""
+        return self._rows[1] / sum(self._rows)
+
+    def knows(self, label: int) -> bool:
+        """Return whether a class was ever seen."""
+        return bool(self._samples[label])
+
+    def remember(self, label: int, *, batch_rows: int, rows: int, mean: Tensor, variance: float, energy: float) -> None:
+        """Add one class of one batch, given in the unit of the batch's gradient."""
+        square = float(batch_rows) ** 2
+        self._samples[label].append(_Sample(rows, mean * batch_rows, variance * square, energy * square))
+        self._rows[label] += rows
+
+    def mean(self, label: int) -> Tensor:
+        """Return a class's pooled mean, ``(width,)``, per record."""
+        samples = self._samples[label]
+        weights = samples[0].mean.new_tensor([sample.rows for sample in samples])
+        return (weights / weights.sum()) @ torch.stack([sample.mean for sample in samples])
+
+    def energy(self, label: int) -> float:
+        """Return a class's pooled mean squared row norm, per record."""
+        samples = self._samples[label]
+        return sum(sample.rows * sample.energy for sample in samples) / sum(sample.rows for sample in samples)
+
+    def variance(self, label: int, axis: Tensor | None) -> float:
+        """Return a class's pooled variance, per record, with that of its batch means around the pooled one.
+
+        Args:
+            label: The class.
+            axis: Direction along which variances were measured; None if they are averages over coordinates.
+        """
+        samples = self._samples[label]
+        shifts = torch.stack([sample.mean for sample in samples]) - self.mean(label)
+        between = (shifts.square().mean(dim=1) if axis is None else (shifts @ axis).square()).tolist()
+        total = sum(sample.rows * (sample.variance + b) for sample, b in zip(samples, between, strict=True))
+        return total / sum(sample.rows for sample in samples)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the samples of both classes as plain numbers and tensors."""
+        return {
+            "rows_seen": list(self._rows),
+            "samples": [
+                [
+                    {"rows": s.rows, "mean": s.mean.clone(), "variance": s.variance, "energy": s.energy}
+                    for s in samples
+                ]
+                for samples in self._samples
+            ],
+        }
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        """Take back what :meth:`state_dict` returned."""
+        self._rows = [int(rows) for rows in state["rows_seen"]]
+        for samples, saved in zip(self._samples, state["samples"], strict=True):
+            samples.clear()
+            samples.extend(
+                _Sample(int(s["rows"]), s["mean"].clone(), float(s["variance"]), float(s["energy"])) for s in saved
+            )
+
+
+class GapNoise(ABC):
+    """Adds class-dependent Gaussian noise whose variances solve the sumKL problem. See the subclasses.
+
+    Args:
+        power: See :class:`NoiseBudget`; exactly one of the three is given.
+        ratio: See there.
+        detection_error: See there.
+
+    Raises:
+        ArgumentError: Unless exactly one is given, in its range.
+    """
+
+    name: ClassVar[str]
+    crossing: ClassVar[Crossing] = "gradient"
+    needs_binary_labels: ClassVar[bool] = True
+
+    def __init__(
+        self, *, power: float | None = None, ratio: float | None = None, detection_error: float | None = None
+    ) -> None:
+        self._budget = NoiseBudget(power=power, ratio=ratio, detection_error=detection_error)
+        self._history = ClassHistory()
+        self._sent_as_zeros = 0
+
+    def __call__(self, gradient: Tensor, secrets: Secrets, /) -> Tensor:
+        """Return the noisy gradient.
+
+        Args:
+            gradient: ``(n, width)``, float32 or wider.
+            secrets: The sender's; its labels in {0, 1}, generator and log are used.
+
+        Returns:
+            A new tensor like ``gradient``; zeros for a batch that lacks a class which was never seen before.
+
+        Raises:
+            ArgumentError: If labels lie outside {0, 1}, are not one per row, or the gradient is not finite.
+            PrivacyError: If there are no labels.
+        """
+        batch = LabelledGradient(gradient, secrets.labels)
+        if not gradient.shape[0]:
+            return gradient.clone()
+        means = batch.means()
+        direction = self._direction(batch, means)
+        if direction is None:
+            self._remember(batch, means, self._spread(batch, means, None))
+            self._sent_as_zeros += 1
+            secrets.log("batches_sent_as_zeros", float(self._sent_as_zeros))
+            return torch.zeros_like(gradient)
+        gap = float(direction @ direction)
+        axis = direction / math.sqrt(gap) if gap else self._axis_without_gap(batch.width, direction)
+        spread = self._spread(batch, means, axis)
+        problem, growth = self._problem(batch, means, axis, gap, spread)
+        power, solution = self._budget.spend(problem)
+        scale = self._scale(batch, solution, spread, growth, axis)
+        self._log(secrets, batch, power, solution, scale, spread)
+        return batch.with_noise(scale, axis, secrets.generator)
+
+    @abstractmethod
+    def _spread(self, batch: LabelledGradient, means: Tensor, axis: Tensor | None) -> ClassSpread:
+        """Measure the variances that the problem is about."""

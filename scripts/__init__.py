@@ -1,0 +1,1 @@
+"""Scripts that call the package: reproductions, benchmarks and example experiments."""

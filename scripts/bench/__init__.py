@@ -1,0 +1,1 @@
+"""One benchmark per claim of speed: ratios of interleaved runs in one process."""

@@ -1,0 +1,183 @@
+"""The cost of the cut, of watching it and of defending it, against a training step of Wide & Deep.
+
+The model is 26 categorical fields of 50 000 rows by 12, 13 numeric columns and four layers of 128; embeddings are
+updated by sparse SGD, the rest by fused Adam. Run ``python -m scripts.bench.cut [--quick] [--json OUT]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from scripts.bench.measuring import Result, interleaved, main, ratio
+from splitvfl.attacks import NormAttack
+from splitvfl.conversation import converse
+from splitvfl.crossing import DefenseChain
+from splitvfl.data import Columns, PartyData, Records
+from splitvfl.defenses import Isotropic, SumKL, solve_sumkl
+from splitvfl.exchange.split import active_step, passive_step
+from splitvfl.hooks import Defense, View
+from splitvfl.leakage.judging import Leak
+from splitvfl.models import WideDeepBottom, WideDeepTop
+from splitvfl.party import ActiveParty, PassiveParty
+
+FIELDS, ROWS, DIM, NUMERIC, WIDTH = 26, 50_000, 12, 13, 128
+
+
+class _SparseAndDense:
+    """Sparse SGD for large tables, fused Adam for the rest."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        tables, others = [], []
+        for parameter in parameters:
+            (tables if parameter.shape[0] > ROWS else others).append(parameter)
+        self._parts: list[torch.optim.Optimizer] = [torch.optim.Adam(others, lr=1e-3, fused=True)]
+        if tables:
+            self._parts.append(torch.optim.SGD(tables, lr=1e-2))
+
+    def zero_grad(self, *, set_to_none: bool = True) -> None:
+        for part in self._parts:
+            part.zero_grad(set_to_none=set_to_none)
+
+    def step(self) -> None:
+        for part in self._parts:
+            part.step()
+
+
+class _Whole(nn.Module):
+    """The same model, not split."""
+
+    def __init__(self, bottom: nn.Module, top: nn.Module) -> None:
+        super().__init__()
+        self.bottom, self.top = bottom, top
+
+    def forward(self, passive: Columns, active: Tensor) -> Tensor:
+        logits: Tensor = self.top(self.bottom(passive), active)
+        return logits
+
+
+class _Bench:
+    """One batch size: data, the whole model, and the two parties."""
+
+    def __init__(self, batch: int, fields: int, rows: int) -> None:
+        torch.manual_seed(0)
+        numeric = torch.randn(batch, NUMERIC)
+        self.columns = Columns(numeric, torch.randint(rows, (batch, fields)))
+        self.labels = (torch.rand(batch) < 0.25).float()
+        self.ids = torch.arange(batch)
+        self._sizes = (rows,) * fields
+        self._build_whole()
+        self._build_parties()
+        self._number = 0
+
+    def _modules(self) -> tuple[nn.Module, nn.Module]:
+        torch.manual_seed(1)
+        bottom = WideDeepBottom(NUMERIC, self._sizes, embedding_dim=DIM, widths=(WIDTH,) * 4, sparse=True)
+        return bottom, WideDeepTop(WIDTH, NUMERIC)
+
+    def _build_whole(self) -> None:
+        self.whole = _Whole(*self._modules())
+        self.optimizer = _SparseAndDense(self.whole.parameters())
+
+    def _build_parties(self) -> None:
+        bottom, top = self._modules()
+        own = Columns.of(self.columns.numeric)
+        self.active_records = Records(self.ids, own, self.labels)
+        self.passive_records = Records(self.ids, self.columns)
+        names = tuple(map(str, range(NUMERIC)))
+        active = PartyData("active", names, names, (), self.active_records, self.active_records)
+        passive = PartyData("passive", names, names, self._sizes, self.passive_records, self.passive_records)
+        self.active = ActiveParty(active, top, optimizer=_SparseAndDense)  # type: ignore[arg-type]
+        self.passive = PassiveParty(passive, bottom, optimizer=_SparseAndDense)  # type: ignore[arg-type]
+        self.active.connect("passive")
+
+    def whole_step(self) -> None:
+        self.optimizer.zero_grad()
+        logits = self.whole(self.columns, self.columns.numeric).squeeze(1)
+        functional.binary_cross_entropy_with_logits(logits, self.labels).backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+
+    def split_step(self) -> None:
+        halves = {
+            "passive": passive_step(self.passive, self.passive_records, self._number, active="active"),
+            "active": active_step(self.active, self.active_records, self._number),
+        }
+        converse(halves, turns={"active": self.active.random, "passive": self.passive.random})
+        self._number += 1
+
+    def gradient(self) -> Tensor:
+        """Return a cut gradient as it is during training."""
+        activation = self.whole.bottom(self.columns).detach().requires_grad_()
+        logits = self.whole.top(activation, self.columns.numeric).squeeze(1)
+        loss = functional.binary_cross_entropy_with_logits(logits, self.labels)
+        (gradient,) = torch.autograd.grad(loss, activation)
+        return gradient
+
+    def watching(self, gradient: Tensor) -> Callable[[], object]:
+        leak = Leak(NormAttack())
+        return lambda: leak.see(View(party="passive", step=0, ids=self.ids, gradient=gradient), self.labels)
+
+    def defending(self, gradient: Tensor, defense: Defense) -> Callable[[], object]:
+        chain = DefenseChain("gradient", "active")
+        chain.attach(defense, noise_seed_for_experiments=0)
+        return partial(chain.apply, gradient, step=0, ids=self.ids, labels=self.labels)
+
+
+def measure(quick: bool) -> list[Result]:
+    """Return every row; ``quick`` takes smaller tables and fewer runs."""
+    fields, rows = (4, 60_000) if quick else (FIELDS, ROWS + 1)
+    results = []
+    for batch, runs in ((512, 5), (4096, 3), (65_536, 1)) if quick else ((512, 61), (4096, 31), (65_536, 11)):
+        results += _batch_results(batch, runs, _Bench(batch, fields, rows))
+    return results + _solver_results(quick)
+
+
+def _batch_results(batch: int, runs: int, bench: _Bench) -> list[Result]:
+    whole, split = interleaved([bench.whole_step, bench.split_step], runs=runs)
+    value, note = ratio(split, whole)
+    results = [Result(f"split / unsplit step, batch {batch}", value, "ratio", 1.05, note=note)]
+    gradient = bench.gradient()
+    hooks: list[tuple[str, Callable[[], object], float]] = [
+        ("norm attack, leak AUC", bench.watching(gradient), 0.01),
+        ("isotropic", bench.defending(gradient, Isotropic()), 0.04),
+        ("sumKL, ratio", bench.defending(gradient, SumKL(ratio=1.0)), 0.05),
+        ("sumKL, detection error", bench.defending(gradient, SumKL(detection_error=0.4)), 0.08),
+    ]
+    times = interleaved([bench.whole_step, *(work for _, work, _ in hooks)], runs=runs)
+    for (name, _, target), taken in zip(hooks, times[1:], strict=True):
+        value, note = ratio(taken, times[0])
+        results.append(Result(f"{name}, batch {batch}", value, "share of a step", target, note=note))
+    return results
+
+
+def _solver_results(quick: bool) -> list[Result]:
+    count, runs = (2_000, 3) if quick else (20_000, 11)
+    generator = torch.Generator().manual_seed(0)
+    u, v, gap = (torch.rand(3, count, generator=generator, dtype=torch.float64) + 0.01).unbind()
+    share = torch.rand(count, generator=generator, dtype=torch.float64) * 0.5 + 0.01
+    singles = list(zip(u[:200].tolist(), v[:200].tolist(), gap[:200].tolist(), share[:200].tolist(), strict=True))
+
+    def one_by_one() -> None:
+        for low, high, distance, positive in singles:
+            solve_sumkl(low, high, distance, WIDTH, positive, distance)
+
+    def together() -> None:
+        solve_sumkl(u, v, gap, WIDTH, share, gap)
+
+    scalar, batched = interleaved([one_by_one, together], runs=runs)
+    return [
+        Result("solve_sumkl, one call", _median(scalar) / len(singles) * 1e3, "ms", 0.1, note=f"{runs} runs of 200"),
+        Result("solve_sumkl, per problem in a batch", _median(batched) / count * 1e6, "us", 20.0, note=f"{runs} runs of {count}"),
+    ]
+
+
+def _median(values: Sequence[float]) -> float:
+    return sorted(values)[len(values) // 2]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main("The cut: cost of splitting, watching and defending", measure))

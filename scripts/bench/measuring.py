@@ -1,0 +1,124 @@
+"""What the benchmarks share: interleaved timing, results, and how they are printed and written."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+
+Work = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Result:
+    """One measured claim.
+
+    Attributes:
+        name: What was measured.
+        value: The median.
+        unit: Its unit: ``"ratio"``, ``"share of a step"``, ``"ms"``, ``"us"``.
+        target: What is aimed at; ``None`` for a figure without a target.
+        better: Which direction is better.
+        note: Number of runs, spread, and the like.
+    """
+
+    name: str
+    value: float
+    unit: str
+    target: float | None
+    better: Literal["lower", "higher"] = "lower"
+    note: str = ""
+
+    @property
+    def holds(self) -> bool:
+        """Whether the target is met."""
+        if self.target is None:
+            return True
+        return self.value <= self.target if self.better == "lower" else self.value >= self.target
+
+
+def interleaved(works: Sequence[Work], *, runs: int, warm_up: int = 2) -> list[list[float]]:
+    """Return CPU seconds of each run of each piece of work, in turn: A B C A B C …
+
+    CPU time of this process is counted, not wall time: with one thread it is the work itself, whatever else the
+    machine does. Garbage collection is off while the clock runs.
+    """
+    times: list[list[float]] = [[] for _ in works]
+    for number in range(warm_up + runs):
+        for work, taken in zip(works, times, strict=True):
+            gc.collect()
+            gc.disable()
+            try:
+                started = time.process_time()
+                work()
+                elapsed = time.process_time() - started
+            finally:
+                gc.enable()
+            if number >= warm_up:
+                taken.append(elapsed)
+    return times
+
+
+def ratio(numerator: Sequence[float], denominator: Sequence[float]) -> tuple[float, str]:
+    """Return the median of paired ratios, and a note with their quartiles."""
+    ratios = np.asarray(numerator) / np.asarray(denominator)
+    low, middle, high = np.quantile(ratios, [0.25, 0.5, 0.75])
+    return float(middle), f"{len(ratios)} paired runs, quartiles {low:.3f} to {high:.3f}"
+
+
+def machine() -> dict[str, str | int]:
+    """Return what the figures were measured on."""
+    return {
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count() or 0,
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+    }
+
+
+def main(description: str, measure: Callable[[bool], list[Result]], argv: Sequence[str] | None = None) -> int:
+    """Parse ``[--quick] [--json OUT]``, measure, print a table, write JSON, and return 0.
+
+    A missed target is a result, not an error: it is printed and written as ``"holds": false``.
+    """
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--quick", action="store_true", help="the same rows on smaller work")
+    parser.add_argument("--json", type=Path, metavar="OUT", help="also write the results here")
+    arguments = parser.parse_args(argv)
+    torch.set_num_threads(1)
+    results = measure(arguments.quick)
+    print_table(description, results)
+    if arguments.json is not None:
+        rows = [{**asdict(result), "holds": result.holds} for result in results]
+        arguments.json.write_text(json.dumps({"machine": machine(), "results": rows}, indent=2) + "\n")
+    return 0
+
+
+def print_table(title: str, results: Sequence[Result]) -> None:
+    """Print the results for people."""
+    table = Table(title=title, title_justify="left")
+    table.add_column("what")
+    for heading in ("median", "target"):
+        table.add_column(heading, justify="right")
+    table.add_column("unit")
+    table.add_column("holds")
+    table.add_column("note")
+    for result in results:
+        target = "" if result.target is None else f"{result.target:.4g}"
+        holds = "" if result.target is None else "yes" if result.holds else "NO"
+        table.add_row(result.name, f"{result.value:.4g}", target, result.unit, holds, result.note)
+    Console().print(table)

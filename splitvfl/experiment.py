@@ -1,0 +1,396 @@
+"""From a checked experiment file to objects, and from objects to a finished run. Nothing below knows names as strings."""
+
+from __future__ import annotations
+
+import inspect
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import nn
+from torch.optim import Optimizer
+
+from splitvfl import checkpoint
+from splitvfl.config import (
+    DataConfig,
+    ExperimentConfig,
+    HookConfig,
+    LogisticRegressionConfig,
+    MLPConfig,
+    OptimizerConfig,
+    WideDeepConfig,
+    config_to_yaml,
+)
+from splitvfl.crossing import derive_seed
+from splitvfl.data import PartyData, VerticalData, load
+from splitvfl.errors import ArgumentError, ConfigError
+from splitvfl.leakage.own_columns import OwnColumns, own_columns_auc
+from splitvfl.leakage.summary import FILE_NAME, AttackResult, PartyResult, RunSummary, known
+from splitvfl.models import MLP, Linear, LinearTop, WideDeepBottom, WideDeepTop
+from splitvfl.party import ActiveParty, OptimizerFactory, PassiveParty
+from splitvfl.registry import resolve_attack, resolve_defense
+from splitvfl.tasks import Task, task_for
+from splitvfl.training import Progress, Trainer
+
+CONFIG_FILE = "experiment.yaml"
+
+
+@dataclass(frozen=True)
+class Workbench:
+    """What runs of one experiment share: the data, and what each partner predicts from its own columns.
+
+    Attributes:
+        data: The loaded data.
+        own_columns: By passive party; empty for tasks that are not binary.
+    """
+
+    data: VerticalData
+    own_columns: Mapping[str, OwnColumns]
+
+
+def prepare(config: ExperimentConfig) -> Workbench:
+    """Load the data of an experiment, and measure what each partner predicts anyway.
+
+    Raises:
+        DataError: If the data are not what the experiment says.
+        ConfigError: If settings contradict each other.
+    """
+    data = load_data(config)
+    labels = data.active.train.labels
+    if data.task != "binary" or labels is None or not config.audit:
+        return Workbench(data, {})
+    return Workbench(
+        data, {name: own_columns_auc(party.train.columns, labels) for name, party in data.passives.items()}
+    )
+
+
+def load_data(config: ExperimentConfig) -> VerticalData:
+    """Return the experiment's data, divided between its parties.
+
+    Raises:
+        DataError: If the data are not what the experiment says.
+        ConfigError: If an option means nothing for this data set.
+    """
+    roles = {name: party.role for name, party in config.parties.items()}
+    active = next((name for name, role in roles.items() if role == "active"), "active")
+    options = _data_options(config.data)
+    if config.parties:
+        options["active"] = config.parties[active].columns
+        options["passive"] = {name: config.parties[name].columns for name, role in roles.items() if role == "passive"}
+        options["label"] = config.parties[active].label or options.get("label")
+    options.setdefault("categorical", "index" if isinstance(config.model, WideDeepConfig) else None)
+    try:
+        return load(config.data.name, active_name=active, **options)
+    except ArgumentError as error:
+        raise ConfigError(f"{config.source}: data: {error}") from error
+
+
+def _data_options(data: DataConfig) -> dict[str, Any]:
+    return {key: value for key, value in data.model_dump().items() if key != "name" and value is not None}
+
+
+def build_trainer(
+    config: ExperimentConfig, data: VerticalData, *, folder: Path | None = None
+) -> Trainer:
+    """Return the trainer of an experiment.
+
+    Args:
+        config: The experiment.
+        data: Its data.
+        folder: The run's folder; ``None`` keeps nothing.
+
+    Raises:
+        ConfigError: If parts do not fit together.
+    """
+    task = task_for(data.task, data.classes)
+    train = config.train
+    top, bottoms = _models(config, data, task)
+    optimizer = optimizer_factory(train.optimizer)
+    trainer = Trainer(
+        active=ActiveParty(data.active, top, task=task, optimizer=optimizer),
+        passives={
+            name: PassiveParty(data[name], bottom, optimizer=optimizer) for name, bottom in bottoms.items()
+        },
+        defenses=[_hook(hook, resolve_defense, config) for hook in config.defenses],
+        attacks=[_hook(hook, resolve_attack, config) for hook in config.attacks],
+        batch_size=train.batch_size,
+        seed=train.seed,
+        noise_seed_for_experiments=train.noise_seed_for_experiments,
+        known_positives=config.known_positives,
+        audit=config.audit,
+        log_dir=folder,
+        checkpoint_every=train.checkpoint_every_steps,
+        device=choose_device(train.device),
+    )
+    return trainer
+
+
+def _hook(hook: HookConfig, resolve: Callable[..., type], config: ExperimentConfig) -> Any:
+    kind = resolve(hook.name, folder=config.folder)
+    try:
+        return kind(**hook.options)
+    except ArgumentError as error:
+        raise ConfigError(f"{config.source}: {hook.name}: {error}") from error
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the device: ``"auto"`` takes CUDA where there is one.
+
+    Raises:
+        ConfigError: If CUDA is asked for and there is none.
+    """
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("train.device: cuda was asked for, but torch finds no CUDA device; use auto or cpu")
+    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def optimizer_factory(config: OptimizerConfig) -> OptimizerFactory:
+    """Return what makes each party's optimiser."""
+    kinds: dict[str, Callable[..., Optimizer]] = {
+        "adam": torch.optim.Adam,
+        "sgd": torch.optim.SGD,
+        "adagrad": torch.optim.Adagrad,
+    }
+    kind = kinds[config.name]
+    accepted = inspect.signature(kind).parameters
+    settings = {key: value for key, value in config.model_dump().items() if key in accepted and value is not None}
+
+    def make(parameters: Iterable[nn.Parameter]) -> Optimizer:
+        return kind(parameters, **settings)
+
+    return make
+
+
+def _models(config: ExperimentConfig, data: VerticalData, task: Task) -> tuple[nn.Module, dict[str, nn.Module]]:
+    model, seed = config.model, config.train.seed
+    bottoms: dict[str, nn.Module] = {}
+    for name, party in data.passives.items():
+        with seeded(derive_seed(seed, "initialisation", name)):
+            bottoms[name] = _bottom(model, party, task)
+    with seeded(derive_seed(seed, "initialisation", data.active.name)):
+        top = _top(model, data, task)
+    return top, bottoms
+
+
+def _bottom(model: Any, party: PartyData, task: Task) -> nn.Module:
+    if isinstance(model, MLPConfig):
+        return MLP(party.width, model.bottom, dropout=model.dropout)
+    if isinstance(model, LogisticRegressionConfig):
+        return Linear(party.width, task.outputs, init=model.init)
+    return WideDeepBottom(
+        party.width, party.field_sizes, embedding_dim=model.embedding_dim, widths=model.bottom, sparse=model.sparse
+    )
+
+
+def _top(model: Any, data: VerticalData, task: Task) -> nn.Module:
+    passives, active = len(data.passives), data.active
+    if isinstance(model, LogisticRegressionConfig):
+        return LinearTop(passives, task.outputs, active_inputs=active.width, init=model.init)
+    joined = passives * model.bottom[-1]
+    if isinstance(model, WideDeepConfig):
+        return WideDeepTop(joined, active.width, active.field_sizes, task.outputs, sparse=model.sparse)
+    return MLP(joined + active.width, [*model.top_hidden, task.outputs], final_activation=False, dropout=model.dropout)
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Run a block under a seed of its own, and leave torch's global state as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
+
+
+def open_run(folder: Path, *, resume: bool, overwrite: bool) -> None:
+    """Make a run's folder, or refuse one that holds a run.
+
+    Raises:
+        ConfigError: If the folder holds a run and neither ``resume`` nor ``overwrite`` is asked for, or there is
+            nothing to resume.
+    """
+    used = folder.exists() and any(folder.iterdir())
+    if resume:
+        if checkpoint.latest(folder / "checkpoints") is None:
+            raise ConfigError(f"{folder} holds no checkpoint to resume from; start it without --resume")
+        return
+    if used and not overwrite:
+        raise ConfigError(f"{folder} already holds a run; continue it with --resume, or replace it with --overwrite")
+    if used:
+        if not (folder / CONFIG_FILE).exists():
+            raise ConfigError(f"{folder} is not a run of splitvfl (it has no {CONFIG_FILE}); it is left alone")
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+
+
+def run_experiment(
+    config: ExperimentConfig,
+    folder: Path,
+    *,
+    workbench: Workbench | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> RunSummary:
+    """Train one experiment and write everything about it into a folder.
+
+    The folder gets ``experiment.yaml`` (all settings), ``metrics.jsonl``, TensorBoard events, ``checkpoints/``,
+    ``weights/PARTY.safetensors`` and ``summary.json``.
+
+    Args:
+        config: The experiment.
+        folder: The run's folder.
+        workbench: Shared data, loaded before.
+        resume: Go on from the folder's last checkpoint.
+        overwrite: Replace what the folder holds.
+        progress: Called after every step.
+
+    Raises:
+        ConfigError: If the folder holds another run, or parts do not fit together.
+        Interrupted: At Ctrl-C, after a checkpoint.
+    """
+    open_run(folder, resume=resume, overwrite=overwrite)
+    if config.train.threads is not None:
+        torch.set_num_threads(config.train.threads)
+    bench = workbench or prepare(config)
+    trainer = build_trainer(config, bench.data, folder=folder)
+    if resume:
+        trainer.resume()
+    else:
+        (folder / CONFIG_FILE).write_text(config_to_yaml(config))
+    trainer.fit(config.train.epochs, progress=progress)
+    summary = summarise(config, trainer, bench)
+    save_weights(trainer, folder / "weights")
+    summary.save(folder)
+    return summary
+
+
+def save_weights(trainer: Trainer, folder: Path) -> None:
+    """Write each party's weights to a file of its own, without code: ``PARTY.safetensors``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for party in (trainer.active, *trainer.passives.values()):
+        weights = {name: value.detach().cpu().contiguous() for name, value in party.module.state_dict().items()}
+        save_file(weights, folder / f"{party.name}.safetensors")
+
+
+def summarise(config: ExperimentConfig, trainer: Trainer, bench: Workbench) -> RunSummary:
+    """Return a finished run in numbers."""
+    task = trainer.active.task
+    features = trainer.feature_leaks()
+    parties = {}
+    for name in trainer.passives:
+        own = bench.own_columns.get(name)
+        audit = trainer.audits.get(name)
+        parties[name] = PartyResult(
+            attacks={attack: AttackResult.of(summary) for attack, summary in trainer.summaries(name).items()},
+            unavailable=dict(trainer.unavailable[name]),
+            own_columns_auc=None if own is None else own.auc,
+            own_columns_model="" if own is None else own.model,
+            detection_error=None if audit is None else known(audit.detection_error),
+            measurements=_of_party(trainer.measurements, name),
+            features=features.get(name, []),
+        )
+    return RunSummary(
+        name=config.name,
+        data=bench.data.name,
+        task=task.name,
+        model=config.model.name,
+        defenses=[describe_hook(hook) for hook in config.defenses],
+        seed=config.train.seed,
+        epochs=trainer.step // len(trainer.batches),
+        steps=trainer.step,
+        batch_size=config.train.batch_size,
+        metric=task.metric,
+        test_metric=known(trainer.test[task.metric]),
+        test_loss=known(trainer.test["loss"]),
+        step_ms=known(trainer.step_ms),
+        known_positives=config.known_positives,
+        parties=parties,
+        measurements=_of_party(trainer.measurements, trainer.active.name),
+    )
+
+
+def _of_party(measurements: Mapping[str, float], party: str) -> dict[str, float]:
+    prefix = f"{party}/"
+    return {tag.removeprefix(prefix): value for tag, value in measurements.items() if tag.startswith(prefix)}
+
+
+def describe_hook(hook: HookConfig) -> str:
+    """Return a hook with its settings, as people write it: ``sumkl(detection_error=0.4)``."""
+    settings = ", ".join(f"{key}={value}" for key, value in hook.options.items())
+    return f"{hook.name}({settings})" if settings else hook.name
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One run of a comparison.
+
+    Attributes:
+        label: The defenses in one phrase.
+        config: The experiment with this defense and seed.
+        folder: Where its run goes.
+    """
+
+    label: str
+    config: ExperimentConfig
+    folder: Path
+
+
+def variants(
+    config: ExperimentConfig, defenses: Sequence[Sequence[HookConfig]], seeds: int, folder: Path
+) -> list[Variant]:
+    """Return the runs of a comparison: each list of defenses under each seed, counted from the experiment's own.
+
+    Raises:
+        ConfigError: If ``seeds`` is below 1.
+    """
+    if seeds < 1:
+        raise ConfigError(f"--seeds must be at least 1, got {seeds}")
+    found = []
+    for chosen in defenses:
+        label = "+".join(describe_hook(hook) for hook in chosen) or "none"
+        for seed in range(config.train.seed, config.train.seed + seeds):
+            train = config.train.model_copy(update={"seed": seed, "noise_seed_for_experiments": seed})
+            changed = config.model_copy(update={"train": train, "defenses": tuple(chosen)})
+            found.append(Variant(label, changed, folder / _folder_name(label) / f"seed-{seed}"))
+    return found
+
+
+def _folder_name(label: str) -> str:
+    return "".join(character if character.isalnum() or character in "-+._=" else "-" for character in label).strip("-")
+
+
+def run_variants(
+    planned: Sequence[Variant],
+    *,
+    overwrite: bool,
+    resume: bool = False,
+    progress: Callable[[Variant], Progress | None] = lambda variant: None,
+) -> list[RunSummary]:
+    """Run variants of one experiment, one after the other, on data that is loaded once.
+
+    Args:
+        planned: The runs.
+        overwrite: Replace earlier runs in the same folders.
+        resume: Keep finished runs, and go on with interrupted ones.
+        progress: Called before each run for what is called after each of its steps.
+
+    Raises:
+        ConfigError: If a folder holds a run and neither ``resume`` nor ``overwrite`` is asked for.
+        Interrupted: At Ctrl-C, after a checkpoint.
+    """
+    bench = prepare(planned[0].config)
+    return [
+        run_experiment(
+            variant.config,
+            variant.folder,
+            workbench=bench,
+            overwrite=overwrite,
+            resume=resume and checkpoint.latest(variant.folder / "checkpoints") is not None,
+            progress=progress(variant),
+        )
+        for variant in planned
+    ]

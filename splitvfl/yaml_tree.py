@@ -1,0 +1,235 @@
+"""YAML text as plain values that remember where they came from.
+
+Read as YAML 1.2 does, whose scalars hold no surprises: ``1e-3`` is a number, ``no``, ``on`` and ``2024-01-31`` are
+text. Anchors, aliases, merge keys and tags are refused: a file of settings needs none of them, and a few lines of
+aliases can stand for a billion values.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from splitvfl.errors import ConfigError
+from splitvfl.wording import shown
+
+Path = tuple[str | int, ...]
+
+_NULL, _BOOL, _INT, _FLOAT, _TEXT = (f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int", "float", "str"))
+
+# Tag, spelling, possible first characters. Longer numbers than these are text, and rejected where a number is wanted.
+_SPELLINGS = (
+    (_NULL, r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    (_BOOL, r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    (_INT, r"[-+]?[0-9]{1,400}", list("-+0123456789")),
+    (
+        _FLOAT,
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        list("-+.0123456789"),
+    ),
+)
+
+_VALUES: Mapping[str, Callable[[str], Any]] = {
+    _NULL: lambda text: None,
+    _BOOL: lambda text: text.lower() == "true",
+    _INT: int,
+    _FLOAT: lambda text: float(re.sub(r"\.(inf|nan)$", r"\1", text.lower())),
+    _TEXT: str,
+}
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads nodes; the values are made here, not by the library."""
+
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012  # the library's name and place for it
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
+            raise yaml.MarkedYAMLError(problem="anchors and aliases are not supported", problem_mark=event.start_mark)
+        return super().compose_node(parent, index)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes so that :class:`_Loader` reads the same: it quotes the text that would be taken for a number."""
+
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012  # the library's name and place for it
+
+
+for _tag, _spelling, _first in _SPELLINGS:
+    for _class in (_Loader, _Dumper):
+        _class.add_implicit_resolver(_tag, re.compile(f"^(?:{_spelling})$"), _first)
+
+
+class Document:
+    """A mapping read from text, changed from the command line, with everything that was found wrong with it.
+
+    Attributes:
+        source: What to call the text in messages.
+        tree: The values: dicts, lists, strings, numbers, truth values and ``None``.
+    """
+
+    def __init__(self, text: str, *, source: str) -> None:
+        self.source = source
+        self._lines: dict[Path, int] = {}
+        self._assigned: set[Path] = set()
+        self._problems: list[tuple[float, str]] = []
+        root = _compose(text, source)
+        if root is None:
+            raise ConfigError(f"{source}: the file is empty")
+        if not isinstance(root, yaml.MappingNode):
+            kind = "a list" if isinstance(root, yaml.SequenceNode) else shown(root.value)
+            raise ConfigError(f"{source}: expected keys with values, such as `data:`, got {kind}")
+        self.tree: dict[str, Any] = self._mapping(root, ())
+
+    def assign(self, keys: Sequence[str], value: Any) -> None:
+        """Put a value from the command line at a place, making sections on the way; numbers are places in lists.
+
+        Raises:
+            ConfigError: If there is no such place, as in ``train.epochs.first``. The message starts with the place.
+        """
+        node: Any = self.tree
+        path: Path = ()
+        for key, following in zip(keys, keys[1:], strict=False):
+            step = _step(node, key, path)
+            path = (*path, step)
+            if isinstance(node, dict) and node.get(step) is None:
+                if following.isdigit():
+                    raise ConfigError(f"{dotted(path)}: there is no list yet; give all of it, as in {dotted(path)}=[...]")
+                node[step] = {}
+            node = node[step]
+        step = _step(node, keys[-1], path)
+        node[step] = value
+        path = (*path, step)
+        self._lines = {known: line for known, line in self._lines.items() if known[: len(path)] != path}
+        self._assigned.add(path)
+
+    def moved(self, old: Path, new: Path) -> None:
+        """Take note that a value of the file is now found at another place."""
+        if old in self._lines:
+            self._lines[new] = self._lines.pop(old)
+        if old in self._assigned:
+            self._assigned.remove(old)
+            self._assigned.add(new)
+
+    def report(self, path: Path, text: str) -> None:
+        """Take note of something wrong at a place."""
+        order, where = self._place(path)
+        self._problems.append((order, f"{where}: {dotted(path)}: {text}" if path else f"{where}: {text}"))
+
+    def report_command_line(self, text: str) -> None:
+        """Take note of something wrong on the command line."""
+        self._problems.append((float("inf"), f"{self.source} + command line: {text}"))
+
+    def raise_problems(self) -> None:
+        """Raise :class:`ConfigError` with a line for every problem, in the order of the text; do nothing without."""
+        if self._problems:
+            ordered = sorted(self._problems, key=lambda problem: problem[0])
+            raise ConfigError("\n".join(dict.fromkeys(text for _, text in ordered)))
+
+    def _place(self, path: Path) -> tuple[float, str]:
+        for length in range(len(path), 0, -1):
+            near = path[:length]
+            if near in self._lines:
+                return self._lines[near], f"{self.source}:{self._lines[near]}"
+            if any(near == assigned[:length] for assigned in self._assigned):
+                return float("inf"), f"{self.source} + command line"
+        return 0.0, self.source
+
+    def _plain(self, node: yaml.Node, path: Path) -> Any:
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path)
+        if isinstance(node, yaml.SequenceNode):
+            return [self._item(item, (*path, index)) for index, item in enumerate(node.value)]
+        if node.tag not in _VALUES:
+            self.report(path, f"the tag {node.tag.replace('tag:yaml.org,2002:', '!!')} is not supported")
+            return node.value
+        try:
+            return _VALUES[node.tag](node.value)
+        except ValueError:  # only a tag that was written out can disagree with its text: !!int ten
+            self.report(path, f"{shown(node.value)} is not of the kind that its tag says")
+            return node.value
+
+    def _item(self, node: yaml.Node, path: Path) -> Any:
+        self._lines[path] = node.start_mark.line + 1
+        return self._plain(node, path)
+
+    def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, value in node.value:
+            name = key.value if isinstance(key, yaml.ScalarNode) else "a list or mapping"
+            here = (*path, name)
+            first = self._lines.get(here)
+            self._lines[here] = key.start_mark.line + 1
+            if key.tag != _TEXT:
+                self.report(here, "expected text as a key; put it in quotes")
+            if name in found:
+                self.report(here, f"given twice, first on line {first}")
+            found[name] = self._plain(value, here)
+        return found
+
+
+def dotted(path: Sequence[str | int]) -> str:
+    """Return a place as it is written on the command line: ``defenses.0.name``."""
+    return ".".join(str(key) for key in path)
+
+
+def parse_override(text: str) -> tuple[tuple[str, ...], Any]:
+    """Return the place and the value of ``a.b.c=value``; the value is YAML.
+
+    Raises:
+        ConfigError: If the text has another form, or the value is not YAML.
+
+    >>> parse_override("train.optimizer.lr=1e-2")
+    (('train', 'optimizer', 'lr'), 0.01)
+    """
+    place, equals, written = text.partition("=")
+    keys = tuple(key.strip() for key in place.split("."))
+    if not equals or not all(keys):
+        raise ConfigError(f"expected key=value, such as train.epochs=3, got {shown(text)}")
+    # Read as the value of a key, so that what Document knows about values holds for these too.
+    root = _compose(written, place)
+    if root is None:
+        return keys, None
+    holder = Document("{}", source=place)
+    value = holder._plain(root, ())
+    holder.raise_problems()
+    return keys, value
+
+
+def to_yaml(tree: Mapping[str, Any]) -> str:
+    """Return YAML text that reads back as the same values, in the same order."""
+    return yaml.dump(dict(tree), Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=None, width=120)
+
+
+def _step(node: Any, key: str, path: Path) -> str | int:
+    if isinstance(node, dict):
+        return key
+    if not isinstance(node, list):
+        raise ConfigError(f"{dotted((*path, key))}: no such key: {dotted(path)} is {shown(node)}")
+    if not key.isdigit() or int(key) >= len(node):
+        raise ConfigError(f"{dotted((*path, key))}: expected one of the {len(node)} items of {dotted(path)}, counted from 0")
+    return int(key)
+
+
+def _compose(text: str, source: str) -> yaml.Node | None:
+    try:
+        return yaml.compose(text, Loader=_Loader)
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise ConfigError(f"{source}:{line}: not YAML: {error.reason}, U+{ord(error.character):04X}") from None
+    except yaml.MarkedYAMLError as error:
+        raise ConfigError(_syntax(error, source)) from None
+    except RecursionError:
+        raise ConfigError(f"{source}: nested too deeply") from None
+
+
+def _syntax(error: yaml.MarkedYAMLError, source: str) -> str:
+    mark = error.problem_mark or error.context_mark
+    place = source if mark is None else f"{source}:{mark.line + 1}:{mark.column + 1}"
+    hint = "; indent with spaces" if "\\t" in str(error.problem) else ""
+    context = f" {error.context}" if error.context else ""
+    return f"{place}: not YAML:{context}{',' if context else ''} {error.problem}{hint}"

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import cvxpy
+import numpy as np
+import pytest
+import torch
+
+from splitvfl.attacks import GradientInversionAttack, equations, gradient_inversion, least_squares
+from splitvfl.errors import ArgumentError
+from splitvfl.hooks import View, call_attack, target_of
+from splitvfl.metrics import reconstruction_mse
+
+
+def system(n: int, k: int, d: int, *, spread: float = 1.0, scale: float = 1.0) -> tuple[torch.Tensor, ...]:
+    """Scores, active logits, weights and true features within ½ ± spread/2; one sigmoid for k = 1."""
+    generator = torch.Generator().manual_seed(0)
+    features = 0.5 + spread * (torch.rand(n, d, generator=generator, dtype=torch.float64) - 0.5)
+    weight = scale * torch.randn(k, d, generator=generator, dtype=torch.float64)
+    known = torch.randn(n, k, generator=generator, dtype=torch.float64)
+    if k == 1:
+        weight, known = weight[0], known[:, 0]
+        return torch.sigmoid(known + features @ weight), known, weight, features
+    return torch.softmax(known + features @ weight.T, dim=1), known, weight, features
+
+
+def half_star(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    projection = torch.from_numpy(np.linalg.pinv(left.numpy()) @ left.numpy())
+    half = torch.full((1, left.shape[1]), 0.5, dtype=torch.float64)
+    return least_squares(left, right) + half - half @ projection
+
+
+@pytest.mark.parametrize(("k", "d"), [(1, 4), (2, 6), (4, 9), (10, 12)])
+@pytest.mark.parametrize("scale", [0.1, 1.0, 4.0])
+def test_from_one_half_the_limit_is_half_star_where_that_fits_the_box(k: int, d: int, scale: float) -> None:
+    scores, known, weight, _ = system(60, k, d, spread=0.5, scale=scale)
+
+    estimate = gradient_inversion(scores, known, weight)
+
+    limit = half_star(*equations(scores, known, weight))
+    inside = ((limit >= 0) & (limit <= 1)).all(dim=1)
+    assert inside.sum() > 30
+    # One exact step; logits up to about 40 in saturated scores carry errors near 1e-12.
+    torch.testing.assert_close(estimate[inside], limit[inside], rtol=0, atol=1e-10)
+
+
+def test_from_zero_the_limit_is_least_squares_where_that_fits_the_box() -> None:
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.rand(6, generator=generator, dtype=torch.float64)
+    features = torch.rand(40, 6, generator=generator, dtype=torch.float64)
+    scores, known = torch.sigmoid(features @ weight - 1.0), torch.full((40,), -1.0, dtype=torch.float64)
+
+    estimate = gradient_inversion(scores, known, weight, start=0.0)
+
+    limit = least_squares(*equations(scores, known, weight))
+    inside = ((limit >= 0) & (limit <= 1)).all(dim=1)
+    assert inside.sum() > 20
+    torch.testing.assert_close(estimate[inside], limit[inside], rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(("k", "d"), [(1, 5), (3, 8), (10, 20), (6, 4)])
+@pytest.mark.parametrize("start", [0.0, 0.5, 1.0])
+def test_estimates_lie_in_the_box_and_reproduce_the_scores(k: int, d: int, start: float) -> None:
+    scores, known, weight, _ = system(150, k, d)
+
+    estimate = gradient_inversion(scores, known, weight, start=start)
+
+    again = torch.sigmoid(known + estimate @ weight) if k == 1 else torch.softmax(known + estimate @ weight.T, dim=1)
+    assert estimate.min() >= 0
+    assert estimate.max() <= 1
+    # Iteration ends at gradients of 1e-13; slow rows of degenerate geometry add a few digits.
+    torch.testing.assert_close(again, scores, rtol=0, atol=1e-9)
+
+
+def test_scores_that_no_features_give_are_fitted_best() -> None:
+    scores, known, weight, _ = system(8, 4, 6)
+    impossible = known + 3.0 * torch.tensor([1.0, -1.0, 1.0, -1.0], dtype=torch.float64)
+
+    estimate = gradient_inversion(scores, impossible, weight)
+
+    left, right = equations(scores, impossible, weight)
+    weighting = np.linalg.pinv(left.numpy())
+    for row in range(8):
+        x = cvxpy.Variable(6)
+        loss = cvxpy.sum_squares(weighting @ (left.numpy() @ x - right[row].numpy()))
+        best = cvxpy.Problem(cvxpy.Minimize(loss), [x >= 0, x <= 1]).solve(solver=cvxpy.CLARABEL)
+        reached = np.square(weighting @ (left.numpy() @ estimate[row].numpy() - right[row].numpy())).sum()
+        # Clarabel stops at relative gaps of 1e-8.
+        assert reached == pytest.approx(best, rel=1e-6, abs=1e-7)
+
+
+def test_errors_from_one_half_are_those_of_half_star() -> None:
+    scores, known, weight, features = system(200, 3, 8, spread=0.3)
+
+    mse = reconstruction_mse(gradient_inversion(scores, known, weight), features)
+
+    left, _ = equations(scores, known, weight)
+    projection = np.linalg.pinv(left.numpy()) @ left.numpy()
+    centred = features.numpy() - 0.5
+    moment = centred.T @ centred / 200
+    assert mse == pytest.approx(np.trace((np.eye(8) - projection) @ moment) / 8, rel=1e-9)
+    assert mse < reconstruction_mse(torch.full_like(features, 0.5), features)
+
+
+def test_attack_returns_the_estimate_of_its_view() -> None:
+    scores, known, weight, _ = system(20, 3, 5)
+    view = View(party="A", step=0, ids=torch.arange(20), scores=scores, active_logits=known, passive_weight=weight)
+
+    estimate = call_attack(GradientInversionAttack(start=0.25), view)
+
+    assert target_of(GradientInversionAttack()) == "features"
+    assert torch.equal(estimate, gradient_inversion(scores, known, weight, start=0.25))
+
+
+@pytest.mark.parametrize("start", [-0.1, 1.1, float("nan")])
+def test_a_start_outside_the_box_is_refused(start: float) -> None:
+    with pytest.raises(ArgumentError, match=r"start must lie in \[0, 1\]"):
+        GradientInversionAttack(start=start)
+    with pytest.raises(ArgumentError, match=r"start must lie in \[0, 1\]"):
+        gradient_inversion(torch.tensor([0.5]), torch.zeros(1), torch.ones(2), start=start)

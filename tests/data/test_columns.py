@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from splitvfl.data.columns import Columns, PartyData, Records, VerticalData
+from splitvfl.errors import ArgumentError, DataError
+
+
+def _columns(rows: int, fields: int = 1) -> Columns:
+    return Columns(torch.arange(2.0 * rows).reshape(rows, 2), torch.arange(rows * fields).reshape(rows, fields))
+
+
+def _records(rows: int, labels: bool = True) -> Records:
+    return Records(torch.arange(rows) + 100, _columns(rows), torch.arange(rows).float() if labels else None)
+
+
+def test_count_is_the_number_of_records() -> None:
+    assert _columns(5).count == 5
+    assert _records(5).count == 5
+
+
+def test_rows_pick_the_same_records_everywhere() -> None:
+    picked = _records(4).rows(torch.tensor([3, 0]))
+
+    assert picked.ids.tolist() == [103, 100]
+    assert picked.columns.numeric.tolist() == [[6.0, 7.0], [0.0, 1.0]]
+    assert picked.columns.categorical.tolist() == [[3], [0]]
+    assert picked.labels is not None
+    assert picked.labels.tolist() == [3.0, 0.0]
+    assert _records(4, labels=False).rows(torch.tensor([1])).labels is None
+
+
+def test_a_module_gets_the_numbers_alone_when_there_is_no_field() -> None:
+    numbers = torch.ones(3, 2)
+    plain, mixed = Columns.of(numbers), _columns(3)
+
+    assert plain.module_input() is numbers
+    assert plain.categorical.shape == (3, 0)
+    assert plain.categorical.dtype == torch.int64
+    assert mixed.module_input() is mixed
+
+
+def test_columns_move_together() -> None:
+    moved = _columns(3).to("meta")
+
+    assert moved.numeric.device.type == moved.categorical.device.type == "meta"
+
+
+def test_records_of_unequal_length_are_refused() -> None:
+    with pytest.raises(DataError, match=r"one row per record.*'ids': 2, 'numeric': 3"):
+        Records(torch.arange(2), _columns(3))
+    with pytest.raises(DataError, match="'labels': 1"):
+        Records(torch.arange(3), _columns(3), torch.zeros(1))
+
+
+def test_parties_are_found_by_name() -> None:
+    bank = PartyData("bank", ("a",), ("a", "a missing"), (4,), _records(3), _records(1))
+    shop = PartyData("shop", ("b",), ("b",), (), _records(3, labels=False), _records(1, labels=False))
+    data = VerticalData("credit", "binary", 2, bank, {"shop": shop}, "")
+
+    assert data["bank"] is bank
+    assert data["shop"] is shop
+    assert (bank.width, shop.width) == (2, 1)
+    with pytest.raises(ArgumentError, match="no party 'telecom' in credit; expected one of bank, shop"):
+        data["telecom"]

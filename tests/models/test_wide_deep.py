@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from splitvfl.data.columns import Columns
+from splitvfl.errors import ArgumentError, DataError
+from splitvfl.models import WideDeepBottom, WideDeepTop
+
+SIZES = (4, 7, 3)
+
+
+def columns_of(n: int, numeric: int, *, seed: int = 0) -> Columns:
+    generator = torch.Generator().manual_seed(seed)
+    codes = [torch.randint(0, size, (n,), generator=generator) for size in SIZES]
+    return Columns(torch.randn(n, numeric, generator=generator), torch.stack(codes, dim=1))
+
+
+class SlowBottom(nn.Module):
+    """One embedding per field, as the model is usually written; starts with the weights of a fast one."""
+
+    def __init__(self, fast: WideDeepBottom) -> None:
+        super().__init__()
+        assert fast.embeddings is not None
+        parts = fast.embeddings.table.detach().split(SIZES)
+        self.fields = nn.ModuleList(nn.Embedding.from_pretrained(part.clone(), freeze=False) for part in parts)
+        self.deep = fast.deep
+
+    def forward(self, columns: Columns) -> Tensor:
+        vectors = [field(columns.categorical[:, number]) for number, field in enumerate(self.fields)]
+        output: Tensor = self.deep(torch.cat([columns.numeric, *vectors], dim=1))
+        return output
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_one_shared_table_equals_a_table_per_field(sparse: bool) -> None:
+    torch.manual_seed(0)
+    fast = WideDeepBottom(2, SIZES, embedding_dim=5, widths=(8, 6), sparse=sparse)
+    slow = SlowBottom(fast)
+    columns, weights = columns_of(20, 2), torch.randn(20, 6)
+
+    activation = fast(columns)
+    expected = slow(columns)
+    (activation * weights).sum().backward()
+    deep_gradients = [parameter.grad.clone() for parameter in fast.deep.parameters() if parameter.grad is not None]
+    fast.deep.zero_grad()
+    (expected * weights).sum().backward()
+
+    assert torch.equal(activation, expected)
+    assert fast.embeddings is not None
+    gradient = fast.embeddings.table.grad
+    assert gradient is not None
+    assert gradient.is_sparse == sparse
+    dense = gradient.to_dense() if sparse else gradient
+    # Summation order of repeated categories differs.
+    torch.testing.assert_close(dense, torch.cat([field.weight.grad for field in slow.fields]), rtol=1e-5, atol=1e-7)
+    for first, second in zip(deep_gradients, fast.deep.parameters(), strict=True):
+        torch.testing.assert_close(first, second.grad)
+
+
+def test_bottom_without_categories_takes_a_tensor() -> None:
+    bottom = WideDeepBottom(3, widths=(4,))
+    numeric = torch.randn(5, 3)
+
+    assert torch.equal(bottom(numeric), bottom.deep(numeric))
+    assert torch.equal(bottom(Columns.of(numeric)), bottom.deep(numeric))
+    assert torch.equal(bottom(numeric), bottom(Columns.of(numeric)))
+
+
+def test_bottom_without_numbers() -> None:
+    assert WideDeepBottom(0, SIZES, widths=(4,))(columns_of(5, 0)).shape == (5, 4)
+
+
+def test_embeddings_start_small() -> None:
+    torch.manual_seed(0)
+    bottom = WideDeepBottom(0, (10_000,))
+    assert bottom.embeddings is not None
+    # 120 000 draws: five standard errors of a standard deviation are 1 %.
+    assert bottom.embeddings.table.std().item() == pytest.approx(0.01, rel=0.01)
+
+
+def test_top_adds_the_wide_part_to_the_last_layer() -> None:
+    torch.manual_seed(0)
+    top = WideDeepTop(6, 2, SIZES, 3)
+    for parameter in top.parameters():
+        nn.init.normal_(parameter)
+    activation, columns = torch.randn(9, 6), columns_of(9, 2)
+
+    logits = top(activation, columns)
+
+    assert top.wide_numeric is not None
+    assert top.wide_fields is not None
+    tables = top.wide_fields.table.split(SIZES)
+    for row in range(9):
+        expected = top.last(activation[row]) + top.wide_numeric.weight @ columns.numeric[row]
+        for table, code in zip(tables, columns.categorical[row].tolist(), strict=True):
+            expected = expected + table[code]
+        torch.testing.assert_close(logits[row], expected)
+
+
+def test_wide_weights_start_from_zero() -> None:
+    top = WideDeepTop(6, 2, SIZES)
+    activation = torch.randn(4, 6)
+
+    assert torch.equal(top(activation, columns_of(4, 2)), top.last(activation))
+
+
+def test_top_of_an_active_party_without_columns() -> None:
+    top = WideDeepTop(6)
+    activation = torch.randn(4, 6)
+
+    assert WideDeepTop.separate_active
+    assert torch.equal(top(activation), top.last(activation))
+    assert torch.equal(top(activation, None), top.last(activation))
+
+
+def test_top_with_numbers_only_takes_a_tensor() -> None:
+    top = WideDeepTop(6, 2)
+    assert top.wide_numeric is not None
+    nn.init.ones_(top.wide_numeric.weight)
+    activation, numeric = torch.randn(4, 6), torch.randn(4, 2)
+
+    torch.testing.assert_close(top(activation, numeric), top.last(activation) + numeric.sum(dim=1, keepdim=True))
+
+
+@pytest.mark.parametrize(("code", "message"), [(7, "got 7 in row 2"), (-1, "got -1 in row 2")])
+def test_a_code_out_of_range_names_its_field(code: int, message: str) -> None:
+    columns = columns_of(5, 2)
+    columns.categorical[2, 1] = code
+
+    with pytest.raises(DataError, match=f"categorical field 1 has codes 0 to 6, {message}"):
+        WideDeepBottom(2, SIZES)(columns)
+    with pytest.raises(DataError, match="categorical field 1"):
+        WideDeepTop(6, 2, SIZES)(torch.zeros(5, 6), columns)
+
+
+def test_state_does_not_depend_on_buffers() -> None:
+    assert "embeddings.offsets" not in WideDeepBottom(2, SIZES).state_dict()
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: WideDeepBottom(0), "expected inputs and at least one width"),
+        (lambda: WideDeepBottom(-1, SIZES), "at least 0 numeric inputs, got -1"),
+        (lambda: WideDeepBottom(2, (3, 0)), r"dimension of at least 1, got \[3, 0\]"),
+        (lambda: WideDeepBottom(2, SIZES, embedding_dim=0), "dimension of at least 1"),
+        (lambda: WideDeepTop(0), "at least 1 activation and 1 output, got 0 and 1"),
+        (lambda: WideDeepTop(2, -1), "at least 0 numeric inputs, got -1"),
+        (
+            lambda: WideDeepBottom(2, SIZES)(torch.zeros(3, 2)),
+            "2 numeric columns and 3 categorical fields, got 2 and 0",
+        ),
+        (lambda: WideDeepBottom(2)(columns_of(3, 2)), "2 numeric columns and 0 categorical fields, got 2 and 3"),
+        (lambda: WideDeepBottom(3, SIZES)(columns_of(3, 2)), "3 numeric columns .* got 2 and 3"),
+        (lambda: WideDeepTop(6, 2)(torch.zeros(3, 6)), "2 numeric columns and 0 categorical fields, got 0 and 0"),
+    ],
+)
+def test_what_does_not_fit_is_refused(build: object, message: str) -> None:
+    assert callable(build)
+    with pytest.raises(ArgumentError, match=message):
+        build()

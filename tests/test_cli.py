@@ -1,0 +1,245 @@
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from splitvfl.cli import main
+from splitvfl.leakage.summary import read_summary
+
+EXPERIMENT = """
+data: {name: breast-cancer}
+parties:
+  clinic: {role: active, columns: ["mean *"]}
+  lab: {role: passive, columns: rest}
+model: {name: mlp, bottom: [16, 8], dropout: 0.1}
+train:
+  epochs: 6
+  batch_size: 32
+  optimizer: {name: adam, lr: 1e-3}
+  checkpoint_every_steps: 3
+  noise_seed_for_experiments: 5
+defenses: [isotropic]
+attacks: [norm, direction]
+"""
+
+
+@pytest.fixture
+def experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "credit.yaml"
+    path.write_text(EXPERIMENT)
+    return path
+
+
+def run(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", "import sys; from splitvfl.cli import main; sys.exit(main())", *arguments],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parent.parent), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for_checkpoint(process: subprocess.Popen[str], folder: Path, step: int) -> None:
+    for _ in range(3000):
+        if process.poll() is not None:
+            return
+        if any(int(path.name.removeprefix("step-")) >= step for path in folder.glob("step-*")):
+            return
+        time.sleep(0.02)
+    pytest.fail("no checkpoint within a minute")
+
+
+def test_a_run_killed_at_a_random_step_and_resumed_ends_with_the_weights_of_an_uninterrupted_one(
+    experiment: Path,
+) -> None:
+    assert main(["train", str(experiment), "--out", "whole"]) == 0
+    steps = read_summary(Path("whole")).steps
+    step = random.Random(0).randrange(3, steps - 30)
+
+    process = run("train", str(experiment), "--out", "killed")
+    wait_for_checkpoint(process, Path("killed/checkpoints"), step)
+    process.kill()
+    process.communicate()
+    assert not Path("killed/summary.json").exists(), "it finished before it was killed: the test shows nothing"
+    assert main(["train", str(experiment), "--out", "killed", "--resume"]) == 0
+
+    for party in ("clinic", "lab"):
+        whole, killed = (load_file(Path(run) / "weights" / f"{party}.safetensors") for run in ("whole", "killed"))
+        assert whole.keys() == killed.keys()
+        assert all(whole[name].equal(killed[name]) for name in whole)
+    assert Path("whole/metrics.jsonl").read_text() == Path("killed/metrics.jsonl").read_text()
+    ours, theirs = (read_summary(Path(run)).parties["lab"].attacks for run in ("whole", "killed"))
+    assert ours == theirs
+
+
+def test_ctrl_c_keeps_a_checkpoint_and_says_how_to_resume(experiment: Path) -> None:
+    process = run("train", str(experiment), "train.epochs=200", "--out", "stopped")
+    wait_for_checkpoint(process, Path("stopped/checkpoints"), 3)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+
+    assert process.returncode == 130
+    assert "--resume" in errors
+    assert "Traceback" not in errors
+    assert list(Path("stopped/checkpoints").glob("step-*"))
+
+
+def test_an_existing_run_is_refused_unless_told_otherwise(
+    experiment: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", str(experiment), "train.epochs=1"]) == 0
+    before = Path("runs/credit/summary.json").read_text()
+
+    assert main(["train", str(experiment), "train.epochs=1"]) == 2
+
+    assert "--resume" in capsys.readouterr().err
+    assert Path("runs/credit/summary.json").read_text() == before
+    assert main(["train", str(experiment), "train.epochs=2", "--overwrite"]) == 0
+    assert read_summary(Path("runs/credit")).epochs == 2
+
+
+def test_a_folder_that_is_no_run_is_never_overwritten(experiment: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("thesis").mkdir()
+    Path("thesis/chapter.txt").write_text("years of work")
+
+    assert main(["train", str(experiment), "--out", "thesis", "--overwrite"]) == 2
+
+    assert Path("thesis/chapter.txt").read_text() == "years of work"
+    assert "not a run" in capsys.readouterr().err
+
+
+def test_mistakes_are_told_all_at_once_and_without_a_traceback(
+    experiment: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment.write_text(EXPERIMENT.replace("batch_size", "batchsize").replace("[norm,", "[norn,"))
+
+    assert main(["train", str(experiment)]) == 2
+
+    errors = capsys.readouterr().err
+    assert "did you mean batch_size" in errors
+    assert "norn" in errors
+    assert "credit.yaml:8" in errors
+
+
+def test_overrides_reach_the_run(experiment: Path) -> None:
+    assert main(["train", str(experiment), "train.epochs=1", "train.seed=7", "defenses=[]"]) == 0
+
+    summary = read_summary(Path("runs/credit"))
+    assert (summary.seed, summary.epochs, summary.defenses) == (7, 1, [])
+
+
+def test_a_users_own_hooks_are_found_beside_the_experiment(experiment: Path) -> None:
+    Path("own_hooks_for_cli.py").write_text(
+        "class Shrink:\n"
+        "    def __init__(self, *, factor: float) -> None:\n"
+        "        self.factor = factor\n"
+        "    def __call__(self, gradient, secrets, /):\n"
+        "        return gradient * self.factor\n"
+        "class First:\n"
+        "    def __call__(self, view, /):\n"
+        "        return view.gradient[:, 0]\n"
+    )
+    hooks = ['defenses=[{name: "own_hooks_for_cli:Shrink", factor: 0.5}]', 'attacks=["own_hooks_for_cli:First"]']
+
+    assert main(["train", str(experiment), "train.epochs=1", *hooks]) == 0
+
+    assert "First" in read_summary(Path("runs/credit")).parties["lab"].attacks
+
+
+def test_a_broken_hook_stops_the_run_with_its_name(experiment: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("broken_hooks_for_cli.py").write_text(
+        "class Nothing:\n    def __call__(self, gradient, secrets, /):\n        return gradient * float('nan')\n"
+    )
+
+    assert main(["train", str(experiment), 'defenses=["broken_hooks_for_cli:Nothing"]']) == 2
+
+    assert "Nothing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("train.batch_size=100000", "batch"),
+        ("parties.lab.columns=[nonsense]", "nonsense"),
+        ("attacks=[least-squares, norm]", ""),
+        ("data.name=breast-cancr", "breast-cancer"),
+        ("train.device=cuda", "cuda"),
+    ],
+)
+def test_bad_input_gets_a_clear_error(
+    experiment: Path, override: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import torch
+
+    if "cuda" in override and torch.cuda.is_available():
+        pytest.skip("there is a CUDA device")
+    code = main(["train", str(experiment), "train.epochs=1", override])
+
+    errors = capsys.readouterr().err
+    if said:
+        assert code == 2
+        assert said in errors
+    else:  # an attack that cannot be run here is listed, and the others go on
+        assert code == 0
+        assert "least-squares" in read_summary(Path("runs/credit")).parties["lab"].unavailable
+
+
+def test_compare_writes_a_report_with_every_defense_and_seed(
+    experiment: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = main(["compare", str(experiment), "train.epochs=1", "--defenses", "none,max-norm", "--seeds", "2"])
+
+    assert code == 0
+    assert {path.parent.name for path in Path("runs/credit-compare").glob("*/*/summary.json")} == {"seed-0", "seed-1"}
+    assert {path.parent.parent.name for path in Path("runs/credit-compare").glob("*/*/summary.json")} == {
+        "none",
+        "max-norm",
+    }
+    assert "max-norm" in Path("runs/credit-compare/report.html").read_text()
+    assert "max-norm" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("kind", "name"), [("attacks", "residual"), ("defenses", "axis-sumkl"), ("models", "wide-deep"), ("data", "digits")])
+def test_list_names_what_there_is(kind: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", kind]) == 0
+    assert name in capsys.readouterr().out
+
+
+def test_list_of_something_else_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "defences"]) == 2
+    assert "defenses" in capsys.readouterr().err
+
+
+def test_report_of_an_unfinished_run_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(tmp_path)]) == 2
+    assert "no finished run" in capsys.readouterr().err
+
+
+def test_demo_runs_and_its_report_stands_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--quick", "--out", str(tmp_path / "demo")]) == 0
+
+    page = (tmp_path / "demo" / "report.html").read_text()
+    assert "<svg" in page
+    assert "http" not in page.replace("http://www.w3.org", "").replace("https://www.w3.org", "")
+    output = capsys.readouterr().out
+    for word in ("axis-sumkl", "breast-cancer", "digits", "tensorboard"):
+        assert word in output
+    assert len(list((tmp_path / "demo").glob("*/*/*/events.out.tfevents.*"))) == 20
+
+
+def test_help_fits_a_terminal_of_eighty_columns(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+    assert main(["--help"]) == 0
+
+    assert max(len(line) for line in capsys.readouterr().out.splitlines()) <= 80
