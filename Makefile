@@ -19,7 +19,7 @@ demo: $(VENV)/.installed ## install, train a small model, and show what its mess
 	@$(BIN)/splitvfl demo
 
 test: $(VENV)/.installed-test ## run the tests in parallel, with coverage
-	$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope --cov --cov-report=term
+	$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist loadscope --cov --cov-report=term
 
 lint: $(VENV)/.installed-lint ## check format and style
 	$(BIN)/ruff format --check .
@@ -55,7 +55,7 @@ $(VENV)/.installed: $(VENV)/.made pyproject.toml constraints.txt
 	@$(PIP) install --quiet -c constraints.txt -e .
 	@touch $@
 
-$(VENV)/.installed-%: $(VENV)/.installed
-	@echo "Installing what 'make $(MAKECMDGOALS)' needs on top of it"
+$(VENV)/.installed-%: $(VENV)/.made pyproject.toml constraints.txt
+	@echo "Installing splitvfl[$*] and what it needs into $(VENV) (PyTorch is large: minutes on the first run)"
 	@$(PIP) install --quiet -c constraints.txt -e '.[$*]'
 	@touch $@

@@ -16,13 +16,18 @@ _ROUNDINGS = 16.0
 class ResidualAttack:
     """Score every record by what the batch's first singular direction does not explain of its gradient.
 
-    With ``v`` the leading right singular vector of the received batch ``G`` (not centred), record i scores
-    ``‖g_i − (g_i·v) v‖₂``. Neither labels nor clean gradients are needed. Where the gradients of a batch are collinear,
+    With ``v`` the leading right singular vector of the received batch ``G`` (not centred), record i scores the residual
+    norm ``‖g_i − (g_i·v) v‖₂``, or minus it. Neither labels nor clean gradients are needed. Where the gradients of a batch are collinear,
     as they are at a linear top model, any noise that only one class receives off that line marks the class.
 
-    Residuals below ``16 · eps(dtype) · ‖g_i‖`` are rounding noise and score 0, so that collinear gradients give ties
-    (AUC ½) and not a pattern of roundings. Orientation: the class with more noise off the axis is taken for the
-    positive one. It reads nothing in gradients of width 1, where every score is 0.
+    Orientation: positives are assumed to be the rarer class. Which class a defense marks can change from batch to
+    batch (sumKL marks the one with the smaller variance), so the attacker looks which group is the smaller one: where
+    the residual norms lean to the right (mean above median), few stand out and the norms are the scores; where they
+    lean to the left, few are left out and the scores are minus the norms. Without a marked class the leaning is
+    chance, and so is the sign.
+
+    Residuals below ``16 · eps(dtype) · ‖g_i‖`` are rounding noise and count as 0, so that collinear gradients give ties
+    (AUC ½) and not a pattern of roundings. It reads nothing in gradients of width 1, where every score is 0.
 
     Source: measured against sumKL noise (Li et al., ICLR 2022, arXiv:2102.08504), whose model of isotropic class
     covariances does not hold at a linear top model.
@@ -31,13 +36,13 @@ class ResidualAttack:
     name: ClassVar[str] = "residual"
 
     def __call__(self, view: View, /) -> Tensor:
-        """Return the residual norms.
+        """Return the residual norms, or minus them where most are large.
 
         Args:
             view: Its ``gradient``, ``(n, width)``, is read.
 
         Returns:
-            ``(n,)``, float64, at least 0, in the unit of the gradient.
+            ``(n,)``, float64, all of one sign, in the unit of the gradient.
         """
         gradient = view.gradient
         low, high = gradient.aminmax()
@@ -50,4 +55,12 @@ class ResidualAttack:
         axis = torch.linalg.eigh(rows.T @ rows).eigenvectors[:, -1]
         rows.addr_(rows @ axis, axis, alpha=-1.0)
         residuals: Tensor = torch.linalg.vector_norm(rows, dim=1)
-        return torch.where(residuals > noise, residuals * peak, 0.0)
+        residuals = torch.where(residuals > noise, residuals * peak, 0.0)
+        return residuals if residuals.mean() >= _median(residuals) else -residuals
+
+
+def _median(values: Tensor) -> Tensor:
+    """Return the mean of the two middle values; torch's own median takes the lower one."""
+    ordered = values.sort().values
+    middle: Tensor = (ordered[(values.numel() - 1) // 2] + ordered[values.numel() // 2]) / 2
+    return middle

@@ -10,8 +10,8 @@ import math
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -34,7 +34,7 @@ _BLOCK_ENTRIES = 2**18
 # Squares of entries and of their rounding errors are normal numbers in float32 as long as the largest entry is here.
 _SAFE_PEAKS = (1e-10, 1e12)
 
-Pair = tuple[float, float]
+Pair: TypeAlias = tuple[float, float]
 """A value for negatives and one for positives."""
 
 
@@ -57,7 +57,7 @@ class NoiseScale(NamedTuple):
 
     Attributes:
         along: Along the gap's direction.
-        across: In each direction across it; everywhere if there is no such direction.
+        across: In each direction across it.
     """
 
     along: Pair
@@ -146,9 +146,9 @@ class LabelledGradient:
         self.negative = 1.0 - self.positive
         if (self.positive * self.negative).any():
             raise ArgumentError(f"labels must be 0 or 1, got {labels.unique()[:5].tolist()}")
-        positives = round(self.positive.sum(dtype=torch.float64).item())
-        self.rows = (gradient.shape[0] - positives, positives)
         self._members = torch.stack((self.negative, self.positive)).double()
+        positives = round(self._members[1].sum().item())
+        self.rows = (gradient.shape[0] - positives, positives)
         low, high = (value.item() for value in torch.aminmax(gradient)) if gradient.numel() else (0.0, 0.0)
         peak = max(-low, high)
         if not math.isfinite(peak):
@@ -197,63 +197,63 @@ class LabelledGradient:
             norms.append(torch.linalg.vector_norm(centred, dim=1))
         return _joined(norms).square_().mul_(self._unit**2)
 
-    def along_and_off(self, axis: Tensor | None) -> tuple[Tensor, Tensor]:
+    def along_and_off(self, axis: Tensor) -> tuple[Tensor, Tensor]:
         """Return every row's coordinate along a unit vector, and its norm off it, each ``(n,)``."""
-        direction = None if axis is None else axis.to(self.gradient.dtype)
+        direction = axis.to(self.gradient.dtype)
         along, off = [], []
         for block in self._blocks():
             rows = self._scaled[block]
-            if direction is None:
-                along.append(rows.new_zeros(rows.shape[0]))
-            else:
-                along.append(rows @ direction)
-                rows = torch.addr(rows, along[-1], direction, alpha=-1.0, out=self._buffer[: rows.shape[0]])
-            off.append(torch.linalg.vector_norm(rows, dim=1))
+            along.append(rows @ direction)
+            rest = torch.addr(rows, along[-1], direction, alpha=-1.0, out=self._buffer[: rows.shape[0]])
+            off.append(torch.linalg.vector_norm(rest, dim=1))
         return _joined(along).mul_(self._unit), _joined(off).mul_(self._unit)
 
-    def with_noise(self, scale: NoiseScale, axis: Tensor | None, generator: torch.Generator) -> Tensor:
+    def with_noise(self, scale: NoiseScale, axis: Tensor, generator: torch.Generator) -> Tensor:
         """Return the gradient plus Gaussian noise of the given scales, as a new tensor.
 
         A row of class y gets ``across_y ζ + (along_y - across_y)(ζ·axis) axis`` with ζ ~ N(0, I): variance along_y²
-        along the axis, across_y² in each direction across it, independent of each other.
+        along the unit vector, across_y² in each direction across it, independent of each other.
         """
-        direction = None if axis is None else axis.to(self.gradient.dtype)
+        direction = axis.to(self.gradient.dtype)
+        along, across = self._per_row(scale.along), self._per_row(scale.across)
         if not any(scale.across):
-            return self._with_axis_noise(scale.along, direction, generator)
-        across = self._per_row(scale.across)
-        extra = None if direction is None else self._per_row(scale.along).sub_(across)
+            draws = torch.empty_like(along).normal_(generator=generator)
+            return torch.addr(self.gradient, along.mul_(draws), direction)
+        lift = along.sub_(across)
         sent = torch.empty_like(self.gradient, memory_format=torch.contiguous_format)
         for block in self._blocks():
             # In place, block by block: on large batches fresh memory costs as much as the noise itself.
             noise = sent[block].normal_(generator=generator)
-            lift = None if extra is None or direction is None else (noise @ direction).mul_(extra[block])
+            coordinate = (noise @ direction).mul_(lift[block])
             torch.addcmul(self.gradient[block], noise, across[block, None], out=noise)
-            if lift is not None and direction is not None:
-                noise.addr_(lift, direction)
+            noise.addr_(coordinate, direction)
         return sent
-
-    def _with_axis_noise(self, along: Pair, direction: Tensor | None, generator: torch.Generator) -> Tensor:
-        if direction is None or not any(along):
-            return self.gradient.clone()
-        noise = torch.empty_like(self.positive).normal_(generator=generator)
-        return torch.addr(self.gradient, noise.mul_(self._per_row(along)), direction)
 
     def _per_row(self, values: Pair) -> Tensor:
         return (self.negative * values[0]).add_(self.positive, alpha=values[1])
 
 
 def _joined(parts: list[Tensor]) -> Tensor:
-    return (parts[0] if len(parts) == 1 else torch.cat(parts)).double() if parts else torch.zeros(0).double()
+    return (parts[0] if len(parts) == 1 else torch.cat(parts)).double()
 
 
 @dataclass(frozen=True, slots=True)
-class _Sample:
-    """One class in one earlier batch, in units of one record's gradient: batch gradients times the batch's rows."""
+class ClassSample:
+    """What one batch showed of one class, in units of one record's gradient: the batch's gradients times its rows.
+
+    Attributes:
+        rows: Rows of the class in the batch.
+        mean: Their mean, ``(width,)``, float64, on the CPU.
+        variance: As in :class:`ClassSpread`, like the next two.
+        energy: See there.
+        off_axis_peak: See there.
+    """
 
     rows: int
     mean: Tensor
     variance: float
     energy: float
+    off_axis_peak: float
 
 
 class ClassHistory:
@@ -265,34 +265,34 @@ class ClassHistory:
     """
 
     def __init__(self) -> None:
-        self._samples: tuple[deque[_Sample], deque[_Sample]] = (deque(maxlen=REMEMBERED), deque(maxlen=REMEMBERED))
-        self._rows = [0, 0]
+        self._samples: tuple[deque[ClassSample], ...] = (deque(maxlen=REMEMBERED), deque(maxlen=REMEMBERED))
+        self._rows_seen = [0, 0]
+
+    def positive_share(self, rows: Pair) -> float:
+        """Return the share of positives in all rows seen so far and these."""
+        return (self._rows_seen[1] + rows[1]) / (sum(self._rows_seen) + sum(rows))
 
     @property
-    def positive_share(self) -> float:
-        """Share of positives in all rows seen so far."""
-        return self._rows[1] / sum(self._rows)
+    def off_axis_peak(self) -> float:
+        """Largest norm off the axis in the remembered batches, per record."""
+        return max(sample.off_axis_peak for samples in self._samples for sample in samples)
 
     def knows(self, label: int) -> bool:
         """Return whether a class was ever seen."""
         return bool(self._samples[label])
 
-    def remember(self, label: int, *, batch_rows: int, rows: int, mean: Tensor, variance: float, energy: float) -> None:
-        """Add one class of one batch, given in the unit of the batch's gradient."""
-        square = float(batch_rows) ** 2
-        self._samples[label].append(_Sample(rows, mean * batch_rows, variance * square, energy * square))
-        self._rows[label] += rows
+    def remember(self, label: int, sample: ClassSample) -> None:
+        """Add one class of one batch."""
+        self._samples[label].append(sample)
+        self._rows_seen[label] += sample.rows
 
     def mean(self, label: int) -> Tensor:
         """Return a class's pooled mean, ``(width,)``, per record."""
-        samples = self._samples[label]
-        weights = samples[0].mean.new_tensor([sample.rows for sample in samples])
-        return (weights / weights.sum()) @ torch.stack([sample.mean for sample in samples])
+        return torch.stack([share * sample.mean for share, sample in self._weighted(label)]).sum(dim=0)
 
     def energy(self, label: int) -> float:
         """Return a class's pooled mean squared row norm, per record."""
-        samples = self._samples[label]
-        return sum(sample.rows * sample.energy for sample in samples) / sum(sample.rows for sample in samples)
+        return sum(share * sample.energy for share, sample in self._weighted(label))
 
     def variance(self, label: int, axis: Tensor | None) -> float:
         """Return a class's pooled variance, per record, with that of its batch means around the pooled one.
@@ -301,37 +301,37 @@ class ClassHistory:
             label: The class.
             axis: Direction along which variances were measured; None if they are averages over coordinates.
         """
+        centre = self.mean(label)
+        total = 0.0
+        for share, sample in self._weighted(label):
+            shift = sample.mean - centre
+            between = shift.square().mean() if axis is None else (shift @ axis).square()
+            total += share * (sample.variance + between.item())
+        return total
+
+    def _weighted(self, label: int) -> list[tuple[float, ClassSample]]:
         samples = self._samples[label]
-        shifts = torch.stack([sample.mean for sample in samples]) - self.mean(label)
-        between = (shifts.square().mean(dim=1) if axis is None else (shifts @ axis).square()).tolist()
-        total = sum(sample.rows * (sample.variance + b) for sample, b in zip(samples, between, strict=True))
-        return total / sum(sample.rows for sample in samples)
+        rows = sum(sample.rows for sample in samples)
+        return [(sample.rows / rows, sample) for sample in samples]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the samples of both classes as plain numbers and tensors."""
-        return {
-            "rows_seen": list(self._rows),
-            "samples": [
-                [
-                    {"rows": s.rows, "mean": s.mean.clone(), "variance": s.variance, "energy": s.energy}
-                    for s in samples
-                ]
-                for samples in self._samples
-            ],
-        }
+        samples = [
+            [{field.name: getattr(sample, field.name) for field in fields(ClassSample)} for sample in samples]
+            for samples in self._samples
+        ]
+        return {"rows_seen": list(self._rows_seen), "samples": samples}
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Take back what :meth:`state_dict` returned."""
-        self._rows = [int(rows) for rows in state["rows_seen"]]
+        self._rows_seen = [int(rows) for rows in state["rows_seen"]]
         for samples, saved in zip(self._samples, state["samples"], strict=True):
             samples.clear()
-            samples.extend(
-                _Sample(int(s["rows"]), s["mean"].clone(), float(s["variance"]), float(s["energy"])) for s in saved
-            )
+            samples.extend(ClassSample(**{**sample, "mean": sample["mean"].cpu()}) for sample in saved)
 
 
 class GapNoise(ABC):
-    """Adds class-dependent Gaussian noise whose variances solve the sumKL problem. See the subclasses.
+    """Adds class-dependent Gaussian noise whose variances solve a sumKL problem. See the subclasses.
 
     Args:
         power: See :class:`NoiseBudget`; exactly one of the three is given.
@@ -345,6 +345,8 @@ class GapNoise(ABC):
     name: ClassVar[str]
     crossing: ClassVar[Crossing] = "gradient"
     needs_binary_labels: ClassVar[bool] = True
+    variance_is_along_axis: ClassVar[bool]
+    """Whether the problem is about the gap's direction alone, so that its width is 1."""
 
     def __init__(
         self, *, power: float | None = None, ratio: float | None = None, detection_error: float | None = None
@@ -357,14 +359,15 @@ class GapNoise(ABC):
         """Return the noisy gradient.
 
         Args:
-            gradient: ``(n, width)``, float32 or wider.
+            gradient: ``(n, width)``, float32 or float64.
             secrets: The sender's; its labels in {0, 1}, generator and log are used.
 
         Returns:
             A new tensor like ``gradient``; zeros for a batch that lacks a class which was never seen before.
 
         Raises:
-            ArgumentError: If labels lie outside {0, 1}, are not one per row, or the gradient is not finite.
+            ArgumentError: If labels lie outside {0, 1} or are not one per row, or the gradient is not of that kind or
+                not finite.
             PrivacyError: If there are no labels.
         """
         batch = LabelledGradient(gradient, secrets.labels)
@@ -373,19 +376,118 @@ class GapNoise(ABC):
         means = batch.means()
         direction = self._direction(batch, means)
         if direction is None:
-            self._remember(batch, means, self._spread(batch, means, None))
-            self._sent_as_zeros += 1
-            secrets.log("batches_sent_as_zeros", float(self._sent_as_zeros))
-            return torch.zeros_like(gradient)
-        gap = float(direction @ direction)
-        axis = direction / math.sqrt(gap) if gap else self._axis_without_gap(batch.width, direction)
+            return self._zeros(batch, means, secrets)
+        gap, axis = _length_and_unit(direction)
         spread = self._spread(batch, means, axis)
-        problem, growth = self._problem(batch, means, axis, gap, spread)
+        problem, off_axis_peak = self._problem(batch, axis, gap, spread)
+        self._remember(batch, means, spread)
         power, solution = self._budget.spend(problem)
-        scale = self._scale(batch, solution, spread, growth, axis)
-        self._log(secrets, batch, power, solution, scale, spread)
+        scale = self._scale(batch, solution, off_axis_peak)
+        self._log(batch, secrets, power, solution, scale, spread)
         return batch.with_noise(scale, axis, secrets.generator)
 
     @abstractmethod
-    def _spread(self, batch: LabelledGradient, means: Tensor, axis: Tensor | None) -> ClassSpread:
-        """Measure the variances that the problem is about."""
+    def _spread(self, batch: LabelledGradient, means: Tensor, axis: Tensor) -> ClassSpread:
+        """Measure the batch around its class means, along and off the unit vector ``axis``."""
+
+    @abstractmethod
+    def _scale(self, batch: LabelledGradient, solution: SumKLSolution[float], off_axis_peak: float) -> NoiseScale:
+        """Return the scales of the noise that a solution asks for."""
+
+    def _direction(self, batch: LabelledGradient, means: Tensor) -> Tensor | None:
+        """Return the gap between the class means; None if a class is missing and was never seen."""
+        if all(batch.rows):
+            return means[1] - means[0]
+        if not self._history.knows(0 if batch.rows[1] else 1):
+            return None
+        negative, positive = (
+            self._history.mean(label).to(means.device) / sum(batch.rows) if self._history.knows(label) else means[label]
+            for label in (0, 1)
+        )
+        return positive - negative
+
+    def _problem(self, batch: LabelledGradient, axis: Tensor, gap: float, spread: ClassSpread) -> tuple[Problem, float]:
+        """Return the problem of this batch, from past batches if a class is missing, and the largest norm off axis."""
+        width = 1 if self.variance_is_along_axis else batch.width
+        rows = sum(batch.rows)
+        if all(batch.rows):
+            return Problem(spread.variance, gap, width, batch.rows[1] / rows), spread.off_axis_peak
+        present = 1 if batch.rows[1] else 0
+        past_energy = self._history.energy(present) / rows**2 if self._history.knows(present) else 0.0
+        # Never scaled down: a batch of easy records says little about the missing class.
+        growth = max(1.0, spread.energy[present] / past_energy) if past_energy else 1.0
+        measured_along = axis.cpu() if self.variance_is_along_axis else None
+        u, v = (
+            growth * self._history.variance(label, measured_along) / rows**2
+            if self._history.knows(label)
+            else spread.variance[label]
+            for label in (0, 1)
+        )
+        peak = max(spread.off_axis_peak, math.sqrt(growth) * self._history.off_axis_peak / rows)
+        return Problem((u, v), growth * gap, width, self._history.positive_share(batch.rows)), peak
+
+    def _remember(self, batch: LabelledGradient, means: Tensor, spread: ClassSpread) -> None:
+        rows = float(sum(batch.rows))
+        kept = (means * rows).cpu()
+        for label in (0, 1):
+            if batch.rows[label]:
+                sample = ClassSample(
+                    rows=batch.rows[label],
+                    mean=kept[label],
+                    variance=spread.variance[label] * rows**2,
+                    energy=spread.energy[label] * rows**2,
+                    off_axis_peak=spread.off_axis_peak * rows,
+                )
+                self._history.remember(label, sample)
+
+    def _zeros(self, batch: LabelledGradient, means: Tensor, secrets: Secrets) -> Tensor:
+        # Until there is a gap, the direction of the only mean stands in for that of the gap.
+        _, axis = _length_and_unit(means.sum(dim=0))
+        self._remember(batch, means, self._spread(batch, means, axis))
+        self._sent_as_zeros += 1
+        secrets.log("batches_sent_as_zeros", float(self._sent_as_zeros))
+        return torch.zeros_like(batch.gradient)
+
+    def _log(
+        self,
+        batch: LabelledGradient,
+        secrets: Secrets,
+        power: float,
+        solution: SumKLSolution[float],
+        scale: NoiseScale,
+        spread: ClassSpread,
+    ) -> None:
+        secrets.log("power", power)
+        secrets.log("sum_kl", solution.sum_kl)
+        secrets.log("detection_error_bound", detection_error_bound(solution.sum_kl))
+        noise = sum(
+            rows * (along**2 + (batch.width - 1) * across**2)
+            for rows, along, across in zip(batch.rows, *scale, strict=True)
+        )
+        signal = sum(rows * energy for rows, energy in zip(batch.rows, spread.energy, strict=True))
+        if signal > 0.0:
+            secrets.log("noise_to_signal", noise / signal)
+        if self._sent_as_zeros:
+            secrets.log("batches_sent_as_zeros", float(self._sent_as_zeros))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the running statistics, the start of the next search and the count of batches sent as zeros."""
+        return {
+            "history": self._history.state_dict(),
+            "last_ratio": self._budget.last_ratio,
+            "batches_sent_as_zeros": self._sent_as_zeros,
+        }
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        """Take back what :meth:`state_dict` returned."""
+        self._history.load_state_dict(state["history"])
+        self._budget.last_ratio = float(state["last_ratio"])
+        self._sent_as_zeros = int(state["batches_sent_as_zeros"])
+
+
+def _length_and_unit(direction: Tensor) -> tuple[float, Tensor]:
+    """Return a vector's squared length and its unit vector: the first coordinate's where the vector is 0."""
+    square = float(direction @ direction)
+    if square == 0.0:
+        return 0.0, torch.eye(1, direction.shape[0], dtype=direction.dtype, device=direction.device)[0]
+    return square, direction / math.sqrt(square)

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from splitvfl.defenses.row_norms import row_norms
+from splitvfl.defenses.row_norms import log_noise, row_norms
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import Secrets
 
@@ -25,8 +25,8 @@ class Isotropic:
     A heuristic with no formal guarantee: with ``ratio`` the noise scale itself depends on the batch, and noise averages
     out over epochs. A batch of zeros stays zero under ``ratio``. The mean of the gradient is unchanged.
 
-    Logs ``power``, the expected squared norm ``width · σ²`` of a row's noise, and ``noise_to_signal``, its root over
-    the largest row norm.
+    Logs ``power``, the expected squared norm ``width · σ²`` of a row's noise, and ``noise_to_signal``, power over the
+    mean squared norm of a clean row.
 
     Source: Li et al., ICLR 2022, arXiv:2102.08504, section 4 (``iso``).
 
@@ -60,11 +60,10 @@ class Isotropic:
             A new tensor like ``gradient``.
         """
         width = gradient.shape[1]
-        peak = row_norms(gradient).max().item()
+        norms = row_norms(gradient)
+        peak = norms.max().item()
         sigma = self.sigma if self.ratio is None else self.ratio * peak / math.sqrt(width)
         assert sigma is not None
-        secrets.log("power", width * sigma**2)
-        if peak > 0:
-            secrets.log("noise_to_signal", math.sqrt(width) * sigma / peak)
+        log_noise(secrets, width * sigma**2, norms)
         # One buffer, filled in place: on large batches fresh memory costs more than the noise.
         return torch.empty_like(gradient).normal_(generator=secrets.generator).mul_(sigma).add_(gradient)

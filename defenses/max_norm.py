@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from splitvfl.defenses.row_norms import row_norms
+from splitvfl.defenses.row_norms import log_noise, row_norms
 from splitvfl.hooks import Secrets
 
 
@@ -20,7 +20,8 @@ class MaxNorm:
     A heuristic with no formal guarantee: direction survives up to sign, the largest row is sent unchanged, and rows of
     zeros stay zero, visibly so.
 
-    Logs ``power``, the mean squared norm of a row's noise, and ``noise_to_signal``, its root over the largest row norm.
+    Logs ``power``, the mean squared norm of a row's noise, and ``noise_to_signal``, power over the mean squared norm of
+    a clean row.
 
     Source: Li et al., ICLR 2022, arXiv:2102.08504, section 4 (``max_norm``).
     """
@@ -41,15 +42,8 @@ class MaxNorm:
         peak = norms.max()
         # The factored form neither overflows nor cancels.
         scales = torch.sqrt(peak - norms) * torch.sqrt(peak + norms)
-        _log_power(scales, peak, secrets)
+        log_noise(secrets, scales.double().square().mean().item(), norms)
         z = torch.randn(norms.shape, generator=secrets.generator, device=norms.device, dtype=norms.dtype)
         # Divided first: the quotient of a scale and a tiny norm could overflow.
         units = gradient / torch.where(norms > 0, norms, 1.0).unsqueeze(1)
         return units.mul_((z * scales).unsqueeze(1)).add_(gradient)
-
-
-def _log_power(scales: Tensor, peak: Tensor, secrets: Secrets) -> None:
-    power = scales.double().square().mean().item()
-    secrets.log("power", power)
-    if peak > 0:
-        secrets.log("noise_to_signal", power**0.5 / peak.item())

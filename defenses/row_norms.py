@@ -1,9 +1,11 @@
-"""Norms of rows that neither vanish nor overflow."""
+"""Norms of rows that neither vanish nor overflow, and noise measured against them."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+
+from splitvfl.hooks import Secrets
 
 # Squares of norms between these are normal numbers, even in float32.
 _SAFE = (1e-15, 1e15)
@@ -33,3 +35,17 @@ def _scaled_norms(rows: Tensor) -> Tensor:
     units = rows / torch.where(peaks > 0, peaks, 1.0)
     norms: Tensor = torch.linalg.vector_norm(units, dim=1) * peaks[:, 0]
     return norms
+
+
+def log_noise(secrets: Secrets, power: float, norms: Tensor) -> None:
+    """Log ``power`` and, for a batch that is not all zeros, ``noise_to_signal``.
+
+    Args:
+        secrets: The sender's.
+        power: Mean squared norm of a row's noise.
+        norms: Norms of the clean rows, ``(n,)``; the signal is their mean square.
+    """
+    secrets.log("power", power)
+    signal = norms.double().square().mean().item()
+    if signal > 0:
+        secrets.log("noise_to_signal", power / signal)

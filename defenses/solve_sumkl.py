@@ -48,7 +48,7 @@ class SumKLSolution(NamedTuple, Generic[Number]):
 
 
 @overload
-def solve_sumkl(
+def solve_sumkl(  # type: ignore[overload-overlap]  # all floats fit both; the first one is meant then
     u: float, v: float, gap: float, width: int, positive_share: float, power: float
 ) -> SumKLSolution[float]: ...
 
@@ -242,9 +242,7 @@ def _checked_floats(
     return u, v, gap, width, share, power
 
 
-def _solve_floats(
-    u: float, v: float, gap: float, width: float, share: float, power: float
-) -> SumKLSolution[float]:
+def _solve_floats(u: float, v: float, gap: float, width: float, share: float, power: float) -> SumKLSolution[float]:
     if u <= v:
         x, z, y, sum_kl = _solve_ordered(u, v, gap, width - 1.0, share, power)
         return SumKLSolution(x, z, y, 0.0, sum_kl)
@@ -271,9 +269,7 @@ def _solve_ordered(
     return x * unit, z * unit, y * unit, _sum_kl(u, v, wide, gap, rest, x, y, z)
 
 
-def _along(
-    u: float, v: float, wide: float, gap: float, p: float, q: float, budget: float
-) -> tuple[float, float]:
+def _along(u: float, v: float, wide: float, gap: float, p: float, q: float, budget: float) -> tuple[float, float]:
     """Split a budget along the gap between the classes, in closed form."""
     total = budget + q * u + p * v
     e = math.sqrt((total + q * gap) / (total + p * gap))
@@ -285,9 +281,7 @@ def _along(
     return x, y
 
 
-def _across(
-    u: float, v: float, wide: float, gap: float, rest: float, p: float, q: float, power: float
-) -> float:
+def _across(u: float, v: float, wide: float, gap: float, rest: float, p: float, q: float, power: float) -> float:
     """Return the variance across the gap: the root of an increasing slope, by Chandrupatla's bracketed method."""
 
     def slope(z: float) -> float:
@@ -361,9 +355,7 @@ def _narrow(
         share = min(max(share, least), 1.0 - least)
 
 
-def _sum_kl(
-    u: float, v: float, wide: float, gap: float, rest: float, x: float, y: float, z: float
-) -> float:
+def _sum_kl(u: float, v: float, wide: float, gap: float, rest: float, x: float, y: float, z: float) -> float:
     a, b, c = u + x, v + y, u + z
     difference = x - y - wide
     if a == 0.0 or b == 0.0:
@@ -383,7 +375,7 @@ def _checked_tensors(*values: float | Tensor) -> tuple[Tensor, ...]:
     device = next(value.device for value in values if isinstance(value, Tensor))
     try:
         tensors = [torch.as_tensor(value, dtype=torch.float64, device=device).detach() for value in values]
-        u, v, gap, width, share, power = torch.broadcast_tensors(*tensors)  # type: ignore[no-untyped-call]
+        u, v, gap, width, share, power = torch.broadcast_tensors(*tensors)
     except (RuntimeError, TypeError, ValueError) as error:
         raise ArgumentError(f"expected numbers and tensors of one length: {error}") from None
     for name, tensor in (("u", u), ("v", v), ("gap", gap)):

@@ -5,4 +5,4 @@ from splitvfl.models.mlp import MLP
 from splitvfl.models.split import split_sequential
 from splitvfl.models.wide_deep import WideDeepBottom, WideDeepTop
 
-__all__ = ["MLP", "Linear", "LinearTop", "WideDeepBottom", "WideDeepTop", "split_sequential"]
+__all__ = ["Linear", "LinearTop", "MLP", "WideDeepBottom", "WideDeepTop", "split_sequential"]

@@ -49,7 +49,11 @@ def save(folder: Path, step: int, parts: Mapping[str, State]) -> Path:
     except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
         shutil.rmtree(draft, ignore_errors=True)
         kept = latest(folder)
-        hope = f"the last good one, {kept}, is untouched: make room and go on with --resume" if kept else "there is no older one"
+        hope = (
+            f"the last good one, {kept}, is untouched: make room and go on with --resume"
+            if kept
+            else "there is no older one"
+        )
         raise CheckpointError(f"cannot write the checkpoint of step {step} in {folder}: {error}; {hope}") from error
     for old in _all(folder):
         if old != target:

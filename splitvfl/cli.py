@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import click
 import typer
 from rich.console import Console
 from rich.markup import escape
@@ -41,24 +40,20 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an earlier
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 2 a mistake of the user's, 130 interrupted."""
     try:
-        code = app(args=None if argv is None else list(argv), standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
+        app(args=None if argv is None else list(argv), prog_name="splitvfl")
+    except SystemExit as done:
+        return done.code if isinstance(done.code, int) else 0
     except SplitVFLError as error:
         print(f"splitvfl: {error}", file=sys.stderr)
         return 2
-    except (KeyboardInterrupt, click.Abort):
-        print("splitvfl: interrupted", file=sys.stderr)
-        return 130
-    return code if isinstance(code, int) else 0
+    return 0
 
 
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder of the runs and the report.")] = Path("runs/demo"),
     quick: Annotated[bool, typer.Option("--quick", help="Three epochs instead of fifteen.")] = False,
-) -> int:
+) -> None:
     """Show on real data what gradients leak, and what five defenses cost.
 
     Earlier demonstrations in the same folder are replaced.
@@ -77,7 +72,7 @@ def demo(
             for name, group in planned.items():
                 summaries += run_variants(group, overwrite=True, progress=partial(_start, progress, name))
     except Interrupted:
-        return _interrupted("splitvfl demo starts anew; finished runs are in", out)
+        raise _interrupted("splitvfl demo starts anew; finished runs are in", out) from None
     Console().print(summary_table(summaries))
     folders = [variant.folder for group in planned.values() for variant in group]
     report = write_report(folders, out / "report.html", title="What gradients leak, and what stops it")
@@ -88,7 +83,6 @@ def demo(
         "splitvfl train scripts/experiments/digits.yaml",
         "splitvfl compare scripts/experiments/digits.yaml --defenses sumkl,axis-sumkl --seeds 3",
     )
-    return 0
 
 
 @app.command()
@@ -98,7 +92,7 @@ def train(
     out: Annotated[Path | None, typer.Option(help="Folder of the run. Default: runs/NAME.")] = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
-) -> int:
+) -> None:
     """Train one experiment, and watch what leaks."""
     from splitvfl.config import load_config
     from splitvfl.console import RunProgress
@@ -114,7 +108,9 @@ def train(
                 config, folder, resume=resume, overwrite=overwrite, progress=progress.run(config.name)
             )
     except Interrupted:
-        return _interrupted(f"go on with: splitvfl train {experiment} {' '.join(overrides or [])} --resume; state in", folder)
+        raise _interrupted(
+            f"go on with: splitvfl train {experiment} {' '.join(overrides or [])} --resume; state in", folder
+        ) from None
     Console().print(summary_table([summary]))
     print(verdict(summary))
     _next_steps(
@@ -122,7 +118,6 @@ def train(
         "tensorboard --logdir runs" if out is None else f"tensorboard --logdir {folder}",
         f"splitvfl compare {experiment} --defenses none,sumkl,axis-sumkl --seeds 3",
     )
-    return 0
 
 
 @app.command()
@@ -131,13 +126,15 @@ def compare(
     overrides: Overrides = None,
     defenses: Annotated[
         str | None,
-        typer.Option(help="Defenses to compare, by comma: none,isotropic,'sumkl(detection_error=0.3)'. Default: the experiment's own against none."),
+        typer.Option(
+            help="By comma: none,isotropic,'sumkl(detection_error=0.3)'. Default: none and the experiment's own."
+        ),
     ] = None,
     seeds: Annotated[int, typer.Option(help="Runs of each defense, under as many seeds.")] = 3,
     out: Annotated[Path | None, typer.Option(help="Folder of the runs. Default: runs/NAME-compare.")] = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
-) -> int:
+) -> None:
     """Train one experiment under several defenses and seeds, and print means with 95 % intervals."""
     from splitvfl.config import load_config, parse_defenses
     from splitvfl.console import RunProgress
@@ -156,17 +153,16 @@ def compare(
                 planned, overwrite=overwrite, resume=resume, progress=partial(_start, progress, config.name)
             )
     except Interrupted:
-        return _interrupted("go on with the same command and --resume; state in", folder)
+        raise _interrupted("go on with the same command and --resume; state in", folder) from None
     Console().print(comparison_table(summaries))
     report = write_report([variant.folder for variant in planned], folder / "report.html", title=config.name)
     _next_steps(f"{report}   (open it in a browser)", f"tensorboard --logdir {folder}")
-    return 0
 
 
 @app.command(name="list")
 def list_(
     kind: Annotated[str, typer.Argument(help="attacks, defenses, models or data")],
-) -> int:
+) -> None:
     """List what can be named in an experiment."""
     from splitvfl.registry import describe
 
@@ -177,7 +173,6 @@ def list_(
     for name, summary in describe(kind):
         table.add_row(escape(name), escape(summary))
     console.print(table)
-    return 0
 
 
 @app.command()
@@ -185,12 +180,11 @@ def report(
     runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs.")],
     out: Annotated[Path | None, typer.Option(help="The page. Default: report.html in the first run's folder.")] = None,
     title: Annotated[str, typer.Option(help="Its title.")] = "What leaks",
-) -> int:
+) -> None:
     """Make one self-contained HTML page out of finished runs."""
     from splitvfl.leakage.report import write_report
 
     print(write_report(runs, out or runs[0] / "report.html", title=title))
-    return 0
 
 
 def _errors() -> Console:
@@ -201,9 +195,9 @@ def _start(progress: RunProgress, name: str, variant: Variant) -> Progress:
     return progress.run(f"{name}, {variant.label}")
 
 
-def _interrupted(hint: str, folder: Path) -> int:
+def _interrupted(hint: str, folder: Path) -> typer.Exit:
     print(f"splitvfl: stopped; {hint} {folder}", file=sys.stderr)
-    return 130
+    return typer.Exit(130)
 
 
 def _next_steps(*commands: str) -> None:

@@ -169,7 +169,7 @@ class CutLayer(nn.Module):
             step = self._steps
             self._steps += int(torch.is_grad_enabled())
         passage = _Passage(step, ids, labels, labels if responses is None else responses, seat or Seat())
-        crossed: Tensor = _Cross.apply(activation, self, passage)
+        crossed: Tensor = _Cross.apply(activation, self, passage)  # type: ignore[no-untyped-call]
         return crossed
 
     def _send(self, gradient: Tensor, passage: _Passage) -> Tensor:
@@ -181,7 +181,9 @@ class CutLayer(nn.Module):
 
     def _show(self, clean: Tensor, sent: Tensor, passage: _Passage) -> None:
         if passage.labels is None:
-            raise PrivacyError("an attack is watched but there are no labels to judge it by; pass model(x, labels=y, ids=ids)")
+            raise PrivacyError(
+                "an attack is watched but there are no labels to judge it by; pass model(x, labels=y, ids=ids)"
+            )
         rows = sent.shape[0]
         numbers = passage.ids if passage.ids is not None else torch.arange(rows, device=sent.device)
         for audit in self._audits:
@@ -292,7 +294,9 @@ class SplitModel(nn.Module):
             ArgumentError: If the number of inputs or of rows does not fit.
         """
         if len(columns) != len(self.cuts):
-            raise ArgumentError(f"expected {len(self.cuts)} inputs, one per bottom {list(self.cuts)}, got {len(columns)}")
+            raise ArgumentError(
+                f"expected {len(self.cuts)} inputs, one per bottom {list(self.cuts)}, got {len(columns)}"
+            )
         responses = None
         if labels is not None and len(self.labels):
             responses = responses_of(self.targets(labels, ids=ids))
@@ -374,7 +378,9 @@ def observe(
         ArgumentError: If the attack needs more than the gradient.
     """
     if needs_of(attack) - {"gradient", "known_positives"}:
-        raise ArgumentError(f"{hook_name(attack)} needs {sorted(needs_of(attack))}; an earlier layer shows its gradient")
+        raise ArgumentError(
+            f"{hook_name(attack)} needs {sorted(needs_of(attack))}; an earlier layer shows its gradient"
+        )
     steps = 0
 
     def on_forward(_: nn.Module, __: Any, output: Tensor) -> None:
@@ -399,16 +405,15 @@ def call_top(top: nn.Module, activations: list[Tensor], active: Any) -> Tensor:
     joined = activations[0] if len(activations) == 1 else torch.cat(activations, dim=1)
     if getattr(top, "separate_active", False):
         output: Tensor = top(joined, active)
-        return output
-    if active is None:
+    elif active is None:
         output = top(joined)
-        return output
-    if not isinstance(active, Tensor):
+    elif isinstance(active, Tensor):
+        output = top(torch.cat([joined, active.to(joined.dtype)], dim=1))
+    else:
         raise ArgumentError(
             f"{type(top).__name__} takes one concatenated tensor, but the active party has categorical codes; "
             "encode them as one-hot columns, or use a top with separate_active = True"
         )
-    output = top(torch.cat([joined, active.to(joined.dtype)], dim=1))
     return output
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from splitvfl.config import HookConfig, parse_config
+from splitvfl.config import parse_config, parse_defenses
 from splitvfl.experiment import Variant, variants
 
 EXPERIMENTS = {
@@ -39,13 +39,7 @@ attacks: [norm, direction, residual]
 
 # A detection error of one half is a blind attacker's; both sumKL defenses spend the least noise that promises .4
 # against the attacker of their model.
-_DEFENSES: list[list[HookConfig]] = [
-    [],
-    [HookConfig(name="isotropic")],
-    [HookConfig(name="max-norm")],
-    [HookConfig(name="sumkl", detection_error=0.4)],
-    [HookConfig(name="axis-sumkl", detection_error=0.4)],
-]
+_DEFENSES = "none,isotropic,max-norm,sumkl(detection_error=0.4),axis-sumkl(detection_error=0.4)"
 
 
 def demo_variants(folder: Path, *, quick: bool = False) -> dict[str, list[Variant]]:
@@ -59,5 +53,5 @@ def demo_variants(folder: Path, *, quick: bool = False) -> dict[str, list[Varian
     found = {}
     for name, text in EXPERIMENTS.items():
         config = parse_config(f"name: {name}{text}{_COMMON}", source="demo", overrides=overrides)
-        found[name] = variants(config, _DEFENSES, 1, folder / name)
+        found[name] = variants(config, parse_defenses(_DEFENSES, folder=folder), 1, folder / name)
     return found

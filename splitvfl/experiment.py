@@ -1,4 +1,4 @@
-"""From a checked experiment file to objects, and from objects to a finished run. Nothing below knows names as strings."""
+"""From a checked experiment file to objects, and from objects to a finished run: nothing below knows names."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from splitvfl.crossing import derive_seed
 from splitvfl.data import PartyData, VerticalData, load
 from splitvfl.errors import ArgumentError, ConfigError
 from splitvfl.leakage.own_columns import OwnColumns, own_columns_auc
-from splitvfl.leakage.summary import FILE_NAME, AttackResult, PartyResult, RunSummary, known
+from splitvfl.leakage.summary import AttackResult, PartyResult, RunSummary, known
 from splitvfl.models import MLP, Linear, LinearTop, WideDeepBottom, WideDeepTop
 from splitvfl.party import ActiveParty, OptimizerFactory, PassiveParty
-from splitvfl.registry import resolve_attack, resolve_defense
+from splitvfl.registry import Kind, build
 from splitvfl.tasks import Task, task_for
 from splitvfl.training import Progress, Trainer
 
@@ -76,27 +76,29 @@ def load_data(config: ExperimentConfig) -> VerticalData:
         DataError: If the data are not what the experiment says.
         ConfigError: If an option means nothing for this data set.
     """
-    roles = {name: party.role for name, party in config.parties.items()}
-    active = next((name for name, role in roles.items() if role == "active"), "active")
     options = _data_options(config.data)
-    if config.parties:
-        options["active"] = config.parties[active].columns
-        options["passive"] = {name: config.parties[name].columns for name, role in roles.items() if role == "passive"}
-        options["label"] = config.parties[active].label or options.get("label")
-    options.setdefault("categorical", "index" if isinstance(config.model, WideDeepConfig) else None)
+    parties = dict(config.parties)
+    active = parties.pop(config.active)
+    options["label"] = active.label or config.data.label
+    if config.data.categorical is None and isinstance(config.model, WideDeepConfig):
+        options["categorical"] = "index"
     try:
-        return load(config.data.name, active_name=active, **options)
+        return load(
+            config.data.name,
+            active_name=config.active,
+            active=active.columns,
+            passive={name: party.columns for name, party in parties.items()},
+            **options,
+        )
     except ArgumentError as error:
         raise ConfigError(f"{config.source}: data: {error}") from error
 
 
 def _data_options(data: DataConfig) -> dict[str, Any]:
-    return {key: value for key, value in data.model_dump().items() if key != "name" and value is not None}
+    return {name: getattr(data, name) for name in type(data).model_fields if name != "name"}
 
 
-def build_trainer(
-    config: ExperimentConfig, data: VerticalData, *, folder: Path | None = None
-) -> Trainer:
+def build_trainer(config: ExperimentConfig, data: VerticalData, *, folder: Path | None = None) -> Trainer:
     """Return the trainer of an experiment.
 
     Args:
@@ -111,13 +113,11 @@ def build_trainer(
     train = config.train
     top, bottoms = _models(config, data, task)
     optimizer = optimizer_factory(train.optimizer)
-    trainer = Trainer(
+    return Trainer(
         active=ActiveParty(data.active, top, task=task, optimizer=optimizer),
-        passives={
-            name: PassiveParty(data[name], bottom, optimizer=optimizer) for name, bottom in bottoms.items()
-        },
-        defenses=[_hook(hook, resolve_defense, config) for hook in config.defenses],
-        attacks=[_hook(hook, resolve_attack, config) for hook in config.attacks],
+        passives={name: PassiveParty(data[name], bottom, optimizer=optimizer) for name, bottom in bottoms.items()},
+        defenses=_hooks("defenses", config.defenses, config),
+        attacks=_hooks("attacks", config.attacks, config),
         batch_size=train.batch_size,
         seed=train.seed,
         noise_seed_for_experiments=train.noise_seed_for_experiments,
@@ -125,17 +125,13 @@ def build_trainer(
         audit=config.audit,
         log_dir=folder,
         checkpoint_every=train.checkpoint_every_steps,
+        evaluate_every=train.evaluate_every_epochs,
         device=choose_device(train.device),
     )
-    return trainer
 
 
-def _hook(hook: HookConfig, resolve: Callable[..., type], config: ExperimentConfig) -> Any:
-    kind = resolve(hook.name, folder=config.folder)
-    try:
-        return kind(**hook.options)
-    except ArgumentError as error:
-        raise ConfigError(f"{config.source}: {hook.name}: {error}") from error
+def _hooks(kind: Kind, hooks: Sequence[HookConfig], config: ExperimentConfig) -> list[Any]:
+    return [build(kind, hook.name, hook.options, folder=config.folder) for hook in hooks]
 
 
 def choose_device(name: str) -> torch.device:
@@ -194,6 +190,8 @@ def _top(model: Any, data: VerticalData, task: Task) -> nn.Module:
     joined = passives * model.bottom[-1]
     if isinstance(model, WideDeepConfig):
         return WideDeepTop(joined, active.width, active.field_sizes, task.outputs, sparse=model.sparse)
+    if model.top is not None and model.top[-1] != task.outputs:
+        raise ConfigError(f"model.top ends in {model.top[-1]}, a {task.name} task needs {task.outputs}")
     return MLP(joined + active.width, [*model.top_hidden, task.outputs], final_activation=False, dropout=model.dropout)
 
 

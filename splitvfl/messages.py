@@ -107,7 +107,9 @@ def decode(data: bytes) -> Message:
         raise ProtocolError(f"unknown dtype {envelope.dtype!r}; expected one of {', '.join(_DTYPES)}")
     expected = math.prod(envelope.shape) * dtype.itemsize
     if len(envelope.data) != expected:
-        raise ProtocolError(f"shape {envelope.shape} of {envelope.dtype} needs {expected} bytes, got {len(envelope.data)}")
+        raise ProtocolError(
+            f"shape {envelope.shape} of {envelope.dtype} needs {expected} bytes, got {len(envelope.data)}"
+        )
     raw = np.frombuffer(envelope.data, np.uint8).copy()
     payload = torch.from_numpy(raw).view(dtype).reshape(envelope.shape)
     return Message(envelope.sender, envelope.receiver, envelope.kind, envelope.step, payload)

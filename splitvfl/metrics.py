@@ -47,34 +47,30 @@ def rank_auc(scores: Array, positive: npt.NDArray[np.bool_]) -> float:
     return float((below + not_above) / (2.0 * positives.size * negatives.size))
 
 
-def detection_error(scores: Tensor, labels: Tensor) -> float:
-    """Return the least ½(FPR + FNR) of any threshold on the scores, in either direction.
+def detection_error(scores: Tensor, labels: Tensor, *, threshold: float) -> float:
+    """Return ½(FPR + FNR) of calling a record positive when its score exceeds a threshold.
 
-    0.5 is a blind attacker, 0 a perfect one. The threshold is chosen on the very records that it is measured on, so
-    in small batches the value lies below the error that an attacker would make on new records.
+    0.5 is a blind attacker, 0 a perfect one. The least over all thresholds would be smaller, but a threshold chosen on
+    the very records that it is measured on flatters the attacker; hand in one that was fixed before.
 
     Source: the detection error of Li et al., ICLR 2022, arXiv:2102.08504, section 3.2.
 
     Args:
         scores: ``(n,)``, any real dtype and device.
         labels: ``n`` labels in {0, 1}.
+        threshold: In the unit of the scores.
 
     Returns:
-        A float in [0, 0.5]; NaN with one class only.
+        A float in [0, 1]; NaN with one class only.
 
     Raises:
         ArgumentError: As :func:`leak_auc`.
     """
     values, positive = scores_and_positives(scores, labels)
-    positives, negatives = np.sort(values[positive]), np.sort(values[~positive])
-    if positives.size == 0 or negatives.size == 0:
+    if positive.all() or not positive.any():
         return math.nan
-    thresholds = np.concatenate([positives, negatives])
-    gap = np.abs(
-        np.searchsorted(positives, thresholds, side="right") / positives.size
-        - np.searchsorted(negatives, thresholds, side="right") / negatives.size
-    ).max()
-    return float(0.5 * (1.0 - gap))
+    called = values > threshold
+    return float(0.5 * (called[~positive].mean() + (~called[positive]).mean()))
 
 
 def scores_and_positives(scores: Tensor, labels: Tensor) -> tuple[Array, npt.NDArray[np.bool_]]:
@@ -100,8 +96,8 @@ def _numpy(values: Tensor) -> Array:
     flat = values.detach().reshape(-1)
     if flat.dtype in (torch.bfloat16, torch.float16):
         flat = flat.float()
-    values = flat.cpu().numpy()
-    return values if values.dtype == np.float32 else values.astype(np.float64, copy=False)
+    array: npt.NDArray[Any] = flat.cpu().numpy()
+    return array if array.dtype.name == "float32" else array.astype(np.float64, copy=False)
 
 
 def reconstruction_mse(estimate: Tensor, truth: Tensor) -> float:
@@ -115,7 +111,9 @@ def reconstruction_mse(estimate: Tensor, truth: Tensor) -> float:
         ArgumentError: If shapes differ, are empty, or an entry is not finite.
     """
     if estimate.shape != truth.shape or estimate.numel() == 0:
-        raise ArgumentError(f"expected estimate and truth of one shape, got {tuple(estimate.shape)} and {tuple(truth.shape)}")
+        raise ArgumentError(
+            f"expected estimate and truth of one shape, got {tuple(estimate.shape)} and {tuple(truth.shape)}"
+        )
     error = (estimate.double() - truth.double().to(estimate.device)).square().mean().item()
     if not math.isfinite(error):
         raise ArgumentError("estimate or truth holds NaN or infinite values")

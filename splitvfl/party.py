@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Protocol
@@ -48,7 +49,9 @@ class PartyRandom:
         if self._cuda is not None:
             torch.cuda.set_rng_state(self._cuda)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         assert self._outside is not None
         self._cpu = torch.get_rng_state()
         torch.set_rng_state(self._outside[0])
@@ -75,7 +78,7 @@ class Observer(Protocol):
         ...
 
 
-class _Party:
+class Party(ABC):
     """What both kinds of party have."""
 
     def __init__(self, data: PartyData, module: nn.Module, optimizer: OptimizerFactory) -> None:
@@ -118,6 +121,19 @@ class _Party:
         if self.optimizer is not None:
             self.optimizer.step()
 
+    def hook_state(self) -> dict[str, Any]:
+        """Return the state of its defenses: for its owner only."""
+        return {"defenses": {name: chain.state_dict() for name, chain in self.chains().items()}}
+
+    def load_hook_state(self, state: dict[str, Any]) -> None:
+        """Take back what :meth:`hook_state` returned."""
+        for name, chain in self.chains().items():
+            chain.load_state_dict(state["defenses"][name])
+
+    @abstractmethod
+    def chains(self) -> dict[str, DefenseChain]:
+        """Return the defenses of everything that it sends, by a name for each."""
+
     def state_dict(self) -> dict[str, Any]:
         """Return weights, optimiser and random state."""
         return {
@@ -134,7 +150,7 @@ class _Party:
         self.random.load_state_dict(state["random"])
 
 
-class PassiveParty(_Party):
+class PassiveParty(Party):
     """A party with columns and a bottom model, and no labels.
 
     Args:
@@ -186,16 +202,12 @@ class PassiveParty(_Party):
             observer(seat.view(observer.needs, party=self.name, step=step, ids=batch.ids, gradient=gradient))
         activation.backward(gradient)
 
-    def hook_state(self) -> dict[str, Any]:
-        """Return the state of its defenses: for its owner only."""
-        return {"activation": self.activation.state_dict()}
-
-    def load_hook_state(self, state: dict[str, Any]) -> None:
-        """Take back what :meth:`hook_state` returned."""
-        self.activation.load_state_dict(state["activation"])
+    def chains(self) -> dict[str, DefenseChain]:
+        """Return the defenses of its activation."""
+        return {"activation": self.activation}
 
 
-class ActiveParty(_Party):
+class ActiveParty(Party):
     """The party that holds the labels and the top model, with or without columns of its own.
 
     Args:
@@ -244,17 +256,7 @@ class ActiveParty(_Party):
         targets = self.labels.apply(batch.labels, step=step, ids=batch.ids, labels=batch.labels)
         return targets, responses_of(targets)
 
-    def hook_state(self) -> dict[str, Any]:
-        """Return the state of its defenses: for its owner only."""
-        return {
-            "labels": self.labels.state_dict(),
-            "scores": self.scores.state_dict(),
-            "gradient": {name: cut.gradient.state_dict() for name, cut in self.cuts.items()},
-        }
-
-    def load_hook_state(self, state: dict[str, Any]) -> None:
-        """Take back what :meth:`hook_state` returned."""
-        self.labels.load_state_dict(state["labels"])
-        self.scores.load_state_dict(state["scores"])
-        for name, cut in self.cuts.items():
-            cut.gradient.load_state_dict(state["gradient"][name])
+    def chains(self) -> dict[str, DefenseChain]:
+        """Return the defenses of labels, of scores, and of each passive party's gradient."""
+        gradients = {f"gradient/{name}": cut.gradient for name, cut in self.cuts.items()}
+        return {"labels": self.labels, "scores": self.scores, **gradients}

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from splitvfl.conversation import Half, Outbox, converse, expect
 from splitvfl.cut import call_top
 from splitvfl.data.columns import Records
 from splitvfl.errors import ProtocolError
-from splitvfl.conversation import Half, Outbox, converse, expect
 from splitvfl.messages import Message
 from splitvfl.party import ActiveParty, PassiveParty
 

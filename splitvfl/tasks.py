@@ -101,7 +101,9 @@ class Multiclass(Task):
             raise DataError(f"a multi-class task needs whole-number labels, got dtype {labels.dtype}")
         low, high = int(labels.min()), int(labels.max())
         if low < 0 or high >= self.outputs:
-            raise DataError(f"a task with {self.outputs} classes needs labels 0 to {self.outputs - 1}, got {low} to {high}")
+            raise DataError(
+                f"a task with {self.outputs} classes needs labels 0 to {self.outputs - 1}, got {low} to {high}"
+            )
         if low == high:
             raise DataError(f"all {labels.numel()} labels are {low}; a multi-class task needs more than one class")
 

@@ -106,7 +106,9 @@ class _Signals:
             self._before = None
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
 
@@ -136,6 +138,7 @@ class Trainer:
         log_dir: Folder for TensorBoard, ``metrics.jsonl`` and checkpoints; ``None`` keeps nothing.
         log_every: Steps between two lines of the log.
         checkpoint_every: Steps between two checkpoints, besides one after each epoch; ``None`` for no more.
+        evaluate_every: Epochs between two evaluations on the test records; the last epoch always ends in one.
         device: Where models and batches live.
         record: Called with every message of the training steps, e.g. ``Transcript().record``.
 
@@ -160,6 +163,7 @@ class Trainer:
         log_dir: str | Path | None = None,
         log_every: int = 10,
         checkpoint_every: int | None = None,
+        evaluate_every: int = 1,
         device: torch.device | str = "cpu",
         record: Recorder | None = None,
     ) -> None:
@@ -169,7 +173,7 @@ class Trainer:
         self.folder = None if log_dir is None else Path(log_dir)
         self.batches = Batches(active.data.train.count, batch_size, seed=seed)
         self._settings = {"batch size": batch_size, "seed of the order": seed, "exchange": "split"}
-        self._log_every, self._checkpoint_every = log_every, checkpoint_every
+        self._log_every, self._checkpoint_every, self._evaluate_every = log_every, checkpoint_every, evaluate_every
         self._record = record
         self._prepare(seed, torch.device(device))
         self._connect(defenses, noise_seed_for_experiments)
@@ -206,7 +210,9 @@ class Trainer:
             self.active.connect(name)
         for number, defense in enumerate(defenses):
             if getattr(defense, "needs_binary_labels", False) and self.active.task.name != "binary":
-                raise ConfigError(f"defense {hook_name(defense)} needs binary labels, the task is {self.active.task.name}")
+                raise ConfigError(
+                    f"defense {hook_name(defense)} needs binary labels, the task is {self.active.task.name}"
+                )
             self._defend(defense, number, noise_seed)
 
     def _defend(self, defense: Defense, number: int, noise_seed: int | None) -> None:
@@ -268,7 +274,8 @@ class Trainer:
         modules = {} if owner is None else dict(owner.bottom.named_modules())
         if owner is None or layer not in modules:
             known = sorted(self.passives) if owner is None else sorted(name for name in modules if name)
-            raise ArgumentError(f"no {'party' if owner is None else 'layer'} {party if owner is None else layer!r}; expected one of {known}")
+            missing = f"party {party!r}" if owner is None else f"layer {layer!r}"
+            raise ArgumentError(f"no {missing}; expected one of {known}")
 
         def passing() -> tuple[Tensor | None, Tensor | None]:
             ids = owner.batch_ids
@@ -328,7 +335,7 @@ class Trainer:
             for rows in self.batches.epoch(epoch)[position:]:
                 self._train_step(rows)
                 epoch_ends = self.step % per_epoch == 0
-                if epoch_ends:
+                if epoch_ends and (self.step == total or (epoch + 1) % self._evaluate_every == 0):
                     self._evaluate()
                 if epoch_ends or self.step % self._log_every == 0:
                     self._log(epoch_ends=epoch_ends)
@@ -375,7 +382,9 @@ class Trainer:
     def _measurements(self) -> dict[str, float]:
         chains = {f"{name}/": cut.gradient for name, cut in self.active.cuts.items()}
         chains |= {f"{name}/": party.activation for name, party in self.passives.items() if len(party.activation)}
-        tags = {f"{where}{name}": value for where, chain in chains.items() for name, value in chain.measurements.items()}
+        tags = {
+            f"{where}{name}": value for where, chain in chains.items() for name, value in chain.measurements.items()
+        }
         for chain in (self.active.labels, self.active.scores):
             tags |= {f"{self.active.name}/{name}": value for name, value in chain.measurements.items()}
         return tags
@@ -499,7 +508,9 @@ class Trainer:
             "test": dict(self.test),
             "sums": dict(self._sums),
             "worst": self._worst,
-            "leaks": {party: {name: leak.state_dict() for name, leak in named.items()} for party, named in self.leaks.items()},
+            "leaks": {
+                party: {name: leak.state_dict() for name, leak in named.items()} for party, named in self.leaks.items()
+            },
             "audits": {party: audit.state_dict() for party, audit in self.audits.items()},
         }
 

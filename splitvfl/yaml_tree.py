@@ -7,6 +7,7 @@ aliases can stand for a billion values.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,7 +17,7 @@ import yaml
 from splitvfl.errors import ConfigError
 from splitvfl.wording import shown
 
-Path = tuple[str | int, ...]
+Place = tuple[str | int, ...]
 
 _NULL, _BOOL, _INT, _FLOAT, _TEXT = (f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int", "float", "str"))
 
@@ -74,8 +75,8 @@ class Document:
 
     def __init__(self, text: str, *, source: str) -> None:
         self.source = source
-        self._lines: dict[Path, int] = {}
-        self._assigned: set[Path] = set()
+        self._lines: dict[Place, int] = {}
+        self._assigned: set[Place] = set()
         self._problems: list[tuple[float, str]] = []
         root = _compose(text, source)
         if root is None:
@@ -92,13 +93,15 @@ class Document:
             ConfigError: If there is no such place, as in ``train.epochs.first``. The message starts with the place.
         """
         node: Any = self.tree
-        path: Path = ()
-        for key, following in zip(keys, keys[1:], strict=False):
+        path: Place = ()
+        for key, following in itertools.pairwise(keys):
             step = _step(node, key, path)
             path = (*path, step)
             if isinstance(node, dict) and node.get(step) is None:
                 if following.isdigit():
-                    raise ConfigError(f"{dotted(path)}: there is no list yet; give all of it, as in {dotted(path)}=[...]")
+                    raise ConfigError(
+                        f"{dotted(path)}: there is no list yet; give all of it, as in {dotted(path)}=[...]"
+                    )
                 node[step] = {}
             node = node[step]
         step = _step(node, keys[-1], path)
@@ -107,7 +110,7 @@ class Document:
         self._lines = {known: line for known, line in self._lines.items() if known[: len(path)] != path}
         self._assigned.add(path)
 
-    def moved(self, old: Path, new: Path) -> None:
+    def moved(self, old: Place, new: Place) -> None:
         """Take note that a value of the file is now found at another place."""
         if old in self._lines:
             self._lines[new] = self._lines.pop(old)
@@ -115,7 +118,11 @@ class Document:
             self._assigned.remove(old)
             self._assigned.add(new)
 
-    def report(self, path: Path, text: str) -> None:
+    def is_assigned(self, path: Place) -> bool:
+        """Return whether the value at a place comes from the command line."""
+        return any(path[: len(assigned)] == assigned for assigned in self._assigned)
+
+    def report(self, path: Place, text: str) -> None:
         """Take note of something wrong at a place."""
         order, where = self._place(path)
         self._problems.append((order, f"{where}: {dotted(path)}: {text}" if path else f"{where}: {text}"))
@@ -130,7 +137,7 @@ class Document:
             ordered = sorted(self._problems, key=lambda problem: problem[0])
             raise ConfigError("\n".join(dict.fromkeys(text for _, text in ordered)))
 
-    def _place(self, path: Path) -> tuple[float, str]:
+    def _place(self, path: Place) -> tuple[float, str]:
         for length in range(len(path), 0, -1):
             near = path[:length]
             if near in self._lines:
@@ -139,7 +146,7 @@ class Document:
                 return float("inf"), f"{self.source} + command line"
         return 0.0, self.source
 
-    def _plain(self, node: yaml.Node, path: Path) -> Any:
+    def _plain(self, node: yaml.Node, path: Place) -> Any:
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
@@ -153,11 +160,11 @@ class Document:
             self.report(path, f"{shown(node.value)} is not of the kind that its tag says")
             return node.value
 
-    def _item(self, node: yaml.Node, path: Path) -> Any:
+    def _item(self, node: yaml.Node, path: Place) -> Any:
         self._lines[path] = node.start_mark.line + 1
         return self._plain(node, path)
 
-    def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
+    def _mapping(self, node: yaml.MappingNode, path: Place) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for key, value in node.value:
             name = key.value if isinstance(key, yaml.ScalarNode) else "a list or mapping"
@@ -202,16 +209,20 @@ def parse_override(text: str) -> tuple[tuple[str, ...], Any]:
 
 def to_yaml(tree: Mapping[str, Any]) -> str:
     """Return YAML text that reads back as the same values, in the same order."""
-    return yaml.dump(dict(tree), Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=None, width=120)
+    return yaml.dump(
+        dict(tree), Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=None, width=120
+    )
 
 
-def _step(node: Any, key: str, path: Path) -> str | int:
+def _step(node: Any, key: str, path: Place) -> str | int:
     if isinstance(node, dict):
         return key
     if not isinstance(node, list):
         raise ConfigError(f"{dotted((*path, key))}: no such key: {dotted(path)} is {shown(node)}")
     if not key.isdigit() or int(key) >= len(node):
-        raise ConfigError(f"{dotted((*path, key))}: expected one of the {len(node)} items of {dotted(path)}, counted from 0")
+        raise ConfigError(
+            f"{dotted((*path, key))}: expected one of the {len(node)} items of {dotted(path)}, counted from 0"
+        )
     return int(key)
 
 

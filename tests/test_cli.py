@@ -94,9 +94,7 @@ def test_ctrl_c_keeps_a_checkpoint_and_says_how_to_resume(experiment: Path) -> N
     assert list(Path("stopped/checkpoints").glob("step-*"))
 
 
-def test_an_existing_run_is_refused_unless_told_otherwise(
-    experiment: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_existing_run_is_refused_unless_told_otherwise(experiment: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", str(experiment), "train.epochs=1"]) == 0
     before = Path("runs/credit/summary.json").read_text()
 
@@ -209,7 +207,9 @@ def test_compare_writes_a_report_with_every_defense_and_seed(
     assert "max-norm" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("kind", "name"), [("attacks", "residual"), ("defenses", "axis-sumkl"), ("models", "wide-deep"), ("data", "digits")])
+@pytest.mark.parametrize(
+    ("kind", "name"), [("attacks", "residual"), ("defenses", "axis-sumkl"), ("models", "wide-deep"), ("data", "digits")]
+)
 def test_list_names_what_there_is(kind: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", kind]) == 0
     assert name in capsys.readouterr().out
@@ -237,7 +237,9 @@ def test_demo_runs_and_its_report_stands_alone(tmp_path: Path, capsys: pytest.Ca
     assert len(list((tmp_path / "demo").glob("*/*/*/events.out.tfevents.*"))) == 20
 
 
-def test_help_fits_a_terminal_of_eighty_columns(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_fits_a_terminal_of_eighty_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "80")
 
     assert main(["--help"]) == 0

@@ -171,7 +171,13 @@ def _solver_results(quick: bool) -> list[Result]:
     scalar, batched = interleaved([one_by_one, together], runs=runs)
     return [
         Result("solve_sumkl, one call", _median(scalar) / len(singles) * 1e3, "ms", 0.1, note=f"{runs} runs of 200"),
-        Result("solve_sumkl, per problem in a batch", _median(batched) / count * 1e6, "us", 20.0, note=f"{runs} runs of {count}"),
+        Result(
+            "solve_sumkl, per problem in a batch",
+            _median(batched) / count * 1e6,
+            "us",
+            20.0,
+            note=f"{runs} runs of {count}",
+        ),
     ]
 
 

@@ -50,7 +50,7 @@ class Result:
 
 
 def interleaved(works: Sequence[Work], *, runs: int, warm_up: int = 2) -> list[list[float]]:
-    """Return CPU seconds of each run of each piece of work, in turn: A B C A B C …
+    """Return CPU seconds of each run of each piece of work, taken in turn: A B C, A B C and so on.
 
     CPU time of this process is counted, not wall time: with one thread it is the work itself, whatever else the
     machine does. Garbage collection is off while the clock runs.

@@ -153,13 +153,13 @@ def scale_column(values: Floats, fitted_on: Floats, scale: Scale) -> Floats:
     if scale == "log1p":
         return scale_column(_symmetric_log(values), _symmetric_log(fitted_on), "standard")
     low, high = fitted_on.min(), fitted_on.max()
-    if low == high:
+    offset, spread = (low, high - low) if scale == "minmax" else (fitted_on.mean(), fitted_on.std())
+    # Rounding leaves constants a spread of 1e-17; the squares of denormal numbers leave others none.
+    if low == high or spread == 0:
         return np.zeros_like(values)
-    if scale == "minmax":
-        scaled: Floats = np.clip((values - low) / (high - low), 0.0, 1.0)
-    else:
-        scaled = (values - fitted_on.mean()) / fitted_on.std()
-    return scaled
+    # Divided by an infinite spread, values would silently become zero.
+    scaled: Floats = (values - offset) / (spread if np.isfinite(spread) else np.nan)
+    return np.clip(scaled, 0.0, 1.0) if scale == "minmax" else scaled
 
 
 def _symmetric_log(values: Floats) -> Floats:

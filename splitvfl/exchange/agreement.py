@@ -13,9 +13,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from splitvfl.conversation import Half, Outbox, expect
 from splitvfl.data.columns import PartyData
 from splitvfl.errors import DataError, ProtocolError
-from splitvfl.conversation import Half, Outbox, expect
 from splitvfl.messages import Message
 
 _MAX_BYTES = 1 << 16

@@ -8,10 +8,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from splitvfl.conversation import Half, Outbox, expect
 from splitvfl.cut import call_top
 from splitvfl.data.columns import Records
 from splitvfl.errors import ProtocolError
-from splitvfl.conversation import Half, Outbox, expect
 from splitvfl.hooks import all_finite
 from splitvfl.messages import Message
 from splitvfl.party import ActiveParty, PassiveParty
@@ -34,7 +34,7 @@ def active_step(party: ActiveParty, batch: Records, step: int) -> Half:
     party.task.check_outputs(outputs, batch.count)
     loss = party.task.loss(outputs, targets)
     party.clear_gradients()
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     yield Outbox(
         send=tuple(Message(party.name, name, "gradient", step, _gradient(leaf)) for name, leaf in leaves.items())
     )

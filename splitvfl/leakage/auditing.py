@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,14 +29,28 @@ _LEAST_RIDGE = 1e-6
 _LEAST_WEIGHT = 4.0
 
 
+class AuditScores(NamedTuple):
+    """What the auditor reads in one message.
+
+    Attributes:
+        linear: Projections on the clean Δg, in units of the batch's root mean square norm, ``(n,)`` float64.
+        likelihood: Log likelihood ratios, ``(n,)`` float64; the linear scores while too little was seen to fit them.
+        threshold: For the linear scores: halfway between the class means of earlier steps; NaN before enough of them.
+    """
+
+    linear: Tensor
+    likelihood: Tensor
+    threshold: float
+
+
 class Auditor:
     """Scores every row of a sent batch in two ways.
 
     *Linear*: the projection on the clean Δg, the difference of this batch's class means before any defense.
     The direction is an oracle's; no linear attacker knows a better one under equal class covariances.
 
-    *Likelihood*: the log ratio of two Gaussians on (projection on Δg, log energy off Δg), both in units of the
-    batch's root mean square norm, fitted per class on **earlier steps only** with exponential forgetting. It sees what a
+    *Likelihood*: the log ratio of two Gaussians on (projection on Δg, log energy off Δg), both in units of the batch's
+    root mean square norm, fitted per class on **earlier steps only** with exponential forgetting. It sees what a
     linear attacker cannot: a class that is marked by more noise.
 
     It is an attack, not a proof: a leak that it does not find may still be there.
@@ -47,8 +61,8 @@ class Auditor:
         self._sum = torch.zeros(2, 2, dtype=torch.float64)
         self._square = torch.zeros(2, 2, 2, dtype=torch.float64)
 
-    def __call__(self, clean: Tensor, sent: Tensor, labels: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Return linear and likelihood scores ``(n,)`` each, higher for positives.
+    def __call__(self, clean: Tensor, sent: Tensor, labels: Tensor) -> AuditScores | None:
+        """Return the scores of both attacks, higher for positives.
 
         Args:
             clean: Cut gradient before the defenses, ``(n, width)``.
@@ -64,9 +78,16 @@ class Auditor:
             return None
         features = self._features(sent.double(), axis)
         likelihood = self._log_ratio(features)
+        threshold = self._midpoint()
         self._learn(features, positive.cpu())
         linear = features[:, 0]
-        return linear, linear.clone() if likelihood is None else likelihood
+        return AuditScores(linear, linear.clone() if likelihood is None else likelihood, threshold)
+
+    def _midpoint(self) -> float:
+        """Return the point halfway between the class means of the projection in earlier steps; NaN before enough."""
+        if self._weight.min() < _LEAST_WEIGHT:
+            return math.nan
+        return float((self._sum[:, 0] / self._weight).mean())
 
     def _features(self, sent: Tensor, axis: Tensor) -> Tensor:
         peak = sent.abs().max().clamp(min=torch.finfo(torch.float64).tiny)
@@ -92,7 +113,8 @@ class Auditor:
         covariance = covariance + torch.diag(_RIDGE * pooled.clamp(min=0.0) + _LEAST_RIDGE)
         centred = features - mean
         solved = torch.linalg.solve(covariance, centred.T).T
-        return -0.5 * ((centred * solved).sum(dim=1) + torch.logdet(covariance))
+        density: Tensor = -0.5 * ((centred * solved).sum(dim=1) + torch.logdet(covariance))
+        return density
 
     def _learn(self, features: Tensor, positive: Tensor) -> None:
         for label, rows in enumerate((features[~positive], features[positive])):
@@ -120,7 +142,8 @@ def class_axis(gradient: Tensor, positive: Tensor) -> Tensor | None:
     scaled = (gradient / peak).double()
     difference = scaled[positive].mean(dim=0) - scaled[~positive].mean(dim=0)
     length = torch.linalg.vector_norm(difference)
-    return None if length == 0 else difference / length
+    axis: Tensor = difference / length.clamp(min=torch.finfo(torch.float64).tiny)
+    return axis if length > 0 else None
 
 
 class Audit(Handle):
@@ -147,21 +170,21 @@ class Audit(Handle):
         self._judge(self.auditor(clean, sent, labels), labels, ids)
         self.seconds += time.perf_counter() - started
 
-    def _judge(self, scores: tuple[Tensor, Tensor] | None, labels: Tensor, ids: Tensor | None) -> None:
+    def _judge(self, scores: AuditScores | None, labels: Tensor, ids: Tensor | None) -> None:
         if scores is None:
             nothing = torch.full(labels.reshape(-1).shape, math.nan)
             self.linear.add(ids, nothing, labels)
             self.likelihood.add(ids, nothing, labels)
             return
-        linear, likelihood = scores
-        self.linear.add(ids, linear, labels)
-        self.likelihood.add(ids, likelihood, labels)
-        self._errors += detection_error(linear, labels)
-        self._measured += 1
+        self.linear.add(ids, scores.linear, labels)
+        self.likelihood.add(ids, scores.likelihood, labels)
+        if not math.isnan(scores.threshold):
+            self._errors += detection_error(scores.linear, labels, threshold=scores.threshold)
+            self._measured += 1
 
     @property
     def detection_error(self) -> float:
-        """Mean least ½(FPR + FNR) of a threshold on the linear scores, chosen within each batch; NaN before any."""
+        """Mean ½(FPR + FNR) of the linear attack, its threshold taken from earlier steps; NaN before any."""
         return self._errors / self._measured if self._measured else math.nan
 
     @property

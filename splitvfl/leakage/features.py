@@ -42,7 +42,9 @@ def judge_features(attack: Attack, view: View, truth: Tensor) -> FeatureLeak:
     """
     estimate = call_attack(attack, view)
     if estimate.shape != truth.shape:
-        raise ArgumentError(f"{hook_name(attack)}: expected an estimate of {tuple(truth.shape)}, got {tuple(estimate.shape)}")
+        raise ArgumentError(
+            f"{hook_name(attack)}: expected an estimate of {tuple(truth.shape)}, got {tuple(estimate.shape)}"
+        )
     blind = truth.mean(dim=0, keepdim=True).expand_as(truth)
     return FeatureLeak(
         hook_name(attack), reconstruction_mse(estimate, truth), reconstruction_mse(blind, truth), truth.shape[1]

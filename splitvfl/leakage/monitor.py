@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 from splitvfl.errors import CheckpointError
 
@@ -28,7 +28,7 @@ class Monitor:
 
     def __init__(self, folder: Path | None, *, resume_at: tuple[int, int] | None = None) -> None:
         self._folder = folder
-        self._lines = None
+        self._lines: BinaryIO | None = None
         self._writer: _Writer | None = None
         if folder is None:
             return
@@ -38,9 +38,9 @@ class Monitor:
             if resume_at is None:
                 self._lines = path.open("wb")
             else:
-                self._lines = path.open("r+b")
-                self._lines.truncate(resume_at[0])
-                self._lines.seek(resume_at[0])
+                self._lines = lines = path.open("r+b")
+                lines.truncate(resume_at[0])
+                lines.seek(resume_at[0])
         except OSError as error:
             raise CheckpointError(f"cannot write {path}: {error}") from error
         self._writer = _tensorboard(folder, None if resume_at is None else resume_at[1])
@@ -74,7 +74,7 @@ def _tensorboard(folder: Path, purge_step: int | None) -> _Writer:
     # Imported late: TensorBoard takes longer to import than a short run takes to train.
     from torch.utils.tensorboard import SummaryWriter
 
-    writer: _Writer = SummaryWriter(str(folder), purge_step=purge_step)  # type: ignore[no-untyped-call]
+    writer: _Writer = SummaryWriter(str(folder), purge_step=purge_step)
     return writer
 
 

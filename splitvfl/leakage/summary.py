@@ -56,7 +56,7 @@ class PartyResult:
         unavailable: Attacks that could not be run, with the reason.
         own_columns_auc: Out-of-fold AUC of the better of two models on its own columns.
         own_columns_model: Which of the two.
-        detection_error: Mean measured ½(FPR + FNR) of the auditor's linear attack, thresholds chosen in each batch.
+        detection_error: Mean measured ½(FPR + FNR) of the auditor's linear attack, its threshold taken from earlier steps.
         measurements: Means over the run of what the defenses of this party's messages logged.
         features: Feature attacks on its columns.
     """
@@ -130,7 +130,11 @@ class RunSummary:
     def worst(self) -> tuple[float | None, str, str]:
         """The worst leak AUC at any party: value, attack, party."""
         found = [(*party.worst, name) for name, party in self.parties.items()]
-        return max((entry for entry in found if entry[0] is not None), default=(None, "", ""), key=lambda entry: entry[0] or 0.0)
+        return max(
+            (entry for entry in found if entry[0] is not None),
+            default=(None, "", ""),
+            key=lambda entry: entry[0] or 0.0,
+        )
 
     def save(self, folder: Path) -> None:
         """Write ``summary.json``, all at once."""

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from splitvfl.errors import ProtocolError
 from splitvfl.conversation import Half
+from splitvfl.errors import ProtocolError
 from splitvfl.messages import MAX_BYTES, Message, decode, encode
 
 _LENGTH = struct.Struct("<Q")

@@ -74,3 +74,13 @@ def test_the_received_gradient_is_left_alone() -> None:
     scores_of(gradient)
 
     assert torch.equal(gradient, before)
+
+
+@pytest.mark.parametrize("marked", [0.0, 1.0])
+def test_whichever_class_is_marked_the_rarer_one_scores_higher(marked: float) -> None:
+    labels = torch.tensor([1.0] * 10 + [0.0] * 90)
+    axis = noise(8, seed=1)
+    off_axis = noise(100, 8, seed=2)
+    sent = torch.outer(0.1 - labels, axis) + 0.05 * (labels == marked).unsqueeze(1) * off_axis
+
+    assert leak_auc(scores_of(sent), labels) == 1.0

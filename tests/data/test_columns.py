@@ -41,10 +41,13 @@ def test_a_module_gets_the_numbers_alone_when_there_is_no_field() -> None:
     assert mixed.module_input() is mixed
 
 
-def test_columns_move_together() -> None:
-    moved = _columns(3).to("meta")
+def test_records_move_together() -> None:
+    moved = _records(3).to("meta")
 
-    assert moved.numeric.device.type == moved.categorical.device.type == "meta"
+    assert moved.labels is not None
+    tensors = (moved.ids, moved.labels, *moved.columns)
+    assert [tensor.device.type for tensor in tensors] == ["meta"] * 4
+    assert _records(3, labels=False).to("meta").labels is None
 
 
 def test_records_of_unequal_length_are_refused() -> None:

@@ -48,10 +48,10 @@ def test_logs_power_and_ratio(secrets_for_test: SecretsFactory) -> None:
     gradient = torch.tensor([[3.0, 4.0], [0.0, 1.0]])
 
     call_defense(Isotropic(), gradient, secrets_for_test(log=logged.__setitem__))
-    assert logged == pytest.approx({"power": 25.0**2, "noise_to_signal": 5.0})
+    assert logged == pytest.approx({"power": 25.0**2, "noise_to_signal": 25.0**2 / 13})
 
     call_defense(Isotropic(sigma=2.0), gradient, secrets_for_test(log=logged.__setitem__))
-    assert logged == pytest.approx({"power": 8.0, "noise_to_signal": math.sqrt(8.0) / 5.0})
+    assert logged == pytest.approx({"power": 8.0, "noise_to_signal": 8.0 / 13})
 
 
 def test_zeros_stay_zeros_under_a_ratio_and_not_under_sigma(secrets_for_test: SecretsFactory) -> None:

@@ -80,4 +80,4 @@ def test_logs_mean_power(secrets_for_test: SecretsFactory) -> None:
 
     call_defense(MaxNorm(), torch.tensor([[3.0, 4.0], [3.0, 0.0]]), secrets_for_test(log=logged.__setitem__))
 
-    assert logged == pytest.approx({"power": 16.0 / 2, "noise_to_signal": math.sqrt(8.0) / 5.0})
+    assert logged == pytest.approx({"power": 16.0 / 2, "noise_to_signal": 8.0 / ((25 + 9) / 2)})

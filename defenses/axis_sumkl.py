@@ -1,0 +1,75 @@
+"""sumKL noise along the gap only, and noise of one scale off it."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from splitvfl.defenses.gap_noise import ClassSpread, GapNoise, LabelledGradient, NoiseScale
+from splitvfl.defenses.solve_sumkl import SumKLSolution
+
+_OFF_AXIS_RATIO = 5.0
+_REACH = 4.0  # standard deviations that nearly every draw stays within
+
+
+class AxisSumKL(GapNoise):
+    """Add sumKL noise along the gap of the class means, and noise that knows no class off it.
+
+    Along Δ/‖Δ‖, with Δ the difference of the batch's class means, a row of class y gets variance λ1y from
+    :func:`~splitvfl.defenses.solve_sumkl.solve_sumkl` in one dimension, where u and v are the classes' variances of the
+    projection. Off that axis every row, of either class, gets the isotropic baseline's noise on what is left there:
+    standard deviation ``5 · max_i ‖g_i - (g_i·Δ)Δ/‖Δ‖²‖ / √(width - 1)`` per coordinate. The mean is unchanged.
+
+    It exists because :class:`~splitvfl.defenses.sumkl.SumKL` gives noise off the axis to one class only, which marks
+    that class where gradients are nearly collinear. Below a linear top what is left off the axis is rounding error,
+    and so is the noise there, which also covers the rounding of the sent sum.
+
+    What this does not promise. The bound that it logs assumes Gaussian classes along the axis, and that nothing off
+    the axis tells the classes apart; off the axis the noise is a heuristic without a bound. Nothing is said about
+    averaging over epochs. Where the class means coincide the first coordinate stands in for the axis; with ``ratio``
+    there is then no noise along it. A gradient of zeros stays zeros.
+
+    Batches without one of the classes are treated, and measurements logged, as by
+    :class:`~splitvfl.defenses.sumkl.SumKL`; ``power`` is the budget along the axis, while ``noise_to_signal`` counts
+    all noise.
+
+    Source: Li et al., ICLR 2022, arXiv:2102.08504, section 4 (``sumKL`` and ``iso``); their combination is this
+    project's.
+
+    Args:
+        power: Expected squared noise along the axis, ≥ 0, in the unit of the squared gradient of the batch's mean
+            loss. Exactly one of the three is given.
+        ratio: The same in units of ‖Δ‖², ≥ 0.
+        detection_error: L in (0, 0.5): the least power along the axis, to 1 % on the safe side, with which the model
+            bounds every attacker's ½(FPR + FNR) from below by L.
+
+    Raises:
+        ArgumentError: Unless exactly one is given, in its range.
+    """
+
+    name: ClassVar[str] = "axis-sumkl"
+    variance_is_along_axis: ClassVar[bool] = True
+
+    def _spread(self, batch: LabelledGradient, means: Tensor, axis: Tensor) -> ClassSpread:
+        along, off = batch.along_and_off(axis)
+        energy = batch.class_averages(along.square() + off.square())
+        negative, positive = along.new_tensor(batch.class_averages(along))
+        centred = along - torch.where(batch.positive > 0.5, positive, negative)
+        rounding = torch.finfo(batch.gradient.dtype).eps * along.abs().max()
+        return ClassSpread(
+            variance=batch.class_averages(centred.square_()),
+            energy=energy,
+            off_axis_peak=torch.maximum(off.max(), rounding).item(),
+        )
+
+    def _scale(self, batch: LabelledGradient, solution: SumKLSolution[float], off_axis_peak: float) -> NoiseScale:
+        along = (math.sqrt(solution.parallel_negative), math.sqrt(solution.parallel_positive))
+        if batch.width == 1:
+            return NoiseScale(along=along, across=(0.0, 0.0))
+        # The sum is rounded in proportion to what is sent along the axis, so off-axis noise never falls below that.
+        rounding = torch.finfo(batch.gradient.dtype).eps * _REACH * max(along)
+        across = _OFF_AXIS_RATIO * max(off_axis_peak, rounding) / math.sqrt(batch.width - 1)
+        return NoiseScale(along=along, across=(across, across))

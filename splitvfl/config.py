@@ -1,0 +1,610 @@
+"""Experiment files: what may stand in them, and what is wrong with one.
+
+::
+
+    data: {name: credit-default, path: credit.parquet}
+    parties:
+      bank: {role: active, columns: [LIMIT_BAL, SEX]}
+      telecom: {role: passive, columns: [PAY_*, BILL_*]}
+    model: {name: mlp, bottom: [64, 32]}
+    train: {epochs: 10, batch_size: 256, optimizer: {name: adam, lr: 1e-3}, seed: 0}
+    defenses:
+      - {name: sumkl, detection_error: 0.4}
+      - {name: "my_hooks:Clip", bound: 0.1}
+    attacks: [norm, direction]
+
+Where a section has a name and nothing else is said, the name is enough: ``model: mlp``. ``train.lr`` is short for
+``train.optimizer.lr``. All mistakes are told at once, each with its line.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
+from pydantic_core import ErrorDetails
+
+from splitvfl.data.columns import TaskName
+from splitvfl.data.encoding import Categorical, Missing, Scale
+from splitvfl.data.sets import DATA_SETS
+from splitvfl.errors import ConfigError
+from splitvfl.registry import Kind, check_options, construct, resolve
+from splitvfl.wording import shown, suggestion, words
+from splitvfl.yaml_tree import Document, Place, parse_override, to_yaml
+
+__all__ = [
+    "AdagradConfig",
+    "AdamConfig",
+    "DataConfig",
+    "ExchangeConfig",
+    "ExperimentConfig",
+    "HookConfig",
+    "LogisticRegressionConfig",
+    "MLPConfig",
+    "ModelConfig",
+    "OptimizerConfig",
+    "PartyConfig",
+    "SGDConfig",
+    "TrainConfig",
+    "WideDeepConfig",
+    "config_to_yaml",
+    "load_config",
+    "parse_config",
+    "parse_defenses",
+]
+
+# Sections whose name alone may stand for them.
+_NAMED_SECTIONS = ("data", "model", "exchange")
+_HOOK_LISTS: tuple[Literal["attacks", "defenses"], ...] = ("attacks", "defenses")
+
+
+def _claim(value: Any) -> str | float | tuple[str, ...]:
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 1:
+        return float(value)
+    if not isinstance(value, (str, list, tuple)):
+        raise ValueError(f"expected names and patterns of columns, a share in (0, 1] or rest, got {shown(value)}")
+    return _names(value)
+
+
+def _names(value: Any) -> str | tuple[str, ...]:
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, (list, tuple)):
+        raise ValueError(f"expected names and patterns of columns, got {shown(value)}")
+    wrong = [item for item in value if not isinstance(item, str)]
+    if wrong:
+        raise ValueError(f"expected names of columns as text, got {shown(wrong[0])}; put it in quotes")
+    return tuple(value)
+
+
+def _scalar(value: Any) -> str | float | bool:
+    if not isinstance(value, (str, int, float)):
+        raise ValueError(f"expected a number, a text or a truth value, got {shown(value)}")
+    return value
+
+
+def _data_set(name: str) -> str:
+    if name not in DATA_SETS:
+        raise ValueError(f"no such data set {name!r}{suggestion(name, DATA_SETS)}  (splitvfl list data)")
+    return name
+
+
+def _folder_name(name: str) -> str:
+    if not re.fullmatch(r"\w[\w .+=-]*", name):
+        raise ValueError(f"expected a name for a folder, of letters, digits and . _ + = -, got {shown(name)}")
+    return name
+
+
+Claim = Annotated[str | float | tuple[str, ...], BeforeValidator(_claim)]
+Names = Annotated[str | tuple[str, ...], BeforeValidator(_names)]
+Scalar = Annotated[str | int | float | bool, BeforeValidator(_scalar)]
+Count = Annotated[int, Field(ge=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Widths = Annotated[tuple[Count, ...], Field(min_length=1)]
+
+
+class _Section(BaseModel):
+    """A part of an experiment file: nothing but its own keys, no silent conversions, never changed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    @model_serializer(mode="wrap")
+    def _without_the_unset(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what is ``None`` by default: a page of nulls says nothing."""
+        unset = {name for name, field in type(self).model_fields.items() if field.default is None}
+        return {name: value for name, value in serialise(self).items() if value is not None or name not in unset}
+
+
+class DataConfig(_Section):
+    """Which data, and how they are read: the arguments of :func:`splitvfl.data.load` of the same names.
+
+    ``path`` is looked for beside the experiment file, then in the current folder; given on the command line, the other
+    way round.
+    """
+
+    name: Annotated[str, AfterValidator(_data_set)]
+    path: str | None = None
+    label: str | None = None
+    task: TaskName | None = None
+    positive: Scalar | None = None
+    digit: Annotated[int, Field(ge=0, le=9)] | None = 8
+    drop: Names = ()
+    id_column: str | None = None
+    test_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    split_seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    split_column: str | None = None
+    test_value: Scalar = "test"
+    scale: Scale | None = None
+    missing: Missing | None = None
+    categorical: Categorical | None = None
+    categorical_columns: Names | None = None
+    min_count: Count | None = None
+
+
+class PartyConfig(_Section):
+    """One party: its role, and the columns it holds.
+
+    ``columns`` is a list of names and patterns, or the same in one string; a share in (0, 1] of what no name claims;
+    or ``rest``. See :mod:`splitvfl.data.partition`. ``label`` names the label column, at the active party.
+    """
+
+    role: Literal["active", "passive"]
+    columns: Claim = ()
+    label: str | None = None
+
+    @model_validator(mode="after")
+    def _check_role(self) -> PartyConfig:
+        if self.role == "passive" and self.label is not None:
+            raise ValueError("labels are at the active party; a passive party has no label column")
+        if self.role == "passive" and self.columns in ((), ""):
+            raise ValueError("a passive party needs columns: names and patterns, a share in (0, 1], or rest")
+        return self
+
+
+class MLPConfig(_Section):
+    """Fully connected layers: ``bottom`` at each passive party, ``top`` over what they put out and the own columns.
+
+    The width of the outputs follows from the task, so that ``top_hidden`` names the widths of the layers before it.
+    ``top`` says the same with the outputs included, as in ``top: [32, 1]``; one of the two is enough.
+    """
+
+    name: Literal["mlp"] = "mlp"
+    bottom: Widths = (64, 32)
+    top_hidden: tuple[Count, ...] = ()
+    top: Widths | None = None
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+
+    @model_validator(mode="after")
+    def _check_top(self) -> MLPConfig:
+        if self.top is not None and self.top_hidden != self.top[:-1]:
+            raise ValueError("top and top_hidden contradict each other; top is top_hidden and then the outputs")
+        return self
+
+
+class LogisticRegressionConfig(_Section):
+    """One linear layer per party, summed; linear or softmax regression where the task is another."""
+
+    name: Literal["logistic-regression"] = "logistic-regression"
+    init: Literal["xavier", "zero"] = "xavier"
+
+
+class WideDeepConfig(_Section):
+    """Wide & Deep: embeddings and a deep tower at each passive party, the wide part at the active one."""
+
+    name: Literal["wide-deep"] = "wide-deep"
+    embedding_dim: Count = 12
+    bottom: Widths = (128, 128, 128, 128)
+    sparse: bool = False
+
+
+ModelConfig = Annotated[MLPConfig | LogisticRegressionConfig | WideDeepConfig, Field(discriminator="name")]
+
+
+class ExchangeConfig(_Section):
+    """How a training step is talked through: ``split``, activations one way and gradients the other, in the clear."""
+
+    name: Literal["split"] = "split"
+
+
+LearningRate = Annotated[float, Field(gt=0)]
+Decay = Annotated[float, Field(ge=0)]
+
+
+class AdamConfig(_Section):
+    """:class:`torch.optim.Adam`."""
+
+    name: Literal["adam"] = "adam"
+    lr: LearningRate = 1e-3
+    weight_decay: Decay = 0.0
+
+
+class SGDConfig(_Section):
+    """:class:`torch.optim.SGD`."""
+
+    name: Literal["sgd"] = "sgd"
+    lr: LearningRate = 1e-2
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    weight_decay: Decay = 0.0
+
+
+class AdagradConfig(_Section):
+    """:class:`torch.optim.Adagrad`."""
+
+    name: Literal["adagrad"] = "adagrad"
+    lr: LearningRate = 1e-2
+    weight_decay: Decay = 0.0
+
+
+OptimizerConfig = Annotated[AdamConfig | SGDConfig | AdagradConfig, Field(discriminator="name")]
+
+
+class TrainConfig(_Section):
+    """How long and how fast.
+
+    ``seed`` decides the order of records and the first weights. Noise is drawn from the operating system's entropy
+    unless ``noise_seed_for_experiments`` is given, which makes it repeatable, and no protection at all. ``threads`` are
+    torch's; ``null`` leaves its default, with which results differ between machines.
+    """
+
+    epochs: Count = 10
+    batch_size: Count = 256
+    optimizer: OptimizerConfig = AdamConfig()
+    seed: Seed = 0
+    noise_seed_for_experiments: Seed | None = None
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: Count | None = 1
+    checkpoint_every_steps: Count | None = None
+    evaluate_every_epochs: Count = 1
+
+
+class HookConfig(BaseModel):
+    """An attack or a defense: its name, and the arguments of its constructor.
+
+    >>> HookConfig(name="sumkl", detection_error=0.4).options
+    {'detection_error': 0.4}
+    """
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+
+    name: str
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Arguments of the hook's constructor, as the file gives them."""
+        return dict(self.model_extra or {})
+
+
+def _check_parties(parties: Mapping[str, PartyConfig]) -> Mapping[str, PartyConfig]:
+    for name in parties:
+        # Names become parts of file names, of TensorBoard tags, and of keys on the command line.
+        if not re.fullmatch(r"\w[\w-]*", name):
+            raise ValueError(f"expected a party's name of letters, digits, _ and -, got {shown(name)}")
+    active = [name for name, party in parties.items() if party.role == "active"]
+    if len(active) != 1:
+        raise ValueError(f"expected exactly one active party, got {' and '.join(active) or 'none'}")
+    if len(parties) == 1:
+        raise ValueError(f"expected at least one passive party beside {active[0]}")
+    return parties
+
+
+class ExperimentConfig(_Section):
+    """A whole experiment file, checked, with every default filled in.
+
+    ``known_positives`` is how many positive records an attacker is assumed to know; ``audit`` adds the auditor's
+    attack.
+    """
+
+    name: Annotated[str, AfterValidator(_folder_name)]
+    data: DataConfig
+    parties: Annotated[Mapping[str, PartyConfig], AfterValidator(_check_parties)]
+    model: ModelConfig = MLPConfig()
+    exchange: ExchangeConfig = ExchangeConfig()
+    train: TrainConfig = TrainConfig()
+    defenses: tuple[HookConfig, ...] = ()
+    attacks: tuple[HookConfig, ...] = ()
+    audit: bool = True
+    known_positives: Annotated[int, Field(ge=0)] = 1
+
+    _source: str = PrivateAttr(default="experiment")
+    _folder: Path = PrivateAttr(default=Path())
+
+    @model_validator(mode="after")
+    def _check_label(self) -> ExperimentConfig:
+        own = self.parties[self.active].label
+        if own is not None and self.data.label not in (None, own):
+            raise ValueError(f"data.label is {self.data.label!r}, and parties.{self.active}.label is {own!r}; keep one")
+        return self
+
+    @property
+    def source(self) -> str:
+        """What the file is called in messages."""
+        return self._source
+
+    @property
+    def folder(self) -> Path:
+        """Where the user's own modules are looked for: the file's folder."""
+        return self._folder
+
+    @property
+    def active(self) -> str:
+        """Name of the party that holds the labels."""
+        return next(name for name, party in self.parties.items() if party.role == "active")
+
+
+def load_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> ExperimentConfig:
+    """Return the experiment that a file describes.
+
+    Args:
+        path: The YAML file.
+        overrides: Settings to change, as ``train.epochs=3``; values are YAML. They come last, in their order.
+
+    Raises:
+        ConfigError: If the file cannot be read, or anything in it is wrong: one line for each mistake.
+    """
+    file = Path(path)
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        neighbours = [other.name for other in file.parent.glob("*.y*ml")] if file.parent.is_dir() else []
+        raise ConfigError(f"{file}: no such file{suggestion(file.name, neighbours)}") from None
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file}: expected text in UTF-8, got the byte 0x{error.object[error.start]:02x}") from None
+    return parse_config(text, source=file, overrides=overrides)
+
+
+def parse_config(
+    text: str, *, source: str | os.PathLike[str], overrides: Sequence[str] = (), folder: Path | None = None
+) -> ExperimentConfig:
+    """Return the experiment that a text describes.
+
+    Args:
+        text: YAML.
+        source: What to call it in messages: a file name. Its stem is the experiment's name, unless it has one.
+        overrides: See :func:`load_config`.
+        folder: Where the data file and the user's own modules are looked for; default: the source's folder.
+
+    Raises:
+        ConfigError: See :func:`load_config`.
+    """
+    place = Path(source)
+    folder = place.parent if folder is None else folder
+    document = Document(text, source=os.fspath(source))
+    _write_out(document)
+    for override in overrides:
+        _override(document, override)
+    document.tree.setdefault("name", place.stem)
+    _find_data_file(document, folder)
+    _take_hidden_from_top(document.tree.get("model"))
+    for kind in _HOOK_LISTS:
+        _check_hooks(document, kind, folder)
+    config = _validated(document)
+    config._source, config._folder = document.source, folder
+    return config
+
+
+def config_to_yaml(config: ExperimentConfig) -> str:
+    """Return the experiment as YAML with every default written out; :func:`parse_config` reads the same from it."""
+    return to_yaml(config.model_dump(mode="json"))
+
+
+def parse_defenses(text: str, *, folder: Path) -> list[list[HookConfig]]:
+    """Return the choices of defenses that a command line lists.
+
+    Choices are divided by commas. Each is ``none``, a name, a name with options as in ``sumkl(detection_error=0.3)``,
+    or several of these joined by ``+``.
+
+    Args:
+        text: Such as ``"none,sumkl,isotropic(ratio=2)+rounding(decimals=3)"``.
+        folder: Where the user's own modules are looked for.
+
+    Raises:
+        ConfigError: If the text has another form, or a defense does not exist or does not take its options.
+    """
+    document = Document("{}", source="--defenses")
+    chosen: list[list[HookConfig]] = []
+    for choice in _divided(text, ","):
+        hooks = [] if choice.strip() == "none" else [_hook_of(part.strip()) for part in _divided(choice, "+")]
+        document.tree["defenses"] = hooks
+        _check_hooks(document, "defenses", folder)
+        chosen.append([HookConfig(**hook) for hook in hooks])
+    document.raise_problems()
+    return chosen
+
+
+def _divided(text: str, mark: str) -> list[str]:
+    """Split at a mark that is not inside brackets."""
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character in "([{") - (character in ")]}")
+        if character == mark and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts
+
+
+def _hook_of(text: str) -> dict[str, Any]:
+    form = re.fullmatch(r"([\w.:-]+)(?:\((.*)\))?", text)
+    if form is None:
+        raise ConfigError(f"--defenses: expected none, a name, or name(option=value), got {shown(text)}")
+    name, written = form.groups()
+    hook: dict[str, Any] = {"name": name}
+    for option in _divided(written, ",") if written else ():
+        key = option.partition("=")[0].strip()
+        if not key.isidentifier() or "=" not in option or key in hook:
+            raise ConfigError(f"--defenses: {name}: expected each option once, as option=value, got {shown(option)}")
+        hook[key] = parse_override(option)[1]
+    return hook
+
+
+def _write_out(document: Document) -> None:
+    """Replace short forms by what they are short for, and drop sections in which nothing is said."""
+    tree = document.tree
+    for key in [key for key, value in tree.items() if value is None]:
+        del tree[key]
+    for key in _NAMED_SECTIONS:
+        tree.update({key: _named(tree[key])} if key in tree else {})
+    for kind in _HOOK_LISTS:
+        if isinstance(tree.get(kind), list):
+            tree[kind] = [_named(hook) for hook in tree[kind]]
+    if isinstance(tree.get("train"), dict):
+        _write_out_optimizer(document, tree["train"])
+
+
+def _named(section: Any) -> Any:
+    return {"name": section} if isinstance(section, str) else section
+
+
+def _write_out_optimizer(document: Document, train: dict[str, Any]) -> None:
+    if "lr" in train:
+        optimizer = _named(train.setdefault("optimizer", {}))
+        if isinstance(optimizer, dict) and "lr" not in optimizer:
+            train["optimizer"] = {**optimizer, "lr": train.pop("lr")}
+            document.moved(("train", "lr"), ("train", "optimizer", "lr"))
+        else:
+            document.report(("train", "lr"), "short for train.optimizer.lr, which is given too; keep one")
+            del train["lr"]
+    optimizer = _named(train.get("optimizer"))
+    if isinstance(optimizer, dict):
+        train["optimizer"] = {"name": AdamConfig().name, **optimizer}
+
+
+def _override(document: Document, text: str) -> None:
+    try:
+        keys, value = parse_override(text)
+        document.assign(("train", "optimizer", "lr") if keys == ("train", "lr") else keys, value)
+    except ConfigError as error:
+        document.report_command_line(str(error))
+    _write_out(document)
+
+
+def _find_data_file(document: Document, folder: Path) -> None:
+    """Make the path of the data absolute, so that the settings kept with a run stay true."""
+    data = document.tree.get("data")
+    if isinstance(data, dict) and isinstance(data.get("path"), str):
+        given = Path(data["path"]).expanduser()
+        places = [folder, Path.cwd()]
+        if document.is_assigned(("data", "path")):
+            places.reverse()
+        candidates = [place / given for place in places]
+        found = next((path for path in candidates if path.exists()), candidates[0])
+        data["path"] = os.path.abspath(found)
+
+
+def _take_hidden_from_top(model: Any) -> None:
+    if isinstance(model, dict) and isinstance(model.get("top"), list):
+        model.setdefault("top_hidden", model["top"][:-1])
+
+
+def _check_hooks(document: Document, kind: Literal["attacks", "defenses"], folder: Path) -> None:
+    hooks = document.tree.get(kind)
+    for index, hook in enumerate(hooks if isinstance(hooks, list) else ()):
+        # Anything else is not of the form of a hook, which the schema reports.
+        if isinstance(hook, dict) and isinstance(hook.get("name"), str):
+            _check_hook(document, kind, (kind, index), hook, folder)
+
+
+def _check_hook(document: Document, kind: Kind, place: Place, hook: Mapping[str, Any], folder: Path) -> None:
+    try:
+        factory = resolve(kind, hook["name"], folder=folder)
+    except ConfigError as error:
+        document.report((*place, "name"), str(error))
+        return
+    options, problems = check_options(factory, {key: value for key, value in hook.items() if key != "name"})
+    for option, text in problems:
+        document.report((*place, option), text)
+    if not problems:
+        try:
+            construct(factory, options)
+        except ConfigError as error:
+            document.report(place, f"{hook['name']}: {error}")
+
+
+def _validated(document: Document) -> ExperimentConfig:
+    try:
+        # As JSON, in which a list may become a tuple but, strictly, a truth value or a text never a number.
+        config = ExperimentConfig.model_validate_json(json.dumps(document.tree))
+    except ValidationError as error:
+        for detail in error.errors():
+            place, text = _in_words(detail, document.tree)
+            document.report(place, text)
+        document.raise_problems()
+        raise  # not reached: there is at least one problem
+    document.raise_problems()
+    return config
+
+
+def _in_words(error: ErrorDetails, tree: Mapping[str, Any]) -> tuple[Place, str]:
+    location, kind = error["loc"], error["type"]
+    place = _place_of(location, tree, may_be_absent=kind == "missing")
+    if kind == "extra_forbidden":
+        return place, f"no such key{_known_keys(location)}"
+    if kind == "union_tag_not_found":
+        return (*place, "name"), "required, and missing"
+    if kind == "union_tag_invalid":
+        known = re.findall(r"'([^']*)'", str(error["ctx"]["expected_tags"]))
+        return (*place, "name"), _no_such(str(place[-1]), str(error["ctx"]["tag"]), known)
+    if kind == "literal_error" and location[-1] == "name" and isinstance(error["input"], str):
+        known = re.findall(r"'([^']*)'", str(error["ctx"]["expected"]))
+        return place, _no_such(str(place[-2]), error["input"], known)
+    return place, words(error)
+
+
+def _no_such(section: str, name: str, known: Sequence[str]) -> str:
+    where = "  (splitvfl list models)" if section == "model" else ""
+    return f"no such {section} {name!r}{suggestion(name, known)}{where}"
+
+
+def _place_of(location: Place, tree: Any, *, may_be_absent: bool) -> Place:
+    """Return where in the file an error is: pydantic's location without the names of the types that it tried."""
+    place: Place = ()
+    node = tree
+    for number, part in enumerate(location, start=1):
+        inside = part in node if isinstance(node, dict) else isinstance(node, list) and isinstance(part, int)
+        if inside:
+            place, node = (*place, part), node[part]
+        elif may_be_absent and number == len(location):
+            place = (*place, part)
+    return place
+
+
+def _known_keys(location: Place) -> str:
+    """Return what may stand where an unknown key stands."""
+    section: Any = ExperimentConfig
+    for part in location[:-1]:
+        section = _inside(section, part)
+    key, fields = str(location[-1]), section.model_fields
+    if len(location) == 1 and key in TrainConfig.model_fields:
+        return f"; did you mean train.{key}?"
+    if len(location) == 1 and key in DataConfig.model_fields:
+        return f"; did you mean data.{key}?"
+    return suggestion(key, fields)
+
+
+def _inside(section: Any, part: str | int) -> Any:
+    """Return the type of what a key of a section holds, or the member of a union that has this name."""
+    if inspect.isclass(section) and issubclass(section, BaseModel):
+        return section.model_fields[str(part)].annotation
+    if typing.get_origin(section) is Mapping:
+        return typing.get_args(section)[1]
+    return next(member for member in typing.get_args(section) if member.model_fields["name"].default == part)

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from splitvfl.data.split import random_split, record_ids, split_by_column
+from splitvfl.errors import ArgumentError, DataError
+
+
+def _split(labels: Any, fraction: float = 0.2, seed: int = 0, stratified: bool = True) -> tuple[Any, Any]:
+    return random_split(np.asarray(labels), test_fraction=fraction, seed=seed, stratified=stratified)
+
+
+def test_a_split_is_a_partition_in_order_with_the_classes_in_proportion() -> None:
+    labels = (np.arange(1000) % 10 == 0).astype(np.float32)
+
+    train, test = _split(labels)
+
+    assert sorted([*train, *test]) == list(range(1000))
+    assert (np.diff(train) > 0).all()
+    assert (np.diff(test) > 0).all()
+    assert (labels[train].sum(), labels[test].sum()) == (80, 20)
+
+
+def test_the_seed_decides() -> None:
+    labels = np.arange(100) % 2
+
+    assert np.array_equal(_split(labels)[1], _split(labels)[1])
+    assert not np.array_equal(_split(labels)[1], _split(labels, seed=1)[1])
+
+
+def test_real_labels_are_not_stratified() -> None:
+    train, test = _split(np.linspace(0, 1, 10), stratified=False)
+
+    assert (len(train), len(test)) == (8, 2)
+
+
+@pytest.mark.parametrize("fraction", [0.0, 1.0, -0.5, 3])
+def test_a_fraction_outside_zero_and_one(fraction: float) -> None:
+    with pytest.raises(ArgumentError, match=re.escape(f"test_fraction in (0, 1), got {fraction}")):
+        _split([0, 1] * 10, fraction)
+
+
+def test_too_few_rows_to_split() -> None:
+    with pytest.raises(DataError, match=r"6 rows cannot be split with test_fraction=0.5: .*least populated class"):
+        _split([0, 0, 0, 0, 0, 1], 0.5)
+    with pytest.raises(DataError, match="1 rows cannot be split"):
+        _split([0.5], stratified=False)
+
+
+def test_a_column_may_decide() -> None:
+    train, test = split_by_column(pa.array(["train", "test", None, "test"]), test_value="test", source="s")
+
+    assert (train.tolist(), test.tolist()) == ([0, 2], [1, 3])
+
+
+@pytest.mark.parametrize(("values", "test_value"), [(["a", "b"], "test"), ([1, 1], 1)])
+def test_a_split_column_needs_both_kinds(values: list[Any], test_value: object) -> None:
+    with pytest.raises(DataError, match=re.escape(f"s holds {sorted(set(values))}; expected {test_value!r} in some")):
+        split_by_column(pa.array(values), test_value=test_value, source="s")
+
+
+def test_whole_numbers_are_ids_and_text_stands_for_row_numbers() -> None:
+    assert record_ids(pa.array([2**62, -5]), source="id").tolist() == [2**62, -5]
+    assert record_ids(pa.array(["b", "a"]), source="id").tolist() == [0, 1]
+    assert record_ids(pa.array([7], pa.uint8()), source="id").dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (pa.array([5, 9, 8, 9, 5]), "id holds 9 in rows 1 and 3 (from 0); ids must differ"),
+        (pa.array(["x", "x"]), "id holds 'x' in rows 0 and 1 (from 0); ids must differ"),
+        (pa.array([1, None]), "id has no id in 1 rows"),
+        (pa.array([0.5]), "id must hold whole numbers or text, got double"),
+        (pa.array([2**63], pa.uint64()), "id holds numbers beyond 64 bits"),
+    ],
+)
+def test_ids_that_name_no_record(values: pa.Array, message: str) -> None:
+    with pytest.raises(DataError, match=re.escape(message)):
+        record_ids(values, source="id")
