@@ -31,8 +31,8 @@ REMEMBERED = 32
 
 # On a CPU, blocks of 1 MiB of float32 stay in the cache between one operation and the next.
 _BLOCK_ENTRIES = 2**18
-# Squares of entries and of their rounding errors are normal numbers in float32 as long as the largest entry is here.
-_SAFE_PEAKS = (1e-10, 1e12)
+# Within these, squares of entries and of their rounding errors are normal numbers in float32, and so are their sums.
+_SAFE_MEAN_SQUARES = (1e-20, 1e24)
 
 Pair: TypeAlias = tuple[float, float]
 """A value for negatives and one for positives."""
@@ -149,12 +149,7 @@ class LabelledGradient:
         self._members = torch.stack((self.negative, self.positive)).double()
         positives = round(self._members[1].sum().item())
         self.rows = (gradient.shape[0] - positives, positives)
-        low, high = (value.item() for value in torch.aminmax(gradient)) if gradient.numel() else (0.0, 0.0)
-        peak = max(-low, high)
-        if not math.isfinite(peak):
-            raise ArgumentError("the gradient holds NaN or infinite values")
-        # A power of two rounds nothing.
-        self._unit = 1.0 if peak == 0.0 or _SAFE_PEAKS[0] < peak < _SAFE_PEAKS[1] else 2.0 ** math.frexp(peak)[1]
+        self._unit = _unit_of(gradient)
         self._scaled = gradient if self._unit == 1.0 else (gradient.double() / self._unit).to(gradient.dtype)
         self._buffer = gradient.new_empty((min(self._block_rows, gradient.shape[0]), self.width))
 
@@ -169,12 +164,15 @@ class LabelledGradient:
 
     def means(self) -> Tensor:
         """Return the class means, ``(2, width)``; 0 for a class that is missing."""
-        sums = torch.zeros((2, self.width), dtype=torch.float64, device=self.gradient.device)
-        for block in self._blocks():
-            rows = self._scaled[block]
+        sums = [
             # Matrix times vector: a product of matrices may be rounded to ten bits on a GPU.
-            sums += torch.stack((self.negative[block] @ rows, self.positive[block] @ rows))
-        return sums * sums.new_tensor([[self._unit / max(rows, 1)] for rows in self.rows])
+            torch.stack((self.negative[block] @ self._scaled[block], self.positive[block] @ self._scaled[block]))
+            for block in self._blocks()
+        ]
+        total = sums[0].double() if len(sums) == 1 else torch.stack(sums).sum(dim=0, dtype=torch.float64)
+        for mean, rows in zip(total, self.rows, strict=True):
+            mean.mul_(self._unit / max(rows, 1))
+        return total
 
     def class_averages(self, values: Tensor) -> Pair:
         """Return the averages of ``(n,)`` float64 values over each class; 0 for a class that is missing."""
@@ -195,7 +193,7 @@ class LabelledGradient:
             centred = torch.sub(rows, base, out=self._buffer[: rows.shape[0]])
             centred.addr_(self.positive[block], shift, alpha=-1.0)
             norms.append(torch.linalg.vector_norm(centred, dim=1))
-        return _joined(norms).square_().mul_(self._unit**2)
+        return _joined(norms).mul_(self._unit).square_()
 
     def along_and_off(self, axis: Tensor) -> tuple[Tensor, Tensor]:
         """Return every row's coordinate along a unit vector, and its norm off it, each ``(n,)``."""
@@ -231,6 +229,19 @@ class LabelledGradient:
 
     def _per_row(self, values: Pair) -> Tensor:
         return (self.negative * values[0]).add_(self.positive, alpha=values[1])
+
+
+def _unit_of(gradient: Tensor) -> float:
+    """Return a power of two, which rounds nothing, in which squares of the entries are normal numbers; usually 1."""
+    entries = gradient.reshape(-1)
+    mean_square = torch.dot(entries, entries).item() / max(entries.numel(), 1)
+    if _SAFE_MEAN_SQUARES[0] < mean_square < _SAFE_MEAN_SQUARES[1] or not entries.numel():
+        return 1.0
+    low, high = (value.item() for value in torch.aminmax(entries))
+    if not math.isfinite(high - low):
+        raise ArgumentError("the gradient holds NaN or infinite values")
+    peak = max(-low, high)
+    return 2.0 ** math.frexp(peak)[1] if peak else 1.0
 
 
 def _joined(parts: list[Tensor]) -> Tensor:

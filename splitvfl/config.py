@@ -424,8 +424,8 @@ def parse_defenses(text: str, *, folder: Path) -> list[list[HookConfig]]:
     chosen: list[list[HookConfig]] = []
     for choice in _divided(text, ","):
         hooks = [] if choice.strip() == "none" else [_hook_of(part.strip()) for part in _divided(choice, "+")]
-        document.tree["defenses"] = hooks
-        _check_hooks(document, "defenses", folder)
+        for hook in hooks:
+            _check_hook(document, "defenses", (), hook, folder)
         chosen.append([HookConfig(**hook) for hook in hooks])
     document.raise_problems()
     return chosen

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 
 import msgspec
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -73,10 +72,11 @@ def encode(message: Message) -> bytes:
     Raises:
         ProtocolError: If the payload's dtype has no place on the wire.
     """
-    payload = message.payload.detach().cpu().contiguous()
+    payload = message.payload.detach().cpu()
     if payload.dtype not in _NAMES:
         raise ProtocolError(f"cannot send dtype {payload.dtype}; expected one of {', '.join(_DTYPES)}")
-    data = payload.view(torch.uint8) if payload.dim() else payload.reshape(1).view(torch.uint8)
+    # NumPy has no bfloat16; a view of the same width works for every shape and stride, one of bytes does not.
+    raw = payload.view(torch.int16) if payload.dtype == torch.bfloat16 else payload
     return _encoder.encode(
         _Envelope(
             message.sender,
@@ -85,7 +85,7 @@ def encode(message: Message) -> bytes:
             message.step,
             _NAMES[payload.dtype],
             tuple(payload.shape),
-            data.numpy().tobytes(),
+            raw.numpy().tobytes(),
         )
     )
 
@@ -110,6 +110,8 @@ def decode(data: bytes) -> Message:
         raise ProtocolError(
             f"shape {envelope.shape} of {envelope.dtype} needs {expected} bytes, got {len(envelope.data)}"
         )
-    raw = np.frombuffer(envelope.data, np.uint8).copy()
-    payload = torch.from_numpy(raw).view(dtype).reshape(envelope.shape)
+    if math.prod(max(size, 1) for size in envelope.shape) > MAX_BYTES:
+        raise ProtocolError(f"shape {envelope.shape} is empty, but too large for a tensor")
+    flat = torch.frombuffer(bytearray(envelope.data), dtype=dtype) if expected else torch.zeros(0, dtype=dtype)
+    payload = flat.reshape(envelope.shape)
     return Message(envelope.sender, envelope.receiver, envelope.kind, envelope.step, payload)

@@ -193,18 +193,17 @@ def _built_in(path: str) -> type[Any]:
 
 def _offered(kind: Kind) -> dict[str, EntryPoint]:
     found: dict[str, EntryPoint] = {}
-    for entry in entry_points(group=f"splitvfl.{kind}") if kind in _WITH_ENTRY_POINTS else ():
-        taken = "splitvfl itself" if entry.name in _BUILT_IN[kind] else _owner(found.get(entry.name))
-        # The same installed twice on the path (a checkout and its wheel) is one offer, not two.
-        if taken and entry != found.get(entry.name):
+    # A set: the same package seen twice on the path (a checkout and its wheel) makes one offer, not two.
+    for entry in set(entry_points(group=f"splitvfl.{kind}")) if kind in _WITH_ENTRY_POINTS else ():
+        rival = found.get(entry.name)
+        if entry.name in _BUILT_IN[kind] or rival is not None:
+            taken = "splitvfl itself" if rival is None else _owner(rival)
             raise ConfigError(f"{_owner(entry)} offers the {kind[:-1]} {entry.name!r}, and so does {taken}; remove one")
         found[entry.name] = entry
     return found
 
 
-def _owner(entry: EntryPoint | None) -> str:
-    if entry is None:
-        return ""
+def _owner(entry: EntryPoint) -> str:
     return f"the package {entry.dist.name}" if entry.dist is not None else f"an entry point ({entry.value})"
 
 

@@ -19,6 +19,8 @@ from splitvfl.wording import shown
 
 Place = tuple[str | int, ...]
 
+DEEPEST = 50
+
 _NULL, _BOOL, _INT, _FLOAT, _TEXT = (f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int", "float", "str"))
 
 # Tag, spelling, possible first characters. Longer numbers than these are text, and rejected where a number is wanted.
@@ -38,7 +40,7 @@ _VALUES: Mapping[str, Callable[[str], Any]] = {
     _BOOL: lambda text: text.lower() == "true",
     _INT: int,
     _FLOAT: lambda text: float(re.sub(r"\.(inf|nan)$", r"\1", text.lower())),
-    _TEXT: str,
+    _TEXT: lambda text: text.encode().decode(),
 }
 
 
@@ -46,12 +48,18 @@ class _Loader(yaml.SafeLoader):
     """Reads nodes; the values are made here, not by the library."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012  # the library's name and place for it
+    _depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         event = self.peek_event()  # type: ignore[no-untyped-call]
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
             raise yaml.MarkedYAMLError(problem="anchors and aliases are not supported", problem_mark=event.start_mark)
-        return super().compose_node(parent, index)
+        if self._depth == DEEPEST:
+            raise yaml.MarkedYAMLError(problem=f"nested more than {DEEPEST} deep", problem_mark=event.start_mark)
+        self._depth += 1
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
 
 
 class _Dumper(yaml.SafeDumper):
@@ -63,6 +71,14 @@ class _Dumper(yaml.SafeDumper):
 for _tag, _spelling, _first in _SPELLINGS:
     for _class in (_Loader, _Dumper):
         _class.add_implicit_resolver(_tag, re.compile(f"^(?:{_spelling})$"), _first)
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    # In double quotes every character has an escape; in the others some kinds of line break are lost.
+    return dumper.represent_scalar(_TEXT, text, style=None if text.isprintable() else '"')
+
+
+_Dumper.add_representer(str, _represent_text)
 
 
 class Document:
@@ -140,9 +156,10 @@ class Document:
     def _place(self, path: Place) -> tuple[float, str]:
         for length in range(len(path), 0, -1):
             near = path[:length]
+            changed = any(near == assigned[:length] for assigned in self._assigned)
             if near in self._lines:
-                return self._lines[near], f"{self.source}:{self._lines[near]}"
-            if any(near == assigned[:length] for assigned in self._assigned):
+                return self._lines[near], f"{self.source}:{self._lines[near]}{' + command line' if changed else ''}"
+            if changed:
                 return float("inf"), f"{self.source} + command line"
         return 0.0, self.source
 
@@ -153,12 +170,14 @@ class Document:
             return [self._item(item, (*path, index)) for index, item in enumerate(node.value)]
         if node.tag not in _VALUES:
             self.report(path, f"the tag {node.tag.replace('tag:yaml.org,2002:', '!!')} is not supported")
-            return node.value
+            return None
         try:
             return _VALUES[node.tag](node.value)
-        except ValueError:  # only a tag that was written out can disagree with its text: !!int ten
-            self.report(path, f"{shown(node.value)} is not of the kind that its tag says")
-            return node.value
+        except (
+            ValueError
+        ):  # a tag that was written out may disagree with its text, as in !!int ten; or half a character
+            self.report(path, f"{shown(node.value)} cannot be read as {node.tag.removeprefix('tag:yaml.org,2002:')}")
+            return None
 
     def _item(self, node: yaml.Node, path: Place) -> Any:
         self._lines[path] = node.start_mark.line + 1
@@ -173,6 +192,9 @@ class Document:
             self._lines[here] = key.start_mark.line + 1
             if key.tag != _TEXT:
                 self.report(here, "expected text as a key; put it in quotes")
+                continue
+            if self._plain(key, here) is None:
+                continue
             if name in found:
                 self.report(here, f"given twice, first on line {first}")
             found[name] = self._plain(value, here)
@@ -231,11 +253,9 @@ def _compose(text: str, source: str) -> yaml.Node | None:
         return yaml.compose(text, Loader=_Loader)
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        raise ConfigError(f"{source}:{line}: not YAML: {error.reason}, U+{ord(error.character):04X}") from None
+        raise ConfigError(f"{source}:{line}: not YAML: {error.reason}, U+{int(error.character):04X}") from None
     except yaml.MarkedYAMLError as error:
         raise ConfigError(_syntax(error, source)) from None
-    except RecursionError:
-        raise ConfigError(f"{source}: nested too deeply") from None
 
 
 def _syntax(error: yaml.MarkedYAMLError, source: str) -> str:

@@ -126,7 +126,7 @@ def test_mistakes_are_told_all_at_once_and_without_a_traceback(
     errors = capsys.readouterr().err
     assert "did you mean batch_size" in errors
     assert "norn" in errors
-    assert "credit.yaml:8" in errors
+    assert "credit.yaml:9" in errors
 
 
 def test_overrides_reach_the_run(experiment: Path) -> None:

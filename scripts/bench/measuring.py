@@ -15,6 +15,7 @@ from typing import Literal
 
 import numpy as np
 import torch
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -28,7 +29,7 @@ class Result:
     Attributes:
         name: What was measured.
         value: The median.
-        unit: Its unit: ``"ratio"``, ``"share of a step"``, ``"ms"``, ``"us"``.
+        unit: Its unit: ``"ratio"``, ``"of a step"``, ``"ms"``, ``"us"``.
         target: What is aimed at; ``None`` for a figure without a target.
         better: Which direction is better.
         note: Number of runs, spread, and the like.
@@ -49,21 +50,31 @@ class Result:
         return self.value <= self.target if self.better == "lower" else self.value >= self.target
 
 
-def interleaved(works: Sequence[Work], *, runs: int, warm_up: int = 2) -> list[list[float]]:
+def interleaved(
+    works: Sequence[Work], *, runs: int, repeats: Sequence[int] = (), warm_up: int = 2
+) -> list[list[float]]:
     """Return CPU seconds of each run of each piece of work, taken in turn: A B C, A B C and so on.
 
     CPU time of this process is counted, not wall time: with one thread it is the work itself, whatever else the
     machine does. Garbage collection is off while the clock runs.
+
+    Args:
+        works: What to time.
+        runs: Counted runs of each.
+        repeats: How often each piece is done within one run, of which the mean is taken: short pieces are not timed
+            one by one. Default: once.
+        warm_up: Runs of each that are not counted, first.
     """
     times: list[list[float]] = [[] for _ in works]
     for number in range(warm_up + runs):
-        for work, taken in zip(works, times, strict=True):
+        for work, taken, often in zip(works, times, repeats or [1] * len(works), strict=True):
             gc.collect()
             gc.disable()
             try:
                 started = time.process_time()
-                work()
-                elapsed = time.process_time() - started
+                for _ in range(often):
+                    work()
+                elapsed = (time.process_time() - started) / often
             finally:
                 gc.enable()
             if number >= warm_up:
@@ -75,7 +86,7 @@ def ratio(numerator: Sequence[float], denominator: Sequence[float]) -> tuple[flo
     """Return the median of paired ratios, and a note with their quartiles."""
     ratios = np.asarray(numerator) / np.asarray(denominator)
     low, middle, high = np.quantile(ratios, [0.25, 0.5, 0.75])
-    return float(middle), f"{len(ratios)} paired runs, quartiles {low:.3f} to {high:.3f}"
+    return float(middle), f"{len(ratios)} paired runs, quartiles {low:.3g} to {high:.3g}"
 
 
 def machine() -> dict[str, str | int]:
@@ -110,15 +121,15 @@ def main(description: str, measure: Callable[[bool], list[Result]], argv: Sequen
 
 def print_table(title: str, results: Sequence[Result]) -> None:
     """Print the results for people."""
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("what")
     for heading in ("median", "target"):
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("unit")
     table.add_column("holds")
-    table.add_column("note")
     for result in results:
-        target = "" if result.target is None else f"{result.target:.4g}"
+        target = "" if result.target is None else f"{result.target:.3g}"
         holds = "" if result.target is None else "yes" if result.holds else "NO"
-        table.add_row(result.name, f"{result.value:.4g}", target, result.unit, holds, result.note)
+        table.add_row(result.name, f"{result.value:.3g}", target, result.unit, holds)
+        table.add_row(f"  {result.note}", "", "", "", "", style="dim")
     Console().print(table)

@@ -59,7 +59,7 @@ def _parse(message: Message) -> dict[str, object]:
         raise ProtocolError(f"{message.sender} sent no agreement")
     try:
         terms = json.loads(message.payload.numpy().tobytes())
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # too deep, or a number of too many digits, included
         raise ProtocolError(f"{message.sender} sent no agreement: {error}") from error
     if not isinstance(terms, dict):
         raise ProtocolError(f"{message.sender} sent no agreement, but a {type(terms).__name__}")

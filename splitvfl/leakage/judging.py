@@ -135,7 +135,8 @@ class ScoreKeeper:
         ids, standardised, positive = (np.concatenate(parts) for parts in zip(*self._pending, strict=True))
         self._pending, self._pending_rows = [], 0
         slots = self._records.slots(ids)
-        np.add.at(self._records["total"], slots, standardised)
+        # In the column's own dtype: numpy adds thirty times slower where it has to convert.
+        np.add.at(self._records["total"], slots, standardised.astype(np.float64))
         np.add.at(self._records["count"], slots, 1)
         self._records["label"][slots] = positive
 

@@ -1,0 +1,463 @@
+"""What runs say, ready to be shown: grouped, averaged over seeds, and in plain words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from splitvfl.errors import ArgumentError
+from splitvfl.leakage.features import FeatureLeak
+from splitvfl.leakage.summary import AttackResult, PartyResult, RunSummary
+
+GOAL = 0.6
+"""Below this leak AUC a run counts as protected, unless its user says otherwise."""
+
+VISIBLE = 0.9
+PARTLY_VISIBLE = 0.7
+
+AUDITOR = "auditor"
+"""One name for the auditor's two attacks, of which the better one counts."""
+
+METRIC_NAMES = {"auc": "AUC", "accuracy": "accuracy", "r2": "R²"}
+
+_FIRST = ("norm", "direction", "residual", "sign")
+_CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over runs.
+
+    Attributes:
+        mean: Over the runs that have the figure.
+        half_width: Of the 95 % t-interval of the mean; ``None`` for a single run.
+        count: Number of runs that have it.
+    """
+
+    mean: float
+    half_width: float | None
+    count: int
+
+
+def estimate(values: Iterable[float | None]) -> Estimate | None:
+    """Return the mean with its 95 % interval, ``t(0.975, n − 1) · s / √n``; ``None`` if all values are ``None``.
+
+    The interval takes the runs for independent draws of a normal distribution. Runs under several seeds on one split
+    of the data say nothing about other data.
+
+    >>> estimate([1.0, 2.0, 3.0, None]).mean
+    2.0
+    """
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    mean = math.fsum(known) / len(known)
+    if len(known) == 1:
+        return Estimate(mean, None, 1)
+    from scipy import stats  # slow to import, and not needed for single runs
+
+    variance = math.fsum((value - mean) ** 2 for value in known) / (len(known) - 1)
+    quantile = float(stats.t.ppf(0.5 + _CONFIDENCE / 2, len(known) - 1))
+    return Estimate(mean, quantile * math.sqrt(variance / len(known)), len(known))
+
+
+@dataclass(frozen=True)
+class RunGroup:
+    """Runs that may be compared: one data set, one model, equally long.
+
+    Attributes:
+        title: Data set and model.
+        subtitle: What else they share.
+        runs: In the order given.
+    """
+
+    title: str
+    subtitle: str
+    runs: list[RunSummary]
+
+    @property
+    def judged(self) -> bool:
+        """Whether any run has a leak AUC."""
+        return any(run.worst[0] is not None for run in self.runs)
+
+    @property
+    def metric(self) -> str:
+        """Name of the headline figure."""
+        return METRIC_NAMES.get(self.runs[0].metric, self.runs[0].metric)
+
+    @property
+    def defenses(self) -> list[str]:
+        """The defenses in order of appearance."""
+        return list(dict.fromkeys(run.defense for run in self.runs))
+
+    def of_defense(self, defense: str) -> list[RunSummary]:
+        """Return this defense's runs, one per seed."""
+        return [run for run in self.runs if run.defense == defense]
+
+
+def group_runs(runs: Sequence[RunSummary]) -> list[RunGroup]:
+    """Return the runs grouped by data set, model, epochs and batch size, in order of appearance."""
+    found: dict[tuple[str, str, str, int, int], list[RunSummary]] = {}
+    for run in runs:
+        found.setdefault((run.data, run.model, run.metric, run.epochs, run.batch_size), []).append(run)
+    return [
+        RunGroup(f"{data}, {model}", f"{counted(epochs, 'epoch')}, batches of {size}", members)
+        for (data, model, _, epochs, size), members in found.items()
+    ]
+
+
+def attack_names(runs: Iterable[RunSummary]) -> list[str]:
+    """Return the attacks that any run has figures of: the built-in ones, the users' own, and last the auditor's."""
+    names = {shown_name(name): None for run in runs for party in run.parties.values() for name in party.attacks}
+    first = [name for name in _FIRST if name in names]
+    last = [AUDITOR] if AUDITOR in names else []
+    return [*first, *(name for name in names if name not in (*first, *last)), *last]
+
+
+def shown_name(attack: str) -> str:
+    """Return the name under which an attack is shown.
+
+    >>> shown_name("auditor-linear"), shown_name("norm")
+    ('auditor', 'norm')
+    """
+    return AUDITOR if attack in ("auditor-linear", "auditor-likelihood") else attack
+
+
+def attack_result(party: PartyResult, name: str) -> AttackResult | None:
+    """Return the figures shown under a name: for the auditor, figure by figure the worse of its two attacks."""
+    results = [result for attack, result in party.attacks.items() if shown_name(attack) == name]
+    if len(results) < 2:
+        return results[0] if results else None
+
+    def worse(figure: Callable[[AttackResult], float | None]) -> float | None:
+        return max((value for value in map(figure, results) if value is not None), default=None)
+
+    return AttackResult(
+        auc=worse(lambda result: result.worst_auc),
+        worst_auc=worse(lambda result: result.worst_auc),
+        quantile_95=worse(lambda result: result.quantile_95),
+        accumulated_auc=worse(lambda result: result.worst_accumulated_auc),
+        worst_accumulated_auc=worse(lambda result: result.worst_accumulated_auc),
+        steps=max(result.steps for result in results),
+        undefined=max(result.undefined for result in results),
+    )
+
+
+@dataclass(frozen=True)
+class AttackRow:
+    """One attack's figures, averaged over runs.
+
+    Attributes:
+        step: Leak AUC of a step, each run in its better orientation.
+        accumulated: Leak AUC of scores added up over the run, likewise.
+        quantile_95: 95 % quantile over steps.
+        worst: The larger of the first two in each run.
+        undefined: Most batches without an AUC in any run.
+    """
+
+    step: Estimate | None
+    accumulated: Estimate | None
+    quantile_95: Estimate | None
+    worst: Estimate | None
+    undefined: int
+
+    @classmethod
+    def of(cls, results: Sequence[AttackResult]) -> AttackRow:
+        """Return the averages over runs."""
+        return cls(
+            step=estimate(result.worst_auc for result in results),
+            accumulated=estimate(result.worst_accumulated_auc for result in results),
+            quantile_95=estimate(result.quantile_95 for result in results),
+            worst=estimate(result.worst for result in results),
+            undefined=max(result.undefined for result in results),
+        )
+
+
+@dataclass(frozen=True)
+class PartyRow:
+    """What one passive party could learn, averaged over runs.
+
+    Attributes:
+        name: The party.
+        attacks: By shown name.
+        own_columns: AUC of the better model on its own columns.
+        detection_error: Measured ½(FPR + FNR) of the auditor's linear attack.
+        promised_error: Detection error that a defense promises under its model.
+        features: Feature attacks on its columns, in the first run.
+        unavailable: Attacks that could not be run, with the reason.
+    """
+
+    name: str
+    attacks: dict[str, AttackRow]
+    own_columns: Estimate | None
+    detection_error: Estimate | None
+    promised_error: Estimate | None
+    features: list[FeatureLeak]
+    unavailable: dict[str, str]
+
+    @classmethod
+    def of(cls, name: str, parties: Sequence[PartyResult], attacks: Sequence[str]) -> PartyRow:
+        """Return the averages over runs."""
+        found = {attack: [attack_result(party, attack) for party in parties] for attack in attacks}
+        known = {attack: [result for result in results if result is not None] for attack, results in found.items()}
+        return cls(
+            name=name,
+            attacks={attack: AttackRow.of(results) for attack, results in known.items() if results},
+            own_columns=estimate(party.own_columns_auc for party in parties),
+            detection_error=estimate(party.detection_error for party in parties),
+            promised_error=estimate(party.measurement("detection_error_bound") for party in parties),
+            features=parties[0].features,
+            unavailable={attack: reason for party in parties for attack, reason in party.unavailable.items()},
+        )
+
+
+@dataclass(frozen=True)
+class DefenseRow:
+    """One defense's figures, averaged over runs.
+
+    Attributes:
+        label: The defense, with the seed where runs are told apart by it.
+        runs: Number of runs.
+        test: Headline figure on the test records.
+        loss: Loss on the test records.
+        noise: Noise power over the clean message's power; the largest of all parties.
+        power: Noise power in the unit of the squared message; the largest of all parties.
+        step_ms: Time of a step.
+        worst: Largest leak AUC of any attack at any party.
+        worst_attack: The shown name of that attack in the run that leaked most.
+        parties: One row per passive party.
+    """
+
+    label: str
+    runs: int
+    test: Estimate | None
+    loss: Estimate | None
+    noise: Estimate | None
+    power: Estimate | None
+    step_ms: Estimate | None
+    worst: Estimate | None
+    worst_attack: str
+    parties: list[PartyRow]
+
+    @classmethod
+    def of(cls, label: str, runs: Sequence[RunSummary]) -> DefenseRow:
+        """Return the averages over runs."""
+        attacks = attack_names(runs)
+        names = dict.fromkeys(name for run in runs for name in run.parties)
+        return cls(
+            label=label,
+            runs=len(runs),
+            test=estimate(run.test_metric for run in runs),
+            loss=estimate(run.test_loss for run in runs),
+            noise=estimate(_largest(run, "noise_to_signal") for run in runs),
+            power=estimate(_largest(run, "power") for run in runs),
+            step_ms=estimate(run.step_ms for run in runs),
+            worst=estimate(run.worst[0] for run in runs),
+            worst_attack=shown_name(leakiest(runs).worst[1]),
+            parties=[
+                PartyRow.of(name, [run.parties[name] for run in runs if name in run.parties], attacks) for name in names
+            ],
+        )
+
+
+def rows_by_run(group: RunGroup) -> list[DefenseRow]:
+    """Return a row for every run; the seed is named where a defense has several runs."""
+    several = {defense for defense in group.defenses if len(group.of_defense(defense)) > 1}
+    return [
+        DefenseRow.of(f"{run.defense}, seed {run.seed}" if run.defense in several else run.defense, [run])
+        for run in group.runs
+    ]
+
+
+def rows_by_defense(group: RunGroup) -> list[DefenseRow]:
+    """Return a row for every defense, averaged over its runs."""
+    return [DefenseRow.of(defense, group.of_defense(defense)) for defense in group.defenses]
+
+
+def leakiest(runs: Sequence[RunSummary]) -> RunSummary:
+    """Return the run that leaked most; the first one if nothing was judged."""
+    return max(runs, key=lambda run: run.worst[0] or 0.0)
+
+
+def _largest(run: RunSummary, measurement: str) -> float | None:
+    values = [party.measurement(measurement) for party in run.parties.values()]
+    return max((value for value in values if value is not None), default=None)
+
+
+def verdict(run: RunSummary, goal: float = GOAL) -> str:
+    """Return what a run showed, in sentences that anyone can act on.
+
+    It speaks of the attacks that were run, and claims nothing about others.
+
+    Args:
+        run: The run.
+        goal: Leak AUC that every attack should stay below, in (0.5, 1].
+
+    Raises:
+        ArgumentError: If the goal is outside its range.
+    """
+    if not 0.5 < goal <= 1.0:
+        raise ArgumentError(f"goal must be in (0.5, 1], got {goal}")
+    worst, _, party = run.worst
+    if worst is None:
+        sentences = [_nothing_measured(run)]
+    elif worst >= goal:
+        sentences = [*_readable(run, goal), _why_sumkl(run, goal), _own_columns(run.parties[party], worst)]
+    else:
+        sentences = [*_unread(run, goal), _own_columns(run.parties[party], worst)]
+    return " ".join(sentence for sentence in [*sentences, *_columns_recovered(run)] if sentence)
+
+
+def _nothing_measured(run: RunSummary) -> str:
+    if run.task != "binary":
+        return f"Label attacks are judged on binary labels and this task is {run.task}: what leaks was not measured."
+    if any(party.attacks for party in run.parties.values()):
+        return "No batch held both classes, so no attack could be judged: what leaks is not known."
+    return "No label attack watched this run: what leaks is not known."
+
+
+def _readable(run: RunSummary, goal: float) -> list[str]:
+    worst, _, party = run.worst
+    assert worst is not None
+    own, attack, own_party = _partners_best(run)
+    how, reads = ("visible", "reads") if worst >= VISIBLE else ("partly visible", "reads part of")
+    aim = f"goal below {goal:.2f}"
+    # An attack that needs no secrets of the label party is the worse news, also where it is worse in the third digit.
+    if own is not None and figure(own) == figure(worst):
+        return [
+            f"The labels are {how} to {_partner(run, own_party)}: the {attack} attack {reads} them "
+            f"(leak AUC {figure(own)}, {aim})."
+        ]
+    sentences = [
+        f"The labels are {how} in what {_partner(run, party)} receives: the auditor's attack, which also knows the "
+        f"clean gradients, {reads} them (leak AUC {figure(worst)}, {aim})."
+    ]
+    if own is not None:
+        sentences.append(f"Of the attacks that need no such knowledge, {attack} got furthest ({figure(own)}).")
+    return sentences
+
+
+def _unread(run: RunSummary, goal: float) -> list[str]:
+    worst, attack, _ = run.worst
+    assert worst is not None
+    names = attack_names([run])
+    strongest = attack_phrase(attack)
+    digits = 2 if round(worst, 2) < goal else 4
+    which = f"Every attack stayed below the goal: the strongest of {len(names)}"
+    sentences = [
+        f"{which if len(names) > 1 else 'The only attack'}, {strongest}, got a leak AUC of {worst:.{digits}f} (goal below {goal:.2f}).",
+        "That is what was found in this run, and no proof that nothing else leaks.",
+    ]
+    if AUDITOR not in names:
+        sentences.append("The auditor's attack was not run.")
+    missing = sorted({name for party in run.parties.values() for name in party.unavailable})
+    if missing:
+        sentences.append(f"Could not be run: {', '.join(missing)}.")
+    return sentences
+
+
+def _why_sumkl(run: RunSummary, goal: float) -> str:
+    if all(defense.partition("(")[0] != "sumkl" for defense in run.defenses):
+        return ""
+    residuals = [
+        result.worst or 0.0
+        for party in run.parties.values()
+        for name, result in party.attacks.items()
+        if name.partition("@")[0] == "residual"
+    ]
+    if max(residuals, default=0.0) < goal:
+        return ""
+    return "sumkl puts noise off the gradient's axis on one class only; axis-sumkl does not."
+
+
+def _own_columns(party: PartyResult, worst: float) -> str:
+    if party.own_columns_auc is None or party.own_columns_auc <= worst:
+        return ""
+    return (
+        f"From its own columns alone the partner could predict them better (AUC {figure(party.own_columns_auc)}, given "
+        "labels of other records), which no defense of the messages prevents."
+    )
+
+
+def _columns_recovered(run: RunSummary) -> list[str]:
+    return [
+        f"The published scores give away columns of {name}: the {leak.attack} attack estimates them with a mean "
+        f"squared error of {leak.mse:.3g}, against {leak.blind_mse:.3g} for guessing every column's mean."
+        for name, party in run.parties.items()
+        for leak in party.features
+        if leak.mse < leak.blind_mse
+    ]
+
+
+def _partners_best(run: RunSummary) -> tuple[float | None, str, str]:
+    """Return the best of the attacks that a partner can run: value, attack, party."""
+    found = [
+        (result.worst, attack, name)
+        for name, party in run.parties.items()
+        for attack, result in party.attacks.items()
+        if result.worst is not None and shown_name(attack) != AUDITOR
+    ]
+    return max(found, default=(None, "", ""))
+
+
+def _partner(run: RunSummary, party: str) -> str:
+    return f"your partner {party}" if len(run.parties) > 1 else "your partner"
+
+
+def advice(group: RunGroup, goal: float = GOAL) -> str:
+    """Return which defense of a group to take, if any, and at what cost; empty if there is nothing to choose from."""
+    rows = [row for row in rows_by_defense(group) if row.worst is not None]
+    if len(rows) < 2:
+        return ""
+    kept = [row for row in rows if (leakiest(group.of_defense(row.label)).worst[0] or 0.0) < goal]
+    if kept:
+        return f"{_kept(kept, goal)} {_cost(kept, rows, group.metric)}".strip()
+    least = min(rows, key=lambda row: row.worst.mean if row.worst else 1.0)
+    assert least.worst is not None
+    name = "The run without a defense" if least.label == "none" else least.label
+    return (
+        f"Nothing kept every attack below {goal:.2f}. {name} leaked least: {figure(least.worst.mean)}, "
+        f"to {attack_phrase(least.worst_attack)}."
+    )
+
+
+def _kept(kept: Sequence[DefenseRow], goal: float) -> str:
+    names = [row.label for row in kept]
+    if "none" in names:
+        return f"Every attack stayed below {goal:.2f} even without a defense."
+    return f"{'Only ' if len(kept) == 1 else ''}{', '.join(names)} kept every attack below {goal:.2f}."
+
+
+def _cost(kept: Sequence[DefenseRow], rows: Sequence[DefenseRow], metric: str) -> str:
+    tested = [row for row in kept if row.test is not None]
+    plain = next((row.test for row in rows if row.label == "none"), None)
+    if not tested or plain is None or any(row.label == "none" for row in kept):
+        return ""
+    best = max(tested, key=lambda row: row.test.mean if row.test else -math.inf)
+    assert best.test is not None
+    name = f"{best.label} reached" if len(kept) > 1 else "It reached"
+    return f"{name} a test {metric} of {best.test.mean:.3f}; without any defense it was {plain.mean:.3f}."
+
+
+def attack_phrase(attack: str) -> str:
+    """Return an attack as it is called in a sentence.
+
+    >>> attack_phrase("norm"), attack_phrase("auditor-linear")
+    ('the norm attack', "the auditor's attack")
+    """
+    return "the auditor's attack" if shown_name(attack) == AUDITOR else f"the {attack} attack"
+
+
+def figure(value: float) -> str:
+    """Return a leak AUC as it is written everywhere."""
+    return f"{value:.2f}"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun.
+
+    >>> counted(1, "epoch"), counted(2, "epoch")
+    ('1 epoch', '2 epochs')
+    """
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,265 @@
+"""Finished runs as tables for a terminal of 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from splitvfl.leakage.findings import (
+    PARTLY_VISIBLE,
+    VISIBLE,
+    AttackRow,
+    DefenseRow,
+    Estimate,
+    PartyRow,
+    RunGroup,
+    attack_names,
+    group_runs,
+    rows_by_defense,
+    rows_by_run,
+    verdict,
+)
+from splitvfl.leakage.summary import RunSummary
+
+__all__ = ["comparison_table", "summary_table", "verdict"]
+
+MISSING = "–"
+
+# Attacks side by side that leave room for the defense's name; more of them go into a further table.
+_ATTACKS_PER_TABLE = 4
+_NAME_WIDTH = 21
+_WIDE_NAME_WIDTH = 31
+_ATTACK_WIDTH = 9
+_INTERVAL_WIDTH = 10
+
+_LEAK_AUC = "how well an attack tells positives from negatives: 0.50 is blind, 1.00 reads every label"
+_AUDITOR = "an attack with the label party's own knowledge; the better of two"
+
+_SUMMARY_LEGEND = {
+    "leak AUC": _LEAK_AUC,
+    "first line": "mean over steps / scores added up over the run, each in its better orientation",
+    "second line": "95 % quantile over steps (number of batches where it is undefined: one class only)",
+    "worst leak": "the larger of the two figures in the first line, over all attacks",
+    "auditor": _AUDITOR,
+    "own": "AUC at which the partner's own columns predict the labels anyway",
+    "err": "measured ½(FPR + FNR) of the auditor's linear attack, 0.50 is blind; below it, the bound that holds if the "
+    "defense's model does",
+    "noise": "noise power over the message's own; p: the power itself, where only that is known",
+}
+
+_COMPARISON_LEGEND = {
+    "±": "half of the 95 % t-interval of the mean over seeds; none for a single run",
+    "leak AUC": _LEAK_AUC,
+    "an attack's": "the larger of the mean over steps and of the scores added up over the run, in the better orientation",
+    "auditor": _AUDITOR,
+}
+
+
+def summary_table(runs: Sequence[RunSummary]) -> RenderableType:
+    """Return every run's figures: what its defense costs, and what leaks through it.
+
+    Runs are grouped by data set and model. Leak AUCs of 0.9 and more are red, of 0.7 and more yellow, others green.
+
+    Args:
+        runs: Finished runs.
+    """
+    parts: list[RenderableType] = []
+    for group in group_runs(runs):
+        rows = rows_by_run(group)
+        tables = [_costs(group, rows), *(_leaks(group, rows) if group.judged else ()), *_features(rows)]
+        parts += _section(group, tables, rows)
+    return Group(*parts, _legend(_SUMMARY_LEGEND))
+
+
+def comparison_table(runs: Sequence[RunSummary]) -> RenderableType:
+    """Return means over seeds with 95 % intervals: one row per defense.
+
+    Args:
+        runs: Finished runs; those of one defense differ in their seeds.
+    """
+    parts: list[RenderableType] = []
+    for group in group_runs(runs):
+        rows = rows_by_defense(group)
+        tables = [_compared_costs(group, rows), *(_compared_leaks(group, rows) if group.judged else ())]
+        parts += _section(group, tables, rows)
+    return Group(*parts, _legend(_COMPARISON_LEGEND))
+
+
+def _section(group: RunGroup, tables: Sequence[Table], rows: Sequence[DefenseRow]) -> Iterator[RenderableType]:
+    yield Text.assemble((group.title, "bold"), (f"   {group.subtitle}", "dim"))
+    for table in tables:
+        yield Text()
+        yield table
+    yield Text()
+    notes = list(_notes(group, rows))
+    if notes:
+        yield from notes
+        yield Text()
+
+
+def _table(first: str, width: int) -> Table:
+    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    table.add_column(first, overflow="fold", width=width, vertical="top")
+    return table
+
+
+def _numbers(table: Table, *headers: tuple[str, int]) -> None:
+    for header, width in headers:
+        table.add_column(escape(header), justify="right", width=width, overflow="fold", vertical="top")
+
+
+def _costs(group: RunGroup, rows: Sequence[DefenseRow]) -> Table:
+    table = _table("What it costs", _NAME_WIDTH)
+    _numbers(table, (f"test {group.metric}", 8), ("test loss", 8), ("noise", 7), ("ms per step", 8))
+    if group.judged:
+        _numbers(table, ("worst leak", 6))
+        table.add_column("to", overflow="fold", width=10)
+    for row in rows:
+        cells = [_two_lines(row.label), _plain(row.test, 3), _plain(row.loss, 3), _noise(row), _plain(row.step_ms, 2)]
+        if group.judged:
+            cells += [_coloured(row.worst), Text(row.worst_attack)]
+        table.add_row(*cells)
+    return table
+
+
+def _leaks(group: RunGroup, rows: Sequence[DefenseRow]) -> Iterator[Table]:
+    for attacks in _portions(attack_names(group.runs)):
+        table = _table("What leaks", _NAME_WIDTH)
+        _numbers(table, *((attack, _ATTACK_WIDTH) for attack in attacks), ("own", 4), ("err", 4))
+        for row in rows:
+            for party in row.parties:
+                name = _two_lines(row.label, party.name if len(row.parties) > 1 else "")
+                cells = [_leak_cell(party.attacks.get(attack)) for attack in attacks]
+                table.add_row(name, *cells, _plain(party.own_columns, 2), _error_cell(party))
+        yield table
+
+
+def _compared_costs(group: RunGroup, rows: Sequence[DefenseRow]) -> Table:
+    table = _table("What it costs", _WIDE_NAME_WIDTH)
+    _numbers(table, ("runs", 4), (f"test {group.metric}", 13), ("ms per step", 11))
+    if group.judged:
+        _numbers(table, ("worst leak", _INTERVAL_WIDTH))
+    for row in rows:
+        cells = [_breakable(row.label), Text(str(row.runs)), _plain(row.test, 3), _plain(row.step_ms, 2)]
+        table.add_row(*cells, *([_coloured(row.worst)] if group.judged else []))
+    return table
+
+
+def _compared_leaks(group: RunGroup, rows: Sequence[DefenseRow]) -> Iterator[Table]:
+    for attacks in _portions(attack_names(group.runs)):
+        table = _table("What leaks", _WIDE_NAME_WIDTH)
+        _numbers(table, *((attack, _INTERVAL_WIDTH) for attack in attacks))
+        for row in rows:
+            for party in row.parties:
+                name = _breakable(f"{row.label}, {party.name}" if len(row.parties) > 1 else row.label)
+                found = [party.attacks.get(attack) for attack in attacks]
+                table.add_row(name, *(_coloured(None if attack is None else attack.worst) for attack in found))
+        yield table
+
+
+def _features(rows: Sequence[DefenseRow]) -> Iterator[Table]:
+    leaks = [(row, party, leak) for row in rows for party in row.parties for leak in party.features]
+    if not leaks:
+        return
+    table = _table("What scores give away", _NAME_WIDTH)
+    table.add_column("of", overflow="fold", width=13)
+    table.add_column("to the attack", overflow="fold", width=18)
+    _numbers(table, ("squared error", 8), ("blind guess", 8))
+    for row, party, leak in leaks:
+        errors = (f"{leak.mse:.3g}", f"{leak.blind_mse:.3g}")
+        table.add_row(_two_lines(row.label), Text(party.name), Text(leak.attack), *errors)
+    yield table
+
+
+def _notes(group: RunGroup, rows: Sequence[DefenseRow]) -> Iterator[Text]:
+    if not group.judged:
+        yield Text(verdict(group.runs[0]), style="dim")
+    missing = {
+        (attack, party.name, reason): None
+        for row in rows
+        for party in row.parties
+        for attack, reason in party.unavailable.items()
+    }
+    for attack, party_name, reason in missing:
+        yield Text(f"{attack} could not be run at {party_name}: {reason}", style="dim")
+
+
+def _portions(attacks: Sequence[str]) -> Iterator[Sequence[str]]:
+    for start in range(0, len(attacks), _ATTACKS_PER_TABLE):
+        yield attacks[start : start + _ATTACKS_PER_TABLE]
+
+
+def _breakable(label: str) -> Text:
+    # A space before the settings is where a long name may be broken.
+    return Text(label if len(label) <= _WIDE_NAME_WIDTH else label.replace("(", " ("))
+
+
+def _two_lines(label: str, party: str = "") -> Text:
+    name, bracket, settings = label.partition("(")
+    text = Text(f"{name}, {party}" if party else name)
+    if bracket:
+        text.append(f"\n{bracket}{settings}", style="dim")
+    return text
+
+
+def _leak_cell(row: AttackRow | None) -> Text:
+    if row is None:
+        return Text(MISSING)
+    text = Text.assemble(_coloured(row.step), "/", _coloured(row.accumulated))
+    text.append(f"\n{_written(row.quantile_95, 2)} ({row.undefined})", style="dim")
+    return text
+
+
+def _error_cell(party: PartyRow) -> Text:
+    text = _plain(party.detection_error, 2)
+    if party.promised_error is not None:
+        text.append(f"\n{_written(party.promised_error, 2)}", style="dim")
+    return text
+
+
+def _noise(row: DefenseRow) -> Text:
+    if row.noise is not None:
+        return Text(f"{row.noise.mean:.3g}")
+    return Text(MISSING if row.power is None else f"p {row.power.mean:.0e}")
+
+
+def _plain(value: Estimate | None, digits: int) -> Text:
+    return Text(_written(value, digits))
+
+
+def _coloured(value: Estimate | None) -> Text:
+    return Text(_written(value, 2), style=_style(value))
+
+
+def _style(value: Estimate | None) -> str:
+    if value is None:
+        return ""
+    if value.mean >= VISIBLE:
+        return "bold red"
+    return "yellow" if value.mean >= PARTLY_VISIBLE else "green"
+
+
+def _written(value: Estimate | None, digits: int) -> str:
+    if value is None:
+        return MISSING
+    interval = "" if value.half_width is None else f" ±{_number(value.half_width, digits)}"
+    return f"{_number(value.mean, digits)}{interval}"
+
+
+def _number(value: float, digits: int) -> str:
+    # Losses of a regression may have any size, and no number may outgrow its column.
+    return f"{value:.{digits}f}" if abs(value) < 1000 else f"{value:.1e}"
+
+
+def _legend(meanings: Mapping[str, str]) -> Table:
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False, style="dim")
+    table.add_column(no_wrap=True)
+    table.add_column()
+    for term, meaning in meanings.items():
+        table.add_row(term, meaning)
+    return table

@@ -1,0 +1,46 @@
+"""The benchmark runs, and its JSON has the agreed form. What it measures is no test's business."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from scripts.bench import cut
+from scripts.bench.measuring import Result, interleaved, main, ratio
+
+
+def test_quick_run_writes_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cut, "QUICK_BATCHES", ((512, 1), (4096, 1)))
+    out = tmp_path / "cut.json"
+
+    assert main("cut", cut.measure, ["--quick", "--json", str(out)]) == 0
+
+    written = json.loads(out.read_text())
+    assert set(written) == {"machine", "results"}
+    assert len(written["results"]) == 2 * 5 + 2
+    for row in written["results"]:
+        assert set(row) == {"name", "value", "unit", "target", "better", "holds", "note"}
+        assert row["value"] > 0
+        assert row["holds"] == (row["value"] <= row["target"])
+
+
+def test_work_is_interleaved_and_warm_up_is_not_counted() -> None:
+    order: list[str] = []
+
+    times = interleaved([lambda: order.append("a"), lambda: order.append("b")], runs=3, warm_up=1, repeats=[1, 2])
+
+    assert order == ["a", "b", "b"] * 4
+    assert [len(taken) for taken in times] == [3, 3]
+
+
+def test_ratio_is_the_median_of_paired_ratios() -> None:
+    assert ratio([1.0, 4.0, 9.0], [1.0, 2.0, 3.0])[0] == 2.0
+
+
+@pytest.mark.parametrize(
+    ("value", "better", "holds"), [(1.0, "lower", True), (3.0, "lower", False), (3.0, "higher", True)]
+)
+def test_a_target_holds_on_its_better_side(value: float, better: str, holds: bool) -> None:
+    assert Result("row", value, "ratio", 2.0, better=better).holds is holds  # type: ignore[arg-type]

@@ -1,0 +1,362 @@
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import pytest
+
+from splitvfl import attacks, defenses
+from splitvfl.errors import ArgumentError, ConfigError
+from splitvfl.registry import (
+    ATTACKS,
+    DEFENSES,
+    MODELS,
+    build,
+    check_options,
+    describe,
+    resolve,
+    resolve_attack,
+    resolve_defense,
+)
+
+if TYPE_CHECKING:
+    from decimal import Decimal
+
+CLIP = "class Clip:\n    def __init__(self, *, bound: float): ...\n    def __call__(self, gradient, secrets, /): ...\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder for the user's files that is not the current one."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    return tmp_path
+
+
+@pytest.fixture
+def offer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return what installs a package of that name with these entry points."""
+
+    def install(package: str, entries: Mapping[str, str], group: str = "splitvfl.defenses", code: str = CLIP) -> None:
+        site = tmp_path / f"site-{package}"
+        info = site / f"{package}-1.0.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+        lines = [f"[{group}]", *(f"{name} = {value}" for name, value in entries.items())]
+        (info / "entry_points.txt").write_text("\n".join(lines))
+        (site / f"{package}_code.py").write_text(code)
+        monkeypatch.syspath_prepend(str(site))
+
+    return install
+
+
+def refused(name: str, folder: Path) -> str:
+    with pytest.raises(ConfigError) as caught:
+        resolve_defense(name, folder=folder)
+    return str(caught.value)
+
+
+def called(one: type) -> bool:
+    return any("__call__" in vars(base) for base in one.__mro__)
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_every_attack_resolves(name: str) -> None:
+    found = resolve_attack(name, folder=Path())
+
+    assert found in [getattr(attacks, exported) for exported in attacks.__all__]
+    assert found.name == name
+
+
+@pytest.mark.parametrize("name", DEFENSES)
+def test_every_defense_resolves(name: str) -> None:
+    found = resolve_defense(name, folder=Path())
+
+    assert found in [getattr(defenses, exported) for exported in defenses.__all__]
+    assert found.name == name
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_resolves(name: str) -> None:
+    assert inspect.isclass(resolve("models", name, folder=Path()))
+
+
+@pytest.mark.parametrize(("kind", "package"), [("attacks", attacks), ("defenses", defenses)])
+def test_every_hook_that_is_exported_has_a_name(kind: Literal["attacks", "defenses"], package: Any) -> None:
+    exported = {getattr(package, name) for name in package.__all__}
+    hooks = {one for one in exported if inspect.isclass(one) and one.__module__.startswith("splitvfl") and called(one)}
+
+    assert hooks == {resolve(kind, name, folder=Path()) for name in {"attacks": ATTACKS, "defenses": DEFENSES}[kind]}
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("sumlk", "no such defense 'sumlk'; did you mean sumkl?  (splitvfl list defenses)"),
+        ("SumKL", "did you mean sumkl?"),
+        ("MaxNorm", "did you mean max-norm?"),
+        ("quux", "there are axis-sumkl, gaussian-ir, isotropic,"),
+        ("my_hooks.Clip", "a class of your own is written module:Class"),
+    ],
+)
+def test_an_unknown_name_is_told_with_the_nearest(name: str, told: str, folder: Path) -> None:
+    assert told in refused(name, folder)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("attacks", "norm"), ("defenses", "rounding"), ("models", "mlp"), ("data", "digits")]
+)
+def test_describe_gives_a_line_for_every_name(kind: str, name: str) -> None:
+    lines = describe(kind)
+
+    assert name in dict(lines)
+    assert lines == sorted(lines)
+    assert all(summary and "\n" not in summary for _, summary in lines)
+
+
+def test_describe_gives_the_first_line_of_the_docstring() -> None:
+    assert dict(describe("defenses"))["rounding"] == (inspect.getdoc(defenses.Rounding) or "").splitlines()[0]
+
+
+def test_describe_of_anything_else_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"cannot list 'defences'; did you mean defenses\?"):
+        describe("defences")
+
+
+def test_a_class_in_the_experiments_folder_is_found_and_the_path_is_left_alone(folder: Path) -> None:
+    (folder / "hooks_a.py").write_text(CLIP)
+    before = list(sys.path)
+
+    found = resolve_defense("hooks_a:Clip", folder=folder)
+
+    assert found.__name__ == "Clip"
+    assert inspect.getfile(found) == str(folder / "hooks_a.py")
+    assert sys.path == before
+
+
+def test_a_class_in_the_current_folder_is_found_after_those_of_the_experiment(folder: Path) -> None:
+    Path("hooks_b.py").write_text(CLIP)
+    Path("hooks_c.py").write_text(CLIP)
+    (folder / "hooks_c.py").write_text(CLIP)
+
+    assert inspect.getfile(resolve_defense("hooks_b:Clip", folder=folder)) == str(Path.cwd() / "hooks_b.py")
+    assert inspect.getfile(resolve_defense("hooks_c:Clip", folder=folder)) == str(folder / "hooks_c.py")
+
+
+def test_a_module_may_import_its_neighbours_and_lie_in_a_package(folder: Path) -> None:
+    (folder / "own_package").mkdir()
+    (folder / "own_package" / "hooks.py").write_text(f"from bounds_of_package import BOUND\n{CLIP}")
+    (folder / "bounds_of_package.py").write_text("BOUND = 3")
+
+    assert resolve_defense("own_package.hooks:Clip", folder=folder).__module__ == "own_package.hooks"
+
+
+def test_files_of_one_name_in_two_folders_are_told_apart(folder: Path) -> None:
+    found = []
+    for place in (folder / "one", folder / "two"):
+        place.mkdir()
+        (place / "hooks_d.py").write_text(CLIP)
+        found.append(inspect.getfile(resolve_defense("hooks_d:Clip", folder=place)))
+
+    assert found == [str(folder / "one" / "hooks_d.py"), str(folder / "two" / "hooks_d.py")]
+
+
+def test_a_file_with_the_name_of_a_module_in_use_is_refused(folder: Path) -> None:
+    import json
+
+    (folder / "json.py").write_text(CLIP)
+
+    assert f"{folder / 'json.py'} has the name of a module that is in use already" in refused("json:Clip", folder)
+    assert sys.modules["json"] is json
+
+
+def test_an_installed_module_will_do(folder: Path) -> None:
+    assert resolve_defense("splitvfl.defenses.rounding:Rounding", folder=folder) is defenses.Rounding
+
+
+@pytest.mark.parametrize(
+    ("code", "name", "told"),
+    [
+        (
+            CLIP,
+            "no_such_file:Clip",
+            "no module 'no_such_file'; looked in {folder}, {here}, and among installed packages",
+        ),
+        (CLIP, "hooks_e.sub:Clip", "hooks_e"),
+        (CLIP, "hooks_e:Clop", "hooks_e has no 'Clop'; did you mean Clip?"),
+        (CLIP, "hooks_e:", "expected a known name or module:Class, such as my_hooks:Clip, got 'hooks_e:'"),
+        (CLIP, ":Clip", "expected a known name or module:Class"),
+        (CLIP, "hooks_e:Clip:x", "expected a known name or module:Class"),
+        (CLIP, "../hooks_e:Clip", "expected a known name or module:Class"),
+        ("BOUND = 0.5", "hooks_e:BOUND", "hooks_e:BOUND: expected a class, got 0.5"),
+        ("def clip(): ...", "hooks_e:clip", "hooks_e:clip: expected a class, got <function clip"),
+        ("class Clip: ...", "hooks_e:Clip", "hooks_e:Clip: a hook is called, and this class has no __call__ method"),
+        ("import no_such_thing", "hooks_e:Clip", "hooks_e imports 'no_such_thing', and there is no such module"),
+        ("class Clip", "hooks_e:Clip", "hooks_e cannot be imported: SyntaxError: expected ':' (hooks_e.py, line 1)"),
+        ("1 / 0", "hooks_e:Clip", "hooks_e cannot be imported: ZeroDivisionError: division by zero"),
+    ],
+)
+def test_what_cannot_be_used_is_told(code: str, name: str, told: str, folder: Path) -> None:
+    sys.modules.pop("hooks_e", None)
+    (folder / "hooks_e.py").write_text(code)
+    before = list(sys.path)
+
+    assert told.format(folder=folder, here=Path.cwd()) in refused(name, folder)
+    assert sys.path == before
+
+
+def test_installed_packages_offer_hooks_by_name(offer: Callable[..., None]) -> None:
+    offer("goodpack", {"clip": "goodpack_code:Clip"})
+
+    assert resolve_defense("clip", folder=Path()).__name__ == "Clip"
+    assert "clip" in dict(describe("defenses"))
+    assert "clip" not in dict(describe("attacks"))
+
+
+def test_a_name_of_ours_cannot_be_taken(offer: Callable[..., None]) -> None:
+    offer("thief", {"sumkl": "thief_code:Clip"})
+
+    for name in ("sumkl", "rounding"):
+        assert (
+            refused(name, Path())
+            == "the package thief offers the defense 'sumkl', and so does splitvfl itself; remove one"
+        )
+
+
+def test_two_packages_cannot_share_a_name(offer: Callable[..., None]) -> None:
+    offer("packone", {"clip": "packone_code:Clip"})
+    offer("packtwo", {"clip": "packtwo_code:Clip"})
+
+    told = refused("clip", Path())
+    assert "packone" in told
+    assert "packtwo" in told
+
+
+def test_a_broken_package_is_named_and_hides_nothing(offer: Callable[..., None]) -> None:
+    offer("badpack", {"crash": "badpack_code:Clip", "plain": "badpack_code:BOUND"}, code="BOUND = 1")
+
+    assert "defense 'crash' of the package badpack cannot be imported: AttributeError" in refused("crash", Path())
+    assert "badpack_code:BOUND: expected a class, got 1" in refused("plain", Path())
+    assert "cannot be imported" in dict(describe("defenses"))["crash"]
+    assert "sumkl" in dict(describe("defenses"))
+
+
+class Settings:
+    """Takes one option of each kind."""
+
+    def __init__(
+        self,
+        *,
+        number: float,
+        count: int = 3,
+        flag: bool = False,
+        word: str = "",
+        kind: Literal["plain", "fancy"] = "plain",
+        bounds: tuple[float, float] | None = None,
+        names: Sequence[str] = (),
+        either: int | str = 0,
+        place: Path = Path(),
+    ) -> None:
+        self.given = {"number": number, "bounds": bounds, "place": place}
+
+    def __call__(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "told"),
+    [
+        ("number", True, "expected a number, got true"),
+        ("number", "1e-3", "expected a number, got '1e-3'"),
+        ("number", None, "expected a number, got nothing"),
+        ("count", 1.5, "expected a whole number, got 1.5"),
+        ("count", False, "expected a whole number, got false"),
+        ("flag", 1, "expected true or false, got 1"),
+        ("word", 3, "expected text, got 3; put it in quotes if it is meant as text"),
+        ("kind", "fansy", "expected 'plain' or 'fancy', got 'fansy'; did you mean fancy?"),
+        ("bounds", 3, "expected a list, got 3"),
+        ("names", [1], "expected text, got 1; put it in quotes if it is meant as text"),
+        ("either", 1.5, "expected a whole number, got 1.5 or expected text, got 1.5; put it in quotes"),
+        ("nunber", 1, "no such option; did you mean number?"),
+    ],
+)
+def test_wrong_options_are_told_in_words(option: str, value: object, told: str) -> None:
+    _, problems = check_options(Settings, {"number": 1, option: value})
+
+    assert len(problems) == 1
+    assert problems[0][0] == option
+    assert problems[0][1].startswith(told)
+
+
+def test_all_wrong_options_are_told_at_once() -> None:
+    _, problems = check_options(Settings, {"count": "x", "flat": 1})
+
+    assert [name for name, _ in problems] == ["count", "flat", "number"]
+    assert problems[2] == ("number", "required by Settings, and missing")
+
+
+def test_right_options_reach_the_constructor_as_it_wants_them() -> None:
+    options = {"number": 2, "bounds": [1, 2.5], "place": "there", "names": ["a"], "either": "b", "kind": "fancy"}
+
+    taken, problems = check_options(Settings, options)
+
+    assert problems == []
+    assert Settings(**taken).given == {"number": 2, "bounds": (1, 2.5), "place": Path("there")}
+
+
+class Unchecked:
+    """Annotated with what means nothing at run time, or not at all."""
+
+    def __init__(self, first, second: Decimal | None = None, *, third: int = 0) -> None:  # type: ignore[no-untyped-def]
+        ...
+
+
+class OpenEnded:
+    def __init__(self, *, count: int = 1, **others: object) -> None: ...
+
+
+class Nothing: ...
+
+
+def test_options_without_a_usable_annotation_are_passed_on() -> None:
+    assert check_options(Unchecked, {"first": [1], "second": "x"}) == ({"first": [1], "second": "x"}, [])
+    assert check_options(Unchecked, {"last": 1})[1] == [
+        ("last", "no such option; there are first, second, third"),
+        ("first", "required by Unchecked, and missing"),
+    ]
+
+
+def test_a_constructor_that_takes_anything_is_given_anything() -> None:
+    assert check_options(OpenEnded, {"anything": 1}) == ({"anything": 1}, [])
+    assert check_options(OpenEnded, {"count": "x"})[1] == [("count", "expected a whole number, got 'x'")]
+
+
+def test_a_class_without_a_constructor_takes_no_option() -> None:
+    assert check_options(Nothing, {}) == ({}, [])
+    assert check_options(Nothing, {"bound": 1})[1] == [("bound", "no such option; Nothing takes none")]
+
+
+def test_build_makes_a_hook() -> None:
+    hook = build("defenses", "rounding", {"decimals": 3}, folder=Path())
+
+    assert isinstance(hook, defenses.Rounding)
+    assert hook.decimals == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({}, "rounding: decimals: required by Rounding, and missing"),
+        ({"decimal": 1}, "rounding: decimal: no such option; did you mean decimals?"),
+        ({"decimals": 99}, "decimals must be a whole number from 0 to 15, got 99"),
+    ],
+)
+def test_build_tells_what_a_hook_does_not_take(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        build("defenses", "rounding", options, folder=Path())
+
+    assert told in str(caught.value)
+    assert not isinstance(caught.value, ArgumentError)
