@@ -286,6 +286,10 @@ class HookConfig(BaseModel):
 
     name: str
 
+    if typing.TYPE_CHECKING:
+
+        def __init__(self, *, name: str, **options: Any) -> None: ...
+
     @property
     def options(self) -> dict[str, Any]:
         """Arguments of the hook's constructor, as the file gives them."""
@@ -404,7 +408,7 @@ def parse_config(
 
 def config_to_yaml(config: ExperimentConfig) -> str:
     """Return the experiment as YAML with every default written out; :func:`parse_config` reads the same from it."""
-    return to_yaml(config.model_dump(mode="json"))
+    return to_yaml(config.model_dump())
 
 
 def parse_defenses(text: str, *, folder: Path) -> list[list[HookConfig]]:

@@ -32,8 +32,8 @@ _EXPECTED: Mapping[str, str] = {
     "model_type": "keys with values",
     "none_required": "nothing",
     "string_type": "text",
-    "too_long": "at most {max_length} items",
-    "too_short": "at least {min_length} items",
+    "too_long": "a list of at most {max_length}",
+    "too_short": "a list of at least {min_length}",
     "tuple_type": "a list",
 }
 
@@ -43,10 +43,13 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
     >>> suggestion("batchsize", ["epochs", "batch_size"])
     '; did you mean batch_size?'
+    >>> suggestion("rate", ["epochs", "batch_size"])
+    '; there are batch_size, epochs'
     """
     # Compared in lower case: case is the commonest mistake, and would weigh as much as any other letter.
     by_lower = {other.lower(): other for other in sorted(known)}
-    near = difflib.get_close_matches(name.lower(), by_lower, n=1)
+    begun = [other for other in by_lower if len(name) > 2 and other.startswith(name.lower())]
+    near = begun or difflib.get_close_matches(name.lower(), by_lower, n=1)
     if near:
         return f"; did you mean {by_lower[near[0]]}?"
     return f"; there are {', '.join(by_lower.values())}" if by_lower else ""

@@ -38,7 +38,18 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"party"}),
     frozenset({"exchange", "prediction"}),
     frozenset({"training"}),
-    frozenset({"config", "demo", "experiment", "leakage.report", "leakage.summary", "leakage.tables", "registry"}),
+    frozenset(
+        {
+            "config",
+            "demo",
+            "experiment",
+            "leakage.findings",
+            "leakage.report",
+            "leakage.summary",
+            "leakage.tables",
+            "registry",
+        }
+    ),
     frozenset({"cli", "console"}),
     frozenset({"scripts"}),
 )

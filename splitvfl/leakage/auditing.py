@@ -35,12 +35,12 @@ class AuditScores(NamedTuple):
     Attributes:
         linear: Projections on the clean Δg, in units of the batch's root mean square norm, ``(n,)`` float64.
         likelihood: Log likelihood ratios, ``(n,)`` float64; the linear scores while too little was seen to fit them.
-        threshold: For the linear scores: halfway between the class means of earlier steps; NaN before enough of them.
+        fitted: Whether enough was seen for likelihoods; a record is then called positive if it scores above 0.
     """
 
     linear: Tensor
     likelihood: Tensor
-    threshold: float
+    fitted: bool
 
 
 class Auditor:
@@ -78,16 +78,9 @@ class Auditor:
             return None
         features = self._features(sent.double(), axis)
         likelihood = self._log_ratio(features)
-        threshold = self._midpoint()
         self._learn(features, positive.cpu())
         linear = features[:, 0]
-        return AuditScores(linear, linear.clone() if likelihood is None else likelihood, threshold)
-
-    def _midpoint(self) -> float:
-        """Return the point halfway between the class means of the projection in earlier steps; NaN before enough."""
-        if self._weight.min() < _LEAST_WEIGHT:
-            return math.nan
-        return float((self._sum[:, 0] / self._weight).mean())
+        return AuditScores(linear, linear.clone() if likelihood is None else likelihood, likelihood is not None)
 
     def _features(self, sent: Tensor, axis: Tensor) -> Tensor:
         peak = sent.abs().max().clamp(min=torch.finfo(torch.float64).tiny)
@@ -161,7 +154,7 @@ class Audit(Handle):
         self.linear = ScoreKeeper()
         self.likelihood = ScoreKeeper()
         self.seconds = 0.0
-        self._errors = 0.0
+        self._errors = [0.0, 0.0]
         self._measured = 0
 
     def see(self, clean: Tensor, sent: Tensor, labels: Tensor, ids: Tensor | None) -> None:
@@ -178,14 +171,19 @@ class Audit(Handle):
             return
         self.linear.add(ids, scores.linear, labels)
         self.likelihood.add(ids, scores.likelihood, labels)
-        if not math.isnan(scores.threshold):
-            self._errors += detection_error(scores.linear, labels, threshold=scores.threshold)
+        if scores.fitted:
+            for number, values in enumerate((scores.linear, scores.likelihood)):
+                self._errors[number] += detection_error(values, labels, threshold=0.0)
             self._measured += 1
 
     @property
     def detection_error(self) -> float:
-        """Mean ½(FPR + FNR) of the linear attack, its threshold taken from earlier steps; NaN before any."""
-        return self._errors / self._measured if self._measured else math.nan
+        """Mean ½(FPR + FNR) of calling positive what scores above 0, by the better of both attacks; NaN before any.
+
+        The projection of a clean gradient changes its sign with the label; the likelihood ratio weighs what earlier
+        steps have shown. Which attack counts is decided for the whole run, never per batch.
+        """
+        return min(self._errors) / self._measured if self._measured else math.nan
 
     @property
     def keepers(self) -> dict[str, ScoreKeeper]:
@@ -208,7 +206,7 @@ class Audit(Handle):
             "auditor": self.auditor.state_dict(),
             "linear": self.linear.state_dict(),
             "likelihood": self.likelihood.state_dict(),
-            "errors": self._errors,
+            "errors": list(self._errors),
             "measured": self._measured,
         }
 
@@ -217,4 +215,4 @@ class Audit(Handle):
         self.auditor.load_state_dict(state["auditor"])
         self.linear.load_state_dict(state["linear"])
         self.likelihood.load_state_dict(state["likelihood"])
-        self._errors, self._measured = state["errors"], state["measured"]
+        self._errors, self._measured = list(state["errors"]), state["measured"]

@@ -56,7 +56,7 @@ class PartyResult:
         unavailable: Attacks that could not be run, with the reason.
         own_columns_auc: Out-of-fold AUC of the better of two models on its own columns.
         own_columns_model: Which of the two.
-        detection_error: Mean measured ½(FPR + FNR) of the auditor's linear attack, its threshold taken from earlier steps.
+        detection_error: Mean measured ½(FPR + FNR) of the better of the auditor's attacks, at thresholds fixed before.
         measurements: Means over the run of what the defenses of this party's messages logged.
         features: Feature attacks on its columns.
     """

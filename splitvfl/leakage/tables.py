@@ -42,7 +42,7 @@ _AUDITOR = "an attack with the label party's own knowledge; the better of two"
 
 _SUMMARY_LEGEND = {
     "leak AUC": _LEAK_AUC,
-    "first line": "mean over steps / scores added up over the run, each in its better orientation",
+    "first line": "mean over steps / scores added up over the run, each oriented to read best",
     "second line": "95 % quantile over steps (number of batches where it is undefined: one class only)",
     "worst leak": "the larger of the two figures in the first line, over all attacks",
     "auditor": _AUDITOR,
@@ -55,7 +55,7 @@ _SUMMARY_LEGEND = {
 _COMPARISON_LEGEND = {
     "±": "half of the 95 % t-interval of the mean over seeds; none for a single run",
     "leak AUC": _LEAK_AUC,
-    "an attack's": "the larger of the mean over steps and of the scores added up over the run, in the better orientation",
+    "an attack's": "the larger of its mean over steps and of its scores added up over the run, oriented to read best",
     "auditor": _AUDITOR,
 }
 
@@ -103,7 +103,7 @@ def _section(group: RunGroup, tables: Sequence[Table], rows: Sequence[DefenseRow
 
 
 def _table(first: str, width: int) -> Table:
-    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     table.add_column(first, overflow="fold", width=width, vertical="top")
     return table
 

@@ -1,0 +1,484 @@
+from __future__ import annotations
+
+import inspect
+import math
+import os
+import typing
+from pathlib import Path
+from typing import Any
+
+import pydantic
+import pytest
+
+from splitvfl.config import (
+    AdagradConfig,
+    AdamConfig,
+    DataConfig,
+    ExperimentConfig,
+    HookConfig,
+    LogisticRegressionConfig,
+    MLPConfig,
+    ModelConfig,
+    SGDConfig,
+    WideDeepConfig,
+    config_to_yaml,
+    load_config,
+    parse_config,
+    parse_defenses,
+)
+from splitvfl.data import load
+from splitvfl.errors import ConfigError
+from splitvfl.registry import MODELS
+
+EXPERIMENT = """\
+data: {name: credit-default, path: credit.parquet}
+parties:
+  bank: {role: active, columns: [LIMIT_BAL, SEX, EDUCATION, MARRIAGE, AGE], label: default_payment_next_month}
+  telecom: {role: passive, columns: [PAY_*, BILL_*]}
+model: {name: mlp, bottom: [64, 32], top: [1]}
+train: {epochs: 10, batch_size: 256, optimizer: {name: adam, lr: 1e-3}, seed: 0}
+defenses:
+  - {name: isotropic, ratio: 2}
+attacks: [norm, direction]
+"""
+
+SHORT = "data: digits\nparties: {a: {role: active}, b: {role: passive, columns: rest}}\n"
+
+
+def parse(text: str = EXPERIMENT, *overrides: str) -> ExperimentConfig:
+    return parse_config(text, source="credit.yaml", overrides=overrides)
+
+
+def told(text: str = EXPERIMENT, *overrides: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        parse(text, *overrides)
+    return str(caught.value).splitlines()
+
+
+def test_the_engineers_file_is_read() -> None:
+    config = parse()
+
+    assert config.name == "credit"
+    assert config.active == "bank"
+    assert config.parties["bank"].columns == ("LIMIT_BAL", "SEX", "EDUCATION", "MARRIAGE", "AGE")
+    assert config.parties["bank"].label == "default_payment_next_month"
+    assert config.parties["telecom"].columns == ("PAY_*", "BILL_*")
+    assert config.model == MLPConfig(bottom=(64, 32), top_hidden=(), top=(1,))
+    assert (config.train.epochs, config.train.batch_size, config.train.seed) == (10, 256, 0)
+    assert config.train.optimizer == AdamConfig(lr=0.001)
+    assert [hook.name for hook in config.attacks] == ["norm", "direction"]
+    assert (config.defenses[0].name, config.defenses[0].options) == ("isotropic", {"ratio": 2})
+    assert config.source == "credit.yaml"
+    assert config.folder == Path()
+
+
+def test_what_is_not_said_has_a_default() -> None:
+    config = parse(SHORT)
+
+    assert config.data == DataConfig(name="digits")
+    assert config.parties["a"].columns == ()
+    assert config.model == MLPConfig(bottom=(64, 32))
+    assert config.exchange.name == "split"
+    assert config.train.optimizer == AdamConfig()
+    assert (config.train.threads, config.train.device, config.train.evaluate_every_epochs) == (1, "auto", 1)
+    assert config.train.noise_seed_for_experiments is None
+    assert config.train.checkpoint_every_steps is None
+    assert (config.defenses, config.attacks, config.audit, config.known_positives) == ((), (), True, 1)
+
+
+def test_a_config_cannot_be_changed() -> None:
+    with pytest.raises(pydantic.ValidationError, match="frozen"):
+        parse().train.epochs = 3
+
+
+@pytest.mark.parametrize(
+    ("short", "long"),
+    [
+        ("model: wide-deep", "model: {name: wide-deep}"),
+        ("exchange: split", "exchange: {name: split}"),
+        ("train: {optimizer: sgd}", "train: {optimizer: {name: sgd}}"),
+        ("train: {lr: 0.5}", "train: {optimizer: {name: adam, lr: 0.5}}"),
+        ("train: {optimizer: sgd, lr: 0.5}", "train: {optimizer: {name: sgd, lr: 0.5}}"),
+        (
+            "train: {optimizer: {momentum: 0.9, name: sgd}, lr: 1}",
+            "train: {optimizer: {name: sgd, lr: 1, momentum: 0.9}}",
+        ),
+        ("train: {optimizer: {lr: 0.5}}", "train: {optimizer: {name: adam, lr: 0.5}}"),
+        ("defenses: [max-norm]", "defenses: [{name: max-norm}]"),
+        ("defenses:\nattacks:", "defenses: []\nattacks: []"),
+        ("model: {name: mlp, top: [32, 16, 1]}", "model: {name: mlp, top_hidden: [32, 16], top: [32, 16, 1]}"),
+        ("train:", "train: {}"),
+    ],
+)
+def test_short_forms_mean_the_same(short: str, long: str) -> None:
+    assert parse(SHORT + short) == parse(SHORT + long)
+
+
+@pytest.mark.parametrize(
+    ("written", "columns"),
+    [
+        ("rest", "rest"),
+        ('"PAY_*, BILL_*"', "PAY_*, BILL_*"),
+        ("[PAY_*]", ("PAY_*",)),
+        ("0.5", 0.5),
+        ("1", 1.0),
+        ("[no, y, '1']", ("no", "y", "1")),
+    ],
+)
+def test_columns_are_named_or_shared_out(written: str, columns: object) -> None:
+    assert parse(SHORT, f"parties.b.columns={written}").parties["b"].columns == columns
+
+
+@pytest.mark.parametrize(
+    ("override", "read"),
+    [
+        ("train.epochs=3", lambda config: config.train.epochs == 3),
+        ("train.lr=0.5", lambda config: config.train.optimizer == AdamConfig(lr=0.5)),
+        ("train.lr=1e-2", lambda config: config.train.optimizer == AdamConfig(lr=0.01)),
+        ("train.optimizer=sgd", lambda config: config.train.optimizer == SGDConfig(lr=0.01)),
+        ("train.optimizer.name=adagrad", lambda config: config.train.optimizer == AdagradConfig(lr=0.001)),
+        ("train.checkpoint_every_steps=7", lambda config: config.train.checkpoint_every_steps == 7),
+        ("train.threads=null", lambda config: config.train.threads is None),
+        ("train.threads=", lambda config: config.train.threads is None),
+        ("defenses.0.ratio=0.3", lambda config: config.defenses[0].options == {"ratio": 0.3}),
+        ("defenses.0=max-norm", lambda config: config.defenses == (HookConfig(name="max-norm"),)),
+        ("defenses=[]", lambda config: config.defenses == ()),
+        ("attacks.1=sign", lambda config: [hook.name for hook in config.attacks] == ["norm", "sign"]),
+        (
+            "attacks=[{name: gradient-inversion, start: 0.1}]",
+            lambda config: config.attacks[0].options == {"start": 0.1},
+        ),
+        ("model=logistic-regression", lambda config: config.model == LogisticRegressionConfig()),
+        ("model.top=[8, 1]", lambda config: config.model.top_hidden == (8,)),
+        ("parties.shop={role: passive, columns: rest}", lambda config: list(config.parties)[2] == "shop"),
+        ("name=other", lambda config: config.name == "other"),
+        ("data.digit=null", lambda config: config.data.digit is None),
+        ("data.positive=yes", lambda config: config.data.positive == "yes"),
+        ("data.positive=1", lambda config: config.data.positive == 1 and type(config.data.positive) is int),
+        ("data.positive=true", lambda config: config.data.positive is True),
+    ],
+)
+def test_overrides_change_one_setting(override: str, read: Any) -> None:
+    assert read(parse(EXPERIMENT, override))
+
+
+def test_overrides_are_made_in_their_order() -> None:
+    config = parse(SHORT, "defenses=[isotropic]", "defenses.0.ratio=2", "train.lr=1", "train.optimizer.lr=2")
+
+    assert config.defenses[0].options == {"ratio": 2}
+    assert config.train.optimizer.lr == 2
+
+
+def test_an_option_is_added_to_a_hook_that_is_only_named() -> None:
+    assert parse(SHORT + "defenses: [isotropic]", "defenses.0.ratio=2").defenses[0].options == {"ratio": 2}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        ("batch_size", "batchsize", "6: train.batchsize: no such key; did you mean batch_size?"),
+        ("epochs: 10", "epochs: ten", "6: train.epochs: expected a whole number, got 'ten'"),
+        ("epochs: 10", "epochs: 1.5", "6: train.epochs: expected a whole number, got 1.5"),
+        ("epochs: 10", "epochs: 0", "6: train.epochs: expected at least 1, got 0"),
+        ("seed: 0", "seed: true", "6: train.seed: expected a whole number, got true"),
+        ("seed: 0", "seed:", "6: train.seed: expected a whole number, got nothing"),
+        ("lr: 1e-3", "lr: '1e-3'", "6: train.optimizer.lr: expected a number, got '1e-3'"),
+        ("lr: 1e-3", "lr: 0", "6: train.optimizer.lr: expected a number above 0.0, got 0"),
+        ("lr: 1e-3", "lr: .inf", "6: train.optimizer.lr: expected a finite number, got inf"),
+        ("lr: 1e-3", "lr: .nan", "6: train.optimizer.lr: expected a finite number, got nan"),
+        ("lr: 1e-3", "momentum: 1", "6: train.optimizer.momentum: no such key; there are lr, name, weight_decay"),
+        ("name: adam", "name: adm", "6: train.optimizer.name: no such optimizer 'adm'; did you mean adam?"),
+        ("[64, 32]", "[64, 0]", "5: model.bottom.1: expected at least 1, got 0"),
+        ("[64, 32]", "[]", "5: model.bottom: expected a list of at least 1, got []"),
+        ("[64, 32]", "64", "5: model.bottom: expected a list, got 64"),
+        ("name: mlp", "name: mpl", "5: model.name: no such model 'mpl'; did you mean mlp?  (splitvfl list models)"),
+        ("name: mlp, ", "", "5: model.name: required, and missing"),
+        ("top: [1]", "tops: [1]", "5: model.tops: no such key; did you mean top?"),
+        (
+            "top: [1]",
+            "top: [8, 1], top_hidden: [9]",
+            "5: model: top and top_hidden contradict each other; top is top_hidden and then the outputs",
+        ),
+        ("path: credit", "pth: credit", "1: data.pth: no such key; did you mean path?"),
+        (
+            "name: credit-default",
+            "name: credit",
+            "1: data.name: no such data set 'credit'; did you mean credit-default?  (splitvfl list data)",
+        ),
+        ("name: credit-default, ", "", "1: data.name: required, and missing"),
+        (
+            "role: passive",
+            "role: pasive",
+            "4: parties.telecom.role: expected 'active' or 'passive', got 'pasive'; did you",
+        ),
+        ("role: passive, ", "", "4: parties.telecom.role: required, and missing"),
+        (
+            "[PAY_*, BILL_*]",
+            "[PAY_*, 3]",
+            "4: parties.telecom.columns: expected names of columns as text, got 3; put it in quotes",
+        ),
+        (
+            "[PAY_*, BILL_*]",
+            "1.5",
+            "4: parties.telecom.columns: expected names and patterns of columns, a share in (0, 1]",
+        ),
+        ("[PAY_*, BILL_*]", "[]", "4: parties.telecom: a passive party needs columns: names"),
+        ("telecom:", "tele.com:", "2: parties: expected a party's name of letters, digits, _ and -, got 'tele.com'"),
+        (
+            "telecom: {role: passive",
+            "telecom: {role: active",
+            "2: parties: expected exactly one active party, got bank and telecom",
+        ),
+        (
+            "role: active",
+            "role: passive",
+            "3: parties.bank: labels are at the active party; a passive party has no label column",
+        ),
+        ("label: default_payment_next_month", "lable: x", "3: parties.bank.lable: no such key; did you mean label?"),
+        (
+            "- {name: isotropic, ratio: 2}",
+            "- sumlk",
+            "8: defenses.0.name: no such defense 'sumlk'; did you mean sumkl?  (splitvfl list defenses)",
+        ),
+        ("ratio: 2", "ratoi: 2", "8: defenses.0.ratoi: no such option; did you mean ratio?"),
+        ("ratio: 2", "ratio: '2'", "8: defenses.0.ratio: expected a number, got '2'"),
+        ("ratio: 2", "ratio: -2", "8: defenses.0: isotropic: ratio must be positive and finite, got -2.0"),
+        ("name: isotropic", "nam: isotropic", "8: defenses.0.name: required, and missing"),
+        ("- {name: isotropic, ratio: 2}", "- 3", "8: defenses.0: expected keys with values, got 3"),
+        ("[norm, direction]", "norm", "9: attacks: expected a list, got 'norm'"),
+        ("[norm, direction]", "[norm, least]", "9: attacks.1.name: no such attack 'least'"),
+        ("attacks:", "atacks:", "9: atacks: no such key; did you mean attacks?"),
+        ("attacks:", "epochs:", "9: epochs: no such key; did you mean train.epochs?"),
+        ("attacks:", "scale:", "9: scale: no such key; did you mean data.scale?"),
+        ("attacks: [norm, direction]", "audit: 1", "9: audit: expected true or false, got 1"),
+        (
+            "attacks: [norm, direction]",
+            "exchange: splt",
+            "9: exchange.name: no such exchange 'splt'; did you mean split?",
+        ),
+        ("attacks: [norm, direction]", "train: {}", "9: train: given twice, first on line 6"),
+        (
+            "attacks: [norm, direction]",
+            "name: a/b",
+            "9: name: expected a name for a folder, of letters, digits and . _ + = -, got 'a/b'",
+        ),
+        ("epochs: 10", "lr: 1", "6: train.lr: short for train.optimizer.lr, which is given too; keep one"),
+    ],
+)
+def test_a_mistake_is_told_with_its_line(old: str, new: str, line: str) -> None:
+    assert old in EXPERIMENT
+
+    lines = told(EXPERIMENT.replace(old, new, 1))
+
+    assert len(lines) == 1
+    assert lines[0].startswith(f"credit.yaml:{line}")
+
+
+@pytest.mark.parametrize(
+    ("override", "line"),
+    [
+        ("train.batchsize=512", "train.batchsize: no such key; did you mean batch_size?"),
+        ("trian.epochs=3", "trian: no such key; did you mean train?"),
+        ("train.epochs=ten", "train.epochs: expected a whole number, got 'ten'"),
+        ("train.epochs.first=3", "train.epochs.first: no such key: train.epochs is 10"),
+        ("defenses.3.ratio=1", "defenses.3: expected one of the 1 items of defenses, counted from 0"),
+        ("defenses.0.ratio=x", "defenses.0.ratio: expected a number, got 'x'"),
+        ("attacks=[norn]", "attacks.0.name: no such attack 'norn'; did you mean norm?  (splitvfl list attacks)"),
+        ("train=[1", "train:1:3: not YAML: while parsing a flow sequence, expected ',' or ']', but got '<stream end>'"),
+        ("--seed", "expected key=value, such as train.epochs=3, got '--seed'"),
+        ("train.lr=-1", "train.optimizer.lr: expected a number above 0.0, got -1"),
+        ("model=mpl", "model.name: no such model 'mpl'; did you mean mlp?  (splitvfl list models)"),
+        ("parties.shop.columns=rest", "parties.shop.role: required, and missing"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_told_as_such(override: str, line: str) -> None:
+    assert told(EXPERIMENT, override) == [f"credit.yaml + command line: {line}"]
+
+
+def test_all_mistakes_are_told_at_once_in_the_order_of_the_file() -> None:
+    text = EXPERIMENT.replace("batch_size", "batchsize").replace("ratio", "ratoi").replace("[64, 32]", "[x]")
+
+    lines = told(text.replace("norm,", "norn,") + "b: 1\nb: 1\n", "train.epochs=ten", "nonsense")
+
+    assert [line.partition(": ")[0] for line in lines] == [
+        "credit.yaml:5",
+        "credit.yaml:6",
+        "credit.yaml:8",
+        "credit.yaml:9",
+        "credit.yaml:11",
+        "credit.yaml:11",
+        "credit.yaml + command line",
+        "credit.yaml + command line",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("", ": the file is empty"),
+        ("- 1", ": expected keys with values, such as `data:`, got a list"),
+        ("data: [1", ":1:9: not YAML"),
+        ("model: mlp", ": data: required, and missing"),
+        ("data: digits\nparties: {}", ":2: parties: expected exactly one active party, got none"),
+        ("data: digits\nparties:", ":2: parties: required, and missing"),
+        ("data: digits\nparties: [a]", ":2: parties: expected keys with values, got ['a']"),
+        ("data: digits\nparties: {a: }", ":2: parties.a: expected keys with values, got nothing"),
+        ("data: digits\nparties: {a: {role: active}}", ":2: parties: expected at least one passive party beside a"),
+        (
+            SHORT.replace("digits", "{name: digits, label: x}").replace("active}", "active, label: y}"),
+            ": data.label is 'x', and parties.a.label is 'y'; keep one",
+        ),
+    ],
+)
+def test_a_file_that_is_no_experiment_is_told(text: str, line: str) -> None:
+    assert told(text)[0].startswith(f"credit.yaml{line}")
+
+
+def test_a_file_is_found_or_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "credit.yaml").write_bytes(b"\xef\xbb\xbf" + EXPERIMENT.encode())  # with the mark that Windows adds
+    (tmp_path / "latin.yaml").write_bytes("name: crédit".encode("latin-1"))
+    monkeypatch.chdir(tmp_path)
+
+    config = load_config("credit.yaml", ["train.epochs=3"])
+
+    assert (config.name, config.train.epochs, config.source) == ("credit", 3, "credit.yaml")
+    for name, line in {
+        "credti.yaml": "credti.yaml: no such file; did you mean credit.yaml?",
+        "nowhere/credit.yaml": "nowhere/credit.yaml: no such file",
+        ".": ".: cannot be read: Is a directory",
+        "latin.yaml": "latin.yaml: expected text in UTF-8, got the byte 0xe9",
+    }.items():
+        with pytest.raises(ConfigError) as caught:
+            load_config(name)
+        assert str(caught.value) == line
+
+
+def test_the_data_file_is_looked_for_beside_the_experiment_then_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    for folder, names in ((there, ["both.csv", "there.csv"]), (here, ["both.csv", "here.csv"])):
+        folder.mkdir()
+        for name in names:
+            (folder / name).touch()
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("HOME", str(there))
+
+    def path_of(written: str, *overrides: str) -> str | None:
+        text = SHORT.replace("digits", f"{{name: table, path: {written}}}")
+        return parse_config(text, source=os.path.join("..", "there", "a.yaml"), overrides=overrides).data.path
+
+    assert path_of("there.csv") == str(there / "there.csv")
+    assert path_of("here.csv") == str(here / "here.csv")
+    assert path_of("both.csv") == str(there / "both.csv")
+    assert path_of("x.csv", "data.path=both.csv") == str(here / "both.csv")
+    assert path_of("x.csv", "data.path=there.csv") == str(there / "there.csv")
+    assert path_of("none.csv") == str(there / "none.csv")
+    assert path_of(str(here / "both.csv")) == str(here / "both.csv")
+    assert path_of("~/both.csv") == str(there / "both.csv")
+
+
+def test_a_hook_of_ones_own_is_found_and_checked(tmp_path: Path) -> None:
+    (tmp_path / "hooks_of_config.py").write_text(
+        "class Clip:\n    def __init__(self, *, bound: float): ...\n    def __call__(self, gradient, secrets, /): ...\n"
+    )
+    text = SHORT + "defenses:\n- {name: 'hooks_of_config:Clip', bound: 0.1}\n"
+    file = tmp_path / "own.yaml"
+    file.write_text(text)
+
+    assert load_config(file).defenses[0].options == {"bound": 0.1}
+    assert load_config(file).folder == tmp_path
+
+    file.write_text(text.replace("bound", "bond").replace("Clip'", "Clip', bound: x"))
+    with pytest.raises(ConfigError) as caught:
+        load_config(file)
+    assert str(caught.value).splitlines() == [
+        f"{file}:4: defenses.0.bound: expected a number, got 'x'",
+        f"{file}:4: defenses.0.bond: no such option; did you mean bound?",
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        EXPERIMENT,
+        SHORT,
+        SHORT + "name: yes\ntrain: {threads: null, noise_seed_for_experiments: 3, lr: 1e-5, optimizer: sgd}\n",
+        SHORT + "model: {name: mlp, top: [8, 1]}\ndefenses: [{name: isotropic, sigma: 1e-7}, max-norm]\n",
+        SHORT.replace("digits", "{name: digits, digit: null, drop: ['1e-3', 'no', 'é, *'], positive: 'true'}"),
+        SHORT.replace("rest", "0.25") + "model: {name: wide-deep, bottom: [3], sparse: true}\naudit: false\n",
+    ],
+)
+def test_what_is_written_reads_back_the_same(text: str) -> None:
+    config = parse(text)
+
+    written = config_to_yaml(config)
+
+    assert parse(written) == config
+    assert config_to_yaml(parse(written)) == written
+    assert "null" not in written.replace("digit: null", "").replace("threads: null", "")
+
+
+def test_data_settings_are_the_arguments_of_load() -> None:
+    theirs = dict(inspect.signature(load).parameters)
+    for given_by_parties in ("active", "passive", "active_name"):
+        del theirs[given_by_parties]
+
+    ours = DataConfig.model_fields
+
+    assert set(ours) == set(theirs)
+    for name in set(ours) - {"name"}:
+        assert ours[name].default == theirs[name].default, name
+
+
+def test_every_listed_model_can_be_named() -> None:
+    members = typing.get_args(typing.get_args(ModelConfig)[0])
+
+    assert {member.model_fields["name"].default for member in members} == set(MODELS)
+    for name in MODELS:
+        assert parse(SHORT + f"model: {name}").model.name == name
+    assert parse(SHORT + "model: wide-deep").model == WideDeepConfig()
+
+
+def test_numbers_of_hooks_survive(tmp_path: Path) -> None:
+    (tmp_path / "open_hook_of_config.py").write_text(
+        "class Open:\n    def __init__(self, **given): ...\n    def __call__(self, *given): ...\n"
+    )
+    text = SHORT + "defenses: [{name: 'open_hook_of_config:Open', a: .inf, b: [1, {c: null}], d: 1.0, e: '1'}]"
+
+    config = parse_config(text, source=tmp_path / "x.yaml")
+    again = parse_config(config_to_yaml(config), source=tmp_path / "x.yaml")
+
+    assert repr(config.defenses[0].options) == repr({"a": math.inf, "b": [1, {"c": None}], "d": 1.0, "e": "1"})
+    assert repr(again.defenses[0].options) == repr(config.defenses[0].options)
+
+
+def test_defenses_of_a_comparison_are_read() -> None:
+    chosen = parse_defenses("none, isotropic(ratio=2e0)+rounding(decimals=3),max-norm,isotropic()", folder=Path())
+
+    assert chosen == [
+        [],
+        [HookConfig(name="isotropic", ratio=2.0), HookConfig(name="rounding", decimals=3)],
+        [HookConfig(name="max-norm")],
+        [HookConfig(name="isotropic")],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("", "--defenses: expected none, a name, or name(option=value), got ''"),
+        ("max-norm,", "--defenses: expected none, a name, or name(option=value), got ''"),
+        ("rounding(decimals=3", "--defenses: expected none, a name, or name(option=value), got 'rounding(decimals=3'"),
+        ("rounding(3)", "--defenses: rounding: expected each option once, as option=value, got '3'"),
+        ("rounding(decimals=3, decimals=4)", "--defenses: rounding: expected each option once, as option=value"),
+        ("rounding(name=3)", "--defenses: rounding: expected each option once, as option=value"),
+        ("rounding(decimal=3)", "--defenses: decimal: no such option; did you mean decimals?"),
+        ("none,sumlk", "--defenses: name: no such defense 'sumlk'; did you mean sumkl?"),
+    ],
+)
+def test_defenses_of_another_form_are_refused(text: str, line: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_defenses(text, folder=Path())
+
+    assert str(caught.value).startswith(line)
