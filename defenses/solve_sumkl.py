@@ -106,7 +106,7 @@ def solve_sumkl(
 
     >>> solution = solve_sumkl(1.0, 2.0, gap=4.0, width=8, positive_share=0.25, power=3.0)
     >>> round(solution.sum_kl, 3), solution.orthogonal_positive
-    (2.237, 0.0)
+    (2.109, 0.0)
     """
     if any(isinstance(value, Tensor) for value in (u, v, gap, width, positive_share, power)):
         return _solve_tensors(*_checked_tensors(u, v, gap, width, positive_share, power))

@@ -35,15 +35,13 @@ def save(folder: Path, step: int, parts: Mapping[str, State]) -> Path:
     Raises:
         CheckpointError: If it cannot be written; the last good one is untouched.
     """
-    target = folder / f"step-{step:09d}"
+    target = _unused(folder / f"step-{step:09d}")
     draft = folder / f".writing-{step:09d}"
     try:
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True, mode=0o700)
         for stem, state in parts.items():
             _write(draft / f"{stem}.pt", state)
-        if target.exists():
-            shutil.rmtree(target)
         draft.rename(target)
         _flush_folder(folder)
     except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
@@ -59,6 +57,15 @@ def save(folder: Path, step: int, parts: Mapping[str, State]) -> Path:
         if old != target:
             shutil.rmtree(old, ignore_errors=True)
     return target
+
+
+def _unused(target: Path) -> Path:
+    """Return a name that no checkpoint has, so that the old one of the same step stays until the new one lies there."""
+    number, name = 1, target
+    while name.exists():
+        number += 1
+        name = target.with_name(f"{target.name}-{number}")
+    return name
 
 
 def _write(path: Path, state: State) -> None:

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from splitvfl.errors import SplitVFLError
 
@@ -19,6 +20,7 @@ from splitvfl.errors import SplitVFLError
 if TYPE_CHECKING:
     from splitvfl.console import RunProgress
     from splitvfl.experiment import Variant
+    from splitvfl.leakage.summary import RunSummary
     from splitvfl.training import Progress
 
 app = typer.Typer(
@@ -74,6 +76,7 @@ def demo(
     except Interrupted:
         raise _interrupted("splitvfl demo starts anew; finished runs are in", out) from None
     Console().print(summary_table(summaries))
+    _print_advice(summaries)
     folders = [variant.folder for group in planned.values() for variant in group]
     report = write_report(folders, out / "report.html", title="What gradients leak, and what stops it")
     _next_steps(
@@ -97,7 +100,8 @@ def train(
     from splitvfl.config import load_config
     from splitvfl.console import RunProgress
     from splitvfl.experiment import run_experiment
-    from splitvfl.leakage.tables import summary_table, verdict
+    from splitvfl.leakage.findings import verdict
+    from splitvfl.leakage.tables import summary_table
     from splitvfl.training import Interrupted
 
     config = load_config(experiment, overrides or [])
@@ -111,8 +115,11 @@ def train(
         raise _interrupted(
             f"go on with: splitvfl train {experiment} {' '.join(overrides or [])} --resume; state in", folder
         ) from None
-    Console().print(summary_table([summary]))
-    print(verdict(summary))
+    console = Console()
+    console.print(summary_table([summary]))
+    console.print(Text(verdict(summary)))
+    for leak in (leak for party in summary.parties.values() for leak in party.features if leak.note):
+        console.print(Text(f"{leak.attack}: {leak.note}."))
     _next_steps(
         f"splitvfl report {folder}",
         "tensorboard --logdir runs" if out is None else f"tensorboard --logdir {folder}",
@@ -155,6 +162,7 @@ def compare(
     except Interrupted:
         raise _interrupted("go on with the same command and --resume; state in", folder) from None
     Console().print(comparison_table(summaries))
+    _print_advice(summaries)
     report = write_report([variant.folder for variant in planned], folder / "report.html", title=config.name)
     _next_steps(f"{report}   (open it in a browser)", f"tensorboard --logdir {folder}")
 
@@ -198,6 +206,14 @@ def _start(progress: RunProgress, name: str, variant: Variant) -> Progress:
 def _interrupted(hint: str, folder: Path) -> typer.Exit:
     print(f"splitvfl: stopped; {hint} {folder}", file=sys.stderr)
     return typer.Exit(130)
+
+
+def _print_advice(summaries: Sequence[RunSummary]) -> None:
+    from splitvfl.leakage.findings import advice, group_runs
+
+    console = Console()
+    for group in group_runs(summaries):
+        console.print(Text(f"\n{group.title}: {advice(group)}"))
 
 
 def _next_steps(*commands: str) -> None:

@@ -113,12 +113,18 @@ def _folder_name(name: str) -> str:
     return name
 
 
+def _at_least_one(widths: tuple[int, ...]) -> tuple[int, ...]:
+    if not widths:
+        raise ValueError("expected the width of at least one layer, got none")
+    return widths
+
+
 Claim = Annotated[str | float | tuple[str, ...], BeforeValidator(_claim)]
 Names = Annotated[str | tuple[str, ...], BeforeValidator(_names)]
 Scalar = Annotated[str | int | float | bool, BeforeValidator(_scalar)]
 Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
-Widths = Annotated[tuple[Count, ...], Field(min_length=1)]
+Widths = Annotated[tuple[Count, ...], AfterValidator(_at_least_one)]
 
 
 class _Section(BaseModel):
@@ -547,14 +553,14 @@ def _check_hook(document: Document, kind: Kind, place: Place, hook: Mapping[str,
 def _validated(document: Document) -> ExperimentConfig:
     try:
         # As JSON, in which a list may become a tuple but, strictly, a truth value or a text never a number.
-        config = ExperimentConfig.model_validate_json(json.dumps(document.tree))
+        config: ExperimentConfig | None = ExperimentConfig.model_validate_json(json.dumps(document.tree))
     except ValidationError as error:
         for detail in error.errors():
             place, text = _in_words(detail, document.tree)
             document.report(place, text)
-        document.raise_problems()
-        raise  # not reached: there is at least one problem
+        config = None
     document.raise_problems()
+    assert config is not None, "what is invalid has a problem to tell"
     return config
 
 

@@ -135,6 +135,7 @@ class CutLayer(nn.Module):
         self._leaks: list[Leak] = []
         self._audits: list[Audit] = []
         self._shows: frozenset[str] = frozenset({"gradient"})
+        self._bottoms: tuple[nn.Module, ...] = ()  # in a tuple, it is no submodule of the cut
 
     def forward(
         self,
@@ -173,11 +174,17 @@ class CutLayer(nn.Module):
         return crossed
 
     def _send(self, gradient: Tensor, passage: _Passage) -> Tensor:
-        clean = gradient if self.loss_scale == 1.0 else gradient / self.loss_scale
+        if self.loss_scale == 1.0:
+            return self._defend_and_show(gradient, passage)
+        # In float32 or wider: what a loss scaler lifted out of half precision's underflow would fall back into it.
+        clean = gradient.to(torch.promote_types(gradient.dtype, torch.float32)) / self.loss_scale
+        return (self._defend_and_show(clean, passage) * self.loss_scale).to(gradient.dtype)
+
+    def _defend_and_show(self, clean: Tensor, passage: _Passage) -> Tensor:
         sent = self.gradient.apply(clean, step=passage.step, ids=passage.ids, labels=passage.responses)
         if self._leaks or self._audits:
             self._show(clean, sent, passage)
-        return sent if self.loss_scale == 1.0 else sent * self.loss_scale
+        return sent
 
     def _show(self, clean: Tensor, sent: Tensor, passage: _Passage) -> None:
         if passage.labels is None:
@@ -192,9 +199,10 @@ class CutLayer(nn.Module):
             view = passage.seat.view(leak.needs, party=self.party, step=passage.step, ids=numbers, gradient=sent)
             leak.see(view, passage.labels, ids_known=passage.ids is not None)
 
-    def show_from(self, seat_fields: frozenset[str]) -> None:
-        """Declare what the seat behind this cut shows, so that ``watch`` can refuse attacks that need more."""
-        self._shows = seat_fields
+    def show_from(self, bottom: nn.Module) -> None:
+        """Declare which model stands behind this cut, so that ``watch`` and ``defend`` can refuse what does not fit it."""
+        self._shows = available_fields(bottom, has_columns=True)
+        self._bottoms = (bottom,)
 
     def defend(self, defense: Defense, *, noise_seed_for_experiments: int | None = None) -> Handle:
         """Attach a defense of the gradient or of the activation, whichever it is made for; order matters.
@@ -204,11 +212,15 @@ class CutLayer(nn.Module):
 
         Raises:
             ArgumentError: If it defends scores or labels, which do not cross here.
+            PrivacyError: If it claims a guarantee per record and a layer of the bottom model mixes records.
         """
         chains = {"activation": self.activation, "gradient": self.gradient}
         crossing = crossing_of(defense)
         if crossing not in chains:
             raise ArgumentError(f"{hook_name(defense)} defends {crossing}, which do not cross at a cut layer")
+        if getattr(defense, "per_record_guarantee", False):
+            for bottom in self._bottoms:
+                refuse_batch_mixing(bottom, defense)
         return chains[crossing].attach(defense, noise_seed_for_experiments=noise_seed_for_experiments)
 
     def watch(self, attack: Attack, *, known_positives: int = 1) -> Leak:
@@ -265,7 +277,7 @@ class SplitModel(nn.Module):
         self.cuts: dict[str, CutLayer] = {name: CutLayer(name) for name in bottoms}
         self.labels = DefenseChain("labels", "active")
         for name, cut in self.cuts.items():
-            cut.show_from(available_fields(bottoms[name], has_columns=True))
+            cut.show_from(bottoms[name])
         self._passing: tuple[Tensor | None, Tensor | None] = (None, None)
 
     @property

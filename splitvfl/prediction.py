@@ -63,7 +63,8 @@ def predict(active: ActiveParty, passives: dict[str, PassiveParty], *, batch_siz
         The active party's outputs and the published scores, in the order of the test records.
     """
     modules = [active.module, *(party.module for party in passives.values())]
-    modes = [module.training for module in modules]
+    # Layer by layer: a layer that its owner froze in evaluation mode stays there.
+    modes = [(layer, layer.training) for module in modules for layer in module.modules()]
     for module in modules:
         module.eval()
     try:
@@ -72,8 +73,8 @@ def predict(active: ActiveParty, passives: dict[str, PassiveParty], *, batch_siz
             for number, rows in enumerate(torch.arange(active.data.test.count).split(batch_size))
         ]
     finally:
-        for module, mode in zip(modules, modes, strict=True):
-            module.train(mode)
+        for layer, mode in modes:
+            layer.training = mode
     return Prediction(torch.cat([chunk.outputs for chunk in chunks]), torch.cat([chunk.scores for chunk in chunks]))
 
 

@@ -233,9 +233,8 @@ class Trainer:
 
     def _watch(self, attacks: Sequence[Attack], audit: bool) -> None:
         binary = self.active.task.name == "binary"
-        if attacks and not binary:
-            names = ", ".join(hook_name(attack) for attack in attacks)
-            raise ConfigError(f"label attacks ({names}) need binary labels, the task is {self.active.task.name}")
+        if attacks:
+            self._need_binary_labels(attacks)
         if not binary:
             return
         train = self.active.data.train
@@ -257,6 +256,11 @@ class Trainer:
         self.leaks[party.name][label] = leak
         party.observers.append(_Judged(leak, self.labels_of))
 
+    def _need_binary_labels(self, attacks: Sequence[Attack]) -> None:
+        if self.active.task.name != "binary":
+            names = ", ".join(hook_name(attack) for attack in attacks)
+            raise ConfigError(f"label attacks ({names}) need binary labels, the task is {self.active.task.name}")
+
     def observe(self, party: str, layer: str, attack: Attack) -> Leak:
         """Let an attack watch the gradient of an earlier layer's output in a passive party's bottom model.
 
@@ -269,7 +273,9 @@ class Trainer:
 
         Raises:
             ArgumentError: If there is no such party or layer, or the attack needs more than the gradient.
+            ConfigError: If the task is not binary.
         """
+        self._need_binary_labels([attack])
         owner = self.passives.get(party)
         modules = {} if owner is None else dict(owner.bottom.named_modules())
         if owner is None or layer not in modules:
@@ -472,7 +478,9 @@ class Trainer:
         own = self.active.data.test.to(self.active.device)
         with torch.no_grad():
             logits: Tensor = self.active.top.active_logits(own.columns.numeric)  # type: ignore[operator]
-        weight = next(party.bottom.parameters()).detach()
+        weight, *bias = (parameter.detach() for parameter in party.bottom.parameters())
+        # Whoever knows the weights knows the intercept, which is the same for all records.
+        logits = logits + bias[0] if bias else logits
         flat = self.active.task.outputs == 1
         known = {
             "scores": prediction.scores,

@@ -130,9 +130,6 @@ class Document:
         """Take note that a value of the file is now found at another place."""
         if old in self._lines:
             self._lines[new] = self._lines.pop(old)
-        if old in self._assigned:
-            self._assigned.remove(old)
-            self._assigned.add(new)
 
     def is_assigned(self, path: Place) -> bool:
         """Return whether the value at a place comes from the command line."""

@@ -31,7 +31,7 @@ def test_work_is_interleaved_and_warm_up_is_not_counted() -> None:
 
     times = interleaved([lambda: order.append("a"), lambda: order.append("b")], runs=3, warm_up=1, repeats=[1, 2])
 
-    assert order == ["a", "b", "b"] * 4
+    assert order == ["a", "b", "b", "b", "b", "a"] * 2
     assert [len(taken) for taken in times] == [3, 3]
 
 

@@ -3,6 +3,8 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -260,6 +262,7 @@ class Settings:
         names: Sequence[str] = (),
         either: int | str = 0,
         place: Path = Path(),
+        day: date | None = None,
     ) -> None:
         self.given = {"number": number, "bounds": bounds, "place": place}
 
@@ -280,6 +283,7 @@ class Settings:
         ("bounds", 3, "expected a list, got 3"),
         ("names", [1], "expected text, got 1; put it in quotes if it is meant as text"),
         ("either", 1.5, "expected a whole number, got 1.5 or expected text, got 1.5; put it in quotes"),
+        ("day", "tomorrow", "Input should be a valid date"),
         ("nunber", 1, "no such option; did you mean number?"),
     ],
 )
@@ -314,6 +318,15 @@ class Unchecked:
         ...
 
 
+@dataclass
+class Inner:
+    depth: int
+
+
+class TakesAnObject:
+    def __init__(self, *, inner: Inner) -> None: ...
+
+
 class OpenEnded:
     def __init__(self, *, count: int = 1, **others: object) -> None: ...
 
@@ -327,6 +340,11 @@ def test_options_without_a_usable_annotation_are_passed_on() -> None:
         ("last", "no such option; there are first, second, third"),
         ("first", "required by Unchecked, and missing"),
     ]
+
+
+def test_options_that_pydantic_will_not_check_are_passed_on() -> None:
+    assert check_options(TakesAnObject, {"inner": {"depth": 1}}) == ({"inner": {"depth": 1}}, [])
+    assert check_options(dict, {"anything": 1}) == ({"anything": 1}, [])  # written in C, without a signature
 
 
 def test_a_constructor_that_takes_anything_is_given_anything() -> None:

@@ -120,6 +120,7 @@ def test_json_means_the_same_in_a_file_and_on_the_command_line(tree: dict[str, A
         ("a: !!python/name:os.getcwd x", "the tag !!python/name:os.getcwd is not supported"),
         ("a:\n- !!binary aGk=", "file.yaml:2: a.0: the tag !!binary is not supported"),
         ("a: !mine 3", "the tag !mine is not supported"),
+        ('"\\ud800": 1', "file.yaml:1: \ud800: '\\ud800' cannot be read as str"),
         ("a: !!int ten", "file.yaml:1: a: 'ten' cannot be read as int"),
         ('a: "\\ud800"', "file.yaml:1: a: '\\ud800' cannot be read as str"),
     ],

@@ -53,7 +53,7 @@ class Result:
 def interleaved(
     works: Sequence[Work], *, runs: int, repeats: Sequence[int] = (), warm_up: int = 2
 ) -> list[list[float]]:
-    """Return CPU seconds of each run of each piece of work, taken in turn: A B C, A B C and so on.
+    """Return CPU seconds of each run of each piece of work, taken in turn: A B C, C B A and so on.
 
     CPU time of this process is counted, not wall time: with one thread it is the work itself, whatever else the
     machine does. Garbage collection is off while the clock runs.
@@ -66,8 +66,10 @@ def interleaved(
         warm_up: Runs of each that are not counted, first.
     """
     times: list[list[float]] = [[] for _ in works]
+    pieces = list(zip(works, times, repeats or [1] * len(works), strict=True))
     for number in range(warm_up + runs):
-        for work, taken, often in zip(works, times, repeats or [1] * len(works), strict=True):
+        # Forwards and backwards in turn: what a piece finds in the caches depends on the one before it.
+        for work, taken, often in pieces if number % 2 == 0 else reversed(pieces):
             gc.collect()
             gc.disable()
             try:

@@ -117,11 +117,11 @@ class Auditor:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the moments."""
-        return {"weight": self._weight, "sum": self._sum, "square": self._square}
+        return {"weight": self._weight.clone(), "sum": self._sum.clone(), "square": self._square.clone()}
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Take back what :meth:`state_dict` returned."""
-        self._weight, self._sum, self._square = state["weight"], state["sum"], state["square"]
+        self._weight, self._sum, self._square = (state[name].clone() for name in ("weight", "sum", "square"))
 
 
 def class_axis(gradient: Tensor, positive: Tensor) -> Tensor | None:

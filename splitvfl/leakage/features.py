@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -20,12 +21,14 @@ class FeatureLeak:
         mse: Mean squared error per feature of its estimate.
         blind_mse: The same for the estimate that answers every column's mean: what knowing nothing of a record costs.
         features: Number of columns.
+        note: What the attack warned of, such as scores that hold no logit; empty if nothing.
     """
 
     attack: str
     mse: float
     blind_mse: float
     features: int
+    note: str = ""
 
 
 def judge_features(attack: Attack, view: View, truth: Tensor) -> FeatureLeak:
@@ -40,12 +43,18 @@ def judge_features(attack: Attack, view: View, truth: Tensor) -> FeatureLeak:
         HookError: If the attack breaks its contract.
         ArgumentError: If its estimate has another shape than the truth, or is not finite.
     """
-    estimate = call_attack(attack, view)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", RuntimeWarning)
+        estimate = call_attack(attack, view)
     if estimate.shape != truth.shape:
         raise ArgumentError(
             f"{hook_name(attack)}: expected an estimate of {tuple(truth.shape)}, got {tuple(estimate.shape)}"
         )
     blind = truth.mean(dim=0, keepdim=True).expand_as(truth)
     return FeatureLeak(
-        hook_name(attack), reconstruction_mse(estimate, truth), reconstruction_mse(blind, truth), truth.shape[1]
+        attack=hook_name(attack),
+        mse=reconstruction_mse(estimate, truth),
+        blind_mse=reconstruction_mse(blind, truth),
+        features=truth.shape[1],
+        note="; ".join(str(warning.message) for warning in caught),
     )

@@ -297,15 +297,28 @@ def verdict(run: RunSummary, goal: float = GOAL) -> str:
     Raises:
         ArgumentError: If the goal is outside its range.
     """
+    return " ".join(filter(None, [leak_verdict(run, goal), _own_columns(run)]))
+
+
+def leak_verdict(run: RunSummary, goal: float = GOAL) -> str:
+    """Return what the messages of a run gave away, as :func:`verdict` without the partner's own columns.
+
+    Args:
+        run: The run.
+        goal: As for :func:`verdict`.
+
+    Raises:
+        ArgumentError: If the goal is outside its range.
+    """
     if not 0.5 < goal <= 1.0:
         raise ArgumentError(f"goal must be in (0.5, 1], got {goal}")
-    worst, _, party = run.worst
+    worst = run.worst[0]
     if worst is None:
         sentences = [_nothing_measured(run)]
     elif worst >= goal:
-        sentences = [*_readable(run, goal), _why_sumkl(run, goal), _own_columns(run.parties[party], worst)]
+        sentences = [*_readable(run, goal), _why_sumkl(run, goal)]
     else:
-        sentences = [*_unread(run, goal), _own_columns(run.parties[party], worst)]
+        sentences = _unread(run, goal)
     return " ".join(sentence for sentence in [*sentences, *_columns_recovered(run)] if sentence)
 
 
@@ -344,9 +357,10 @@ def _unread(run: RunSummary, goal: float) -> list[str]:
     names = attack_names([run])
     strongest = attack_phrase(attack)
     digits = 2 if round(worst, 2) < goal else 4
-    which = f"Every attack stayed below the goal: the strongest of {len(names)}"
+    several = f"Every attack stayed below the goal: the strongest of {len(names)}"
     sentences = [
-        f"{which if len(names) > 1 else 'The only attack'}, {strongest}, got a leak AUC of {worst:.{digits}f} (goal below {goal:.2f}).",
+        f"{several if len(names) > 1 else 'The only attack that was run'}, {strongest}, got a leak AUC of "
+        f"{worst:.{digits}f} (goal below {goal:.2f}).",
         "That is what was found in this run, and no proof that nothing else leaks.",
     ]
     if AUDITOR not in names:
@@ -371,12 +385,16 @@ def _why_sumkl(run: RunSummary, goal: float) -> str:
     return "sumkl puts noise off the gradient's axis on one class only; axis-sumkl does not."
 
 
-def _own_columns(party: PartyResult, worst: float) -> str:
-    if party.own_columns_auc is None or party.own_columns_auc <= worst:
+def _own_columns(run: RunSummary) -> str:
+    """Return a sentence about what a partner predicts from its own columns, where that is more than leaks; or ""."""
+    worst = run.worst[0]
+    known = [(party.own_columns_auc, name) for name, party in run.parties.items() if party.own_columns_auc is not None]
+    if worst is None or not known or max(known)[0] <= worst:
         return ""
+    own, name = max(known)
     return (
-        f"From its own columns alone the partner could predict them better (AUC {figure(party.own_columns_auc)}, given "
-        "labels of other records), which no defense of the messages prevents."
+        f"From its own columns alone {_partner(run, name)} could predict them better (AUC {figure(own)}, given labels "
+        "of other records), which no defense of the messages prevents."
     )
 
 
@@ -419,6 +437,22 @@ def advice(group: RunGroup, goal: float = GOAL) -> str:
     return (
         f"Nothing kept every attack below {goal:.2f}. {name} leaked least: {figure(least.worst.mean)}, "
         f"to {attack_phrase(least.worst_attack)}."
+    )
+
+
+def own_columns_floor(group: RunGroup) -> str:
+    """Return what remains whatever is done to a group's messages; empty where it was not measured."""
+    known = [
+        party.own_columns_auc
+        for run in group.runs
+        for party in run.parties.values()
+        if party.own_columns_auc is not None
+    ]
+    if not known:
+        return ""
+    return (
+        "Whatever is done to the messages: given labels of other records, the partner's own columns alone predict the "
+        f"labels with an AUC of {figure(max(known))}."
     )
 
 

@@ -100,7 +100,7 @@ def test_no_other_split_of_the_budget_is_better(problem: Problem) -> None:
 
 @pytest.mark.parametrize("problem", random_problems(60, seed=4))
 def test_meets_the_optimality_conditions(problem: Problem) -> None:
-    u, v, gap, width, p, power = problem
+    u, v, gap, width, p, _ = problem
     solution = solve_sumkl(*problem)
     lambdas = torch.tensor(solution[:4], dtype=torch.float64, requires_grad=True)
     divergence(lambdas, u, v, gap, width).backward()
@@ -172,15 +172,25 @@ def test_has_no_scale_of_its_own(problem: Problem, factor: float) -> None:
     assert scaled.sum_kl == pytest.approx(one.sum_kl, rel=1e-9, abs=1e-12)
 
 
-@given(problems)
-def test_a_power_of_two_as_unit_changes_no_bit(problem: Problem) -> None:
+@given(problems, st.sampled_from([2.0**-800, 2.0**-200, 2.0**960]))
+def test_a_power_of_two_as_unit_changes_no_bit(problem: Problem, unit: float) -> None:
     u, v, gap, width, p, power = problem
     one = solve_sumkl(*problem)
-    unit = 2.0**-200
     scaled = solve_sumkl(u * unit, v * unit, gap * unit, width, p, power * unit)
 
     assert [value / unit for value in scaled[:4]] == list(one[:4])
     assert scaled.sum_kl == one.sum_kl
+
+
+@pytest.mark.parametrize("unit", [2.0**-800, 2.0**960])
+def test_batches_near_the_ends_of_float64_lose_nothing(unit: float) -> None:
+    u, v, gap, width, p, power = torch.tensor(random_problems(200, seed=8), dtype=torch.float64).T
+    one = solve_sumkl(u, v, gap, width, p, power)
+    scaled = solve_sumkl(u * unit, v * unit, gap * unit, width, p, power * unit)
+
+    for variance, expected in zip(scaled[:4], one[:4], strict=True):
+        assert torch.equal(variance / unit, expected)
+    assert torch.equal(scaled.sum_kl, one.sum_kl)
 
 
 @given(problems, st.floats(min_value=1.0, max_value=100.0))
@@ -375,7 +385,7 @@ def test_bound_of_no_divergence_is_refused(value: float) -> None:
 
 @pytest.mark.parametrize("value", [0.0, 0.5, -0.1, math.nan])
 def test_detection_error_outside_its_range_is_refused(value: float) -> None:
-    with pytest.raises(ArgumentError, match="between 0 and 0.5"):
+    with pytest.raises(ArgumentError, match=r"between 0 and 0\.5"):
         sum_kl_for(value)
 
 

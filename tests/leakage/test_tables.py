@@ -1,0 +1,354 @@
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from rich.console import Console, RenderableType
+from scipy import stats
+
+from splitvfl.errors import ArgumentError
+from splitvfl.leakage.features import FeatureLeak
+from splitvfl.leakage.findings import (
+    advice,
+    attack_names,
+    attack_result,
+    estimate,
+    group_runs,
+    rows_by_defense,
+)
+from splitvfl.leakage.summary import AttackResult, PartyResult, RunSummary
+from splitvfl.leakage.tables import comparison_table, summary_table, verdict
+
+
+def result(step: float | None, accumulated: float | None = None, *, quantile: float = 0.77, undefined: int = 3) -> AttackResult:
+    return AttackResult(
+        auc=step,
+        worst_auc=step,
+        quantile_95=None if step is None else quantile,
+        accumulated_auc=accumulated,
+        worst_accumulated_auc=accumulated,
+        steps=100,
+        undefined=undefined,
+    )
+
+
+def party(**attacks: AttackResult) -> PartyResult:
+    named = {name.replace("_", "-"): figures for name, figures in attacks.items()}
+    return PartyResult(attacks=named, own_columns_auc=0.71, own_columns_model="gradient boosting", detection_error=0.33)
+
+
+def run(defense: str = "none", *, parties: dict[str, PartyResult] | None = None, **changes: object) -> RunSummary:
+    plain = RunSummary(
+        name="demo",
+        data="digits",
+        task="binary",
+        model="mlp",
+        defenses=[] if defense == "none" else [defense],
+        seed=0,
+        epochs=15,
+        steps=100,
+        batch_size=128,
+        metric="auc",
+        test_metric=0.9876,
+        test_loss=0.1234,
+        step_ms=1.987,
+        known_positives=1,
+        parties={"telecom": party(norm=result(0.61, 0.62))} if parties is None else parties,
+    )
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+def printed(renderable: RenderableType, *, colour: bool = False, width: int = 80) -> str:
+    target = io.StringIO()
+    Console(file=target, width=width, force_terminal=colour, color_system="standard" if colour else None).print(renderable)
+    return target.getvalue()
+
+
+def all_figures() -> list[RunSummary]:
+    leaky = party(
+        norm=result(0.91, 0.92, quantile=0.93, undefined=4),
+        direction=result(0.81, 0.82, quantile=0.83, undefined=5),
+        residual=result(0.51, 0.52, quantile=0.53, undefined=6),
+        auditor_linear=result(0.94, 0.84, quantile=0.95, undefined=7),
+        auditor_likelihood=result(0.74, 0.96, quantile=0.85, undefined=8),
+    )
+    measured = replace(leaky, measurements={"sumkl/noise_to_signal": 73.91, "sumkl/detection_error_bound": 0.42})
+    return [run(parties={"telecom": leaky}), run("sumkl(detection_error=0.4)", parties={"telecom": measured})]
+
+
+def test_every_figure_is_in_the_table() -> None:
+    text = printed(summary_table(all_figures()))
+
+    for expected in (
+        "0.988",  # test AUC
+        "0.123",  # test loss
+        "1.99",  # ms per step
+        "73.9",  # noise
+        "0.91/0.92",
+        "0.93 (4)",
+        "0.81/0.82",
+        "0.83 (5)",
+        "0.51/0.52",
+        "0.53 (6)",
+        "0.94/0.96",  # the auditor's better attack, figure by figure
+        "0.95 (8)",
+        "0.71",  # own columns
+        "0.33",  # measured detection error
+        "0.42",  # promised
+    ):
+        assert expected in text, expected
+    assert re.search(r"0\.96 +auditor", text), "the worst leak and who reads it"
+
+
+def test_nothing_is_cut_at_80_columns() -> None:
+    runs = [
+        run(f"a-defense-with-a-rather-long-name(first_setting={number}, second_setting=0.123456)", **changes)  # type: ignore[arg-type]
+        for number, changes in enumerate(
+            (
+                {"test_loss": 123456.789, "step_ms": 98765.4},
+                {"test_loss": -99999.9, "test_metric": -1234.5},
+                {"parties": {f"party-{name}": all_figures()[1].parties["telecom"] for name in "ab"}},
+            )
+        )
+    ]
+    for table in (summary_table(runs), comparison_table(runs)):
+        text = printed(table)
+        assert "…" not in text
+        assert max(map(len, text.splitlines())) <= 80
+    assert {"1.2e+05", "-1.0e+05", "9.9e+04", "-1.2e+03"} <= set(printed(summary_table(runs)).split())
+
+
+@pytest.mark.parametrize("count", [1, 4, 5, 9])
+def test_any_number_of_attacks_fits(count: int) -> None:
+    names = [f"my-own-attack-number-{number}@bottom.layers.{number}" for number in range(count)]
+    attacks = {name: result((50 + number) / 100, 1.0) for number, name in enumerate(names)}
+    text = printed(summary_table([run(parties={"telecom": PartyResult(attacks=attacks)})]))
+
+    for number in range(count):
+        assert f"{(50 + number) / 100:.2f}/1.00" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_colours_follow_the_leak_and_the_text_does_not_need_them() -> None:
+    # 91: bold red is "1;31", yellow "33", green "32".
+    for leak, code in ((0.90, "1;31"), (0.70, "33"), (0.69, "32")):
+        runs = [run(parties={"telecom": party(norm=result(leak, leak))})]
+        assert f"\x1b[{code}m{leak:.2f}\x1b" in printed(summary_table(runs), colour=True)
+        assert "\x1b" not in printed(summary_table(runs))
+
+
+def test_missing_figures_are_dashes() -> None:
+    text = printed(
+        summary_table(
+            [run(test_metric=None, test_loss=None, step_ms=None, parties={"p": PartyResult({"norm": result(None)})})]
+        )
+    )
+    assert re.search(r"none( +–){4}", text)
+    assert "nan" not in text.lower()
+    assert "None" not in text
+
+
+def test_only_the_power_of_noise_is_known() -> None:
+    measured = replace(party(norm=result(0.5)), measurements={"gaussian-ir/power": 0.0021})
+    assert "p 2e-03" in printed(summary_table([run("gaussian-ir", parties={"telecom": measured})]))
+
+
+@pytest.mark.parametrize(("task", "metric", "word"), [("multiclass", "accuracy", "accuracy"), ("regression", "r2", "R²")])
+def test_tasks_without_leak_auc(task: str, metric: str, word: str) -> None:
+    runs = [run(task=task, metric=metric, parties={"telecom": PartyResult(attacks={})})]
+    for table in (summary_table(runs), comparison_table(runs)):
+        text = printed(table)
+        assert f"test {word}" in text.replace("\n", " ") or word in text
+        assert "What leaks" not in text
+    assert task in verdict(runs[0])
+    assert "not measured" in verdict(runs[0])
+
+
+def test_markup_in_names_is_text() -> None:
+    named = replace(party(**{"norm": result(0.5)}), unavailable={"[red]x[/red]": "needs [bold]"})
+    runs = [run("[bold]mine[/bold]", data="[link]d", parties={"[i]": named})]
+    text = printed(summary_table(runs))
+    for name in ("[bold]mine[/bold]", "[link]d", "[red]x[/red]", "needs [bold]"):
+        assert name in text
+
+
+def test_features_and_unavailable_attacks_are_listed() -> None:
+    shown = replace(
+        party(norm=result(0.5)),
+        features=[FeatureLeak(attack="least-squares", mse=0.0123, blind_mse=0.0834, features=5)],
+        unavailable={"sign": "needs known_positives"},
+    )
+    text = printed(summary_table([run(parties={"telecom": shown})]))
+    assert re.search(r"telecom +least-squares +0\.0123 +0\.0834", text)
+    assert "sign could not be run at telecom: needs known_positives" in text
+
+
+def test_groups_hold_runs_that_may_be_compared() -> None:
+    runs = [run(), run("max-norm"), run(model="linear"), run(data="bank"), run(batch_size=64)]
+    groups = group_runs(runs)
+    assert [len(group.runs) for group in groups] == [2, 1, 1, 1]
+    assert groups[0].title == "digits, mlp"
+
+
+def test_seeds_are_told_apart_only_where_needed() -> None:
+    text = printed(summary_table([run(), run("max-norm", seed=1), run("max-norm", seed=2)]))
+    assert "max-norm, seed 1" in text
+    assert "max-norm, seed 2" in text
+    assert "none, seed" not in text
+
+
+def test_estimate_is_scipys_interval() -> None:
+    values = [0.91, 0.87, 0.95, 0.90]
+    found = estimate([*values, None])
+    assert found is not None
+    low, high = stats.t.interval(0.95, df=3, loc=np.mean(values), scale=stats.sem(values))
+    # Both are sums of a handful of doubles near one: agreement to 1e-12 is rounding.
+    assert found.mean == pytest.approx(np.mean(values), abs=1e-12)
+    assert found.half_width == pytest.approx((high - low) / 2, abs=1e-12)
+    assert found.count == 4
+
+
+def test_estimate_of_one_and_of_none() -> None:
+    single = estimate([None, 0.5])
+    assert single is not None
+    assert (single.mean, single.half_width) == (0.5, None)
+    assert estimate([None]) is None
+
+
+def test_comparison_averages_over_seeds() -> None:
+    values = (0.61, 0.64, 0.70)
+    runs = [
+        run("max-norm", seed=seed, test_metric=0.9 + seed / 100, parties={"telecom": party(norm=result(0.5, value))})
+        for seed, value in enumerate(values)
+    ]
+    half = float(stats.t.ppf(0.975, 2) * np.std(values, ddof=1) / np.sqrt(3))
+    text = printed(comparison_table([run(), *runs]))
+
+    assert f"{np.mean(values):.2f} ±{half:.2f}" in text
+    assert "0.910 ±0.025" in text  # t(0.975, 2) · 0.01 / √3 = 0.0248
+    assert re.search(r"none +1 +0\.988 +1\.99", text), "one run has no interval"
+
+
+def test_worst_of_a_run_is_over_all_parties() -> None:
+    runs = [run(parties={"a": party(norm=result(0.55)), "b": party(norm=result(0.95))})]
+    row = rows_by_defense(group_runs(runs)[0])[0]
+    assert row.worst is not None
+    assert row.worst.mean == 0.95
+    assert "none, b" in printed(summary_table(runs))
+
+
+def test_order_of_attacks() -> None:
+    attacks = ["mine", "auditor-linear", "sign", "residual", "auditor-likelihood", "norm@layers.0", "norm"]
+    named = PartyResult(attacks={name: result(0.5) for name in attacks})
+    assert attack_names([run(parties={"p": named})]) == ["norm", "residual", "sign", "mine", "norm@layers.0", "auditor"]
+
+
+def test_auditor_is_the_worse_of_two_figure_by_figure() -> None:
+    merged = attack_result(all_figures()[0].parties["telecom"], "auditor")
+    assert merged is not None
+    assert (merged.worst_auc, merged.worst_accumulated_auc, merged.quantile_95, merged.undefined) == (0.94, 0.96, 0.95, 8)
+    assert merged.worst == 0.96
+
+
+def judged(defense: str = "none", own: float | None = None, **attacks: AttackResult) -> RunSummary:
+    return run(defense, parties={"telecom": replace(party(**attacks), own_columns_auc=own)})
+
+
+def test_verdict_names_the_attack_that_reads_labels() -> None:
+    text = verdict(judged(norm=result(0.55), direction=result(0.98, 1.0)))
+    assert text == "The labels are visible to your partner: the direction attack reads them (leak AUC 1.00, goal below 0.60)."
+
+
+def test_verdict_explains_sumkl_to_whoever_used_it() -> None:
+    hint = "sumkl puts noise off the gradient's axis on one class only; axis-sumkl does not."
+    residual = {"residual": result(1.0, 1.0), "norm": result(0.52)}
+    assert hint in verdict(judged("sumkl(detection_error=0.4)", **residual))
+    assert hint not in verdict(judged("axis-sumkl(detection_error=0.4)", **residual))
+    assert hint not in verdict(judged("sumkl(detection_error=0.4)", norm=result(1.0), residual=result(0.5)))
+
+
+def test_verdict_does_not_call_the_auditor_a_partner() -> None:
+    text = verdict(judged("isotropic", norm=result(0.58), auditor_linear=result(0.8, 0.99)))
+    assert "in what your partner receives" in text
+    assert "clean gradients" in text
+    assert "norm got furthest (0.58)" in text
+
+
+def test_verdict_prefers_an_attack_without_secrets_when_it_reads_as_much() -> None:
+    text = verdict(judged(residual=result(0.9961), auditor_linear=result(0.9999)))
+    assert "visible to your partner: the residual attack reads them (leak AUC 1.00" in text
+
+
+def test_verdict_below_the_goal_promises_nothing() -> None:
+    text = verdict(judged("isotropic", norm=result(0.52), auditor_linear=result(0.58)))
+    assert "Every attack stayed below the goal: the strongest of 2, the auditor's attack, got a leak AUC of 0.58" in text
+    assert "no proof" in text
+    assert "auditor's attack was not run" not in text
+    assert "The auditor's attack was not run." in verdict(judged("isotropic", norm=result(0.52)))
+
+
+def test_verdict_never_contradicts_its_goal_by_rounding() -> None:
+    assert "0.5990 (goal below 0.60)" in verdict(judged(norm=result(0.599)))
+    assert "visible" in verdict(judged(norm=result(0.6)))
+
+
+def test_verdict_compares_with_own_columns() -> None:
+    assert "AUC 0.95, given labels of other records" in verdict(judged(own=0.95, norm=result(0.9)))
+    assert "own columns" not in verdict(judged(own=0.85, norm=result(0.9)))
+    assert "own columns" not in verdict(judged(own=None, norm=result(0.9)))
+
+
+def test_verdict_names_the_partner_where_there_are_several() -> None:
+    text = verdict(run(parties={"a": party(norm=result(0.55)), "b": party(norm=result(0.95))}))
+    assert "visible to your partner b: the norm attack" in text
+
+
+def test_verdict_without_any_figure() -> None:
+    assert "No batch held both classes" in verdict(judged(norm=result(None)))
+    assert "No label attack watched this run" in verdict(run(parties={"telecom": PartyResult(attacks={})}))
+
+
+def test_verdict_tells_of_recovered_columns() -> None:
+    leak = FeatureLeak(attack="least-squares", mse=0.001, blind_mse=0.08, features=3)
+    held = FeatureLeak(attack="gradient-inversion", mse=0.09, blind_mse=0.08, features=3)
+    text = verdict(run(parties={"telecom": replace(party(norm=result(0.5)), features=[leak, held])}))
+    assert "least-squares attack estimates them with a mean squared error of 0.001, against 0.08" in text
+    assert "gradient-inversion" not in text
+
+
+@pytest.mark.parametrize("goal", [0.5, 1.1, float("nan")])
+def test_goals_that_mean_nothing_are_refused(goal: float) -> None:
+    with pytest.raises(ArgumentError, match="goal"):
+        verdict(run(), goal=goal)
+
+
+def test_goal_moves_the_verdict() -> None:
+    assert "Every attack" in verdict(judged(norm=result(0.7), direction=result(0.5)), goal=0.8)
+
+
+def grouped(figures: Sequence[tuple[str, float, float]]) -> str:
+    runs = [
+        run(defense, seed=seed, test_metric=test, parties={"p": party(norm=result(leak))})
+        for seed, (defense, leak, test) in enumerate(figures)
+    ]
+    return advice(group_runs(runs)[0])
+
+
+def test_advice_takes_the_best_model_of_those_that_hold() -> None:
+    text = grouped([("none", 1.0, 0.99), ("a", 0.55, 0.9), ("b", 0.56, 0.95), ("c", 0.9, 0.98)])
+    assert text.startswith("a, b kept every attack below 0.60. b reached a test AUC of 0.950")
+    assert "without any defense it was 0.990" in text
+
+
+def test_advice_asks_every_seed_to_hold() -> None:
+    text = grouped([("none", 1.0, 0.99), ("a", 0.5, 0.9), ("a", 0.61, 0.9)])
+    assert text.startswith("Nothing kept every attack below 0.60. a leaked least: 0.56, to the norm attack")
+
+
+def test_advice_where_there_is_nothing_to_choose() -> None:
+    assert grouped([("a", 0.5, 0.9)]) == ""
+    assert grouped([("none", 0.5, 0.9), ("a", 0.5, 0.9)]) == "Every attack stayed below 0.60 even without a defense."
