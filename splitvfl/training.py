@@ -276,6 +276,8 @@ class Trainer:
             ConfigError: If the task is not binary.
         """
         self._need_binary_labels([attack])
+        if self.active.task.name != "binary":
+            raise ConfigError(f"label attacks need binary labels, the task is {self.active.task.name}")
         owner = self.passives.get(party)
         modules = {} if owner is None else dict(owner.bottom.named_modules())
         if owner is None or layer not in modules:

@@ -167,7 +167,8 @@ def test_a_top_with_separate_active_gets_the_columns_apart() -> None:
     top = WideDeepTop(4, 2, (3, 2))
     model = SplitModel(bottom, top)
     assert torch.equal(model(columns, active=columns), top(bottom(columns), columns))
-    assert torch.equal(model(columns, active=None), top(bottom(columns), None))
+    bare = WideDeepTop(4, 0, ())
+    assert torch.equal(SplitModel(bottom, bare)(columns), bare(bottom(columns), None))
     with pytest.raises(ArgumentError, match="separate_active"):
         SplitModel(bottom, nn.Linear(6, 1))(columns, active=columns)
 

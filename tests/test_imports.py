@@ -43,6 +43,7 @@ FLOORS: tuple[frozenset[str], ...] = (
             "config",
             "demo",
             "experiment",
+            "leakage.figures",
             "leakage.findings",
             "leakage.report",
             "leakage.summary",

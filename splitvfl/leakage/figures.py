@@ -206,7 +206,7 @@ def _draw_point(axes: Axes, row: DefenseRow) -> None:
         yerr=row.test.half_width,
         fmt="o",
         markersize=7,
-        color=_PALETTE[0],
+        color=_INK,
         markeredgecolor=_PAPER,
         elinewidth=1.0,
         zorder=3,
@@ -227,15 +227,15 @@ def _set_ranges(axes: Axes, rows: Sequence[DefenseRow]) -> None:
 
 def _own_columns_lines(axes: Axes, rows: Sequence[DefenseRow]) -> None:
     lines = {
-        f" of {party.name}" if len(row.parties) > 1 else "": party.own_columns.mean
+        party.name if len(row.parties) > 1 else "the partner": party.own_columns.mean
         for row in rows
         for party in row.parties
         if party.own_columns is not None
     }
-    for whose, value in lines.items():
+    for who, value in lines.items():
         axes.axvline(value, color=_PALETTE[1], linewidth=1.2, linestyle=(0, (4, 2)), zorder=1)
         axes.annotate(
-            f"what the partner predicts\nfrom its own columns{whose} ({figure(value)})",
+            f"what {who} predicts\nfrom its own columns ({figure(value)})",
             xy=(value, 0.0),
             xycoords=axes.get_xaxis_transform(),
             xytext=(-5 if value > 0.7 else 5, 6),

@@ -275,6 +275,17 @@ def rows_by_defense(group: RunGroup) -> list[DefenseRow]:
     return [DefenseRow.of(defense, group.of_defense(defense)) for defense in group.defenses]
 
 
+def unavailable_notes(rows: Sequence[DefenseRow]) -> list[str]:
+    """Return a sentence for every attack that could not be run at a party, once for all defenses."""
+    missing = {
+        f"{attack} could not be run at {party.name}: {reason}": None
+        for row in rows
+        for party in row.parties
+        for attack, reason in party.unavailable.items()
+    }
+    return list(missing)
+
+
 def leakiest(runs: Sequence[RunSummary]) -> RunSummary:
     """Return the run that leaked most; the first one if nothing was judged."""
     return max(runs, key=lambda run: run.worst[0] or 0.0)
@@ -434,8 +445,9 @@ def advice(group: RunGroup, goal: float = GOAL) -> str:
     least = min(rows, key=lambda row: row.worst.mean if row.worst else 1.0)
     assert least.worst is not None
     name = "The run without a defense" if least.label == "none" else least.label
+    mean = " on average" if least.runs > 1 else ""
     return (
-        f"Nothing kept every attack below {goal:.2f}. {name} leaked least: {figure(least.worst.mean)}, "
+        f"Nothing kept every attack below {goal:.2f}. {name} leaked least: {figure(least.worst.mean)}{mean}, "
         f"to {attack_phrase(least.worst_attack)}."
     )
 

@@ -28,6 +28,7 @@ from splitvfl.leakage.findings import (
     leakiest,
     own_columns_floor,
     rows_by_defense,
+    unavailable_notes,
 )
 from splitvfl.leakage.monitor import read_metrics
 from splitvfl.leakage.summary import RunSummary, read_summary
@@ -72,6 +73,7 @@ class _Section:
     attacks: list[str]
     rows: list[DefenseRow]
     features: list[tuple[DefenseRow, PartyRow, FeatureLeak]]
+    notes: list[str]
     several_parties: bool
     several_runs: bool
     curves: Markup
@@ -104,6 +106,7 @@ def write_report(runs: Sequence[Path], target: Path, *, title: str) -> Path:
         draft.write_text(page, encoding="utf-8")
         os.replace(draft, target)
     except OSError as error:
+        draft.unlink(missing_ok=True)
         raise CheckpointError(f"cannot write {target}: {error}") from error
     return target
 
@@ -145,6 +148,7 @@ def _sections(summaries: Sequence[RunSummary], folders: Sequence[Path]) -> Itera
             attacks=attack_names(group.runs),
             rows=rows,
             features=[(row, party, leak) for row in rows for party in row.parties for leak in party.features],
+            notes=unavailable_notes(rows),
             several_parties=any(len(row.parties) > 1 for row in rows),
             several_runs=any(row.runs > 1 for row in rows),
             # matplotlib escapes the names that it draws, so its figures may go into the page as they are.

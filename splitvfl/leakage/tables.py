@@ -22,6 +22,7 @@ from splitvfl.leakage.findings import (
     group_runs,
     rows_by_defense,
     rows_by_run,
+    unavailable_notes,
     verdict,
 )
 from splitvfl.leakage.summary import RunSummary
@@ -179,14 +180,8 @@ def _features(rows: Sequence[DefenseRow]) -> Iterator[Table]:
 def _notes(group: RunGroup, rows: Sequence[DefenseRow]) -> Iterator[Text]:
     if not group.judged:
         yield Text(verdict(group.runs[0]), style="dim")
-    missing = {
-        (attack, party.name, reason): None
-        for row in rows
-        for party in row.parties
-        for attack, reason in party.unavailable.items()
-    }
-    for attack, party_name, reason in missing:
-        yield Text(f"{attack} could not be run at {party_name}: {reason}", style="dim")
+    for note in unavailable_notes(rows):
+        yield Text(note, style="dim")
 
 
 def _portions(attacks: Sequence[str]) -> Iterator[Sequence[str]]:

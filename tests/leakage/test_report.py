@@ -1,0 +1,307 @@
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from splitvfl.errors import ArgumentError, CheckpointError
+from splitvfl.leakage import figures
+from splitvfl.leakage.features import FeatureLeak
+from splitvfl.leakage.findings import group_runs
+from splitvfl.leakage.report import write_report
+from splitvfl.leakage.summary import AttackResult, PartyResult, RunSummary
+
+EVIL = "<script>alert('x')</script> & \"$\\frac{1}$\" {{ 7*7 }}"
+VOID = {"meta", "link", "img", "br", "hr", "input"}
+
+
+def result(step: float | None, accumulated: float | None = None, *, auc: float | None = None) -> AttackResult:
+    return AttackResult(
+        auc=step if auc is None else auc,
+        worst_auc=step,
+        quantile_95=step,
+        accumulated_auc=accumulated,
+        worst_accumulated_auc=accumulated,
+        steps=3,
+        undefined=17,
+    )
+
+
+def run(*defenses: str, leak: float | None = 0.93, attack: str = "norm", **changes: object) -> RunSummary:
+    attacks = {attack: result(leak), "auditor-linear": result(0.64), "auditor-likelihood": result(0.66)}
+    plain = RunSummary(
+        name="demo",
+        data="digits",
+        task="binary",
+        model="mlp",
+        defenses=list(defenses),
+        seed=0,
+        epochs=15,
+        steps=100,
+        batch_size=128,
+        metric="auc",
+        test_metric=0.9876,
+        test_loss=0.1234,
+        step_ms=1.987,
+        known_positives=1,
+        parties={"telecom": PartyResult(attacks=attacks, own_columns_auc=0.81, detection_error=0.33)},
+    )
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+def stored(folder: Path, summary: RunSummary, *, settings: str = "data: digits\n", steps: int = 3) -> Path:
+    folder.mkdir(parents=True)
+    summary.save(folder)
+    (folder / "experiment.yaml").write_text(settings, encoding="utf-8")
+    lines = []
+    for step in range(10, 10 * steps + 1, 10):
+        values = {"step": step, "train/loss": 0.5}
+        for party, figures_of in summary.parties.items():
+            for attack in figures_of.attacks:
+                values[f"leak_auc/{party}/{attack}"] = 0.6 + step / 1000
+                values[f"leak_auc_accumulated/{party}/{attack}"] = 0.7 + step / 1000
+        lines.append(json.dumps(values))
+    (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
+
+
+def page_of(tmp_path: Path, *runs: RunSummary, title: str = "A title") -> str:
+    folders = [stored(tmp_path / f"run-{number}", summary) for number, summary in enumerate(runs)]
+    return write_report(folders, tmp_path / "report.html", title=title).read_text(encoding="utf-8")
+
+
+class Outline(HTMLParser):
+    """Collects tags, ids and text, and fails on tags that do not match."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def outline(page: str) -> Outline:
+    parsed = Outline()
+    parsed.feed(page)
+    parsed.close()
+    assert parsed.open == []
+    return parsed
+
+
+def text_of(page: str) -> str:
+    return " ".join(" ".join(outline(page).text).split())
+
+
+def test_page_stands_alone(tmp_path: Path) -> None:
+    page = page_of(tmp_path, run(), run("max-norm"), run("isotropic", data="bank"))
+    parsed = outline(page)
+
+    assert {"script", "link", "img", "iframe", "image"}.isdisjoint(tag for tag, _ in parsed.tags)
+    for _, attributes in parsed.tags:
+        for name in ("src", "href", "xlink:href"):
+            assert (attributes.get(name) or "#").startswith("#")
+    assert re.search(r"@import|url\((?!#)", page) is None
+    assert str(tmp_path) not in page
+
+
+def test_ids_are_unique_and_references_meet_them(tmp_path: Path) -> None:
+    page = page_of(tmp_path, run(), run("max-norm"), run(data="bank"))
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r'(?:url\(#|href="#)([^")]+)', page)) <= set(ids)
+
+
+def test_figures_and_definitions_are_there(tmp_path: Path) -> None:
+    page = page_of(tmp_path, run(), run("isotropic", leak=0.55))
+    text = text_of(page)
+    assert page.count("<svg") == 3
+    for expected in (
+        "0.988",
+        "0.123",
+        "1.99",
+        "0.93",
+        "0.66 ",
+        "· 17",
+        "0.81",
+        "0.33",
+        "better",
+        "blind",
+        "from its own columns",
+        "What is not shown",
+        "Attack: norm",
+        "Attack: auditor",
+        "data: digits",
+        "The labels are visible to your partner: the norm attack reads them",
+        "Nothing kept every attack below 0.60. isotropic leaked least: 0.66, to the auditor's attack.",
+    ):
+        assert expected in text, expected
+
+
+def test_names_are_never_markup(tmp_path: Path) -> None:
+    evil = run(
+        EVIL,
+        attack=EVIL,
+        name=EVIL,
+        data=EVIL,
+        model=EVIL,
+        measurements={EVIL: 1.0},
+        parties={
+            EVIL: PartyResult(
+                attacks={EVIL: result(0.93)},
+                unavailable={EVIL: EVIL},
+                measurements={f"{EVIL}/power": 1.0},
+                own_columns_auc=0.8,
+                features=[FeatureLeak(attack=EVIL, mse=0.1, blind_mse=0.2, features=3)],
+            ),
+            "other": PartyResult(attacks={EVIL: result(0.6)}),
+        },
+    )
+    folder = stored(tmp_path / "run", evil, settings=f"name: {EVIL}\n")
+    page = write_report([folder, folder], tmp_path / "report.html", title=EVIL).read_text(encoding="utf-8")
+
+    assert "<script" not in page
+    text = text_of(page)
+    assert text.count("<script>alert('x')</script>") > 20
+    assert "{{ 7*7 }}" in text
+    assert "\\frac{1}" in text, "the figures draw names as they are, not as formulas"
+
+
+@pytest.mark.parametrize(("task", "metric"), [("multiclass", "accuracy"), ("regression", "r2")])
+def test_runs_without_leaks(tmp_path: Path, task: str, metric: str) -> None:
+    summary = run(task=task, metric=metric, parties={"telecom": PartyResult(attacks={})})
+    page = page_of(tmp_path, summary)
+    assert "<svg" not in page
+    assert f"this task is {task}" in text_of(page)
+    assert "Leak AUC of every attack" not in page
+
+
+def test_missing_figures_are_dashes(tmp_path: Path) -> None:
+    empty = run(leak=None, test_metric=None, test_loss=None, step_ms=None)
+    unseen = replace(empty, parties={"telecom": PartyResult(attacks={"norm": result(None)})})
+    page = page_of(tmp_path, unseen, run("max-norm", test_metric=None))
+    text = text_of(page)
+    assert "–" in text
+    assert "None" not in text
+    assert "nan" not in text.lower().replace("financ", "")
+
+
+def test_run_without_metrics_or_settings(tmp_path: Path) -> None:
+    folder = stored(tmp_path / "run", run())
+    (folder / "metrics.jsonl").unlink()
+    (folder / "experiment.yaml").unlink()
+    page = write_report([folder], tmp_path / "report.html", title="t").read_text(encoding="utf-8")
+    assert page.count("<svg") == 2
+    assert "When does it leak?" not in page
+
+
+def test_seeds_become_means_with_intervals(tmp_path: Path) -> None:
+    runs = [run("max-norm", seed=seed, leak=0.90 + seed / 100) for seed in range(3)]
+    text = text_of(page_of(tmp_path, *runs))
+    # t(0.975, 2) · 0.01 / √3 = 0.0248
+    assert "0.91 ± 0.02" in text
+    assert "mean of 3 runs; said of the one that leaked most: The labels are visible" in text
+    assert "(leak AUC 0.92, goal below 0.60)" in text
+    assert "95 % intervals" in text
+
+
+def test_same_runs_give_the_same_page(tmp_path: Path) -> None:
+    folder = stored(tmp_path / "run", run())
+    first = write_report([folder], tmp_path / "a.html", title="t").read_bytes()
+    assert write_report([folder], tmp_path / "b.html", title="t").read_bytes() == first
+
+
+def test_written_all_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = stored(tmp_path / "run", run())
+    target = tmp_path / "new" / "folder" / "report.html"
+    write_report([folder], target, title="t")
+    before = target.read_bytes()
+    assert [path.name for path in target.parent.iterdir()] == ["report.html"]
+
+    def full_disk(*_: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr("splitvfl.leakage.report.os.replace", full_disk)
+    with pytest.raises(CheckpointError, match="no space left"):
+        write_report([folder], target, title="another title")
+    assert target.read_bytes() == before
+    assert [path.name for path in target.parent.iterdir()] == ["report.html"]
+
+
+def test_unfinished_runs_and_none_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="at least one"):
+        write_report([], tmp_path / "report.html", title="t")
+    with pytest.raises(CheckpointError, match="no finished run"):
+        write_report([tmp_path], tmp_path / "report.html", title="t")
+    assert not (tmp_path / "report.html").exists()
+
+
+def curves(group_of: list[RunSummary], lines: list[list[Mapping[str, float]]]) -> str:
+    return figures.leak_curves(group_runs(group_of)[0], lines, name="curves")
+
+
+def test_svg_is_well_formed_and_takes_the_pages_colours() -> None:
+    group = group_runs([run(), run("max-norm", leak=0.55)])[0]
+    lines = [[{"step": 1, "leak_auc/telecom/norm": 0.9}, {"step": 2, "leak_auc/telecom/norm": 0.8}]] * 2
+    drawings = [
+        figures.leak_curves(group, lines, name="a"),
+        figures.cost_and_leak(group, name="b"),
+        figures.leak_map(group, name="c"),
+    ]
+    for drawing in drawings:
+        ElementTree.fromstring(drawing)
+        assert "var(--ink)" in drawing
+        assert "#01020" not in drawing
+
+
+def test_curves_are_turned_as_the_summary_turns_them() -> None:
+    reversed_norm = PartyResult(attacks={"norm": result(0.9, 0.8, auc=0.1)})
+    panel = next(
+        figures._panels(
+            group_runs([run(parties={"telecom": reversed_norm})])[0],
+            [[{"step": 5, "leak_auc/telecom/norm": 0.1, "leak_auc_accumulated/telecom/norm": 0.8}]],
+        )
+    )
+    assert panel.per_step == {"norm": {5: pytest.approx(0.9)}}
+    assert panel.accumulated == {"norm": {5: 0.8}}
+
+
+def test_curves_average_seeds_at_common_steps_and_take_the_auditors_better_attack() -> None:
+    first = [{"step": step, "leak_auc/telecom/auditor-linear": 0.6, "leak_auc/telecom/norm": 0.7} for step in (1, 2, 3)]
+    second = [
+        {"step": step, "leak_auc/telecom/auditor-linear": 0.6, "leak_auc/telecom/auditor-likelihood": 0.8}
+        for step in (2, 3, 4)
+    ]
+    (panel,) = figures._panels(group_runs([run(), run(seed=1)])[0], [first, second])
+    assert panel.per_step["auditor"] == pytest.approx({2: 0.7, 3: 0.7})
+    assert panel.per_step["norm"] == pytest.approx({1: 0.7, 2: 0.7, 3: 0.7})
+
+
+def test_labels_keep_their_distance_and_order() -> None:
+    heights = {"a": 0.5, "b": 0.5, "c": 0.51, "d": 1.0, "e": 1.0}
+    spread = figures._spread(heights, gap=0.1, low=0.4, high=1.0)
+    placed = sorted(spread.values())
+    assert sorted(spread, key=lambda name: spread[name]) == ["a", "b", "c", "d", "e"]
+    # Sums of tenths are exact to a few 1e-16.
+    assert min(after - before for before, after in itertools.pairwise(placed)) >= 0.1 - 1e-12
+    assert placed[-1] <= 0.95 + 1e-12

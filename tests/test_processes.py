@@ -1,0 +1,100 @@
+"""The same parties in one process, and each in a process of its own with plain sockets between them: equal to the bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from splitvfl.defenses import GaussianIR, Isotropic
+from splitvfl.prediction import predict
+from tests.builders import ACTIVE, small_trainer
+from tests.exchange.party_process import CLIP, RATIO, SIGMA
+
+SETTINGS = {"dropout": 0.3, "seed": 7, "noise seed": 11, "batch size": 16}
+
+
+def run_apart(passives: tuple[str, ...], settings: dict[str, Any], folder: Path, root: Path) -> dict[str, Any]:
+    """Run every party in its own process and return what each of them saved."""
+    links = {name: socket.socketpair() for name in passives}
+    ends: dict[str, dict[str, socket.socket]] = {ACTIVE: {name: pair[0] for name, pair in links.items()}}
+    ends |= {name: {ACTIVE: pair[1]} for name, pair in links.items()}
+    environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
+    processes = {}
+    for name, own in ends.items():
+        arguments = [f"{peer}={link.fileno()}" for peer, link in own.items()]
+        script = root / "tests" / "exchange" / "party_process.py"
+        processes[name] = subprocess.Popen(
+            [sys.executable, str(script), name, json.dumps(settings), str(folder / f"{name}.pt"), *arguments],
+            pass_fds=[link.fileno() for link in own.values()],
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    for pair in links.values():
+        for end in pair:
+            end.close()
+    for name, process in processes.items():
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, f"{name}: {errors}"
+    return {name: torch.load(folder / f"{name}.pt", weights_only=True) for name in processes}
+
+
+@pytest.mark.parametrize("passives", [("telecom",), ("telecom", "shop")], ids=["two parties", "three parties"])
+def test_one_process_and_separate_processes_agree_to_the_bit(
+    passives: tuple[str, ...], tmp_path: Path, checkout: Path
+) -> None:
+    apart = run_apart(passives, {**SETTINGS, "passives": passives}, tmp_path, checkout)
+    trainer = small_trainer(
+        passives,
+        dropout=0.3,
+        seed=7,
+        noise_seed_for_experiments=11,
+        defenses=[Isotropic(ratio=RATIO), GaussianIR(clip=CLIP, sigma=SIGMA)],
+    )
+    losses: list[float] = []
+    states: list[Any] = []
+
+    def before_the_first_evaluation(status: Any) -> None:
+        losses.append(status.loss)
+
+    # The evaluation at the epoch's end draws activation noise, as the processes do: it is the prediction compared below.
+    published: list[torch.Tensor] = []
+    evaluate = trainer._evaluate
+
+    def keep() -> Any:
+        prediction = evaluate()
+        published.append(prediction.scores)
+        return prediction
+
+    trainer._evaluate = keep  # type: ignore[method-assign]
+    trainer.fit(1, progress=before_the_first_evaluation)
+    assert not states
+    for party in (trainer.active, *trainer.passives.values()):
+        for name, weight in party.module.state_dict().items():
+            assert torch.equal(weight, apart[party.name]["weights"][name]), f"{party.name}: {name}"
+        assert torch.equal(published[0], apart[party.name]["scores"])
+    assert losses == apart[ACTIVE]["losses"]
+
+
+def test_with_one_shared_generator_they_would_not_agree() -> None:
+    """Why each party swaps its own random state in: without it, dropout draws other numbers."""
+    fitted = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        trainer = small_trainer(dropout=0.3)
+        trainer.fit(1)
+        fitted.append(predict(trainer.active, trainer.passives).outputs)
+        assert torch.initial_seed() == seed
+    assert torch.equal(*fitted)  # the global state outside has no part in it
+    other = small_trainer(dropout=0.3, seed=0)
+    other.passives["telecom"].random = other.active.random
+    other.fit(1)
+    assert not torch.equal(predict(other.active, other.passives).outputs, fitted[0])
