@@ -15,8 +15,9 @@ WORKERS ?= auto
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.installed ## install, train a small model, and show what its messages leak
+demo: $(VENV)/.installed ## install, train twenty small models, and show what they leak
 	@$(BIN)/splitvfl demo
+	@echo "(these commands are in $(BIN); \". $(BIN)/activate\" puts them on your path)"
 
 test: $(VENV)/.installed-test ## run the tests in parallel, with coverage
 	$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist loadscope --cov --cov-report=term

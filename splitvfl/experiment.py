@@ -25,6 +25,7 @@ from splitvfl.config import (
     OptimizerConfig,
     WideDeepConfig,
     config_to_yaml,
+    parse_config,
 )
 from splitvfl.crossing import derive_seed
 from splitvfl.data import PartyData, VerticalData, load
@@ -256,6 +257,7 @@ def run_experiment(
     bench = workbench or prepare(config)
     trainer = build_trainer(config, bench.data, folder=folder)
     if resume:
+        _refuse_changes(config, folder / CONFIG_FILE)
         trainer.resume()
     else:
         (folder / CONFIG_FILE).write_text(config_to_yaml(config))
@@ -264,6 +266,25 @@ def run_experiment(
     save_weights(trainer, folder / "weights")
     summary.save(folder)
     return summary
+
+
+def _refuse_changes(config: ExperimentConfig, path: Path) -> None:
+    """Raise :class:`ConfigError` if a run is to be resumed with other settings; more epochs are welcome."""
+    before = parse_config(path.read_text(), source=path, folder=config.folder).model_dump(mode="json")
+    now = config.model_dump(mode="json")
+    changed = [key for key in _differing(before, now) if key != "train.epochs"]
+    if changed:
+        raise ConfigError(
+            f"{path.parent} was started with other settings: {', '.join(changed)}; "
+            "resume it with the same ones, or start anew with --overwrite or --out"
+        )
+
+
+def _differing(before: Any, now: Any, key: str = "") -> list[str]:
+    if isinstance(before, dict) and isinstance(now, dict):
+        names = sorted({*before, *now})
+        return [found for name in names for found in _differing(before.get(name), now.get(name), f"{key}.{name}")]
+    return [] if before == now else [key.removeprefix(".")]
 
 
 def save_weights(trainer: Trainer, folder: Path) -> None:
@@ -386,7 +407,8 @@ def run_variants(
             variant.config,
             variant.folder,
             workbench=bench,
-            overwrite=overwrite,
+            # A run that was stopped before its first checkpoint starts anew.
+            overwrite=overwrite or resume,
             resume=resume and checkpoint.latest(variant.folder / "checkpoints") is not None,
             progress=progress(variant),
         )

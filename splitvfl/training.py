@@ -388,14 +388,10 @@ class Trainer:
                 self._sums[tag] = (total + value, count + 1)
 
     def _measurements(self) -> dict[str, float]:
-        chains = {f"{name}/": cut.gradient for name, cut in self.active.cuts.items()}
-        chains |= {f"{name}/": party.activation for name, party in self.passives.items() if len(party.activation)}
-        tags = {
-            f"{where}{name}": value for where, chain in chains.items() for name, value in chain.measurements.items()
-        }
-        for chain in (self.active.labels, self.active.scores):
-            tags |= {f"{self.active.name}/{name}": value for name, value in chain.measurements.items()}
-        return tags
+        chains = [(name, cut.gradient) for name, cut in self.active.cuts.items()]
+        chains += [(name, party.activation) for name, party in self.passives.items()]
+        chains += [(self.active.name, chain) for chain in (self.active.labels, self.active.scores)]
+        return {f"{where}/{name}": value for where, chain in chains for name, value in chain.measurements.items()}
 
     def _evaluate(self) -> Prediction:
         prediction = predict(self.active, self.passives)

@@ -106,6 +106,34 @@ def test_an_existing_run_is_refused_unless_told_otherwise(experiment: Path, caps
     assert read_summary(Path("runs/credit")).epochs == 2
 
 
+def test_a_run_is_not_resumed_with_other_settings_but_may_be_prolonged(
+    experiment: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", str(experiment), "train.epochs=1"]) == 0
+
+    assert main(["train", str(experiment), "train.epochs=2", "train.lr=0.5", "--resume"]) == 2
+    assert "train.optimizer.lr" in capsys.readouterr().err
+    assert main(["train", str(experiment), "train.epochs=2", "--resume"]) == 0
+    assert read_summary(Path("runs/credit")).epochs == 2
+
+
+def test_a_comparison_goes_on_where_it_was_stopped(experiment: Path) -> None:
+    arguments = ["compare", str(experiment), "train.epochs=1", "--defenses", "none,max-norm", "--seeds", "1"]
+    assert main(arguments) == 0
+    finished = Path("runs/credit-compare/none/seed-0/summary.json").read_text()
+    unfinished = Path("runs/credit-compare/max-norm/seed-0")
+    (unfinished / "summary.json").unlink()
+    for file in (unfinished / "checkpoints").glob("*/*"):
+        file.unlink()
+        if not any(file.parent.iterdir()):
+            file.parent.rmdir()
+
+    assert main([*arguments, "--resume"]) == 0
+
+    assert read_summary(unfinished).epochs == 1
+    assert Path("runs/credit-compare/none/seed-0/summary.json").read_text() == finished
+
+
 def test_a_folder_that_is_no_run_is_never_overwritten(experiment: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("thesis").mkdir()
     Path("thesis/chapter.txt").write_text("years of work")

@@ -1,0 +1,152 @@
+"""Rank statistics and errors against scikit-learn, brute force and numpy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import roc_auc_score
+from torch import Tensor
+
+from splitvfl.errors import ArgumentError
+from splitvfl.metrics import detection_error, leak_auc, reconstruction_mse
+
+# Few distinct values make many ties.
+few_values = st.integers(-3, 3).map(float)
+any_values = st.floats(-1e30, 1e30, allow_nan=False, width=32)
+
+
+def rows_of(values: st.SearchStrategy[float]) -> st.SearchStrategy[list[tuple[float, int]]]:
+    """Scores with labels, both classes present."""
+    rows = st.lists(st.tuples(values, st.integers(0, 1)), min_size=2, max_size=40)
+    return rows.filter(lambda pairs: len({label for _, label in pairs}) == 2)
+
+
+def tensors(rows: list[tuple[float, int]]) -> tuple[Tensor, Tensor]:
+    scores, labels = zip(*rows, strict=True)
+    return torch.tensor(scores, dtype=torch.float64), torch.tensor(labels)
+
+
+@given(st.one_of(rows_of(few_values), rows_of(any_values)))
+def test_leak_auc_is_scikit_learns(rows: list[tuple[float, int]]) -> None:
+    scores, labels = tensors(rows)
+    # Both are ratios of counts below 40²: only the last division rounds.
+    assert leak_auc(scores, labels) == pytest.approx(roc_auc_score(labels.numpy(), scores.numpy()), abs=1e-12)
+
+
+@given(rows_of(few_values))
+def test_leak_auc_is_the_share_of_pairs_won_with_ties_counting_half(rows: list[tuple[float, int]]) -> None:
+    scores, labels = tensors(rows)
+    pairs = [(p > n) + 0.5 * (p == n) for p in scores[labels == 1].tolist() for n in scores[labels == 0].tolist()]
+    assert leak_auc(scores, labels) == pytest.approx(sum(pairs) / len(pairs), abs=1e-12)
+
+
+@given(rows_of(few_values), st.randoms(use_true_random=False))
+def test_leak_auc_depends_on_ranks_only_and_turns_with_the_sign(rows: list[tuple[float, int]], random: object) -> None:
+    scores, labels = tensors(rows)
+    auc = leak_auc(scores, labels)
+    assert leak_auc(torch.exp(5 * scores), labels) == auc
+    assert leak_auc(-scores, labels) == pytest.approx(1 - auc, abs=1e-12)
+    order = list(range(len(rows)))
+    random.shuffle(order)  # type: ignore[attr-defined]
+    assert leak_auc(scores[order], labels[order]) == auc
+
+
+DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("truth", [torch.bool, torch.uint8, torch.int64, torch.float32, torch.bfloat16], ids=str)
+def test_leak_auc_takes_every_dtype(dtype: torch.dtype, truth: torch.dtype) -> None:
+    random = torch.Generator().manual_seed(1)
+    scores = torch.randint(0, 9, (80,), generator=random)  # exact in every dtype
+    labels = torch.randint(0, 2, (80,), generator=random)
+    expected = roc_auc_score(labels.numpy(), scores.numpy())
+    assert leak_auc(scores.to(dtype)[:, None], labels.to(truth)) == pytest.approx(expected, abs=1e-12)
+
+
+def test_leak_auc_ranks_norms_far_above_one_and_next_to_each_other() -> None:
+    """A library that squashes scores would find ties here."""
+    labels = torch.tensor([0, 1, 0, 1])
+    big = torch.tensor([1e30, 1.1e30, 1.05e30, 1.2e30])
+    assert leak_auc(big, labels) == 1.0
+    close = torch.tensor([1.0, 1.0 + 2**-52, 1.0, 1.0 + 2**-51], dtype=torch.float64)
+    assert leak_auc(close, labels) == 1.0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_scores_whose_sum_overflows_or_cancels_are_ranked_without_a_warning(dtype: torch.dtype) -> None:
+    peak = torch.finfo(dtype).max
+    labels = torch.tensor([0, 1, 0, 1])
+    assert leak_auc(torch.tensor([1.0, peak, 2.0, peak], dtype=dtype), labels) == 1.0
+    assert leak_auc(torch.tensor([-math.inf, math.inf, 0.0, 1.0], dtype=dtype), labels) == 1.0
+
+
+@pytest.mark.parametrize("label", [0, 1])
+def test_one_class_has_no_auc_and_no_detection_error(label: int) -> None:
+    labels = torch.full((3,), label)
+    assert math.isnan(leak_auc(torch.arange(3.0), labels))
+    assert math.isnan(detection_error(torch.arange(3.0), labels, threshold=0.5))
+    assert math.isnan(leak_auc(torch.zeros(0), torch.zeros(0)))
+
+
+@pytest.mark.parametrize("measure", [leak_auc, lambda scores, labels: detection_error(scores, labels, threshold=0.0)])
+@pytest.mark.parametrize(
+    ("scores", "labels", "says"),
+    [
+        ([0.0, math.nan, 1.0], [0, 1, 1], "1 of 3 scores are NaN"),
+        ([0.0, 1.0], [0, 1, 1], "2 scores and 3 labels"),
+        ([0.0, 1.0], [-1, 1], "labels must be 0 or 1"),
+        ([0.0, 1.0], [0.0, 0.5], "labels must be 0 or 1"),
+        ([0.0, 1.0, 2.0], [0.0, 1.0, math.nan], "labels must be 0 or 1"),
+    ],
+)
+def test_nonsense_is_refused(
+    measure: Callable[[Tensor, Tensor], float], scores: list[float], labels: list[float], says: str
+) -> None:
+    with pytest.raises(ArgumentError, match=says):
+        measure(torch.tensor(scores), torch.tensor(labels))
+
+
+@given(rows_of(few_values), st.sampled_from([-3.5, -1.0, 0.0, 0.5, 3.0]))
+def test_detection_error_is_half_of_both_error_rates_by_counting(rows: list[tuple[float, int]], at: float) -> None:
+    scores, labels = tensors(rows)
+    false_alarms = sum(score > at and label == 0 for score, label in rows) / sum(label == 0 for _, label in rows)
+    misses = sum(not score > at and label == 1 for score, label in rows) / sum(label == 1 for _, label in rows)
+    # A sum of two ratios of small counts: a few roundings.
+    assert detection_error(scores, labels, threshold=at) == pytest.approx((false_alarms + misses) / 2, abs=1e-12)
+
+
+def test_detection_error_calls_positive_strictly_above_the_threshold() -> None:
+    labels = torch.tensor([0, 1])
+    assert detection_error(torch.tensor([0.0, 1.0]), labels, threshold=0.0) == 0.0
+    assert detection_error(torch.tensor([0.0, 1.0]), labels, threshold=1.0) == 0.5
+    assert detection_error(torch.tensor([1.0, 0.0]), labels, threshold=0.0) == 1.0
+
+
+def test_reconstruction_mse_is_the_mean_over_all_entries_in_float64() -> None:
+    random = np.random.default_rng(3)
+    estimate, truth = random.normal(size=(2, 7, 3))
+    found = reconstruction_mse(torch.from_numpy(estimate).float(), torch.from_numpy(truth))
+    assert found == pytest.approx(np.mean((estimate.astype(np.float32).astype(np.float64) - truth) ** 2), rel=1e-12)
+    # In float32 the squares would overflow.
+    assert reconstruction_mse(torch.full((2,), 1e30), torch.zeros(2)) == pytest.approx(1e60, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("estimate", "truth"),
+    [
+        (torch.zeros(3, 1), torch.zeros(3)),  # would broadcast to (3, 3)
+        (torch.zeros(0, 2), torch.zeros(0, 2)),
+        (torch.tensor([math.nan]), torch.zeros(1)),
+        (torch.zeros(1), torch.tensor([math.inf])),
+    ],
+)
+def test_reconstruction_mse_refuses_what_has_none(estimate: Tensor, truth: Tensor) -> None:
+    with pytest.raises(ArgumentError):
+        reconstruction_mse(estimate, truth)
