@@ -29,7 +29,7 @@ The types prevent mistakes. They do not contain hostile code: a hook runs in its
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, Literal, Protocol, TypeVar, overload, runtime_checkable
 
 import torch
@@ -262,10 +262,10 @@ def call_attack(attack: Attack, view: View) -> Tensor:
     """
     name = hook_name(attack)
     tensors = view.tensors()
-    before = [tensor._version for tensor in tensors]
+    before = _versions(tensors)
     with torch.no_grad():
         scores = attack(view)
-    if [tensor._version for tensor in tensors] != before:
+    if _versions(tensors) != before:
         raise HookError(f"attack {name} changed a tensor of its view in place; observers only look: clone it first")
     rows = view.ids.shape[0]
     if not isinstance(scores, Tensor):
@@ -285,11 +285,11 @@ def call_defense(defense: Defense, message: Tensor, secrets: Secrets) -> Tensor:
         HookError: If it changed the message in place or returned another shape, dtype, device or a value that is
             not finite. The message names the defense.
     """
-    before = message._version
+    before = _versions([message])
     with torch.no_grad():
         sent = defense(message, secrets)
     where = f"defense {hook_name(defense)} at step {secrets.step}"
-    if message._version != before:
+    if _versions([message]) != before:
         raise HookError(f"{where} changed the message in place; return a new tensor")
     if not isinstance(sent, Tensor):
         raise HookError(f"{where}: expected a tensor, got {type(sent).__name__}")
@@ -302,6 +302,11 @@ def call_defense(defense: Defense, message: Tensor, secrets: Secrets) -> Tensor:
     if not all_finite(sent):
         raise HookError(f"{where} wants to send NaN or infinite values; nothing was sent")
     return sent
+
+
+def _versions(tensors: Iterable[Tensor]) -> list[int]:
+    """Return a count per tensor that every write raises; torch keeps none for tensors made in inference mode."""
+    return [0 if tensor.is_inference() else tensor._version for tensor in tensors]
 
 
 def all_finite(tensor: Tensor) -> bool:

@@ -87,7 +87,9 @@ def scores_and_positives(scores: Tensor, labels: Tensor) -> tuple[Array, npt.NDA
     if np.count_nonzero(positive) + np.count_nonzero(truth == 0) != truth.size:
         raise ArgumentError(f"labels must be 0 or 1, got {np.unique(truth)[:5].tolist()}")
     # A sum is NaN where an entry is, and also where infinities cancel; only then is a second look needed.
-    if math.isnan(values.sum()) and np.isnan(values).any():
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = values.sum()
+    if math.isnan(total) and np.isnan(values).any():
         raise ArgumentError(f"{int(np.isnan(values).sum())} of {values.size} scores are NaN")
     return values, positive
 

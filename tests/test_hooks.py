@@ -268,6 +268,13 @@ def test_a_defense_that_writes_raises_by_name(touch: Callable[[Tensor], Tensor])
         defend_with(writes)
 
 
+def test_hooks_run_on_tensors_of_inference_mode() -> None:
+    """Torch counts no writes to them, so none is noticed; calling must still work."""
+    with torch.inference_mode():
+        assert torch.equal(defend_with(lambda sent, _: sent + 1), torch.full((3, 2), 2.0))
+        assert attack_with(lambda seen: seen.gradient[:, 0]).tolist() == [0.0, 2.0, 4.0]
+
+
 def test_a_defenses_own_error_comes_out() -> None:
     with pytest.raises(PrivacyError, match="needs the labels"):
         defend_with(lambda sent, known: sent + known.labels[:, None])

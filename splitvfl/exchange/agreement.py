@@ -43,7 +43,9 @@ def agreement(name: str, others: tuple[str, ...], terms: Mapping[str, object]) -
         DataError: If any term differs; every difference is named, with both values.
         ProtocolError: If what came are no terms.
     """
-    payload = torch.frombuffer(bytearray(json.dumps(dict(terms), sort_keys=True).encode()), dtype=torch.uint8)
+    text = json.dumps(dict(terms), sort_keys=True)
+    terms = json.loads(text)  # as the others read them: a tuple arrives as a list
+    payload = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
     send = tuple(Message(name, other, "agreement", 0, payload) for other in others)
     inbox = yield Outbox(send=send, wait=others)
     for other in others:

@@ -153,6 +153,8 @@ class AttackRow:
         accumulated: Leak AUC of scores added up over the run, likewise.
         quantile_95: 95 % quantile over steps.
         worst: The larger of the first two in each run.
+        raw_step: Leak AUC of a step in the attack's own orientation.
+        raw_accumulated: Likewise of the scores added up.
         undefined: Most batches without an AUC in any run.
     """
 
@@ -160,7 +162,14 @@ class AttackRow:
     accumulated: Estimate | None
     quantile_95: Estimate | None
     worst: Estimate | None
+    raw_step: Estimate | None
+    raw_accumulated: Estimate | None
     undefined: int
+
+    @property
+    def turned(self) -> bool:
+        """Whether any figure is not the raw one: the attack reads better the other way round."""
+        return (self.raw_step, self.raw_accumulated) != (self.step, self.accumulated)
 
     @classmethod
     def of(cls, results: Sequence[AttackResult]) -> AttackRow:
@@ -170,6 +179,8 @@ class AttackRow:
             accumulated=estimate(result.worst_accumulated_auc for result in results),
             quantile_95=estimate(result.quantile_95 for result in results),
             worst=estimate(result.worst for result in results),
+            raw_step=estimate(result.auc for result in results),
+            raw_accumulated=estimate(result.accumulated_auc for result in results),
             undefined=max(result.undefined for result in results),
         )
 
@@ -182,7 +193,7 @@ class PartyRow:
         name: The party.
         attacks: By shown name.
         own_columns: AUC of the better model on its own columns.
-        detection_error: Measured ½(FPR + FNR) of the auditor's linear attack.
+        detection_error: Measured ½(FPR + FNR) of the better of the auditor's attacks.
         promised_error: Detection error that a defense promises under its model.
         features: Feature attacks on its columns, in the first run.
         unavailable: Attacks that could not be run, with the reason.

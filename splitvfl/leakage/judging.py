@@ -119,7 +119,9 @@ class ScoreKeeper:
         return auc
 
     def _accumulate(self, ids: Ids, values: Array, positive: npt.NDArray[np.bool_]) -> None:
-        centred = values - values.sum(dtype=np.float64) / values.size
+        # Relative to one of them first: the mean of equal scores would be rounded, and differ from every one of them.
+        shifted = np.subtract(values, values[0], dtype=np.float64)
+        centred = shifted - shifted.sum() / values.size
         deviation = math.sqrt(np.dot(centred, centred) / values.size)
         # All scores equal: they say nothing about anybody.
         standardised = centred / deviation if deviation > 0 else np.zeros_like(centred)
@@ -255,10 +257,10 @@ class Leak(Handle):
             self.seconds += time.perf_counter() - started
 
     def _grant(self, ids: Tensor, labels: Tensor) -> None:
-        missing = self._wanted - self._known.numel()
-        if missing > 0:
-            positives = ids[labels.reshape(-1).to(ids.device) == 1][:missing].cpu()
-            self._known = torch.unique(torch.cat([self._known, positives]))
+        if self._known.numel() < self._wanted:
+            positives = ids[labels.reshape(-1).to(ids.device) == 1].tolist()
+            first = list(dict.fromkeys([*self._known.tolist(), *positives]))[: self._wanted]
+            self._known = torch.tensor(sorted(first), dtype=torch.int64)
 
     @property
     def auc(self) -> float:

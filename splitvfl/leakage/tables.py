@@ -45,10 +45,11 @@ _SUMMARY_LEGEND = {
     "leak AUC": _LEAK_AUC,
     "first line": "mean over steps / scores added up over the run, each oriented to read best",
     "second line": "95 % quantile over steps (number of batches where it is undefined: one class only)",
+    "third line": "the raw AUCs of the first line, where an attack reads better the other way round",
     "worst leak": "the larger of the two figures in the first line, over all attacks",
     "auditor": _AUDITOR,
     "own": "AUC at which the partner's own columns predict the labels anyway",
-    "err": "measured ½(FPR + FNR) of the auditor's linear attack, 0.50 is blind; below it, the bound that holds if the "
+    "err": "measured ½(FPR + FNR) of the auditor's attack, 0.50 is blind; below it, the bound that holds if the "
     "defense's model does",
     "noise": "noise power over the message's own; p: the power itself, where only that is known",
 }
@@ -207,6 +208,8 @@ def _leak_cell(row: AttackRow | None) -> Text:
         return Text(MISSING)
     text = Text.assemble(_coloured(row.step), "/", _coloured(row.accumulated))
     text.append(f"\n{_written(row.quantile_95, 2)} ({row.undefined})", style="dim")
+    if row.turned:
+        text.append(f"\n{_written(row.raw_step, 2)}/{_written(row.raw_accumulated, 2)}", style="dim")
     return text
 
 

@@ -32,7 +32,7 @@ def talk(**parties: Mapping[str, object]) -> dict[str, Any]:
     """The active party is called bank; it talks to everybody, the others to it alone."""
     others = tuple(name for name in parties if name != "bank")
     halves = {name: agreement(name, ("bank",), parties[name]) for name in others}
-    return converse({**halves, "bank": agreement("bank", others, parties["bank"])})
+    return converse({"bank": agreement("bank", others, parties["bank"]), **halves})
 
 
 def test_equal_parties_agree() -> None:

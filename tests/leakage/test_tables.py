@@ -367,3 +367,11 @@ def test_advice_asks_every_seed_to_hold() -> None:
 def test_advice_where_there_is_nothing_to_choose() -> None:
     assert grouped([("a", 0.5, 0.9)]) == ""
     assert grouped([("none", 0.5, 0.9), ("a", 0.5, 0.9)]) == "Every attack stayed below 0.60 even without a defense."
+
+
+def test_an_attack_that_reads_better_the_other_way_round_shows_its_raw_figures_too() -> None:
+    turned = replace(result(0.64, 0.71), auc=0.36, accumulated_auc=0.29)
+
+    assert "0.36/0.29" in printed(summary_table([run(parties={"telecom": party(norm=turned)})]))
+    assert "third line" in printed(summary_table([run()]))
+    assert len(re.findall(r"0\.61/0\.62", printed(summary_table([run()])))) == 1
