@@ -17,8 +17,9 @@ class ResidualAttack:
     """Score every record by what the batch's first singular direction does not explain of its gradient.
 
     With ``v`` the leading right singular vector of the received batch ``G`` (not centred), record i scores the residual
-    norm ``‖g_i − (g_i·v) v‖₂``, or minus it. Neither labels nor clean gradients are needed. Where the gradients of a batch are collinear,
-    as they are at a linear top model, any noise that only one class receives off that line marks the class.
+    norm ``‖g_i − (g_i·v) v‖₂``, or minus it. Neither labels nor clean gradients are needed. Where the gradients of a
+    batch are collinear, as they are at a linear top model, any noise that only one class receives off that line marks
+    the class.
 
     Orientation: positives are assumed to be the rarer class. Which class a defense marks can change from batch to
     batch (sumKL marks the one with the smaller variance), so the attacker looks which group is the smaller one: where

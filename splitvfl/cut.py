@@ -189,7 +189,7 @@ class CutLayer(nn.Module):
     def _show(self, clean: Tensor, sent: Tensor, passage: _Passage) -> None:
         if passage.labels is None:
             raise PrivacyError(
-                "an attack is watched but there are no labels to judge it by; pass model(x, labels=y, ids=ids)"
+                "an attack is watched, but there are no labels to judge it by; pass model(x, labels=y, ids=ids)"
             )
         rows = sent.shape[0]
         numbers = passage.ids if passage.ids is not None else torch.arange(rows, device=sent.device)
@@ -200,7 +200,7 @@ class CutLayer(nn.Module):
             leak.see(view, passage.labels, ids_known=passage.ids is not None)
 
     def show_from(self, bottom: nn.Module) -> None:
-        """Declare which model stands behind this cut, so that ``watch`` and ``defend`` can refuse what does not fit it."""
+        """Declare the model behind this cut, so that ``watch`` and ``defend`` can refuse what does not fit it."""
         self._shows = available_fields(bottom, has_columns=True)
         self._bottoms = (bottom,)
 

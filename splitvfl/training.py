@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import shutil
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -135,7 +136,9 @@ class Trainer:
             the operating system's entropy.
         known_positives: How many positive records an attacker is assumed to know, for attacks that need some.
         audit: Whether to run the auditor's attack (binary tasks).
-        log_dir: Folder for TensorBoard, ``metrics.jsonl`` and checkpoints; ``None`` keeps nothing.
+        log_dir: Folder for TensorBoard, ``metrics.jsonl`` and checkpoints; ``None`` keeps nothing. A folder that holds
+            another run is refused, unless :meth:`resume` goes on with it or ``overwrite`` is asked for.
+        overwrite: Replace the run that ``log_dir`` holds, when training starts.
         log_every: Steps between two lines of the log.
         checkpoint_every: Steps between two checkpoints, besides one after each epoch; ``None`` for no more.
         evaluate_every: Epochs between two evaluations on the test records; the last epoch always ends in one.
@@ -161,6 +164,7 @@ class Trainer:
         known_positives: int = 1,
         audit: bool = True,
         log_dir: str | Path | None = None,
+        overwrite: bool = False,
         log_every: int = 10,
         checkpoint_every: int | None = None,
         evaluate_every: int = 1,
@@ -171,6 +175,7 @@ class Trainer:
         self.passives = dict(passives)
         self._check_names()
         self.folder = None if log_dir is None else Path(log_dir)
+        self._overwrite = overwrite
         self.batches = Batches(active.data.train.count, batch_size, seed=seed)
         self._settings = {"batch size": batch_size, "seed of the order": seed, "exchange": "split"}
         self._log_every, self._checkpoint_every, self._evaluate_every = log_every, checkpoint_every, evaluate_every
@@ -276,8 +281,6 @@ class Trainer:
             ConfigError: If the task is not binary.
         """
         self._need_binary_labels([attack])
-        if self.active.task.name != "binary":
-            raise ConfigError(f"label attacks need binary labels, the task is {self.active.task.name}")
         owner = self.passives.get(party)
         modules = {} if owner is None else dict(owner.bottom.named_modules())
         if owner is None or layer not in modules:
@@ -320,12 +323,15 @@ class Trainer:
 
         Raises:
             Interrupted: At Ctrl-C, after the current step and a checkpoint.
+            ConfigError: If the folder holds another run.
             DataError: If the parties do not agree on records or settings.
             CheckpointError: If a checkpoint cannot be written; the last good one stays.
         """
         if epochs < 1:
             raise ArgumentError(f"epochs must be at least 1, got {epochs}")
         self.agree()
+        if self.folder is not None and self._resume_at is None:
+            _claim(self.folder, overwrite=self._overwrite)
         self._monitor = Monitor(self.folder, resume_at=self._resume_at)
         try:
             with _Signals() as signals:
@@ -553,6 +559,19 @@ class Trainer:
         self.step, self._seconds, self._loss = run["step"], run["seconds"], run["loss"]
         self.test, self._sums, self._worst = run["test"], run["sums"], run["worst"]
         self._resume_at = (run["offset"], self.step)
+
+
+def _claim(folder: Path, *, overwrite: bool) -> None:
+    """Make sure that a folder holds no run: what training would write over is refused, or removed if asked for."""
+    written = [folder / "metrics.jsonl", folder / "checkpoints", *folder.glob("events.out.tfevents.*")]
+    found = [path for path in written if path.exists()]
+    if found and not overwrite:
+        raise ConfigError(
+            f"{folder} already holds a run: go on with it by trainer.resume(), replace it by overwrite=True, "
+            "or name another log_dir"
+        )
+    for path in found:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def _unused(name: str, taken: Mapping[str, object]) -> str:

@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import torch
@@ -91,8 +91,16 @@ def test_without_a_folder_there_is_none(tmp_path: Path) -> None:
 # --- a full disk
 
 
-def no_space(*_: Any, **__: Any) -> None:
+def no_space(*_: Any, **__: Any) -> NoReturn:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def no_new_files(path: Any, flags: int, *rest: Any, **named: Any) -> int:
+    return no_space() if flags & os.O_CREAT else OPEN(path, flags, *rest, **named)
+
+
+OPEN = os.open
+FAILING = {"fsync": (os, no_space), "open": (os, no_new_files), "rename": (Path, no_space), "mkdir": (Path, no_space)}
 
 
 @contextmanager
@@ -118,13 +126,14 @@ def check_refused(folder: Path, error: pytest.ExceptionInfo[CheckpointError], *,
 
 
 @pytest.mark.parametrize("before", [False, True])
-@pytest.mark.parametrize("call", ["fsync", "open", "rename", "mkdir"])
+@pytest.mark.parametrize("call", FAILING)
 def test_a_full_disk_leaves_the_last_good_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, before: bool
 ) -> None:
     older = checkpoint.save(tmp_path, 3, GOOD) if before else None
     with monkeypatch.context() as patch:
-        patch.setattr(Path if call in ("rename", "mkdir") else os, call, no_space)
+        where, fail = FAILING[call]
+        patch.setattr(where, call, fail)
         with pytest.raises(CheckpointError, match="No space left") as caught:
             checkpoint.save(tmp_path, 4, GOOD)
     check_refused(tmp_path, caught, older=older)

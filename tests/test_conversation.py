@@ -102,7 +102,10 @@ def test_a_deadlock_says_who_waits_for_whom() -> None:
 
 
 def test_a_deadlock_names_only_those_who_have_not_sent() -> None:
-    halves = {"bank": receive("bank", "telecom", "shop"), "telecom": send_then_end("telecom", letter("telecom", "bank"))}
+    halves = {
+        "bank": receive("bank", "telecom", "shop"),
+        "telecom": send_then_end("telecom", letter("telecom", "bank")),
+    }
     with pytest.raises(ProtocolError, match=r"bank waits for shop$"):
         converse(halves)
 
@@ -190,7 +193,9 @@ def test_each_party_acts_within_its_own_turn() -> None:
 
 
 @pytest.mark.parametrize(
-    "message", [letter("a", "b", "gradient"), letter("a", "b", step=4), letter("c", "b")], ids=["kind", "step", "sender"]
+    "message",
+    [letter("a", "b", "gradient"), letter("a", "b", step=4), letter("c", "b")],
+    ids=["kind", "step", "sender"],
 )
 def test_expect_refuses_what_does_not_belong_here(message: Message) -> None:
     with pytest.raises(ProtocolError, match="expected activation of step 0 from a, got"):

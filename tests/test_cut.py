@@ -641,4 +641,8 @@ def test_hook_state_is_not_in_the_models_state() -> None:
     before = set(model.state_dict())
     model.cut.defend(Isotropic())
     model.cut.watch(DirectionAttack())
-    assert set(model.state_dict()) == before == {"bottoms.passive.0.weight", "bottoms.passive.0.bias", "top.weight", "top.bias"}
+    assert (
+        set(model.state_dict())
+        == before
+        == {"bottoms.passive.0.weight", "bottoms.passive.0.bias", "top.weight", "top.bias"}
+    )

@@ -14,7 +14,9 @@ from splitvfl import checkpoint, records
 from splitvfl.records import RecordTable
 
 small = st.integers(0, 30)
-anything = st.one_of(small, st.integers(-50, -1), st.integers(2**40, 2**40 + 20), st.sampled_from([-(2**63), 2**63 - 1]))
+anything = st.one_of(
+    small, st.integers(-50, -1), st.integers(2**40, 2**40 + 20), st.sampled_from([-(2**63), 2**63 - 1])
+)
 batches = st.lists(st.lists(anything, max_size=8), max_size=8)
 
 

@@ -146,9 +146,12 @@ HEADLINES = {"binary": ("auc", 0.7), "multiclass": ("accuracy", 0.45), "regressi
 def test_every_task_is_learned(name: str) -> None:
     """Labels share a factor with every party's columns; chance is 0.5, about 0.4 and 0."""
     metric, least = HEADLINES[name]
-    trainer = small_trainer(task=name, optimizer=lambda weights: torch.optim.Adam(weights, lr=0.02), audit=False)
+    sizes = {"train": 320, "test": 160}
+    trainer = small_trainer(
+        task=name, sizes=sizes, optimizer=lambda weights: torch.optim.Adam(weights, lr=0.02), audit=False, batch_size=32
+    )
     first = trainer.fit(1)["loss"]
-    figures = trainer.fit(25)
+    figures = trainer.fit(10)
     assert figures.keys() == {metric, "loss"}
     assert figures[metric] > least
     assert figures["loss"] < first
@@ -165,4 +168,4 @@ def test_attacks_and_defenses_for_binary_labels_are_refused_elsewhere(name: str)
     with pytest.raises(ConfigError, match=f"peek.*the task is {name}"):
         small_trainer(task=name, attacks=[Peek()])
     with pytest.raises(ConfigError, match=f"defense {SumKL.name} needs binary labels, the task is {name}"):
-        small_trainer(task=name, defenses=[SumKL(kl=1.0)])
+        small_trainer(task=name, defenses=[SumKL(ratio=1.0)])

@@ -27,7 +27,9 @@ ROWS = 24  # two to the power of 24 patterns: none of them turns up by chance
 class Spy:
     """Walks all that its view leads to, while the step is still under way."""
 
-    def __init__(self, needs: set[str], secrets_of: Callable[[View], dict[str, Tensor]], target: str = "labels") -> None:
+    def __init__(
+        self, needs: set[str], secrets_of: Callable[[View], dict[str, Tensor]], target: str = "labels"
+    ) -> None:
         self.needs = frozenset(needs)
         self.target = target
         self.found: list[str] = []
@@ -48,7 +50,12 @@ def batch() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Columns of two parties, labels and ids, each in memory of its own."""
     random = generator("threat model")
     labels = (torch.rand(ROWS, generator=random) < 0.5).float()
-    return torch.randn(ROWS, 5, generator=random), torch.randn(ROWS, 3, generator=random), labels, 7 * torch.arange(ROWS)
+    return (
+        torch.randn(ROWS, 5, generator=random),
+        torch.randn(ROWS, 3, generator=random),
+        labels,
+        7 * torch.arange(ROWS),
+    )
 
 
 def run_split_model(spy: Spy, *, attach: Callable[[SplitModel, Spy], Any], linear: bool = False) -> None:
@@ -124,7 +131,11 @@ def secrets_of_trainer(trainer: Trainer, party: str) -> Callable[[View], dict[st
         assert train.labels is not None
         found = {"labels": train.labels, "batch labels": train.labels[rows]}
         for name, columns in held.items():
-            found |= {f"columns of {name}": columns, f"batch of {name}": columns[rows], f"one of {name}": columns[rows, 0]}
+            found |= {
+                f"columns of {name}": columns,
+                f"batch of {name}": columns[rows],
+                f"one of {name}": columns[rows, 0],
+            }
         return found
 
     return secrets

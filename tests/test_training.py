@@ -463,7 +463,10 @@ def test_with_memoised_response_gradient_defenses_see_responses_and_judges_see_l
 
     recording = Recording()
     trainer = small_trainer(
-        defenses=[MemoisedResponse(flip=0.3), recording], attacks=[Judged()], noise_seed_for_experiments=2, batch_size=48
+        defenses=[MemoisedResponse(flip=0.3), recording],
+        attacks=[Judged()],
+        noise_seed_for_experiments=2,
+        batch_size=48,
     )
     trainer.fit(2)
     train = trainer.active.data.train
@@ -623,3 +626,17 @@ def test_categorical_columns_hide_the_aggregated_gradient() -> None:
     party = PassiveParty(PartyData("telecom", (), data.numeric_names, (1,), train, test), nn.Linear(2, 1))
     assert "aggregated_gradient" not in party.shows
     assert "columns" in party.shows
+
+
+def test_a_folder_with_another_run_is_refused_unless_it_may_be_overwritten(tmp_path: Path) -> None:
+    small_trainer(log_dir=tmp_path).fit(1)
+    before = (tmp_path / "metrics.jsonl").read_text()
+
+    with pytest.raises(ConfigError, match="already holds a run"):
+        small_trainer(log_dir=tmp_path).fit(2)
+
+    assert (tmp_path / "metrics.jsonl").read_text() == before
+    again = small_trainer(log_dir=tmp_path, overwrite=True)
+    again.fit(2)
+    assert len((tmp_path / "metrics.jsonl").read_text()) > len(before)
+    assert len(list(tmp_path.glob("events.out.tfevents.*"))) == 1

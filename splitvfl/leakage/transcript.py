@@ -94,6 +94,7 @@ def _compare(message: Message, recorded: Message | None) -> None:
     same = (
         recorded is not None
         and (message.receiver, message.kind, message.step) == (recorded.receiver, recorded.kind, recorded.step)
+        and message.payload.dtype == recorded.payload.dtype  # torch.equal compares values only
         and torch.equal(message.payload.cpu(), recorded.payload)
     )
     if not same:

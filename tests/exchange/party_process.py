@@ -65,7 +65,11 @@ def build(name: str, settings: dict[str, Any]) -> tuple[Any, Callable[[Any, int]
         for other in settings["passives"]:
             seed = derive_seed(noise, "gradient", other, 0)
             active.connect(other).defend(Isotropic(ratio=RATIO), noise_seed_for_experiments=seed)
-        return active, lambda batch, step: active_step(active, batch, step), lambda b, n: active_prediction(active, b, n)
+        return (
+            active,
+            lambda batch, step: active_step(active, batch, step),
+            lambda b, n: active_prediction(active, b, n),
+        )
     passive = passive_party(name, dropout=settings["dropout"])
     seed = derive_seed(noise, "activation", name, 1)
     passive.activation.attach(GaussianIR(clip=CLIP, sigma=SIGMA), noise_seed_for_experiments=seed)

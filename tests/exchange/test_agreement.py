@@ -73,9 +73,10 @@ def test_one_other_id_is_noticed() -> None:
     ids = record_ids(6)
     other = ids.clone()
     other[3] += 1
-    assert terms(with_ids(ids, ids))["order of the training ids"] != terms(with_ids(other, ids))[
-        "order of the training ids"
-    ]
+    assert (
+        terms(with_ids(ids, ids))["order of the training ids"]
+        != terms(with_ids(other, ids))["order of the training ids"]
+    )
 
 
 def test_strides_of_the_ids_do_not_matter() -> None:
