@@ -30,7 +30,7 @@ from splitvfl.config import (
 from splitvfl.crossing import derive_seed
 from splitvfl.data import PartyData, VerticalData, load
 from splitvfl.errors import ArgumentError, ConfigError
-from splitvfl.leakage.own_columns import OwnColumns, own_columns_auc
+from splitvfl.leakage.own_columns import FOLDS, OwnColumns, own_columns_auc
 from splitvfl.leakage.summary import AttackResult, PartyResult, RunSummary, known
 from splitvfl.models import MLP, Linear, LinearTop, WideDeepBottom, WideDeepTop
 from splitvfl.party import ActiveParty, OptimizerFactory, PassiveParty
@@ -47,7 +47,7 @@ class Workbench:
 
     Attributes:
         data: The loaded data.
-        own_columns: By passive party; empty for tasks that are not binary.
+        own_columns: By passive party; empty for tasks that are not binary, and where a class has fewer than five records.
     """
 
     data: VerticalData
@@ -65,6 +65,8 @@ def prepare(config: ExperimentConfig) -> Workbench:
     labels = data.active.train.labels
     if data.task != "binary" or labels is None or not config.audit:
         return Workbench(data, {})
+    if labels.long().bincount(minlength=2).min() < FOLDS:
+        return Workbench(data, {})  # too few of a class to say; no reason not to train
     return Workbench(
         data, {name: own_columns_auc(party.train.columns, labels) for name, party in data.passives.items()}
     )
@@ -110,6 +112,7 @@ def build_trainer(config: ExperimentConfig, data: VerticalData, *, folder: Path 
     Raises:
         ConfigError: If parts do not fit together.
     """
+    _check_sparse(config)
     task = task_for(data.task, data.classes)
     train = config.train
     top, bottoms = _models(config, data, task)
@@ -129,6 +132,15 @@ def build_trainer(config: ExperimentConfig, data: VerticalData, *, folder: Path 
         evaluate_every=train.evaluate_every_epochs,
         device=choose_device(train.device),
     )
+
+
+def _check_sparse(config: ExperimentConfig) -> None:
+    optimizer = config.train.optimizer
+    if isinstance(config.model, WideDeepConfig) and config.model.sparse:
+        if optimizer.name == "adam":
+            raise ConfigError("model.sparse: sparse gradients need train.optimizer.name sgd or adagrad, got adam")
+        if optimizer.weight_decay or getattr(optimizer, "momentum", 0.0):
+            raise ConfigError("model.sparse: sparse gradients allow neither weight_decay nor momentum")
 
 
 def _hooks(kind: Kind, hooks: Sequence[HookConfig], config: ExperimentConfig) -> list[Any]:

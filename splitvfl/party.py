@@ -200,7 +200,8 @@ class PassiveParty(Party):
         seat = Seat(self.bottom, batch.columns.module_input())
         for observer in self.observers:
             observer(seat.view(observer.needs, party=self.name, step=step, ids=batch.ids, gradient=gradient))
-        activation.backward(gradient)
+        if activation.requires_grad:  # a frozen bottom, or one without parameters, has nothing to learn
+            activation.backward(gradient)
 
     def chains(self) -> dict[str, DefenseChain]:
         """Return the defenses of its activation."""

@@ -19,7 +19,7 @@ from splitvfl.defenses import Isotropic
 from splitvfl.errors import CheckpointError
 from tests.builders import small_trainer
 
-GOOD = {
+GOOD: dict[str, dict[str, Any]] = {
     "run": {"step": 3, "loss": 0.25, "pair": (1, "x"), "none": None, "deep": {"list": [1, 2.5, "z"]}},
     "party-bank": {"weight": torch.arange(6.0).reshape(2, 3), "half": torch.ones(2, dtype=torch.bfloat16)},
 }

@@ -273,3 +273,27 @@ def test_help_fits_a_terminal_of_eighty_columns(
     assert main(["--help"]) == 0
 
     assert max(len(line) for line in capsys.readouterr().out.splitlines()) <= 80
+
+
+def test_sparse_gradients_need_an_optimiser_that_takes_them(
+    experiment: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sparse = ["model={name: wide-deep, bottom: [8], sparse: true}", "train.epochs=1"]
+
+    assert main(["train", str(experiment), *sparse]) == 2
+    assert "sgd or adagrad" in capsys.readouterr().err
+    assert main(["train", str(experiment), *sparse, "train.optimizer={name: adagrad, lr: 0.01}", "--overwrite"]) == 0
+
+
+def test_too_few_positives_for_the_baseline_do_not_stop_training(experiment: Path) -> None:
+    rows = "".join(f"{number % 7},{number % 5},{int(number in (3, 20, 40, 60))}\n" for number in range(80))
+    Path("rare.csv").write_text(f"a,b,y\n{rows}")
+    experiment.write_text(
+        "data: {name: table, path: rare.csv, label: y}\n"
+        "parties:\n  clinic: {role: active, columns: [a]}\n  lab: {role: passive, columns: [b]}\n"
+        "train: {epochs: 1, batch_size: 16}\nattacks: [norm]\n"
+    )
+
+    assert main(["train", str(experiment)]) == 0
+
+    assert read_summary(Path("runs/credit")).parties["lab"].own_columns_auc is None

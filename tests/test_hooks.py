@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from splitvfl.data.columns import Columns
 from splitvfl.errors import HookError, PrivacyError
 from splitvfl.hooks import (
-    Seen,
     Secrets,
+    Seen,
     Stateful,
     View,
     all_finite,
@@ -126,7 +126,8 @@ def test_defaults_of_a_hook() -> None:
 
 def test_attributes_of_a_hook() -> None:
     hook = Named(id, needs=("scores", "weights"), target="features", crossing="scores")
-    assert (hook_name(hook), needs_of(hook)) == ("the culprit", {"scores", "weights"})
+    assert hook_name(hook) == "the culprit"
+    assert needs_of(hook) == {"scores", "weights"}
     assert (target_of(hook), crossing_of(hook)) == ("features", "scores")
 
 

@@ -127,7 +127,7 @@ def test_score_defenses_get_no_labels() -> None:
             return scores
 
     active, passives = parties()
-    active.scores.attach(Records())  # type: ignore[arg-type]
+    active.scores.attach(Records())
     predict(active, passives, batch_size=16)
     ids = active.data.test.ids.tolist()
     assert seen == [(ids[:16], None), (ids[16:], None)]

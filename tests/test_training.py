@@ -499,6 +499,19 @@ def test_the_loss_is_that_of_the_responses() -> None:
     assert not same(weights(trainer), weights(honest))
 
 
+@pytest.mark.parametrize("kind", ["frozen", "without parameters"])
+def test_a_bottom_with_nothing_to_learn_takes_part(kind: str) -> None:
+    bottom = bottom_model("telecom").requires_grad_(False) if kind == "frozen" else nn.Identity()
+    passive = PassiveParty(party_data("telecom", width=5 if kind == "frozen" else 4), bottom)
+    trainer = Trainer(active_party(), {"telecom": passive}, attacks=[NormAttack()], batch_size=16)
+    before = weights(trainer)
+    trainer.fit(1)
+    after = weights(trainer)
+    assert passive.optimizer is None
+    assert all(torch.equal(before[name], after[name]) == name.startswith("telecom") for name in before)
+    assert trainer.summaries("telecom")["norm"].steps == 3
+
+
 def test_label_book_knows_labels_by_record_and_not_by_row() -> None:
     ids = record_ids(20)
     labels = (torch.arange(20) % 2).float()

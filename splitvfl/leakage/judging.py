@@ -228,7 +228,8 @@ class Leak(Handle):
         self.needs = needs_of(attack) - {"known_positives"}
         self.keeper = ScoreKeeper()
         self.seconds = 0.0
-        self._wanted = known_positives if "known_positives" in needs_of(attack) else 0
+        self._grants = "known_positives" in needs_of(attack)
+        self._wanted = known_positives
         self._known = torch.zeros(0, dtype=torch.int64)
 
     def see(self, view: View, labels: Tensor, *, ids_known: bool = True) -> float:
@@ -244,7 +245,7 @@ class Leak(Handle):
             HookError: If the attack breaks its contract, or the labels are not binary.
         """
         started = time.perf_counter()
-        if self._wanted:
+        if self._grants:
             if ids_known:
                 self._grant(view.ids, labels)
             view = view.granting(known_positives=self._known.to(view.ids.device))

@@ -23,7 +23,8 @@ from splitvfl.metrics import leak_auc
 
 # Enough records for an AUC to two digits, and few enough to take seconds.
 _MAX_RECORDS = 20_000
-_FOLDS = 5
+FOLDS = 5
+"""Folds of the cross-validation, and so the least number of records of each class."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +54,9 @@ def own_columns_auc(columns: Columns, labels: Tensor, *, seed: int = 0) -> OwnCo
     if truth.size > _MAX_RECORDS:
         chosen = np.random.default_rng(seed).choice(truth.size, _MAX_RECORDS, replace=False)
         matrix, truth = matrix[chosen], truth[chosen]
-    if np.bincount(truth, minlength=2).min() < _FOLDS:
-        raise DataError(f"each class needs at least {_FOLDS} records, got {np.bincount(truth, minlength=2).tolist()}")
-    folds = StratifiedKFold(_FOLDS, shuffle=True, random_state=seed)
+    if np.bincount(truth, minlength=2).min() < FOLDS:
+        raise DataError(f"each class needs at least {FOLDS} records, got {np.bincount(truth, minlength=2).tolist()}")
+    folds = StratifiedKFold(FOLDS, shuffle=True, random_state=seed)
     models = {
         "logistic regression": make_pipeline(StandardScaler(), LogisticRegression(max_iter=300)),
         "gradient boosting": HistGradientBoostingClassifier(max_iter=50, random_state=seed),

@@ -46,7 +46,7 @@ def test_columns_and_labels_do_not_matter() -> None:
 
 @pytest.mark.parametrize("part", ["training", "test"])
 def test_a_different_number_of_records_is_named_with_both_values(part: str) -> None:
-    sizes = {"training": {"train": 47}, "test": {"test": 23}}[part]
+    sizes: dict[str, Any] = {"training": {"train": 47}, "test": {"test": 23}}[part]
     counts = {"training": "bank has 48, telecom has 47", "test": "bank has 24, telecom has 23"}[part]
     with pytest.raises(DataError, match=f"bank and telecom do not agree.*{part} records: {counts}") as caught:
         talk(telecom=terms(party_data("x", width=2, **sizes)), bank=terms())
@@ -86,7 +86,7 @@ def test_strides_of_the_ids_do_not_matter() -> None:
 
 def test_different_settings_are_all_named_with_both_values() -> None:
     with pytest.raises(DataError) as caught:
-        talk(telecom=terms(**{"batch size": 32, "exchange": "paillier"}), bank=terms())
+        talk(telecom={**terms(), "batch size": 32, "exchange": "paillier"}, bank=terms())
     assert "batch size: bank has 16, telecom has 32" in str(caught.value)
     assert "exchange: bank has split, telecom has paillier" in str(caught.value)
 

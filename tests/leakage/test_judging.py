@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
@@ -123,6 +123,7 @@ def test_lazy_settling_makes_no_difference_wherever_it_falls(monkeypatch: pytest
     assert figures(keeper_of(steps).summary()) == figures(expected)
 
 
+@settings(max_examples=30)
 @given(st.lists(st.sampled_from(["read", "records", "state", "summary", "nothing"]), min_size=12, max_size=12))
 def test_reading_and_saving_in_between_change_nothing(acts: list[str]) -> None:
     steps = run_of(IDS["any"], 12, nan=0.2, seed=3)

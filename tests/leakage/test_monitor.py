@@ -1,0 +1,88 @@
+"""Numbers of a run, as lines of JSON and as TensorBoard events."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from splitvfl.errors import CheckpointError
+from splitvfl.leakage.monitor import Monitor, read_metrics
+
+
+def events(folder: Path, tag: str) -> list[tuple[int, float]]:
+    accumulator = EventAccumulator(str(folder))
+    accumulator.Reload()
+    return [(event.step, event.value) for event in accumulator.Scalars(tag)]
+
+
+def test_the_same_numbers_go_to_both(tmp_path: Path) -> None:
+    monitor = Monitor(tmp_path / "runs" / "one")
+    monitor.write(1, {"loss": 0.5, "leak_auc/x": 0.75})
+    monitor.write(2, {"loss": 0.25})
+    monitor.close()
+    assert read_metrics(tmp_path / "runs" / "one") == [
+        {"step": 1, "loss": 0.5, "leak_auc/x": 0.75},
+        {"step": 2, "loss": 0.25},
+    ]
+    assert events(tmp_path / "runs" / "one", "loss") == [(1, 0.5), (2, 0.25)]  # exact in float32
+    assert events(tmp_path / "runs" / "one", "leak_auc/x") == [(1, 0.75)]
+
+
+def test_undefined_values_are_left_out_and_a_step_of_nothing_else_too(tmp_path: Path) -> None:
+    monitor = Monitor(tmp_path)
+    monitor.write(1, {"a": math.nan, "b": 0.5})
+    monitor.write(2, {"a": math.nan})
+    monitor.write(3, {})
+    monitor.close()
+    assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 1, "b": 0.5}\n'
+
+
+def test_what_was_written_after_the_checkpoint_is_discarded_on_resuming(tmp_path: Path) -> None:
+    monitor = Monitor(tmp_path)
+    monitor.write(1, {"loss": 0.5})
+    offset = monitor.flush()
+    assert offset == (tmp_path / "metrics.jsonl").stat().st_size
+    monitor.write(2, {"loss": 9.0})
+    monitor.write(3, {"loss": 9.0})
+    monitor.close()
+    with (tmp_path / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"step": 4, "lo')  # killed in the middle of a line
+    again = Monitor(tmp_path, resume_at=(offset, 2))
+    again.write(2, {"loss": 0.25})
+    assert again.flush() == (tmp_path / "metrics.jsonl").stat().st_size
+    again.close()
+    assert read_metrics(tmp_path) == [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25}]
+    assert events(tmp_path, "loss") == [(1, 0.5), (2, 0.25)]
+
+
+def test_a_new_run_begins_a_new_file(tmp_path: Path) -> None:
+    for value in (0.5, 0.25):
+        monitor = Monitor(tmp_path)
+        monitor.write(1, {"loss": value})
+        monitor.close()
+    assert read_metrics(tmp_path) == [{"step": 1, "loss": 0.25}]
+
+
+def test_without_a_folder_nothing_is_kept() -> None:
+    monitor = Monitor(None)
+    monitor.write(1, {"loss": 0.5})
+    assert monitor.flush() == 0
+    monitor.close()
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(CheckpointError, match="file"):
+        Monitor(tmp_path / "file")
+    with pytest.raises(CheckpointError, match="metrics.jsonl"):
+        Monitor(tmp_path / "gone", resume_at=(10, 1))
+
+
+def test_reading_names_the_damaged_line_and_finds_nothing_where_nothing_is(tmp_path: Path) -> None:
+    assert read_metrics(tmp_path) == []
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 0.5}\n{"step": 2, "lo')
+    with pytest.raises(CheckpointError, match=r"metrics.jsonl:2: not a line of JSON"):
+        read_metrics(tmp_path)
