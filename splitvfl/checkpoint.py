@@ -38,7 +38,8 @@ def save(folder: Path, step: int, parts: Mapping[str, State]) -> Path:
     target = _unused(folder / f"step-{step:09d}")
     draft = folder / f".writing-{step:09d}"
     try:
-        shutil.rmtree(draft, ignore_errors=True)
+        for abandoned in folder.glob(".writing-*"):
+            shutil.rmtree(abandoned, ignore_errors=True)
         draft.mkdir(parents=True, mode=0o700)
         for stem, state in parts.items():
             _write(draft / f"{stem}.pt", state)
@@ -85,7 +86,8 @@ def _flush_folder(folder: Path) -> None:
 
 
 def _all(folder: Path) -> list[Path]:
-    return sorted(folder.glob("step-*")) if folder.is_dir() else []
+    # By numbers: among the names, a tenth save of one step would come before the second.
+    return sorted(folder.glob("step-*"), key=lambda path: [int(part) for part in path.name.split("-")[1:]])
 
 
 def latest(folder: Path) -> Path | None:

@@ -235,6 +235,8 @@ class ActiveParty(Party):
         if data.train.labels is None or data.test.labels is None:
             raise DataError(f"the active party {self.name} holds no labels")
         self.task.check(data.train.labels)
+        if data.test.count:
+            self.task.check_values(data.test.labels)
         self.cuts: dict[str, CutLayer] = {}
         self.labels = DefenseChain("labels", self.name)
         self.scores = DefenseChain("scores", self.name)

@@ -11,6 +11,7 @@ from splitvfl.conversation import Half, Outbox, converse, expect
 from splitvfl.cut import call_top
 from splitvfl.data.columns import Records
 from splitvfl.errors import ProtocolError
+from splitvfl.hooks import all_finite
 from splitvfl.messages import Message
 from splitvfl.party import ActiveParty, PassiveParty
 
@@ -36,6 +37,8 @@ def active_prediction(party: ActiveParty, batch: Records, number: int) -> Half:
         payload = expect(inbox, name, "activation", number).payload
         if payload.dim() != 2 or payload.shape[0] != batch.count:
             raise ProtocolError(f"expected {batch.count} rows from {name}, got shape {tuple(payload.shape)}")
+        if not all_finite(payload):
+            raise ProtocolError(f"the activation of prediction {number} from {name} holds NaN or infinite values")
         activations.append(payload.to(party.device))
     with torch.no_grad():
         outputs = call_top(party.top, activations, party.own_input(batch))

@@ -21,15 +21,25 @@ class Task(ABC):
         name: ``"binary"``, ``"multiclass"`` or ``"regression"``.
         outputs: Width of the top model's output.
         metric: Name of the headline figure that :meth:`measure` returns.
+        variety: What is missing where all labels are the same.
     """
 
     name: ClassVar[str]
     metric: ClassVar[str]
+    variety: ClassVar[str]
     outputs: int = 1
 
     @abstractmethod
+    def check_values(self, labels: Tensor) -> None:
+        """Raise :class:`DataError` unless every label is one that the loss takes."""
+
     def check(self, labels: Tensor) -> None:
-        """Raise :class:`DataError` unless the labels are what the loss needs."""
+        """Raise :class:`DataError` unless the labels are fit to train on: such values, and not all the same."""
+        if labels.numel():
+            self.check_values(labels)
+        values = torch.unique(labels).tolist()
+        if len(values) < 2:
+            raise DataError(f"all {labels.numel()} labels are {values[0] if values else 'missing'}; {self.variety}")
 
     @abstractmethod
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -57,15 +67,14 @@ class Binary(Task):
 
     name = "binary"
     metric = "auc"
+    variety = "a binary task needs both classes"
 
-    def check(self, labels: Tensor) -> None:
-        """Raise unless labels are 0 and 1 and both occur."""
+    def check_values(self, labels: Tensor) -> None:
+        """Raise unless labels are 0 and 1."""
         values = torch.unique(labels).tolist()
         if not set(values) <= {0, 1}:
             hint = "; -1/+1 labels: map -1 to 0 (`positive: 1` in an experiment)" if set(values) == {-1, 1} else ""
             raise DataError(f"a binary task needs labels 0 and 1, got {values[:5]}{hint}")
-        if len(values) < 2:
-            raise DataError(f"all {labels.numel()} labels are {values}; a binary task needs both classes")
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the mean logistic loss."""
@@ -89,14 +98,15 @@ class Multiclass(Task):
 
     name = "multiclass"
     metric = "accuracy"
+    variety = "a multi-class task needs more than one class"
 
     def __init__(self, classes: int) -> None:
         if classes < 2:
             raise ArgumentError(f"a multi-class task needs at least 2 classes, got {classes}")
         self.outputs = classes
 
-    def check(self, labels: Tensor) -> None:
-        """Raise unless labels are whole numbers in 0 … k−1 and more than one occurs."""
+    def check_values(self, labels: Tensor) -> None:
+        """Raise unless labels are whole numbers in 0 … k−1."""
         if labels.is_floating_point():
             raise DataError(f"a multi-class task needs whole-number labels, got dtype {labels.dtype}")
         low, high = int(labels.min()), int(labels.max())
@@ -104,8 +114,6 @@ class Multiclass(Task):
             raise DataError(
                 f"a task with {self.outputs} classes needs labels 0 to {self.outputs - 1}, got {low} to {high}"
             )
-        if low == high:
-            raise DataError(f"all {labels.numel()} labels are {low}; a multi-class task needs more than one class")
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the mean cross-entropy."""
@@ -125,13 +133,12 @@ class Regression(Task):
 
     name = "regression"
     metric = "r2"
+    variety = "there is nothing to learn"
 
-    def check(self, labels: Tensor) -> None:
-        """Raise unless labels are finite and not all equal."""
+    def check_values(self, labels: Tensor) -> None:
+        """Raise unless labels are finite."""
         if not torch.isfinite(labels).all():
             raise DataError("a regression task needs finite labels")
-        if labels.min() == labels.max():
-            raise DataError(f"all {labels.numel()} labels are {labels[0].item()}; there is nothing to learn")
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the mean squared error."""

@@ -53,7 +53,7 @@ def wait_for_checkpoint(process: subprocess.Popen[str], folder: Path, step: int)
     for _ in range(3000):
         if process.poll() is not None:
             return
-        if any(int(path.name.removeprefix("step-")) >= step for path in folder.glob("step-*")):
+        if any(int(path.name.split("-")[1]) >= step for path in folder.glob("step-*")):
             return
         time.sleep(0.02)
     pytest.fail("no checkpoint within a minute")

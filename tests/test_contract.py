@@ -127,7 +127,7 @@ def training_view(width: int, dtype: torch.dtype = torch.float32, *, seed: int =
 
 
 def prediction_view(width: int, dtype: torch.dtype = torch.float64) -> View:
-    """Published scores of a linear model over ``width`` unknown features: sigmoid at width 1, three classes otherwise."""
+    """Published scores of a linear model over ``width`` unknown features: one sigmoid, or three classes."""
     features = torch.rand(ROWS, width, generator=random(3), dtype=torch.float64)
     classes = 1 if width == 1 else 3
     weight = torch.randn(classes, width, generator=random(4), dtype=torch.float64)

@@ -45,6 +45,18 @@ class Look:
         return torch.zeros(view.ids.shape[0])
 
 
+class Vandal:
+    """An attack that breaks the rule to look only."""
+
+    name = "vandal"
+    calls = 0
+
+    def __call__(self, view: View, /) -> Tensor:
+        self.calls += 1
+        view.gradient.zero_()
+        return torch.zeros(view.ids.shape[0])
+
+
 class NeedLabels:
     def __call__(self, message: Tensor, secrets: Secrets, /) -> Tensor:
         return message * secrets.labels.unsqueeze(1)
@@ -259,7 +271,7 @@ def test_a_defense_that_lacks_labels_raises_in_backward() -> None:
     model.cut.defend(NeedLabels())
     columns, labels, _ = batch()
     loss = loss_of(model(columns), labels)
-    with pytest.raises(PrivacyError, match="needs the labels.*nothing was sent"):
+    with pytest.raises(PrivacyError, match=r"needs the labels.*nothing was sent"):
         loss.backward()
     assert gradients(model.bottoms) == []  # not one gradient got past the cut
 
@@ -332,14 +344,13 @@ def test_defenses_run_in_their_order_and_then_the_observers() -> None:
 def test_handles_nest_and_are_gone_after_an_exception() -> None:
     model = SplitModel(*two_layers())
     columns, labels, ids = batch()
-    outer, inner, look = Remember(), Remember(), Look()
+    outer, inner, look = Remember(), Remember(), Vandal()
     with model.cut.defend(outer):
-        with pytest.raises(KeyError, match="boom"), model.cut.defend(inner), model.cut.watch(look):
+        with pytest.raises(HookError, match="changed a tensor"), model.cut.defend(inner), model.cut.watch(look):
             backward(model, columns, labels=labels, ids=ids)
-            raise KeyError("boom")
         backward(model, columns, labels=labels, ids=ids)
     backward(model, columns, labels=labels)
-    assert [len(outer.messages), len(inner.messages), len(look.views)] == [2, 1, 1]
+    assert [len(outer.messages), len(inner.messages), look.calls] == [2, 1, 1]
     assert len(model.cut.gradient) == 0
 
 
@@ -359,13 +370,6 @@ def test_a_handle_is_removed_at_most_once_and_takes_only_its_own_hook() -> None:
 
 
 def test_an_observer_that_changes_the_gradient_in_place_raises_by_name() -> None:
-    class Vandal:
-        name = "vandal"
-
-        def __call__(self, view: View, /) -> Tensor:
-            view.gradient.zero_()
-            return torch.zeros(view.ids.shape[0])
-
     model = SplitModel(*two_layers())
     model.cut.watch(Vandal())
     columns, labels, ids = batch()
@@ -382,8 +386,7 @@ def test_views_hold_detached_tensors_and_copies_of_weights() -> None:
             assert not any(tensor.requires_grad or tensor.grad_fn is not None for tensor in view.tensors())
             assert set(view.weights) == {"weight", "bias"}
             torch.testing.assert_close(view.aggregated_gradient, view.columns.T @ view.gradient)
-            for weight in list(view.weights.values()):
-                copies.append(weight.data_ptr())
+            copies.extend(weight.data_ptr() for weight in view.weights.values())
             return torch.zeros(view.ids.shape[0])
 
     copies: list[int] = []
@@ -572,8 +575,7 @@ def test_defenses_compute_in_float32_and_the_result_is_cast_back(dtype: torch.dt
 
 
 def test_autocast_delivers_bf16_and_defenses_get_float32() -> None:
-    bottom, top = two_layers()
-    model = SplitModel(nn.Sequential(nn.Linear(5, 4)), top)
+    model = SplitModel(nn.Linear(5, 4), nn.Linear(4, 1))
     gradient, activation = Remember(), Remember("activation")
     arrived = arriving(model.bottoms["passive"])
     columns, labels, ids = batch()
@@ -588,6 +590,24 @@ def test_autocast_delivers_bf16_and_defenses_get_float32() -> None:
 def test_float64_stays_float64() -> None:
     seen, _ = defended_gradient(Isotropic(sigma=0.5), scale=1.0, dtype=torch.float64)
     assert seen.dtype == torch.float64
+
+
+def test_the_auditor_knows_the_clean_gradient_and_reads_the_sent_one() -> None:
+    model = SplitModel(*two_layers())
+    received, memory = arriving(model.bottoms["passive"]), Remember()
+    model.cut.defend(memory)
+    model.cut.defend(Isotropic(), noise_seed_for_experiments=0)
+    columns, labels, ids = batch()
+    with model.cut.audit() as audit:
+        backward(model, columns, labels=labels, ids=ids)
+    clean, positive = memory.messages[0], labels == 1
+    gap = clean[positive].mean(dim=0) - clean[~positive].mean(dim=0)
+    projections = received[0] @ gap
+    expected = (projections[positive, None] > projections[None, ~positive]).double().mean().item()
+    assert audit.summaries["auditor-linear"].auc == pytest.approx(expected, abs=1e-12)
+    own = received[0][positive].mean(dim=0) - received[0][~positive].mean(dim=0)
+    # On the sent batch's own difference of means it would be another number: the test can tell.
+    assert ((received[0] @ own)[positive, None] > (received[0] @ own)[None, ~positive]).double().mean() != expected
 
 
 def test_without_ids_nothing_is_accumulated() -> None:

@@ -57,7 +57,7 @@ def test_turns_do_not_disturb_each_other_nor_the_outside() -> None:
 
 def test_a_turn_that_fails_gives_the_outside_its_state_back() -> None:
     before = torch.get_rng_state()
-    with pytest.raises(ValueError, match="rate"), PartyRandom(2):
+    with pytest.raises(ValueError, match="between 0 and 1"), PartyRandom(2):
         torch.nn.functional.dropout(torch.rand(5), p=2.0 + torch.rand(1).item())
     assert torch.equal(torch.get_rng_state(), before)
 
@@ -283,7 +283,7 @@ def test_label_defenses_change_the_targets_and_later_defenses_see_their_response
             return 1 - labels
 
     party = active_party()
-    party.labels.attach(Half())  # type: ignore[arg-type]
+    party.labels.attach(Half())
     batch = party.train_batch(ROWS)
     targets, responses = party.answer(batch, 0)
     assert batch.labels is not None

@@ -1,4 +1,4 @@
-"""The same parties in one process, and each in a process of its own with plain sockets between them: equal to the bit."""
+"""The same parties in one process, and each in its own with plain sockets between them, to the bit."""
 
 from __future__ import annotations
 

@@ -374,6 +374,21 @@ def test_a_gradient_that_is_not_detached_would_be_found() -> None:
     assert not reveals(fresh().granting(gradient=gradient.detach()), LABELS)
 
 
+def test_a_view_is_detached_even_where_somebody_differentiates_twice() -> None:
+    """With ``create_graph`` the gradient that arrives at the cut knows its history, the loss's target included."""
+    own, others, labels, ids = batch()
+    bottom = nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, WIDTH))
+    model = SplitModel({"telecom": bottom, "shop": nn.Linear(3, WIDTH)}, nn.Linear(2 * WIDTH, 1))
+    spies = [Spy({"gradient", "columns"}, secrets_of_split_model), Spy({"gradient"}, secrets_of_split_model)]
+    model.cuts["telecom"].watch(spies[0])
+    # At the bottom's own output, where the sent gradient arrives, and where nothing else would detach it.
+    model.observe(bottom, spies[1])
+    loss = functional.mse_loss(model(own, others, labels=labels, ids=ids)[:, 0], labels)
+    torch.autograd.grad(loss, list(bottom.parameters()), create_graph=True)
+    assert min(spy.objects for spy in spies) > 3
+    assert [spy.found for spy in spies] == [[], []]
+
+
 def test_views_have_no_field_for_labels() -> None:
     with pytest.raises(TypeError, match="no field labels"):
         View(party="telecom", step=0, ids=torch.arange(3), labels=LABELS)

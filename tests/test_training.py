@@ -345,7 +345,7 @@ def bad_labels(labels: Tensor, task: Any = None) -> ActiveParty:
     ("labels", "task", "message"),
     [
         (torch.tensor([1.0, -1.0, 1.0]), None, r"needs labels 0 and 1, got \[-1.0, 1.0\]; -1/\+1 labels: map -1 to 0"),
-        (torch.tensor([1.0, 1.0]), None, r"all 2 labels are \[1.0\]"),
+        (torch.tensor([1.0, 1.0]), None, "all 2 labels are 1.0; a binary task needs both classes"),
         (torch.tensor([0.2, 0.7]), None, "needs labels 0 and 1"),
         (torch.tensor([0, 1, 2]), None, "needs labels 0 and 1"),
         (torch.tensor([1, 2, 3]), Multiclass(3), "needs labels 0 to 2, got 1 to 3"),
@@ -432,7 +432,7 @@ def test_parties_with_their_records_in_another_order_do_not_start() -> None:
         data.name, data.column_names, data.numeric_names, (), data.train.rows(torch.arange(47, -1, -1)), data.test
     )
     before = weights(trainer)
-    with pytest.raises(DataError, match="order of the training ids: telecom has [0-9a-f]{32}, bank has [0-9a-f]{32}"):
+    with pytest.raises(DataError, match=r"order of the training ids: \w+ has [0-9a-f]{32}, \w+ has [0-9a-f]{32}"):
         trainer.fit(1)
     assert same(before, weights(trainer))
 

@@ -102,7 +102,7 @@ def test_both_scores_are_those_of_numpy_and_scipy(defend: Any, steps: int) -> No
     scores = scores_of(auditor, now)
     assert scores.fitted
     assert scores.linear.dtype == scores.likelihood.dtype == torch.float64
-    # Both in float64, but the clean batch is divided by its peak in float32 first: 2⁻²⁴ in each entry of the axis, which
+    # Both in float64, but the clean batch is divided by its peak in float32 first: 2⁻²⁴ per entry of the axis, which
     # the off-axis energy of rows near the axis and the inverse covariance enlarge.
     np.testing.assert_allclose(scores.linear, features(*now)[0][:, 0], atol=1e-5)
     np.testing.assert_allclose(scores.likelihood, oracle(earlier, now), rtol=1e-3, atol=1e-3)

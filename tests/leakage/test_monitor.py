@@ -77,7 +77,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(CheckpointError, match="file"):
         Monitor(tmp_path / "file")
-    with pytest.raises(CheckpointError, match="metrics.jsonl"):
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl"):
         Monitor(tmp_path / "gone", resume_at=(10, 1))
 
 
