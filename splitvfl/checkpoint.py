@@ -106,8 +106,8 @@ def load(checkpoint: Path) -> dict[str, dict[str, Any]]:
     for path in sorted(checkpoint.glob("*.pt")):
         try:
             parts[path.stem] = torch.load(path, weights_only=True, map_location="cpu")
-        except Exception as error:  # unpickling errors have no common type
-            raise CheckpointError(f"cannot read {path}: {error}") from error
+        except Exception as error:  # unpickling errors have no common type, and torch's advice is not to be followed
+            raise CheckpointError(f"{path} is damaged, or holds more than tensors and plain values") from error
     if not parts:
         raise CheckpointError(f"{checkpoint} holds no checkpoint")
     return parts

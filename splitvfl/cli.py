@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -47,6 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return done.code if isinstance(done.code, int) else 0
     except SplitVFLError as error:
         print(f"splitvfl: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"splitvfl: cannot read or write {error.filename or 'a file'}: {error.strerror}", file=sys.stderr)
         return 2
     return 0
 
@@ -113,7 +117,8 @@ def train(
             )
     except Interrupted:
         raise _interrupted(
-            f"go on with: splitvfl train {experiment} {' '.join(overrides or [])} --resume; state in", folder
+            f"go on with: {_command('train', experiment, *(overrides or []), '--out', folder, '--resume')}; state in",
+            folder,
         ) from None
     console = Console()
     console.print(summary_table([summary]))
@@ -214,6 +219,10 @@ def _print_advice(summaries: Sequence[RunSummary]) -> None:
     console = Console()
     for group in group_runs(summaries):
         console.print(Text(f"\n{group.title}: {advice(group)}"))
+
+
+def _command(*words: object) -> str:
+    return shlex.join(["splitvfl", *map(str, words)])
 
 
 def _next_steps(*commands: str) -> None:

@@ -8,6 +8,7 @@ after the hooks is what is sent.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -41,6 +42,7 @@ class _Passage:
     labels: Tensor | None
     responses: Tensor | None
     seat: Seat
+    answer: _Answer | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,16 @@ def _detached(columns: Any) -> Any:
     return type(columns)(*(part.detach() for part in columns))
 
 
+class _Answer:
+    """What the label defenses said of one batch of labels: drawn once, for the loss and for later defenses."""
+
+    def __init__(self, labels: Tensor, targets: Tensor) -> None:
+        self.labels = labels
+        self.targets = targets
+        self.in_forward = False
+        self.in_loss = False
+
+
 class _Cross(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, activation: Tensor, cut: CutLayer, passage: _Passage) -> Tensor:
@@ -146,6 +158,7 @@ class CutLayer(nn.Module):
         ids: Tensor | None = None,
         step: int | None = None,
         seat: Seat | None = None,
+        answer: _Answer | None = None,
     ) -> Tensor:
         """Return the activation as it arrives at the top model; its gradient will pass the hooks.
 
@@ -158,6 +171,7 @@ class CutLayer(nn.Module):
             ids: Record ids, ``(n,)``, int64. Without them nothing is accumulated per record.
             step: Number of the training step. Default: forward passes with a gradient are counted.
             seat: What the passive party can show its own attacks.
+            answer: What :meth:`SplitModel.targets` has to have been asked for before the gradient is sent.
 
         Raises:
             ArgumentError: If rows do not match.
@@ -169,11 +183,16 @@ class CutLayer(nn.Module):
         if step is None:
             step = self._steps
             self._steps += int(torch.is_grad_enabled())
-        passage = _Passage(step, ids, labels, labels if responses is None else responses, seat or Seat())
+        passage = _Passage(step, ids, labels, labels if responses is None else responses, seat or Seat(), answer)
         crossed: Tensor = _Cross.apply(activation, self, passage)  # type: ignore[no-untyped-call]
         return crossed
 
     def _send(self, gradient: Tensor, passage: _Passage) -> Tensor:
+        if passage.answer is not None and not passage.answer.in_loss:
+            raise PrivacyError(
+                "a label defense is attached, but this loss was not computed with its answers, so nothing was sent; "
+                "call model(x, labels=y, ids=ids), and use model.targets(y, ids=ids) in place of y in the loss"
+            )
         if self.loss_scale == 1.0:
             return self._defend_and_show(gradient, passage)
         # In float32 or wider: what a loss scaler lifted out of half precision's underflow would fall back into it.
@@ -279,6 +298,8 @@ class SplitModel(nn.Module):
         for name, cut in self.cuts.items():
             cut.show_from(bottoms[name])
         self._passing: tuple[Tensor | None, Tensor | None] = (None, None)
+        # Answers that one side has asked for, and the other not yet; those of abandoned steps fall out.
+        self._answers: deque[_Answer] = deque(maxlen=8)
 
     @property
     def cut(self) -> CutLayer:
@@ -309,18 +330,17 @@ class SplitModel(nn.Module):
             raise ArgumentError(
                 f"expected {len(self.cuts)} inputs, one per bottom {list(self.cuts)}, got {len(columns)}"
             )
-        responses = None
-        if labels is not None and len(self.labels):
-            responses = responses_of(self.targets(labels, ids=ids))
+        answer = self._answer_for_forward(labels, ids)
         self._passing = (labels, ids)
         try:
             activations = [
                 cut(
                     self.bottoms[name](own),
                     labels=labels,
-                    responses=responses,
+                    responses=None if answer is None else responses_of(answer.targets),
                     ids=ids,
                     seat=Seat(self.bottoms[name], own),
+                    answer=answer,
                 )
                 for (name, cut), own in zip(self.cuts.items(), columns, strict=True)
             ]
@@ -344,8 +364,40 @@ class SplitModel(nn.Module):
         return attach(defense, noise_seed_for_experiments=noise_seed_for_experiments)
 
     def targets(self, labels: Tensor, *, ids: Tensor | None = None) -> Tensor:
-        """Return what the loss is computed with in place of the labels: the label defenses' answers."""
-        return self.labels.apply(labels, step=self._step(), ids=ids, labels=labels)
+        """Return what the loss is computed with in place of the labels: the label defenses' answers.
+
+        Where a label defense is attached, backward raises :class:`PrivacyError` unless this was called with the very
+        tensor of labels that the forward pass was given. Whether the result then went into the loss is the caller's to
+        see to. The answers are drawn once for both, whichever comes first.
+
+        Args:
+            labels: ``(n,)``.
+            ids: Record ids, ``(n,)``, int64.
+        """
+        if not len(self.labels):
+            return labels
+        answer = self._answer(labels, ids, lambda known: not known.in_loss)
+        answer.in_loss = True
+        return answer.targets
+
+    def _answer_for_forward(self, labels: Tensor | None, ids: Tensor | None) -> _Answer | None:
+        if not len(self.labels):
+            return None
+        if labels is None:
+            return _Answer(torch.empty(0), torch.empty(0))
+        answer = self._answer(labels, ids, lambda known: not known.in_forward)
+        answer.in_forward = True
+        return answer
+
+    def _answer(self, labels: Tensor, ids: Tensor | None, wanting: Callable[[_Answer], bool]) -> _Answer:
+        """Return the answer that the other side has asked for already, or a new one."""
+        for known in self._answers:
+            if known.labels is labels and wanting(known):
+                self._answers.remove(known)  # both sides have it now
+                return known
+        answer = _Answer(labels, self.labels.apply(labels, step=self._step(), ids=ids, labels=labels))
+        self._answers.append(answer)
+        return answer
 
     def observe(self, module: nn.Module, attack: Attack, *, known_positives: int = 1) -> Leak:
         """Let an attack watch the gradient at an earlier layer of a bottom model: that of ``module``'s output.

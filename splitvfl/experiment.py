@@ -27,18 +27,19 @@ from splitvfl.config import (
     config_to_yaml,
     parse_config,
 )
-from splitvfl.crossing import derive_seed
 from splitvfl.data import PartyData, VerticalData, load
 from splitvfl.errors import ArgumentError, ConfigError
 from splitvfl.leakage.own_columns import FOLDS, OwnColumns, own_columns_auc
-from splitvfl.leakage.summary import AttackResult, PartyResult, RunSummary, known
+from splitvfl.leakage.summary import FILE_NAME, AttackResult, PartyResult, RunSummary, known
 from splitvfl.models import MLP, Linear, LinearTop, WideDeepBottom, WideDeepTop
 from splitvfl.party import ActiveParty, OptimizerFactory, PassiveParty
+from splitvfl.randomness import derive_seed
 from splitvfl.registry import Kind, build
 from splitvfl.tasks import Task, task_for
 from splitvfl.training import Progress, Trainer
 
 CONFIG_FILE = "experiment.yaml"
+_HEADER = "# All settings of this run, written by splitvfl.\n"
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,8 @@ class Workbench:
 
     Attributes:
         data: The loaded data.
-        own_columns: By passive party; empty for tasks that are not binary, and where a class has fewer than five records.
+        own_columns: By passive party; empty for tasks that are not binary, and where a class has fewer than five
+            records.
     """
 
     data: VerticalData
@@ -216,25 +218,42 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
-def open_run(folder: Path, *, resume: bool, overwrite: bool) -> None:
-    """Make a run's folder, or refuse one that holds a run.
+def check_folder(folder: Path, config: ExperimentConfig, *, resume: bool, overwrite: bool) -> None:
+    """Refuse a folder that a run may not be written to; nothing is changed in it.
 
     Raises:
-        ConfigError: If the folder holds a run and neither ``resume`` nor ``overwrite`` is asked for, or there is
-            nothing to resume.
+        ConfigError: If the folder holds a run and neither ``resume`` nor ``overwrite`` is asked for, holds other files,
+            is no folder, or there is nothing to resume.
     """
-    used = folder.exists() and any(folder.iterdir())
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"{folder} is a file; a run needs a folder")
     if resume:
         if checkpoint.latest(folder / "checkpoints") is None:
             raise ConfigError(f"{folder} holds no checkpoint to resume from; start it without --resume")
         return
-    if used and not overwrite:
+    if not folder.exists() or not any(folder.iterdir()):
+        return
+    if not is_run(folder) or Path(config.source).resolve() == (folder / CONFIG_FILE).resolve():
+        raise ConfigError(
+            f"{folder} holds files and is not a run of splitvfl; it is left alone, name another with --out"
+        )
+    if not overwrite:
         raise ConfigError(f"{folder} already holds a run; continue it with --resume, or replace it with --overwrite")
-    if used:
-        if not (folder / CONFIG_FILE).exists():
-            raise ConfigError(f"{folder} is not a run of splitvfl (it has no {CONFIG_FILE}); it is left alone")
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+
+
+def is_run(folder: Path) -> bool:
+    """Return whether a folder holds a run: settings that a run wrote, not an experiment file of the same name."""
+    path = folder / CONFIG_FILE
+    return path.is_file() and path.read_bytes().startswith(_HEADER.encode())
+
+
+def clear_run(folder: Path) -> None:
+    """Delete what a run writes, and nothing else."""
+    for name in ("checkpoints", "weights"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    names = ("metrics.jsonl", "report.html", FILE_NAME, CONFIG_FILE)
+    for path in [*(folder / name for name in names), *folder.glob("events.out.tfevents.*")]:
+        path.unlink(missing_ok=True)
 
 
 def run_experiment(
@@ -263,7 +282,7 @@ def run_experiment(
         ConfigError: If the folder holds another run, or parts do not fit together.
         Interrupted: At Ctrl-C, after a checkpoint.
     """
-    open_run(folder, resume=resume, overwrite=overwrite)
+    check_folder(folder, config, resume=resume, overwrite=overwrite)
     if config.train.threads is not None:
         torch.set_num_threads(config.train.threads)
     bench = workbench or prepare(config)
@@ -272,7 +291,10 @@ def run_experiment(
         _refuse_changes(config, folder / CONFIG_FILE)
         trainer.resume()
     else:
-        (folder / CONFIG_FILE).write_text(config_to_yaml(config))
+        # Only now: an earlier run is not given up for one that cannot start.
+        folder.mkdir(parents=True, exist_ok=True)
+        clear_run(folder)
+    (folder / CONFIG_FILE).write_text(_HEADER + config_to_yaml(config))
     trainer.fit(config.train.epochs, progress=progress)
     summary = summarise(config, trainer, bench)
     save_weights(trainer, folder / "weights")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import Any, Protocol
 
 import torch
@@ -16,6 +15,7 @@ from splitvfl.cut import CutLayer, Seat, available_fields, responses_of
 from splitvfl.data.columns import Columns, PartyData, Records
 from splitvfl.errors import ArgumentError, DataError
 from splitvfl.hooks import View
+from splitvfl.randomness import PartyRandom
 from splitvfl.tasks import Binary, Task
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
@@ -24,48 +24,6 @@ OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
 def adam(parameters: Iterable[nn.Parameter]) -> Optimizer:
     """Return Adam at learning rate 1e-3: the default optimiser."""
     return torch.optim.Adam(parameters, lr=1e-3)
-
-
-class PartyRandom:
-    """A party's own state of torch's global generators, swapped in around its turns.
-
-    With dropout, parties that shared one generator in one process would draw other numbers than the same parties in
-    two processes.
-    """
-
-    def __init__(self, seed: int) -> None:
-        self._cpu = torch.Generator().manual_seed(seed).get_state()
-        self._cuda: Tensor | None = None
-        self._outside: tuple[Tensor, Tensor | None] | None = None
-        self._seed = seed
-
-    def use_cuda(self) -> None:
-        """Keep a state of the CUDA generator too."""
-        self._cuda = torch.Generator("cuda").manual_seed(self._seed).get_state()
-
-    def __enter__(self) -> None:
-        self._outside = (torch.get_rng_state(), None if self._cuda is None else torch.cuda.get_rng_state())
-        torch.set_rng_state(self._cpu)
-        if self._cuda is not None:
-            torch.cuda.set_rng_state(self._cuda)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._outside is not None
-        self._cpu = torch.get_rng_state()
-        torch.set_rng_state(self._outside[0])
-        if self._cuda is not None and self._outside[1] is not None:
-            self._cuda = torch.cuda.get_rng_state()
-            torch.cuda.set_rng_state(self._outside[1])
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the generators' states."""
-        return {"cpu": self._cpu, "cuda": self._cuda}
-
-    def load_state_dict(self, state: dict[str, Any], /) -> None:
-        """Take back what :meth:`state_dict` returned."""
-        self._cpu, self._cuda = state["cpu"], state["cuda"]
 
 
 class Observer(Protocol):

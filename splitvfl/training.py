@@ -19,7 +19,6 @@ from torch import Tensor
 
 from splitvfl import checkpoint
 from splitvfl.conversation import Half, Recorder, converse
-from splitvfl.crossing import derive_seed
 from splitvfl.cut import observe, refuse_batch_mixing
 from splitvfl.data.batches import Batches
 from splitvfl.errors import ArgumentError, CheckpointError, ConfigError
@@ -32,6 +31,7 @@ from splitvfl.leakage.judging import Leak, LeakSummary, ScoreKeeper
 from splitvfl.leakage.monitor import Monitor
 from splitvfl.party import ActiveParty, PassiveParty
 from splitvfl.prediction import Prediction, predict
+from splitvfl.randomness import derive_seed
 from splitvfl.records import RecordTable
 
 Progress = Callable[["Status"], None]
@@ -252,14 +252,15 @@ class Trainer:
                 self.audits[name] = self.active.cuts[name].audit()
 
     def _seat(self, party: PassiveParty, attack: Attack) -> None:
-        leak = Leak(attack, known_positives=self.known_positives)
+        leak = Leak(attack, known_positives=self.known_positives, remove=lambda: party.observers.remove(observer))
+        observer = _Judged(leak, self.labels_of)
         missing = sorted(leak.needs - party.shows)
         if missing:
             self.unavailable[party.name][leak.name] = f"needs {', '.join(missing)}"
             return
         label = _unused(leak.name, self.leaks[party.name])
         self.leaks[party.name][label] = leak
-        party.observers.append(_Judged(leak, self.labels_of))
+        party.observers.append(observer)
 
     def _need_binary_labels(self, attacks: Sequence[Attack]) -> None:
         if self.active.task.name != "binary":
@@ -538,7 +539,9 @@ class Trainer:
         parts = checkpoint.load(newest)
         try:
             self._restore(parts)
-        except (KeyError, ValueError, RuntimeError) as error:
+        except KeyError as error:
+            raise CheckpointError(f"{newest} lacks {error}: it is damaged, or belongs to another experiment") from error
+        except (ValueError, RuntimeError) as error:
             raise CheckpointError(f"{newest} belongs to another experiment: {error}") from error
         return self.step
 

@@ -212,7 +212,7 @@ class Code:
 def test_code_is_never_run(tmp_path: Path) -> None:
     where = checkpoint.save(tmp_path, 3, GOOD)
     torch.save({"evil": Code(tmp_path / "made by code")}, where / "hooks.pt")
-    with pytest.raises(CheckpointError, match=r"cannot read .*hooks\.pt"):
+    with pytest.raises(CheckpointError, match=r"hooks\.pt is damaged"):
         checkpoint.load(where)
     assert not (tmp_path / "made by code").exists()
 
@@ -222,7 +222,7 @@ def test_truncated_files_are_named(tmp_path: Path, left: float) -> None:
     where = checkpoint.save(tmp_path, 3, GOOD)
     file = where / "party-bank.pt"
     file.write_bytes(file.read_bytes()[: int(left * file.stat().st_size)])
-    with pytest.raises(CheckpointError, match=r"cannot read .*party-bank\.pt"):
+    with pytest.raises(CheckpointError, match=r"party-bank\.pt is damaged"):
         checkpoint.load(where)
 
 

@@ -144,6 +144,54 @@ def test_a_folder_that_is_no_run_is_never_overwritten(experiment: Path, capsys: 
     assert "not a run" in capsys.readouterr().err
 
 
+def test_overwriting_spares_what_a_run_did_not_write(experiment: Path) -> None:
+    assert main(["train", str(experiment), "train.epochs=1"]) == 0
+    Path("runs/credit/notes.txt").write_text("keep me")
+
+    assert main(["train", str(experiment), "train.epochs=1", "--overwrite"]) == 0
+
+    assert Path("runs/credit/notes.txt").read_text() == "keep me"
+
+
+def test_a_folder_with_an_experiment_of_the_users_is_no_run(
+    experiment: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("project").mkdir()
+    Path("project/experiment.yaml").write_text(EXPERIMENT)
+
+    assert main(["train", "project/experiment.yaml", "--out", "project", "--overwrite"]) == 2
+
+    assert Path("project/experiment.yaml").read_text() == EXPERIMENT
+    assert "not a run" in capsys.readouterr().err
+
+
+def test_a_run_is_kept_when_the_one_that_was_to_replace_it_cannot_start(experiment: Path) -> None:
+    assert main(["train", str(experiment), "train.epochs=1"]) == 0
+    before = Path("runs/credit/summary.json").read_text()
+
+    assert main(["train", str(experiment), "--overwrite", "parties.lab.columns=[nonsense]"]) == 2
+
+    assert Path("runs/credit/summary.json").read_text() == before
+
+
+@pytest.mark.parametrize("command", ["train", "compare"])
+def test_a_file_in_place_of_a_folder_is_a_clear_error(
+    experiment: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("occupied").write_text("")
+
+    assert main([command, str(experiment), "train.epochs=1", "--out", "occupied"]) == 2
+
+    assert "occupied" in capsys.readouterr().err
+
+
+def test_settings_of_a_prolonged_run_are_written_again(experiment: Path) -> None:
+    assert main(["train", str(experiment), "train.epochs=1"]) == 0
+    assert main(["train", str(experiment), "train.epochs=2", "--resume"]) == 0
+
+    assert "epochs: 2" in Path("runs/credit/experiment.yaml").read_text()
+
+
 def test_mistakes_are_told_all_at_once_and_without_a_traceback(
     experiment: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from splitvfl import checkpoint
-from splitvfl.crossing import DefenseChain, derive_seed
+from splitvfl.crossing import DefenseChain
 from splitvfl.defenses import GaussianIR, Isotropic, MaxNorm, MemoisedResponse, Rounding, SumKL
 from splitvfl.errors import ArgumentError, HookError, PrivacyError
 from splitvfl.hooks import Secrets
+from splitvfl.randomness import derive_seed
 from tests.builders import generator, record_ids
 
 IDS = record_ids(12)

@@ -666,3 +666,42 @@ def test_hook_state_is_not_in_the_models_state() -> None:
         == before
         == {"bottoms.passive.0.weight", "bottoms.passive.0.bias", "top.weight", "top.bias"}
     )
+
+
+class FlipAtRandom:
+    """A label defense without a memory: two draws for one batch would differ."""
+
+    crossing = "labels"
+
+    def __call__(self, labels: Tensor, secrets: Secrets, /) -> Tensor:
+        flips = torch.rand(labels.shape, generator=secrets.generator) < 0.4
+        return torch.where(flips, 1 - labels, labels)
+
+
+@pytest.mark.parametrize("targets_first", [False, True])
+def test_a_label_defense_answers_once_for_the_loss_and_for_later_defenses(targets_first: bool) -> None:
+    columns, labels, ids = batch(200)
+    model = SplitModel(*two_layers())
+    model.defend(FlipAtRandom())
+    seen = Remember()
+    model.cut.defend(seen)
+    for _ in range(3):
+        early = model.targets(labels, ids=ids) if targets_first else None
+        outputs = model(columns, labels=labels, ids=ids)
+        targets = model.targets(labels, ids=ids) if early is None else early
+        functional.binary_cross_entropy_with_logits(outputs[:, 0], targets).backward()
+        assert seen.labels[-1] is not None
+        assert torch.equal(seen.labels[-1], targets)
+    assert not torch.equal(seen.labels[0], seen.labels[1])
+
+
+@pytest.mark.parametrize("pass_labels", [True, False])
+def test_a_loss_that_went_round_the_label_defense_is_not_sent(pass_labels: bool) -> None:
+    columns, labels, ids = batch(50)
+    model = SplitModel(*two_layers())
+    model.defend(MemoisedResponse(flip=0.4))
+
+    outputs = model(columns, labels=labels if pass_labels else None, ids=ids)
+
+    with pytest.raises(PrivacyError, match="targets"):
+        functional.binary_cross_entropy_with_logits(outputs[:, 0], labels).backward()

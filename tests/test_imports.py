@@ -19,7 +19,7 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 # is named itself. Modules of one floor may import each other, but not in a circle.
 FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "wording"}),
-    frozenset({"conversation", "data", "hooks", "messages", "metrics", "records", "tasks", "yaml_tree"}),
+    frozenset({"conversation", "data", "hooks", "messages", "metrics", "randomness", "records", "tasks", "yaml_tree"}),
     frozenset(
         {
             "attacks",

@@ -84,15 +84,17 @@ def test_an_empty_table_goes_through_a_checkpoint(tmp_path: Path) -> None:
     assert look_up(copy, [5], "count") == [1]
 
 
-def test_a_state_does_not_follow_the_table(tmp_path: Path) -> None:
+def test_a_state_does_not_follow_the_table() -> None:
     table = new_table()
     add(table, [1, -5], 1.0)
     state = table.state_dict()
     add(table, [1, -9], 1.0)
-    before = new_table()
-    before.load_state_dict(state)
-    assert look_up(before, [1, -5], "total") == [1.0, 1.0]
-    assert before["count"].sum() == 2
+    for _ in range(2):  # nor does it follow a table that took it back
+        before = new_table()
+        before.load_state_dict(state)
+        assert look_up(before, [1, -5], "total") == [1.0, 1.0]
+        assert before["count"].sum() == 2
+        add(before, [1, -5], 4.0)
 
 
 def test_ids_just_below_and_at_the_limit_of_direct_slots(monkeypatch: pytest.MonkeyPatch) -> None:

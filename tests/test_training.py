@@ -23,7 +23,6 @@ from splitvfl.attacks import (
     ResidueSolvingAttack,
     SignAttack,
 )
-from splitvfl.crossing import derive_seed
 from splitvfl.cut import SplitModel
 from splitvfl.data.columns import Columns, PartyData, Records
 from splitvfl.defenses import GaussianIR, Isotropic, MemoisedResponse, Rounding, SumKL
@@ -31,6 +30,7 @@ from splitvfl.errors import ArgumentError, CheckpointError, ConfigError, DataErr
 from splitvfl.hooks import Secrets, View
 from splitvfl.leakage.monitor import read_metrics
 from splitvfl.party import ActiveParty, PassiveParty
+from splitvfl.randomness import derive_seed
 from splitvfl.tasks import Multiclass, Regression
 from splitvfl.training import Interrupted, LabelBook, Status, Trainer
 from tests.builders import (
@@ -63,10 +63,9 @@ def plain_loop(model: SplitModel, trainer: Trainer, optimizer: Any, epochs: int)
         for rows in trainer.batches.epoch(epoch):
             model.zero_grad()
             columns = [party.data.train.columns.numeric[rows] for party in trainer.passives.values()]
-            own = train.columns.numeric[rows]
-            outputs = model(*columns, active=own, labels=train.labels[rows], ids=train.ids[rows])  # type: ignore[index]
-            targets = model.targets(train.labels[rows], ids=train.ids[rows])  # type: ignore[index]
-            trainer.active.task.loss(outputs, targets).backward()
+            own, labels, ids = train.columns.numeric[rows], train.labels[rows], train.ids[rows]  # type: ignore[index]
+            outputs = model(*columns, active=own, labels=labels, ids=ids)
+            trainer.active.task.loss(outputs, model.targets(labels, ids=ids)).backward()
             for step in optimizers:
                 step.step()
 

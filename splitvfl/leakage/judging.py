@@ -20,6 +20,7 @@ from torch import Tensor
 from splitvfl.errors import ArgumentError, HookError
 from splitvfl.hooks import Attack, View, call_attack, hook_name, needs_of, target_of
 from splitvfl.metrics import Array, leak_auc, rank_auc, scores_and_positives
+from splitvfl.randomness import PartyRandom
 from splitvfl.records import Ids, RecordTable
 
 _RECENT = 10
@@ -228,6 +229,8 @@ class Leak(Handle):
         self.needs = needs_of(attack) - {"known_positives"}
         self.keeper = ScoreKeeper()
         self.seconds = 0.0
+        # An attack that draws numbers must not change the dropout of what it watches.
+        self._random = PartyRandom(0)
         self._grants = "known_positives" in needs_of(attack)
         self._wanted = known_positives
         self._known = torch.zeros(0, dtype=torch.int64)
@@ -249,7 +252,10 @@ class Leak(Handle):
             if ids_known:
                 self._grant(view.ids, labels)
             view = view.granting(known_positives=self._known.to(view.ids.device))
-        scores = call_attack(self.attack, view)
+        if view.ids.is_cuda:
+            self._random.use_cuda()
+        with self._random:
+            scores = call_attack(self.attack, view)
         try:
             return self.keeper.add(view.ids if ids_known else None, scores, labels)
         except ArgumentError as error:
@@ -280,7 +286,11 @@ class Leak(Handle):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the judge's state, and the attack's where it has one."""
-        state: dict[str, Any] = {"keeper": self.keeper.state_dict(), "known": self._known}
+        state: dict[str, Any] = {
+            "keeper": self.keeper.state_dict(),
+            "known": self._known,
+            "random": self._random.state_dict(),
+        }
         if hasattr(self.attack, "state_dict"):
             state["attack"] = self.attack.state_dict()
         return state
@@ -289,5 +299,6 @@ class Leak(Handle):
         """Take back what :meth:`state_dict` returned."""
         self.keeper.load_state_dict(state["keeper"])
         self._known = state["known"]
+        self._random.load_state_dict(state["random"])
         if "attack" in state and hasattr(self.attack, "load_state_dict"):
             self.attack.load_state_dict(state["attack"])

@@ -88,9 +88,12 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     rows = []
-    for number, line in enumerate(path.read_text().splitlines(), start=1):
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError as error:
+            row = json.loads(line)
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise CheckpointError(f"{path}:{number}: not a line of JSON: {error}") from error
+        if not isinstance(row, dict) or not isinstance(row.get("step"), int):
+            raise CheckpointError(f"{path}:{number}: expected an object with a step, got {line[:40]!r}")
+        rows.append(row)
     return rows

@@ -15,13 +15,13 @@ from typing import Any
 import torch
 
 from splitvfl.conversation import Half, Outbox
-from splitvfl.crossing import derive_seed
 from splitvfl.data.batches import Batches
 from splitvfl.defenses import GaussianIR, Isotropic
 from splitvfl.exchange.agreement import agreement, terms_of
 from splitvfl.exchange.split import active_step, passive_step
 from splitvfl.messages import Message, decode, encode
 from splitvfl.prediction import active_prediction, passive_prediction
+from splitvfl.randomness import derive_seed
 from tests.builders import ACTIVE, active_party, passive_party
 
 LENGTH = struct.Struct("<Q")

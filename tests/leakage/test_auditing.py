@@ -312,3 +312,17 @@ def test_an_audit_from_a_checkpoint_goes_on_alike(tmp_path: Path, at: int) -> No
             second.auditor.state_dict().values(), straight.auditor.state_dict().values(), strict=True
         )
     )
+
+
+def test_a_state_that_was_taken_or_given_is_not_changed_by_later_steps() -> None:
+    generator = torch.Generator().manual_seed(7)
+    labels = (torch.arange(16) % 2).float()
+    gradient = torch.randn(16, 3, generator=generator)
+    first, second = Auditor(), Auditor()
+    first(gradient, gradient, labels)
+    state = first.state_dict()
+    kept = {name: value.clone() for name, value in state.items()}
+    second.load_state_dict(state)
+    for auditor in (first, second):
+        auditor(gradient, gradient, labels)
+    assert all(torch.equal(state[name], kept[name]) for name in kept)

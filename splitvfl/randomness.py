@@ -1,0 +1,94 @@
+"""Where random numbers come from: entropy for deployed noise, seeds by purpose for experiments, a state per party."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets as entropy
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from splitvfl.errors import PrivacyError
+
+# Torch's state of a Mersenne twister: 24 bytes of header, then 624 words of 32 bits in 8 bytes each.
+_HEADER, _WORDS = 24, 624
+
+
+def derive_seed(seed: int, *purpose: object) -> int:
+    """Return a seed for one purpose, independent of every other purpose's.
+
+    63 bits, of which torch's generator on a CPU takes the lower 32: enough to keep purposes apart in an experiment, and
+    no protection.
+    """
+    text = "/".join([str(seed), *map(str, purpose)])
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
+
+
+def entropic_generator(device: torch.device) -> torch.Generator:
+    """Return a generator whose whole state comes from the operating system's entropy.
+
+    On a CPU a seed would not do: torch takes 32 bits of it, which can be tried one by one. All 624 words are drawn
+    instead; on a GPU the seed has 63 bits. Neither generator is cryptographic: from enough of its output the rest can
+    be computed.
+
+    Raises:
+        PrivacyError: If this build of torch keeps its state in another form.
+    """
+    generator = torch.Generator(device)
+    generator.manual_seed(entropy.randbits(63))
+    if device.type != "cpu":
+        return generator
+    state = generator.get_state().numpy()
+    words = state[_HEADER : _HEADER + 8 * _WORDS].view("<u8")
+    if words.size != _WORDS or words[0] != generator.initial_seed() & 0xFFFFFFFF or words.max() >> 32:
+        raise PrivacyError("this build of torch keeps generator states in another form; noise cannot be seeded safely")
+    words[:] = np.frombuffer(os.urandom(4 * _WORDS), "<u4")
+    generator.set_state(torch.from_numpy(state))
+    return generator
+
+
+class PartyRandom:
+    """A state of torch's global generators of one's own, swapped in around one's turns.
+
+    With dropout, parties that shared one generator in one process would draw other numbers than the same parties in
+    two processes; and an attack that draws numbers would change what it watches.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._cpu = torch.Generator().manual_seed(seed).get_state()
+        self._cuda: Tensor | None = None
+        self._outside: tuple[Tensor, Tensor | None] | None = None
+        self._seed = seed
+
+    def use_cuda(self) -> None:
+        """Keep a state of the CUDA generator too."""
+        if self._cuda is None:
+            self._cuda = torch.Generator("cuda").manual_seed(self._seed).get_state()
+
+    def __enter__(self) -> None:
+        self._outside = (torch.get_rng_state(), None if self._cuda is None else torch.cuda.get_rng_state())
+        torch.set_rng_state(self._cpu)
+        if self._cuda is not None:
+            torch.cuda.set_rng_state(self._cuda)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._outside is not None
+        self._cpu = torch.get_rng_state()
+        torch.set_rng_state(self._outside[0])
+        if self._cuda is not None and self._outside[1] is not None:
+            self._cuda = torch.cuda.get_rng_state()
+            torch.cuda.set_rng_state(self._outside[1])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the generators' states."""
+        return {"cpu": self._cpu, "cuda": self._cuda}
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        """Take back what :meth:`state_dict` returned."""
+        self._cpu, self._cuda = state["cpu"], state["cuda"]

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import torch
+
+from splitvfl.crossing import DefenseChain
+from splitvfl.defenses import Isotropic
+from splitvfl.randomness import entropic_generator
+
+CPU = torch.device("cpu")
+
+
+def draws(generator: torch.Generator, count: int) -> torch.Tensor:
+    return torch.empty(count).normal_(generator=generator)
+
+
+def test_entropic_generators_differ_in_every_word_of_their_state() -> None:
+    one, other = (entropic_generator(CPU).get_state()[24 : 24 + 8 * 624].view(torch.int64) for _ in range(2))
+
+    assert (one != other).all()  # 624 coincidences of one in four billion
+    assert one.max() < 2**32
+
+
+def test_no_seed_of_thirty_two_bits_gives_the_state_of_an_entropic_generator() -> None:
+    generator = entropic_generator(CPU)
+    words = generator.get_state()[24 : 24 + 8 * 624].view(torch.int64)
+
+    # A seeded twister's words follow from the first one; here they do not.
+    seeded = torch.Generator().manual_seed(int(words[0])).get_state()[24 : 24 + 8 * 624].view(torch.int64)
+    assert seeded[0] == words[0]
+    assert not torch.equal(seeded, words)
+
+
+def test_numbers_of_an_entropic_generator_are_standard_normal() -> None:
+    values = draws(entropic_generator(CPU), 200_000)
+
+    # Six standard errors: 1/sqrt(n) of the mean, 1/sqrt(2n) of the deviation.
+    assert abs(values.mean().item()) < 6 / 200_000**0.5
+    assert abs(values.std().item() - 1.0) < 6 / 400_000**0.5
+
+
+def test_its_state_can_be_saved_and_taken_up() -> None:
+    generator = entropic_generator(CPU)
+    draws(generator, 1001)
+    again = torch.Generator()
+    again.set_state(generator.get_state())
+
+    assert torch.equal(draws(generator, 999), draws(again, 999))
+
+
+def test_an_attached_defense_without_a_seed_draws_entropic_noise_and_survives_a_restart() -> None:
+    def chain() -> DefenseChain:
+        new = DefenseChain("gradient", "bank")
+        new.attach(Isotropic(sigma=1.0))
+        return new
+
+    first, second, resumed = chain(), chain(), chain()
+    message = torch.zeros(4, 3)
+    sent = first.apply(message, step=0, ids=None, labels=None)
+    assert not torch.equal(sent, second.apply(message, step=0, ids=None, labels=None))
+
+    resumed.load_state_dict(first.state_dict())
+
+    following = first.apply(message, step=1, ids=None, labels=None)
+    assert torch.equal(following, resumed.apply(message, step=1, ids=None, labels=None))
