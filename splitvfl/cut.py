@@ -52,20 +52,19 @@ class Seat:
     Attributes:
         bottom: Its bottom model, of which attacks get copies of the weights.
         columns: Its columns of the batch.
+        activation: What its bottom model put out, before its defenses.
     """
 
     bottom: nn.Module | None = None
     columns: Any = None
-
-    def fields(self) -> frozenset[str]:
-        """Return the view fields that can be filled from here."""
-        return available_fields(self.bottom, has_columns=self.columns is not None)
+    activation: Tensor | None = None
 
     def view(self, needs: frozenset[str], *, party: str, step: int, ids: Tensor, gradient: Tensor) -> View:
         """Return the view of one received gradient, with nothing that the attack does not need."""
         sources: dict[str, Callable[[], Any]] = {
             "gradient": gradient.detach,
             "columns": lambda: _detached(self.columns),
+            "activation": lambda: _detached(self.activation),
             "weights": self._weights,
             "aggregated_gradient": lambda: _detached(self.columns).T @ gradient.detach().to(self.columns.dtype),
         }
@@ -82,7 +81,7 @@ def available_fields(bottom: nn.Module | None, *, has_columns: bool) -> frozense
     if has_columns:
         fields.add("columns")
     if bottom is not None:
-        fields.add("weights")
+        fields |= {"activation", "weights"}
     if has_columns and bottom is not None and is_linear(bottom):
         fields.add("aggregated_gradient")
     return frozenset(fields)
@@ -334,20 +333,25 @@ class SplitModel(nn.Module):
         self._passing = (labels, ids)
         try:
             activations = [
-                cut(
-                    self.bottoms[name](own),
-                    labels=labels,
-                    responses=None if answer is None else responses_of(answer.targets),
-                    ids=ids,
-                    seat=Seat(self.bottoms[name], own),
-                    answer=answer,
-                )
-                for (name, cut), own in zip(self.cuts.items(), columns, strict=True)
+                self._cross(name, own, labels, ids, answer) for name, own in zip(self.cuts, columns, strict=True)
             ]
         finally:
             self._passing = (None, None)
         output: Tensor = call_top(self.top, activations, active)
         return output
+
+    def _cross(self, name: str, own: Any, labels: Tensor | None, ids: Tensor | None, answer: _Answer | None) -> Tensor:
+        bottom = self.bottoms[name]
+        activation = bottom(own)
+        crossed: Tensor = self.cuts[name](
+            activation,
+            labels=labels,
+            responses=None if answer is None else responses_of(answer.targets),
+            ids=ids,
+            seat=Seat(bottom, own, activation),
+            answer=answer,
+        )
+        return crossed
 
     def defend(self, defense: Defense, *, noise_seed_for_experiments: int | None = None) -> Handle:
         """Attach a defense where it belongs: labels at the model, gradient and activation at the (only) cut.

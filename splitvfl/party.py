@@ -155,7 +155,7 @@ class PassiveParty(Party):
 
     def learn(self, activation: Tensor, gradient: Tensor, batch: Records, step: int) -> None:
         """Run the bottom's backward on a received gradient, and let its observers look."""
-        seat = Seat(self.bottom, batch.columns.module_input())
+        seat = Seat(self.bottom, batch.columns.module_input(), activation)
         for observer in self.observers:
             observer(seat.view(observer.needs, party=self.name, step=step, ids=batch.ids, gradient=gradient))
         if activation.requires_grad:  # a frozen bottom, or one without parameters, has nothing to learn

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from splitvfl.attacks import DirectionAttack, NormAttack, ResidueSolvingAttack
-from splitvfl.cut import CutLayer, Seat, SplitModel, is_linear, observe
+from splitvfl.cut import CutLayer, SplitModel, is_linear, observe
 from splitvfl.data.columns import Columns
 from splitvfl.defenses import GaussianIR, Isotropic, MaxNorm, MemoisedResponse, Rounding
 from splitvfl.errors import ArgumentError, HookError, PrivacyError
@@ -427,7 +427,9 @@ def test_watch_refuses_attacks_that_need_what_the_cut_cannot_show() -> None:
             return view.scores
 
     deep = SplitModel(*two_layers())
-    with pytest.raises(ArgumentError, match="needs-scores needs scores; this cut shows columns, gradient, weights"):
+    with pytest.raises(
+        ArgumentError, match="needs-scores needs scores; this cut shows activation, columns, gradient, weights"
+    ):
         deep.cut.watch(NeedScores())
     with pytest.raises(ArgumentError, match="aggregated_gradient"):
         deep.cut.watch(ResidueSolvingAttack())
@@ -649,11 +651,20 @@ def test_observing_a_layer_of_the_top_or_with_other_needs_is_refused() -> None:
     model.observe(bottom, DirectionAttack()).remove()
 
 
-def test_a_seat_without_a_bottom_shows_the_gradient_only() -> None:
-    assert Seat().fields() == {"gradient"}
-    assert Seat(nn.Linear(2, 1), torch.zeros(3, 2)).fields() == {
-        "gradient", "columns", "weights", "aggregated_gradient",
-    }  # fmt: skip
+def test_an_attack_sees_its_own_partys_activation_if_it_asks() -> None:
+    class NeedActivation(Look):
+        needs = frozenset({"activation"})
+
+    model = SplitModel(*two_layers())
+    columns, labels, ids = batch()
+    attack = NeedActivation()
+    model.cut.watch(attack)
+    backward(model, columns, labels=labels, ids=ids)
+
+    with torch.no_grad():
+        assert torch.equal(attack.views[0].activation, model.bottoms["passive"](columns))
+    assert not attack.views[0].activation.requires_grad
+    assert attack.views[0].fields == ("activation",)
 
 
 def test_hook_state_is_not_in_the_models_state() -> None:

@@ -85,10 +85,10 @@ def interleaved(
 
 
 def ratio(numerator: Sequence[float], denominator: Sequence[float]) -> tuple[float, str]:
-    """Return the median of paired ratios, and a note with their quartiles."""
+    """Return the median of paired ratios, and a note: how many, and from which quartile to which."""
     ratios = np.asarray(numerator) / np.asarray(denominator)
     low, middle, high = np.quantile(ratios, [0.25, 0.5, 0.75])
-    return float(middle), f"{len(ratios)} paired runs, quartiles {low:.3g} to {high:.3g}"
+    return float(middle), f"{len(ratios)} runs, {low:.3g} to {high:.3g}"
 
 
 def machine() -> dict[str, str | int]:

@@ -153,7 +153,7 @@ class ScoreKeeper:
     def records(self) -> int:
         """Number of records that have been met; the accumulated AUC takes time in proportion."""
         self._settle()
-        return int(self._records["count"].size)
+        return int(np.count_nonzero(self._records["count"]))
 
     @property
     def accumulated_auc(self) -> float:
