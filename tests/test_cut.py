@@ -589,6 +589,22 @@ def test_autocast_delivers_bf16_and_defenses_get_float32() -> None:
     assert [gradient.dtype for gradient in arrived] == [torch.bfloat16]
 
 
+def test_defenses_of_every_crossing_run_without_gradients() -> None:
+    class NoGradients(Remember):
+        def __call__(self, message: Tensor, secrets: Secrets, /) -> Tensor:
+            assert not torch.is_grad_enabled()
+            return super().__call__(message, secrets)
+
+    model = SplitModel(*two_layers())
+    columns, labels, ids = batch()
+    defenses = [NoGradients(crossing) for crossing in ("activation", "gradient", "labels")]
+    for defense in defenses:
+        model.defend(defense)
+    outputs = model(columns, labels=labels, ids=ids)
+    loss_of(outputs, model.targets(labels, ids=ids)).backward()
+    assert all(defense.messages for defense in defenses)
+
+
 def test_float64_stays_float64() -> None:
     seen, _ = defended_gradient(Isotropic(sigma=0.5), scale=1.0, dtype=torch.float64)
     assert seen.dtype == torch.float64

@@ -302,7 +302,8 @@ def test_metrics_are_lines_of_json_in_order(tmp_path: Path) -> None:
     assert {"train/loss", "test/auc", "leak_auc/worst", "leak_auc/telecom/norm", "leak_auc/shop/auditor-linear"} <= set(
         rows[-1]
     )
-    assert "defense/telecom/isotropic/power" in rows[-1]
+    # Defenses of the gradient and of the activation stand side by side.
+    assert {"defense/telecom/isotropic/power", "defense/telecom/gaussian-ir/power"} <= set(rows[-1])
     assert rows[-1]["leak_auc_accumulated/telecom/norm"] == trainer.summaries("telecom")["norm"].accumulated_auc
     json.dumps(rows, allow_nan=False)
 
@@ -401,6 +402,15 @@ def test_the_same_attack_twice_gets_two_names_and_two_states() -> None:
     assert [list(named) for named in trainer.leaks.values()] == [["direction", "direction-2"]] * 2
     assert len({id(leak.attack) for leak in leaks}) == 4
     assert attack.state_dict()["units"] is None  # the caller's own stays as it was
+
+
+def test_each_cut_gets_its_own_copy_of_a_defense() -> None:
+    defense = SumKL(ratio=1.0)
+    trainer = small_trainer(("telecom", "shop"), defenses=[defense])
+    copies = [next(iter(cut.gradient)) for cut in trainer.active.cuts.values()]
+    assert len({id(copy) for copy in (*copies, defense)}) == 3
+    alone = small_trainer(defenses=[defense])
+    assert next(iter(alone.active.cuts["telecom"].gradient)) is defense
 
 
 def test_parties_need_one_name_each() -> None:
