@@ -356,6 +356,9 @@ class SplitModel(nn.Module):
     def defend(self, defense: Defense, *, noise_seed_for_experiments: int | None = None) -> Handle:
         """Attach a defense where it belongs: labels at the model, gradient and activation at the (only) cut.
 
+        A label defense acts where the loss is computed with ``model.targets(y, ids=ids)`` in place of ``y``; a backward
+        pass that never asked for targets is refused.
+
         Raises:
             ArgumentError: If there are several cuts to choose from, or it defends scores, which a model does not send.
             PrivacyError: If it claims a guarantee per record and a layer mixes records.
