@@ -662,3 +662,15 @@ def test_a_folder_with_another_run_is_refused_unless_it_may_be_overwritten(tmp_p
     again.fit(2)
     assert len((tmp_path / "metrics.jsonl").read_text()) > len(before)
     assert len(list(tmp_path.glob("events.out.tfevents.*"))) == 1
+
+
+def test_an_attack_that_draws_numbers_does_not_change_the_model_it_watches() -> None:
+    class Guess:
+        def __call__(self, view: View, /) -> Tensor:
+            return torch.rand(view.ids.shape[0])
+
+    plain, watched = small_trainer(dropout=0.5), small_trainer(dropout=0.5, attacks=[Guess()])
+    plain.fit(2)
+    watched.fit(2)
+
+    assert same(weights(plain), weights(watched))

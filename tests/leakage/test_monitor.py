@@ -86,3 +86,11 @@ def test_reading_names_the_damaged_line_and_finds_nothing_where_nothing_is(tmp_p
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 0.5}\n{"step": 2, "lo')
     with pytest.raises(CheckpointError, match=r"metrics.jsonl:2: not a line of JSON"):
         read_metrics(tmp_path)
+
+
+@pytest.mark.parametrize("line", [b"\xff\xfe", b"[]", b'{"loss": 1}', b'{"step": 1'])
+def test_a_damaged_line_is_named(tmp_path: Path, line: bytes) -> None:
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1, "loss": 0.5}\n' + line + b"\n")
+
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl:2"):
+        read_metrics(tmp_path)
