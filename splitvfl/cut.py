@@ -398,7 +398,8 @@ class SplitModel(nn.Module):
 
     def _answer(self, labels: Tensor, ids: Tensor | None, wanting: Callable[[_Answer], bool]) -> _Answer:
         """Return the answer that the other side has asked for already, or a new one."""
-        for known in self._answers:
+        # The newest first: an older one belongs to a pass that was abandoned, an evaluation say.
+        for known in reversed(self._answers):
             if known.labels is labels and wanting(known):
                 self._answers.remove(known)  # both sides have it now
                 return known

@@ -732,3 +732,20 @@ def test_a_loss_that_went_round_the_label_defense_is_not_sent(pass_labels: bool)
 
     with pytest.raises(PrivacyError, match="targets"):
         functional.binary_cross_entropy_with_logits(outputs[:, 0], labels).backward()
+
+
+def test_an_abandoned_pass_over_the_same_labels_does_not_answer_for_a_later_one() -> None:
+    columns, labels, ids = batch(50)
+    model = SplitModel(*two_layers())
+    model.defend(FlipAtRandom())
+    seen = Remember()
+    model.cut.defend(seen)
+
+    with torch.no_grad():
+        model(columns, labels=labels, ids=ids)
+    outputs = model(columns, labels=labels, ids=ids)
+    targets = model.targets(labels, ids=ids)
+    functional.binary_cross_entropy_with_logits(outputs[:, 0], targets).backward()
+
+    assert seen.labels[0] is not None
+    assert torch.equal(seen.labels[0], targets)

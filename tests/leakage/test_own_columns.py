@@ -74,3 +74,12 @@ def test_a_class_with_fewer_records_than_folds_is_refused_with_the_counts(positi
     labels[:positives] = 1
     with pytest.raises(DataError, match=rf"\[{30 - positives}, {positives}\]"):
         own_columns_auc(Columns.of(columns(30, 2)), labels)
+
+
+def test_rare_positives_are_all_kept_when_records_are_sampled() -> None:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.zeros(60_000)
+    labels[::10_000] = 1.0  # six: a plain sample of a third would keep two, fewer than there are folds
+    columns = Columns.of(torch.randn(60_000, 1, generator=generator) + 8.0 * labels.unsqueeze(1))
+
+    assert own_columns_auc(columns, labels).auc > 0.95
