@@ -102,6 +102,7 @@ class PartyData:
         field_sizes: Vocabulary size of each categorical field, the code 0 for "unknown" included.
         train: Training records.
         test: Test records.
+        field_names: Names of the categorical fields, in the order of ``field_sizes``; empty if they have none.
     """
 
     name: str
@@ -110,6 +111,7 @@ class PartyData:
     field_sizes: tuple[int, ...]
     train: Records
     test: Records
+    field_names: tuple[str, ...] = ()
 
     @property
     def width(self) -> int:

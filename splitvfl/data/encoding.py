@@ -71,12 +71,14 @@ class Encoded:
         names: ``d`` names.
         codes: ``(rows, f)``, int64.
         field_sizes: Vocabulary sizes of the ``f`` fields, code 0 included.
+        field_names: Names of the ``f`` fields.
     """
 
     numeric: npt.NDArray[np.float32]
     names: tuple[str, ...]
     codes: Codes
     field_sizes: tuple[int, ...]
+    field_names: tuple[str, ...]
 
 
 def encode(
@@ -98,7 +100,7 @@ def encode(
     """
     blocks: list[tuple[str, npt.NDArray[np.float32]]] = []
     fields: list[Codes] = []
-    sizes: list[int] = []
+    sizes: dict[str, int] = {}
     for name in columns:
         column = column_of(table, name, source=source)
         if not is_text(column) and not is_number(column):
@@ -109,14 +111,14 @@ def encode(
         codes, values = _vocabulary(column, train, encoding.min_count)
         if encoding.categorical == "index":
             fields.append(codes)
-            sizes.append(len(values) + 1)
+            sizes[name] = len(values) + 1
         else:
             blocks += _onehot(name, codes, values, source)
     numeric = np.empty((table.num_rows, len(blocks)), np.float32)
     for position, (_, block) in enumerate(blocks):
         numeric[:, position] = block
     stacked = np.stack(fields, axis=1) if fields else np.zeros((table.num_rows, 0), np.int64)
-    return Encoded(numeric, tuple(name for name, _ in blocks), stacked, tuple(sizes))
+    return Encoded(numeric, tuple(name for name, _ in blocks), stacked, tuple(sizes.values()), tuple(sizes))
 
 
 def _numeric(

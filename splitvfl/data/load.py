@@ -196,4 +196,4 @@ def _party_data(
         )
         for rows in split
     )
-    return PartyData(name, columns, encoded.names, encoded.field_sizes, train, test)
+    return PartyData(name, columns, encoded.names, encoded.field_sizes, train, test, encoded.field_names)
