@@ -17,6 +17,14 @@ if TYPE_CHECKING:
 
 _EMBEDDING_DEVIATION = 0.01
 
+# From this many rows on, a table's gradient is sparse where nobody says otherwise: a dense optimiser would then spend
+# longer on rows that a batch of some hundred records does not touch than on the rest of the step.
+SPARSE_ROWS = 100_000
+
+# Constants of splitmix64, as signed numbers of 64 bits.
+_GOLDEN = 0x9E3779B97F4A7C15 - 2**64
+_MIXERS = ((30, 0xBF58476D1CE4E5B9 - 2**64), (27, 0x94D049BB133111EB - 2**64))
+
 
 class FieldTable(nn.Module):
     """Vectors of the categories of several fields, kept in one table.
@@ -27,11 +35,12 @@ class FieldTable(nn.Module):
         field_sizes: Number of categories per field, each at least 1; at least one field.
         dim: Length of a vector.
         sparse: Whether the table's gradient is sparse; far cheaper for large tables, for optimisers that take it
-            (SGD, Adagrad, SparseAdam).
+            (:class:`~splitvfl.optimizers.RowWiseAdagrad`, SparseAdam, Adagrad, SGD). ``None``: from 100 000 rows on.
         initialise: Fills the table in place.
 
     Attributes:
         table: All vectors, ``(sum(field_sizes), dim)``.
+        sparse: As decided.
 
     Raises:
         ArgumentError: If there is no field, or a size is below 1.
@@ -41,14 +50,15 @@ class FieldTable(nn.Module):
     sizes: Tensor
 
     def __init__(
-        self, field_sizes: Sequence[int], dim: int, *, sparse: bool, initialise: Callable[[Tensor], Tensor]
+        self, field_sizes: Sequence[int], dim: int, *, sparse: bool | None, initialise: Callable[[Tensor], Tensor]
     ) -> None:
         super().__init__()
         if not field_sizes or min(*field_sizes, dim) < 1:
             raise ArgumentError(f"expected fields and a dimension of at least 1, got {list(field_sizes)} and {dim}")
         sizes = torch.tensor(field_sizes)
-        self.sparse = sparse
-        self.table = nn.Parameter(torch.empty(int(sizes.sum()), dim))
+        rows = int(sizes.sum())
+        self.sparse = rows >= SPARSE_ROWS if sparse is None else sparse
+        self.table = nn.Parameter(torch.empty(rows, dim))
         self.register_buffer("sizes", sizes, persistent=False)
         self.register_buffer("offsets", sizes.cumsum(0) - sizes, persistent=False)
         initialise(self.table)
@@ -57,7 +67,7 @@ class FieldTable(nn.Module):
         """Return the vectors, ``(n, fields, dim)``.
 
         Args:
-            codes: ``(n, fields)``, int64, each from 0 to its field's size less one.
+            codes: ``(n, fields)``, int64 or int32, each from 0 to its field's size less one.
 
         Raises:
             ArgumentError: If the number of fields does not fit.
@@ -79,10 +89,76 @@ class FieldTable(nn.Module):
             )
 
 
+class Crosses(nn.Module):
+    """Weights of combinations of categories: the cross-product transformations of the wide part.
+
+    A cross of the fields j₁ … j_m has one weight vector per combination of their categories; a combination is hashed
+    to one of ``buckets``, and combinations that meet in a bucket share it. Each cross has buckets of its own. The
+    weights start from zero.
+
+    The bucket is ``h mod buckets`` of the upper 63 bits of ``h = mix(… mix(mix(c₁) ⊕ c₂) … ⊕ c_m)``, where mix is
+    splitmix64: integers only, so it is the same on every machine and device. It is no keyed hash and hides nothing.
+
+    Source: Cheng et al., DLRS 2016, arXiv:1606.07792, section 3.1; Steele et al., OOPSLA 2014 (splitmix64).
+
+    Args:
+        fields: Positions of each cross's fields among the codes: at least two different ones each.
+        outputs: Length of a weight vector.
+        buckets: Buckets per cross.
+        sparse: As :class:`FieldTable`.
+
+    Raises:
+        ArgumentError: If there is no cross, a cross has fewer than two fields or one twice, or a size is below 1.
+    """
+
+    def __init__(self, fields: Sequence[Sequence[int]], outputs: int, *, buckets: int, sparse: bool | None) -> None:
+        super().__init__()
+        wrong = [list(cross) for cross in fields if len(cross) < 2 or len(set(cross)) < len(cross) or min(cross) < 0]
+        if wrong:
+            raise ArgumentError(f"a cross needs at least two different fields by position, got {wrong[0]}")
+        self.fields = tuple(tuple(cross) for cross in fields)
+        self.buckets = buckets
+        self.weights = FieldTable([buckets] * len(fields), outputs, sparse=sparse, initialise=nn.init.zeros_)
+
+    def forward(self, codes: Tensor) -> Tensor:
+        """Return the sum of the weights of each record's combinations, ``(n, outputs)``.
+
+        Args:
+            codes: ``(n, fields)``, int64 or int32.
+        """
+        columns = codes.long().unbind(dim=1)
+        buckets = [_bucket([columns[field] for field in cross], self.buckets) for cross in self.fields]
+        logits: Tensor = self.weights(torch.stack(buckets, dim=1)).sum(dim=1)
+        return logits
+
+
+def _bucket(codes: Sequence[Tensor], buckets: int) -> Tensor:
+    hashed = torch.zeros_like(codes[0])
+    for code in codes:
+        hashed = _splitmix64(hashed ^ code)
+    bucket: Tensor = _shifted(hashed, 1) % buckets
+    return bucket
+
+
+def _splitmix64(values: Tensor) -> Tensor:
+    """Return the finaliser of splitmix64 of each number; multiplication wraps around, as it does in C."""
+    mixed = values + _GOLDEN
+    for shift, factor in _MIXERS:
+        mixed = (mixed ^ _shifted(mixed, shift)) * factor
+    return mixed ^ _shifted(mixed, 31)
+
+
+def _shifted(values: Tensor, bits: int) -> Tensor:
+    """Shift right without sign; torch's own shift of int64 copies the sign."""
+    shifted: Tensor = (values >> bits) & (2 ** (64 - bits) - 1)
+    return shifted
+
+
 class WideDeepBottom(nn.Module):
     """The passive party's deep tower: embeddings of its categories and its numbers, through an MLP.
 
-    ``MLP([numeric, e_1, …, e_f])`` with ReLU after every layer. Embeddings start from N(0, 0.01²).
+    ``MLP([numeric, e_1, …, e_f])`` with ReLU after every layer. Embeddings start from N(0, 0.01²). Where the model is
+    cut is said by the widths: the layers that are not here are the ``hidden`` ones of :class:`WideDeepTop`.
 
     Source: Cheng et al., DLRS 2016, arXiv:1606.07792; split as in Li et al., ICLR 2022, arXiv:2102.08504, section 4.
 
@@ -91,7 +167,7 @@ class WideDeepBottom(nn.Module):
         field_sizes: Number of categories of every categorical field; may be empty.
         embedding_dim: Length of a category's embedding.
         widths: Widths of the deep layers; the last one is the width of the cut.
-        sparse: Whether the embeddings have sparse gradients.
+        sparse: Whether the embeddings have sparse gradients; see :class:`FieldTable`.
 
     Raises:
         ArgumentError: If there is neither a numeric nor a categorical column, or a size is too small.
@@ -104,7 +180,7 @@ class WideDeepBottom(nn.Module):
         *,
         embedding_dim: int = 12,
         widths: Sequence[int] = (128, 128, 128, 128),
-        sparse: bool = False,
+        sparse: bool | None = False,
     ) -> None:
         super().__init__()
         self._numeric_inputs = _checked_count(numeric_inputs)
@@ -132,23 +208,28 @@ class WideDeepBottom(nn.Module):
 
 
 class WideDeepTop(nn.Module):
-    """The active party's half: the last layer of the deep part, and the whole wide part on its own columns.
+    """The active party's half: the rest of the deep part, and the whole wide part on its own columns.
 
-    ``logits = V h + b + W x + Σ_j w_j[c_j]``, with h the activations, x the numeric columns and c_j the categories of
-    the active party. The wide weights start from zero. It is called with the activations and the active party's
-    columns apart (``separate_active``), as categories cannot be joined with activations.
+    ``logits = V MLP(h) + b + W x + Σ_j w_j[c_j] + Σ_k u_k[cross_k(c)]``, with h the activations, x the numeric columns
+    and c_j the categories of the active party. Without hidden layers, the model is cut before the last layer, and
+    ``MLP(h) = h``. The wide weights start from zero. It is called with the activations and the active party's columns
+    apart (``separate_active``), as categories cannot be joined with activations.
 
-    Source: Cheng et al., DLRS 2016, arXiv:1606.07792.
+    Source: Cheng et al., DLRS 2016, arXiv:1606.07792; cut before the last layer, and after the second of four, in
+    Li et al., ICLR 2022, arXiv:2102.08504.
 
     Args:
         activation_inputs: Width of the joined activations.
         numeric_inputs: Number of the active party's numeric columns, at least 0.
         field_sizes: Number of categories of each of its categorical fields; may be empty.
         outputs: Number of logits.
-        sparse: Whether the weights of categories have sparse gradients.
+        hidden: Widths of the deep layers behind the cut, each with ReLU.
+        crosses: For each cross, the positions of its fields among the active party's; see :class:`Crosses`.
+        cross_buckets: Buckets of each cross.
+        sparse: Whether the weights of categories and crosses have sparse gradients; see :class:`FieldTable`.
 
     Raises:
-        ArgumentError: If a size is too small.
+        ArgumentError: If a size is too small, or a cross names a field that is not there.
     """
 
     separate_active: ClassVar[bool] = True
@@ -160,19 +241,25 @@ class WideDeepTop(nn.Module):
         field_sizes: Sequence[int] = (),
         outputs: int = 1,
         *,
-        sparse: bool = False,
+        hidden: Sequence[int] = (),
+        crosses: Sequence[Sequence[int]] = (),
+        cross_buckets: int = 100_000,
+        sparse: bool | None = False,
     ) -> None:
         super().__init__()
         if min(activation_inputs, outputs) < 1:
             raise ArgumentError(f"expected at least 1 activation and 1 output, got {activation_inputs} and {outputs}")
+        _check_positions(crosses, len(field_sizes))
         self._numeric_inputs = _checked_count(numeric_inputs)
-        self.last = nn.Linear(activation_inputs, outputs)
+        self.hidden = MLP(activation_inputs, hidden) if hidden else None
+        self.last = nn.Linear(hidden[-1] if hidden else activation_inputs, outputs)
         self.wide_numeric = nn.Linear(numeric_inputs, outputs, bias=False) if numeric_inputs else None
         if self.wide_numeric is not None:
             nn.init.zeros_(self.wide_numeric.weight)
         self.wide_fields = (
             FieldTable(field_sizes, outputs, sparse=sparse, initialise=nn.init.zeros_) if field_sizes else None
         )
+        self.crosses = Crosses(crosses, outputs, buckets=cross_buckets, sparse=sparse) if crosses else None
 
     def forward(self, activation: Tensor, active: Tensor | Columns | None = None) -> Tensor:
         """Return the logits, ``(n, outputs)``.
@@ -185,7 +272,7 @@ class WideDeepTop(nn.Module):
             ArgumentError: If the number of columns does not fit.
             DataError: If a code is out of range.
         """
-        logits: Tensor = self.last(activation)
+        logits: Tensor = self.last(activation if self.hidden is None else self.hidden(activation))
         if active is None:
             active = activation.new_empty(activation.shape[0], 0)
         numeric, codes = _parts(active, self._numeric_inputs, self.wide_fields)
@@ -193,11 +280,18 @@ class WideDeepTop(nn.Module):
             logits = logits + self.wide_numeric(numeric)
         if self.wide_fields is not None and codes is not None:
             logits = logits + self.wide_fields(codes).sum(dim=1)
+            logits = logits if self.crosses is None else logits + self.crosses(codes)
         return logits
 
 
 def _small_normal(table: Tensor) -> Tensor:
     return nn.init.normal_(table, std=_EMBEDDING_DEVIATION)
+
+
+def _check_positions(crosses: Sequence[Sequence[int]], fields: int) -> None:
+    highest = max((field for cross in crosses for field in cross), default=-1)
+    if highest >= fields:
+        raise ArgumentError(f"crosses of {fields} categorical fields name positions 0 to {fields - 1}, got {highest}")
 
 
 def _checked_count(numeric_inputs: int) -> int:

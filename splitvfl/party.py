@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import torch
@@ -11,14 +12,16 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from splitvfl.crossing import DefenseChain
-from splitvfl.cut import CutLayer, Seat, available_fields, responses_of
+from splitvfl.cut import CutLayer, Seat, available_fields, call_top, responses_of
 from splitvfl.data.columns import Columns, PartyData, Records
 from splitvfl.errors import ArgumentError, DataError
 from splitvfl.hooks import View
+from splitvfl.optimizers import PerParameter
+from splitvfl.precision import widened
 from splitvfl.randomness import PartyRandom
 from splitvfl.tasks import Binary, Task
 
-OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
+OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer] | PerParameter
 
 
 def adam(parameters: Iterable[nn.Parameter]) -> Optimizer:
@@ -37,29 +40,42 @@ class Observer(Protocol):
 
 
 class Party(ABC):
-    """What both kinds of party have."""
+    """What both kinds of party have.
+
+    Attributes:
+        autocast: The dtype in which its model runs under :class:`torch.autocast`, bfloat16; ``None``: as it is.
+    """
 
     def __init__(self, data: PartyData, module: nn.Module, optimizer: OptimizerFactory) -> None:
         self.name = data.name
         self.data = data
         self.module = module
         self.device = torch.device("cpu")
+        self.autocast: torch.dtype | None = None
         self.random = PartyRandom(0)
         self._factory = optimizer
         self.optimizer = self._new_optimizer()
 
     def _new_optimizer(self) -> Optimizer | None:
         parameters = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
-        return self._factory(parameters) if parameters else None
+        if not parameters:
+            return None
+        if isinstance(self._factory, PerParameter):
+            return self._factory(self.module)  # it tells tables from the rest by the layers that they lie in
+        return self._factory(parameters)
 
-    def prepare(self, *, seed: int, device: torch.device) -> None:
-        """Move to a device and set the randomness, before the first step."""
-        self.device = device
+    def prepare(self, *, seed: int, device: torch.device, autocast: torch.dtype | None = None) -> None:
+        """Move to a device, and set the randomness and the precision, before the first step."""
+        self.device, self.autocast = device, autocast
         self.module.to(device)
         self.optimizer = self._new_optimizer()
         self.random = PartyRandom(seed)
         if device.type == "cuda":
             self.random.use_cuda()
+
+    def computing(self) -> AbstractContextManager[object]:
+        """Return the block in which its model is called; no message is waited for inside it."""
+        return nullcontext() if self.autocast is None else torch.autocast(self.device.type, dtype=self.autocast)
 
     def train_batch(self, rows: Tensor) -> Records:
         """Return its training records at these positions."""
@@ -114,7 +130,8 @@ class PassiveParty(Party):
     Args:
         data: Its columns.
         bottom: Its model; input as wide as its columns.
-        optimizer: Makes its optimiser out of parameters. Default: Adam, 1e-3.
+        optimizer: Makes its optimiser out of parameters, or is a :class:`~splitvfl.optimizers.PerParameter`. Default:
+            Adam, 1e-3.
 
     Attributes:
         activation: Defenses of what it sends.
@@ -141,7 +158,8 @@ class PassiveParty(Party):
             ArgumentError: If it is no matrix of one row per record.
         """
         self.batch_ids = batch.ids
-        output: Tensor = self.bottom(batch.columns.module_input())
+        with self.computing():
+            output: Tensor = self.bottom(batch.columns.module_input())
         if output.dim() != 2 or output.shape[0] != batch.count:
             raise ArgumentError(
                 f"the bottom model of {self.name} must put out one row per record: "
@@ -173,7 +191,8 @@ class ActiveParty(Party):
         data: Its labels, and its columns if it has any.
         top: Its model, which receives the activations of the passive parties and its own columns.
         task: The loss. Default: binary.
-        optimizer: Makes its optimiser out of parameters. Default: Adam, 1e-3.
+        optimizer: Makes its optimiser out of parameters, or is a :class:`~splitvfl.optimizers.PerParameter`. Default:
+            Adam, 1e-3.
 
     Attributes:
         cuts: One cut layer per passive party, by name.
@@ -208,6 +227,17 @@ class ActiveParty(Party):
         """Return its own columns as its top takes them; ``None`` if it has none."""
         columns = batch.columns
         return columns.module_input() if columns.numeric.shape[1] + columns.categorical.shape[1] else None
+
+    def run_top(self, activations: list[Tensor], batch: Records) -> Tensor:
+        """Return the top's outputs, ``(n, k)``; in float32 where the model computes in half precision.
+
+        Raises:
+            ArgumentError: If they have not the shape that the task needs.
+        """
+        with self.computing():
+            outputs = call_top(self.top, activations, self.own_input(batch))
+        self.task.check_outputs(outputs, batch.count)
+        return widened(outputs)
 
     def answer(self, batch: Records, step: int) -> tuple[Tensor, Tensor | None]:
         """Return the loss's targets, and what later defenses get in place of the labels (``None``: the labels)."""

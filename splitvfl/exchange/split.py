@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from splitvfl.conversation import Half, Outbox, expect
-from splitvfl.cut import call_top
 from splitvfl.data.columns import Records
 from splitvfl.errors import ProtocolError
 from splitvfl.hooks import all_finite
@@ -30,9 +29,7 @@ def active_step(party: ActiveParty, batch: Records, step: int) -> Half:
         party.cuts[name](leaf, labels=batch.labels, responses=responses, ids=batch.ids, step=step)
         for name, leaf in leaves.items()
     ]
-    outputs = call_top(party.top, crossed, party.own_input(batch))
-    party.task.check_outputs(outputs, batch.count)
-    loss = party.task.loss(outputs, targets)
+    loss = party.task.loss(party.run_top(crossed, batch), targets)
     party.clear_gradients()
     loss.backward()
     yield Outbox(

@@ -1,0 +1,207 @@
+"""Optimisers for models with embedding tables: one for the tables, another for everything else.
+
+A batch touches few rows of a large table. Its gradient is then kept sparse, and only the rows that it names are
+updated; an optimiser with dense state, such as Adam, would read and write every row at every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, overload
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from splitvfl.errors import ArgumentError
+
+ParameterFactory = Callable[[list[nn.Parameter]], Optimizer]
+
+_FUSED_DEVICES = ("cpu", "cuda")
+
+
+def fused_adam(parameters: Iterable[nn.Parameter], *, lr: float = 1e-3, weight_decay: float = 0.0) -> torch.optim.Adam:
+    """Return Adam, computed by one fused kernel where torch has one: for floating-point weights on CPU and CUDA.
+
+    The results differ from those of the usual kernels by rounding.
+
+    Args:
+        parameters: What is trained.
+        lr: Learning rate.
+        weight_decay: As in torch: added to the gradient.
+    """
+    trained = list(parameters)
+    fits = all(weight.device.type in _FUSED_DEVICES and weight.is_floating_point() for weight in trained)
+    return torch.optim.Adam(trained, lr=lr, weight_decay=weight_decay, fused=True if fits else None)
+
+
+class RowWiseAdagrad(Optimizer):
+    """Adagrad with one accumulator per row of a table, for sparse gradients.
+
+    With G_r the gradient of row r, summed over all its occurrences in the batch, and d its length::
+
+        a_r ← a_r + ‖G_r‖² / d
+        w_r ← w_r − lr · G_r / (√a_r + eps)
+
+    Rows that the gradient does not name are not touched, nor is their accumulator. The state is 1/d of Adagrad's, and
+    1/(2d) of Adam's. With d = 1 this is Adagrad. All coordinates of a row share one rate: it does not adapt to a
+    coordinate that has smaller gradients than the others. On a GPU a row's gradients are added in no fixed order, so
+    that runs differ by rounding.
+
+    Source: Duchi et al., JMLR 2011 (Adagrad); one accumulator per row as in Lerer et al., SysML 2019,
+    arXiv:1903.12287, and Mudigere et al., ISCA 2022, arXiv:2104.05158.
+
+    Args:
+        params: Tables ``(rows, d)`` whose layers have ``sparse=True``.
+        lr: Learning rate, above 0: about how far a row moves, per coordinate, when it is first met.
+        eps: Added to the root, above 0.
+
+    Raises:
+        ArgumentError: If a setting is out of range or, in a step, a gradient is dense.
+    """
+
+    def __init__(self, params: Iterable[nn.Parameter], *, lr: float = 0.02, eps: float = 1e-10) -> None:
+        if not (lr > 0 and eps > 0):
+            raise ArgumentError(f"expected lr and eps above 0, got {lr} and {eps}")
+        super().__init__(params, {"lr": lr, "eps": eps})
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Update every row that has a gradient, and return what ``closure``, if given, returned.
+
+        Args:
+            closure: Called first, with gradients on: computes the loss anew.
+        """
+        loss = _called(closure)
+        for group in self.param_groups:
+            for table in group["params"]:
+                if table.grad is not None:
+                    self._update(table, table.grad, lr=group["lr"], eps=group["eps"])
+        return loss
+
+    def _update(self, table: Tensor, gradient: Tensor, *, lr: float, eps: float) -> None:
+        rows, sums = _summed_per_row(gradient)
+        state = self.state[table]
+        if not state:
+            state["sum"] = torch.zeros(table.shape[0], dtype=table.dtype, device=table.device)
+        state["sum"].index_add_(0, rows, sums.square().mean(dim=1))
+        rates = -lr / (state["sum"].index_select(0, rows).sqrt_() + eps)
+        table.index_add_(0, rows, sums.mul_(rates[:, None]))
+
+
+def _summed_per_row(gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the rows that a sparse gradient names, each once, and the sum of what it says of each."""
+    if not gradient.is_sparse or gradient.dim() != 2 or gradient.sparse_dim() != 1:
+        raise ArgumentError(
+            f"RowWiseAdagrad takes sparse gradients of tables (rows, d), got a {gradient.layout} one of shape "
+            f"{tuple(gradient.shape)}; give the layer sparse=True, or leave it to another optimiser"
+        )
+    # Not coalesce(): it takes three times as long.
+    values = gradient._values()
+    rows, slots = torch.unique(gradient._indices()[0], return_inverse=True)
+    return rows, values.new_zeros(rows.numel(), values.shape[1]).index_add_(0, slots, values)
+
+
+class PerParameter:
+    """Makes one optimiser out of two: one for tables with sparse gradients, one for everything else.
+
+    It is called with a model, and finds the tables by their layers: those with an attribute ``sparse`` that is true, as
+    :class:`torch.nn.Embedding`, :class:`torch.nn.EmbeddingBag` and :class:`~splitvfl.models.wide_deep.FieldTable` have
+    it. A party takes it in place of an ordinary factory: ``PassiveParty(data, bottom, optimizer=PerParameter())``.
+
+    What it makes behaves like one :class:`torch.optim.Optimizer`: its ``param_groups`` are those of both, so that
+    learning-rate schedulers reach both, and its ``state_dict`` holds both. A model without sparse tables gets the dense
+    one alone.
+
+    Args:
+        dense: Makes the optimiser of everything else out of parameters.
+        embeddings: Makes the optimiser of the tables; it must take sparse gradients.
+
+    >>> layers = nn.Sequential(nn.Embedding(10, 4, sparse=True), nn.Flatten(), nn.Linear(4, 1))
+    >>> [group["lr"] for group in PerParameter()(layers).param_groups]
+    [0.001, 0.02]
+    """
+
+    def __init__(self, *, dense: ParameterFactory = fused_adam, embeddings: ParameterFactory = RowWiseAdagrad) -> None:
+        self._dense, self._embeddings = dense, embeddings
+
+    def __call__(self, module: nn.Module) -> Optimizer:
+        """Return the optimiser of a model.
+
+        Args:
+            module: The model; at least one of its parameters requires a gradient.
+        """
+        tables = sparse_parameters(module)
+        named = {id(table) for table in tables}
+        others = [weight for weight in module.parameters() if weight.requires_grad and id(weight) not in named]
+        made = {"dense": self._dense(others)} if others else {}
+        made |= {"embeddings": self._embeddings(tables)} if tables else {}
+        return _Together(made) if tables else made["dense"]
+
+
+def sparse_parameters(module: nn.Module) -> list[nn.Parameter]:
+    """Return the trainable parameters of all layers whose attribute ``sparse`` is true, each once."""
+    layers = [layer for layer in module.modules() if getattr(layer, "sparse", False) is True]
+    found = [weight for layer in layers for weight in layer.parameters(recurse=False) if weight.requires_grad]
+    return list(dict.fromkeys(found))
+
+
+class _Together(Optimizer):
+    """Several optimisers, stepped one after the other."""
+
+    def __init__(self, parts: Mapping[str, Optimizer]) -> None:
+        self._parts = dict(parts)
+        super().__init__(self._groups(), {})
+
+    def _groups(self) -> list[dict[str, Any]]:
+        return [group for part in self._parts.values() for group in part.param_groups]
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refuse a group that belongs to none of the optimisers, and would never be stepped."""
+        if not any(param_group is group for group in self._groups()):
+            raise ArgumentError("this optimiser is made of several; a group of parameters cannot be added to it")
+        super().add_param_group(param_group)
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Take every optimiser's step, and return what ``closure``, called once, returned."""
+        loss = _called(closure)
+        # torch warns where nobody says whether to check sparse tensors; those here it made itself, a moment ago.
+        with torch.sparse.check_sparse_tensor_invariants(enable=False):
+            for part in self._parts.values():
+                part.step()
+        return loss
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the states by optimiser."""
+        return {name: part.state_dict() for name, part in self._parts.items()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take back what :meth:`state_dict` returned.
+
+        Raises:
+            ArgumentError: If it is the state of other optimisers.
+        """
+        if set(state_dict) != set(self._parts):
+            raise ArgumentError(f"expected the state of {sorted(self._parts)}, got {sorted(state_dict)}")
+        for name, part in self._parts.items():
+            part.load_state_dict(state_dict[name])
+        self.param_groups = self._groups()  # loading replaces them
+
+
+def _called(closure: Callable[[], float] | None) -> float | None:
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        return closure()
