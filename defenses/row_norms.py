@@ -49,3 +49,14 @@ def log_noise(secrets: Secrets, power: float, norms: Tensor) -> None:
     signal = norms.double().square().mean().item()
     if signal > 0:
         secrets.log("noise_to_signal", power / signal)
+
+
+def log_change(secrets: Secrets, clean: Tensor, sent: Tensor) -> None:
+    """Log as :func:`log_noise` what a defense without noise did: power is the mean squared norm of a row's change.
+
+    Args:
+        secrets: The sender's.
+        clean: Gradient before the defense, ``(n, width)``.
+        sent: What is sent instead, ``(n, width)``.
+    """
+    log_noise(secrets, row_norms(sent - clean).double().square().mean().item(), row_norms(clean))

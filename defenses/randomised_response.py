@@ -1,0 +1,128 @@
+"""Label differential privacy by randomised response: train on answers that are sometimes a lie."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from splitvfl.defenses.remembered import Answers, RememberedAnswers
+from splitvfl.errors import ArgumentError
+from splitvfl.hooks import Crossing, Secrets
+
+
+class RandomisedResponse:
+    """Train on answers ỹ: the label with probability ``e^ε / (e^ε + k − 1)``, else one of the other k − 1 classes.
+
+    The first time that a record is met its answer is drawn, all other classes being equally likely, and later the same
+    answer is given again, whatever the label. The loss is that of the answers as they are. So the model learns their
+    distribution and not that of the labels: ``P(ỹ = c) = a + b · P(y = c)`` with ``a = 1 / (e^ε + k − 1)`` and
+    ``b = (e^ε − 1) · a``. The classes keep their order; probabilities are drawn towards 1/k, which
+    :class:`~splitvfl.defenses.memoised_response.MemoisedResponse` corrects for in the loss (binary labels only).
+
+    Every label is ε locally differentially private (neighbours differ in one label), over all epochs together, towards
+    everybody who sees anything that is computed from the answers: gradients, weights, scores. This ε is the whole
+    run's and not a step's. It says nothing about what the columns give away: whoever can predict a label from them
+    still can. Measurements with the true labels are outside of it too. It rests on the secrecy of the answers kept
+    here and of the generator, and torch's generators are not cryptographic.
+
+    Logs ``epsilon``.
+
+    Source: Warner, JASA 60 (1965); k classes, and training on the answers: Ghazi et al., *Deep Learning with Label
+    Differential Privacy*, NeurIPS 2021, arXiv:2102.06062 (``RandResponse``, which is ``LP-1ST`` under a uniform prior).
+
+    Args:
+        epsilon: ε in nats, > 0.
+        classes: k, at least 2: that of the task.
+
+    Raises:
+        ArgumentError: If one of them is out of range, or ε so large that no answer would ever be a lie.
+    """
+
+    name: ClassVar[str] = "randomised-response"
+    crossing: ClassVar[Crossing] = "labels"
+
+    def __init__(self, *, epsilon: float, classes: int = 2) -> None:
+        if not isinstance(classes, int) or isinstance(classes, bool) or classes < 2:
+            raise ArgumentError(f"classes must be a whole number of at least 2, got {classes!r}")
+        if not epsilon > 0:
+            raise ArgumentError(f"epsilon must be greater than 0, got {epsilon}")
+        self.epsilon = epsilon
+        self.classes = classes
+        self._lie = _lie_of(epsilon, classes)
+        self._answers = RememberedAnswers(most=classes - 1)
+
+    @property
+    def truth(self) -> float:
+        """Probability that an answer is the label."""
+        return 1.0 - self._lie
+
+    def __call__(self, labels: Tensor, secrets: Secrets, /) -> Tensor:
+        """Return the answers.
+
+        Args:
+            labels: ``(n,)`` whole numbers from 0 to k − 1, of any dtype.
+            secrets: The label party's; its record ids, generator and log are used.
+
+        Returns:
+            A new tensor like ``labels``, of such numbers too.
+
+        Raises:
+            ArgumentError: If a label is no class.
+            PrivacyError: If the ids of the records are not known.
+        """
+        _check(labels, self.classes)
+        truth = labels.detach().cpu().numpy().astype(np.int64)
+        answers = self._answers.of(secrets.ids, lambda first: self._draw(truth[first], secrets.generator))
+        secrets.log("epsilon", self.epsilon)
+        return torch.from_numpy(answers).to(device=labels.device, dtype=labels.dtype)
+
+    def _draw(self, truth: Answers, generator: torch.Generator) -> Answers:
+        device = generator.device
+        draws = torch.rand(truth.size, generator=generator, device=device, dtype=torch.float64)
+        others = torch.randint(1, self.classes, (truth.size,), generator=generator, device=device)
+        lied = (draws < self._lie).cpu().numpy()
+        answers: Answers = np.where(lied, (truth + others.cpu().numpy()) % self.classes, truth)
+        return answers
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return ε, k and the answers. They are secret: whoever knows them knows most labels."""
+        return {"epsilon": self.epsilon, "classes": self.classes, "answers": self._answers.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        """Take back what :meth:`state_dict` returned.
+
+        Raises:
+            ArgumentError: If the answers were drawn with another ε or k, so that ε would be wrong.
+        """
+        if (state["epsilon"], state["classes"]) != (self.epsilon, self.classes):
+            raise ArgumentError(
+                f"expected answers drawn with epsilon {self.epsilon} and {self.classes} classes, "
+                f"got epsilon {state['epsilon']} and {state['classes']}"
+            )
+        self._answers.load_state_dict(state["answers"])
+
+
+def _lie_of(epsilon: float, classes: int) -> float:
+    """Return the probability of a lie, ``(k − 1) / (e^ε + k − 1)``."""
+    # exp(−ε) cannot overflow, and the small probability is computed, not its difference from 1.
+    others = (classes - 1) * math.exp(-epsilon)
+    lie = others / (1.0 + others)
+    # A generator's numbers are multiples of 2^-53; a probability below is not drawn as it is promised.
+    if lie < 2.0**-53:
+        raise ArgumentError(f"epsilon {epsilon} is too large: practically no answer would be a lie")
+    return lie
+
+
+def _check(labels: Tensor, classes: int) -> None:
+    known = (labels >= 0) & (labels < classes)
+    if labels.is_floating_point():
+        known &= labels == labels.round()
+    if not known.all():
+        raise ArgumentError(
+            f"labels must be whole numbers from 0 to {classes - 1}, got {torch.unique(labels[~known])[:5].tolist()}; "
+            "`classes` is the number of classes"
+        )
