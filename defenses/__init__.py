@@ -1,21 +1,33 @@
 """Defenses: what a party changes in a message before it leaves. One idea per file."""
 
+from splitvfl.defenses.asymmetric_response import AsymmetricResponse
+from splitvfl.defenses.axis_gaussian import AxisGaussian
 from splitvfl.defenses.axis_sumkl import AxisSumKL
+from splitvfl.defenses.clip_gradient import ClipGradient
+from splitvfl.defenses.discretise import Discretise
 from splitvfl.defenses.gaussian_ir import GaussianIR
 from splitvfl.defenses.isotropic import Isotropic
 from splitvfl.defenses.max_norm import MaxNorm
 from splitvfl.defenses.memoised_response import MemoisedResponse
+from splitvfl.defenses.randomised_response import RandomisedResponse
 from splitvfl.defenses.rounding import Rounding
 from splitvfl.defenses.solve_sumkl import solve_sumkl
 from splitvfl.defenses.sumkl import SumKL
+from splitvfl.defenses.top_k import TopK
 
 __all__ = [
+    "AsymmetricResponse",
+    "AxisGaussian",
     "AxisSumKL",
+    "ClipGradient",
+    "Discretise",
     "GaussianIR",
     "Isotropic",
     "MaxNorm",
     "MemoisedResponse",
+    "RandomisedResponse",
     "Rounding",
     "SumKL",
+    "TopK",
     "solve_sumkl",
 ]

@@ -5,17 +5,11 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
-from splitvfl.defenses.gap_noise import ClassSpread, GapNoise, LabelledGradient, NoiseScale
+from splitvfl.defenses.gap_noise import OFF_AXIS_RATIO, AxisNoise, LabelledGradient, NoiseBudget, NoiseScale
 from splitvfl.defenses.solve_sumkl import SumKLSolution
 
-_OFF_AXIS_RATIO = 5.0
-_REACH = 4.0  # standard deviations that nearly every draw stays within
 
-
-class AxisSumKL(GapNoise):
+class AxisSumKL(AxisNoise):
     """Add sumKL noise along the gap of the class means, and noise that knows no class off it.
 
     Along Δ/‖Δ‖, with Δ the difference of the batch's class means, a row of class y gets variance λ1y from
@@ -51,25 +45,15 @@ class AxisSumKL(GapNoise):
     """
 
     name: ClassVar[str] = "axis-sumkl"
-    variance_is_along_axis: ClassVar[bool] = True
 
-    def _spread(self, batch: LabelledGradient, means: Tensor, axis: Tensor) -> ClassSpread:
-        along, off = batch.along_and_off(axis)
-        energy = batch.class_averages(along.square() + off.square())
-        negative, positive = along.new_tensor(batch.class_averages(along))
-        centred = along - torch.where(batch.positive > 0.5, positive, negative)
-        rounding = torch.finfo(batch.gradient.dtype).eps * along.abs().max()
-        return ClassSpread(
-            variance=batch.class_averages(centred.square_()),
-            energy=energy,
-            off_axis_peak=torch.maximum(off.max(), rounding).item(),
-        )
+    def __init__(
+        self, *, power: float | None = None, ratio: float | None = None, detection_error: float | None = None
+    ) -> None:
+        super().__init__(NoiseBudget(power=power, ratio=ratio, detection_error=detection_error))
 
     def _scale(self, batch: LabelledGradient, solution: SumKLSolution[float], off_axis_peak: float) -> NoiseScale:
         along = (math.sqrt(solution.parallel_negative), math.sqrt(solution.parallel_positive))
         if batch.width == 1:
             return NoiseScale(along=along, across=(0.0, 0.0))
-        # The sum is rounded in proportion to what is sent along the axis, so off-axis noise never falls below that.
-        rounding = torch.finfo(batch.gradient.dtype).eps * _REACH * max(along)
-        across = _OFF_AXIS_RATIO * max(off_axis_peak, rounding) / math.sqrt(batch.width - 1)
+        across = OFF_AXIS_RATIO * max(off_axis_peak, self._rounding(batch, max(along))) / math.sqrt(batch.width - 1)
         return NoiseScale(along=along, across=(across, across))

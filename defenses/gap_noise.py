@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -28,6 +28,11 @@ from splitvfl.hooks import Crossing, Secrets
 
 REMEMBERED = 32
 """Batches of each class whose statistics are kept for batches in which the class is missing."""
+
+OFF_AXIS_RATIO = 5.0
+"""Noise off the axis over the largest norm there, as in the isotropic baseline."""
+
+_REACH = 4.0  # standard deviations that nearly every draw stays within
 
 # On a CPU, blocks of 1 MiB of float32 stay in the cache between one operation and the next.
 _BLOCK_ENTRIES = 2**18
@@ -81,6 +86,31 @@ class Problem:
     positive_share: float
 
 
+class Spending(NamedTuple):
+    """What a batch gets.
+
+    Attributes:
+        power: Expected squared norm of a row's noise that its problem is given.
+        solution: How it is divided.
+        detection_error_bound: Lower bound on every attacker's ½(FPR + FNR), under the defense's own assumptions.
+    """
+
+    power: float
+    solution: SumKLSolution[float]
+    detection_error_bound: float
+
+
+class Budget(Protocol):
+    """Decides over the noise of a batch."""
+
+    last_ratio: float
+    """Power in units of the gap in the batch before, from which a search starts."""
+
+    def spend(self, problem: Problem) -> Spending:
+        """Return what a batch gets."""
+        ...
+
+
 class NoiseBudget:
     """How much noise power a batch gets: fixed, in proportion to the gap, or the least that reaches a bound.
 
@@ -108,8 +138,12 @@ class NoiseBudget:
         self._target = None if detection_error is None else sum_kl_for(detection_error)
         self.last_ratio = 0.0
 
-    def spend(self, problem: Problem) -> tuple[float, SumKLSolution[float]]:
-        """Return the power that a batch gets and the solution of its problem."""
+    def spend(self, problem: Problem) -> Spending:
+        """Return the power that a batch gets, the solution of its problem, and the bound of the Gaussian model."""
+        power, solution = self._solve(problem)
+        return Spending(power, solution, detection_error_bound(solution.sum_kl))
+
+    def _solve(self, problem: Problem) -> tuple[float, SumKLSolution[float]]:
         u, v = problem.variance
         arguments = (u, v, problem.gap, problem.width, problem.positive_share)
         if self._target is None:
@@ -342,15 +376,10 @@ class ClassHistory:
 
 
 class GapNoise(ABC):
-    """Adds class-dependent Gaussian noise whose variances solve a sumKL problem. See the subclasses.
+    """Adds Gaussian noise whose scales follow from the gap of the class means. See the subclasses.
 
     Args:
-        power: See :class:`NoiseBudget`; exactly one of the three is given.
-        ratio: See there.
-        detection_error: See there.
-
-    Raises:
-        ArgumentError: Unless exactly one is given, in its range.
+        budget: Decides over the power.
     """
 
     name: ClassVar[str]
@@ -359,10 +388,8 @@ class GapNoise(ABC):
     variance_is_along_axis: ClassVar[bool]
     """Whether the problem is about the gap's direction alone, so that its width is 1."""
 
-    def __init__(
-        self, *, power: float | None = None, ratio: float | None = None, detection_error: float | None = None
-    ) -> None:
-        self._budget = NoiseBudget(power=power, ratio=ratio, detection_error=detection_error)
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
         self._history = ClassHistory()
         self._sent_as_zeros = 0
 
@@ -392,9 +419,9 @@ class GapNoise(ABC):
         spread = self._spread(batch, means, axis)
         problem, off_axis_peak = self._problem(batch, axis, gap, spread)
         self._remember(batch, means, spread)
-        power, solution = self._budget.spend(problem)
-        scale = self._scale(batch, solution, off_axis_peak)
-        self._log(batch, secrets, power, solution, scale, spread)
+        spending = self._budget.spend(problem)
+        scale = self._scale(batch, spending.solution, off_axis_peak)
+        self._log(batch, secrets, spending, scale, spread)
         return batch.with_noise(scale, axis, secrets.generator)
 
     @abstractmethod
@@ -463,14 +490,13 @@ class GapNoise(ABC):
         self,
         batch: LabelledGradient,
         secrets: Secrets,
-        power: float,
-        solution: SumKLSolution[float],
+        spending: Spending,
         scale: NoiseScale,
         spread: ClassSpread,
     ) -> None:
-        secrets.log("power", power)
-        secrets.log("sum_kl", solution.sum_kl)
-        secrets.log("detection_error_bound", detection_error_bound(solution.sum_kl))
+        secrets.log("power", spending.power)
+        secrets.log("sum_kl", spending.solution.sum_kl)
+        secrets.log("detection_error_bound", spending.detection_error_bound)
         noise = sum(
             rows * (along**2 + (batch.width - 1) * across**2)
             for rows, along, across in zip(batch.rows, *scale, strict=True)
@@ -494,6 +520,33 @@ class GapNoise(ABC):
         self._history.load_state_dict(state["history"])
         self._budget.last_ratio = float(state["last_ratio"])
         self._sent_as_zeros = int(state["batches_sent_as_zeros"])
+
+
+class AxisNoise(GapNoise):
+    """What the defenses share whose problem is about the gap's direction alone: variances are measured along it."""
+
+    variance_is_along_axis: ClassVar[bool] = True
+
+    def _spread(self, batch: LabelledGradient, means: Tensor, axis: Tensor) -> ClassSpread:
+        along, off = batch.along_and_off(axis)
+        energy = batch.class_averages(along.square() + off.square())
+        negative, positive = along.new_tensor(batch.class_averages(along))
+        centred = along - torch.where(batch.positive > 0.5, positive, negative)
+        rounding = torch.finfo(batch.gradient.dtype).eps * along.abs().max()
+        return ClassSpread(
+            variance=batch.class_averages(centred.square_()),
+            energy=energy,
+            off_axis_peak=torch.maximum(off.max(), rounding).item(),
+        )
+
+    @staticmethod
+    def _rounding(batch: LabelledGradient, along: float) -> float:
+        """Return how far off the axis rounding moves a row that gets noise of this scale along it.
+
+        The axis and the sum are rounded in proportion to what is sent, so a row that is left uncovered off the axis
+        tells how much noise it got.
+        """
+        return torch.finfo(batch.gradient.dtype).eps * _REACH * along
 
 
 def _length_and_unit(direction: Tensor) -> tuple[float, Tensor]:

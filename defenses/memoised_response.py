@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import numpy as np
-import torch
-from torch import Tensor
-
+from splitvfl.defenses.corrected_response import CorrectedResponse, Flips
 from splitvfl.errors import ArgumentError
-from splitvfl.hooks import Crossing, Secrets
-from splitvfl.records import RecordTable, Slots
 
 
-class MemoisedResponse:
+class MemoisedResponse(CorrectedResponse):
     """Train on labels of which each was flipped with probability π, once and for the whole run.
 
     The first time that a record is met its answer ỹ is drawn: its label y, flipped with probability π. Later the same
@@ -42,8 +37,6 @@ class MemoisedResponse:
     """
 
     name: ClassVar[str] = "memoised-response"
-    crossing: ClassVar[Crossing] = "labels"
-    needs_binary_labels: ClassVar[bool] = True
 
     def __init__(self, *, flip: float | None = None, epsilon: float | None = None) -> None:
         if (flip is None) == (epsilon is None):
@@ -53,71 +46,12 @@ class MemoisedResponse:
             flip = _flip_of(epsilon)
         if not 0.0 < flip < 0.5:
             raise ArgumentError(f"flip must lie strictly between 0 and 0.5, got {flip}")
-        self._flip = flip
-        self._answers = _empty_table()
+        super().__init__(Flips(negative=flip, positive=flip))
 
     @property
     def flip(self) -> float:
         """Probability π that a label is flipped."""
-        return self._flip
-
-    @property
-    def epsilon(self) -> float:
-        """Privacy loss of a label over the whole run, in nats: ``ln((1 − π) / π)``."""
-        return math.log1p(-self._flip) - math.log(self._flip)
-
-    def __call__(self, labels: Tensor, secrets: Secrets, /) -> Tensor:
-        """Return the corrected targets.
-
-        Args:
-            labels: ``(n,)`` in {0, 1}, of a floating-point dtype, as targets are no whole numbers.
-            secrets: The label party's; its record ids, generator and log are used.
-
-        Returns:
-            A new tensor like ``labels``, with values ``−π / (1 − 2π)`` and ``(1 − π) / (1 − 2π)``.
-
-        Raises:
-            ArgumentError: If labels are not 0 and 1, or not floating point.
-            PrivacyError: If the ids of the records are not known.
-        """
-        _check(labels)
-        slots = self._answers.slots(secrets.ids.detach().cpu().numpy())
-        self._ask(slots, labels, secrets.generator)
-        secrets.log("epsilon", self.epsilon)
-        values = np.array([math.nan, -self._flip, 1.0 - self._flip]) / (1.0 - 2.0 * self._flip)
-        targets = torch.from_numpy(values[self._answers["answer"][slots]])
-        return targets.to(device=labels.device, dtype=labels.dtype)
-
-    def _ask(self, slots: Slots, labels: Tensor, generator: torch.Generator) -> None:
-        """Draw the answers of records that were never met; answers are 1 for no and 2 for yes, 0 for none yet."""
-        answers = self._answers["answer"]
-        new = np.flatnonzero(answers[slots] == 0)
-        if new.size == 0:
-            return
-        unasked, first = np.unique(slots[new], return_index=True)
-        draws = torch.rand(unasked.size, generator=generator, device=generator.device, dtype=torch.float64)
-        flipped = (draws < self._flip).cpu().numpy()
-        truth = labels.detach().cpu().numpy()[new[first]] == 1
-        answers[unasked] = 1 + (truth ^ flipped)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return π and the answers. They are secret: whoever knows them knows every label up to π."""
-        return {"flip": self._flip, "answers": self._answers.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any], /) -> None:
-        """Take back what :meth:`state_dict` returned.
-
-        Raises:
-            ArgumentError: If the answers were drawn with another π, so that ε would be wrong.
-        """
-        if state["flip"] != self._flip:
-            raise ArgumentError(f"expected answers drawn with flip {self._flip}, got flip {state['flip']}")
-        self._answers = _empty_table()
-        self._answers.load_state_dict(state["answers"])
-
-
-def _empty_table() -> RecordTable:
-    return RecordTable(answer=np.int8)
+        return self.flips.positive
 
 
 def _flip_of(epsilon: float) -> float:
@@ -127,10 +61,3 @@ def _flip_of(epsilon: float) -> float:
     if not 0.0 < flip < 0.5:
         raise ArgumentError(f"epsilon {epsilon} is too close to 0 or too large to flip labels by")
     return flip
-
-
-def _check(labels: Tensor) -> None:
-    if not labels.is_floating_point():
-        raise ArgumentError(f"expected labels of a floating-point dtype, got {labels.dtype}; pass labels.float()")
-    if not ((labels == 0) | (labels == 1)).all():
-        raise ArgumentError(f"labels must be 0 or 1, got {torch.unique(labels)[:5].tolist()}")

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from splitvfl.defenses.gap_noise import ClassSpread, GapNoise, LabelledGradient, NoiseScale
+from splitvfl.defenses.gap_noise import ClassSpread, GapNoise, LabelledGradient, NoiseBudget, NoiseScale
 from splitvfl.defenses.solve_sumkl import SumKLSolution
 
 
@@ -48,6 +48,11 @@ class SumKL(GapNoise):
 
     name: ClassVar[str] = "sumkl"
     variance_is_along_axis: ClassVar[bool] = False
+
+    def __init__(
+        self, *, power: float | None = None, ratio: float | None = None, detection_error: float | None = None
+    ) -> None:
+        super().__init__(NoiseBudget(power=power, ratio=ratio, detection_error=detection_error))
 
     def _spread(self, batch: LabelledGradient, means: Tensor, axis: Tensor) -> ClassSpread:
         negative, positive = batch.class_averages(batch.squared_deviations(means))

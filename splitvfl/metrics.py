@@ -47,6 +47,43 @@ def rank_auc(scores: Array, positive: npt.NDArray[np.bool_]) -> float:
     return float((below + not_above) / (2.0 * positives.size * negatives.size))
 
 
+def matched_auc(scores: Tensor, labels: Tensor, predictions: Tensor, *, groups: int = 50) -> float:
+    """Return the leak AUC between records that a prediction tells nothing about: positives and negatives alike in it.
+
+    The records are divided at quantiles of ``predictions`` into groups of about equal size (fewer where predictions
+    tie). The AUC is taken within each group and averaged, weighted by its pairs of a positive and a negative. What a
+    score knows of the label through the prediction alone is gone; what remains, it knows beyond it.
+
+    Groups are not infinitely narrow, so that predictions themselves score a little above one half (.51 is typical at
+    50 groups).
+
+    Args:
+        scores: As :func:`leak_auc`.
+        labels: As :func:`leak_auc`.
+        predictions: ``n`` numbers, any real dtype: what is known of the records without the scores.
+        groups: How many, at least 1. One group is :func:`leak_auc`.
+
+    Returns:
+        A float in [0, 1]; NaN where no group has both classes.
+
+    Raises:
+        ArgumentError: As :func:`leak_auc`; if there is not one prediction per score or one is NaN, or ``groups`` < 1.
+    """
+    values, positive = scores_and_positives(scores, labels)
+    known, _ = scores_and_positives(predictions, labels)
+    if groups < 1:
+        raise ArgumentError(f"groups must be at least 1, got {groups}")
+    borders = np.quantile(known, np.arange(1, groups) / groups)
+    members = np.searchsorted(borders, known, side="right")
+    order = np.argsort(members, kind="stable")
+    parts = np.split(order, np.flatnonzero(np.diff(members[order])) + 1)
+    pairs = np.array([np.count_nonzero(positive[part]) * np.count_nonzero(~positive[part]) for part in parts])
+    if not pairs.any():
+        return math.nan
+    aucs = [rank_auc(values[part], positive[part]) for part, count in zip(parts, pairs, strict=True) if count]
+    return float(np.average(aucs, weights=pairs[pairs > 0]))
+
+
 def detection_error(scores: Tensor, labels: Tensor, *, threshold: float) -> float:
     """Return ½(FPR + FNR) of calling a record positive when its score exceeds a threshold.
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from splitvfl.conversation import Half, Outbox, converse, expect
-from splitvfl.cut import call_top
 from splitvfl.data.columns import Records
 from splitvfl.errors import ProtocolError
 from splitvfl.hooks import all_finite
 from splitvfl.messages import Message
-from splitvfl.party import ActiveParty, PassiveParty
+from splitvfl.party import ActiveParty, Party, PassiveParty
+
+Part = Literal["train", "test"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +43,7 @@ def active_prediction(party: ActiveParty, batch: Records, number: int) -> Half:
             raise ProtocolError(f"the activation of prediction {number} from {name} holds NaN or infinite values")
         activations.append(payload.to(party.device))
     with torch.no_grad():
-        outputs = call_top(party.top, activations, party.own_input(batch))
-        party.task.check_outputs(outputs, batch.count)
+        outputs = party.run_top(activations, batch)
         scores = party.scores.apply(party.task.scores(outputs), step=number, ids=batch.ids, labels=None)
     yield Outbox(send=tuple(Message(party.name, name, "scores", number, scores) for name in party.cuts))
     return Prediction(outputs, scores)
@@ -59,12 +60,21 @@ def passive_prediction(party: PassiveParty, batch: Records, number: int, *, acti
     return scores
 
 
-def predict(active: ActiveParty, passives: dict[str, PassiveParty], *, batch_size: int = 4096) -> Prediction:
-    """Score all test records jointly, in this process, with every model in evaluation mode.
+def predict(
+    active: ActiveParty, passives: dict[str, PassiveParty], *, part: Part = "test", batch_size: int = 4096
+) -> Prediction:
+    """Score all records of one part jointly, in this process, with every model in evaluation mode.
+
+    Args:
+        active: The party with the top model.
+        passives: The other parties by name.
+        part: ``"test"`` or ``"train"``.
+        batch_size: Records in a message.
 
     Returns:
-        The active party's outputs and the published scores, in the order of the test records.
+        The active party's outputs and the published scores, in the order of the part's records.
     """
+    count = (active.data.test if part == "test" else active.data.train).count
     modules = [active.module, *(party.module for party in passives.values())]
     # Layer by layer: a layer that its owner froze in evaluation mode stays there.
     modes = [(layer, layer.training) for module in modules for layer in module.modules()]
@@ -72,8 +82,8 @@ def predict(active: ActiveParty, passives: dict[str, PassiveParty], *, batch_siz
         module.eval()
     try:
         chunks = [
-            _predict_rows(active, passives, rows, number)
-            for number, rows in enumerate(torch.arange(active.data.test.count).split(batch_size))
+            _predict_rows(active, passives, part, rows, number)
+            for number, rows in enumerate(torch.arange(count).split(batch_size))
         ]
     finally:
         for layer, mode in modes:
@@ -81,10 +91,15 @@ def predict(active: ActiveParty, passives: dict[str, PassiveParty], *, batch_siz
     return Prediction(torch.cat([chunk.outputs for chunk in chunks]), torch.cat([chunk.scores for chunk in chunks]))
 
 
-def _predict_rows(active: ActiveParty, passives: dict[str, PassiveParty], rows: Tensor, number: int) -> Prediction:
-    halves: dict[str, Half] = {active.name: active_prediction(active, active.test_batch(rows), number)}
+def _predict_rows(
+    active: ActiveParty, passives: dict[str, PassiveParty], part: Part, rows: Tensor, number: int
+) -> Prediction:
+    def batch(party: Party) -> Records:
+        return party.test_batch(rows) if part == "test" else party.train_batch(rows)
+
+    halves: dict[str, Half] = {active.name: active_prediction(active, batch(active), number)}
     for name, party in passives.items():
-        halves[name] = passive_prediction(party, party.test_batch(rows), number, active=active.name)
+        halves[name] = passive_prediction(party, batch(party), number, active=active.name)
     turns = {active.name: active.random, **{name: party.random for name, party in passives.items()}}
     result: Prediction = converse(halves, turns=turns)[active.name]
     return result

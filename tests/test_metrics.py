@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 
@@ -14,7 +15,7 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from splitvfl.errors import ArgumentError
-from splitvfl.metrics import detection_error, leak_auc, reconstruction_mse
+from splitvfl.metrics import detection_error, leak_auc, matched_auc, reconstruction_mse
 
 # Few distinct values make many ties.
 few_values = st.integers(-3, 3).map(float)
@@ -152,3 +153,47 @@ def test_reconstruction_mse_is_the_mean_over_all_entries_in_float64() -> None:
 def test_reconstruction_mse_refuses_what_has_none(estimate: Tensor, truth: Tensor) -> None:
     with pytest.raises(ArgumentError):
         reconstruction_mse(estimate, truth)
+
+
+def _matched_by_loop(scores: np.ndarray, labels: np.ndarray, predictions: np.ndarray, groups: int) -> float:
+    borders = [np.quantile(predictions, k / groups) for k in range(1, groups)]
+    won = pairs = 0.0
+    for i, j in itertools.product(np.flatnonzero(labels == 1), np.flatnonzero(labels == 0)):
+        if sum(predictions[i] >= b for b in borders) == sum(predictions[j] >= b for b in borders):
+            won += (scores[i] > scores[j]) + 0.5 * (scores[i] == scores[j])
+            pairs += 1
+    return won / pairs
+
+
+@pytest.mark.parametrize("groups", [1, 4, 10])
+def test_matched_auc_counts_pairs_within_groups(groups: int) -> None:
+    generator = np.random.default_rng(groups)
+    labels = (generator.random(120) < 0.4).astype(float)
+    predictions = np.round(generator.normal(size=120) + labels, 1)  # with ties
+    scores = np.round(generator.normal(size=120) + labels, 1)
+
+    found = matched_auc(*map(torch.from_numpy, (scores, labels, predictions)), groups=groups)
+
+    assert found == pytest.approx(_matched_by_loop(scores, labels, predictions, groups), abs=1e-12)
+
+
+def test_matched_auc_of_the_prediction_itself_is_near_one_half() -> None:
+    generator = torch.Generator().manual_seed(0)
+    prediction = torch.randn(20_000, generator=generator)
+    labels = (torch.rand(20_000, generator=generator) < torch.sigmoid(2 * prediction)).float()
+
+    assert leak_auc(prediction, labels) > 0.8
+    assert matched_auc(prediction, labels, prediction) == pytest.approx(0.5, abs=0.03)
+    assert matched_auc(labels, labels, prediction) == 1.0
+    assert math.isnan(matched_auc(prediction, torch.ones(20_000), prediction))
+
+
+@pytest.mark.parametrize("groups", [0, -1])
+def test_matched_auc_needs_a_group(groups: int) -> None:
+    with pytest.raises(ArgumentError, match="groups must be at least 1"):
+        matched_auc(torch.zeros(2), torch.tensor([0.0, 1.0]), torch.zeros(2), groups=groups)
+
+
+def test_matched_auc_needs_a_prediction_per_score() -> None:
+    with pytest.raises(ArgumentError, match="expected one score per label"):
+        matched_auc(torch.zeros(2), torch.tensor([0.0, 1.0]), torch.zeros(3))

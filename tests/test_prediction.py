@@ -42,6 +42,18 @@ def unsplit(active: ActiveParty, passives: dict[str, PassiveParty]) -> Tensor:
     return outputs
 
 
+def test_training_records_are_scored_on_request() -> None:
+    active, passives = parties()
+    rows, own = passives["telecom"].data.train.columns.numeric, active.data.train.columns.numeric
+    with torch.no_grad():
+        expected = active.top(torch.cat([passives["telecom"].bottom(rows), own], dim=1))
+
+    joint = predict(active, passives, part="train", batch_size=5)
+
+    # Batches of five round sums of a few terms otherwise than one batch does.
+    torch.testing.assert_close(joint.outputs, expected, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("names", [("telecom",), ("shop", "telecom"), ("telecom", "shop")])
 @pytest.mark.parametrize("task", ["binary", "multiclass", "regression"])
 def test_joint_scores_are_the_unsplit_models(names: tuple[str, ...], task: str) -> None:
@@ -75,6 +87,18 @@ def test_rounding_acts_on_the_published_scores_only() -> None:
     assert torch.equal(rounded.outputs, plain.outputs)
     assert not torch.equal(rounded.scores, plain.scores)
     assert rounded.scores.tolist() == pytest.approx([round(score, 1) for score in plain.scores.tolist()], abs=1e-7)
+
+
+def test_in_bfloat16_outputs_and_scores_are_float32() -> None:
+    active, passives = parties(("telecom", "shop"))
+    full = predict(active, passives)
+    for party in (active, *passives.values()):
+        party.prepare(seed=0, device=torch.device("cpu"), autocast=torch.bfloat16)
+    half = predict(active, passives)
+    assert half.outputs.dtype == half.scores.dtype == torch.float32
+    assert not torch.equal(half.outputs, full.outputs)
+    # bfloat16 keeps eight bits; a handful of layers, each with outputs of order one, rounds a handful of times.
+    torch.testing.assert_close(half.outputs, full.outputs, rtol=0, atol=8 * 2**-8)
 
 
 def test_every_passive_party_receives_what_was_published() -> None:

@@ -76,20 +76,11 @@ class Auditor:
         axis = class_axis(clean, positive)
         if axis is None:
             return None
-        features = self._features(sent.double(), axis)
+        features = message_features(sent, axis)
         likelihood = self._log_ratio(features)
         self._learn(features, positive.cpu())
         linear = features[:, 0]
         return AuditScores(linear, linear.clone() if likelihood is None else likelihood, likelihood is not None)
-
-    def _features(self, sent: Tensor, axis: Tensor) -> Tensor:
-        peak = sent.abs().max().clamp(min=torch.finfo(torch.float64).tiny)
-        scaled = sent / peak
-        energy = scaled.square().sum(dim=1)
-        mean_energy = energy.mean().clamp(min=torch.finfo(torch.float64).tiny)
-        projection = scaled @ axis
-        off_axis = (energy - projection.square()).clamp(min=0.0) / mean_energy + _FLOOR
-        return torch.stack([projection / mean_energy.sqrt(), off_axis.log()], dim=1).cpu()
 
     def _log_ratio(self, features: Tensor) -> Tensor | None:
         if self._weight.min() < _LEAST_WEIGHT:
@@ -122,6 +113,26 @@ class Auditor:
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Take back what :meth:`state_dict` returned."""
         self._weight, self._sum, self._square = (state[name].clone() for name in ("weight", "sum", "square"))
+
+
+def message_features(sent: Tensor, axis: Tensor) -> Tensor:
+    """Return what the auditor looks at in a message.
+
+    Args:
+        sent: ``(n, width)``.
+        axis: Unit vector, ``(width,)`` float64.
+
+    Returns:
+        ``(n, 2)`` float64, on the CPU: each row's projection on the axis, and the logarithm of its energy off the axis,
+        in units of the batch's root mean square norm and of its mean energy.
+    """
+    tiny = torch.finfo(torch.float64).tiny
+    scaled = sent.double() / sent.abs().max().double().clamp(min=tiny)
+    energy = scaled.square().sum(dim=1)
+    mean_energy = energy.mean().clamp(min=tiny)
+    projection = scaled @ axis
+    off_axis = (energy - projection.square()).clamp(min=0.0) / mean_energy + _FLOOR
+    return torch.stack([projection / mean_energy.sqrt(), off_axis.log()], dim=1).cpu()
 
 
 def class_axis(gradient: Tensor, positive: Tensor) -> Tensor | None:

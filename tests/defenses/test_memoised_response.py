@@ -134,7 +134,7 @@ def test_answers_survive_a_restart(scale: int, secrets_for_test: SecretsFactory,
 
 
 def test_answers_of_another_flip_are_refused() -> None:
-    with pytest.raises(ArgumentError, match=r"drawn with flip 0\.2, got flip 0\.4"):
+    with pytest.raises(ArgumentError, match=r"drawn with Flips\(negative=0\.2, .*got Flips\(negative=0\.4"):
         MemoisedResponse(flip=0.2).load_state_dict(MemoisedResponse(flip=0.4).state_dict())
 
 

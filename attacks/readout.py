@@ -1,0 +1,84 @@
+"""Read the top model's weights out of the gradients, and apply them to one's own activations."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from splitvfl.errors import ArgumentError
+from splitvfl.hooks import View
+
+# About the last hundred batches count: the top model moves slowly, and noise averages out over them.
+_DECAY = 0.99
+
+
+class ReadoutAttack:
+    """Score every record by its own activation along the direction in which the gradients vary most.
+
+    Below a linear top model ``g_i = r_i w``: every gradient points along the top's weights w, whatever the residues
+    r_i are. Noise along that line shows it the better, and isotropic noise averages out of the gradients' second
+    moment. So the partner learns w up to its sign, and ``h_i · w`` is the model's own prediction of record i (up to the
+    active party's part). No defense at the cut that lets the bottom model learn can hide that: the AUC of this attack
+    nears the model's. It is what labels leak *beyond the prediction* that such a defense can limit
+    (:func:`~splitvfl.metrics.matched_auc`).
+
+    The direction is the leading eigenvector of the second moment of the received gradients, each batch in units of its
+    root mean square norm, with exponential forgetting. Its sign is arbitrary and kept from step to step, so the judge's
+    one orientation per run applies. At a top model with hidden layers the gradients have no common line, and the score
+    means less.
+
+    Source: this project's; that gradients below a linear layer are multiples of its weights: Li et al., ICLR 2022,
+    arXiv:2102.08504, section 3.
+    """
+
+    name: ClassVar[str] = "readout"
+    needs: ClassVar[frozenset[str]] = frozenset({"gradient", "activation"})
+
+    def __init__(self) -> None:
+        self._moment: Tensor | None = None
+        self._direction: Tensor | None = None
+
+    def __call__(self, view: View, /) -> Tensor:
+        """Return the activations along the direction, after this batch has been learned from.
+
+        Args:
+            view: Its ``gradient`` and ``activation``, each ``(n, width)``, are read.
+
+        Returns:
+            ``(n,)``, float64; zeros before any gradient other than zero was met.
+
+        Raises:
+            ArgumentError: If the width differs from that of earlier gradients.
+        """
+        gradient = view.gradient
+        if self._moment is None:
+            self._moment = torch.zeros(gradient.shape[1], gradient.shape[1], dtype=torch.float64)
+        if self._moment.shape[0] != gradient.shape[1]:
+            raise ArgumentError(f"expected gradients of width {self._moment.shape[0]}, got {gradient.shape[1]}")
+        self._learn(gradient)
+        if self._direction is None:
+            return torch.zeros(gradient.shape[0], dtype=torch.float64, device=gradient.device)
+        scores: Tensor = view.activation.double() @ self._direction.to(view.activation.device)
+        return scores
+
+    def _learn(self, gradient: Tensor) -> None:
+        assert self._moment is not None
+        peak = gradient.abs().max()
+        if not peak > 0:
+            return
+        rows = gradient.double() / peak.double()
+        moment = rows.T @ rows
+        self._moment = _DECAY * self._moment + (moment / moment.trace()).cpu()
+        direction = torch.linalg.eigh(self._moment).eigenvectors[:, -1]
+        turned = self._direction is not None and float(direction @ self._direction) < 0.0
+        self._direction = -direction if turned else direction
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the second moment ``(width, width)`` and the direction ``(width,)``; ``None`` before the first."""
+        return {"moment": self._moment, "direction": self._direction}
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        """Take back what :meth:`state_dict` returned."""
+        self._moment, self._direction = state["moment"], state["direction"]

@@ -1,0 +1,95 @@
+"""One Gaussian along the gap of the class means, the same for both classes."""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+from typing import ClassVar
+
+from splitvfl.defenses.gap_noise import OFF_AXIS_RATIO, AxisNoise, LabelledGradient, NoiseScale, Problem, Spending
+from splitvfl.defenses.solve_sumkl import SumKLSolution
+from splitvfl.errors import ArgumentError
+
+_NORMAL = NormalDist()
+
+
+class AxisGaussian(AxisNoise):
+    """Add ``ratio · ξ · Δ`` to every row, with Δ the difference of the batch's class means and ξ ~ N(0, 1) per row.
+
+    Noise off Δ hides nothing from whoever projects on it, and costs the learner; noise of two scales marks a class. So
+    there is one scale, and one direction. The mean of the gradient is unchanged. Below a linear top model all
+    gradients of a batch lie on one line, and nothing is left off it.
+
+    Where the classes differ by the shift Δ alone, whatever their common distribution, no attacker's detection error
+    ½(FPR + FNR) on one message is below ``Φ(−1 / (2 · ratio))``: the total variation of Gaussians that far apart
+    bounds that of everything which is computed from them. With ``detection_error`` the ratio is the one of that bound.
+
+    Off Δ every row gets noise too, of the order of floating-point rounding: the axis is rounded, so what is left off
+    the exact line would tell how much noise a row got along it, and with that its gradient.
+
+    What this does not promise. Classes that also differ in spread, or off Δ, differ by more than a shift; what the
+    gradients tell off Δ (at a top model with hidden layers) is sent as it is. Noise is drawn anew in every epoch and
+    averages out over epochs. The direction of the noise tells the partner what Δ is. Where the class means coincide
+    nothing is added. Batches without one of the classes are treated as by :class:`~splitvfl.defenses.sumkl.SumKL`.
+
+    Logs what :class:`~splitvfl.defenses.sumkl.SumKL` logs; ``detection_error_bound`` is the one above.
+
+    Source: this project's; the Gaussian shift as in Dong, Roth and Su, *Gaussian Differential Privacy*, JRSS B 84
+    (2022), section 2; the direction as in Li et al., ICLR 2022, arXiv:2102.08504, section 4.
+
+    Args:
+        ratio: Standard deviation along Δ in units of ‖Δ‖, > 0. Exactly one of the two is given.
+        detection_error: L in (0, ½): ``ratio = 1 / (2 Φ⁻¹(1 − L))``.
+
+    Raises:
+        ArgumentError: Unless exactly one is given, in its range.
+    """
+
+    name: ClassVar[str] = "axis-gaussian"
+
+    def __init__(self, *, ratio: float | None = None, detection_error: float | None = None) -> None:
+        if (ratio is None) == (detection_error is None):
+            raise ArgumentError(
+                f"expected exactly one of ratio and detection_error, got ratio {ratio} and "
+                f"detection_error {detection_error}"
+            )
+        if ratio is None:
+            assert detection_error is not None
+            ratio = _ratio_for(detection_error)
+        if not (ratio > 0 and math.isfinite(ratio)):
+            raise ArgumentError(f"ratio must be positive and finite, got {ratio}")
+        super().__init__(_EqualShift(ratio))
+        self.ratio = ratio
+
+    def _scale(self, batch: LabelledGradient, solution: SumKLSolution[float], off_axis_peak: float) -> NoiseScale:
+        deviation = math.sqrt(solution.parallel_negative)
+        rounding = self._rounding(batch, deviation)
+        across = OFF_AXIS_RATIO * rounding / math.sqrt(batch.width - 1) if batch.width > 1 else 0.0
+        return NoiseScale(along=(deviation, deviation), across=(across, across))
+
+
+class _EqualShift:
+    """Gives both classes ``ratio² · gap`` along the axis."""
+
+    def __init__(self, ratio: float) -> None:
+        self.last_ratio = ratio**2
+        self._bound = _NORMAL.cdf(-0.5 / ratio)
+
+    def spend(self, problem: Problem) -> Spending:
+        power = self.last_ratio * problem.gap
+        u, v = (variance + power for variance in problem.variance)
+        solution = SumKLSolution(power, 0.0, power, 0.0, _sum_kl(u, v, problem.gap))
+        return Spending(power, solution, self._bound)
+
+
+def _sum_kl(u: float, v: float, gap: float) -> float:
+    """Return KL(1‖0) + KL(0‖1) of two Gaussians on a line, of variances u and v and squared distance ``gap``."""
+    if u == v and gap == 0.0:
+        return 0.0
+    return 0.5 * ((u / v + v / u - 2.0) + gap * (1.0 / u + 1.0 / v)) if u > 0.0 < v else math.inf
+
+
+def _ratio_for(detection_error: float) -> float:
+    if not 0.0 < detection_error < 0.5:
+        raise ArgumentError(f"detection_error must lie strictly between 0 and 0.5, got {detection_error}")
+    return 0.5 / _NORMAL.inv_cdf(1.0 - detection_error)
