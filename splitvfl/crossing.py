@@ -11,6 +11,7 @@ from torch import Tensor
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import Crossing, Defense, Secrets, call_defense, crossing_of, hook_name
 from splitvfl.leakage.judging import Handle
+from splitvfl.precision import widened
 from splitvfl.randomness import entropic_generator
 
 
@@ -108,8 +109,7 @@ class DefenseChain:
         """
         if not self._attached:
             return message
-        narrow = message.dtype in (torch.bfloat16, torch.float16)
-        sent = message.float() if narrow else message
+        sent = widened(message)
         for attached in self._attached:
             secrets = Secrets(
                 party=self.party,
@@ -120,7 +120,7 @@ class DefenseChain:
                 log=lambda name, value, label=attached.label: self._log(label, name, value),  # type: ignore[misc]
             )
             sent = call_defense(attached.defense, sent, secrets)
-        return sent.to(message.dtype) if narrow else sent
+        return sent.to(message.dtype)
 
     def _log(self, label: str, name: str, value: float) -> None:
         self.measurements[f"{label}/{name}"] = float(value)

@@ -31,6 +31,8 @@ from splitvfl.hooks import (
 )
 from splitvfl.leakage.auditing import Audit
 from splitvfl.leakage.judging import Handle, Leak
+from splitvfl.leakage.run_audit import RunAudit
+from splitvfl.precision import widened, without_autocast
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +64,14 @@ class Seat:
     def view(self, needs: frozenset[str], *, party: str, step: int, ids: Tensor, gradient: Tensor) -> View:
         """Return the view of one received gradient, with nothing that the attack does not need."""
         sources: dict[str, Callable[[], Any]] = {
-            "gradient": gradient.detach,
+            "gradient": lambda: widened(gradient.detach()),
             "columns": lambda: _detached(self.columns),
-            "activation": lambda: _detached(self.activation),
+            "activation": lambda: widened(_detached(self.activation)),
             "weights": self._weights,
             "aggregated_gradient": lambda: _detached(self.columns).T @ gradient.detach().to(self.columns.dtype),
         }
-        return View(party=party, step=step, ids=ids, **{name: sources[name]() for name in needs})
+        with without_autocast(gradient.device):
+            return View(party=party, step=step, ids=ids, **{name: sources[name]() for name in needs})
 
     def _weights(self) -> dict[str, Tensor]:
         assert self.bottom is not None
@@ -144,7 +147,7 @@ class CutLayer(nn.Module):
         self.loss_scale = 1.0
         self._steps = 0
         self._leaks: list[Leak] = []
-        self._audits: list[Audit] = []
+        self._audits: list[Audit | RunAudit] = []
         self._shows: frozenset[str] = frozenset({"gradient"})
         self._bottoms: tuple[nn.Module, ...] = ()  # in a tuple, it is no submodule of the cut
 
@@ -241,20 +244,26 @@ class CutLayer(nn.Module):
                 refuse_batch_mixing(bottom, defense)
         return chains[crossing].attach(defense, noise_seed_for_experiments=noise_seed_for_experiments)
 
-    def watch(self, attack: Attack, *, known_positives: int = 1) -> Leak:
+    def watch(self, attack: Attack, *, known_positives: int = 1, known_negatives: int = 1) -> Leak:
         """Let an attack observe exactly what is sent, after all defenses, and judge it.
 
         Args:
             attack: A label attack.
             known_positives: Positive records that an attack which needs some is assumed to know.
+            known_negatives: Negative records that an attack which needs some is assumed to know.
 
         Returns:
             The leak, which is also a handle.
 
         Raises:
-            ArgumentError: If the attack needs what cannot be shown here.
+            ArgumentError: If the attack needs what cannot be shown here, or acts after training only.
         """
-        leak = Leak(attack, known_positives=known_positives, remove=lambda: self._leaks.remove(leak))
+        leak = Leak(
+            attack,
+            known_positives=known_positives,
+            known_negatives=known_negatives,
+            remove=lambda: self._leaks.remove(leak),
+        )
         missing = sorted(leak.needs - self._shows)
         if missing:
             raise ArgumentError(
@@ -266,6 +275,12 @@ class CutLayer(nn.Module):
     def audit(self) -> Audit:
         """Attach the auditor's attack, which knows labels and clean gradients."""
         audit = Audit(remove=lambda: self._audits.remove(audit))
+        self._audits.append(audit)
+        return audit
+
+    def audit_run(self) -> RunAudit:
+        """Attach the auditor who remembers every record's messages, and judges them when the run is over."""
+        audit = RunAudit(remove=lambda: self._audits.remove(audit))
         self._audits.append(audit)
         return audit
 
@@ -407,7 +422,7 @@ class SplitModel(nn.Module):
         self._answers.append(answer)
         return answer
 
-    def observe(self, module: nn.Module, attack: Attack, *, known_positives: int = 1) -> Leak:
+    def observe(self, module: nn.Module, attack: Attack, *, known_positives: int = 1, known_negatives: int = 1) -> Leak:
         """Let an attack watch the gradient at an earlier layer of a bottom model: that of ``module``'s output.
 
         Source: Li et al., ICLR 2022, arXiv:2102.08504, figure 2b.
@@ -416,6 +431,7 @@ class SplitModel(nn.Module):
             module: A submodule of one of the bottoms.
             attack: A label attack that needs the gradient only.
             known_positives: As :meth:`CutLayer.watch`.
+            known_negatives: As :meth:`CutLayer.watch`.
 
         Raises:
             ArgumentError: If the module is in no bottom, or the attack needs more than the gradient.
@@ -423,7 +439,14 @@ class SplitModel(nn.Module):
         party = next((name for name, bottom in self.bottoms.items() if module in set(bottom.modules())), None)
         if party is None:
             raise ArgumentError("the observed module is in none of the bottom models")
-        return observe(module, attack, party=party, passing=lambda: self._passing, known_positives=known_positives)
+        return observe(
+            module,
+            attack,
+            party=party,
+            passing=lambda: self._passing,
+            known_positives=known_positives,
+            known_negatives=known_negatives,
+        )
 
     def _step(self) -> int:
         return next(iter(self.cuts.values()))._steps
@@ -436,6 +459,7 @@ def observe(
     party: str,
     passing: Callable[[], tuple[Tensor | None, Tensor | None]],
     known_positives: int = 1,
+    known_negatives: int = 1,
 ) -> Leak:
     """Attach an attack to the gradient of a module's output.
 
@@ -445,11 +469,18 @@ def observe(
         party: The party that the layer belongs to.
         passing: Returns labels and ids of the forward pass that is under way.
         known_positives: As :meth:`CutLayer.watch`.
+        known_negatives: As :meth:`CutLayer.watch`.
 
     Raises:
-        ArgumentError: If the attack needs more than the gradient.
+        ArgumentError: If the attack needs more than the gradient, or acts after training only.
     """
-    if needs_of(attack) - {"gradient", "known_positives"}:
+    leak = Leak(
+        attack,
+        known_positives=known_positives,
+        known_negatives=known_negatives,
+        remove=lambda: registered.remove(),
+    )
+    if leak.needs - {"gradient"}:
         raise ArgumentError(
             f"{hook_name(attack)} needs {sorted(needs_of(attack))}; an earlier layer shows its gradient"
         )
@@ -464,11 +495,10 @@ def observe(
 
     def on_gradient(gradient: Tensor, *, step: int, labels: Tensor, ids: Tensor | None) -> None:
         numbers = ids if ids is not None else torch.arange(gradient.shape[0], device=gradient.device)
-        view = View(party=party, step=step, ids=numbers, gradient=gradient.detach().flatten(1))
+        view = View(party=party, step=step, ids=numbers, gradient=widened(gradient.detach()).flatten(1))
         leak.see(view, labels, ids_known=ids is not None)
 
     registered = module.register_forward_hook(on_forward)
-    leak = Leak(attack, known_positives=known_positives, remove=registered.remove)
     return leak
 
 
@@ -490,7 +520,12 @@ def call_top(top: nn.Module, activations: list[Tensor], active: Any) -> Tensor:
 
 
 def responses_of(targets: Tensor) -> Tensor:
-    """Return the 0/1 answers behind loss-corrected targets; all that later defenses may see of the labels."""
+    """Return the answers behind loss-corrected targets; all that later defenses may see of the labels.
+
+    Targets of a floating-point dtype stand for 0/1 answers; whole numbers are classes, and answers as they are.
+    """
+    if not targets.is_floating_point():
+        return targets
     return (targets > 0.5).to(targets.dtype)
 
 

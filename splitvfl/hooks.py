@@ -13,10 +13,16 @@ Optional class attributes refine a hook:
 ``target`` (attacks)
     ``"labels"`` (default): returns one score per record, higher for "more likely positive".
     ``"features"``: returns an estimate of the other party's columns.
+``when`` (attacks on labels)
+    ``"every-step"`` (default): called with every message of the training.
+    ``"after-training"``: called once, when training has ended, with a view of
+    :func:`~splitvfl.leakage.after_training.view_after_training`.
 ``crossing`` (defenses)
     Which message it changes: ``"gradient"`` (default), ``"activation"``, ``"scores"`` or ``"labels"``.
 ``needs_binary_labels`` (defenses)
     ``True`` where its mathematics holds for labels in {0, 1} only. Default: ``False``.
+``classes`` (defenses)
+    Number of classes of the labels that it draws answers from; must be the task's. Default: any.
 ``per_record_guarantee`` (defenses)
     ``True`` where it claims a guarantee per record, which a batch-mixing layer would void. Default: ``False``.
 
@@ -36,9 +42,11 @@ import torch
 from torch import Tensor, nn
 
 from splitvfl.errors import HookError, PrivacyError
+from splitvfl.precision import without_autocast
 
 Crossing = Literal["activation", "gradient", "scores", "labels"]
 Target = Literal["labels", "features"]
+Moment = Literal["every-step", "after-training"]
 
 CROSSINGS: tuple[Crossing, ...] = ("activation", "gradient", "scores", "labels")
 
@@ -76,7 +84,9 @@ class Seen(Generic[_T]):
 class View:
     """What one party holds and received on one crossing: everything that its attacks may use.
 
-    Tensors are detached and must not be changed. ``weights`` are copies. Labels are never here.
+    Tensors are detached and must not be changed; what crossed in half precision is shown as float32. ``weights`` and
+    ``bottom`` are copies; the copied model is the attack's own, to train and to change as it likes. Labels are never
+    here.
 
     Args:
         party: Name of the party that looks.
@@ -89,8 +99,10 @@ class View:
     activation = Seen[Tensor]("What the party's own bottom model put out, ``(n, width)``.")
     columns = Seen[Any]("The party's own columns: ``(n, d)``, or ``Columns`` where there are categorical fields.")
     weights = Seen[Mapping[str, Tensor]]("Copies of the party's own weights, by parameter name.")
+    bottom = Seen[nn.Module]("A copy of the party's own bottom model, after training only; the attack may change it.")
     aggregated_gradient = Seen[Tensor]("Gradient of a linear bottom's weight, ``(d, width)``: columnsᵀ · gradient.")
     known_positives = Seen[Tensor]("Ids of the positive records that the attacker is assumed to know, ``(k,)``.")
+    known_negatives = Seen[Tensor]("Ids of the negative records that the attacker is assumed to know, ``(k,)``.")
     scores = Seen[Tensor]("Predictions as published: ``(n,)`` sigmoid or ``(n, k)`` softmax.")
     active_logits = Seen[Tensor]("The active party's own part of the logits, ``(n,)`` or ``(n, k)``.")
     passive_weight = Seen[Tensor]("The other party's linear weights, if assumed known: ``(d,)`` or ``(k, d)``.")
@@ -241,6 +253,14 @@ def target_of(attack: object) -> Target:
     return "features" if target == "features" else "labels"
 
 
+def moment_of(attack: object) -> Moment:
+    """Return when a label attack is called: at ``"every-step"``, or ``"after-training"``."""
+    moment = getattr(attack, "when", "every-step")
+    if moment not in ("every-step", "after-training"):
+        raise HookError(f"{hook_name(attack)}: when must be 'every-step' or 'after-training', got {moment!r}")
+    return "after-training" if moment == "after-training" else "every-step"
+
+
 def crossing_of(defense: object) -> Crossing:
     """Return which message a defense changes."""
     crossing = getattr(defense, "crossing", "gradient")
@@ -263,7 +283,7 @@ def call_attack(attack: Attack, view: View) -> Tensor:
     name = hook_name(attack)
     tensors = view.tensors()
     before = _versions(tensors)
-    with torch.no_grad():
+    with torch.no_grad(), without_autocast(view.ids.device):
         scores = attack(view)
     if _versions(tensors) != before:
         raise HookError(f"attack {name} changed a tensor of its view in place; observers only look: clone it first")
@@ -286,7 +306,7 @@ def call_defense(defense: Defense, message: Tensor, secrets: Secrets) -> Tensor:
             not finite. The message names the defense.
     """
     before = _versions([message])
-    with torch.no_grad():
+    with torch.no_grad(), without_autocast(message.device):
         sent = defense(message, secrets)
     where = f"defense {hook_name(defense)} at step {secrets.step}"
     if _versions([message]) != before:

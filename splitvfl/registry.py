@@ -34,22 +34,31 @@ Kind = Literal["attacks", "defenses", "models"]
 
 ATTACKS: Mapping[str, str] = {
     "direction": "splitvfl.attacks:DirectionAttack",
+    "gradient-classifier": "splitvfl.attacks:GradientClassifierAttack",
     "gradient-inversion": "splitvfl.attacks:GradientInversionAttack",
     "least-squares": "splitvfl.attacks:LeastSquaresAttack",
+    "model-completion": "splitvfl.attacks:ModelCompletionAttack",
     "norm": "splitvfl.attacks:NormAttack",
+    "readout": "splitvfl.attacks:ReadoutAttack",
     "residual": "splitvfl.attacks:ResidualAttack",
     "residue-solving": "splitvfl.attacks:ResidueSolvingAttack",
     "sign": "splitvfl.attacks:SignAttack",
 }
 
 DEFENSES: Mapping[str, str] = {
+    "asymmetric-response": "splitvfl.defenses:AsymmetricResponse",
+    "axis-gaussian": "splitvfl.defenses:AxisGaussian",
     "axis-sumkl": "splitvfl.defenses:AxisSumKL",
+    "clip-gradient": "splitvfl.defenses:ClipGradient",
+    "discretise": "splitvfl.defenses:Discretise",
     "gaussian-ir": "splitvfl.defenses:GaussianIR",
     "isotropic": "splitvfl.defenses:Isotropic",
     "max-norm": "splitvfl.defenses:MaxNorm",
     "memoised-response": "splitvfl.defenses:MemoisedResponse",
+    "randomised-response": "splitvfl.defenses:RandomisedResponse",
     "rounding": "splitvfl.defenses:Rounding",
     "sumkl": "splitvfl.defenses:SumKL",
+    "top-k": "splitvfl.defenses:TopK",
 }
 
 # The half of each model that a passive party holds; splitvfl.experiment adds the top that goes with it.

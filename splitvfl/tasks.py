@@ -22,12 +22,14 @@ class Task(ABC):
         outputs: Width of the top model's output.
         metric: Name of the headline figure that :meth:`measure` returns.
         variety: What is missing where all labels are the same.
+        classes: Number of classes; ``None`` where labels are no classes.
     """
 
     name: ClassVar[str]
     metric: ClassVar[str]
     variety: ClassVar[str]
     outputs: int = 1
+    classes: int | None = None
 
     @abstractmethod
     def check_values(self, labels: Tensor) -> None:
@@ -37,9 +39,10 @@ class Task(ABC):
         """Raise :class:`DataError` unless the labels are fit to train on: such values, and not all the same."""
         if labels.numel():
             self.check_values(labels)
-        values = torch.unique(labels).tolist()
-        if len(values) < 2:
-            raise DataError(f"all {labels.numel()} labels are {values[0] if values else 'missing'}; {self.variety}")
+        # Not torch.unique, which sorts: there may be many millions.
+        if not labels.numel() or labels.min() == labels.max():
+            found = labels[0].item() if labels.numel() else "missing"
+            raise DataError(f"all {labels.numel()} labels are {found}; {self.variety}")
 
     @abstractmethod
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -68,13 +71,15 @@ class Binary(Task):
     name = "binary"
     metric = "auc"
     variety = "a binary task needs both classes"
+    classes = 2
 
     def check_values(self, labels: Tensor) -> None:
         """Raise unless labels are 0 and 1."""
+        if ((labels == 0) | (labels == 1)).all():
+            return
         values = torch.unique(labels).tolist()
-        if not set(values) <= {0, 1}:
-            hint = "; -1/+1 labels: map -1 to 0 (`positive: 1` in an experiment)" if set(values) == {-1, 1} else ""
-            raise DataError(f"a binary task needs labels 0 and 1, got {values[:5]}{hint}")
+        hint = "; -1/+1 labels: map -1 to 0 (`positive: 1` in an experiment)" if set(values) == {-1, 1} else ""
+        raise DataError(f"a binary task needs labels 0 and 1, got {values[:5]}{hint}")
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the mean logistic loss."""
@@ -103,7 +108,7 @@ class Multiclass(Task):
     def __init__(self, classes: int) -> None:
         if classes < 2:
             raise ArgumentError(f"a multi-class task needs at least 2 classes, got {classes}")
-        self.outputs = classes
+        self.outputs = self.classes = classes
 
     def check_values(self, labels: Tensor) -> None:
         """Raise unless labels are whole numbers in 0 … k−1."""

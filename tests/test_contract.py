@@ -17,15 +17,33 @@ from torch.nn import functional
 from splitvfl import attacks, defenses
 from splitvfl.attacks import (
     DirectionAttack,
+    GradientClassifierAttack,
     GradientInversionAttack,
     LeastSquaresAttack,
+    ModelCompletionAttack,
     NormAttack,
+    ReadoutAttack,
     ResidualAttack,
     ResidueSolvingAttack,
     SignAttack,
 )
 from splitvfl.cut import SplitModel
-from splitvfl.defenses import AxisSumKL, GaussianIR, Isotropic, MaxNorm, MemoisedResponse, Rounding, SumKL
+from splitvfl.defenses import (
+    AsymmetricResponse,
+    AxisGaussian,
+    AxisSumKL,
+    ClipGradient,
+    Discretise,
+    GaussianIR,
+    Isotropic,
+    MaxNorm,
+    MemoisedResponse,
+    RandomisedResponse,
+    Rounding,
+    SumKL,
+    TopK,
+)
+from splitvfl.errors import ArgumentError
 from splitvfl.hooks import (
     CROSSINGS,
     Secrets,
@@ -34,9 +52,11 @@ from splitvfl.hooks import (
     call_defense,
     crossing_of,
     hook_name,
+    moment_of,
     needs_of,
     target_of,
 )
+from splitvfl.leakage.after_training import view_after_training
 from splitvfl.metrics import leak_auc
 from splitvfl.models import Linear
 
@@ -61,10 +81,13 @@ ATTACKS = {
     "norm": AttackRow(NormAttack),
     "direction": AttackRow(DirectionAttack),
     "sign": AttackRow(SignAttack),
+    "readout": AttackRow(ReadoutAttack),
     "residual": AttackRow(ResidualAttack),
     "residue-solving": AttackRow(ResidueSolvingAttack, widths=(1,)),
     "least-squares": AttackRow(LeastSquaresAttack),
     "gradient-inversion": AttackRow(GradientInversionAttack),
+    "gradient-classifier": AttackRow(GradientClassifierAttack),
+    "model-completion": AttackRow(ModelCompletionAttack),
 }
 
 DEFENSES = {
@@ -74,16 +97,27 @@ DEFENSES = {
     "sumkl-ratio": DefenseRow(lambda: SumKL(ratio=1.0)),
     "sumkl-power": DefenseRow(lambda: SumKL(power=0.1)),
     "sumkl-detection": DefenseRow(lambda: SumKL(detection_error=0.4)),
+    "asymmetric-response": DefenseRow(lambda: AsymmetricResponse(detection_error=0.3)),
+    "axis-gaussian-ratio": DefenseRow(lambda: AxisGaussian(ratio=1.0)),
+    "axis-gaussian-detection": DefenseRow(lambda: AxisGaussian(detection_error=0.4)),
     "axis-sumkl-ratio": DefenseRow(lambda: AxisSumKL(ratio=1.0)),
     "axis-sumkl-power": DefenseRow(lambda: AxisSumKL(power=0.1)),
     "axis-sumkl-detection": DefenseRow(lambda: AxisSumKL(detection_error=0.4)),
     "gaussian-ir": DefenseRow(lambda: GaussianIR(clip=1.0, sigma=0.1)),
     "memoised-response": DefenseRow(lambda: MemoisedResponse(flip=0.2)),
+    "randomised-response": DefenseRow(lambda: RandomisedResponse(epsilon=1.0)),
     "rounding": DefenseRow(lambda: Rounding(decimals=2), noisy=False),
+    "clip-gradient-bound": DefenseRow(lambda: ClipGradient(bound=0.05), noisy=False),
+    "clip-gradient-quantile": DefenseRow(lambda: ClipGradient(quantile=0.5), noisy=False),
+    "discretise": DefenseRow(Discretise, noisy=False),
+    "top-k": DefenseRow(TopK, noisy=False),
 }
 
-LABEL_ATTACKS = [name for name, row in ATTACKS.items() if target_of(row.make()) == "labels"]
-FEATURE_ATTACKS = [name for name in ATTACKS if name not in LABEL_ATTACKS]
+LATE_ATTACKS = [name for name, row in ATTACKS.items() if moment_of(row.make()) == "after-training"]
+LABEL_ATTACKS = [
+    name for name, row in ATTACKS.items() if target_of(row.make()) == "labels" and name not in LATE_ATTACKS
+]
+FEATURE_ATTACKS = [name for name, row in ATTACKS.items() if target_of(row.make()) == "features"]
 AT_THE_CUT = [name for name, row in DEFENSES.items() if crossing_of(row.make()) in ("gradient", "activation")]
 OF_GRADIENTS = [name for name, row in DEFENSES.items() if crossing_of(row.make()) == "gradient"]
 
@@ -110,7 +144,7 @@ def gradient(width: int, dtype: torch.dtype = torch.float32, *, seed: int = 0, s
 
 
 def training_view(width: int, dtype: torch.dtype = torch.float32, *, seed: int = 0, scale: float = 1.0) -> View:
-    """A view with every field that a label attack can need; eight known positives, of which most are in the batch."""
+    """A view with every field that a label attack can need during training; four known records of each class."""
     cut = gradient(width, dtype, seed=seed, scale=scale)
     columns = torch.randn(ROWS, 30, generator=random(seed + 1), dtype=torch.float64).to(dtype)
     return View(
@@ -123,6 +157,21 @@ def training_view(width: int, dtype: torch.dtype = torch.float32, *, seed: int =
         weights={"weight": torch.zeros(width, 30, dtype=dtype)},
         aggregated_gradient=columns.T @ cut,
         known_positives=ids_of(seed)[labels_of(seed) == 1][:4],
+        known_negatives=ids_of(seed)[labels_of(seed) == 0][:4],
+    )
+
+
+def final_view(width: int, dtype: torch.dtype = torch.float32) -> View:
+    """What a party holds after training: columns that its bottom model turns into what tells the classes apart."""
+    columns = training_view(width, dtype).gradient
+    bottom = Linear(width, width, init="zero").to(dtype)
+    nn.init.eye_(bottom.weight)
+    return view_after_training(
+        bottom,
+        columns,
+        ids=ids_of(),
+        known_positives=ids_of()[labels_of() == 1][:4],
+        known_negatives=ids_of()[labels_of() == 0][:4],
     )
 
 
@@ -146,7 +195,8 @@ def prediction_view(width: int, dtype: torch.dtype = torch.float64) -> View:
 
 
 def views(name: str, dtype: torch.dtype) -> list[View]:
-    make = training_view if name in LABEL_ATTACKS else prediction_view
+    makers = dict.fromkeys(LABEL_ATTACKS, training_view) | dict.fromkeys(LATE_ATTACKS, final_view)
+    make = makers.get(name, prediction_view)
     return [make(width, dtype) for width in ATTACKS[name].widths]
 
 
@@ -179,7 +229,7 @@ def test_the_tables_have_a_row_for_every_attack_and_every_defense() -> None:
 def test_an_attack_declares_what_it_is(name: str) -> None:
     attack = ATTACKS[name].make()
     assert hook_name(attack) == name
-    fields = set(prediction_view(1).fields) | set(training_view(1).fields)
+    fields = set(prediction_view(1).fields) | set(training_view(1).fields) | set(final_view(1).fields)
     assert needs_of(attack) <= fields
     assert target_of(attack) in ("labels", "features")
 
@@ -217,8 +267,9 @@ def test_an_attack_returns_one_finite_row_per_record_and_changes_nothing(name: s
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_an_attack_is_deterministic_and_reads_only_what_it_declares(name: str) -> None:
-    for view in views(name, torch.float64):
-        needed = {field: getattr(view, field) for field in needs_of(ATTACKS[name].make())}
+    # Two rounds of views: an attack may change the bottom model that it is given.
+    for view, again in zip(views(name, torch.float64), views(name, torch.float64), strict=True):
+        needed = {field: getattr(again, field) for field in needs_of(ATTACKS[name].make())}
         less = View(party=view.party, step=view.step, ids=view.ids, **needed)
         assert equal(call_attack(ATTACKS[name].make(), view), call_attack(ATTACKS[name].make(), less))
 
@@ -262,25 +313,39 @@ def test_an_attack_survives_gradients_of_zeros_and_a_single_record(name: str) ->
             step=0,
             ids=view.ids[:1],
             gradient=cut,
+            activation=view.activation[:1],
             columns=columns,
             aggregated_gradient=columns.T @ cut,
             known_positives=view.known_positives,
+            known_negatives=view.known_negatives,
         )
         assert call_attack(ATTACKS[name].make(), one).shape == (1,)
 
 
+@pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize("name", LABEL_ATTACKS)
-def test_an_attack_works_at_a_cut(name: str) -> None:
+def test_an_attack_works_at_a_cut(name: str, half: bool) -> None:
     for width in ATTACKS[name].widths:
         torch.manual_seed(0)
         model = SplitModel(Linear(30, width), nn.Linear(width, 1))
-        leak = model.cut.watch(ATTACKS[name].make(), known_positives=2)
+        leak = model.cut.watch(ATTACKS[name].make(), known_positives=2, known_negatives=2)
         for seed in (0, 1):
             columns = torch.randn(ROWS, 30, generator=random(seed))
-            outputs = model(columns, labels=labels_of(seed), ids=ids_of(seed))
-            functional.binary_cross_entropy_with_logits(outputs[:, 0], labels_of(seed)).backward()
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=half):  # backward inside it is the harder case
+                outputs = model(columns, labels=labels_of(seed), ids=ids_of(seed)).float()
+                functional.binary_cross_entropy_with_logits(outputs[:, 0], labels_of(seed)).backward()
         assert leak.summary.steps >= 1
         assert 0.0 <= leak.auc <= 1.0
+
+
+@pytest.mark.parametrize("name", LATE_ATTACKS)
+def test_an_attack_after_training_reads_a_model_that_knows_and_cannot_watch_a_step(name: str) -> None:
+    for width in ATTACKS[name].widths:
+        scores = call_attack(ATTACKS[name].make(), final_view(width))
+        scored = ~scores.isnan()
+        assert leak_auc(scores[scored], labels_of()[scored]) > 0.9
+        with pytest.raises(ArgumentError, match=f"{name} acts after training.*attack\\(view_after_training"):
+            SplitModel(Linear(30, width), nn.Linear(width, 1)).cut.watch(ATTACKS[name].make())
 
 
 @pytest.mark.parametrize("name", FEATURE_ATTACKS)
@@ -396,7 +461,7 @@ def test_a_gradient_defense_takes_any_magnitude(name: str, scale: float, width: 
         assert sent.abs().max() < 1e4 * max(scale, 1.0)
 
 
-@pytest.mark.parametrize("name", [name for name in OF_GRADIENTS if not name.endswith(("power", "sigma"))])
+@pytest.mark.parametrize("name", [name for name in OF_GRADIENTS if not name.endswith(("power", "sigma", "bound"))])
 def test_relative_defenses_scale_with_the_gradient(name: str) -> None:
     def sent(scale: float) -> Tensor:
         defense = DEFENSES[name].make()
@@ -429,16 +494,18 @@ def test_what_a_defense_logs_are_finite_numbers(name: str) -> None:
         assert logged["power"] > 0
 
 
+@pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize("name", AT_THE_CUT)
-def test_a_defense_works_at_a_cut(name: str) -> None:
+def test_a_defense_works_at_a_cut(name: str, half: bool) -> None:
     torch.manual_seed(0)
     bottom = nn.Sequential(nn.Linear(6, 5), nn.ReLU())
     model = SplitModel(bottom, nn.Linear(5, 1))
     with model.cut.defend(DEFENSES[name].make(), noise_seed_for_experiments=0):
         for seed in (0, 1):
             columns = torch.randn(ROWS, 6, generator=random(seed))
-            outputs = model(columns, labels=labels_of(seed), ids=ids_of(seed))
-            functional.binary_cross_entropy_with_logits(outputs[:, 0], labels_of(seed)).backward()
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=half):
+                outputs = model(columns, labels=labels_of(seed), ids=ids_of(seed)).float()
+                functional.binary_cross_entropy_with_logits(outputs[:, 0], labels_of(seed)).backward()
     assert all(torch.isfinite(parameter.grad).all() for parameter in model.parameters() if parameter.grad is not None)
     assert model.cut.gradient.measurements or model.cut.activation.measurements
 

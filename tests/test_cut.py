@@ -571,9 +571,10 @@ def test_defenses_compute_in_float32_and_the_result_is_cast_back(dtype: torch.dt
     assert activation.grad is not None
     assert memory.messages[0].dtype == torch.float32
     assert not torch.equal(memory.messages[0], memory.messages[0].to(dtype).float())  # noise was not rounded before
-    assert activation.grad.dtype == look.views[0].gradient.dtype == dtype
+    assert activation.grad.dtype == dtype
+    assert look.views[0].gradient.dtype == torch.float32
     assert torch.equal(activation.grad, memory.messages[0].to(dtype))
-    assert torch.equal(activation.grad, look.views[0].gradient)
+    assert torch.equal(activation.grad.float(), look.views[0].gradient)  # after rounding
 
 
 def test_autocast_delivers_bf16_and_defenses_get_float32() -> None:
@@ -587,6 +588,49 @@ def test_autocast_delivers_bf16_and_defenses_get_float32() -> None:
         loss_of(outputs.float(), labels).backward()
     assert activation.messages[0].dtype == gradient.messages[0].dtype == torch.float32
     assert [gradient.dtype for gradient in arrived] == [torch.bfloat16]
+
+
+def test_under_autocast_it_is_the_unsplit_model_to_the_bit() -> None:
+    bottom, top = nn.Sequential(nn.Linear(5, 4), nn.ReLU()), nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 1))
+    columns, labels, ids = batch()
+    found = []
+    for model in (nn.Sequential(bottom, top), SplitModel(bottom, top)):
+        model.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            outputs = model(columns) if isinstance(model, nn.Sequential) else model(columns, labels=labels, ids=ids)
+        loss_of(outputs.float(), labels).backward()
+        found.append([outputs, *gradients(bottom, top)])
+    assert found[0][0].dtype == torch.bfloat16
+    assert all(map(torch.equal, *found))
+
+
+def test_a_backward_pass_inside_autocast_leaves_defenses_and_attacks_in_float32() -> None:
+    products: list[torch.dtype] = []
+
+    class Multiply:
+        def __init__(self, crossing: str) -> None:
+            self.crossing = crossing
+
+        def __call__(self, message: Tensor, secrets: Secrets, /) -> Tensor:
+            products.append((message @ message.T).dtype)
+            return message.clone()
+
+    class MultiplyToo:
+        needs = frozenset({"gradient", "aggregated_gradient"})
+
+        def __call__(self, view: View, /) -> Tensor:
+            products.extend([(view.gradient @ view.gradient.T).dtype, view.aggregated_gradient.dtype])
+            return view.gradient[:, 0]
+
+    model = SplitModel(nn.Linear(5, 4), nn.Linear(4, 1))
+    model.cut.defend(Multiply("activation"))
+    model.cut.defend(Multiply("gradient"))
+    model.cut.watch(MultiplyToo())
+    columns, labels, ids = batch()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss_of(model(columns, labels=labels, ids=ids).float(), labels).backward()
+        assert torch.is_autocast_enabled("cpu")
+    assert products == [torch.float32] * 4
 
 
 def test_defenses_of_every_crossing_run_without_gradients() -> None:

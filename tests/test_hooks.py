@@ -22,6 +22,7 @@ from splitvfl.hooks import (
     call_defense,
     crossing_of,
     hook_name,
+    moment_of,
     needs_of,
     target_of,
 )
@@ -121,6 +122,7 @@ def test_defaults_of_a_hook() -> None:
     assert hook_name(Plain()) == "Plain"
     assert needs_of(Plain()) == {"gradient"}
     assert target_of(Plain()) == "labels"
+    assert moment_of(Plain()) == "every-step"
     assert crossing_of(Plain()) == "gradient"
 
 
@@ -129,9 +131,12 @@ def test_attributes_of_a_hook() -> None:
     assert hook_name(hook) == "the culprit"
     assert needs_of(hook) == {"scores", "weights"}
     assert (target_of(hook), crossing_of(hook)) == ("features", "scores")
+    assert moment_of(Named(id, when="after-training")) == "after-training"
 
 
-def test_unknown_targets_and_crossings_are_refused_by_name() -> None:
+def test_unknown_targets_moments_and_crossings_are_refused_by_name() -> None:
+    with pytest.raises(HookError, match=r"the culprit: when.*'never'"):
+        moment_of(Named(id, when="never"))
     with pytest.raises(HookError, match=r"the culprit: target.*'columns'"):
         target_of(Named(id, target="columns"))
     with pytest.raises(HookError, match=r"the culprit: crossing.*'weights'"):

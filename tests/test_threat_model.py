@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections import deque
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from splitvfl.attacks import DirectionAttack
 from splitvfl.cut import SplitModel
 from splitvfl.defenses import MemoisedResponse
 from splitvfl.hooks import Secrets, View
+from splitvfl.leakage import after_training
 from splitvfl.models import Linear
 from splitvfl.training import Trainer
 from tests.builders import ACTIVE, WIDTH, active_party, generator, linear_trainer, passive_party, small_trainer
@@ -28,10 +30,15 @@ class Spy:
     """Walks all that its view leads to, while the step is still under way."""
 
     def __init__(
-        self, needs: set[str], secrets_of: Callable[[View], dict[str, Tensor]], target: str = "labels"
+        self,
+        needs: set[str],
+        secrets_of: Callable[[View], dict[str, Tensor]],
+        target: str = "labels",
+        when: str = "every-step",
     ) -> None:
         self.needs = frozenset(needs)
         self.target = target
+        self.when = when
         self.found: list[str] = []
         self.objects = 0
         self._secrets_of = secrets_of
@@ -73,7 +80,9 @@ def secrets_of_split_model(_: View) -> dict[str, Tensor]:
     return {"labels": labels, "others": others, "column of others": others[:, 1]}
 
 
-@pytest.mark.parametrize("needs", [{"gradient"}, {"gradient", "columns", "weights", "known_positives"}])
+@pytest.mark.parametrize(
+    "needs", [{"gradient"}, {"gradient", "columns", "weights", "known_positives", "known_negatives"}]
+)
 def test_a_view_at_a_cut_leads_to_no_secret(needs: set[str]) -> None:
     spy = Spy(needs, secrets_of_split_model)
     run_split_model(spy, attach=lambda model, spy: model.cuts["telecom"].watch(spy))
@@ -147,7 +156,7 @@ def test_a_view_in_a_passive_partys_seat_leads_to_no_secret(defenses: list[Any])
     passives = {name: passive_party(name) for name in names}
     active = active_party(2)
     holder: list[Trainer] = []
-    everything = {"gradient", "columns", "weights", "known_positives"}
+    everything = {"gradient", "columns", "weights", "known_positives", "known_negatives"}
     spy = Spy(everything, lambda view: secrets_of_trainer(holder[0], view.party)(view))
     trainer = Trainer(active, passives, attacks=[spy], defenses=defenses, batch_size=ROWS)
     holder.append(trainer)
@@ -156,6 +165,56 @@ def test_a_view_in_a_passive_partys_seat_leads_to_no_secret(defenses: list[Any])
     trainer.fit(1)
     assert min(spy.objects, layer.objects) > 10
     assert spy.found == layer.found == []
+
+
+def secrets_after_training(trainer: Trainer, party: str) -> dict[str, Tensor]:
+    """All labels and the others' columns and weights, as the records of the quiz have them and apart."""
+    active = trainer.active
+    found: dict[str, Tensor] = {}
+    for number, part in enumerate((active.data.train, active.data.test)):
+        assert part.labels is not None
+        found[f"labels {number}"] = part.labels
+        for name, other in {ACTIVE: active, **trainer.passives}.items():
+            if name != party:
+                records = (other.data.train, other.data.test)[number]
+                found |= {f"columns of {name} {number}": records.columns.numeric}
+                found |= {f"one of {name} {number}": records.columns.numeric[:, 0]}
+    for name, other in {ACTIVE: active, **trainer.passives}.items():
+        if name != party:
+            found |= {f"{name}'s {weight}": value for weight, value in other.module.named_parameters()}
+    return found
+
+
+def after_training_spy(party: str, *, attach: Callable[[Trainer], Any] = lambda _: None) -> Spy:
+    """A spy of one party's view after a run of two parties, with another attack on one of its layers."""
+    holder: list[Trainer] = []
+
+    def secrets(view: View) -> dict[str, Tensor]:
+        return secrets_after_training(holder[0], party) if view.party == party else {}
+
+    spy = Spy({"bottom", "columns", "known_positives", "known_negatives"}, secrets, when="after-training")
+    passives = {name: passive_party(name) for name in ("telecom", "shop")}
+    holder.append(Trainer(active_party(2), passives, attacks=[spy], batch_size=ROWS))
+    attach(holder[0])
+    holder[0].fit(1)
+    assert spy.objects > 20
+    return spy
+
+
+@pytest.mark.parametrize("party", ["telecom", "shop"])
+def test_a_view_after_training_leads_to_no_secret_though_an_observed_layer_has_a_hook_that_knows(party: str) -> None:
+    spy = after_training_spy(
+        party, attach=lambda trainer: trainer.observe(party, "layers.1", Spy({"gradient"}, lambda _: {}))
+    )
+    assert spy.found == []
+
+
+def test_the_walker_finds_labels_in_a_bottom_model_that_was_copied_carelessly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(after_training, "own_copy", copy.deepcopy)
+    spy = after_training_spy(
+        "telecom", attach=lambda trainer: trainer.observe("telecom", "layers.1", Spy({"gradient"}, lambda _: {}))
+    )
+    assert "labels 0" in spy.found
 
 
 def test_the_feature_attacks_view_leads_to_no_column_of_the_passive_party() -> None:

@@ -1,20 +1,27 @@
 """Figures of a report, as SVG that can stand inside an HTML page.
 
-Text stays text, so that it can be searched and takes on the page's font. The colours of ink, rules and background are
-those of the page (CSS variables ``--ink``, ``--muted``, ``--rule`` and ``--paper``), so that figures can be read on a
-light and on a dark page. Series have the colours of Okabe and Ito, which colour-blind readers can tell apart.
+How they look is settled in :mod:`splitvfl.leakage.drawing`.
 """
 
 from __future__ import annotations
 
-import io
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from splitvfl.leakage.drawing import (
+    INK,
+    MUTED,
+    PALETTE,
+    PAPER,
+    SMALL,
+    TINY,
+    drawing_style,
+    inline_svg,
+    new_figure,
+    panel_title,
+)
 from splitvfl.leakage.findings import GOAL, DefenseRow, RunGroup, attack_names, figure, rows_by_defense, shown_name
 from splitvfl.leakage.summary import AttackResult, PartyResult, RunSummary
 
@@ -25,17 +32,8 @@ if TYPE_CHECKING:
 
 Metrics = Sequence[Mapping[str, Any]]
 
-# Colours that nothing else has: they are exchanged for the page's variables afterwards.
-_INK, _MUTED, _RULE, _PAPER = "#010203", "#010204", "#010205", "#010206"
-_VARIABLES = {_INK: "var(--ink)", _MUTED: "var(--muted)", _RULE: "var(--rule)", _PAPER: "var(--paper)"}
-
-# Okabe and Ito's palette without black and yellow, which vanish on one of the two backgrounds.
-_PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-
-_WIDTH = 9.6  # inches; figures fill the page's column
 _PANELS_PER_ROW = 3
 _PANEL_HEIGHT = 2.15
-_SMALL, _TINY = 9.0, 8.0
 
 
 def leak_curves(group: RunGroup, metrics: Sequence[Metrics], *, name: str) -> str:
@@ -54,17 +52,17 @@ def leak_curves(group: RunGroup, metrics: Sequence[Metrics], *, name: str) -> st
     panels = [panel for panel in _panels(group, metrics) if panel.per_step]
     if not panels:
         return ""
-    colours = dict(zip(attack_names(group.runs), _endless(_PALETTE), strict=False))
+    colours = dict(zip(attack_names(group.runs), _endless(PALETTE), strict=False))
     columns = min(len(panels), _PANELS_PER_ROW)
     rows = math.ceil(len(panels) / columns)
     low = _floor(panels)
-    with _style():
-        drawn = _figure(rows * _PANEL_HEIGHT + 0.35)
+    with drawing_style():
+        drawn = new_figure(rows * _PANEL_HEIGHT + 0.35)
         grid = drawn.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
         for axes, panel in zip(grid.flat, panels, strict=False):
             _draw_panel(axes, panel, colours, low)
         _finish_grid(grid, len(panels), columns)
-        return _svg(drawn, name)
+        return inline_svg(drawn, name)
 
 
 @dataclass(frozen=True)
@@ -122,13 +120,13 @@ def _floor(panels: Sequence[_Panel]) -> float:
 
 
 def _draw_panel(axes: Axes, panel: _Panel, colours: Mapping[str, str], low: float) -> None:
-    axes.axhline(0.5, color=_MUTED, linewidth=0.8, zorder=1)
+    axes.axhline(0.5, color=MUTED, linewidth=0.8, zorder=1)
     for attack, colour in colours.items():
         for curves, style in ((panel.per_step, "-"), (panel.accumulated, (0, (3, 2)))):
             if attack in curves:
                 axes.plot(*_points(curves[attack]), color=colour, linestyle=style, linewidth=1.5, zorder=2)
     axes.set_ylim(low, 1.03)
-    _title(axes, panel.title)
+    panel_title(axes, panel.title)
     _label_ends(axes, panel, colours, low)
 
 
@@ -149,8 +147,8 @@ def _label_ends(axes: Axes, panel: _Panel, colours: Mapping[str, str], low: floa
             xytext=(4, 0),
             textcoords="offset points",
             va="center",
-            fontsize=_TINY,
-            color=colours.get(name, _MUTED),
+            fontsize=TINY,
+            color=colours.get(name, MUTED),
             parse_math=False,
         )
 
@@ -181,19 +179,19 @@ def cost_and_leak(group: RunGroup, *, name: str, goal: float = GOAL) -> str:
     rows = [row for row in rows_by_defense(group) if row.test is not None and row.worst is not None]
     if not rows:
         return ""
-    with _style():
-        drawn = _figure(3.7)
+    with drawing_style():
+        drawn = new_figure(3.7)
         axes = drawn.subplots()
         for row in rows:
             _draw_point(axes, row)
         _set_ranges(axes, rows)
-        axes.axvspan(axes.get_xlim()[0], goal, color=_PALETTE[2], alpha=0.1, linewidth=0, zorder=0)
+        axes.axvspan(axes.get_xlim()[0], goal, color=PALETTE[2], alpha=0.1, linewidth=0, zorder=0)
         _own_columns_lines(axes, rows)
         _point_to_better(axes, goal)
         axes.set_xlabel("worst leak AUC of any attack   (0.5: blind, 1: every label read)")
         axes.set_ylabel(f"test {group.metric}")
         _label_points(drawn, axes, rows)
-        return _svg(drawn, name)
+        return inline_svg(drawn, name)
 
 
 def _draw_point(axes: Axes, row: DefenseRow) -> None:
@@ -206,8 +204,8 @@ def _draw_point(axes: Axes, row: DefenseRow) -> None:
         yerr=row.test.half_width,
         fmt="o",
         markersize=7,
-        color=_INK,
-        markeredgecolor=_PAPER,
+        color=INK,
+        markeredgecolor=PAPER,
         elinewidth=1.0,
         zorder=3,
         clip_on=False,
@@ -233,7 +231,7 @@ def _own_columns_lines(axes: Axes, rows: Sequence[DefenseRow]) -> None:
         if party.own_columns is not None
     }
     for who, value in lines.items():
-        axes.axvline(value, color=_PALETTE[1], linewidth=1.2, linestyle=(0, (4, 2)), zorder=1)
+        axes.axvline(value, color=PALETTE[1], linewidth=1.2, linestyle=(0, (4, 2)), zorder=1)
         axes.annotate(
             f"what {who} predicts\nfrom its own columns ({figure(value)})",
             xy=(value, 0.0),
@@ -242,8 +240,8 @@ def _own_columns_lines(axes: Axes, rows: Sequence[DefenseRow]) -> None:
             textcoords="offset points",
             ha="right" if value > 0.7 else "left",
             va="bottom",
-            fontsize=_TINY,
-            color=_PALETTE[1],
+            fontsize=TINY,
+            color=PALETTE[1],
             parse_math=False,
         )
 
@@ -256,9 +254,9 @@ def _point_to_better(axes: Axes, goal: float) -> None:
         xytext=(low + 0.045, 0.8),
         xycoords=axes.get_xaxis_transform(),
         textcoords=axes.get_xaxis_transform(),
-        arrowprops={"arrowstyle": "-|>", "color": _PALETTE[2], "linewidth": 1.2},
-        color=_PALETTE[2],
-        fontsize=_SMALL,
+        arrowprops={"arrowstyle": "-|>", "color": PALETTE[2], "linewidth": 1.2},
+        color=PALETTE[2],
+        fontsize=SMALL,
         fontweight="bold",
         va="center",
     )
@@ -268,8 +266,8 @@ def _point_to_better(axes: Axes, goal: float) -> None:
         f"goal: below {figure(goal)}",
         transform=axes.get_xaxis_transform(),
         ha="right",
-        fontsize=_TINY,
-        color=_PALETTE[2],
+        fontsize=TINY,
+        color=PALETTE[2],
     )
 
 
@@ -299,7 +297,7 @@ def _label_points(drawn: Figure, axes: Axes, rows: Sequence[DefenseRow]) -> None
     taken += [_box_of(text) for text in axes.texts]
     frame = axes.get_window_extent()
     for (label, leak, test), (x, y) in zip(marked, points, strict=True):
-        width = 0.62 * _SMALL * len(label)
+        width = 0.62 * SMALL * len(label)
         places = [(_Box(*(_box_at(x, y, dx, dy, width, pixel))), dx, dy) for dx, dy in _PLACES]
         inside = [place for place in places if place[0].left > frame.x0 and place[0].right < frame.x1]
         box, dx, dy = min(inside or places, key=lambda place: sum(place[0].overlap(other) for other in taken))
@@ -311,9 +309,9 @@ def _label_points(drawn: Figure, axes: Axes, rows: Sequence[DefenseRow]) -> None
             textcoords="offset points",
             ha="left" if dx > 0 else "right",
             va="center",
-            fontsize=_SMALL,
-            color=_INK,
-            arrowprops={"arrowstyle": "-", "color": _MUTED, "linewidth": 0.6, "shrinkA": 1, "shrinkB": 5},
+            fontsize=SMALL,
+            color=INK,
+            arrowprops={"arrowstyle": "-", "color": MUTED, "linewidth": 0.6, "shrinkA": 1, "shrinkB": 5},
             parse_math=False,
             zorder=4,
         )
@@ -328,7 +326,7 @@ _PLACES = [
 def _box_at(x: float, y: float, dx: float, dy: float, width: float, pixel: float) -> tuple[float, float, float, float]:
     left = x + pixel * (dx if dx > 0 else dx - width)
     middle = y + pixel * dy
-    return left, middle - 0.65 * _SMALL * pixel, left + pixel * width, middle + 0.65 * _SMALL * pixel
+    return left, middle - 0.65 * SMALL * pixel, left + pixel * width, middle + 0.65 * SMALL * pixel
 
 
 def _box_of(text: Text) -> _Box:
@@ -354,8 +352,8 @@ def leak_map(group: RunGroup, *, name: str) -> str:
     ]
     if not attacks or not cells:
         return ""
-    with _style():
-        drawn = _figure(0.42 * len(cells) + 0.5)
+    with drawing_style():
+        drawn = new_figure(0.42 * len(cells) + 0.5)
         axes = drawn.subplots()
         for height, (_, party) in enumerate(cells):
             for column, attack in enumerate(attacks):
@@ -363,7 +361,7 @@ def leak_map(group: RunGroup, *, name: str) -> str:
                 worst = None if found is None or found.worst is None else found.worst.mean
                 _draw_cell(axes, column, height, worst)
         _name_cells(axes, attacks, [label for label, _ in cells])
-        return _svg(drawn, name)
+        return inline_svg(drawn, name)
 
 
 def _draw_cell(axes: Axes, column: int, height: int, worst: float | None) -> None:
@@ -371,7 +369,7 @@ def _draw_cell(axes: Axes, column: int, height: int, worst: float | None) -> Non
     from matplotlib.patches import Rectangle
 
     share = 0.0 if worst is None else max(0.0, 2.0 * worst - 1.0)
-    fill = _PAPER if worst is None else colormaps["Oranges"](0.04 + 0.84 * share)
+    fill = PAPER if worst is None else colormaps["Oranges"](0.04 + 0.84 * share)
     axes.add_patch(Rectangle((column + 0.015, height + 0.05), 0.97, 0.9, facecolor=fill, linewidth=0))
     axes.text(
         column + 0.5,
@@ -379,9 +377,9 @@ def _draw_cell(axes: Axes, column: int, height: int, worst: float | None) -> Non
         "–" if worst is None else figure(worst),
         ha="center",
         va="center",
-        fontsize=_SMALL + 1,
+        fontsize=SMALL + 1,
         # Cells keep their colour on a dark page, so the figures on them do too.
-        color=_MUTED if worst is None else "#ffffff" if share > 0.62 else "#1c1c1c",
+        color=MUTED if worst is None else "#ffffff" if share > 0.62 else "#1c1c1c",
     )
 
 
@@ -390,9 +388,9 @@ def _name_cells(axes: Axes, attacks: Sequence[str], names: Sequence[str]) -> Non
     axes.set_ylim(len(names), 0)
     axes.axis("off")
     for column, attack in enumerate(attacks):
-        axes.text(column + 0.5, -0.12, attack, ha="center", va="bottom", fontsize=_SMALL, color=_INK, parse_math=False)
+        axes.text(column + 0.5, -0.12, attack, ha="center", va="bottom", fontsize=SMALL, color=INK, parse_math=False)
     for height, name in enumerate(names):
-        axes.text(-0.06, height + 0.5, name, ha="right", va="center", fontsize=_SMALL, color=_INK, parse_math=False)
+        axes.text(-0.06, height + 0.5, name, ha="right", va="center", fontsize=SMALL, color=INK, parse_math=False)
 
 
 def _spread(heights: Mapping[str, float], *, gap: float, low: float, high: float) -> dict[str, float]:
@@ -409,63 +407,6 @@ def _spread(heights: Mapping[str, float], *, gap: float, low: float, high: float
     return dict(zip(order, placed, strict=True))
 
 
-def _title(axes: Axes, text: str) -> None:
-    axes.set_title(text, loc="left", fontsize=_SMALL, fontweight="bold", color=_INK, parse_math=False)
-
-
 def _endless(values: Sequence[str]) -> Iterator[str]:
     while True:
         yield from values
-
-
-@contextmanager
-def _style() -> Iterator[None]:
-    import matplotlib
-
-    style: dict[Any, Any] = {
-        "axes.axisbelow": True,
-        "axes.edgecolor": _RULE,
-        "axes.facecolor": "none",
-        "axes.grid": True,
-        "axes.labelcolor": _MUTED,
-        "axes.labelsize": _SMALL,
-        "axes.spines.right": False,
-        "axes.spines.top": False,
-        "figure.facecolor": "none",
-        "font.family": "sans-serif",
-        "font.sans-serif": ["DejaVu Sans"],
-        "grid.color": _RULE,
-        "grid.linewidth": 0.6,
-        "svg.fonttype": "none",
-        "svg.hashsalt": "splitvfl",
-        "text.color": _INK,
-        "xtick.color": _MUTED,
-        "xtick.labelsize": _TINY,
-        "xtick.major.size": 0,
-        "ytick.color": _MUTED,
-        "ytick.labelsize": _TINY,
-        "ytick.major.size": 0,
-    }
-    with matplotlib.rc_context(style):
-        yield
-
-
-def _figure(height: float) -> Figure:
-    # Not pyplot's: it would keep figures and choose a window system.
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(_WIDTH, height), layout="constrained")
-
-
-def _svg(drawn: Figure, name: str) -> str:
-    """Return a figure as an ``<svg>`` element whose ids start with a name, for pages that hold several."""
-    target = io.StringIO()
-    drawn.savefig(target, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    text = target.getvalue()
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r'\bid="', f'id="{name}-', text)
-    text = re.sub(r'(href="#|url\(#)', rf"\g<1>{name}-", text)
-    for colour, variable in _VARIABLES.items():
-        text = text.replace(colour, variable)
-    return text

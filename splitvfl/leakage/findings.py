@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from splitvfl.errors import ArgumentError
+from splitvfl.leakage.after_training import AfterTraining
 from splitvfl.leakage.features import FeatureLeak
 from splitvfl.leakage.summary import AttackResult, PartyResult, RunSummary
 
@@ -186,6 +187,36 @@ class AttackRow:
 
 
 @dataclass(frozen=True)
+class AfterRow:
+    """One attack with the party's trained model, averaged over runs.
+
+    Attributes:
+        train: Leak AUC on training records that it did not know.
+        test: Leak AUC on test records.
+        before_train: The same attack's on training records, with the model as it was before training.
+        before_test: Likewise on test records.
+        known: The records that it knew, in words, in the first run.
+    """
+
+    train: Estimate | None
+    test: Estimate | None
+    before_train: Estimate | None
+    before_test: Estimate | None
+    known: str
+
+    @classmethod
+    def of(cls, results: Sequence[AfterTraining]) -> AfterRow:
+        """Return the averages over runs."""
+        return cls(
+            train=estimate(result.train_auc for result in results),
+            test=estimate(result.test_auc for result in results),
+            before_train=estimate(result.baseline_train_auc for result in results),
+            before_test=estimate(result.baseline_test_auc for result in results),
+            known=known_records(results[0].known_positives, results[0].known_negatives),
+        )
+
+
+@dataclass(frozen=True)
 class PartyRow:
     """What one passive party could learn, averaged over runs.
 
@@ -197,6 +228,7 @@ class PartyRow:
         promised_error: Detection error that a defense promises under its model.
         features: Feature attacks on its columns, in the first run.
         unavailable: Attacks that could not be run, with the reason.
+        after_training: Attacks with its trained model, by name.
     """
 
     name: str
@@ -206,12 +238,14 @@ class PartyRow:
     promised_error: Estimate | None
     features: list[FeatureLeak]
     unavailable: dict[str, str]
+    after_training: dict[str, AfterRow]
 
     @classmethod
     def of(cls, name: str, parties: Sequence[PartyResult], attacks: Sequence[str]) -> PartyRow:
         """Return the averages over runs."""
         found = {attack: [attack_result(party, attack) for party in parties] for attack in attacks}
         known = {attack: [result for result in results if result is not None] for attack, results in found.items()}
+        late = dict.fromkeys(attack for party in parties for attack in party.after_training)
         return cls(
             name=name,
             attacks={attack: AttackRow.of(results) for attack, results in known.items() if results},
@@ -220,6 +254,12 @@ class PartyRow:
             promised_error=estimate(party.measurement("detection_error_bound") for party in parties),
             features=parties[0].features,
             unavailable={attack: reason for party in parties for attack, reason in party.unavailable.items()},
+            after_training={
+                attack: AfterRow.of(
+                    [party.after_training[attack] for party in parties if attack in party.after_training]
+                )
+                for attack in late
+            },
         )
 
 
@@ -341,7 +381,7 @@ def leak_verdict(run: RunSummary, goal: float = GOAL) -> str:
         sentences = [*_readable(run, goal), _why_sumkl(run, goal)]
     else:
         sentences = _unread(run, goal)
-    return " ".join(sentence for sentence in [*sentences, *_columns_recovered(run)] if sentence)
+    return " ".join(sentence for sentence in [*sentences, *_columns_recovered(run), *_learned(run)] if sentence)
 
 
 def _nothing_measured(run: RunSummary) -> str:
@@ -430,6 +470,18 @@ def _columns_recovered(run: RunSummary) -> list[str]:
     ]
 
 
+def _learned(run: RunSummary) -> list[str]:
+    return [
+        f"After training, {_partner(run, name)} can read labels with its own half of the model: given the labels of "
+        f"{known_records(found.known_positives, found.known_negatives)}, {attack_phrase(attack)} gets an AUC of "
+        f"{figure(found.train_auc)} on other training records, and {figure(found.baseline_train_auc)} with that half "
+        "as it was before training."
+        for name, party in run.parties.items()
+        for attack, found in party.after_training.items()
+        if found.train_auc is not None and found.baseline_train_auc is not None
+    ]
+
+
 def _partners_best(run: RunSummary) -> tuple[float | None, str, str]:
     """Return the best of the attacks that a partner can run: value, attack, party."""
     found = [
@@ -509,6 +561,15 @@ def attack_phrase(attack: str) -> str:
 def figure(value: float) -> str:
     """Return a leak AUC as it is written everywhere."""
     return f"{value:.2f}"
+
+
+def known_records(positives: int, negatives: int) -> str:
+    """Return in words which records an attacker was assumed to know.
+
+    >>> known_records(1, 0), known_records(10, 10)
+    ('1 positive and 0 negative records', '10 positive and 10 negative records')
+    """
+    return f"{positives} positive and {counted(negatives, 'negative record')}"
 
 
 def counted(number: int, noun: str) -> str:

@@ -18,13 +18,19 @@ import torch
 from torch import Tensor
 
 from splitvfl.errors import ArgumentError, HookError
-from splitvfl.hooks import Attack, View, call_attack, hook_name, needs_of, target_of
+from splitvfl.hooks import Attack, View, call_attack, hook_name, moment_of, needs_of, target_of
 from splitvfl.metrics import Array, leak_auc, rank_auc, scores_and_positives
 from splitvfl.randomness import PartyRandom
 from splitvfl.records import Ids, RecordTable
 
+GRANTED = frozenset({"known_positives", "known_negatives"})
+"""View fields that the judge fills: side knowledge, which is no message."""
+
 _RECENT = 10
 _MOST_PENDING = 1 << 16
+# Over so many records the AUC of sums has a standard error of .001 even with one positive in thirty; a table of them
+# takes 100 MiB for every attack.
+_MOST_RECORDS = 1 << 21
 
 
 class Handle:
@@ -88,6 +94,8 @@ class ScoreKeeper:
 
     Scores of one step are standardised (zero mean, unit variance over the scored records of the batch) before they are
     added to their record's sum, so that steps with large gradients do not drown the others.
+
+    Sums are kept of about the first two million records that are met; in a shuffled order they are a random sample.
     """
 
     def __init__(self) -> None:
@@ -137,11 +145,21 @@ class ScoreKeeper:
             return
         ids, standardised, positive = (np.concatenate(parts) for parts in zip(*self._pending, strict=True))
         self._pending, self._pending_rows = [], 0
-        slots = self._records.slots(ids)
+        if len(self._records) < _MOST_RECORDS:
+            slots = self._records.slots(ids)
+        else:
+            slots = self._records.find(ids)
+            kept = slots >= 0
+            slots, standardised, positive = slots[kept], standardised[kept], positive[kept]
         # In the column's own dtype: numpy adds thirty times slower where it has to convert.
         np.add.at(self._records["total"], slots, standardised.astype(np.float64))
         np.add.at(self._records["count"], slots, 1)
         self._records["label"][slots] = positive
+
+    @property
+    def aucs(self) -> tuple[float, ...]:
+        """Leak AUC of each step that had one, in order and in the attack's own orientation."""
+        return tuple(self._aucs)
 
     @property
     def recent_auc(self) -> float:
@@ -151,7 +169,7 @@ class ScoreKeeper:
 
     @property
     def records(self) -> int:
-        """Number of records that have been met; the accumulated AUC takes time in proportion."""
+        """Number of records whose scores are added up; the accumulated AUC takes time in proportion."""
         self._settle()
         return int(np.count_nonzero(self._records["count"]))
 
@@ -198,6 +216,30 @@ class ScoreKeeper:
         self._records.load_state_dict(state["records"])
 
 
+def check_known(positives: int, negatives: int) -> None:
+    """Raise :class:`ArgumentError` if an attacker would know less than 0 records of a class."""
+    for field, count in (("known_positives", positives), ("known_negatives", negatives)):
+        if count < 0:
+            raise ArgumentError(f"{field} must be at least 0, got {count}")
+
+
+class _Grant:
+    """Side knowledge of an attacker: the first records met of one class, the same ones for the whole run."""
+
+    def __init__(self, field: str, *, label: int, wanted: int) -> None:
+        self.field = field
+        self.ids = torch.zeros(0, dtype=torch.int64)
+        self._label = label
+        self._wanted = wanted
+
+    def meet(self, ids: Tensor, labels: Tensor) -> None:
+        """Take records of this class out of a batch, while any are wanted."""
+        if self.ids.numel() < self._wanted:
+            members = ids[labels.reshape(-1).to(ids.device) == self._label].tolist()
+            first = list(dict.fromkeys([*self.ids.tolist(), *members]))[: self._wanted]
+            self.ids = torch.tensor(sorted(first), dtype=torch.int64)
+
+
 class Leak(Handle):
     """A label attack being judged: what ``watch`` returns.
 
@@ -206,6 +248,7 @@ class Leak(Handle):
         known_positives: How many positive records the attacker is assumed to know, for attacks that need some. They
             are the first ones met, and stay the same for the whole run. The grant is side knowledge of the attacker,
             stated in every report; their labels are the only ones that reach an attack, as ids.
+        known_negatives: How many negative records it is assumed to know, likewise.
         remove: Called when the leak is detached.
 
     Attributes:
@@ -215,25 +258,42 @@ class Leak(Handle):
         seconds: Time spent on attacking and judging, so that a step's own time can be told apart.
 
     Raises:
-        ArgumentError: If the attack is none on labels, or ``known_positives`` is negative.
+        ArgumentError: If the attack is none on the labels of a training step, or it would know less than 0 records.
     """
 
-    def __init__(self, attack: Attack, *, known_positives: int = 1, remove: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        attack: Attack,
+        *,
+        known_positives: int = 1,
+        known_negatives: int = 1,
+        remove: Callable[[], None] = lambda: None,
+    ) -> None:
         super().__init__(remove)
         if target_of(attack) != "labels":
             raise ArgumentError(f"{hook_name(attack)} estimates features; only label attacks watch a training step")
-        if known_positives < 0:
-            raise ArgumentError(f"known_positives must be at least 0, got {known_positives}")
+        if moment_of(attack) != "every-step":
+            raise ArgumentError(
+                f"{hook_name(attack)} acts after training, not on a message; once the model is trained, call it: "
+                "attack(view_after_training(bottom, columns, ids=..., known_positives=..., known_negatives=...)), "
+                "from splitvfl.leakage.after_training"
+            )
         self.attack = attack
         self.name = hook_name(attack)
-        self.needs = needs_of(attack) - {"known_positives"}
+        check_known(known_positives, known_negatives)
+        self._grants = tuple(
+            _Grant(field, label=label, wanted=wanted)
+            for field, label, wanted in (
+                ("known_positives", 1, known_positives),
+                ("known_negatives", 0, known_negatives),
+            )
+            if field in needs_of(attack)
+        )
+        self.needs = needs_of(attack) - GRANTED
         self.keeper = ScoreKeeper()
         self.seconds = 0.0
         # An attack that draws numbers must not change the dropout of what it watches.
         self._random = PartyRandom(0)
-        self._grants = "known_positives" in needs_of(attack)
-        self._wanted = known_positives
-        self._known = torch.zeros(0, dtype=torch.int64)
 
     def see(self, view: View, labels: Tensor, *, ids_known: bool = True) -> float:
         """Show the attack a view, judge its scores with the labels, and return the step's leak AUC.
@@ -242,16 +302,16 @@ class Leak(Handle):
             view: What the attacking party sees. Labels are not handed to the attack.
             labels: ``(n,)`` in {0, 1}.
             ids_known: Whether the view's ids name records; if they only number the batch's rows, nothing is
-                accumulated and no positive is granted.
+                accumulated and no record is granted.
 
         Raises:
             HookError: If the attack breaks its contract, or the labels are not binary.
         """
         started = time.perf_counter()
-        if self._grants:
+        for grant in self._grants:
             if ids_known:
-                self._grant(view.ids, labels)
-            view = view.granting(known_positives=self._known.to(view.ids.device))
+                grant.meet(view.ids, labels)
+            view = view.granting(**{grant.field: grant.ids.to(view.ids.device)})
         if view.ids.is_cuda:
             self._random.use_cuda()
         with self._random:
@@ -262,12 +322,6 @@ class Leak(Handle):
             raise HookError(f"attack {self.name} cannot be judged at step {view.step}: {error}") from error
         finally:
             self.seconds += time.perf_counter() - started
-
-    def _grant(self, ids: Tensor, labels: Tensor) -> None:
-        if self._known.numel() < self._wanted:
-            positives = ids[labels.reshape(-1).to(ids.device) == 1].tolist()
-            first = list(dict.fromkeys([*self._known.tolist(), *positives]))[: self._wanted]
-            self._known = torch.tensor(sorted(first), dtype=torch.int64)
 
     @property
     def auc(self) -> float:
@@ -288,7 +342,7 @@ class Leak(Handle):
         """Return the judge's state, and the attack's where it has one."""
         state: dict[str, Any] = {
             "keeper": self.keeper.state_dict(),
-            "known": self._known,
+            "known": {grant.field: grant.ids for grant in self._grants},
             "random": self._random.state_dict(),
         }
         if hasattr(self.attack, "state_dict"):
@@ -298,7 +352,8 @@ class Leak(Handle):
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Take back what :meth:`state_dict` returned."""
         self.keeper.load_state_dict(state["keeper"])
-        self._known = state["known"]
+        for grant in self._grants:
+            grant.ids = state["known"][grant.field]
         self._random.load_state_dict(state["random"])
         if "attack" in state and hasattr(self.attack, "load_state_dict"):
             self.attack.load_state_dict(state["attack"])

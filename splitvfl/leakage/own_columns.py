@@ -6,23 +6,29 @@ No defense at the cut can go below this: the columns themselves tell. It stands 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import StratifiedKFold, cross_val_predict
+from sklearn.model_selection import StratifiedKFold
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import StandardScaler, TargetEncoder
 from torch import Tensor
 
 from splitvfl.data.columns import Columns
 from splitvfl.errors import DataError
 from splitvfl.metrics import leak_auc
 
+Matrix = npt.NDArray[np.floating[Any]]
+Rows = npt.NDArray[np.int64]
+
 # Enough records for an AUC to two digits, and few enough to take seconds.
 _MAX_RECORDS = 20_000
+# Labels are looked through in pieces of so many.
+_PIECE = 1 << 20
 FOLDS = 5
 """Folds of the cross-validation, and so the least number of records of each class."""
 
@@ -45,15 +51,26 @@ def own_columns_auc(columns: Columns, labels: Tensor, *, seed: int = 0) -> OwnCo
 
     The larger of logistic regression's and gradient boosting's AUC. It assumes a partner who knows the labels of
     four fifths of the records, more than most partners do. At most 10 000 records of each class are used, drawn with
-    ``seed``.
+    ``seed``; only they are read, if the columns lie on disk.
+
+    A category counts as the mean label of its records, drawn towards the mean of all where there are few (empirical
+    Bayes), and out of fold too: no record's own label enters its columns. Where fields have so many categories that
+    few come twice in 20 000 records, a partner with more records predicts better than this.
+
+    Source: Micci-Barreca, SIGKDD Explorations 3 (2001), for the encoding of categories.
+
+    Args:
+        columns: The party's columns.
+        labels: One per record, in {0, 1}.
+        seed: Decides the sample, the folds and the models' randomness.
 
     Raises:
         DataError: If a class has fewer records than folds.
     """
-    matrix = np.concatenate([columns.numeric.cpu().numpy(), columns.categorical.cpu().numpy()], axis=1)
-    truth = labels.cpu().numpy().astype(np.int64)
-    chosen = _sample(truth, seed)
-    matrix, truth = matrix[chosen], truth[chosen]
+    chosen = torch.from_numpy(_sample(labels, seed))
+    used = columns.rows(chosen)
+    matrix = np.concatenate([used.numeric.cpu().numpy(), used.categorical.cpu().numpy()], axis=1)
+    truth = labels[chosen.to(labels.device)].cpu().numpy().astype(np.int64)
     if np.bincount(truth, minlength=2).min() < FOLDS:
         raise DataError(f"each class needs at least {FOLDS} records, got {np.bincount(truth, minlength=2).tolist()}")
     folds = StratifiedKFold(FOLDS, shuffle=True, random_state=seed)
@@ -61,18 +78,50 @@ def own_columns_auc(columns: Columns, labels: Tensor, *, seed: int = 0) -> OwnCo
         "logistic regression": make_pipeline(StandardScaler(), LogisticRegression(max_iter=300)),
         "gradient boosting": HistGradientBoostingClassifier(max_iter=50, random_state=seed),
     }
-    results = []
-    for name, model in models.items():
-        scores = cross_val_predict(model, matrix, truth, cv=folds, method="predict_proba")[:, 1]
-        results.append(OwnColumns(_auc(scores, truth), name))
-    return max(results, key=lambda result: result.auc)
+    scores = {name: np.zeros(truth.size) for name in models}
+    for fitted, held_out in folds.split(matrix, truth):
+        inputs, others = _numbers(matrix, fitted, held_out, truth, fields=columns.categorical.shape[1], seed=seed)
+        for name, model in models.items():
+            scores[name][held_out] = model.fit(inputs, truth[fitted]).predict_proba(others)[:, 1]
+    return max((OwnColumns(_auc(scores[name], truth), name) for name in models), key=lambda result: result.auc)
 
 
-def _sample(truth: npt.NDArray[np.int64], seed: int) -> npt.NDArray[np.int64]:
+def _numbers(
+    matrix: Matrix, fitted: Rows, held_out: Rows, truth: npt.NDArray[np.int64], *, fields: int, seed: int
+) -> tuple[Matrix, Matrix]:
+    """Return the columns of the records to fit on, and of those held out; the last ``fields``, categories, encoded."""
+    inputs, others = matrix[fitted], matrix[held_out]
+    if fields:
+        codes, labels = inputs[:, -fields:].copy(), truth[fitted]
+        # One fold less than outside: of a class with as many records as folds, one less is fitted on.
+        for known, asked in StratifiedKFold(FOLDS - 1, shuffle=True, random_state=seed).split(codes, labels):
+            inputs[asked, -fields:] = _encoder(codes[known], labels[known]).transform(codes[asked])
+        others[:, -fields:] = _encoder(codes, labels).transform(others[:, -fields:])
+    return inputs, others
+
+
+def _encoder(codes: Matrix, labels: npt.NDArray[np.int64]) -> TargetEncoder:
+    return TargetEncoder(target_type="binary").fit(codes, labels)
+
+
+def _sample(labels: Tensor, seed: int) -> npt.NDArray[np.int64]:
     """Return positions of at most half the limit of each class; AUC does not depend on the share of a class."""
     generator = np.random.default_rng(seed)
-    classes = [np.flatnonzero(truth == label) for label in (0, 1)]
-    return np.sort(np.concatenate([generator.permutation(rows)[: _MAX_RECORDS // 2] for rows in classes]))
+    return np.sort(np.concatenate([_sample_of(labels, label, generator) for label in (0, 1)]))
+
+
+def _sample_of(labels: Tensor, label: int, generator: np.random.Generator) -> npt.NDArray[np.int64]:
+    """Return positions of records of one class: those with the least of random keys, found piece by piece."""
+    limit = _MAX_RECORDS // 2
+    keys, chosen = np.zeros(0), np.zeros(0, np.int64)
+    for start in range(0, labels.numel(), _PIECE):
+        rows = start + np.flatnonzero(labels[start : start + _PIECE].cpu().numpy() == label)
+        keys = np.concatenate([keys, generator.random(rows.size)])
+        chosen = np.concatenate([chosen, rows])
+        if keys.size > limit:
+            kept = np.argpartition(keys, limit)[:limit]
+            keys, chosen = keys[kept], chosen[kept]
+    return chosen
 
 
 def _auc(scores: npt.NDArray[np.float64], truth: npt.NDArray[np.int64]) -> float:

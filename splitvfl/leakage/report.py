@@ -16,6 +16,7 @@ from splitvfl.leakage.findings import (
     GOAL,
     PARTLY_VISIBLE,
     VISIBLE,
+    AfterRow,
     DefenseRow,
     Estimate,
     PartyRow,
@@ -24,6 +25,7 @@ from splitvfl.leakage.findings import (
     attack_names,
     counted,
     group_runs,
+    known_records,
     leak_verdict,
     leakiest,
     own_columns_floor,
@@ -49,6 +51,11 @@ _ATTACKS = {
     "elsewhere.",
     "residual": "Takes away the line along which the batch's gradients lie and scores what is left: noise that one "
     "class only gets off that line marks that class. It needs no knowledge at all.",
+    "gradient-classifier": "A small classifier, trained on the gradients of a few records whose labels it knows, which "
+    "come again in every epoch: it learns what a defense leaves.",
+    "model-completion": "After training, the partner puts an output of its own on its half of the model, fits it to "
+    "the few records whose labels it knows, and reads the others. It needs no message: it reads what training has "
+    "taught the partner's half.",
     AUDITOR: "The label party attacks its own messages with all that it knows, the labels and the gradients before any "
     "noise: more than a partner has. Two attacks, of which the better one counts at every figure: a projection on the "
     "true difference of the classes, and a likelihood ratio fitted on earlier steps. It shows leaks that no partner's "
@@ -73,6 +80,7 @@ class _Section:
     attacks: list[str]
     rows: list[DefenseRow]
     features: list[tuple[DefenseRow, PartyRow, FeatureLeak]]
+    after: list[tuple[DefenseRow, PartyRow, str, AfterRow]]
     notes: list[str]
     several_parties: bool
     several_runs: bool
@@ -124,8 +132,8 @@ def _render(title: str, summaries: list[RunSummary], folders: list[Path]) -> str
         goal=GOAL,
         missing=_MISSING,
         sections=list(_sections(summaries, folders)),
-        attacks=_descriptions(attack_names(summaries)),
-        known_positives=sorted({run.known_positives for run in summaries}),
+        attacks=_descriptions([*attack_names(summaries), *_late_attacks(summaries)]),
+        known=list(dict.fromkeys(known_records(run.known_positives, run.known_negatives) for run in summaries)),
         runs=[(run, _settings(folder)) for run, folder in zip(summaries, folders, strict=True)],
     )
 
@@ -148,6 +156,9 @@ def _sections(summaries: Sequence[RunSummary], folders: Sequence[Path]) -> Itera
             attacks=attack_names(group.runs),
             rows=rows,
             features=[(row, party, leak) for row in rows for party in row.parties for leak in party.features],
+            after=[
+                (row, party, *found) for row in rows for party in row.parties for found in party.after_training.items()
+            ],
             notes=unavailable_notes(rows),
             several_parties=any(len(row.parties) > 1 for row in rows),
             several_runs=any(row.runs > 1 for row in rows),
@@ -162,6 +173,10 @@ def _verdicts(group: RunGroup) -> Iterator[_Verdict]:
     for row in rows_by_defense(group):
         worst = leakiest(group.of_defense(row.label))
         yield _Verdict(row.label, row.worst, row.runs, leak_verdict(worst))
+
+
+def _late_attacks(summaries: Sequence[RunSummary]) -> Iterator[str]:
+    yield from (name for run in summaries for party in run.parties.values() for name in party.after_training)
 
 
 def _descriptions(attacks: Sequence[str]) -> Mapping[str, str]:

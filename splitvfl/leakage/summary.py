@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from splitvfl.errors import CheckpointError
+from splitvfl.leakage.after_training import AfterTraining
 from splitvfl.leakage.features import FeatureLeak
 from splitvfl.leakage.judging import LeakSummary
 
@@ -59,6 +60,7 @@ class PartyResult:
         detection_error: Mean measured ½(FPR + FNR) of the better of the auditor's attacks, at thresholds fixed before.
         measurements: Means over the run of what the defenses of this party's messages logged.
         features: Feature attacks on its columns.
+        after_training: Attacks with its trained bottom model, by name.
     """
 
     attacks: dict[str, AttackResult]
@@ -68,6 +70,7 @@ class PartyResult:
     detection_error: float | None = None
     measurements: dict[str, float] = field(default_factory=dict)
     features: list[FeatureLeak] = field(default_factory=list)
+    after_training: dict[str, AfterTraining] = field(default_factory=dict)
 
     @property
     def worst(self) -> tuple[float | None, str]:
@@ -102,6 +105,7 @@ class RunSummary:
         known_positives: Positive records that an attacker was assumed to know.
         parties: Results by passive party.
         measurements: Means of what the defenses of labels and scores logged.
+        known_negatives: Negative records that an attacker was assumed to know.
     """
 
     name: str
@@ -120,6 +124,7 @@ class RunSummary:
     known_positives: int
     parties: dict[str, PartyResult]
     measurements: dict[str, float] = field(default_factory=dict)
+    known_negatives: int = 0
 
     @property
     def defense(self) -> str:

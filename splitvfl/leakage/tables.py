@@ -54,6 +54,11 @@ _SUMMARY_LEGEND = {
     "noise": "noise power over the message's own; p: the power itself, where only that is known",
 }
 
+_AFTER_LEGEND = {
+    "train, test": "leak AUC of the attack with the partner's trained model, on records that it did not know",
+    "before": "the same attack's leak AUCs with that model as it was before training",
+}
+
 _COMPARISON_LEGEND = {
     "±": "half of the 95 % t-interval of the mean over seeds; none for a single run",
     "leak AUC": _LEAK_AUC,
@@ -73,9 +78,9 @@ def summary_table(runs: Sequence[RunSummary]) -> RenderableType:
     parts: list[RenderableType] = []
     for group in group_runs(runs):
         rows = rows_by_run(group)
-        tables = [_costs(group, rows), *(_leaks(group, rows) if group.judged else ()), *_features(rows)]
+        tables = [_costs(group, rows), *(_leaks(group, rows) if group.judged else ()), *_features(rows), *_after(rows)]
         parts += _section(group, tables, rows)
-    return Group(*parts, _legend(_SUMMARY_LEGEND))
+    return Group(*parts, _legend(_SUMMARY_LEGEND | _after_legend(runs)))
 
 
 def comparison_table(runs: Sequence[RunSummary]) -> RenderableType:
@@ -87,9 +92,9 @@ def comparison_table(runs: Sequence[RunSummary]) -> RenderableType:
     parts: list[RenderableType] = []
     for group in group_runs(runs):
         rows = rows_by_defense(group)
-        tables = [_compared_costs(group, rows), *(_compared_leaks(group, rows) if group.judged else ())]
+        tables = [_compared_costs(group, rows), *(_compared_leaks(group, rows) if group.judged else ()), *_after(rows)]
         parts += _section(group, tables, rows)
-    return Group(*parts, _legend(_COMPARISON_LEGEND))
+    return Group(*parts, _legend(_COMPARISON_LEGEND | _after_legend(runs)))
 
 
 def _section(group: RunGroup, tables: Sequence[Table], rows: Sequence[DefenseRow]) -> Iterator[RenderableType]:
@@ -176,6 +181,25 @@ def _features(rows: Sequence[DefenseRow]) -> Iterator[Table]:
         errors = (f"{leak.mse:.3g}", f"{leak.blind_mse:.3g}")
         table.add_row(_two_lines(row.label), Text(party.name), Text(leak.attack), *errors)
     yield table
+
+
+def _after(rows: Sequence[DefenseRow]) -> Iterator[Table]:
+    found = [(row, party, *item) for row in rows for party in row.parties for item in party.after_training.items()]
+    if not found:
+        return
+    table = _table("After training", _NAME_WIDTH)
+    table.add_column("what reads", overflow="fold", width=16)
+    _numbers(table, *((header, _INTERVAL_WIDTH) for header in ("train", "test", "before")))
+    for row, party, attack, after in found:
+        name = _two_lines(row.label, party.name if len(row.parties) > 1 else "")
+        before = Text.assemble(_plain(after.before_train, 2), "\n", _plain(after.before_test, 2))
+        table.add_row(name, Text(attack), _coloured(after.train), _coloured(after.test), before)
+    yield table
+
+
+def _after_legend(runs: Sequence[RunSummary]) -> dict[str, str]:
+    late = any(party.after_training for run in runs for party in run.parties.values())
+    return _AFTER_LEGEND if late else {}
 
 
 def _notes(group: RunGroup, rows: Sequence[DefenseRow]) -> Iterator[Text]:

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
-from splitvfl import checkpoint
-from splitvfl.attacks.direction import DirectionAttack
+from splitvfl import checkpoint, records
+from splitvfl.attacks import DirectionAttack, GradientClassifierAttack, ModelCompletionAttack
 from splitvfl.errors import ArgumentError, HookError
-from splitvfl.hooks import View
+from splitvfl.hooks import Attack, View, needs_of
 from splitvfl.leakage import judging
 from splitvfl.leakage.judging import Handle, Leak, LeakSummary, ScoreKeeper, nanmax
 
@@ -284,6 +284,7 @@ class Scripted:
 
 
 KNOWING = frozenset({"gradient", "known_positives"})
+KNOWING_BOTH = KNOWING | {"known_negatives"}
 
 
 def view_of(ids: Tensor, gradient: Tensor, step: int = 0) -> View:
@@ -313,6 +314,32 @@ def test_known_positives_are_the_first_ones_met_and_stay_the_same() -> None:
 def test_a_known_positive_that_comes_again_does_not_take_anothers_place() -> None:
     assert granted(2, [([7], [1]), ([7, 9], [1, 1])]) == [[7], [7, 9]]
     assert granted(2, [([7, 7, 9], [1, 1, 1])]) == [[7, 9]]
+
+
+def test_known_negatives_are_counted_by_themselves_and_are_the_first_ones_met() -> None:
+    told: list[tuple[list[int], list[int]]] = []
+
+    def score(view: View) -> Tensor:
+        told.append((view.known_positives.tolist(), view.known_negatives.tolist()))
+        return view.gradient[:, 0]
+
+    leak = Leak(Scripted(score, needs=KNOWING_BOTH), known_positives=1, known_negatives=3)
+    for ids, labels in (([5, -9], [0, 1]), ([8, 3, 2**40], [1, 0, 0]), ([1, 2], [0, 0])):
+        leak.see(view_of(torch.tensor(ids), torch.eye(len(ids), 2)), torch.tensor(labels))
+    assert told == [([-9], [5]), ([-9], [3, 5, 2**40]), ([-9], [3, 5, 2**40])]
+    assert leak.needs == {"gradient"}
+
+
+def test_an_attack_that_asks_for_one_class_is_not_told_of_the_other() -> None:
+    seen: list[tuple[str, ...]] = []
+
+    def score(view: View) -> Tensor:
+        seen.append(view.fields)
+        return view.gradient[:, 0]
+
+    leak = Leak(Scripted(score, needs=KNOWING), known_negatives=5)
+    leak.see(view_of(torch.tensor([3, 4]), torch.eye(2)), torch.tensor([1, 0]))
+    assert seen == [("gradient", "known_positives")]
 
 
 def test_without_ids_nobody_is_known() -> None:
@@ -347,12 +374,19 @@ def test_wrong_settings_are_refused() -> None:
     feature_attack.target = "features"  # type: ignore[attr-defined]
     with pytest.raises(ArgumentError, match="scripted estimates features"):
         Leak(feature_attack)
-    with pytest.raises(ArgumentError, match="at least 0, got -1"):
+    with pytest.raises(ArgumentError, match="known_positives must be at least 0, got -1"):
         Leak(DirectionAttack(), known_positives=-1)
+    with pytest.raises(ArgumentError, match="known_negatives must be at least 0, got -2"):
+        Leak(DirectionAttack(), known_negatives=-2)
+    with pytest.raises(ArgumentError, match=r"model-completion acts after training.*view_after_training"):
+        Leak(ModelCompletionAttack())
 
 
+@pytest.mark.parametrize("kind", [DirectionAttack, GradientClassifierAttack])
 @pytest.mark.parametrize("at", [0, 1, 7])
-def test_a_leak_from_a_checkpoint_goes_on_alike_with_its_attack_and_its_grants(tmp_path: Path, at: int) -> None:
+def test_a_leak_from_a_checkpoint_goes_on_alike_with_its_attack_and_its_grants(
+    tmp_path: Path, at: int, kind: Callable[[], Attack]
+) -> None:
     random = torch.Generator().manual_seed(8)
     steps = []
     for ids, _, labels in run_of(IDS["any"], 15, seed=4):
@@ -362,15 +396,20 @@ def test_a_leak_from_a_checkpoint_goes_on_alike_with_its_attack_and_its_grants(t
         for number, (ids, gradient, labels) in enumerate(some):
             leak.see(view_of(ids, gradient, number), labels)
 
-    straight = Leak(DirectionAttack(), known_positives=3)
+    def knowing(attack: Attack) -> Leak:
+        return Leak(attack, known_positives=3, known_negatives=2)
+
+    straight = knowing(kind())
     show(straight, steps)
-    first, second = (Leak(DirectionAttack(), known_positives=3) for _ in range(2))
+    first, second = (knowing(kind()) for _ in range(2))
     show(first, steps[:at])
     second.load_state_dict(through_a_file(first.state_dict(), tmp_path))
     show(second, steps[at:])
     assert figures(second.summary) == pytest.approx(figures(straight.summary), abs=0, nan_ok=True)
     assert straight.summary.auc > 0.6
-    assert second.state_dict()["known"].tolist() == straight.state_dict()["known"].tolist()
+    assert second.state_dict()["known"].keys() == needs_of(kind()) - {"gradient"}
+    for field, ids in straight.state_dict()["known"].items():
+        assert second.state_dict()["known"][field].tolist() == ids.tolist()
 
 
 def test_a_handle_removes_once_and_also_after_an_error() -> None:
@@ -382,3 +421,31 @@ def test_a_handle_removes_once_and_also_after_an_error() -> None:
     with pytest.raises(KeyError), Leak(DirectionAttack(), remove=lambda: removed.append(2)):
         raise KeyError
     assert removed == [1, 2]
+
+
+@pytest.mark.parametrize("ids", IDS.values(), ids=IDS.keys())
+def test_beyond_the_limit_the_sums_are_those_of_the_first_records(ids: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judging, "_MOST_RECORDS", 10)
+    monkeypatch.setattr(judging, "_MOST_PENDING", 1)
+    monkeypatch.setattr(records, "DENSE_LIMIT", 10)
+    steps = run_of(ids, 60)
+    first: set[int] = set()
+    for batch, _, _ in steps:
+        if len(first) < 10:
+            first |= set(batch.tolist())
+    keeper = keeper_of(steps)
+
+    # The slow definition, of which every record but those is forgotten: by their names, sums do not depend on others.
+    kept = [(batch, scores, labels, [name in first for name in batch.tolist()]) for batch, scores, labels in steps]
+    totals: defaultdict[int, float] = defaultdict(float)
+    truth: dict[int, float] = {}
+    for batch, scores, labels, known in kept:
+        standardised = (scores - scores.mean()) / scores.std(correction=0)
+        for name, score, label, keep in zip(batch.tolist(), standardised.tolist(), labels.tolist(), known, strict=True):
+            if keep:
+                totals[name] += score
+                truth[name] = label
+    assert 10 <= keeper.records == len(first) < 22
+    expected = auc_of([round(totals[name], 9) for name in truth], list(truth.values()))
+    assert keeper.accumulated_auc == pytest.approx(expected, abs=1e-12)
+    assert keeper.summary().auc == slow(steps).auc

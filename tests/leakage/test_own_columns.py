@@ -83,3 +83,56 @@ def test_rare_positives_are_all_kept_when_records_are_sampled() -> None:
     columns = Columns.of(torch.randn(60_000, 1, generator=generator) + 8.0 * labels.unsqueeze(1))
 
     assert own_columns_auc(columns, labels).auc > 0.95
+
+
+def test_categories_are_no_ordered_numbers() -> None:
+    """Every second of forty categories is mostly positive: no line through the codes tells."""
+    codes = torch.randint(40, (4000, 1), generator=torch.Generator().manual_seed(1))
+    flipped = torch.rand(4000, generator=torch.Generator().manual_seed(2)) < 0.1
+    labels = (codes[:, 0] % 2 == 1).logical_xor(flipped).float()
+
+    found = own_columns_auc(Columns(torch.zeros(4000, 0), codes.int()), labels)
+
+    # The Bayes rule's AUC is 0.9, as 10 % of each class are on the wrong side: 0.81 + 2 * 0.09 / 2. The standard error of
+    # a share of 0.9 among 2000 is 0.007; the encoding loses a little order among equals.
+    assert found.auc == pytest.approx(0.9, abs=0.03)
+
+
+def test_a_category_of_its_own_for_every_record_tells_nothing() -> None:
+    """Encoded with the record's own label, it would tell everything."""
+    labels = (columns(600, seed=5) > 0).float()
+    codes = torch.arange(600)[:, None].int()
+
+    # Standard error of an AUC of 300 against 300: 0.024; the larger of two is looked at.
+    assert own_columns_auc(Columns(torch.zeros(600, 0), codes), labels).auc == pytest.approx(0.5, abs=0.1)
+
+
+def test_five_records_of_a_class_are_enough_with_categories() -> None:
+    labels = torch.zeros(60)
+    labels[::12] = 1
+    assert own_columns_auc(Columns(columns(60, 1), torch.arange(60).remainder(12)[:, None]), labels).auc > 0.9
+
+
+def test_the_sample_is_drawn_alike_from_any_pieces_and_every_record_is_as_likely(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    labels = (torch.arange(3000) % 10 == 0).float()
+    monkeypatch.setattr(own_columns, "_MAX_RECORDS", 400)
+    whole = own_columns._sample(labels, 3)
+    monkeypatch.setattr(own_columns, "_PIECE", 128)
+    assert own_columns._sample(labels, 3).tolist() == whole.tolist()
+    assert np.bincount(labels[torch.from_numpy(whole)].long()).tolist() == [200, 200]
+    drawn = np.concatenate([own_columns._sample(labels, seed) for seed in range(300)])
+    negatives = drawn[labels[torch.from_numpy(drawn)].numpy() == 0]
+    # 60 000 draws over ten tenths of the table: the standard deviation of each count is below sqrt(6000); five of them.
+    assert np.abs(np.histogram(negatives, 10, (0, 3000))[0] - 6000).max() < 5 * 6000**0.5
+
+
+def test_only_the_sample_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_columns, "_MAX_RECORDS", 100)
+    numeric = columns(3000, 2)
+    labels = linear_labels(numeric)
+    chosen = own_columns._sample(labels, 0)
+    poisoned = torch.full_like(numeric, torch.nan)
+    poisoned[chosen] = numeric[chosen]
+    assert own_columns_auc(Columns.of(poisoned), labels) == own_columns_auc(Columns.of(numeric), labels)

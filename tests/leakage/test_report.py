@@ -13,6 +13,7 @@ import pytest
 
 from splitvfl.errors import ArgumentError, CheckpointError
 from splitvfl.leakage import figures
+from splitvfl.leakage.after_training import AfterTraining
 from splitvfl.leakage.features import FeatureLeak
 from splitvfl.leakage.findings import group_runs
 from splitvfl.leakage.report import write_report
@@ -175,6 +176,7 @@ def test_names_are_never_markup(tmp_path: Path) -> None:
                 measurements={f"{EVIL}/power": 1.0},
                 own_columns_auc=0.8,
                 features=[FeatureLeak(attack=EVIL, mse=0.1, blind_mse=0.2, features=3)],
+                after_training={EVIL: AfterTraining(0.9, 0.9, 0.5, 0.5, known_positives=1, known_negatives=1)},
             ),
             "other": PartyResult(attacks={EVIL: result(0.6)}),
         },
@@ -187,6 +189,20 @@ def test_names_are_never_markup(tmp_path: Path) -> None:
     assert text.count("<script>alert('x')</script>") > 20
     assert "{{ 7*7 }}" in text
     assert "\\frac{1}" in text, "the figures draw names as they are, not as formulas"
+
+
+def test_attacks_after_training_and_what_they_knew_are_shown(tmp_path: Path) -> None:
+    after = AfterTraining(0.97, 0.93, 0.72, None, known_positives=10, known_negatives=12)
+    knowing = run(
+        known_positives=10,
+        known_negatives=12,
+        parties={"telecom": PartyResult(attacks={"norm": result(0.6)}, after_training={"model-completion": after})},
+    )
+    text = text_of(page_of(tmp_path, run(), knowing))
+    assert "telecom model-completion 10 positive and 12 negative records 0.97 0.72 0.93 –" in text
+    assert "Attack: model-completion" in text
+    assert "know 1 positive and 0 negative records or 10 positive and 12 negative records beforehand" in text
+    assert "Before: the same attack" not in text_of(page_of(tmp_path / "other", run()))
 
 
 @pytest.mark.parametrize(("task", "metric"), [("multiclass", "accuracy"), ("regression", "r2")])

@@ -11,6 +11,7 @@ from rich.console import Console, RenderableType
 from scipy import stats
 
 from splitvfl.errors import ArgumentError
+from splitvfl.leakage.after_training import AfterTraining
 from splitvfl.leakage.features import FeatureLeak
 from splitvfl.leakage.findings import (
     advice,
@@ -191,6 +192,48 @@ def test_features_and_unavailable_attacks_are_listed() -> None:
     text = printed(summary_table([run(parties={"telecom": shown})]))
     assert re.search(r"telecom +least-squares +0\.0123 +0\.0834", text)
     assert "sign could not be run at telecom: needs known_positives" in text
+
+
+AFTER = AfterTraining(0.97, 0.93, 0.72, 0.71, known_positives=10, known_negatives=12)
+
+
+def test_what_is_read_after_training_stands_beside_what_was_read_before() -> None:
+    shown = replace(party(norm=result(0.5)), after_training={"model-completion": AFTER})
+    for table in (summary_table, comparison_table):
+        text = printed(table([run(parties={"telecom": shown})]))
+        assert re.search(r"none +model-completion +0\.97 +0\.93 +0\.72\n +0\.71", text)
+        assert "the same attack's leak AUCs" in text
+        assert "After training" not in printed(table([run()]))
+        assert "the same attack's leak AUCs" not in printed(table([run()]))
+
+
+def test_verdict_says_what_taking_part_has_taught_the_partner() -> None:
+    shown = replace(party(norm=result(0.5)), after_training={"model-completion": AFTER})
+    text = verdict(run(parties={"telecom": shown}))
+    assert (
+        "After training, your partner can read labels with its own half of the model: given the labels of 10 positive "
+        "and 12 negative records, the model-completion attack gets an AUC of 0.97 on other training records, and 0.72 "
+        "with that half as it was before training." in text
+    )
+    unknown = replace(shown, after_training={"model-completion": replace(AFTER, train_auc=None)})
+    assert "After training" not in verdict(run(parties={"telecom": unknown}))
+
+
+def test_figures_after_training_are_averaged_over_runs_and_the_undefined_are_left_out() -> None:
+    second = AfterTraining(0.87, None, 0.62, None, known_positives=10, known_negatives=12)
+    runs = [
+        run(
+            parties={"telecom": replace(party(norm=result(0.5)), after_training={"model-completion": after})}, seed=seed
+        )
+        for seed, after in enumerate((AFTER, second))
+    ]
+    (row,) = rows_by_defense(group_runs(runs)[0])
+    found = row.parties[0].after_training["model-completion"]
+    assert found.train is not None
+    assert found.test is not None
+    assert (found.train.mean, found.train.count) == (pytest.approx(0.92), 2)
+    assert (found.test.mean, found.test.count) == (0.93, 1)
+    assert found.known == "10 positive and 12 negative records"
 
 
 def test_groups_hold_runs_that_may_be_compared() -> None:

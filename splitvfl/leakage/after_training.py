@@ -1,0 +1,254 @@
+"""What a passive party learned from taking part, judged when training has ended.
+
+A defense hides labels in messages. What the messages taught the party's own model stays with it: an attack that is
+called after training (``when = "after-training"``) gets a copy of that model, the party's columns and a few known
+labels, and scores records. Beside it stands the same attack on the model as it was before training, with the same known
+labels: what the columns and those labels alone tell. Only the difference is due to training together.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from splitvfl.data.columns import Columns, PartyData
+from splitvfl.errors import ArgumentError
+from splitvfl.hooks import Attack, View, call_attack
+from splitvfl.metrics import leak_auc
+from splitvfl.randomness import PartyRandom
+
+SHOWN = frozenset({"bottom", "columns", "known_positives", "known_negatives"})
+"""View fields that an attack has after training, when no message arrives any more."""
+
+MOST_RECORDS = 20_000
+"""Records of each part that are scored at most: enough for an AUC to two digits."""
+
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+
+
+@dataclass(frozen=True, slots=True)
+class AfterTraining:
+    """What one attack learned after training; AUCs of records whose labels it did not know, in its own orientation.
+
+    Attributes:
+        train_auc: Leak AUC on training records; ``None`` where nothing was scored, or of one class only.
+        test_auc: Leak AUC on test records.
+        baseline_train_auc: The same attack's on training records, with the model as it was before training.
+        baseline_test_auc: Likewise on test records.
+        known_positives: Positive records that it knew.
+        known_negatives: Negative records that it knew.
+    """
+
+    train_auc: float | None
+    test_auc: float | None
+    baseline_train_auc: float | None
+    baseline_test_auc: float | None
+    known_positives: int
+    known_negatives: int
+
+    def scalars(self, where: str) -> dict[str, float]:
+        """Return the AUCs that exist for a log, under tags that end in ``where``."""
+        found = {
+            f"leak_auc_after_training/{where}": self.train_auc,
+            f"leak_auc_after_training_test/{where}": self.test_auc,
+            f"leak_auc_after_training_baseline/{where}": self.baseline_train_auc,
+            f"leak_auc_after_training_baseline_test/{where}": self.baseline_test_auc,
+        }
+        return {tag: value for tag, value in found.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Quiz:
+    """Which records an attacker is asked about after training, which ones it knows, and the answers.
+
+    Attributes:
+        train: Positions of training records, sorted, the known ones among them.
+        test: Positions of test records, sorted.
+        ids: Of ``train``, then ``test``.
+        labels: Of ``train``, then ``test``, in {0, 1}; for the judge only.
+        known_positives: Ids of the positive training records that the attacker knows, ``(k,)``.
+        known_negatives: Ids of the negative ones.
+    """
+
+    train: Tensor
+    test: Tensor
+    ids: Tensor
+    labels: Tensor
+    known_positives: Tensor
+    known_negatives: Tensor
+
+    @classmethod
+    def draw(cls, data: PartyData, *, known_positives: int, known_negatives: int, seed: int) -> Quiz:
+        """Return a quiz: known training records, and of each part at most :data:`MOST_RECORDS` others.
+
+        Args:
+            data: The active party's.
+            known_positives: Positive training records that the attacker knows; all if there are fewer.
+            known_negatives: Negative ones.
+            seed: Of what is drawn; any whole number.
+        """
+        labels, test_labels = data.train.labels, data.test.labels
+        assert labels is not None
+        assert test_labels is not None
+        generator = np.random.default_rng(seed)
+        positive, negative = (
+            _drawn(np.flatnonzero(labels.numpy() == label), count, generator)
+            for label, count in ((1, known_positives), (0, known_negatives))
+        )
+        train = torch.cat([positive, negative, _drawn(np.arange(data.train.count), MOST_RECORDS, generator)]).unique()
+        test = _drawn(np.arange(data.test.count), MOST_RECORDS, generator)
+        return cls(
+            train=train,
+            test=test,
+            ids=torch.cat([data.train.ids[train], data.test.ids[test]]),
+            labels=torch.cat([labels[train], test_labels[test]]),
+            known_positives=data.train.ids[positive],
+            known_negatives=data.train.ids[negative],
+        )
+
+    def aucs(self, scores: Tensor) -> tuple[float | None, float | None]:
+        """Return the leak AUC of scores ``(n,)`` on training and on test records, without those that were known."""
+        # Whatever the attack scored: what it was told is no leak.
+        told = torch.isin(self.ids, torch.cat([self.known_positives, self.known_negatives]))
+        scored = (~(told | scores.isnan())).nonzero()[:, 0]
+        first_test = self.train.numel()
+        train, test = scored[scored < first_test], scored[scored >= first_test]
+        return self._auc(scores, train), self._auc(scores, test)
+
+    def _auc(self, scores: Tensor, rows: Tensor) -> float | None:
+        auc = leak_auc(scores[rows], self.labels[rows])
+        return None if math.isnan(auc) else auc
+
+
+def _drawn(positions: npt.NDArray[np.int64], most: int, generator: np.random.Generator) -> Tensor:
+    if positions.size > most:
+        positions = np.sort(generator.choice(positions, most, replace=False))
+    return torch.from_numpy(positions)
+
+
+def judge_after_training(
+    attack: Attack,
+    data: PartyData,
+    *,
+    trained: nn.Module,
+    before: nn.Module,
+    quiz: Quiz,
+    step: int = 0,
+    device: torch.device | str = "cpu",
+) -> AfterTraining:
+    """Call an attack with a trained bottom model, and with the same model before training, and judge both.
+
+    What the attack draws leaves torch's generators as they were, and is the same with both models.
+
+    Args:
+        attack: A label attack with ``when = "after-training"``. A copy of it is called for each model.
+        data: The attacking party's columns.
+        trained: Its bottom model.
+        before: Its bottom model before training.
+        quiz: What is asked.
+        step: Steps of the run.
+        device: Where the models live.
+
+    Raises:
+        HookError: If the attack breaks its contract.
+    """
+    parts = (data.train.columns.rows(quiz.train), data.test.columns.rows(quiz.test))
+    columns = Columns(*(torch.cat(pair) for pair in zip(*parts, strict=True))).to(device).module_input()
+
+    def judged(model: nn.Module) -> tuple[float | None, float | None]:
+        view = view_after_training(
+            model,
+            columns,
+            ids=quiz.ids.to(device),
+            known_positives=quiz.known_positives.to(device),
+            known_negatives=quiz.known_negatives.to(device),
+            party=data.name,
+            step=step,
+        )
+        return quiz.aucs(_undisturbed(copy.deepcopy(attack), view).cpu())
+
+    return AfterTraining(
+        *judged(trained),
+        *judged(before),
+        known_positives=quiz.known_positives.numel(),
+        known_negatives=quiz.known_negatives.numel(),
+    )
+
+
+def _undisturbed(attack: Attack, view: View) -> Tensor:
+    """Return an attack's answer; what it draws leaves torch's generators as they were."""
+    random = PartyRandom(0)
+    if view.ids.is_cuda:
+        random.use_cuda()
+    with random:
+        return call_attack(attack, view)
+
+
+def view_after_training(
+    bottom: nn.Module,
+    columns: Any,
+    *,
+    ids: Tensor,
+    known_positives: Tensor,
+    known_negatives: Tensor,
+    party: str = "passive",
+    step: int = 0,
+) -> View:
+    """Return what a passive party holds when training has ended, for an attack to be called with.
+
+    Args:
+        bottom: Its model; the view gets a copy by :func:`own_copy`.
+        columns: Its columns as the model takes them, ``(n, d)`` or ``Columns``: known records and any others.
+        ids: Their record ids, ``(n,)``, int64.
+        known_positives: Ids of the positive records that it knows, ``(k,)``.
+        known_negatives: Ids of the negative ones.
+        party: Its name.
+        step: Steps of the run.
+
+    Raises:
+        ArgumentError: If a known record is not among the ids.
+    """
+    known = torch.cat([known_positives, known_negatives])
+    missing = known[~torch.isin(known, ids)]
+    if missing.numel():
+        raise ArgumentError(
+            f"expected columns of every known record, got none of {missing.numel()} of {known.numel()}, "
+            f"such as id {missing[0].item()}; give their columns and ids along"
+        )
+    return View(
+        party=party,
+        step=step,
+        ids=ids,
+        bottom=own_copy(bottom),
+        columns=columns,
+        known_positives=known_positives,
+        known_negatives=known_negatives,
+    )
+
+
+def own_copy(model: nn.Module) -> nn.Module:
+    """Return a copy of a model that shares nothing with it, and leads to nothing but itself.
+
+    Weights and buffers are copied, and gradients are not. Hooks are left out, as whoever attached one may hold more
+    than the model's owner does; only those of ``torch.nn.utils``, which compute weights (``spectral_norm``), are kept.
+    Activations that a layer has kept lose their autograd graph.
+    """
+    memo: dict[int, Any] = {}
+    for module in model.modules():
+        for name in _HOOKS:
+            hooks = vars(module)[name]
+            kept = {key: hook for key, hook in hooks.items() if type(hook).__module__.startswith("torch.nn.utils.")}
+            # Each dictionary of hooks is copied as this one.
+            memo[id(hooks)] = copy.deepcopy(type(hooks)(kept))
+        for value in vars(module).values():
+            if isinstance(value, Tensor) and value.grad_fn is not None:
+                memo[id(value)] = value.detach().clone()
+    copied: nn.Module = copy.deepcopy(model, memo)  # torch copies a parameter without its gradient
+    return copied
