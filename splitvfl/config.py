@@ -44,7 +44,7 @@ from pydantic_core import ErrorDetails
 
 from splitvfl.data.columns import TaskName
 from splitvfl.data.encoding import Categorical, Missing, Scale
-from splitvfl.data.sets import DATA_SETS
+from splitvfl.data.sets import DATA_SETS, TABLES
 from splitvfl.errors import ConfigError
 from splitvfl.registry import Kind, check_options, construct, resolve
 from splitvfl.wording import shown, suggestion, words
@@ -55,6 +55,7 @@ __all__ = [
     "AdamConfig",
     "DataConfig",
     "ExchangeConfig",
+    "EmbeddingOptimizerConfig",
     "ExperimentConfig",
     "HookConfig",
     "LogisticRegressionConfig",
@@ -62,7 +63,11 @@ __all__ = [
     "ModelConfig",
     "OptimizerConfig",
     "PartyConfig",
+    "RowWiseAdagradConfig",
     "SGDConfig",
+    "SparseAdagradConfig",
+    "SparseAdamConfig",
+    "SparseSGDConfig",
     "TrainConfig",
     "WideDeepConfig",
     "config_to_yaml",
@@ -119,11 +124,18 @@ def _at_least_one(widths: tuple[int, ...]) -> tuple[int, ...]:
     return widths
 
 
+def _at_least_two(fields: tuple[str, ...]) -> tuple[str, ...]:
+    if len(fields) < 2 or len(set(fields)) < len(fields):
+        raise ValueError(f"expected the names of at least two different fields, got {shown(list(fields))}")
+    return fields
+
+
 Claim = Annotated[str | float | tuple[str, ...], BeforeValidator(_claim)]
 Names = Annotated[str | tuple[str, ...], BeforeValidator(_names)]
 Scalar = Annotated[str | int | float | bool, BeforeValidator(_scalar)]
 Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Cross = Annotated[tuple[str, ...], AfterValidator(_at_least_two)]
 Widths = Annotated[tuple[Count, ...], AfterValidator(_at_least_one)]
 
 
@@ -143,7 +155,7 @@ class DataConfig(_Section):
     """Which data, and how they are read: the arguments of :func:`splitvfl.data.load` of the same names.
 
     ``path`` is looked for beside the experiment file, then in the current folder; given on the command line, the other
-    way round.
+    way round. Of ``tables``, which were ingested before, nothing but the path is left to say, here and at the parties.
     """
 
     name: Annotated[str, AfterValidator(_data_set)]
@@ -169,7 +181,8 @@ class PartyConfig(_Section):
     """One party: its role, and the columns it holds.
 
     ``columns`` is a list of names and patterns, or the same in one string; a share in (0, 1] of what no name claims;
-    or ``rest``. See :mod:`splitvfl.data.partition`. ``label`` names the label column, at the active party.
+    or ``rest``. See :mod:`splitvfl.data.partition`. ``label`` names the label column, at the active party. Parties of
+    ``tables`` have the names and roles with which they were ingested, and neither columns nor label here.
     """
 
     role: Literal["active", "passive"]
@@ -180,8 +193,6 @@ class PartyConfig(_Section):
     def _check_role(self) -> PartyConfig:
         if self.role == "passive" and self.label is not None:
             raise ValueError("labels are at the active party; a passive party has no label column")
-        if self.role == "passive" and self.columns in ((), ""):
-            raise ValueError("a passive party needs columns: names and patterns, a share in (0, 1], or rest")
         return self
 
 
@@ -213,12 +224,28 @@ class LogisticRegressionConfig(_Section):
 
 
 class WideDeepConfig(_Section):
-    """Wide & Deep: embeddings and a deep tower at each passive party, the wide part at the active one."""
+    """Wide & Deep: embeddings and a deep tower at each passive party, the wide part at the active one.
+
+    ``bottom`` are the widths of the deep layers. The first ``cut_after`` of them are at each passive party, the others
+    at the active party, over what all passive parties send; ``null`` leaves all to the passive parties. ``crosses`` are
+    combinations of the active party's categorical fields, by name, that get weights of their own; each is hashed into
+    ``cross_buckets``. ``sparse``: whether tables of categories have sparse gradients, and with them an optimiser of
+    their own (``train.embedding_optimizer``); ``null``: tables of 100 000 rows or more, of all fields together.
+    """
 
     name: Literal["wide-deep"] = "wide-deep"
     embedding_dim: Count = 12
     bottom: Widths = (128, 128, 128, 128)
-    sparse: bool = False
+    cut_after: Count | None = None
+    crosses: tuple[Cross, ...] = ()
+    cross_buckets: Count = 100_000
+    sparse: bool | None = None
+
+    @model_validator(mode="after")
+    def _check_cut(self) -> WideDeepConfig:
+        if self.cut_after is not None and self.cut_after > len(self.bottom):
+            raise ValueError(f"cut_after is {self.cut_after}, and bottom has {len(self.bottom)} layers to cut after")
+        return self
 
 
 ModelConfig = Annotated[MLPConfig | LogisticRegressionConfig | WideDeepConfig, Field(discriminator="name")]
@@ -235,7 +262,7 @@ Decay = Annotated[float, Field(ge=0)]
 
 
 class AdamConfig(_Section):
-    """:class:`torch.optim.Adam`."""
+    """:class:`torch.optim.Adam`, fused where torch can (:func:`splitvfl.optimizers.fused_adam`)."""
 
     name: Literal["adam"] = "adam"
     lr: LearningRate = 1e-3
@@ -262,20 +289,61 @@ class AdagradConfig(_Section):
 OptimizerConfig = Annotated[AdamConfig | SGDConfig | AdagradConfig, Field(discriminator="name")]
 
 
+class RowWiseAdagradConfig(_Section):
+    """:class:`splitvfl.optimizers.RowWiseAdagrad`."""
+
+    name: Literal["rowwise-adagrad"] = "rowwise-adagrad"
+    lr: LearningRate = 0.02
+
+
+class SparseAdamConfig(_Section):
+    """:class:`torch.optim.SparseAdam`."""
+
+    name: Literal["sparse-adam"] = "sparse-adam"
+    lr: LearningRate = 1e-3
+
+
+class SparseAdagradConfig(_Section):
+    """:class:`torch.optim.Adagrad` on sparse gradients."""
+
+    name: Literal["adagrad"] = "adagrad"
+    lr: LearningRate = 1e-2
+
+
+class SparseSGDConfig(_Section):
+    """:class:`torch.optim.SGD` on sparse gradients."""
+
+    name: Literal["sgd"] = "sgd"
+    lr: LearningRate = 1e-2
+
+
+# Neither momentum nor weight decay: both would move every row at every step.
+EmbeddingOptimizerConfig = Annotated[
+    RowWiseAdagradConfig | SparseAdamConfig | SparseAdagradConfig | SparseSGDConfig | None, Field(discriminator="name")
+]
+
+
 class TrainConfig(_Section):
     """How long and how fast.
 
     ``seed`` decides the order of records and the first weights. Noise is drawn from the operating system's entropy
     unless ``noise_seed_for_experiments`` is given, which makes it repeatable, and no protection at all. ``threads`` are
-    torch's; ``null`` leaves its default, with which results differ between machines.
+    torch's; ``null`` leaves its default, with which results differ between machines. ``block_rows`` is the number of
+    neighbouring records that are shuffled as one before they are shuffled with others (:class:`splitvfl.data.Batches`);
+    ``null`` takes 4096 for ``tables``, which are read from disk, and 1 for all other data. ``embedding_optimizer`` is
+    that of tables with sparse gradients (``model.sparse``), which ``optimizer`` and its weight decay then leave alone;
+    ``null`` takes row-wise Adagrad. ``autocast: bf16`` runs the models in bfloat16 where torch finds it safe.
     """
 
     epochs: Count = 10
     batch_size: Count = 256
+    block_rows: Count | None = None
     optimizer: OptimizerConfig = AdamConfig()
+    embedding_optimizer: EmbeddingOptimizerConfig = None
     seed: Seed = 0
     noise_seed_for_experiments: Seed | None = None
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    autocast: Literal["bf16"] | None = None
     threads: Count | None = 1
     checkpoint_every_steps: Count | None = None
     evaluate_every_epochs: Count = 1
@@ -318,8 +386,8 @@ def _check_parties(parties: Mapping[str, PartyConfig]) -> Mapping[str, PartyConf
 class ExperimentConfig(_Section):
     """A whole experiment file, checked, with every default filled in.
 
-    ``known_positives`` is how many positive records an attacker is assumed to know; ``audit`` adds the auditor's
-    attack.
+    ``known_positives`` and ``known_negatives`` are how many records of each class an attacker is assumed to know;
+    ``audit`` adds the auditor's attack.
     """
 
     name: Annotated[str, AfterValidator(_folder_name)]
@@ -332,6 +400,7 @@ class ExperimentConfig(_Section):
     attacks: tuple[HookConfig, ...] = ()
     audit: bool = True
     known_positives: Annotated[int, Field(ge=0)] = 1
+    known_negatives: Annotated[int, Field(ge=0)] = 1
 
     _source: str = PrivateAttr(default="experiment")
     _folder: Path = PrivateAttr(default=Path())
@@ -407,6 +476,7 @@ def parse_config(
     _take_hidden_from_top(document.tree.get("model"))
     for kind in _HOOK_LISTS:
         _check_hooks(document, kind, folder)
+    _check_claims(document)
     config = _validated(document)
     config._source, config._folder = document.source, folder
     return config
@@ -497,6 +567,9 @@ def _write_out_optimizer(document: Document, train: dict[str, Any]) -> None:
     optimizer = _named(train.get("optimizer"))
     if isinstance(optimizer, dict):
         train["optimizer"] = {"name": AdamConfig().name, **optimizer}
+    tables = _named(train.get("embedding_optimizer"))
+    if isinstance(tables, dict):
+        train["embedding_optimizer"] = {"name": RowWiseAdagradConfig().name, **tables}
 
 
 def _override(document: Document, text: str) -> None:
@@ -548,6 +621,33 @@ def _check_hook(document: Document, kind: Kind, place: Place, hook: Mapping[str,
             construct(factory, options)
         except ConfigError as error:
             document.report(place, f"{hook['name']}: {error}")
+
+
+def _check_claims(document: Document) -> None:
+    """Report passive parties without columns; or, of data that were ingested, whatever was settled then."""
+    data, parties = document.tree.get("data"), document.tree.get("parties")
+    data = data if isinstance(data, dict) else {}
+    ingested = data.get("name") == TABLES
+    for name, party in parties.items() if isinstance(parties, dict) else ():
+        if not isinstance(party, dict):
+            continue
+        if ingested:
+            _check_settled(document, ("parties", name), party, PartyConfig, but=("role",))
+        elif party.get("role") == "passive" and party.get("columns", []) in ([], ""):
+            text = "a passive party needs columns: names and patterns, a share in (0, 1], or rest"
+            document.report(("parties", name), text)
+    if ingested:
+        _check_settled(document, ("data",), data, DataConfig, but=("name", "path"))
+
+
+def _check_settled(
+    document: Document, place: Place, given: Mapping[str, Any], section: type[_Section], *, but: tuple[str, ...]
+) -> None:
+    for key, field in section.model_fields.items():
+        default = list(field.default) if isinstance(field.default, tuple) else field.default
+        # The settings that a run writes down hold every default.
+        if key not in but and given.get(key, default) != default:
+            document.report((*place, key), f"settled when {TABLES} were ingested; leave it out, or ingest them again")
 
 
 def _validated(document: Document) -> ExperimentConfig:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import BaseModel
 from safetensors.torch import save_file
 from torch import nn
 from torch.optim import Optimizer
@@ -22,21 +23,27 @@ from splitvfl.config import (
     HookConfig,
     LogisticRegressionConfig,
     MLPConfig,
-    OptimizerConfig,
+    RowWiseAdagradConfig,
+    TrainConfig,
     WideDeepConfig,
     config_to_yaml,
     parse_config,
 )
 from splitvfl.data import PartyData, VerticalData, load
+from splitvfl.data.batches import BLOCK_ROWS
+from splitvfl.data.sets import TABLES
+from splitvfl.data.store import open_tables
 from splitvfl.errors import ArgumentError, ConfigError
 from splitvfl.leakage.own_columns import FOLDS, OwnColumns, own_columns_auc
 from splitvfl.leakage.summary import FILE_NAME, AttackResult, PartyResult, RunSummary, known
 from splitvfl.models import MLP, Linear, LinearTop, WideDeepBottom, WideDeepTop
-from splitvfl.party import ActiveParty, OptimizerFactory, PassiveParty
+from splitvfl.optimizers import ParameterFactory, PerParameter, RowWiseAdagrad, fused_adam
+from splitvfl.party import ActiveParty, PassiveParty
 from splitvfl.randomness import derive_seed
 from splitvfl.registry import Kind, build
 from splitvfl.tasks import Task, task_for
 from splitvfl.training import Progress, Trainer
+from splitvfl.wording import suggestion
 
 CONFIG_FILE = "experiment.yaml"
 _HEADER = "# All settings of this run, written by splitvfl.\n"
@@ -67,7 +74,8 @@ def prepare(config: ExperimentConfig) -> Workbench:
     labels = data.active.train.labels
     if data.task != "binary" or labels is None or not config.audit:
         return Workbench(data, {})
-    if labels.long().bincount(minlength=2).min() < FOLDS:
+    positives = int((labels == 1).sum())
+    if min(positives, labels.numel() - positives) < FOLDS:
         return Workbench(data, {})  # too few of a class to say; no reason not to train
     return Workbench(
         data, {name: own_columns_auc(party.train.columns, labels) for name, party in data.passives.items()}
@@ -81,6 +89,8 @@ def load_data(config: ExperimentConfig) -> VerticalData:
         DataError: If the data are not what the experiment says.
         ConfigError: If an option means nothing for this data set.
     """
+    if config.data.name == TABLES:
+        return _ingested(config)
     options = _data_options(config.data)
     parties = dict(config.parties)
     active = parties.pop(config.active)
@@ -99,6 +109,15 @@ def load_data(config: ExperimentConfig) -> VerticalData:
         raise ConfigError(f"{config.source}: data: {error}") from error
 
 
+def _ingested(config: ExperimentConfig) -> VerticalData:
+    if config.data.path is None:
+        raise ConfigError(f"{config.source}: data: {TABLES} need the path of a folder that `splitvfl ingest` wrote")
+    try:
+        return open_tables(config.data.path, parties={name: party.role for name, party in config.parties.items()})
+    except ArgumentError as error:
+        raise ConfigError(f"{config.source}: parties: {error}") from error
+
+
 def _data_options(data: DataConfig) -> dict[str, Any]:
     return {name: getattr(data, name) for name in type(data).model_fields if name != "name"}
 
@@ -114,35 +133,42 @@ def build_trainer(config: ExperimentConfig, data: VerticalData, *, folder: Path 
     Raises:
         ConfigError: If parts do not fit together.
     """
-    _check_sparse(config)
+    _check_tables(config)
     task = task_for(data.task, data.classes)
     train = config.train
     top, bottoms = _models(config, data, task)
-    optimizer = optimizer_factory(train.optimizer)
+    optimizer = _optimizers(train)
     return Trainer(
         active=ActiveParty(data.active, top, task=task, optimizer=optimizer),
         passives={name: PassiveParty(data[name], bottom, optimizer=optimizer) for name, bottom in bottoms.items()},
         defenses=_hooks("defenses", config.defenses, config),
         attacks=_hooks("attacks", config.attacks, config),
         batch_size=train.batch_size,
+        block_rows=train.block_rows or (BLOCK_ROWS if config.data.name == TABLES else 1),
         seed=train.seed,
         noise_seed_for_experiments=train.noise_seed_for_experiments,
         known_positives=config.known_positives,
+        known_negatives=config.known_negatives,
         audit=config.audit,
         log_dir=folder,
         checkpoint_every=train.checkpoint_every_steps,
         evaluate_every=train.evaluate_every_epochs,
         device=choose_device(train.device),
+        autocast=torch.bfloat16 if train.autocast == "bf16" else None,
     )
 
 
-def _check_sparse(config: ExperimentConfig) -> None:
-    optimizer = config.train.optimizer
-    if isinstance(config.model, WideDeepConfig) and config.model.sparse:
-        if optimizer.name == "adam":
-            raise ConfigError("model.sparse: sparse gradients need train.optimizer.name sgd or adagrad, got adam")
-        if optimizer.weight_decay or getattr(optimizer, "momentum", 0.0):
-            raise ConfigError("model.sparse: sparse gradients allow neither weight_decay nor momentum")
+def _check_tables(config: ExperimentConfig) -> None:
+    model, optimizer = config.model, config.train.embedding_optimizer
+    if optimizer is None:
+        return
+    if not isinstance(model, WideDeepConfig):
+        raise ConfigError(f"train.embedding_optimizer: the model {model.name} has no embeddings; leave it out")
+    if model.sparse is False:
+        raise ConfigError(
+            "train.embedding_optimizer: model.sparse is false, so that train.optimizer trains the embeddings; "
+            "leave one of them out"
+        )
 
 
 def _hooks(kind: Kind, hooks: Sequence[HookConfig], config: ExperimentConfig) -> list[Any]:
@@ -160,54 +186,98 @@ def choose_device(name: str) -> torch.device:
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
 
 
-def optimizer_factory(config: OptimizerConfig) -> OptimizerFactory:
-    """Return what makes each party's optimiser."""
-    kinds: dict[str, Callable[..., Optimizer]] = {
-        "adam": torch.optim.Adam,
-        "sgd": torch.optim.SGD,
-        "adagrad": torch.optim.Adagrad,
-    }
-    kind = kinds[config.name]
-    accepted = inspect.signature(kind).parameters
-    settings = {key: value for key, value in config.model_dump().items() if key in accepted and value is not None}
+_OPTIMIZERS: Mapping[str, Callable[..., Optimizer]] = {
+    "adam": fused_adam,
+    "sgd": torch.optim.SGD,
+    "adagrad": torch.optim.Adagrad,
+    "rowwise-adagrad": RowWiseAdagrad,
+    "sparse-adam": torch.optim.SparseAdam,
+}
 
-    def make(parameters: Iterable[nn.Parameter]) -> Optimizer:
-        return kind(parameters, **settings)
 
-    return make
+def _optimizers(train: TrainConfig) -> PerParameter:
+    """Return what makes each party's optimiser: of its sparse tables, if it has any, and of everything else."""
+    return PerParameter(
+        dense=optimizer_factory(train.optimizer),
+        embeddings=optimizer_factory(train.embedding_optimizer or RowWiseAdagradConfig()),
+    )
+
+
+def optimizer_factory(config: BaseModel) -> ParameterFactory:
+    """Return what makes an optimiser out of parameters, from one of the sections of optimisers."""
+    settings = config.model_dump()
+    kind = _OPTIMIZERS[settings.pop("name")]
+    return partial(kind, **settings)
 
 
 def _models(config: ExperimentConfig, data: VerticalData, task: Task) -> tuple[nn.Module, dict[str, nn.Module]]:
-    model, seed = config.model, config.train.seed
+    seed = config.train.seed
     bottoms: dict[str, nn.Module] = {}
     for name, party in data.passives.items():
         with seeded(derive_seed(seed, "initialisation", name)):
-            bottoms[name] = _bottom(model, party, task)
+            bottoms[name] = _bottom(config, party, task)
     with seeded(derive_seed(seed, "initialisation", data.active.name)):
-        top = _top(model, data, task)
+        top = _top(config, data, task)
     return top, bottoms
 
 
-def _bottom(model: Any, party: PartyData, task: Task) -> nn.Module:
+def _bottom(config: ExperimentConfig, party: PartyData, task: Task) -> nn.Module:
+    model = config.model
     if isinstance(model, MLPConfig):
         return MLP(party.width, model.bottom, dropout=model.dropout)
     if isinstance(model, LogisticRegressionConfig):
         return Linear(party.width, task.outputs, init=model.init)
     return WideDeepBottom(
-        party.width, party.field_sizes, embedding_dim=model.embedding_dim, widths=model.bottom, sparse=model.sparse
+        party.width,
+        party.field_sizes,
+        embedding_dim=model.embedding_dim,
+        widths=model.bottom[: model.cut_after],
+        sparse=_sparse(model, config.train),
     )
 
 
-def _top(model: Any, data: VerticalData, task: Task) -> nn.Module:
-    passives, active = len(data.passives), data.active
+def _top(config: ExperimentConfig, data: VerticalData, task: Task) -> nn.Module:
+    model, passives, active = config.model, len(data.passives), data.active
     if isinstance(model, LogisticRegressionConfig):
         return LinearTop(passives, task.outputs, active_inputs=active.width, init=model.init)
-    joined = passives * model.bottom[-1]
     if isinstance(model, WideDeepConfig):
-        return WideDeepTop(joined, active.width, active.field_sizes, task.outputs, sparse=model.sparse)
+        return _wide_deep_top(model, passives, active, task, sparse=_sparse(model, config.train))
+    joined = passives * model.bottom[-1]
     if model.top is not None and model.top[-1] != task.outputs:
         raise ConfigError(f"model.top ends in {model.top[-1]}, a {task.name} task needs {task.outputs}")
     return MLP(joined + active.width, [*model.top_hidden, task.outputs], final_activation=False, dropout=model.dropout)
+
+
+def _wide_deep_top(
+    model: WideDeepConfig, passives: int, active: PartyData, task: Task, *, sparse: bool | None
+) -> nn.Module:
+    cut_after = model.cut_after or len(model.bottom)
+    return WideDeepTop(
+        passives * model.bottom[cut_after - 1],
+        active.width,
+        active.field_sizes,
+        task.outputs,
+        hidden=model.bottom[cut_after:],
+        crosses=[[_field(name, active) for name in cross] for cross in model.crosses],
+        cross_buckets=model.cross_buckets,
+        sparse=sparse,
+    )
+
+
+def _field(name: str, active: PartyData) -> int:
+    """Return the position of a categorical field of the active party."""
+    if name in active.field_names:
+        return active.field_names.index(name)
+    if name in active.column_names:
+        hint = " (the column is not categorical; data.categorical_columns can make it so)"
+    else:
+        hint = suggestion(name, active.field_names) or "; it has none"
+    raise ConfigError(f"model.crosses: {active.name} has no categorical field {name!r}{hint}")
+
+
+def _sparse(model: WideDeepConfig, train: TrainConfig) -> bool | None:
+    """Return whether tables have sparse gradients: as said, or asked for by naming an optimiser for them."""
+    return True if model.sparse is None and train.embedding_optimizer is not None else model.sparse
 
 
 @contextmanager
@@ -345,6 +415,7 @@ def summarise(config: ExperimentConfig, trainer: Trainer, bench: Workbench) -> R
             detection_error=None if audit is None else known(audit.detection_error),
             measurements=_of_party(trainer.measurements, name),
             features=features.get(name, []),
+            after_training=dict(trainer.after_training[name]),
         )
     return RunSummary(
         name=config.name,
@@ -361,6 +432,7 @@ def summarise(config: ExperimentConfig, trainer: Trainer, bench: Workbench) -> R
         test_loss=known(trainer.test["loss"]),
         step_ms=known(trainer.step_ms),
         known_positives=config.known_positives,
+        known_negatives=config.known_negatives,
         parties=parties,
         measurements=_of_party(trainer.measurements, trainer.active.name),
     )

@@ -21,18 +21,20 @@ from splitvfl import checkpoint
 from splitvfl.conversation import Half, Recorder, converse
 from splitvfl.cut import observe, refuse_batch_mixing
 from splitvfl.data.batches import Batches
+from splitvfl.data.columns import Records
 from splitvfl.errors import ArgumentError, CheckpointError, ConfigError
 from splitvfl.exchange.agreement import agreement, terms_of
 from splitvfl.exchange.split import active_step, passive_step
-from splitvfl.hooks import Attack, Defense, View, crossing_of, hook_name, needs_of, target_of
+from splitvfl.hooks import Attack, Defense, View, crossing_of, hook_name, moment_of, needs_of, target_of
+from splitvfl.leakage.after_training import SHOWN, AfterTraining, Quiz, judge_after_training, own_copy
 from splitvfl.leakage.auditing import Audit
 from splitvfl.leakage.features import FeatureLeak, judge_features
-from splitvfl.leakage.judging import Leak, LeakSummary, ScoreKeeper
+from splitvfl.leakage.judging import Leak, LeakSummary, ScoreKeeper, check_known
 from splitvfl.leakage.monitor import Monitor
 from splitvfl.party import ActiveParty, PassiveParty
 from splitvfl.prediction import Prediction, predict
 from splitvfl.randomness import derive_seed
-from splitvfl.records import RecordTable
+from splitvfl.records import Ids, RecordTable
 
 Progress = Callable[["Status"], None]
 
@@ -80,17 +82,45 @@ class _Judged:
 
 
 class LabelBook:
-    """The harness's labels by record id. No party but the active one, and no attack, holds them."""
+    """The harness's labels by record id. No party but the active one, and no attack, holds them.
 
-    def __init__(self, ids: Tensor, labels: Tensor) -> None:
-        self._table = RecordTable(label=np.float64)
-        slots = self._table.slots(ids.numpy())
-        self._table["label"][slots] = labels.numpy()
+    Asked for the records of the step under way, it need not look them up; a table of all records, which takes 50 bytes
+    for each, is made only when it is asked for others.
+
+    Args:
+        train: The active party's training records.
+    """
+
+    def __init__(self, train: Records) -> None:
+        self._train = train
+        self._open: Records | None = None
+        self._table: RecordTable | None = None
+
+    def turn_to(self, batch: Records) -> None:
+        """Take note of the records of the step that begins."""
+        self._open = batch
 
     def __call__(self, ids: Tensor) -> Tensor:
-        """Return the labels of these records, ``(n,)`` float64, on the ids' device."""
-        slots = self._table.slots(ids.cpu().numpy())
-        return torch.from_numpy(self._table["label"][slots]).to(ids.device)
+        """Return the labels of these records, ``(n,)`` float64, on the ids' device.
+
+        Raises:
+            ArgumentError: If there is no training record with such an id.
+        """
+        batch = self._open
+        if batch is not None and batch.labels is not None and _same(batch.ids, ids):
+            return batch.labels.double()
+        return self._looked_up(ids.cpu().numpy()).to(ids.device)
+
+    def _looked_up(self, ids: Ids) -> Tensor:
+        if self._table is None:
+            self._table = RecordTable(label=np.float32)
+            slots = self._table.slots(self._train.ids.cpu().numpy())
+            assert self._train.labels is not None
+            self._table["label"][slots] = self._train.labels.cpu().numpy()
+        slots = self._table.find(ids)
+        if (slots < 0).any():
+            raise ArgumentError(f"no training record has the id {ids[slots < 0][0]}")
+        return torch.from_numpy(self._table["label"][slots].astype(np.float64))
 
 
 class _Signals:
@@ -129,12 +159,16 @@ class Trainer:
         active: The party with the labels.
         passives: The other parties by name.
         defenses: Attached where each belongs. At several cuts, each cut gets its own copy.
-        attacks: Label attacks for every passive party; feature attacks run once, on the test records, at the end.
+        attacks: Label attacks for every passive party, run at every step or, if that is what they are for, once after
+            training; feature attacks run once, on the test records, at the end.
         batch_size: Records in a step.
+        block_rows: Neighbouring records that are shuffled as one, see :class:`splitvfl.data.Batches`; 1 shuffles all.
         seed: Order of the records, and every party's randomness in training (dropout).
         noise_seed_for_experiments: Fixed seed of every defense's generator, for experiments only. Default: seeds from
             the operating system's entropy.
-        known_positives: How many positive records an attacker is assumed to know, for attacks that need some.
+        known_positives: How many positive records an attacker is assumed to know, for attacks that need some: at every
+            step the first ones met, after training ones drawn with the seed.
+        known_negatives: How many negative records it is assumed to know, likewise.
         audit: Whether to run the auditor's attack (binary tasks).
         log_dir: Folder for TensorBoard, ``metrics.jsonl`` and checkpoints; ``None`` keeps nothing. A folder that holds
             another run is refused, unless :meth:`resume` goes on with it or ``overwrite`` is asked for.
@@ -143,10 +177,13 @@ class Trainer:
         checkpoint_every: Steps between two checkpoints, besides one after each epoch; ``None`` for no more.
         evaluate_every: Epochs between two evaluations on the test records; the last epoch always ends in one.
         device: Where models and batches live.
+        autocast: ``torch.bfloat16`` runs the models under autocast: activations and gradients then cross in bfloat16;
+            losses, defenses and attacks compute in float32. ``None``: models run as they are.
         record: Called with every message of the training steps, e.g. ``Transcript().record``.
 
     Raises:
-        ArgumentError: If parties have no or clashing names, or an attack needs what a party cannot show.
+        ArgumentError: If parties have no or clashing names, an attack needs what a party cannot show, or ``autocast``
+            is another dtype.
         ConfigError: If an attack or a defense was made for binary labels and the task is another.
         PrivacyError: If a guarantee per record is claimed for a model with batch-mixing layers.
     """
@@ -159,9 +196,11 @@ class Trainer:
         defenses: Sequence[Defense] = (),
         attacks: Sequence[Attack] = (),
         batch_size: int = 256,
+        block_rows: int = 1,
         seed: int = 0,
         noise_seed_for_experiments: int | None = None,
         known_positives: int = 1,
+        known_negatives: int = 1,
         audit: bool = True,
         log_dir: str | Path | None = None,
         overwrite: bool = False,
@@ -169,6 +208,7 @@ class Trainer:
         checkpoint_every: int | None = None,
         evaluate_every: int = 1,
         device: torch.device | str = "cpu",
+        autocast: torch.dtype | None = None,
         record: Recorder | None = None,
     ) -> None:
         self.active = active
@@ -176,18 +216,27 @@ class Trainer:
         self._check_names()
         self.folder = None if log_dir is None else Path(log_dir)
         self._overwrite = overwrite
-        self.batches = Batches(active.data.train.count, batch_size, seed=seed)
-        self._settings = {"batch size": batch_size, "seed of the order": seed, "exchange": "split"}
+        self.batches = Batches(active.data.train.count, batch_size, seed=seed, block_rows=block_rows)
+        self._settings = {
+            "batch size": batch_size,
+            "rows in a block": block_rows,
+            "seed of the order": seed,
+            "exchange": "split",
+            "autocast": _autocast_name(autocast),
+        }
         self._log_every, self._checkpoint_every, self._evaluate_every = log_every, checkpoint_every, evaluate_every
         self._record = record
-        self._prepare(seed, torch.device(device))
+        self._prepare(seed, torch.device(device), autocast)
         self._connect(defenses, noise_seed_for_experiments)
         self.leaks: dict[str, dict[str, Leak]] = {name: {} for name in self.passives}
         self.audits: dict[str, Audit] = {}
         self.unavailable: dict[str, dict[str, str]] = {name: {} for name in self.passives}
-        self.known_positives = known_positives
+        check_known(known_positives, known_negatives)
+        self.known_positives, self.known_negatives = known_positives, known_negatives
         self._feature_attacks = [attack for attack in attacks if target_of(attack) == "features"]
         self._watch([attack for attack in attacks if target_of(attack) == "labels"], audit)
+        self.after_training: dict[str, dict[str, AfterTraining]] = {name: {} for name in self.passives}
+        self._quiz_seed = derive_seed(seed, "after training")
         self.step = 0
         self.test: dict[str, float] = {}
         self._seconds = 0.0
@@ -206,9 +255,9 @@ class Trainer:
         if self.active.name in self.passives:
             raise ArgumentError(f"two parties are called {self.active.name!r}")
 
-    def _prepare(self, seed: int, device: torch.device) -> None:
+    def _prepare(self, seed: int, device: torch.device, autocast: torch.dtype | None) -> None:
         for party in (self.active, *self.passives.values()):
-            party.prepare(seed=derive_seed(seed, "party", party.name), device=device)
+            party.prepare(seed=derive_seed(seed, "party", party.name), device=device, autocast=autocast)
 
     def _connect(self, defenses: Sequence[Defense], noise_seed: int | None) -> None:
         for name in self.passives:
@@ -218,7 +267,16 @@ class Trainer:
                 raise ConfigError(
                     f"defense {hook_name(defense)} needs binary labels, the task is {self.active.task.name}"
                 )
+            self._need_classes(defense)
             self._defend(defense, number, noise_seed)
+
+    def _need_classes(self, defense: Defense) -> None:
+        task, assumed = self.active.task, getattr(defense, "classes", None)
+        if assumed is not None and assumed != task.classes:
+            found = "no classes" if task.classes is None else f"{task.classes} classes"
+            raise ConfigError(
+                f"defense {hook_name(defense)} was made for {assumed} classes, and a {task.name} task here has {found}"
+            )
 
     def _defend(self, defense: Defense, number: int, noise_seed: int | None) -> None:
         crossing = crossing_of(defense)
@@ -240,19 +298,21 @@ class Trainer:
         binary = self.active.task.name == "binary"
         if attacks:
             self._need_binary_labels(attacks)
+        self._late_attacks = [attack for attack in attacks if moment_of(attack) == "after-training"]
+        # What each bottom model was before training, to compare with; the largest tables are copied for this only.
+        self._before = {name: own_copy(party.bottom) for name, party in self.passives.items() if self._late_attacks}
         if not binary:
             return
-        train = self.active.data.train
-        assert train.labels is not None
-        self.labels_of = LabelBook(train.ids, train.labels)
+        self.labels_of = LabelBook(self.active.data.train)
         for name, party in self.passives.items():
             for attack in attacks:
-                self._seat(party, copy.deepcopy(attack))
+                if moment_of(attack) == "every-step":
+                    self._seat(party, copy.deepcopy(attack))
             if audit:
                 self.audits[name] = self.active.cuts[name].audit()
 
     def _seat(self, party: PassiveParty, attack: Attack) -> None:
-        leak = Leak(attack, known_positives=self.known_positives, remove=lambda: party.observers.remove(observer))
+        leak = Leak(attack, remove=lambda: party.observers.remove(observer), **self._known)
         observer = _Judged(leak, self.labels_of)
         missing = sorted(leak.needs - party.shows)
         if missing:
@@ -261,6 +321,10 @@ class Trainer:
         label = _unused(leak.name, self.leaks[party.name])
         self.leaks[party.name][label] = leak
         party.observers.append(observer)
+
+    @property
+    def _known(self) -> dict[str, int]:
+        return {"known_positives": self.known_positives, "known_negatives": self.known_negatives}
 
     def _need_binary_labels(self, attacks: Sequence[Attack]) -> None:
         if self.active.task.name != "binary":
@@ -291,9 +355,12 @@ class Trainer:
 
         def passing() -> tuple[Tensor | None, Tensor | None]:
             ids = owner.batch_ids
-            return (None, None) if ids is None else (self.labels_of(ids), ids)
+            # Without gradients it is a prediction, of records whose labels the book does not hold.
+            if ids is None or not torch.is_grad_enabled():
+                return None, None
+            return self.labels_of(ids), ids
 
-        leak = observe(modules[layer], attack, party=party, passing=passing, known_positives=self.known_positives)
+        leak = observe(modules[layer], attack, party=party, passing=passing, **self._known)
         self.leaks[party][_unused(f"{leak.name}@{layer}", self.leaks[party])] = leak
         return leak
 
@@ -337,6 +404,7 @@ class Trainer:
         try:
             with _Signals() as signals:
                 self._run_epochs(epochs, progress, signals)
+            self._attack_after_training()
         finally:
             self._resume_at = (self._monitor.flush(), self.step)
             self._monitor.close()
@@ -359,6 +427,28 @@ class Trainer:
                     progress(Status(epoch + 1, epochs, self.step, total, self._loss, test, self._worst))
                 self._keep(per_epoch, total, signals)
 
+    def _attack_after_training(self) -> None:
+        """Run the attacks that wait for the end of training, in the seat of each passive party, and log them."""
+        if not self._late_attacks:
+            return
+        quiz = Quiz.draw(self.active.data, seed=self._quiz_seed, **self._known)
+        for name, party in self.passives.items():
+            self.after_training[name] = {}
+            for attack in self._late_attacks:
+                self._attack_finished(attack, party, quiz)
+
+    def _attack_finished(self, attack: Attack, party: PassiveParty, quiz: Quiz) -> None:
+        missing = sorted(needs_of(attack) - SHOWN)
+        if missing:
+            self.unavailable[party.name][hook_name(attack)] = f"needs {', '.join(missing)}"
+            return
+        models = {"trained": party.bottom, "before": self._before[party.name]}
+        found = judge_after_training(attack, party.data, quiz=quiz, step=self.step, device=party.device, **models)
+        label = _unused(hook_name(attack), self.after_training[party.name])
+        self.after_training[party.name][label] = found
+        assert self._monitor is not None
+        self._monitor.write(self.step, found.scalars(f"{party.name}/{label}"))
+
     def _keep(self, per_epoch: int, total: int, signals: _Signals) -> None:
         due = self._checkpoint_every is not None and self.step % self._checkpoint_every == 0
         if due or signals.asked or self.step % per_epoch == 0:
@@ -372,7 +462,10 @@ class Trainer:
             name: passive_step(party, party.train_batch(rows), step, active=self.active.name)
             for name, party in self.passives.items()
         }
-        halves[self.active.name] = active_step(self.active, self.active.train_batch(rows), step)
+        batch = self.active.train_batch(rows)
+        if self.active.task.name == "binary":
+            self.labels_of.turn_to(batch)
+        halves[self.active.name] = active_step(self.active, batch, step)
         judging = self._judging_seconds()
         started = time.perf_counter()
         results = converse(halves, turns=self._turns(), record=self._record)
@@ -575,6 +668,17 @@ def _claim(folder: Path, *, overwrite: bool) -> None:
         )
     for path in found:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _autocast_name(autocast: torch.dtype | None) -> str:
+    # float16 would need a loss scaler: the gradient of a mean over 65 536 records lies below its smallest number.
+    if autocast not in (None, torch.bfloat16):
+        raise ArgumentError(f"autocast must be torch.bfloat16 or None, got {autocast}")
+    return "off" if autocast is None else "bf16"
+
+
+def _same(left: Tensor, right: Tensor) -> bool:
+    return left.device == right.device and torch.equal(left, right)
 
 
 def _unused(name: str, taken: Mapping[str, object]) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.bench import cut
+from scripts.bench import cut, loading
 from scripts.bench.measuring import Result, interleaved, main, ratio
 
 
@@ -24,6 +24,19 @@ def test_quick_run_writes_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert set(row) == {"name", "value", "unit", "target", "better", "holds", "note"}
         assert row["value"] > 0
         assert row["holds"] == (row["value"] <= row["target"])
+
+
+def test_quick_run_of_the_loader_writes_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "QUICK_RECORDS", 1 << 12)
+    monkeypatch.setattr(loading, "QUICK_BATCHES", ((512, 2, 1),))
+    out = tmp_path / "loading.json"
+
+    assert main("loading", loading.measure, ["--quick", "--json", str(out)]) == 0
+
+    written = json.loads(out.read_text())["results"]
+    assert [row["unit"] for row in written] == ["of a step", "ratio", "Mrows/s"]
+    assert all(row["value"] > 0 for row in written)
+    assert [row["target"] for row in written] == [0.03, None, None]
 
 
 def test_work_is_interleaved_and_warm_up_is_not_counted() -> None:

@@ -19,7 +19,10 @@ from splitvfl.config import (
     LogisticRegressionConfig,
     MLPConfig,
     ModelConfig,
+    RowWiseAdagradConfig,
     SGDConfig,
+    SparseAdamConfig,
+    SparseSGDConfig,
     WideDeepConfig,
     config_to_yaml,
     load_config,
@@ -83,7 +86,8 @@ def test_what_is_not_said_has_a_default() -> None:
     assert (config.train.threads, config.train.device, config.train.evaluate_every_epochs) == (1, "auto", 1)
     assert config.train.noise_seed_for_experiments is None
     assert config.train.checkpoint_every_steps is None
-    assert (config.defenses, config.attacks, config.audit, config.known_positives) == ((), (), True, 1)
+    assert (config.defenses, config.attacks, config.audit) == ((), (), True)
+    assert (config.known_positives, config.known_negatives) == (1, 1)
 
 
 def test_a_config_cannot_be_changed() -> None:
@@ -408,10 +412,53 @@ def test_a_hook_of_ones_own_is_found_and_checked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ("model: {cut_after: 0}", "model.cut_after: expected at least 1, got 0"),
+        ("model: {cut_after: 5}", "model: cut_after is 5, and bottom has 4 layers to cut after"),
+        ("model: {bottom: [8], cut_after: 2}", "model: cut_after is 2, and bottom has 1 layers to cut after"),
+        ("model: {crosses: [[a]]}", "model.crosses.0: expected the names of at least two different fields, got ['a']"),
+        ("model: {crosses: [[a, b], [c, c]]}", "model.crosses.1: expected the names of at least two different fields"),
+        ("model: {crosses: [a, b]}", "model.crosses.0: expected a list, got 'a'"),
+        ("model: {cross_buckets: 0}", "model.cross_buckets: expected at least 1, got 0"),
+        ("model: {sparse: 1}", "model.sparse: expected true or false, got 1"),
+        ("train: {autocast: fp16}", "train.autocast: expected 'bf16', got 'fp16'"),
+        (
+            "train: {embedding_optimizer: adam}",
+            "train.embedding_optimizer.name: no such embedding_optimizer 'adam'; "
+            "there are adagrad, rowwise-adagrad, sgd, sparse-adam",
+        ),
+        ("train: {embedding_optimizer: {lr: 0}}", "train.embedding_optimizer.lr: expected a number above 0.0, got 0"),
+        (
+            "train: {embedding_optimizer: {weight_decay: 0.1}}",
+            "train.embedding_optimizer.weight_decay: no such key; there are lr, name",
+        ),
+    ],
+)
+def test_wrong_tables_cuts_and_precisions_are_told(given: str, line: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(SHORT + given.replace("model: {", "model: {name: wide-deep, "))
+    assert f": {line}" in str(caught.value)
+
+
+def test_the_optimiser_of_tables_may_be_a_name_or_settings() -> None:
+    def chosen(*overrides: str) -> object:
+        return parse(SHORT, *overrides).train.embedding_optimizer
+
+    assert chosen() is None
+    assert chosen("train.embedding_optimizer=null") is None
+    assert chosen("train.embedding_optimizer=sparse-adam") == SparseAdamConfig(lr=1e-3)
+    assert chosen("train.embedding_optimizer.lr=0.5") == RowWiseAdagradConfig(lr=0.5)
+    assert chosen("train.embedding_optimizer={name: sgd, lr: 1}") == SparseSGDConfig(lr=1)
+
+
+@pytest.mark.parametrize(
     "text",
     [
         EXPERIMENT,
         SHORT,
+        SHORT + "model: {name: wide-deep, cut_after: 2, crosses: [[a, b], [c, a, b]]}\ntrain: {autocast: bf16}\n",
+        SHORT + "model: wide-deep\ntrain: {embedding_optimizer: adagrad}\n",
         SHORT + "name: yes\ntrain: {threads: null, noise_seed_for_experiments: 3, lr: 1e-5, optimizer: sgd}\n",
         SHORT + "model: {name: mlp, top: [8, 1]}\ndefenses: [{name: isotropic, sigma: 1e-7}, max-norm]\n",
         SHORT.replace("digits", "{name: digits, digit: null, drop: ['1e-3', 'no', 'é, *'], positive: 'true'}"),
@@ -491,3 +538,51 @@ def test_defenses_of_another_form_are_refused(text: str, line: str) -> None:
         parse_defenses(text, folder=Path())
 
     assert str(caught.value).startswith(line)
+
+
+TABLES = """\
+data: {name: tables, path: clicks}
+parties:
+  shop: {role: active}
+  publisher: {role: passive}
+"""
+
+
+def test_parties_of_tables_need_no_columns() -> None:
+    config = parse(TABLES)
+
+    assert config.data.name == "tables"
+    assert config.parties["publisher"].columns == ()
+    assert parse(config_to_yaml(config)) == config  # every default is written out, and is no contradiction
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place"),
+    [
+        ("path: clicks", "path: clicks, test_fraction: 0.3", "1: data.test_fraction"),
+        ("path: clicks", "path: clicks, scale: log1p", "1: data.scale"),
+        ("path: clicks", "path: clicks, drop: [a]", "1: data.drop"),
+        ("path: clicks", "path: clicks, digit: null", "1: data.digit"),
+        ("role: passive", "role: passive, columns: rest", "4: parties.publisher.columns"),
+        ("role: active", "role: active, label: click", "3: parties.shop.label"),
+    ],
+)
+def test_what_was_settled_when_tables_were_ingested_is_not_said_again(old: str, new: str, place: str) -> None:
+    assert told(TABLES.replace(old, new)) == [
+        f"credit.yaml:{place}: settled when tables were ingested; leave it out, or ingest them again"
+    ]
+
+
+def test_settled_settings_are_told_on_the_command_line_too() -> None:
+    (line,) = told(TABLES, "data.min_count=3")
+    assert line.startswith("credit.yaml + command line: data.min_count: settled")
+
+
+@pytest.mark.parametrize(("written", "rows"), [("null", None), ("1", 1), ("4096", 4096)])
+def test_rows_in_a_block(written: str, rows: int | None) -> None:
+    assert parse(SHORT, f"train.block_rows={written}").train.block_rows == rows
+
+
+def test_a_block_of_no_rows_is_refused() -> None:
+    (line,) = told(SHORT, "train.block_rows=0")
+    assert "train.block_rows: expected at least 1, got 0" in line

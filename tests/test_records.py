@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -119,3 +120,56 @@ def test_no_ids_change_nothing() -> None:
     table = new_table()
     assert table.slots(np.zeros(0, np.int64)).size == 0
     assert table["total"].size == 0
+
+
+@given(batches, batches)
+def test_finding_makes_no_room(met: list[list[int]], asked: list[list[int]]) -> None:
+    table = new_table()
+    slot_of: dict[int, int] = {}
+    for ids in met:
+        slot_of |= dict(zip(ids, table.slots(np.array(ids, np.int64)).tolist(), strict=True))
+    size = len(table)
+    for ids in asked:
+        found = table.find(np.array(ids, np.int64)).tolist()
+        # Small ids have their slot as soon as there is room, whether they were met or not.
+        assert [slot if number in slot_of else -1 for slot, number in zip(found, ids, strict=True)] == [
+            slot_of.get(number, -1) for number in ids
+        ]
+        assert all(-1 <= slot < size for slot in found)
+        assert all(
+            slot == -1 or 0 <= number <= 30 for slot, number in zip(found, ids, strict=True) if number not in slot_of
+        )
+    assert len(table) == size
+
+
+def test_a_hundred_thousand_ids_that_differ_in_high_bits_only_have_slots_of_their_own() -> None:
+    table = new_table()
+    ids = (np.arange(100_000) - 50_000) << 40
+    for part in np.array_split(ids, 7):
+        table.slots(part)
+
+    assert sorted(table.slots(ids).tolist()) == list(range(100_000))
+    assert len(table) == 100_000
+
+
+def test_looking_up_does_not_take_longer_in_a_larger_table() -> None:
+    """Counted in cells looked at, not in time."""
+    looked: list[int] = []
+
+    class Counted(np.ndarray):  # type: ignore[type-arg]
+        def __getitem__(self, key: Any) -> Any:
+            looked.append(np.size(key))
+            return super().__getitem__(key)
+
+    random = np.random.default_rng(0)
+    for count in (3000, 300_000):
+        table = new_table()
+        ids = random.integers(-(2**62), 2**62, count)
+        table.slots(ids)
+        assert table._index is not None
+        table._index._ids = table._index._ids.view(Counted)
+        table.slots(ids[:1000])
+        table._index._ids = table._index._ids.view(np.ndarray)
+        # Linear probing at a load a: (1 + 1 / (1 - a)) / 2 cells for a known id on average, 1.75 at 0.6.
+        assert 1000 <= sum(looked) < 1750
+        looked.clear()

@@ -17,8 +17,10 @@ from torch import Tensor, nn
 from splitvfl import checkpoint
 from splitvfl.attacks import (
     DirectionAttack,
+    GradientClassifierAttack,
     GradientInversionAttack,
     LeastSquaresAttack,
+    ModelCompletionAttack,
     NormAttack,
     ResidueSolvingAttack,
     SignAttack,
@@ -524,9 +526,35 @@ def test_a_bottom_with_nothing_to_learn_takes_part(kind: str) -> None:
 def test_label_book_knows_labels_by_record_and_not_by_row() -> None:
     ids = record_ids(20)
     labels = (torch.arange(20) % 2).float()
-    book = LabelBook(ids, labels)
+    book = LabelBook(Records(ids, Columns.of(torch.zeros(ids.numel(), 0)), labels))
     order = torch.tensor([7, 0, 19, 7])
     assert torch.equal(book(ids[order]), labels[order].double())
+
+
+def test_label_book_need_not_look_up_the_records_of_the_step_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    ids, labels = record_ids(20), (torch.arange(20) % 2).float()
+    train = Records(ids, Columns.of(torch.zeros(20, 0)), labels)
+    book, order = LabelBook(train), torch.tensor([7, 0, 19])
+    book.turn_to(train.rows(order))
+    with monkeypatch.context() as patch:
+        patch.setattr(LabelBook, "_looked_up", None)  # would fail
+        assert torch.equal(book(ids[order]), labels[order].double())
+    assert torch.equal(book(ids[order.flip(0)]), labels[order.flip(0)].double())
+    assert torch.equal(book(ids[:2]), labels[:2].double())
+
+
+def test_no_step_looks_its_labels_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LabelBook, "_looked_up", None)  # would fail
+    trainer = small_trainer(attacks=[NormAttack()])
+    trainer.observe("telecom", "layers.1", NormAttack())
+    trainer.fit(2)
+    assert [summary.steps for summary in trainer.summaries("telecom").values()] == [6, 6, 6, 6]
+
+
+def test_label_book_refuses_a_record_that_it_has_not() -> None:
+    book = LabelBook(Records(record_ids(20), Columns.of(torch.zeros(20, 0)), torch.ones(20)))
+    with pytest.raises(ArgumentError, match="no training record has the id 77"):
+        book(torch.tensor([-5, 77]))
 
 
 def test_per_record_guarantees_refuse_batch_norm() -> None:
@@ -674,3 +702,121 @@ def test_an_attack_that_draws_numbers_does_not_change_the_model_it_watches() -> 
     watched.fit(2)
 
     assert same(weights(plain), weights(watched))
+
+
+def test_only_bfloat16_is_a_precision_to_train_in() -> None:
+    with pytest.raises(ArgumentError, match=r"autocast must be torch\.bfloat16 or None, got torch.float16"):
+        small_trainer(autocast=torch.float16)
+    half, full = small_trainer(autocast=torch.bfloat16), small_trainer()
+    assert [party.autocast for party in (half.active, *half.passives.values())] == [torch.bfloat16] * 2
+    assert full.active.autocast is None
+    assert half.fit(2)["auc"] == pytest.approx(full.fit(2)["auc"], abs=0.1)
+    assert not same(weights(half), weights(full))
+
+
+# --- attacks after training ------------------------------------------------------------------------------------------
+
+COMPLETION: dict[str, Any] = {"known_positives": 4, "known_negatives": 5, "audit": False}
+
+
+def completed(names: tuple[str, ...] = ("telecom",), **settings: Any) -> Trainer:
+    return small_trainer(names, **{"optimizer": sgd, "attacks": [ModelCompletionAttack()], **COMPLETION, **settings})
+
+
+def test_completion_is_judged_at_every_passive_party_when_training_has_ended() -> None:
+    trainer = completed(("telecom", "shop"))
+    assert trainer.after_training == {"telecom": {}, "shop": {}}
+    trainer.fit(2)
+    for found in trainer.after_training.values():
+        result = found["model-completion"]
+        assert (result.known_positives, result.known_negatives) == (4, 5)
+        for auc in (result.train_auc, result.test_auc, result.baseline_train_auc, result.baseline_test_auc):
+            assert auc is not None
+            assert 0.0 <= auc <= 1.0
+    assert trainer.leaks == {"telecom": {}, "shop": {}}  # no message was watched
+
+
+def test_attacks_after_training_leave_weights_and_randomness_alone() -> None:
+    with_attack, without = completed(dropout=0.3), completed(dropout=0.3, attacks=[])
+    for trainer in (with_attack, without):
+        torch.manual_seed(3)
+        trainer.fit(2)
+        trainer.fit(3)  # trained on after it was attacked
+    assert same(weights(with_attack), weights(without))
+    assert with_attack.after_training["telecom"]
+    random = [trainer.passives["telecom"].random.state_dict()["cpu"] for trainer in (with_attack, without)]
+    assert torch.equal(*random)
+
+
+def test_a_resumed_run_completes_the_same_models(tmp_path: Path) -> None:
+    straight = completed(log_dir=tmp_path / "straight")
+    straight.fit(4)
+    completed(log_dir=tmp_path / "broken").fit(2)
+    resumed = completed(log_dir=tmp_path / "broken")
+    resumed.resume()
+    resumed.fit(4)
+    assert resumed.after_training == straight.after_training
+    assert read_metrics(tmp_path / "broken") == read_metrics(tmp_path / "straight")
+    finished = completed(log_dir=tmp_path / "straight")
+    finished.resume()
+    finished.fit(4)  # nothing is left to train
+    assert finished.after_training == straight.after_training
+
+
+def test_what_was_learned_after_training_is_logged_at_the_last_step(tmp_path: Path) -> None:
+    trainer = completed(log_dir=tmp_path)
+    trainer.fit(1)
+    last = read_metrics(tmp_path)[-1]
+    result = trainer.after_training["telecom"]["model-completion"]
+    assert last["step"] == trainer.step
+    assert last["leak_auc_after_training/telecom/model-completion"] == result.train_auc
+    assert last["leak_auc_after_training_baseline_test/telecom/model-completion"] == result.baseline_test_auc
+
+
+def test_training_teaches_a_bottom_what_completion_reads_unless_the_labels_mean_nothing() -> None:
+    sizes = {"train": 600, "test": 400}
+    found = []
+    for meaningful in (True, False):
+        trainer = completed(sizes=sizes, known_positives=2, known_negatives=2, batch_size=60)
+        if not meaningful:
+            labels = trainer.active.data.train.labels
+            assert labels is not None
+            labels.copy_(labels[torch.randperm(600, generator=torch.Generator().manual_seed(1))])
+        trainer.fit(15)
+        result = trainer.after_training["telecom"]["model-completion"]
+        assert result.test_auc is not None
+        assert result.baseline_test_auc is not None
+        found.append((result.test_auc, result.baseline_test_auc))
+    # Columns and labels share one factor; the standard error of an AUC of 400 records is .03.
+    assert found[0][0] > found[0][1] + 0.1
+    assert found[1][0] < found[0][0] - 0.1
+
+
+def test_known_records_of_both_classes_reach_attacks_at_a_cut_and_at_a_layer() -> None:
+    told: list[tuple[int, int]] = []
+
+    class Told(GradientClassifierAttack):
+        def __call__(self, view: View, /) -> Tensor:
+            told.append((view.known_positives.numel(), view.known_negatives.numel()))
+            return super().__call__(view)
+
+    trainer = small_trainer(attacks=[Told()], **COMPLETION)
+    trainer.observe("telecom", "layers.1", Told())
+    trainer.fit(2)
+    assert set(told[-2:]) == {(4, 5)}
+    assert set(trainer.leaks["telecom"]) == {"gradient-classifier", "gradient-classifier@layers.1"}
+
+
+def test_attacks_after_training_that_want_messages_or_a_layer_are_refused() -> None:
+    class Greedy(ModelCompletionAttack):
+        needs = frozenset({"bottom", "gradient", "scores"})
+
+    trainer = small_trainer(attacks=[Greedy()], audit=False)
+    trainer.fit(1)
+    assert trainer.unavailable["telecom"] == {"model-completion": "needs gradient, scores"}
+    with pytest.raises(ArgumentError, match="acts after training"):
+        trainer.observe("telecom", "layers.1", ModelCompletionAttack())
+    with pytest.raises(ConfigError, match="need binary labels"):
+        small_trainer(task="multiclass", attacks=[ModelCompletionAttack()])
+    with pytest.raises(ArgumentError, match="known_negatives must be at least 0"):
+        small_trainer(known_negatives=-1)

@@ -3,62 +3,167 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import overload
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from splitvfl.errors import ArgumentError, DataError
 
+Rows = npt.NDArray[np.int64]
+
+BLOCK_ROWS = 4096
+"""Rows in a block where data are read from disk: long enough to be read at one go, the same at every party."""
+
+# Blocks that are mixed with one another, at least: as many different places of a file meet in a batch.
+_POOL_BLOCKS = 64
+# Batches that come out of one pool, at least.
+_POOL_BATCHES = 4
+
 
 class Batches:
-    """Shuffled batches that every party computes alike from four numbers.
+    """Shuffled batches that every party computes alike from five numbers.
 
-    Batch ``k`` of epoch ``e`` is a pure function of ``(count, batch_size, seed, e, k)``: nothing is exchanged, and a
-    run resumes at any place by asking for it. The order sorts the records by 64-bit keys drawn from PCG64, whose
-    stream NumPy promises to keep, so that two organisations agree even with different versions of torch and NumPy.
-    The order is public to the parties; it hides nothing.
+    Batch ``k`` of epoch ``e`` is a pure function of ``(count, batch_size, seed, block_rows, e, k)``: nothing is
+    exchanged, and a run resumes at any place by asking for it. Orders are made by sorting 64-bit keys drawn from
+    PCG64, whose stream NumPy promises to keep, so that two organisations agree even with different versions of torch
+    and NumPy. The order is public to the parties; it hides nothing.
+
+    With ``block_rows=1`` all records are sorted at once, and every order is equally likely. Larger blocks are for
+    tables that lie on a disk: the records are cut into blocks of neighbours; the blocks are shuffled and taken into
+    pools of 64 blocks or 4 batches, whichever is more; the records of a pool are shuffled among themselves and cut
+    into batches (one may reach from a pool into the next). At any time only the blocks of one or two pools are read,
+    and only a pool's order is in memory. It does not make every order equally likely: most batches hold records of one
+    pool only. A table that fits into one pool is shuffled as well as with ``block_rows=1``.
 
     Args:
         count: Number of records.
         batch_size: Records in a batch, 1 to ``count``.
         seed: Any whole number.
         drop_last: Leave out the records of an epoch that do not fill a batch.
+        block_rows: Neighbouring records that stay together until they are in a pool, from 1.
 
     Raises:
+        ArgumentError: If ``block_rows`` is below 1.
         DataError: If the batch size is below 1 or above the number of records.
 
     >>> [batch.tolist() for batch in Batches(5, 2, seed=0).epoch(0)]
     [[3, 0], [1, 4], [2]]
     """
 
-    def __init__(self, count: int, batch_size: int, *, seed: int, drop_last: bool = False) -> None:
+    def __init__(self, count: int, batch_size: int, *, seed: int, drop_last: bool = False, block_rows: int = 1) -> None:
         if not 1 <= batch_size <= count:
             raise DataError(f"expected a batch size from 1 to the {count} records there are, got {batch_size}")
+        if block_rows < 1:
+            raise ArgumentError(f"expected block_rows from 1, got {block_rows}")
         self.count = count
         self.batch_size = batch_size
         self.seed = seed
         self.drop_last = drop_last
+        self.block_rows = block_rows
 
     def __len__(self) -> int:
         """Number of batches in an epoch."""
         return self.count // self.batch_size if self.drop_last else -(-self.count // self.batch_size)
 
-    def epoch(self, number: int) -> tuple[Tensor, ...]:
+    def epoch(self, number: int) -> Sequence[Tensor]:
         """Return the batches of an epoch: positions of records, int64, each position at most once.
+
+        With ``block_rows=1`` they are there at once, 8 bytes a record. With larger blocks each is made when it is
+        asked for, and a slice costs nothing: ``epoch(3)[20_000:]`` goes on in the middle of 10⁸ records.
 
         Args:
             number: The epoch, from 0.
+
+        Raises:
+            ArgumentError: If the number is negative.
         """
-        order = _order(self.count, self.seed, number)
+        if number < 0:
+            raise ArgumentError(f"expected an epoch from 0, got {number}")
+        if self.block_rows > 1:
+            return _Epoch(self, _Pools(self, number), range(len(self)))
+        order = torch.from_numpy(_shuffled(self.count, f"{self.seed} {number}"))
         size = self.batch_size
         return tuple(order[start : start + size] for start in range(0, len(self) * size, size))
 
 
-def _order(count: int, seed: int, epoch: int) -> Tensor:
-    if epoch < 0:
-        raise ArgumentError(f"expected an epoch from 0, got {epoch}")
+class _Pools:
+    """The records of one epoch in their order, made pool by pool.
+
+    Every pool has as many blocks, and every block as many records, but for the last ones: the last pool, and the
+    block at the end of the table, which may come anywhere.
+    """
+
+    def __init__(self, batches: Batches, epoch: int) -> None:
+        self._count, self._size = batches.count, batches.block_rows
+        self._purpose = f"{batches.seed} {epoch} blocks of {self._size}"
+        self._blocks = _shuffled(-(-self._count // self._size), self._purpose)
+        self._in_pool = max(_POOL_BLOCKS, -(-_POOL_BATCHES * batches.batch_size // self._size))
+        self._missing = self._blocks.size * self._size - self._count
+        self._short = int(np.flatnonzero(self._blocks == self._blocks.size - 1)[0]) // self._in_pool
+        # A batch lies in two pools at most; whoever goes through an epoch makes each pool once.
+        self._pool = lru_cache(maxsize=2)(self._make)
+
+    def rows(self, start: int, stop: int) -> Rows:
+        """Return the records from one place in the order to another."""
+        # After a pool with the short block this is one too low, and the first part empty.
+        number = start // (self._in_pool * self._size)
+        parts = []
+        while start < stop:
+            first = self._start(number)
+            part = self._pool(number)[start - first : stop - first]
+            parts.append(part)
+            start, number = start + part.size, number + 1
+        return np.concatenate(parts)
+
+    def _start(self, pool: int) -> int:
+        return pool * self._in_pool * self._size - (self._missing if pool > self._short else 0)
+
+    def _make(self, pool: int) -> Rows:
+        blocks = self._blocks[pool * self._in_pool : (pool + 1) * self._in_pool]
+        rows = (blocks[:, None] * self._size + np.arange(self._size)).reshape(-1)
+        rows = rows[rows < self._count]
+        return rows[_shuffled(rows.size, f"{self._purpose} pool {pool}")]
+
+
+class _Epoch(Sequence[Tensor]):
+    """Batches of one epoch, each made when it is asked for."""
+
+    def __init__(self, batches: Batches, pools: _Pools, numbers: range) -> None:
+        self._batches, self._pools, self._numbers = batches, pools, numbers
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @overload
+    def __getitem__(self, place: int) -> Tensor: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Tensor]: ...
+
+    def __getitem__(self, place: int | slice) -> Tensor | Sequence[Tensor]:
+        if isinstance(place, slice):
+            return _Epoch(self._batches, self._pools, self._numbers[place])
+        start = self._numbers[place] * self._batches.batch_size
+        stop = min(start + self._batches.batch_size, self._batches.count)
+        return torch.from_numpy(self._pools.rows(start, stop))
+
+
+def _shuffled(count: int, purpose: str) -> Rows:
+    """Return 0 … count−1 in an order that follows from the purpose."""
     # Hashed together: with seed + epoch, epoch 1 of seed 0 would be epoch 0 of seed 1.
-    digest = hashlib.blake2b(f"splitvfl batches {seed} {epoch}".encode(), digest_size=16).digest()
+    digest = hashlib.blake2b(f"splitvfl batches {purpose}".encode(), digest_size=16).digest()
     keys = np.random.PCG64(int.from_bytes(digest, "little")).random_raw(count)
-    return torch.from_numpy(np.argsort(keys, kind="stable"))
+    return _sorting(keys)
+
+
+def _sorting(keys: npt.NDArray[np.uint64]) -> Rows:
+    """Return the positions that sort the keys, equal ones in their order: the same at every version of NumPy."""
+    # Five times faster than a stable sort, and the same wherever no two keys are equal: nearly always.
+    order = np.argsort(keys)
+    ordered = keys[order]
+    return np.argsort(keys, kind="stable") if (ordered[1:] == ordered[:-1]).any() else order

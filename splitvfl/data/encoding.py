@@ -150,21 +150,30 @@ def _numeric(
 
 def scale_column(values: Floats, fitted_on: Floats, scale: Scale) -> Floats:
     """Return values scaled by what ``fitted_on`` holds; see :class:`Encoding`."""
-    if scale == "none":
-        return values
     if scale == "log1p":
-        return scale_column(_symmetric_log(values), _symmetric_log(fitted_on), "standard")
+        return scale_column(symmetric_log(values), symmetric_log(fitted_on), "standard")
     low, high = fitted_on.min(), fitted_on.max()
     offset, spread = (low, high - low) if scale == "minmax" else (fitted_on.mean(), fitted_on.std())
     # Rounding leaves constants a spread of 1e-17; the squares of denormal numbers leave others none.
-    if low == high or spread == 0:
+    return shift_and_scale(values, offset, 0.0 if low == high else spread, scale)
+
+
+def shift_and_scale(values: Floats, offset: float, spread: float, scale: Scale) -> Floats:
+    """Return ``(values − offset) / spread``, zeros for a spread of 0, clipped under ``"minmax"``.
+
+    Under ``"log1p"`` the values are logarithms already; under ``"none"`` they stay as they are.
+    """
+    if scale == "none":
+        return values
+    if spread == 0:
         return np.zeros_like(values)
     # Divided by an infinite spread, values would silently become zero.
     scaled: Floats = (values - offset) / (spread if np.isfinite(spread) else np.nan)
     return np.clip(scaled, 0.0, 1.0) if scale == "minmax" else scaled
 
 
-def _symmetric_log(values: Floats) -> Floats:
+def symmetric_log(values: Floats) -> Floats:
+    """Return ``sign(x)·log(1 + abs(x))``."""
     # Counts such as Criteo's I2 go down to -3, where log1p itself is undefined.
     logs: Floats = np.copysign(np.log1p(np.abs(values)), values)
     return logs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,8 +17,9 @@ from splitvfl.data.columns import Columns, PartyData, Records, TaskName, Vertica
 from splitvfl.data.encoding import Categorical, Encoded, Encoding, Missing, Scale, encode
 from splitvfl.data.labels import Labels, Positive, check_split, read_labels
 from splitvfl.data.partition import REST, Claim, divide, matching, patterns
-from splitvfl.data.sets import DATA_SETS, DataSet, digit_labels, table_of
+from splitvfl.data.sets import DATA_SETS, TABLES, DataSet, digit_labels, table_of
 from splitvfl.data.split import random_split, record_ids, split_by_column
+from splitvfl.data.store import open_tables
 from splitvfl.data.tables import Rows, column_of, did_you_mean, is_text
 from splitvfl.errors import ArgumentError, DataError
 
@@ -52,8 +54,9 @@ def load(
     from training rows only, so that a party could do it alone.
 
     Args:
-        name: A key of :data:`DATA_SETS`; ``"table"`` for any file.
-        path: The CSV or Parquet file. Without it, a known file name in the folder ``SPLITVFL_DATA``.
+        name: A key of :data:`DATA_SETS`; ``"table"`` for any file; ``"tables"`` for a folder that was ingested, where
+            everything but its path is settled: see :func:`splitvfl.data.store.open_tables`.
+        path: The CSV or Parquet file, or the folder. Without it, a known file name in the folder ``SPLITVFL_DATA``.
         label: Name of the label column.
         task: ``"binary"``, ``"multiclass"`` or ``"regression"``.
         positive: Which of two label values is the positive class; not needed for 0 and 1.
@@ -81,6 +84,8 @@ def load(
     >>> data.active.width, data["lab"].width, data["lab"].train.count, data["lab"].test.count
     (10, 20, 455, 114)
     """
+    if name == TABLES:
+        return _ingested(path, locals())
     data_set = _named(name, digit)
     claims = _claims(active_name, active, passive)
     encoding = _encoding(data_set.encoding, scale=scale, missing=missing, categorical=categorical, min_count=min_count)
@@ -124,6 +129,16 @@ def load(
         passives=parties,
         description=f"{source}: {table.num_rows} rows, label {label}" if name == "table" else data_set.description,
     )
+
+
+def _ingested(path: str | os.PathLike[str] | None, arguments: Mapping[str, Any]) -> VerticalData:
+    if path is None:
+        raise ArgumentError(f"data set {TABLES!r} needs the path of a folder that `splitvfl ingest` wrote")
+    defaults = {name: parameter.default for name, parameter in inspect.signature(load).parameters.items()}
+    given = [name for name, value in arguments.items() if name not in ("name", "path") and value != defaults[name]]
+    if given:
+        raise ArgumentError(f"{', '.join(given)}: settled when the data were ingested; ingest them again to change it")
+    return open_tables(path)
 
 
 def _named(name: str, digit: int | None) -> DataSet:

@@ -33,7 +33,8 @@ def terms_of(data: PartyData, settings: Mapping[str, object]) -> dict[str, objec
 
 
 def _digest(ids: Tensor) -> str:
-    return hashlib.sha256(ids.cpu().contiguous().numpy().astype("<i8").tobytes()).hexdigest()[:32]
+    # Hashed where they lie: ids of a table on disk need not fit into memory.
+    return hashlib.sha256(ids.cpu().contiguous().numpy().astype("<i8", copy=False).data).hexdigest()[:32]
 
 
 def agreement(name: str, others: tuple[str, ...], terms: Mapping[str, object]) -> Half:

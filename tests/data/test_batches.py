@@ -3,11 +3,13 @@ from __future__ import annotations
 import hashlib
 import random
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from splitvfl.data import batches as batches_module
 from splitvfl.data.batches import Batches
 from splitvfl.errors import ArgumentError, DataError
 
@@ -88,3 +90,147 @@ def test_a_batch_size_that_cannot_be_is_refused(batch_size: int) -> None:
 def test_a_negative_epoch_is_refused() -> None:
     with pytest.raises(ArgumentError, match="epoch from 0, got -1"):
         Batches(10, 2, seed=0).epoch(-1)
+
+
+# Tables from one block to many pools: with blocks of up to 7 rows and small batches, a pool is 64 to 448 rows.
+blocked = st.integers(1, 2500).flatmap(
+    lambda count: st.tuples(st.just(count), st.integers(1, min(count, 90)), st.integers(2, 7))
+)
+
+
+@given(blocked, st.integers(0, 5), st.integers(0, 5))
+def test_every_record_comes_once_per_epoch_in_blocks(size: tuple[int, int, int], seed: int, epoch: int) -> None:
+    count, batch_size, block_rows = size
+    batches = Batches(count, batch_size, seed=seed, block_rows=block_rows)
+
+    visited = list(batches.epoch(epoch))
+
+    assert torch.cat(visited).sort().values.tolist() == list(range(count))
+    assert len(visited) == len(batches) == len(batches.epoch(epoch))
+    assert all(batch.dtype == torch.int64 and batch.shape == (batch_size,) for batch in visited[:-1])
+
+
+@given(blocked, st.data())
+def test_an_epoch_in_blocks_goes_on_at_any_place(size: tuple[int, int, int], data: st.DataObject) -> None:
+    count, batch_size, block_rows = size
+    batches = Batches(count, batch_size, seed=3, block_rows=block_rows)
+    whole = [batch.tolist() for batch in batches.epoch(1)]
+    place = data.draw(st.integers(0, len(whole) - 1))
+
+    resumed = Batches(count, batch_size, seed=3, block_rows=block_rows).epoch(1)[place:]
+
+    assert [batch.tolist() for batch in resumed] == whole[place:]
+    assert batches.epoch(1)[place].tolist() == whole[place]
+    assert batches.epoch(1)[-1].tolist() == whole[-1]
+
+
+@given(blocked)
+def test_blocks_are_shuffled_into_pools_and_rows_within_them(size: tuple[int, int, int]) -> None:
+    count, batch_size, block_rows = size
+    pool_blocks = max(64, -(-4 * batch_size // block_rows))
+    order = torch.cat(list(Batches(count, batch_size, seed=1, block_rows=block_rows).epoch(0)))
+    sizes = torch.arange(count).div(block_rows, rounding_mode="floor").bincount()
+
+    # Read off the order itself: a pool ends where so many blocks have come completely.
+    blocks = order.div(block_rows, rounding_mode="floor").tolist()
+    pools, begun = [], set()
+    left = sizes.clone()
+    for block in blocks:
+        begun.add(block)
+        left[block] -= 1
+        if all(left[other] == 0 for other in begun):
+            pools.append(begun)
+            begun = set()
+
+    together = [pool for pool in pools if len(pool) > 1]
+    assert begun == set()
+    assert all(len(pool) <= pool_blocks for pool in pools)
+    assert len(pools) >= -(-len(sizes) // pool_blocks)
+    assert len(together) <= -(-len(sizes) // pool_blocks)
+
+
+def test_rows_of_one_block_are_spread_over_the_batches_of_their_pool() -> None:
+    batches = Batches(64 * 64, 256, seed=0, block_rows=64)  # one pool of 64 blocks, 16 batches
+
+    visited = torch.stack(list(batches.epoch(0)))
+    counts = torch.stack([(visited // 64).eq(block).sum(dim=1) for block in range(64)]).double()
+
+    # 4 rows of each block in each batch are expected. Chi-square over 64 x 16 cells has mean 63 * 15 = 945
+    # and standard deviation sqrt(2 * 945) = 43; five of them.
+    assert abs(((counts - 4).square() / 4).sum().item() - 945) < 5 * 43
+
+
+def test_batches_of_one_epoch_come_from_many_parts_of_the_table() -> None:
+    batches = Batches(1 << 18, 512, seed=0, block_rows=256)  # 1024 blocks in 16 pools of 64
+
+    first = next(iter(batches.epoch(0)))
+
+    # A pool has 64 blocks at random of 1024; 512 rows at random of 64 blocks leave out less than one (64 * e**-8).
+    assert 60 <= first.div(256, rounding_mode="floor").unique().numel() <= 64
+    # The standard error of the mean of 64 random places in [0, 1) is 1 / sqrt(12 * 64) = 0.036; five of them.
+    assert abs(first.double().mean().item() / (1 << 18) - 0.5) < 5 * 0.036
+
+
+def test_orders_in_blocks_differ_by_seed_epoch_and_size_of_block() -> None:
+    orders = {
+        tuple(torch.cat(list(Batches(400, 10, seed=seed, block_rows=rows).epoch(epoch))).tolist())
+        for seed in range(4)
+        for epoch in range(4)
+        for rows in (1, 2, 3)
+    }
+
+    assert len(orders) == 48
+
+
+def test_the_last_batch_can_be_left_out_of_blocks_too() -> None:
+    kept = Batches(1003, 100, seed=0, drop_last=True, block_rows=8).epoch(0)
+    everything = Batches(1003, 100, seed=0, block_rows=8).epoch(0)
+
+    assert len(kept) == 10
+    assert all(torch.equal(one, other) for one, other in zip(kept, everything[:-1], strict=True))
+
+
+def test_the_order_in_blocks_never_changes_between_versions() -> None:
+    order = torch.cat(list(Batches(10_000, 100, seed=42, block_rows=16).epoch(5)))
+
+    assert hashlib.sha256(order.numpy().astype("<i8").tobytes()).hexdigest()[:16] == "4b09c7d153dece65"
+
+
+def test_going_through_an_epoch_makes_each_pool_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    shuffled = batches_module._shuffled
+    monkeypatch.setattr(
+        batches_module, "_shuffled", lambda count, purpose: made.append(purpose) or shuffled(count, purpose)
+    )
+
+    # Batches of 100 in pools of 64 x 8 = 512 rows: every pool ends within a batch.
+    list(Batches(5000, 100, seed=0, block_rows=8).epoch(0))
+
+    assert len(made) == len(set(made)) == 1 + 10  # the blocks, and ten pools
+
+
+def test_ten_thousand_million_records_can_be_gone_through_from_the_middle() -> None:
+    batches = Batches(10**10, 65_536, seed=0, block_rows=1 << 16)
+
+    rows = batches.epoch(7)[100_000:][0]
+
+    assert rows.numel() == 65_536
+    assert 0 <= rows.min() < rows.max() < 10**10
+
+
+@given(st.lists(st.integers(0, 3), max_size=30))
+def test_equal_keys_keep_their_order(keys: list[int]) -> None:
+    order = batches_module._sorting(np.array(keys, np.uint64))
+
+    assert order.tolist() == sorted(range(len(keys)), key=keys.__getitem__)
+
+
+@pytest.mark.parametrize("rows", [0, -4])
+def test_a_size_of_block_that_cannot_be_is_refused(rows: int) -> None:
+    with pytest.raises(ArgumentError, match=f"block_rows from 1, got {rows}"):
+        Batches(10, 2, seed=0, block_rows=rows)
+
+
+def test_a_negative_epoch_is_refused_in_blocks() -> None:
+    with pytest.raises(ArgumentError, match="epoch from 0, got -1"):
+        Batches(10, 2, seed=0, block_rows=2).epoch(-1)

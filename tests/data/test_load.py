@@ -227,7 +227,7 @@ def test_every_set_says_what_it_is() -> None:
         assert data_set.description, name
         assert data_set.source, name
         assert data_set.licence, name
-        assert (data_set.make is not None) == (name in BUNDLED)
+        assert (data_set.make is not None) == (name in (*BUNDLED, "clicks"))
 
 
 def test_a_set_that_is_not_bundled_says_where_it_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

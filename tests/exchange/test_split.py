@@ -14,7 +14,7 @@ from splitvfl.data.columns import PartyData
 from splitvfl.defenses import GaussianIR, Isotropic, MaxNorm
 from splitvfl.errors import PrivacyError, ProtocolError
 from splitvfl.exchange.split import active_step, passive_step
-from splitvfl.messages import Message
+from splitvfl.messages import Message, decode, encode
 from splitvfl.party import ActiveParty, PassiveParty
 from tests.builders import ACTIVE, WIDTH, active_party, passive_party, sgd
 
@@ -66,6 +66,31 @@ def test_steps_are_the_unsplit_models_to_the_bit(names: tuple[str, ...]) -> None
     for left, right in zip((active, *passives.values()), whole, strict=True):
         for one, other in zip(left.module.parameters(), right.module.parameters(), strict=True):
             assert torch.equal(one, other)
+
+
+def test_steps_in_bfloat16_are_the_unsplit_models_to_the_bit_and_halve_the_messages() -> None:
+    names = ("telecom", "shop")
+    (active, passives), (top, bottoms) = parties(names), parties(names)
+    for party in (active, *passives.values()):
+        party.prepare(seed=0, device=torch.device("cpu"), autocast=torch.bfloat16)
+    crossed: list[Message] = []
+    for step in range(3):
+        results = train(active, passives, step=step, record=lambda one: crossed.append(decode(encode(one))))
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            activations = [party.bottom(party.data.train.columns.numeric[ROWS]) for party in bottoms.values()]
+            logits = top.top(torch.cat([*activations, top.data.train.columns.numeric[ROWS].bfloat16()], dim=1))
+        labels = top.data.train.labels
+        assert labels is not None
+        loss = functional.binary_cross_entropy_with_logits(logits[:, 0].float(), labels[ROWS])
+        for party in (top, *bottoms.values()):
+            party.clear_gradients()
+        loss.backward()
+        for party in (top, *bottoms.values()):
+            party.update()
+        assert results[ACTIVE] == loss.item()
+    assert {one.payload.dtype for one in crossed} == {torch.bfloat16}
+    for left, right in zip((active, *passives.values()), (top, *bottoms.values()), strict=True):
+        assert all(map(torch.equal, left.module.parameters(), right.module.parameters()))
 
 
 def test_what_crosses_is_activations_and_their_gradients_and_nothing_else() -> None:

@@ -1,0 +1,298 @@
+"""What is written beside the arrays of a table folder: who holds which columns, and how they became numbers.
+
+::
+
+    tables/schema.json                        DataSchema: what is learned, the split, the parties
+    tables/PARTY/schema.json                  PartySchema: everything about one party's columns
+    tables/PARTY/vocabulary.safetensors       categories of its fields, where there are vocabularies
+    tables/PARTY/{train,test}.numeric.npy     float32, (n, d), row-major
+    tables/PARTY/{train,test}.codes.npy       int32, (n, f), row-major; 0 = unknown
+    tables/PARTY/{train,test}.ids.npy         int64, (n,)
+    tables/PARTY/{train,test}.labels.npy      float32 (binary, regression) or int64 (multi-class), (n,); active party
+
+A party's folder is complete by itself, and says nothing of the others.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from splitvfl.data.columns import TaskName
+from splitvfl.data.encoding import Scale
+from splitvfl.errors import DataError
+
+FORMAT = "splitvfl tables"
+VERSION = 1
+SCHEMA_FILE = "schema.json"
+VOCABULARY_FILE = "vocabulary.safetensors"
+PARTS: tuple[Part, ...] = ("train", "test")
+
+Part = Literal["train", "test"]
+Role = Literal["active", "passive"]
+# What cells hold. "integer" and "truth" are numbers too; the difference matters for categories, ids and labels.
+Kind = Literal["integer", "number", "truth", "text"]
+
+
+class NumericEncoder(msgspec.Struct, frozen=True, kw_only=True, tag="number", tag_field="encoder"):
+    """A numeric column: filled, scaled by ``(x − offset) / spread``, and marked where it was missing.
+
+    Attributes:
+        column: The file's column.
+        kind: What its cells hold.
+        scale: See :class:`splitvfl.data.encoding.Encoding`.
+        offset: Mean or minimum over the filled training rows, after the logarithm under ``"log1p"``.
+        spread: Standard deviation, or maximum − minimum; 0 where the column does not vary: it becomes zero.
+        missing: Whether gaps are filled and marked (``"indicator"``) or raise.
+        median: What fills gaps: the training median; ``None`` where gaps raise.
+        median_error: Bound of the median's relative error; 0 where it is exact.
+        marked: Whether a second column is 1 where the value was missing.
+        rows: Training rows.
+        gaps: Training rows without a value.
+        low: Smallest training value, as in the file.
+        high: Largest training value, as in the file.
+    """
+
+    column: str
+    kind: Kind
+    scale: Scale
+    offset: float
+    spread: float
+    missing: Literal["error", "indicator"]
+    median: float | None
+    median_error: float
+    marked: bool
+    rows: int
+    gaps: int
+    low: float
+    high: float
+
+    @property
+    def numeric_names(self) -> tuple[str, ...]:
+        """Names of the columns that it gives."""
+        return (self.column, f"{self.column} missing") if self.marked else (self.column,)
+
+
+class VocabularyEncoder(msgspec.Struct, frozen=True, kw_only=True, tag="vocabulary", tag_field="encoder"):
+    """A categorical field whose categories are listed: codes from 1 in sorted order, 0 for all others.
+
+    Attributes:
+        column: The file's column.
+        kind: What its cells hold.
+        categories: Number of listed categories, without the missing one.
+        missing_code: Code of a missing value, after all others; 0 where too few training rows miss it.
+        min_count: Training rows that a category needed to be listed.
+        rare: Categories of the training rows that are not listed.
+    """
+
+    column: str
+    kind: Kind
+    categories: int
+    missing_code: int
+    min_count: int
+    rare: int
+
+    @property
+    def size(self) -> int:
+        """Number of codes, 0 included."""
+        return 1 + max(self.categories, self.missing_code)
+
+
+class HashEncoder(msgspec.Struct, frozen=True, kw_only=True, tag="buckets", tag_field="encoder"):
+    """A categorical field hashed with a key: codes 1 … buckets, ``buckets + 1`` for a missing value.
+
+    Attributes:
+        column: The file's column; its name goes into the hash.
+        kind: What its cells hold.
+        buckets: Number of different hash codes.
+        key: Fingerprint of the key, never the key.
+    """
+
+    column: str
+    kind: Kind
+    buckets: int
+    key: str
+
+    @property
+    def size(self) -> int:
+        """Number of codes, 0 included, which no record has."""
+        return self.buckets + 2
+
+
+Encoder = NumericEncoder | VocabularyEncoder | HashEncoder
+
+
+class LabelSchema(msgspec.Struct, frozen=True, kw_only=True):
+    """The label column, at the active party.
+
+    Attributes:
+        column: The file's column.
+        kind: What its cells hold.
+        values: The values in sorted order: two in a binary task, as many as classes in a multi-class one, none in
+            regression.
+        positive: Position in ``values`` of the positive class; ``None`` but in a binary task.
+    """
+
+    column: str
+    kind: Kind
+    values: tuple[float | str, ...]
+    positive: int | None
+
+
+class IdRule(msgspec.Struct, frozen=True, kw_only=True):
+    """How records are named: by whole numbers, by a hash of text, or by row numbers where there is no column.
+
+    Attributes:
+        column: The file's column, or ``None``.
+        rule: ``"integer"``, ``"blake2b-63"`` or ``"row"``.
+    """
+
+    column: str | None
+    rule: Literal["integer", "blake2b-63", "row"]
+
+
+class SplitRule(msgspec.Struct, frozen=True, kw_only=True):
+    """Which records are test records.
+
+    Attributes:
+        rule: ``"hash"`` of the id and the seed, ``"column"``, or ``"all-test"`` for files encoded like earlier ones.
+        fraction: Share of test records under ``"hash"``.
+        seed: Its seed.
+        column: The file's column under ``"column"``.
+        value: What it holds in test rows.
+    """
+
+    rule: Literal["hash", "column", "all-test"]
+    fraction: float | None = None
+    seed: int | None = None
+    column: str | None = None
+    value: float | str | None = None
+
+
+class PartyRole(msgspec.Struct, frozen=True, kw_only=True):
+    """A party's name and role; the name is its folder's too."""
+
+    name: str
+    role: Role
+
+
+class DataSchema(msgspec.Struct, frozen=True, kw_only=True):
+    """``tables/schema.json``: the data set as a whole, for whoever ingested it.
+
+    Attributes:
+        format: Always :data:`FORMAT`.
+        version: Version of the format.
+        name: Name of the data set.
+        task: What is learned.
+        classes: 2 for binary, k for multi-class, 1 for regression, 0 where there is no active party.
+        description: One line for people.
+        rows: Records by part.
+        positive_share: Share of positive records, in training and test together; ``None`` but in a binary task.
+        ids: How records are named.
+        split: Which are test records.
+        label_column: The files' label column, if there was one.
+        dropped: Columns of the files that nobody holds.
+        parties: The parties in order; the active one first, if it was ingested here.
+    """
+
+    format: str
+    version: int
+    name: str
+    task: TaskName
+    classes: int
+    description: str
+    rows: dict[Part, int]
+    positive_share: float | None
+    ids: IdRule
+    split: SplitRule
+    label_column: str | None
+    dropped: tuple[str, ...]
+    parties: tuple[PartyRole, ...]
+
+
+class PartySchema(msgspec.Struct, frozen=True, kw_only=True):
+    """``tables/PARTY/schema.json``: everything about one party's columns.
+
+    Attributes:
+        format: Always :data:`FORMAT`.
+        version: Version of the format.
+        name: The party's name.
+        role: Its role.
+        task: As in :class:`DataSchema`.
+        classes: As in :class:`DataSchema`.
+        rows: Records by part.
+        column_names: The files' columns that it holds.
+        numeric_names: Names of the columns of ``numeric``.
+        field_names: Names of the columns of ``codes``.
+        field_sizes: Number of codes of each field, 0 included.
+        encoders: One per column, in the files' order.
+        label: The label column; ``None`` at a passive party, and where the files had none.
+        agreed: Fingerprint of what all parties must have chosen alike: format, id rule and split rule.
+        id_fingerprints: Fingerprint of the ids of each part in their order: alike at all parties.
+    """
+
+    format: str
+    version: int
+    name: str
+    role: Role
+    task: TaskName
+    classes: int
+    rows: dict[Part, int]
+    column_names: tuple[str, ...]
+    numeric_names: tuple[str, ...]
+    field_names: tuple[str, ...]
+    field_sizes: tuple[int, ...]
+    encoders: tuple[Encoder, ...]
+    label: LabelSchema | None
+    agreed: str
+    id_fingerprints: dict[Part, str]
+
+
+Schema = TypeVar("Schema", DataSchema, PartySchema)
+
+
+def is_table_folder(folder: Path) -> bool:
+    """Return whether a folder holds tables of any version."""
+    try:
+        head = msgspec.json.decode((folder / SCHEMA_FILE).read_bytes())
+    except (OSError, msgspec.DecodeError):
+        return False
+    return isinstance(head, dict) and head.get("format") == FORMAT
+
+
+def read_data_schema(folder: Path) -> DataSchema:
+    """Return what a table folder says of the data set as a whole.
+
+    Raises:
+        DataError: If there is no table folder, it has another version, or its schema is damaged.
+    """
+    return _read(folder, DataSchema)
+
+
+def read_party_schema(folder: Path) -> PartySchema:
+    """Return what one party's folder says of its columns; raises as :func:`read_data_schema`."""
+    return _read(folder, PartySchema)
+
+
+def _read(folder: Path, kind: type[Schema]) -> Schema:
+    path = folder / SCHEMA_FILE
+    if not path.is_file():
+        raise DataError(
+            f"expected a table folder, as `splitvfl ingest` writes it, at {folder}; it has no {SCHEMA_FILE}"
+        )
+    try:
+        head: Any = msgspec.json.decode(path.read_bytes())
+        if not isinstance(head, dict) or head.get("format") != FORMAT:
+            raise DataError(f'{path} does not begin with "format": "{FORMAT}"; it belongs to something else')
+        if head.get("version") != VERSION:
+            raise DataError(f"{path} has version {head.get('version')!r}, expected {VERSION}; ingest the files again")
+        return msgspec.convert(head, kind)
+    except msgspec.MsgspecError as error:
+        raise DataError(f"{path} is damaged: {error}; ingest the files again") from error
+
+
+def schema_bytes(schema: DataSchema | PartySchema) -> bytes:
+    """Return a schema as it is written: JSON, indented, with a final newline."""
+    return msgspec.json.format(msgspec.json.encode(schema), indent=2) + b"\n"

@@ -1,0 +1,209 @@
+"""Table folders, as ingesting writes them (:mod:`splitvfl.data.schema`), opened without being read.
+
+Arrays are mapped into memory: a row is read from the disk when it is asked for, what was read may be dropped again when
+memory is short, and what is written to a tensor never reaches the file.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from numpy.lib import format as npy
+
+from splitvfl.data.columns import Columns, PartyData, Records, VerticalData
+from splitvfl.data.schema import (
+    PARTS,
+    SCHEMA_FILE,
+    DataSchema,
+    Part,
+    PartySchema,
+    Role,
+    read_data_schema,
+    read_party_schema,
+)
+from splitvfl.data.tables import did_you_mean
+from splitvfl.errors import ArgumentError, DataError
+
+# Ids of two parties are compared in pieces of 8 MiB.
+_PIECE = 1 << 20
+
+
+def open_tables(path: str | os.PathLike[str], *, parties: Mapping[str, Role] | None = None) -> VerticalData:
+    """Return a data set whose records stay on disk until they are asked for.
+
+    Everything that takes no look at every row is checked: versions, names, numbers of rows and columns, dtypes, and
+    that files are complete. Record ids are compared between the parties, all of them. Codes are not, here: a model
+    refuses one that is out of its field's range when it meets it.
+
+    Args:
+        path: The folder that ingesting wrote.
+        parties: Names and roles of the parties wanted, in the order wanted: the active one, and one passive party at
+            least. Passive parties that are not named are left out. Default: all, in the order of the folder.
+
+    Raises:
+        ArgumentError: If ``parties`` names a party that is not there, in the other role, or none of a role.
+        DataError: If the folder or a file is missing, damaged, of another version, or does not fit the others.
+    """
+    folder = Path(path)
+    schema = read_data_schema(folder)
+    roles = _roles(schema, folder)
+    names = list(roles) if parties is None else _chosen(parties, roles, folder)
+    active = next(name for name in names if roles[name] == "active")
+    opened = {name: _opened(folder / name, schema, roles[name]) for name in names}
+    for data in opened.values():
+        _check_ids(folder, opened[active], data)
+    return VerticalData(
+        name=schema.name,
+        task=schema.task,
+        classes=schema.classes,
+        active=opened.pop(active),
+        passives=opened,
+        description=schema.description,
+    )
+
+
+def open_party(path: str | os.PathLike[str]) -> PartyData:
+    """Return what one party holds, out of its own folder; nothing else is looked at.
+
+    Args:
+        path: The party's folder.
+
+    Raises:
+        DataError: If the folder or a file is missing, damaged or of another version.
+    """
+    return _party_data(Path(path), read_party_schema(Path(path)))
+
+
+def _opened(folder: Path, whole: DataSchema, role: Role) -> PartyData:
+    """Return a party's data, once what its own folder says is what the data set says of it."""
+    schema = read_party_schema(folder)
+    expected = (folder.name, role, whole.task, whole.classes, whole.rows)
+    found = (schema.name, schema.role, schema.task, schema.classes, schema.rows)
+    for what, wanted, got in zip(("name", "role", "task", "classes", "rows"), expected, found, strict=True):
+        if wanted != got:
+            raise DataError(
+                f"{folder / SCHEMA_FILE}: expected {what} {wanted!r}, as {SCHEMA_FILE} of the data set says, "
+                f"got {got!r}; ingest all parties together"
+            )
+    if role == "active" and schema.label is None:
+        raise DataError(f"{folder / SCHEMA_FILE}: the files were ingested without labels; nothing can be learned")
+    return _party_data(folder, schema)
+
+
+def _party_data(folder: Path, schema: PartySchema) -> PartyData:
+    if len(schema.field_sizes) != len(schema.field_names) or min(schema.field_sizes, default=1) < 1:
+        raise DataError(
+            f"{folder / SCHEMA_FILE}: expected a size from 1 for each of {len(schema.field_names)} fields, "
+            f"got {list(schema.field_sizes)}"
+        )
+    train, test = (_records(folder, schema, part) for part in PARTS)
+    names = (schema.column_names, schema.numeric_names)
+    return PartyData(schema.name, *names, schema.field_sizes, train, test, field_names=schema.field_names)
+
+
+def _records(folder: Path, schema: PartySchema, part: Part) -> Records:
+    rows, width, fields = schema.rows.get(part, 0), len(schema.numeric_names), len(schema.field_sizes)
+    label_dtype = "<i8" if schema.task == "multiclass" else "<f4"
+    return Records(
+        _mapped(folder / f"{part}.ids.npy", (rows,), "<i8"),
+        Columns(
+            _mapped(folder / f"{part}.numeric.npy", (rows, width), "<f4"),
+            _mapped(folder / f"{part}.codes.npy", (rows, fields), "<i4"),
+        ),
+        None if schema.label is None else _mapped(folder / f"{part}.labels.npy", (rows,), label_dtype),
+    )
+
+
+def _mapped(file: Path, shape: tuple[int, ...], dtype: str) -> torch.Tensor:
+    """Return a tensor that is backed by a file, after a check of its header and its length."""
+    header = _header(file)
+    if header.shape != shape or header.dtype != np.dtype(dtype) or header.columns_first:
+        order = ", column by column" if header.columns_first else ""
+        raise DataError(
+            f"{file}: expected {np.dtype(dtype)} of shape {shape}, row by row, as {SCHEMA_FILE} beside it says, "
+            f"got {header.dtype} of shape {header.shape}{order}; ingest the data again"
+        )
+    size, needed = file.stat().st_size, header.offset + math.prod(shape) * header.dtype.itemsize
+    if size != needed:
+        raise DataError(f"{file}: expected {needed} bytes, got {size}: it is damaged; ingest the data again")
+    if 0 in shape:  # nothing can be mapped
+        return torch.from_numpy(np.empty(shape, header.dtype))
+    return torch.from_numpy(np.memmap(file, header.dtype, mode="c", offset=header.offset, shape=shape))
+
+
+@dataclass(frozen=True)
+class _Header:
+    """What the beginning of an array file says, and where the numbers begin."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    columns_first: bool
+    offset: int
+
+
+def _header(file: Path) -> _Header:
+    try:
+        with file.open("rb") as stream:
+            version = npy.read_magic(stream)
+            read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+            shape, columns_first, dtype = read(stream)
+            return _Header(shape, dtype, columns_first and len(shape) > 1, stream.tell())
+    except FileNotFoundError:
+        raise DataError(f"{file}: there is no such file; ingest the data again") from None
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file}: cannot be read: {error}") from error
+
+
+def _roles(schema: DataSchema, folder: Path) -> dict[str, Role]:
+    """Return the parties' roles by name, in the order of the folder."""
+    roles = {party.name: party.role for party in schema.parties}
+    # A name that leads out of the folder is none that ingesting wrote.
+    strange = [name for name in roles if Path(name).name != name]
+    if strange or len(roles) < len(schema.parties):
+        raise DataError(f"{folder / SCHEMA_FILE}: expected parties with different plain names, got {list(roles)}")
+    counts = [list(roles.values()).count(role) for role in ("active", "passive")]
+    if counts[0] != 1 or counts[1] < 1:
+        raise DataError(
+            f"{folder / SCHEMA_FILE}: expected one active party and at least one passive party, got {counts[0]} and "
+            f"{counts[1]}; to train in one process, ingest the columns of all parties together"
+        )
+    return roles
+
+
+def _chosen(parties: Mapping[str, Role], roles: Mapping[str, Role], folder: Path) -> list[str]:
+    for name, role in parties.items():
+        if name not in roles:
+            raise ArgumentError(f"{folder} holds no party {name!r}{did_you_mean(name, roles)}")
+        if role != roles[name]:
+            raise ArgumentError(f"party {name!r} of {folder} was ingested as {roles[name]}, got {role}")
+    if len(set(parties.values())) < 2:
+        raise ArgumentError(f"expected the active party and one passive party at least, got {', '.join(parties)}")
+    return list(parties)
+
+
+def _check_ids(folder: Path, active: PartyData, passive: PartyData) -> None:
+    for part in PARTS:
+        ours, theirs = (getattr(data, part).ids.numpy() for data in (active, passive))
+        place = _first_difference(ours, theirs)
+        if place is not None:
+            raise DataError(
+                f"{folder / passive.name / f'{part}.ids.npy'}: expected the ids of {active.name}, in their order, got "
+                f"{theirs[place]} and not {ours[place]} in row {place} (from 0); ingest both with the same id column "
+                "and split seed"
+            )
+
+
+def _first_difference(left: npt.NDArray[np.int64], right: npt.NDArray[np.int64]) -> int | None:
+    for start in range(0, left.size, _PIECE):
+        differs = left[start : start + _PIECE] != right[start : start + _PIECE]
+        if differs.any():
+            return start + int(differs.argmax())
+    return None
