@@ -9,39 +9,44 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.text import Text
 
+from splitvfl.data.ingest import IngestStatus
 from splitvfl.training import Status
 
 # Seconds between two plain lines: a log file of a long run stays readable.
 _PLAIN_EVERY_S = 10.0
 
 
-class RunProgress:
-    """Shows one bar over several runs, with the figures of the current one.
+class _Bar:
+    """A bar on a terminal, and now and then a line elsewhere; a context manager that takes the bar away again.
 
     Args:
         console: Where to draw.
-        runs: Number of runs.
+        columns: What stands beside the description and the bar.
     """
 
-    def __init__(self, console: Console, runs: int = 1) -> None:
+    def __init__(self, console: Console, *columns: ProgressColumn) -> None:
         self._console = console
-        self._runs = runs
-        self._run = 0
         self._live = console.is_terminal
         self._last_line = time.monotonic()
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=16),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[figures]}"),
+            *columns,
             console=console,
             transient=True,
             disable=not self._live,
         )
-        self._task = self._bar.add_task("", total=None, figures="")
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -51,6 +56,28 @@ class RunProgress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._bar.stop()
+
+    def _print(self, line: str, *, always: bool = False) -> None:
+        """Print a plain line, unless one was printed just before."""
+        now = time.monotonic()
+        if always or now - self._last_line >= _PLAIN_EVERY_S:
+            self._last_line = now
+            self._console.print(Text(line), soft_wrap=True)
+
+
+class RunProgress(_Bar):
+    """Shows one bar over several runs, with the figures of the current one.
+
+    Args:
+        console: Where to draw.
+        runs: Number of runs.
+    """
+
+    def __init__(self, console: Console, runs: int = 1) -> None:
+        super().__init__(console, MofNCompleteColumn(), TextColumn("{task.fields[figures]}"))
+        self._runs = runs
+        self._run = 0
+        self._task = self._bar.add_task("", total=None, figures="")
 
     def run(self, label: str) -> Callable[[Status], None]:
         """Start the next run and return what is called after each of its steps."""
@@ -66,12 +93,58 @@ class RunProgress:
                     completed=status.step,
                     figures=figures(status),
                 )
-            elif status.step == status.steps or time.monotonic() - self._last_line >= _PLAIN_EVERY_S:
-                self._last_line = time.monotonic()
+            else:
                 line = f"{prefix}{label}: epoch {status.epoch}/{status.epochs} {figures(status)}"
-                self._console.print(Text(line), soft_wrap=True)
+                self._print(line, always=status.step == status.steps)
 
         return show
+
+
+class RowProgress(_Bar):
+    """Shows how many rows of a file are done, and how many a second.
+
+    Args:
+        console: Where to draw.
+        label: What is being done.
+        rows: How many there will be.
+    """
+
+    def __init__(self, console: Console, label: str, rows: int) -> None:
+        super().__init__(
+            console, TextColumn("{task.completed:,.0f}/{task.total:,.0f} rows"), TextColumn("{task.fields[rate]}")
+        )
+        self._label = label
+        self._rows = rows
+        self._start = time.monotonic()
+        self._task = self._bar.add_task(label, total=rows, rate="")
+
+    def __call__(self, done: int) -> None:
+        """Show that so many rows are done."""
+        rate = f"{done / max(time.monotonic() - self._start, 1e-9):,.0f} rows/s"
+        if self._live:
+            self._bar.update(self._task, completed=done, rate=rate)
+        else:
+            self._print(f"{self._label}: {done:,}/{self._rows:,} rows  {rate}")
+
+
+class IngestProgress(_Bar):
+    """Shows how far an ingest has come: both looks at the files are one bar.
+
+    Args:
+        console: Where to draw.
+    """
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console, TaskProgressColumn(), TimeRemainingColumn())
+        self._task = self._bar.add_task("reading", total=1.0)
+
+    def __call__(self, status: IngestStatus) -> None:
+        """Show how far it is."""
+        what = f"{status.phase} {status.rows:,} rows"
+        if self._live:
+            self._bar.update(self._task, completed=status.done, description=what)
+        else:
+            self._print(f"{what}: {status.done:.0%} of all work done")
 
 
 def figures(status: Status) -> str:

@@ -323,16 +323,6 @@ def test_help_fits_a_terminal_of_eighty_columns(
     assert max(len(line) for line in capsys.readouterr().out.splitlines()) <= 80
 
 
-def test_sparse_gradients_need_an_optimiser_that_takes_them(
-    experiment: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sparse = ["model={name: wide-deep, bottom: [8], sparse: true}", "train.epochs=1"]
-
-    assert main(["train", str(experiment), *sparse]) == 2
-    assert "sgd or adagrad" in capsys.readouterr().err
-    assert main(["train", str(experiment), *sparse, "train.optimizer={name: adagrad, lr: 0.01}", "--overwrite"]) == 0
-
-
 def test_too_few_positives_for_the_baseline_do_not_stop_training(experiment: Path) -> None:
     rows = "".join(f"{number % 7},{number % 5},{int(number in (3, 20, 40, 60))}\n" for number in range(80))
     Path("rare.csv").write_text(f"a,b,y\n{rows}")
@@ -345,3 +335,41 @@ def test_too_few_positives_for_the_baseline_do_not_stop_training(experiment: Pat
     assert main(["train", str(experiment)]) == 0
 
     assert read_summary(Path("runs/credit")).parties["lab"].own_columns_auc is None
+
+
+@pytest.mark.parametrize("meaningful", [True, False], ids=["labels", "labels that mean nothing"])
+def test_completion_after_training_reaches_summary_table_and_page(
+    experiment: Path, capsys: pytest.CaptureFixture[str], *, meaningful: bool
+) -> None:
+    settings = (
+        "parties:\n  clinic: {role: active, columns: []}\n  lab: {role: passive, columns: rest}\n"
+        "train: {epochs: 8, batch_size: 64}\naudit: false\nmodel: {name: mlp, bottom: [32, 16]}\n"
+        "attacks: [gradient-classifier, {name: model-completion, steps: 40}]\nknown_positives: 5\nknown_negatives: 6\n"
+    )
+    if meaningful:
+        experiment.write_text("data: {name: digits, digit: 8, scale: standard}\n" + settings)
+    else:
+        draw = random.Random(0)
+        rows = (",".join(f"{draw.gauss(0, 1):.3f}" for _ in range(6)) + f",{draw.randint(0, 1)}" for _ in range(1500))
+        Path("noise.csv").write_text("a,b,c,d,e,f,y\n" + "\n".join(rows) + "\n")
+        experiment.write_text("data: {name: table, path: noise.csv, label: y}\n" + settings)
+
+    assert main(["train", str(experiment)]) == 0
+    assert main(["report", "runs/credit", "--out", "page.html"]) == 0
+
+    summary = read_summary(Path("runs/credit"))
+    found = summary.parties["lab"].after_training["model-completion"]
+    assert (summary.known_positives, summary.known_negatives) == (5, 6)
+    assert (found.known_positives, found.known_negatives) == (5, 6)
+    assert summary.parties["lab"].attacks.keys() == {"gradient-classifier"}
+    assert found.test_auc is not None
+    assert found.baseline_test_auc is not None
+    if meaningful:
+        assert found.test_auc > found.baseline_test_auc + 0.1
+    else:  # four standard errors of an AUC of 300 records by chance
+        assert found.test_auc == pytest.approx(0.5, abs=0.14)
+    shown, page = capsys.readouterr().out, Path("page.html").read_text()
+    assert "After training" in shown
+    assert f"{found.test_auc:.2f}" in shown
+    assert "5 positive and 6 negative records" in page
+    assert "What taking part has taught the partner" in page

@@ -19,13 +19,29 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 # is named itself. Modules of one floor may import each other, but not in a circle.
 FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "wording"}),
-    frozenset({"conversation", "data", "hooks", "messages", "metrics", "randomness", "records", "tasks", "yaml_tree"}),
+    frozenset(
+        {
+            "conversation",
+            "data",
+            "hooks",
+            "messages",
+            "metrics",
+            "optimizers",
+            "precision",
+            "randomness",
+            "records",
+            "tasks",
+            "yaml_tree",
+        }
+    ),
     frozenset(
         {
             "attacks",
             "checkpoint",
             "defenses",
+            "leakage.after_training",
             "leakage.auditing",
+            "leakage.run_audit",
             "leakage.features",
             "leakage.judging",
             "leakage.monitor",
@@ -43,6 +59,7 @@ FLOORS: tuple[frozenset[str], ...] = (
             "config",
             "demo",
             "experiment",
+            "leakage.drawing",
             "leakage.figures",
             "leakage.findings",
             "leakage.report",

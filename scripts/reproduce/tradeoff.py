@@ -313,21 +313,28 @@ def _sumkl_against_isotropic(problem: Problem, curves: Curves, one: Measure) -> 
     claims = []
     for level in LEVELS:
         gains = _gain(_at(_family_of(PUBLISHED), curves, one, level), _at(_family_of("isotropic"), curves, one, level))
-        if len(gains) < 2:
-            continue
-        claims.append(
-            Claim(
-                claim=f"{problem.title}: sumKL keeps more test AUC than isotropic noise at leak {shown(level, 1)} "
-                f"({one.title}); the gain",
-                published=None,
-                ours=mean(gains),
-                interval=interval(gains),
-                seeds=len(gains),
-                verdict=_verdict(gains),
-                why=_why(gains),
-            )
+        claims += _claims_of(
+            f"{problem.title}: sumKL keeps more test AUC than isotropic noise at leak {shown(level, 1)} ({one.title})",
+            gains,
         )
     return claims
+
+
+def _claims_of(claim: str, gains: Sequence[float]) -> list[Claim]:
+    """Return the claim that a gain is positive; none where it is known of fewer than two seeds."""
+    if len(gains) < 2:
+        return []
+    return [
+        Claim(
+            claim=f"{claim}; the gain",
+            published=None,
+            ours=mean(gains),
+            interval=interval(gains),
+            seeds=len(gains),
+            verdict=_verdict(gains),
+            why=_why(gains),
+        )
+    ]
 
 
 def _why(gains: Sequence[float]) -> str:
@@ -390,18 +397,9 @@ def _ours_against_older(problem: Problem, curves: Curves) -> list[Claim]:
     for level in LEVELS:
         label, older = _best_older(curves, level)
         gains = _gain(_at(_family_of(OURS), curves, BEYOND, level), older) if label else []
-        if len(gains) < 2:
-            continue
-        claims.append(
-            Claim(
-                claim=f"{problem.title}: the {OURS} keeps more test AUC than {label}, the best of the older defenses, "
-                f"at leak {shown(level, 1)} ({BEYOND.title}); the gain",
-                published=None,
-                ours=mean(gains),
-                interval=interval(gains),
-                seeds=len(gains),
-                verdict=_verdict(gains),
-                why=_why(gains),
-            )
+        claims += _claims_of(
+            f"{problem.title}: the {OURS} keeps more test AUC than {label}, the best of the older defenses, at leak "
+            f"{shown(level, 1)} ({BEYOND.title})",
+            gains,
         )
     return claims

@@ -93,7 +93,7 @@ def test_categories_are_no_ordered_numbers() -> None:
 
     found = own_columns_auc(Columns(torch.zeros(4000, 0), codes.int()), labels)
 
-    # The Bayes rule's AUC is 0.9, as 10 % of each class are on the wrong side: 0.81 + 2 * 0.09 / 2. The standard error of
+    # The Bayes rule's AUC is 0.81 + 2 * 0.09 / 2 = 0.9: 10 % of each class are on the wrong side. The standard error of
     # a share of 0.9 among 2000 is 0.007; the encoding loses a little order among equals.
     assert found.auc == pytest.approx(0.9, abs=0.03)
 
@@ -105,6 +105,19 @@ def test_a_category_of_its_own_for_every_record_tells_nothing() -> None:
 
     # Standard error of an AUC of 300 against 300: 0.024; the larger of two is looked at.
     assert own_columns_auc(Columns(torch.zeros(600, 0), codes), labels).auc == pytest.approx(0.5, abs=0.1)
+
+
+def test_a_field_of_rare_categories_does_not_drown_the_other_columns() -> None:
+    """Encoded with labels of the records to fit on, it would look like the best column, and be noise on the others."""
+    numeric = columns(1200, 1)
+    labels = linear_labels(numeric)
+    rare = torch.arange(1200)[torch.randperm(1200, generator=torch.Generator().manual_seed(3))].div(3).int()[:, None]
+
+    alone = own_columns_auc(Columns.of(numeric), labels).auc
+    together = own_columns_auc(Columns(numeric, rare), labels).auc
+
+    # Both are of the same records; the standard error of an AUC near .75 from 1200 records is about .014.
+    assert together > alone - 0.03
 
 
 def test_five_records_of_a_class_are_enough_with_categories() -> None:

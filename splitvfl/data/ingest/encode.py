@@ -1,0 +1,263 @@
+"""The second look at all rows: they are encoded and written, party by party."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from splitvfl.data.ingest.encoders import categories, encode_numbers
+from splitvfl.data.ingest.plan import PartyPlan, Plan
+from splitvfl.data.ingest.records import Ids, LabelCoder, Mask
+from splitvfl.data.ingest.sources import Chunk, Source
+from splitvfl.data.ingest.survey import Learned, Survey, Watch, chunks, label_cells
+from splitvfl.data.ingest.writing import NpyWriter, write_bytes, write_safetensors
+from splitvfl.data.labels import Labels
+from splitvfl.data.schema import (
+    FORMAT,
+    SCHEMA_FILE,
+    VERSION,
+    VOCABULARY_FILE,
+    DataSchema,
+    Encoder,
+    NumericEncoder,
+    Part,
+    PartyRole,
+    PartySchema,
+    schema_bytes,
+)
+from splitvfl.data.tables import numbers
+from splitvfl.errors import DataError
+
+
+@dataclass
+class Written:
+    """What was found while writing.
+
+    Attributes:
+        unknown: Test rows with code 0, by field.
+        positives: Sum of the labels.
+        id_fingerprints: Fingerprint of the ids of each part, in their order.
+    """
+
+    unknown: dict[str, int] = field(default_factory=dict)
+    positives: float = 0.0
+    id_fingerprints: dict[Part, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What one party's encoded columns are called, and how many codes its fields have."""
+
+    numeric_names: tuple[str, ...]
+    field_names: tuple[str, ...]
+    field_sizes: tuple[int, ...]
+
+    @classmethod
+    def of(cls, encoders: Sequence[Encoder]) -> Shape:
+        """Return the shape that these encoders give."""
+        fields = [encoder for encoder in encoders if not isinstance(encoder, NumericEncoder)]
+        return cls(
+            tuple(
+                name for encoder in encoders if isinstance(encoder, NumericEncoder) for name in encoder.numeric_names
+            ),
+            tuple(encoder.column for encoder in fields),
+            tuple(encoder.size for encoder in fields),
+        )
+
+
+def sizes_of(survey: Survey) -> dict[Part, int]:
+    """Return the number of records of each part."""
+    return {"train": survey.rows - survey.tested, "test": survey.tested}
+
+
+def bytes_needed(plan: Plan, learned: Learned, rows: int) -> int:
+    """Return the size of the arrays that will be written."""
+    row = 0
+    for party in plan.parties:
+        shape = Shape.of([learned.encoders[name] for name in party.columns])
+        row += 8 + 4 * len(shape.numeric_names) + 4 * len(shape.field_names) + 8 * (party.role == "active")
+    stored = sum(tensor.file.stat().st_size for tensors in learned.tensors.values() for tensor in tensors)
+    return rows * row + stored
+
+
+class _PartyFiles:
+    """The arrays of one party, open for writing."""
+
+    def __init__(self, folder: Path, shape: Shape, sizes: Mapping[Part, int], label_dtype: str | None) -> None:
+        self._stack = ExitStack()
+        self._writers: dict[str, dict[Part, NpyWriter]] = {}
+        self._open(folder, "ids", (), "<i8", sizes)
+        self._open(folder, "numeric", (len(shape.numeric_names),), "<f4", sizes)
+        self._open(folder, "codes", (len(shape.field_names),), "<i4", sizes)
+        if label_dtype is not None:
+            self._open(folder, "labels", (), label_dtype, sizes)
+
+    def _open(self, folder: Path, name: str, width: tuple[int, ...], dtype: str, sizes: Mapping[Part, int]) -> None:
+        self._writers[name] = {
+            part: self._stack.enter_context(NpyWriter(folder / f"{part}.{name}.npy", (rows, *width), dtype))
+            for part, rows in sizes.items()
+        }
+
+    def append(self, name: str, rows: npt.NDArray[Any], tested: Mask) -> None:
+        if name in self._writers:
+            self._writers[name]["train"].append(rows[~tested])
+            self._writers[name]["test"].append(rows[tested])
+
+    def __enter__(self) -> _PartyFiles:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
+
+
+def write_parties(
+    folder: Path, sources: Sequence[Source], plan: Plan, survey: Survey, learned: Learned, *, watch: Watch
+) -> Written:
+    """Encode all rows and write everything but the data set's own schema.
+
+    Raises:
+        DataError: If a cell cannot be encoded, or the files have changed since the first look.
+    """
+    coder = None if learned.label is None else LabelCoder(learned.label, plan.task)
+    written = Written(unknown=dict.fromkeys(learned.coders, 0))
+    digests: dict[Part, Any] = {part: hashlib.blake2b(digest_size=16) for part in sizes_of(survey)}
+    with ExitStack() as stack:
+        files = {}
+        for party in plan.parties:
+            (folder / party.name).mkdir()
+            shape = Shape.of([learned.encoders[name] for name in party.columns])
+            dtype = coder.dtype if coder is not None and party.role == "active" else None
+            opened = _PartyFiles(folder / party.name, shape, sizes_of(survey), dtype)
+            files[party.name] = stack.enter_context(opened)
+        for chunk, ids, tested in _with_ids(sources, plan, survey):
+            labels = None if coder is None else _labels(chunk, plan, coder)
+            if labels is not None:
+                written.positives += float(labels.sum(dtype=np.float64))
+            for party in plan.parties:
+                _append(files[party.name], party, chunk, ids, labels, tested, learned, written)
+            digests["train"].update(ids[~tested].tobytes())
+            digests["test"].update(ids[tested].tobytes())
+            watch(chunk)
+    written.id_fingerprints = {part: digest.hexdigest() for part, digest in digests.items()}
+    for party in plan.parties:
+        _write_vocabulary(folder / party.name, party, learned)
+        schema = _party_schema(plan, party, survey, learned, written)
+        write_bytes(folder / party.name / SCHEMA_FILE, schema_bytes(schema))
+    return written
+
+
+def _with_ids(sources: Sequence[Source], plan: Plan, survey: Survey) -> Iterator[tuple[Chunk, Ids, Mask]]:
+    """Yield all rows with their ids and the split, as the first look has left them."""
+    rows = 0
+    with survey.ids.open("rb") as ids_file, survey.mask.open("rb") as mask_file:
+        for chunk in chunks(sources, plan.types):
+            rows += chunk.rows
+            if rows > survey.rows:
+                break
+            yield (
+                chunk,
+                np.frombuffer(ids_file.read(8 * chunk.rows), np.int64),
+                np.frombuffer(mask_file.read(chunk.rows), np.bool_),
+            )
+    if rows != survey.rows:
+        raise DataError(f"the files had {survey.rows} rows, and another number at the second look; nothing was written")
+
+
+def _labels(chunk: Chunk, plan: Plan, coder: LabelCoder) -> Labels | None:
+    if plan.label is None:
+        return None
+    labels, row = coder.encode(label_cells(chunk, plan.label))
+    if row is not None:
+        raise DataError(
+            f"{chunk.place(row)}, column {plan.label!r}: {chunk.columns[plan.label][row].as_py()!r} is none of the "
+            "labels learned, or too large for float32"
+        )
+    return labels
+
+
+def _append(
+    files: _PartyFiles,
+    party: PartyPlan,
+    chunk: Chunk,
+    ids: Ids,
+    labels: Labels | None,
+    tested: Mask,
+    learned: Learned,
+    written: Written,
+) -> None:
+    blocks: list[npt.NDArray[np.float32]] = [np.zeros((chunk.rows, 0), np.float32)]
+    fields: list[npt.NDArray[np.int32]] = []
+    for name in party.columns:
+        encoder = learned.encoders[name]
+        if isinstance(encoder, NumericEncoder):
+            blocks.append(encode_numbers(numbers(chunk.columns[name]), encoder, place=chunk.place))
+        else:
+            fields.append(learned.coders[name].codes(categories(chunk.columns[name])))
+            written.unknown[name] += int((fields[-1][tested] == 0).sum())
+    files.append("ids", ids, tested)
+    files.append("numeric", np.concatenate(blocks, axis=1), tested)
+    files.append("codes", np.stack(fields, axis=1) if fields else np.zeros((chunk.rows, 0), np.int32), tested)
+    if labels is not None:
+        files.append("labels", labels, tested)
+
+
+def _write_vocabulary(folder: Path, party: PartyPlan, learned: Learned) -> None:
+    tensors = [tensor for name in party.columns for tensor in learned.tensors.get(name, ())]
+    if tensors:
+        write_safetensors(folder / VOCABULARY_FILE, tensors)
+
+
+def _party_schema(plan: Plan, party: PartyPlan, survey: Survey, learned: Learned, written: Written) -> PartySchema:
+    encoders = tuple(learned.encoders[name] for name in party.columns)
+    shape = Shape.of(encoders)
+    return PartySchema(
+        format=FORMAT,
+        version=VERSION,
+        name=party.name,
+        role=party.role,
+        task=plan.task,
+        classes=learned.classes,
+        rows=sizes_of(survey),
+        column_names=party.columns,
+        numeric_names=shape.numeric_names,
+        field_names=shape.field_names,
+        field_sizes=shape.field_sizes,
+        encoders=encoders,
+        label=learned.label if party.role == "active" else None,
+        agreed=_agreed(plan),
+        id_fingerprints=written.id_fingerprints,
+    )
+
+
+def _agreed(plan: Plan) -> str:
+    """Return a fingerprint of what parties that ingest apart must have chosen alike."""
+    split = [plan.split.rule, plan.split.fraction, plan.split.seed]
+    return hashlib.blake2b(msgspec.json.encode([FORMAT, VERSION, plan.ids.rule, *split]), digest_size=16).hexdigest()
+
+
+def data_schema(plan: Plan, survey: Survey, learned: Learned, written: Written, *, described: str) -> DataSchema:
+    """Return what the folder says of the data set as a whole."""
+    binary = plan.task == "binary" and learned.label is not None
+    return DataSchema(
+        format=FORMAT,
+        version=VERSION,
+        name=plan.name,
+        task=plan.task,
+        classes=learned.classes,
+        description=described,
+        rows=sizes_of(survey),
+        positive_share=written.positives / survey.rows if binary else None,
+        ids=plan.ids,
+        split=plan.split,
+        label_column=plan.label_column,
+        dropped=plan.dropped,
+        parties=tuple(PartyRole(name=party.name, role=party.role) for party in plan.parties),
+    )

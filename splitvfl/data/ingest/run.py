@@ -1,0 +1,315 @@
+"""From files to a table folder, in two looks at every row and bounded memory."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from splitvfl.data.columns import TaskName
+from splitvfl.data.encoding import Missing, Scale
+from splitvfl.data.ingest.encode import Shape, Written, bytes_needed, data_schema, sizes_of, write_parties
+from splitvfl.data.ingest.plan import Choices, Patterns, Plan, make_plan, plan_like
+from splitvfl.data.ingest.sources import Chunk, Source, find_files, open_sources
+from splitvfl.data.ingest.survey import Learned, Statistics, Survey, learned_before, look
+from splitvfl.data.ingest.writing import check_space, check_target, draft, write_bytes
+from splitvfl.data.labels import Positive
+from splitvfl.data.partition import Claim
+from splitvfl.data.schema import SCHEMA_FILE, Part, schema_bytes
+
+Files = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+
+@dataclass(frozen=True)
+class IngestStatus:
+    """How far an ingest has come.
+
+    Attributes:
+        phase: ``"reading"`` the first time, ``"writing"`` the second.
+        rows: Rows done in this phase.
+        done: Share of all work that is done, in [0, 1].
+    """
+
+    phase: str
+    rows: int
+    done: float
+
+
+Progress = Callable[[IngestStatus], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartyReport:
+    """What one party got.
+
+    Attributes:
+        numeric: Numeric columns, marks of missing values included.
+        fields: Number of codes by categorical field.
+        unknown: Test records with code 0, by categorical field: values that were not listed.
+    """
+
+    numeric: int
+    fields: Mapping[str, int]
+    unknown: Mapping[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class IngestReport:
+    """What was ingested.
+
+    Attributes:
+        folder: The table folder.
+        rows: Records by part.
+        parties: What each party got, in order.
+        active: The party with the labels, if there is one.
+        positive_share: Share of positive records; ``None`` but in a binary task.
+        seconds: Time taken.
+        read_bytes: Size of the files, in bytes.
+    """
+
+    folder: Path
+    rows: Mapping[Part, int]
+    parties: Mapping[str, PartyReport]
+    active: str | None
+    positive_share: float | None
+    seconds: float
+    read_bytes: int
+
+    @property
+    def can_be_trained_on(self) -> bool:
+        """Whether there are labels, a passive party, and training records."""
+        return self.active is not None and len(self.parties) > 1 and self.rows["train"] > 0
+
+    @property
+    def rows_per_s(self) -> float:
+        """Records per second."""
+        return sum(self.rows.values()) / self.seconds
+
+
+def ingest(
+    files: Files,
+    *,
+    out: str | os.PathLike[str],
+    label: str | None = None,
+    task: TaskName = "binary",
+    positive: Positive | None = None,
+    id_column: str | None = None,
+    active: Claim | None = None,
+    active_name: str = "active",
+    passive: Mapping[str, Claim] | None = None,
+    drop: Patterns = (),
+    scale: Scale = "standard",
+    scale_columns: Mapping[Scale, Patterns] | None = None,
+    missing: Missing = "error",
+    categorical_columns: Patterns = (),
+    text_columns: Patterns = (),
+    min_count: int = 1,
+    buckets: int | None = None,
+    hash_fields: Patterns | None = None,
+    hash_secret: bytes | None = None,
+    test_fraction: float = 0.1,
+    split_seed: int = 0,
+    split_column: str | None = None,
+    test_value: str | float = "test",
+    header: Patterns | None = None,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> IngestReport:
+    """Write files of any size as tables that training maps into memory: see :mod:`splitvfl.data.schema`.
+
+    Rows are read twice, a chunk at a time. The first look takes ids, splits, and learns from the training rows what
+    numbers are scaled and filled with and which categories there are; the second writes. Columns are encoded as by
+    :class:`splitvfl.data.encoding.Encoding` with ``categorical="index"``, with two differences: the median that fills
+    gaps is a sketch where a column has more than 65 536 different values
+    (:class:`splitvfl.data.ingest.statistics.MedianSketch`), and fields may be hashed. The folder appears when it is
+    complete; an interrupted or failed ingest leaves nothing.
+
+    The split looks at each record's id alone (:func:`splitvfl.data.ingest.hashing.are_tested`): parties that
+    ingest apart split alike, if they give the same ids, seed and fraction. Their records must be in the same order;
+    ``id_fingerprints`` in ``schema.json`` shows whether they are.
+
+    Memory: about 12 bytes per listed category of all fields, the texts of one field's categories, and some hundred MiB.
+
+    Args:
+        files: CSV, TSV (also ``.gz``, ``.zst``) and Parquet files with the same columns, or patterns of them.
+        out: The folder to be made.
+        label: The label column; without it there is no active party.
+        task: ``"binary"``, ``"multiclass"`` or ``"regression"``.
+        positive: Which of two label values is the positive class; not needed for 0 and 1.
+        id_column: Column that names the records: whole numbers, or text, which is hashed
+            (:func:`splitvfl.data.ingest.hashing.text_ids`). Without it, records are called by their number from 0.
+        active: The active party's columns, see :mod:`splitvfl.data.partition`; default none.
+        active_name: Its name.
+        passive: Each passive party's columns; default no passive party.
+        drop: Columns that nobody gets, as names and patterns, applied before any claim.
+        scale: How numeric columns are scaled. ``"log1p"`` takes sign(x)·log(1 + abs(x)), so that negative numbers pass.
+        scale_columns: Columns that are scaled otherwise, by scale.
+        missing: ``"error"``, or ``"indicator"``: missing numbers are filled with the training median and marked.
+        categorical_columns: Columns of numbers that hold categories; text always does.
+        text_columns: Columns of CSV files to read as text whatever they look like.
+        min_count: Training rows that a category needs; rarer ones have code 0, as unknown ones have.
+        buckets: Hash categories to so many codes instead of listing them. Code 0 then never occurs.
+        hash_fields: Which fields to hash; default all.
+        hash_secret: Key to hash with, 16 bytes at least; default a public one. With a secret key, whoever sees codes
+            and not the key cannot try out which category has which; how often each code occurs is seen in any case.
+            Only a fingerprint of the key is written.
+        test_fraction: Expected share of test records.
+        split_seed: Decides which.
+        split_column: Column that decides it instead.
+        test_value: What that column holds in test rows.
+        header: Names of the columns, for CSV files without a header line.
+        overwrite: Replace tables that are there already.
+        progress: Called after every chunk.
+
+    Raises:
+        ArgumentError: If an argument is out of its range, or two do not go together.
+        DataError: If a file, a column or a cell is not what was asked for; the message says where it stands.
+    """
+    target = Path(out)
+    choices = Choices(
+        name=target.name,
+        label=label,
+        task=task,
+        positive=positive,
+        id_column=id_column,
+        active=active,
+        active_name=active_name,
+        passive=passive or {},
+        drop=drop,
+        scale=scale,
+        scale_columns=scale_columns or {},
+        missing=missing,
+        categorical_columns=categorical_columns,
+        text_columns=text_columns,
+        min_count=min_count,
+        buckets=buckets,
+        hash_fields=hash_fields,
+        hash_secret=hash_secret,
+        test_fraction=test_fraction,
+        split_seed=split_seed,
+        split_column=split_column,
+        test_value=test_value,
+    )
+    check_target(target, overwrite=overwrite)
+    sources = _open(files, header)
+    return _Run(sources, make_plan(sources, choices), progress).into(target, overwrite=overwrite)
+
+
+def ingest_like(
+    files: Files,
+    *,
+    out: str | os.PathLike[str],
+    like: str | os.PathLike[str],
+    hash_secret: bytes | None = None,
+    header: Patterns | None = None,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> IngestReport:
+    """Write further files, encoded as those of an earlier ingest; all their records are test records.
+
+    The columns must be the earlier ones. The label column may be missing, for prediction. Categories that were not
+    listed then have code 0, and are counted.
+
+    Args:
+        files: As for :func:`ingest`.
+        out: The folder to be made.
+        like: The earlier folder.
+        hash_secret: The earlier key, if there was one.
+        header: As for :func:`ingest`.
+        overwrite: Replace tables that are there already.
+        progress: Called after every chunk.
+
+    Raises:
+        DataError: If the earlier folder cannot be read, or a file, a column or a cell is not as it was then.
+    """
+    target = Path(out)
+    check_target(target, overwrite=overwrite)
+    sources = _open(files, header)
+    plan = plan_like(sources, Path(like), name=target.name, hash_secret=hash_secret)
+    return _Run(sources, plan, progress).into(target, overwrite=overwrite)
+
+
+def _open(files: Files, header: Patterns | None) -> tuple[Source, ...]:
+    wanted = [files] if isinstance(files, str | os.PathLike) else list(files)
+    names = header.split(",") if isinstance(header, str) else header
+    return open_sources(find_files(wanted), header=names)
+
+
+class _Run:
+    """One ingest: files and a plan on the way to a folder."""
+
+    def __init__(self, sources: Sequence[Source], plan: Plan, progress: Progress | None) -> None:
+        self._sources = sources
+        self._plan = plan
+        self._progress = progress
+        self._begun = time.monotonic()
+        self._read_bytes = sum(source.path.stat().st_size for source in sources)
+
+    def into(self, target: Path, *, overwrite: bool) -> IngestReport:
+        """Do it, and say what was done."""
+        with draft(target, overwrite=overwrite) as folder:
+            scratch = folder / ".scratch"
+            scratch.mkdir()
+            survey, learned = self._look(scratch)
+            check_space(folder, bytes_needed(self._plan, learned, survey.rows))
+            watch = self._watch("writing", 0.5)
+            written = write_parties(folder, self._sources, self._plan, survey, learned, watch=watch)
+            schema = data_schema(self._plan, survey, learned, written, described=self._description(survey))
+            write_bytes(folder / SCHEMA_FILE, schema_bytes(schema))
+            shutil.rmtree(scratch)
+        return self._report(target, survey, learned, written, schema.positive_share)
+
+    def _look(self, scratch: Path) -> tuple[Survey, Learned]:
+        watch = self._watch("reading", 0.0)
+        if self._plan.earlier is not None:
+            survey = look(self._sources, self._plan, scratch, statistics=None, watch=watch)
+            return survey, learned_before(self._plan, self._plan.earlier, scratch)
+        statistics = Statistics(self._plan, scratch)
+        survey = look(self._sources, self._plan, scratch, statistics=statistics, watch=watch)
+        return survey, statistics.learned()
+
+    def _watch(self, phase: str, begun: float) -> Callable[[Chunk], None]:
+        rows = 0
+        before = dict(zip((s.path for s in self._sources), self._bytes_before(), strict=True))
+
+        def watch(chunk: Chunk) -> None:
+            nonlocal rows
+            rows += chunk.rows
+            if self._progress is not None:
+                share = (before[chunk.file] + chunk.done_bytes) / max(self._read_bytes, 1)
+                self._progress(IngestStatus(phase, rows, begun + share / 2))
+
+        return watch
+
+    def _bytes_before(self) -> list[int]:
+        sizes = [source.path.stat().st_size for source in self._sources]
+        return [sum(sizes[:position]) for position in range(len(sizes))]
+
+    def _description(self, survey: Survey) -> str:
+        more = f" and {len(self._sources) - 1} more" if len(self._sources) > 1 else ""
+        label = "no label" if self._plan.label is None else f"label {self._plan.label}"
+        return f"{self._sources[0].path.name}{more}: {survey.rows} rows, {label}"
+
+    def _report(
+        self, target: Path, survey: Survey, learned: Learned, written: Written, positive_share: float | None
+    ) -> IngestReport:
+        parties = {}
+        for party in self._plan.parties:
+            shape = Shape.of([learned.encoders[name] for name in party.columns])
+            parties[party.name] = PartyReport(
+                numeric=len(shape.numeric_names),
+                fields=dict(zip(shape.field_names, shape.field_sizes, strict=True)),
+                unknown={name: written.unknown[name] for name in shape.field_names},
+            )
+        return IngestReport(
+            folder=target,
+            rows=sizes_of(survey),
+            parties=parties,
+            active=next((party.name for party in self._plan.parties if party.role == "active"), None),
+            positive_share=positive_share,
+            seconds=time.monotonic() - self._begun,
+            read_bytes=self._read_bytes,
+        )

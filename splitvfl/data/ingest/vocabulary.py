@@ -1,0 +1,215 @@
+"""Categories of a field: counted in bounded memory, sorted, and looked up.
+
+Counting keeps a table of different values and their counts per field. When all tables together pass a budget, the
+largest is written to disk, divided by fingerprints into parts that are merged one at a time in the end. Looking up
+needs 12 bytes per category, whatever its length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from splitvfl.data.ingest.hashing import Words, fingerprints, text_buffers
+
+Counts = npt.NDArray[np.int64]
+Codes = npt.NDArray[np.int32]
+
+# Of the different values that wait to be written out, of all fields together.
+COUNT_BUDGET = 96 << 20
+_PARTS = 16
+
+
+@dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """The listed categories of one field.
+
+    Attributes:
+        values: Text, int64 or float64, sorted, without null.
+        missing_code: Code of a missing value; 0 where it is not listed.
+        rare: Number of categories that were seen and are not listed.
+    """
+
+    values: pa.Array
+    missing_code: int
+    rare: int
+
+
+class CategoryCounter:
+    """Counts the different values of one field.
+
+    Args:
+        kind: Type of the values: string, int64 or float64.
+        scratch: Folder for what does not fit into memory.
+        name: Name of its files there.
+    """
+
+    def __init__(self, kind: pa.DataType, scratch: Path, name: str) -> None:
+        self._values = pa.array([], kind)
+        self._counts: Counts = np.zeros(0, np.int64)
+        self._waiting: list[tuple[pa.Array, Counts]] = []
+        self._waiting_rows = 0
+        self._missing = 0
+        self._scratch = scratch
+        self._name = name
+        self._spills: list[Path] = []
+
+    @property
+    def nbytes(self) -> int:
+        """Size of what it keeps in memory."""
+        waiting = sum(values.nbytes + counts.nbytes for values, counts in self._waiting)
+        return int(self._values.nbytes + self._counts.nbytes + waiting)
+
+    def add(self, column: pa.Array) -> None:
+        """Count the values of some rows."""
+        found = pc.value_counts(column.drop_null())
+        self._missing += column.null_count
+        self._waiting.append((found.field("values"), found.field("counts").to_numpy()))
+        self._waiting_rows += len(found)
+        # Merged when as much waits as is merged: every value is then merged a bounded number of times on average.
+        if self._waiting_rows > max(len(self._values), 1 << 16):
+            self._merge()
+
+    def _merge(self) -> None:
+        self._values, self._counts = _merged([(self._values, self._counts), *self._waiting])
+        self._waiting, self._waiting_rows = [], 0
+
+    def spill(self) -> None:
+        """Write everything counted so far to disk, and go on from nothing."""
+        self._merge()
+        part_of = fingerprints(self._values, 0) >> np.uint64(60)
+        path = self._scratch / f"{self._name}-{len(self._spills)}.arrow"
+        schema = pa.schema([("values", self._values.type), ("counts", pa.int64())])
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as writer:
+            for part in range(_PARTS):
+                rows = np.flatnonzero(part_of == part)
+                writer.write_batch(
+                    pa.record_batch([self._values.take(pa.array(rows)), self._counts[rows]], schema=schema)
+                )
+        self._spills.append(path)
+        self._values, self._counts = self._values.slice(0, 0), np.zeros(0, np.int64)
+
+    def vocabulary(self, min_count: int) -> Vocabulary:
+        """Return the categories with enough rows, and forget everything."""
+        if self._spills:
+            self.spill()
+            parts: Iterable[tuple[pa.Array, Counts]] = map(self._part, range(_PARTS))
+        else:
+            self._merge()
+            parts = [(self._values, self._counts)]
+        kept, seen = [], 0
+        for values, counts in parts:
+            seen += len(values)
+            kept.append(values.filter(pa.array(counts >= min_count)))
+        values = _joined(kept)
+        values = values.take(pc.sort_indices(values))
+        listed = len(values) + (self._missing >= min_count and self._missing > 0)
+        missing_code = listed if listed > len(values) else 0
+        self._values, self._counts = self._values.slice(0, 0), np.zeros(0, np.int64)
+        return Vocabulary(values, missing_code, seen + (self._missing > 0) - listed)
+
+    def _part(self, number: int) -> tuple[pa.Array, Counts]:
+        batches = []
+        for path in self._spills:
+            with pa.OSFile(str(path)) as file, pa.ipc.open_file(file) as reader:
+                batch = reader.get_batch(number)
+                batches.append((batch.column(0), batch.column(1).to_numpy()))
+        return _merged(batches)
+
+
+def keep_within(counters: Iterable[CategoryCounter], budget: int) -> None:
+    """Spill the largest counters until all together keep no more than ``budget`` bytes."""
+    sizes = {counter: counter.nbytes for counter in counters}
+    while sum(sizes.values()) > budget:
+        largest = max(sizes, key=lambda counter: sizes[counter])
+        largest.spill()
+        sizes[largest] = largest.nbytes
+        # Otherwise the allocator keeps what it was freed, for as much again.
+        pa.default_memory_pool().release_unused()
+
+
+def _merged(tables: list[tuple[pa.Array, Counts]]) -> tuple[pa.Array, Counts]:
+    encoded = _joined([values for values, _ in tables]).dictionary_encode()
+    # Sums of float64 are exact up to 2⁵³ rows.
+    weights = np.concatenate([counts for _, counts in tables]).astype(np.float64)
+    sums = np.bincount(encoded.indices.to_numpy(), weights, minlength=len(encoded.dictionary))
+    return encoded.dictionary, sums.astype(np.int64)
+
+
+def _joined(parts: list[pa.Array]) -> pa.Array:
+    joined = pa.chunked_array(parts).combine_chunks()
+    return joined if isinstance(joined, pa.Array) else pa.concat_arrays(joined.chunks)
+
+
+class CodeBook:
+    """Looks up the codes of one field.
+
+    Args:
+        values: The listed categories, sorted: they have the codes from 1.
+        missing_code: Code of a missing value.
+    """
+
+    def __init__(self, values: pa.Array, missing_code: int) -> None:
+        self._missing_code = missing_code
+        self._seed, words = _distinct_fingerprints(values)
+        order = np.argsort(words)
+        self._words = words[order]
+        self._codes = (order + 1).astype(np.int32)
+
+    def codes(self, column: pa.Array) -> Codes:
+        """Return the code of each row, ``(rows,)``; 0 for values that are not listed.
+
+        An unlisted value has a listed one's fingerprint, and so its code, with a chance of categories / 2⁶⁴.
+        """
+        encoded = column.dictionary_encode()
+        found = np.append(self._look_up(fingerprints(encoded.dictionary, self._seed)), np.int32(self._missing_code))
+        indices = encoded.indices.fill_null(len(encoded.dictionary)).to_numpy()
+        codes: Codes = found[indices]
+        return codes
+
+    def _look_up(self, words: Words) -> Codes:
+        if self._words.size == 0:
+            return np.zeros(words.size, np.int32)
+        # Sorted, they are found in order, which is several times faster in a large table.
+        order = np.argsort(words)
+        places = np.minimum(np.searchsorted(self._words, words[order]), self._words.size - 1)
+        codes = np.empty(words.size, np.int32)
+        codes[order] = np.where(self._words[places] == words[order], self._codes[places], 0)
+        return codes
+
+
+def _distinct_fingerprints(values: pa.Array) -> tuple[int, Words]:
+    """Return a seed under which no two values have the same fingerprint, and the fingerprints."""
+    seed = 0
+    while True:
+        words = fingerprints(values, seed)
+        if np.unique(words).size == words.size:
+            return seed, words
+        seed += 1
+
+
+def as_tensors(values: pa.Array) -> Mapping[str, tuple[str, npt.NDArray[np.generic]]]:
+    """Return a vocabulary as tensors, by what follows the field's name: safetensors type and numbers.
+
+    Text becomes ``bytes`` (all of it, UTF-8) and ``offsets`` (one more than there are categories); numbers ``values``.
+    """
+    if pa.types.is_string(values.type):
+        offsets, data = text_buffers(values)
+        return {"bytes": ("U8", data), "offsets": ("I64", offsets)}
+    return {"values": ("F64" if pa.types.is_floating(values.type) else "I64", values.to_numpy())}
+
+
+def from_tensors(tensors: Mapping[str, npt.NDArray[np.generic]]) -> pa.Array:
+    """Return the vocabulary that :func:`as_tensors` made tensors of."""
+    if "values" in tensors:
+        return pa.array(tensors["values"])
+    offsets = pa.py_buffer(tensors["offsets"].astype(np.int32))
+    return pa.Array.from_buffers(
+        pa.string(), len(tensors["offsets"]) - 1, [None, offsets, pa.py_buffer(tensors["bytes"])]
+    )

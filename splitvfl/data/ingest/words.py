@@ -1,0 +1,92 @@
+"""An ingest in words: settings as they are typed, and the report as it is printed."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from splitvfl.data.encoding import Scale
+from splitvfl.data.ingest.run import IngestReport, PartyReport
+from splitvfl.data.partition import REST, Claim
+from splitvfl.errors import ArgumentError, DataError
+
+_MOST_UNKNOWN = 8
+
+
+def claims_of(parties: Sequence[str]) -> list[tuple[str, Claim]]:
+    """Return names and claims out of ``"shop=I[1-6]"``, ``"publisher=rest"``, ``"bank=0.5"`` and ``"shop"``.
+
+    Raises:
+        ArgumentError: If one name comes twice.
+
+    >>> claims_of(["shop=I1,I2", "publisher=rest", "bank=0.5", "other"])
+    [('shop', 'I1,I2'), ('publisher', 'rest'), ('bank', 0.5), ('other', ())]
+    """
+    claims = []
+    for party in parties:
+        name, _, columns = party.partition("=")
+        claims.append((name.strip(), _claim(columns.strip())))
+    names = [name for name, _ in claims]
+    repeated = [name for name in names if names.count(name) > 1]
+    if repeated:
+        raise ArgumentError(f"party {repeated[0]!r} was given more than once; list its columns by comma")
+    return claims
+
+
+def _claim(columns: str) -> Claim:
+    if columns in ("", REST):
+        return columns or ()
+    try:
+        return float(columns)
+    except ValueError:
+        return columns
+
+
+def scales_of(**wanted: str) -> dict[Scale, str]:
+    """Return the columns to be scaled otherwise, by scale."""
+    scales: tuple[Scale, ...] = ("standard", "minmax", "log1p", "none")
+    return {scale: wanted[scale] for scale in scales if wanted.get(scale)}
+
+
+def names_of(names: str | None) -> list[str] | None:
+    """Return column names out of a text with commas.
+
+    >>> names_of('label, I1, "a, b"')
+    ['label', 'I1', 'a, b']
+    """
+    return None if names is None else next(csv.reader([names], skipinitialspace=True), [])
+
+
+def secret_in(path: Path) -> bytes:
+    """Return the key in a file, without line ends after it.
+
+    Raises:
+        DataError: If there is no such file.
+    """
+    if not path.is_file():
+        raise DataError(f"expected a file with the hash key at {path}, and there is none")
+    return path.read_bytes().rstrip(b"\r\n")
+
+
+def described(report: IngestReport) -> Iterator[str]:
+    """Yield the lines that say what was ingested."""
+    rows = sum(report.rows.values())
+    split = ", ".join(f"{count:,} {part}" for part, count in report.rows.items())
+    megabytes = report.read_bytes / 1e6 / report.seconds
+    yield f"{report.folder}: {rows:,} rows ({split}), {report.rows_per_s:,.0f} rows/s, {megabytes:,.1f} MB/s"
+    if report.positive_share is not None:
+        yield f"positive: {report.positive_share:.2%}"
+    for name, party in report.parties.items():
+        role = "active" if name == report.active else "passive"
+        codes = f" of {sum(party.fields.values()):,} codes" if party.fields else ""
+        yield f"{name} ({role}): {party.numeric} numeric columns, {len(party.fields)} fields{codes}"
+        yield from _unknown(party)
+
+
+def _unknown(party: PartyReport) -> Iterator[str]:
+    found = sorted(((rows, field) for field, rows in party.unknown.items() if rows), reverse=True)
+    if found:
+        shown = ", ".join(f"{field} {rows:,}" for rows, field in found[:_MOST_UNKNOWN])
+        more = f" and {len(found) - _MOST_UNKNOWN} more fields" if len(found) > _MOST_UNKNOWN else ""
+        yield f"  test rows with an unknown or rare category (code 0): {shown}{more}"

@@ -1,0 +1,231 @@
+"""Folders and arrays on disk: complete or not there at all."""
+
+from __future__ import annotations
+
+import fcntl
+import glob
+import json
+import os
+import shutil
+import signal
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from splitvfl.data.schema import is_table_folder
+from splitvfl.errors import ArgumentError, DataError
+
+_LOCK = ".lock"
+
+
+class NpyWriter:
+    """Writes an array row by row into an ``.npy`` file whose size is known, without holding it in memory.
+
+    Args:
+        path: The file; it must not exist.
+        shape: Shape of the whole array.
+        dtype: Its type, little-endian.
+    """
+
+    def __init__(self, path: Path, shape: tuple[int, ...], dtype: str) -> None:
+        self._path = path
+        self._shape = shape
+        self._dtype = np.dtype(dtype)
+        self._rows = 0
+        self._file = path.open("xb")
+        header = {"descr": dtype, "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(self._file, header)
+
+    def append(self, rows: npt.NDArray[Any]) -> None:
+        """Write the next rows."""
+        if rows.shape[1:] != self._shape[1:]:
+            raise ArgumentError(f"expected rows of shape {self._shape[1:]} in {self._path.name}, got {rows.shape[1:]}")
+        self._rows += len(rows)
+        self._file.write(np.ascontiguousarray(rows, self._dtype).data)
+
+    def close(self) -> None:
+        """Finish the file; the rows must be complete."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        if self._rows != self._shape[0]:
+            raise DataError(f"expected {self._shape[0]} rows in {self._path.name}, got {self._rows}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self._file.close()
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a new file and flush it to the disk."""
+    with path.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor whose bytes lie in a file of their own.
+
+    Attributes:
+        name: Its name.
+        dtype: ``"U8"``, ``"I64"`` or ``"F64"``, as safetensors writes them.
+        length: Number of elements; it has one dimension.
+        file: The file, little-endian.
+    """
+
+    name: str
+    dtype: str
+    length: int
+    file: Path
+
+
+def write_safetensors(path: Path, tensors: Sequence[StoredTensor]) -> None:
+    """Join tensors that lie in files into one safetensors file, without reading one whole.
+
+    Source: the format's description, https://github.com/huggingface/safetensors#format.
+    """
+    header: dict[str, Any] = {}
+    end = 0
+    for tensor in tensors:
+        start, end = end, end + tensor.file.stat().st_size
+        header[tensor.name] = {"dtype": tensor.dtype, "shape": [tensor.length], "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("xb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for tensor in tensors:
+            with tensor.file.open("rb") as part:
+                shutil.copyfileobj(part, file, 1 << 20)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def check_target(target: Path, *, overwrite: bool) -> None:
+    """Check that a table folder may be written there.
+
+    Raises:
+        DataError: If something is there that may not be replaced, or there is no folder to write in.
+    """
+    if not target.parent.is_dir():
+        raise DataError(f"cannot write {target}: there is no folder {target.parent}")
+    if not target.exists() and not target.is_symlink():
+        return
+    if not target.is_dir() or target.is_symlink() or not is_table_folder(target):
+        raise DataError(f"{target} exists and is no table folder; it is left alone: choose another name")
+    if not overwrite:
+        raise DataError(f"{target} holds tables already; choose another name, or overwrite them")
+
+
+def check_space(folder: Path, needed: int) -> None:
+    """Check that a disk has room for this many bytes.
+
+    Raises:
+        DataError: If it has not.
+    """
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise DataError(
+            f"the tables need {needed / 2**30:.1f} GiB at {folder}, and {free / 2**30:.1f} GiB are free; "
+            "nothing was written"
+        )
+
+
+@contextmanager
+def draft(target: Path, *, overwrite: bool) -> Iterator[Path]:
+    """Give a new folder beside ``target``; when the body ends well it becomes ``target``, else it is removed.
+
+    A request to terminate ends the body like an interrupt from the keyboard. What a killed process left behind is
+    removed by the next draft of the same target.
+
+    Raises:
+        DataError: See :func:`check_target`.
+    """
+    check_target(target, overwrite=overwrite)
+    _remove_abandoned(target)
+    folder = Path(tempfile.mkdtemp(prefix=_prefix(target), dir=target.parent))
+    lock = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with _terminable():
+            yield folder
+            # Others may have written there in the meantime.
+            check_target(target, overwrite=overwrite)
+            (folder / _LOCK).unlink()
+            folder.chmod(0o777 & ~_umask())
+            _replace(folder, target)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def _prefix(target: Path) -> str:
+    return f".{target.name}.writing-"
+
+
+def _remove_abandoned(target: Path) -> None:
+    """Remove drafts whose processes are gone: the lock of such a one is free."""
+    for lock in target.parent.glob(f"{glob.escape(_prefix(target))}*/{_LOCK}"):
+        descriptor = os.open(lock, os.O_RDWR)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(lock.parent, ignore_errors=True)
+        except BlockingIOError:  # another process is at work there
+            continue
+        finally:
+            os.close(descriptor)
+
+
+def _replace(folder: Path, target: Path) -> None:
+    if not target.exists():
+        folder.rename(target)
+    else:
+        # Two renames: between them the earlier tables are there under the name of a draft.
+        old = Path(tempfile.mkdtemp(prefix=_prefix(target), dir=target.parent))
+        target.rename(old / "old")
+        folder.rename(target)
+        shutil.rmtree(old, ignore_errors=True)
+    descriptor = os.open(target.parent, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Turn a request to terminate into ``KeyboardInterrupt``, so that what is half-written is removed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
