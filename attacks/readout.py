@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from splitvfl.attacks.leading_direction import leading_direction
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import View
 
@@ -71,7 +72,7 @@ class ReadoutAttack:
         rows = gradient.double() / peak.double()
         moment = rows.T @ rows
         self._moment = _DECAY * self._moment + (moment / moment.trace()).cpu()
-        direction = torch.linalg.eigh(self._moment).eigenvectors[:, -1]
+        direction = leading_direction(self._moment)
         turned = self._direction is not None and float(direction @ self._direction) < 0.0
         self._direction = -direction if turned else direction
 

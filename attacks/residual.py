@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from splitvfl.attacks.leading_direction import leading_direction
 from splitvfl.hooks import View
 
 # A sent row carries a few roundings of its own dtype; residuals below this many are nothing but those.
@@ -53,7 +54,7 @@ class ResidualAttack:
         # A copy in units of the peak: squares of 1e-200 would vanish, of 1e200 overflow.
         rows = gradient.to(torch.float64, copy=True).div_(peak)
         noise = _ROUNDINGS * torch.finfo(gradient.dtype).eps * torch.linalg.vector_norm(rows, dim=1)
-        axis = torch.linalg.eigh(rows.T @ rows).eigenvectors[:, -1]
+        axis = leading_direction(rows.T @ rows)
         rows.addr_(rows @ axis, axis, alpha=-1.0)
         residuals: Tensor = torch.linalg.vector_norm(rows, dim=1)
         residuals = torch.where(residuals > noise, residuals * peak, 0.0)

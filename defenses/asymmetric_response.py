@@ -24,7 +24,7 @@ class AsymmetricResponse(CorrectedResponse):
     learner pays its average over the records. Of all (a, b) with ``1 − a − b = δ`` and privacy loss at most ε, these
     have the least: the average is concave in b, so it is least at an end of the feasible interval, and on the rarer
     class lies cost less. With 7 % positives, ``L = .4`` and ``ε = 3`` it is .5, where the symmetric response of that
-    L has 6.0 (its ε is .41: what is bought with the larger ε is the twelfth part of the variance).
+    L has 6.0 (its ε is .41: what is bought with the larger ε is the eleventh part of the variance).
 
     What it promises, over all epochs together, towards everybody who sees anything that is computed from the targets
     (gradients, weights, scores), for labels drawn and answered independently:
@@ -82,10 +82,19 @@ def _shares(total_variation: float, epsilon: float | None) -> tuple[float, float
     if not (epsilon > 0 and math.isfinite(epsilon)):
         raise ArgumentError(f"epsilon must be positive and finite, or None for no bound, got {epsilon}")
     if total_variation > math.tanh(epsilon / 2.0):
-        least = 2.0 * math.atanh(total_variation)
+        least, least_error = 2.0 * math.atanh(total_variation), (1.0 - math.tanh(epsilon / 2.0)) / 2.0
         raise ArgumentError(
             f"epsilon {epsilon:g} does not allow a detection error as low as {(1.0 - total_variation) / 2.0:g}; "
-            f"raise epsilon to at least {least:.4g}, or the detection error to {(1 - math.tanh(epsilon / 2)) / 2:.4g}"
+            f"raise epsilon to at least {_rounded_up(least)}, or the detection error to {_rounded_up(least_error)}"
         )
     shown = -total_variation / math.expm1(-epsilon)
-    return shown, shown * math.exp(-epsilon)
+    lie = shown * math.exp(-epsilon)
+    # A generator's numbers are multiples of 2^-53; a probability below is not drawn as it is promised.
+    if lie < 2.0**-53:
+        raise ArgumentError(f"epsilon {epsilon:g} is too large: practically no answer would be a lie; None is no bound")
+    return shown, lie
+
+
+def _rounded_up(value: float) -> float:
+    """Return a number of four decimals that is not below: what is advised must not be refused again."""
+    return math.ceil(value * 1e4) / 1e4

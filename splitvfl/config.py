@@ -494,7 +494,7 @@ def parse_defenses(text: str, *, folder: Path) -> list[list[HookConfig]]:
     or several of these joined by ``+``.
 
     Args:
-        text: Such as ``"none,sumkl,isotropic(ratio=2)+rounding(decimals=3)"``.
+        text: Such as ``"none,max-norm,isotropic(ratio=2)+rounding(decimals=3)"``.
         folder: Where the user's own modules are looked for.
 
     Raises:

@@ -215,7 +215,7 @@ class CutLayer(nn.Module):
         rows = sent.shape[0]
         numbers = passage.ids if passage.ids is not None else torch.arange(rows, device=sent.device)
         for audit in self._audits:
-            audit.see(clean.detach(), sent.detach(), passage.labels, passage.ids)
+            audit.see(clean.detach(), sent.detach(), passage.labels, passage.ids, responses=passage.responses)
         for leak in self._leaks:
             view = passage.seat.view(leak.needs, party=self.party, step=passage.step, ids=numbers, gradient=sent)
             leak.see(view, passage.labels, ids_known=passage.ids is not None)
@@ -372,7 +372,8 @@ class SplitModel(nn.Module):
         """Attach a defense where it belongs: labels at the model, gradient and activation at the (only) cut.
 
         A label defense acts where the loss is computed with ``model.targets(y, ids=ids)`` in place of ``y``; a backward
-        pass that never asked for targets is refused.
+        pass that never asked for targets is refused. What it remembers of the records is not in ``model.state_dict()``:
+        a loop that is restarted keeps ``model.labels.state_dict()`` too, or all records are answered for once more.
 
         Raises:
             ArgumentError: If there are several cuts to choose from, or it defends scores, which a model does not send.

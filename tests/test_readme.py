@@ -45,6 +45,19 @@ def test_journeys_run_in_order(blocks: list[str], checkout: Path, tmp_path: Path
     assert list((tmp_path / "runs" / "defended").glob("events.out.tfevents.*"))
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md", "splitvfl/cli.py"])
+def test_comparisons_that_are_advised_can_be_run(page: str, checkout: Path) -> None:
+    from splitvfl.cli import _TO_COMPARE
+    from splitvfl.config import parse_defenses
+
+    text = (checkout / page).read_text().replace("{_TO_COMPARE}", _TO_COMPARE)
+    advised = re.findall(r"splitvfl compare .*?--defenses ('[^']*'|[^\s`\"']+)", text)
+
+    assert advised
+    for defenses in advised:
+        assert parse_defenses(defenses.strip("'"), folder=checkout)
+
+
 def test_experiment_of_the_readme_is_valid(checkout: Path) -> None:
     from splitvfl.config import parse_config
 

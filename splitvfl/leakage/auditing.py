@@ -46,8 +46,10 @@ class AuditScores(NamedTuple):
 class Auditor:
     """Scores every row of a sent batch in two ways.
 
-    *Linear*: the projection on the clean Δg, the difference of this batch's class means before any defense.
-    The direction is an oracle's; no linear attacker knows a better one under equal class covariances.
+    *Linear*: the projection on the clean Δg, the difference of this batch's class means before any defense of the
+    gradient. The direction is an oracle's; no linear attacker knows a better one under equal class covariances. Where a
+    label defense has answered, the classes are those of its answers: an axis between the true classes would carry
+    labels of this very batch into the scores that are judged by them, and find a leak where nothing was sent.
 
     *Likelihood*: the log ratio of two Gaussians on (projection on Δg, log energy off Δg), both in units of the batch's
     root mean square norm, fitted per class on **earlier steps only** with exponential forgetting. It sees what a
@@ -61,20 +63,23 @@ class Auditor:
         self._sum = torch.zeros(2, 2, dtype=torch.float64)
         self._square = torch.zeros(2, 2, 2, dtype=torch.float64)
 
-    def __call__(self, clean: Tensor, sent: Tensor, labels: Tensor) -> AuditScores | None:
+    def __call__(
+        self, clean: Tensor, sent: Tensor, labels: Tensor, responses: Tensor | None = None
+    ) -> AuditScores | None:
         """Return the scores of both attacks, higher for positives.
 
         Args:
             clean: Cut gradient before the defenses, ``(n, width)``.
             sent: What is sent, ``(n, width)``.
             labels: ``(n,)`` in {0, 1}.
+            responses: ``(n,)`` in {0, 1}: what a label defense answered in place of the labels, if there is one.
 
         Returns:
-            ``None`` when the batch holds one class only, where there is no Δg.
+            ``None`` when the batch holds one class only, of labels or of responses, where there is no Δg.
         """
         positive = labels.reshape(-1) == 1
-        axis = class_axis(clean, positive)
-        if axis is None:
+        axis = class_axis(clean, positive if responses is None else responses.reshape(-1) == 1)
+        if axis is None or positive.all() or not positive.any():
             return None
         features = message_features(sent, axis)
         likelihood = self._log_ratio(features)
@@ -168,10 +173,12 @@ class Audit(Handle):
         self._errors = [0.0, 0.0]
         self._measured = 0
 
-    def see(self, clean: Tensor, sent: Tensor, labels: Tensor, ids: Tensor | None) -> None:
-        """Attack one message with everything that the label party knows."""
+    def see(
+        self, clean: Tensor, sent: Tensor, labels: Tensor, ids: Tensor | None, *, responses: Tensor | None = None
+    ) -> None:
+        """Attack one message with everything that the label party knows; ``responses`` as :class:`Auditor`."""
         started = time.perf_counter()
-        self._judge(self.auditor(clean, sent, labels), labels, ids)
+        self._judge(self.auditor(clean, sent, labels, responses), labels, ids)
         self.seconds += time.perf_counter() - started
 
     def _judge(self, scores: AuditScores | None, labels: Tensor, ids: Tensor | None) -> None:

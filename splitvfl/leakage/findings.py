@@ -381,7 +381,7 @@ def leak_verdict(run: RunSummary, goal: float = GOAL) -> str:
         sentences = [*_readable(run, goal), _why_sumkl(run, goal)]
     else:
         sentences = _unread(run, goal)
-    return " ".join(sentence for sentence in [*sentences, *_columns_recovered(run), *_learned(run)] if sentence)
+    return " ".join(sentence for sentence in [*sentences, *_columns_recovered(run), *_learned(run, goal)] if sentence)
 
 
 def _nothing_measured(run: RunSummary) -> str:
@@ -470,9 +470,10 @@ def _columns_recovered(run: RunSummary) -> list[str]:
     ]
 
 
-def _learned(run: RunSummary) -> list[str]:
+def _learned(run: RunSummary, goal: float) -> list[str]:
     return [
-        f"After training, {_partner(run, name)} can read labels with its own half of the model: given the labels of "
+        f"After training, {_partner(run, name)} {'can' if found.train_auc >= goal else 'could hardly'} read labels "
+        f"with its own half of the model: given the labels of "
         f"{known_records(found.known_positives, found.known_negatives)}, {attack_phrase(attack)} gets an AUC of "
         f"{figure(found.train_auc)} on other training records, and {figure(found.baseline_train_auc)} with that half "
         "as it was before training."

@@ -52,8 +52,9 @@ class RunAudit(Handle):
     """Remembers each record's messages, six numbers per record, and judges them at the end.
 
     The numbers are the first, the last, the mean and the spread of the record's projection on the clean Δg, and its
-    mean log energy off Δg, each in units of its batch. The label party alone can do this: it takes the clean gradients
-    and the labels. It bounds the leak from below; a cleverer auditor may find more.
+    mean log energy off Δg, each in units of its batch; Δg is between the classes of a label defense's answers where
+    there is one, as for :class:`~splitvfl.leakage.auditing.Auditor`. The label party alone can do this: it takes the
+    clean gradients and the labels. It bounds the leak from below; a cleverer auditor may find more.
 
     Args:
         remove: Called at most once, when it is detached.
@@ -67,7 +68,9 @@ class RunAudit(Handle):
         self.seconds = 0.0
         self._records = RecordTable(**dict.fromkeys(_COLUMNS, np.float32))
 
-    def see(self, clean: Tensor, sent: Tensor, labels: Tensor, ids: Tensor | None) -> None:
+    def see(
+        self, clean: Tensor, sent: Tensor, labels: Tensor, ids: Tensor | None, *, responses: Tensor | None = None
+    ) -> None:
         """Remember one message; nothing of a batch of one class, which has no Δg, or without ids.
 
         Args:
@@ -75,9 +78,10 @@ class RunAudit(Handle):
             sent: What is sent, ``(n, width)``.
             labels: ``(n,)`` in {0, 1}.
             ids: Record ids, ``(n,)``, each at most once.
+            responses: ``(n,)`` in {0, 1}: what a label defense answered in place of the labels, if there is one.
         """
         started = time.perf_counter()
-        axis = class_axis(clean, labels.reshape(-1) == 1)
+        axis = class_axis(clean, (labels if responses is None else responses).reshape(-1) == 1)
         if axis is not None and ids is not None:
             self._remember(ids, message_features(sent, axis).numpy())
         self.seconds += time.perf_counter() - started

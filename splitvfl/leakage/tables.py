@@ -117,7 +117,9 @@ def _table(first: str, width: int) -> Table:
 
 def _numbers(table: Table, *headers: tuple[str, int]) -> None:
     for header, width in headers:
-        table.add_column(escape(header), justify="right", width=width, overflow="fold", vertical="top")
+        # A space behind a hyphen is where a long name may be broken.
+        shown = header if len(header) <= width else header.replace("-", "- ")
+        table.add_column(escape(shown), justify="right", width=width, overflow="fold", vertical="top")
 
 
 def _costs(group: RunGroup, rows: Sequence[DefenseRow]) -> Table:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -159,9 +160,23 @@ def test_a_record_answers_once_and_after_a_restart(secrets_for_test: SecretsFact
         ({"detection_error": 0.4, "epsilon": math.inf}, "positive and finite, or None"),
         ({"detection_error": 0.4, "epsilon": math.nan}, "positive and finite, or None"),
         ({"detection_error": 0.4, "rare": "both"}, "'positive' or 'negative', got 'both'"),
-        ({"detection_error": 0.1, "epsilon": 1.0}, "raise epsilon to at least 2.197, or the detection error to 0.2689"),
+        ({"detection_error": 0.1, "epsilon": 1.0}, "raise epsilon to at least 2.1973, or the detection error to 0.269"),
     ],
 )
 def test_bad_settings_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         AsymmetricResponse(**settings)
+
+
+@given(detection_error=st.floats(0.001, 0.499))
+def test_the_epsilon_that_a_refusal_advises_is_accepted(detection_error: float) -> None:
+    with pytest.raises(ArgumentError, match="raise epsilon to at least") as refused:
+        AsymmetricResponse(detection_error=detection_error, epsilon=1e-3)
+    advised = re.search(r"at least ([\d.]+)", str(refused.value))
+    assert advised is not None
+    assert AsymmetricResponse(detection_error=detection_error, epsilon=float(advised[1])).epsilon < math.inf
+
+
+def test_an_epsilon_without_lies_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="epsilon 1000 is too large"):
+        AsymmetricResponse(detection_error=0.4, epsilon=1000.0)

