@@ -140,11 +140,13 @@ class _Features:
     """Direction, length and signed distance from the batch's main direction: ``(n, width + 2)``, and never all at once.
 
     Attributes:
-        rows: The gradient in float32 or wider.
+        rows: The gradient in float32 or wider, in units of its largest entry.
     """
 
     def __init__(self, view: View) -> None:
-        self.rows = view.gradient.to(torch.promote_types(view.gradient.dtype, torch.float32))
+        rows = view.gradient.to(torch.promote_types(view.gradient.dtype, torch.float32))
+        # In units of the peak: sums of products of large entries would overflow.
+        self.rows = rows / rows.abs().max().clamp(min=torch.finfo(rows.dtype).tiny)
         # In float64: the square of a tiny length would vanish.
         lengths = torch.linalg.vector_norm(self.rows, dim=1, dtype=torch.float64)
         self._rms = lengths.square().mean().sqrt().clamp(min=torch.finfo(lengths.dtype).tiny)

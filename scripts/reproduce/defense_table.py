@@ -216,6 +216,8 @@ passive party could predict with AUC {own}: what is below that may be learned fr
 - *worst leak*: the largest figure of the row, {prediction} and attacks after training left out.
 - Who reads every answer of a randomised response of ε = {epsilon} has an AUC of e^ε / (1 + e^ε) = {answers}; what is
   above that comes from columns.
+- *asymmetric-response* promises a detection error between records that are alike in all else, and nothing of what the
+  model predicts, which its gradients tell plainly; [beyond the prediction](label-leakage.md) it leaks least.
 {after}{unavailable}
 {table}
 

@@ -189,7 +189,8 @@ together with the model's own prediction of it and is judged between records of 
 The last measure is there because a prediction is no secret at a linear top. Gradients are multiples of the top's
 weights, so the partner can read those and predict every record itself; "readout" in the tables is that attack, which
 knows no label and which no defense here stops. A leak AUC below the model's own training AUC ("prediction") therefore
-says little by itself, and one that equals it may hide no label at all.
+says little by itself, and one that equals it may hide no label at all. What a model has memorised of the answers that
+it was trained on is part of its prediction, so that this measure leaves it out.
 
 {tables}
 """

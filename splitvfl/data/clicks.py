@@ -252,7 +252,7 @@ def write_clicks(
 
     Raises:
         ArgumentError: If the name ends otherwise.
-        DataError: If there is such a file already.
+        DataError: If there is such a file already, or fewer than two rows.
     """
     target, opened = Path(path), _format(Path(path))
     if target.exists() and not overwrite:
@@ -262,18 +262,19 @@ def write_clicks(
     draft = target.with_name(f".{target.name}.{os.getpid()}.draft")
     try:
         ranking = _write(draft, opened, clicks, progress)
+        report = ClicksReport(
+            path=target,
+            rows=ranking.records,
+            positives=ranking.positives,
+            bayes_auc=ranking.auc,
+            standard_error=ranking.standard_error,
+            drawn_auc=ranking.drawn_auc,
+            seconds=time.monotonic() - start,
+        )
         os.replace(draft, target)
     finally:
         draft.unlink(missing_ok=True)
-    return ClicksReport(
-        path=target,
-        rows=ranking.records,
-        positives=ranking.positives,
-        bayes_auc=ranking.auc,
-        standard_error=ranking.standard_error,
-        drawn_auc=ranking.drawn_auc,
-        seconds=time.monotonic() - start,
-    )
+    return report
 
 
 class _Writer(Protocol):

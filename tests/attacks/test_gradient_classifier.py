@@ -174,3 +174,29 @@ def test_another_width_is_refused() -> None:
 def test_settings_out_of_range_are_refused(settings: dict[str, float], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         GradientClassifierAttack(**settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
+def test_the_unit_of_the_gradients_does_not_matter(scale: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(200) % 2
+    # Two points on a line: nothing varies within a class, and the discriminant is huge.
+    gradient = (labels - 0.2)[:, None] * torch.randn(5, generator=generator)
+    ids = torch.arange(200)
+
+    def scores(unit: float) -> torch.Tensor:
+        view = View(
+            party="telecom",
+            step=0,
+            ids=ids,
+            gradient=gradient * unit,
+            known_positives=ids[labels == 1][:10],
+            known_negatives=ids[labels == 0][:10],
+        )
+        return call_attack(GradientClassifierAttack(), view)
+
+    found = scores(scale)
+    known = ~found.isnan()
+    assert leak_auc(found[known], labels[known]) == 1.0
+    # Rounding of the unit, magnified by the ridge of 1e-9 that the discriminant stands on.
+    torch.testing.assert_close(found, scores(1.0), rtol=0.1, atol=0.0, equal_nan=True)

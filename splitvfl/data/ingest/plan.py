@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,8 +91,9 @@ class Choices:
         if self.label is not None and self.active_name in self.passive:
             raise ArgumentError(f"{self.active_name!r} is the active party's name and a passive party's")
         for party in self.parties:
-            if not party or party.startswith(".") or Path(party).name != party:
-                raise ArgumentError(f"expected a party's name that can name a folder, got {party!r}")
+            # As experiments want them; and a name must be able to name a folder.
+            if not re.fullmatch(r"\w[\w-]{,99}", party):
+                raise ArgumentError(f"expected a party's name of up to 100 letters, digits, _ and -, got {party!r}")
 
     def _check_hashing(self) -> None:
         # A code must fit into int32, with one more for missing values.

@@ -109,9 +109,14 @@ class LabelValues:
         kind: What its cells hold.
         task: What is learned.
         positive: The positive class, where it is not 1.
+
+    Raises:
+        DataError: If text is to be measured.
     """
 
     def __init__(self, column: str, kind: Kind, *, task: TaskName, positive: Positive | None) -> None:
+        if task == "regression" and kind == "text":
+            raise DataError(f"label column {column!r} holds text; regression needs numbers")
         self._column = column
         self._kind = kind
         self._task = task

@@ -223,9 +223,11 @@ def ingest_like(
         progress: Called after every chunk.
 
     Raises:
-        DataError: If the earlier folder cannot be read, or a file, a column or a cell is not as it was then.
+        DataError: If the earlier folder cannot be read or is ``out`` itself, or a file, a column or a cell is not as it was then.
     """
     target = Path(out)
+    if target.resolve() == Path(like).resolve():
+        raise DataError(f"{target} cannot be replaced by records that are encoded like its own; choose another name")
     check_target(target, overwrite=overwrite)
     sources = _open(files, header)
     plan = plan_like(sources, Path(like), name=target.name, hash_secret=hash_secret)

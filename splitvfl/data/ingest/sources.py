@@ -334,6 +334,8 @@ class CsvSource:
         if block.data.startswith((b"\xff\xfe", b"\xfe\xff")):
             raise DataError(f"{self.path.name} is UTF-16; expected UTF-8: convert it first")
         line = block.data.split(b"\n", 1)[0].removesuffix(b"\r")
+        if b"\0" in line:
+            raise DataError(f"{self.path.name}, line 1 holds zero bytes: UTF-16, or no text; expected UTF-8")
         if b"\r" in line:
             raise DataError(f"{self.path.name} ends its lines with carriage returns alone; expected line feeds")
         try:
@@ -357,6 +359,8 @@ class CsvSource:
                 column = table.column(name)
                 if column.null_count == len(column):
                     continue
+                if pa.types.is_binary(column.type):
+                    self._table(block, {name: pa.string()})  # it is not UTF-8, and this says where
                 kinds[name] = self._kind_of(name, column.type)
                 if kinds[name] == "text":
                     self._check_text(name, column.combine_chunks(), block)
@@ -439,10 +443,27 @@ class CsvSource:
             raise DataError(f"{self.path.name} could not be read: {error}") from error
 
     def _table(self, block: _Block, types: Mapping[str, pa.DataType | None]) -> pa.Table:
+        self._check_quotes(block)
         try:
             return self._parsed(block.data, types)
         except pa.ArrowInvalid as error:
             raise self._mistake(block, types, error) from error
+
+    def _check_quotes(self, block: _Block) -> None:
+        """Refuse a quotation mark that is not closed: Arrow takes the lines that follow for one cell, and is silent."""
+        if block.data.count(b'"') % 2 == 0:
+            return
+        text = io.StringIO(block.data.decode("utf-8", "replace"), newline="")
+        reader = csv.reader(text, delimiter=self._delimiter, strict=True)
+        before = 0
+        try:
+            for _ in reader:
+                before = reader.line_num
+        except csv.Error as error:
+            raise DataError(
+                f"{self.path.name}, line {block.line + before}: a quotation mark is not closed, or stands alone within "
+                "others, where it must be doubled"
+            ) from error
 
     def _parsed(self, data: bytes, types: Mapping[str, pa.DataType | None]) -> pa.Table:
         return pyarrow.csv.read_csv(

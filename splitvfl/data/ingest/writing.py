@@ -171,7 +171,7 @@ def draft(target: Path, *, overwrite: bool) -> Iterator[Path]:
             folder.chmod(0o777 & ~_umask())
             _replace(folder, target)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove(folder)
         os.close(lock)
 
 
@@ -182,14 +182,27 @@ def _prefix(target: Path) -> str:
 def _remove_abandoned(target: Path) -> None:
     """Remove drafts whose processes are gone: the lock of such a one is free."""
     for lock in target.parent.glob(f"{glob.escape(_prefix(target))}*/{_LOCK}"):
-        descriptor = os.open(lock, os.O_RDWR)
+        try:
+            descriptor = os.open(lock, os.O_RDWR)
+        except (FileNotFoundError, PermissionError):  # it has just become complete; or it is another user's
+            continue
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(lock.parent, ignore_errors=True)
+            _remove(lock.parent)
         except BlockingIOError:  # another process is at work there
             continue
         finally:
             os.close(descriptor)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a draft if it is there, its lock last: what remains when this is interrupted, the next draft removes."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name != _LOCK:
+            path.unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _replace(folder: Path, target: Path) -> None:
@@ -198,8 +211,14 @@ def _replace(folder: Path, target: Path) -> None:
     else:
         # Two renames: between them the earlier tables are there under the name of a draft.
         old = Path(tempfile.mkdtemp(prefix=_prefix(target), dir=target.parent))
-        target.rename(old / "old")
-        folder.rename(target)
+        try:
+            target.rename(old / "old")
+            folder.rename(target)
+        except BaseException:
+            if not target.exists():
+                (old / "old").rename(target)
+            old.rmdir()
+            raise
         shutil.rmtree(old, ignore_errors=True)
     descriptor = os.open(target.parent, os.O_RDONLY)
     try:
