@@ -72,6 +72,7 @@ class Problem:
         batch_size: Records in a step. The paper's: 65 536.
         epochs: The paper's: 30.
         seeds: The seeds; each has its own split, initialisation, order and noise.
+        generated: Whether it is large and generated, so that fewer runs are affordable.
     """
 
     key: str
@@ -80,6 +81,7 @@ class Problem:
     batch_size: int = 512
     epochs: int = 30
     seeds: tuple[int, ...] = (0,)
+    generated: bool = False
 
     def as_settings(self) -> dict[str, Any]:
         """Return what a job needs to know of it: JSON values."""
@@ -189,6 +191,7 @@ def _clicks(settings: Settings) -> list[Problem]:
             batch_size=min(4096, settings.rows_of_clicks // 20),
             epochs=2,
             seeds=tuple(range(min(2, settings.seeds))),
+            generated=True,
         )
     ]
 
