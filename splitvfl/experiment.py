@@ -113,9 +113,15 @@ def _ingested(config: ExperimentConfig) -> VerticalData:
     if config.data.path is None:
         raise ConfigError(f"{config.source}: data: {TABLES} need the path of a folder that `splitvfl ingest` wrote")
     try:
-        return open_tables(config.data.path, parties={name: party.role for name, party in config.parties.items()})
+        data = open_tables(config.data.path, parties={name: party.role for name, party in config.parties.items()})
     except ArgumentError as error:
         raise ConfigError(f"{config.source}: parties: {error}") from error
+    if data.active.train.count == 0:
+        raise ConfigError(
+            f"{config.source}: data: {config.data.path} holds test records only, as files that were ingested --like "
+            "others do; train on the others"
+        )
+    return data
 
 
 def _data_options(data: DataConfig) -> dict[str, Any]:
@@ -134,6 +140,7 @@ def build_trainer(config: ExperimentConfig, data: VerticalData, *, folder: Path 
         ConfigError: If parts do not fit together.
     """
     _check_tables(config)
+    _check_fields(config, data)
     task = task_for(data.task, data.classes)
     train = config.train
     top, bottoms = _models(config, data, task)
@@ -168,6 +175,15 @@ def _check_tables(config: ExperimentConfig) -> None:
         raise ConfigError(
             "train.embedding_optimizer: model.sparse is false, so that train.optimizer trains the embeddings; "
             "leave one of them out"
+        )
+
+
+def _check_fields(config: ExperimentConfig, data: VerticalData) -> None:
+    with_fields = [party.name for party in (data.active, *data.passives.values()) if party.field_sizes]
+    if with_fields and not isinstance(config.model, WideDeepConfig):
+        raise ConfigError(
+            f"model: {config.model.name} takes numbers only, and {' and '.join(with_fields)} of {data.name} "
+            f"{'has' if len(with_fields) == 1 else 'have'} categorical fields; take wide-deep"
         )
 
 

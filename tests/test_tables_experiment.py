@@ -146,6 +146,20 @@ def test_parties_that_were_not_ingested_so(folder: Path, old: str, new: str, sai
         prepare(experiment(folder, text=EXPERIMENT.replace(old, new)))
 
 
+def test_a_model_that_takes_no_categories_is_refused(folder: Path) -> None:
+    config = experiment(folder, text=EXPERIMENT.replace(EXPERIMENT.splitlines()[6], "model: mlp"))
+
+    with pytest.raises(ConfigError, match="mlp takes numbers only, and bank and publisher of clicks have categorical"):
+        build_trainer(config, load_data(config))
+
+
+def test_tables_without_training_records_are_not_trained_on(tmp_path: Path) -> None:
+    write_tables(tmp_path / "tables", click_data(train=0))
+
+    with pytest.raises(ConfigError, match="tables holds test records only"):
+        load_data(experiment(tmp_path))
+
+
 def test_a_code_beyond_its_field_is_told_by_the_model(folder: Path) -> None:
     file = folder / "tables" / "bank" / "train.codes.npy"
     codes = np.load(file)

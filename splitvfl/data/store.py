@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,12 @@ import numpy.typing as npt
 import torch
 from numpy.lib import format as npy
 
-from splitvfl.data.columns import Columns, PartyData, Records, VerticalData
+from splitvfl.data.columns import Columns, PartyData, Records, TaskName, VerticalData
 from splitvfl.data.schema import (
     PARTS,
     SCHEMA_FILE,
-    DataSchema,
     Part,
+    PartyRole,
     PartySchema,
     Role,
     read_data_schema,
@@ -43,8 +43,12 @@ def open_tables(path: str | os.PathLike[str], *, parties: Mapping[str, Role] | N
     that files are complete. Record ids are compared between the parties, all of them. Codes are not, here: a model
     refuses one that is out of its field's range when it meets it.
 
+    Folders of parties that ingested apart, put into one folder without a ``schema.json`` of its own, are opened alike,
+    once they are seen to have agreed on ids and split. Files that were encoded like earlier ones hold test records
+    only, for :func:`splitvfl.prediction.predict`; there, labels may be missing.
+
     Args:
-        path: The folder that ingesting wrote.
+        path: The folder that ingesting wrote, or one that holds the folders of single parties.
         parties: Names and roles of the parties wanted, in the order wanted: the active one, and one passive party at
             least. Passive parties that are not named are left out. Default: all, in the order of the folder.
 
@@ -53,7 +57,7 @@ def open_tables(path: str | os.PathLike[str], *, parties: Mapping[str, Role] | N
         DataError: If the folder or a file is missing, damaged, of another version, or does not fit the others.
     """
     folder = Path(path)
-    schema = read_data_schema(folder)
+    schema = _whole(folder)
     roles = _roles(schema, folder)
     names = list(roles) if parties is None else _chosen(parties, roles, folder)
     active = next(name for name in names if roles[name] == "active")
@@ -82,18 +86,54 @@ def open_party(path: str | os.PathLike[str]) -> PartyData:
     return _party_data(Path(path), read_party_schema(Path(path)))
 
 
-def _opened(folder: Path, whole: DataSchema, role: Role) -> PartyData:
+@dataclass(frozen=True)
+class _Whole:
+    """What is known of a data set, beside its parties' folders."""
+
+    name: str
+    task: TaskName
+    classes: int
+    description: str
+    rows: Mapping[Part, int]
+    parties: tuple[PartyRole, ...]
+    together: bool = True
+
+
+def _whole(folder: Path) -> _Whole:
+    own = [path.parent for path in sorted(folder.glob(f"*/{SCHEMA_FILE}"))]
+    if own and not (folder / SCHEMA_FILE).exists():
+        return _joined(folder, [read_party_schema(path) for path in own])
+    schema = read_data_schema(folder)
+    return _Whole(schema.name, schema.task, schema.classes, schema.description, schema.rows, schema.parties)
+
+
+def _joined(folder: Path, parties: Sequence[PartySchema]) -> _Whole:
+    """Return what parties that ingested apart make together; only the active one knows what is learned."""
+    apart = [party.name for party in parties if party.agreed != parties[0].agreed]
+    if apart:
+        raise DataError(
+            f"{folder}: {parties[0].name} and {apart[0]} did not agree on the kind of ids, the split seed and the test "
+            "fraction; ingest one of them again"
+        )
+    knows = max(parties, key=lambda party: party.role == "active")
+    roles = tuple(PartyRole(name=party.name, role=party.role) for party in parties)
+    return _Whole(
+        folder.name, knows.task, knows.classes, "parties that ingested apart", knows.rows, roles, together=False
+    )
+
+
+def _opened(folder: Path, whole: _Whole, role: Role) -> PartyData:
     """Return a party's data, once what its own folder says is what the data set says of it."""
     schema = read_party_schema(folder)
-    expected = (folder.name, role, whole.task, whole.classes, whole.rows)
-    found = (schema.name, schema.role, schema.task, schema.classes, schema.rows)
-    for what, wanted, got in zip(("name", "role", "task", "classes", "rows"), expected, found, strict=True):
-        if wanted != got:
+    facts = ["name", "role", "rows", *(("task", "classes") if whole.together else ())]
+    expected = {"name": folder.name, "role": role, "rows": whole.rows, "task": whole.task, "classes": whole.classes}
+    for what in facts:
+        if (got := getattr(schema, what)) != expected[what]:
             raise DataError(
-                f"{folder / SCHEMA_FILE}: expected {what} {wanted!r}, as {SCHEMA_FILE} of the data set says, "
-                f"got {got!r}; ingest all parties together"
+                f"{folder / SCHEMA_FILE}: expected {what} {expected[what]!r}, as the others have it, got {got!r}; "
+                "ingest all parties together, or alike"
             )
-    if role == "active" and schema.label is None:
+    if role == "active" and schema.label is None and schema.rows["train"] > 0:
         raise DataError(f"{folder / SCHEMA_FILE}: the files were ingested without labels; nothing can be learned")
     return _party_data(folder, schema)
 
@@ -162,7 +202,7 @@ def _header(file: Path) -> _Header:
         raise DataError(f"{file}: cannot be read: {error}") from error
 
 
-def _roles(schema: DataSchema, folder: Path) -> dict[str, Role]:
+def _roles(schema: _Whole, folder: Path) -> dict[str, Role]:
     """Return the parties' roles by name, in the order of the folder."""
     roles = {party.name: party.role for party in schema.parties}
     # A name that leads out of the folder is none that ingesting wrote.
@@ -172,8 +212,8 @@ def _roles(schema: DataSchema, folder: Path) -> dict[str, Role]:
     counts = [list(roles.values()).count(role) for role in ("active", "passive")]
     if counts[0] != 1 or counts[1] < 1:
         raise DataError(
-            f"{folder / SCHEMA_FILE}: expected one active party and at least one passive party, got {counts[0]} and "
-            f"{counts[1]}; to train in one process, ingest the columns of all parties together"
+            f"{folder}: expected one active party and at least one passive party, got {counts[0]} and {counts[1]}; to "
+            "train in one process, ingest the columns of all parties together, or put the parties' folders into one"
         )
     return roles
 

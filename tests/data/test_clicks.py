@@ -67,6 +67,13 @@ def test_the_share_of_clicks_is_the_asked_one(share: float) -> None:
     assert labels.mean() == pytest.approx(chances.mean(), abs=4 * math.sqrt(share * (1 - share) / ROWS))
 
 
+def test_a_file_that_cannot_be_described_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="expected two records or more, got 1"):
+        write_clicks(tmp_path / "clicks.csv", Clicks(1))
+
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_labels_follow_the_probabilities(frame: pd.DataFrame, chances: np.ndarray) -> None:
     groups = pd.qcut(chances, 20, labels=False)
     expected = pd.Series(chances).groupby(groups).sum()

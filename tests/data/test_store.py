@@ -146,7 +146,7 @@ def swapped_ids(ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda folder: (folder / "schema.json").unlink(), "tables; it has no schema.json"),
+        (lambda folder: [file.unlink() for file in folder.rglob("schema.json")], "tables; it has no schema.json"),
         (lambda folder: (folder / "bank" / "schema.json").unlink(), "tables/bank; it has no schema.json"),
         (lambda folder: (folder / "schema.json").write_text("{"), "tables/schema.json is damaged"),
         (changed("schema.json", version=2), "tables/schema.json has version 2, expected 1"),

@@ -19,6 +19,7 @@ from splitvfl.data.ingest.writing import check_space, check_target, draft, write
 from splitvfl.data.labels import Positive
 from splitvfl.data.partition import Claim
 from splitvfl.data.schema import SCHEMA_FILE, Part, schema_bytes
+from splitvfl.errors import DataError
 
 Files = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -223,7 +224,8 @@ def ingest_like(
         progress: Called after every chunk.
 
     Raises:
-        DataError: If the earlier folder cannot be read or is ``out`` itself, or a file, a column or a cell is not as it was then.
+        DataError: If the earlier folder cannot be read or is ``out`` itself, or a file, a column or a cell is not as it
+            was then.
     """
     target = Path(out)
     if target.resolve() == Path(like).resolve():

@@ -531,7 +531,7 @@ class CsvSource:
 
 
 def _owned_by_arrow(data: bytes) -> pa.Buffer:
-    """Return a copy that a thread of Arrow's may free at any time: bytes of Python's, freed at exit, abort the process."""
+    """Return a copy that any thread of Arrow's may free: one that frees Python's bytes at exit aborts the process."""
     buffer = pa.allocate_buffer(len(data))
     np.frombuffer(buffer, np.uint8)[:] = np.frombuffer(data, np.uint8)
     return buffer

@@ -171,8 +171,10 @@ def draft(target: Path, *, overwrite: bool) -> Iterator[Path]:
             folder.chmod(0o777 & ~_umask())
             _replace(folder, target)
     finally:
-        _remove(folder)
-        os.close(lock)
+        try:
+            _remove(folder)
+        finally:
+            os.close(lock)
 
 
 def _prefix(target: Path) -> str:

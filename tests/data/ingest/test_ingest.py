@@ -13,8 +13,9 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
+import torch
 
-from splitvfl.data.columns import VerticalData
+from splitvfl.data.columns import TaskName, VerticalData
 from splitvfl.data.encoding import Scale
 from splitvfl.data.ingest import IngestStatus, ingest, ingest_like, sources, survey
 from splitvfl.data.ingest.hashing import are_tested, bucket_codes, hash_key, text_ids
@@ -180,6 +181,42 @@ def test_each_party_alone_splits_as_the_other_does(tmp_path: Path) -> None:
     assert read_party_schema(tmp_path / "c/ads").agreed != ours.agreed
 
 
+@pytest.mark.parametrize("task", ["binary", "multiclass"])
+def test_folders_of_parties_that_ingested_apart_are_opened_together(task: TaskName, tmp_path: Path) -> None:
+    def joined(name: str, order: pa.Table, **settings: Any) -> Path:
+        agreed: dict[str, Any] = {"id_column": "id", "test_fraction": 0.25, "missing": "indicator"}
+        shop = write(tmp_path / f"{name}-shop.parquet", table().select(["id", "n1", "y"]))
+        ads = write(tmp_path / f"{name}-ads.parquet", order.select(["id", "c1", "n2"]))
+        ingest(shop, out=tmp_path / f"{name}-a", label="y", task=task, active="rest", active_name="shop", **agreed)
+        ingest(ads, out=tmp_path / f"{name}-b", passive={"ads": "rest"}, **{**agreed, **settings})
+        (tmp_path / name).mkdir()
+        (tmp_path / f"{name}-a/shop").rename(tmp_path / name / "shop")
+        (tmp_path / f"{name}-b/ads").rename(tmp_path / name / "ads")
+        return tmp_path / name
+
+    data = open_tables(joined("well", table()))
+    assert (data.name, data.task, data.classes, data.active.name) == ("well", task, 2, "shop")
+    assert torch.equal(data.active.train.ids, data["ads"].train.ids)
+
+    with pytest.raises(DataError, match="ads and shop did not agree on the kind of ids, the split seed"):
+        open_tables(joined("badly", table(), split_seed=1))
+    with pytest.raises(DataError, match="expected the ids of shop, in their order"):
+        open_tables(joined("backwards", table().take(list(range(ROWS))[::-1])))
+    with pytest.raises(DataError, match="expected rows"):
+        open_tables(joined("fewer", table().slice(1)))
+
+
+def test_records_for_prediction_are_opened_without_labels(tmp_path: Path) -> None:
+    old_tables(tmp_path)
+    new = write(tmp_path / "new.csv", table().drop_columns(["y"]))
+
+    ingest_like(new, out=tmp_path / "new", like=tmp_path / "old")
+    data = open_tables(tmp_path / "new")
+
+    assert (data.active.train.count, data.active.test.count) == (0, ROWS)
+    assert data.active.test.labels is None
+
+
 def test_numbers_that_are_categories_are_taken_by_their_value(tmp_path: Path) -> None:
     cells = pa.array([1.5, float("nan"), -0.0, None, 0.0, -2.0] * 10)
     content = pa.table({"y": [0, 1] * 30, "part": ["train"] * 48 + ["test"] * 12, "c": cells})
@@ -328,6 +365,13 @@ def test_a_schema_that_changed_is_an_error(
     assert not (tmp_path / "new").exists()
 
 
+def test_tables_are_not_replaced_by_records_encoded_like_them(tmp_path: Path) -> None:
+    old = old_tables(tmp_path)
+
+    with pytest.raises(DataError, match="cannot be replaced by records that are encoded like its own"):
+        ingest_like(tmp_path / "old.csv", out=tmp_path / "." / "x" / ".." / old.name, like=old, overwrite=True)
+
+
 def test_another_key_than_before_is_an_error(tmp_path: Path) -> None:
     old = old_tables(tmp_path, buckets=5, hash_secret=b"0123456789abcdef")
 
@@ -386,6 +430,7 @@ GOOD = tuple(f"{number},{number % 2},{number}.5,x" for number in range(60))
         (GOOD, {"active": "n, c"}, "passive party 'ads' is left without a column"),
         (GOOD, {"id_column": "n", "active": None}, "id column 'n' of t.csv must hold whole numbers or text"),
         (GOOD, {"split_column": "c", "passive": {}}, "split column 'c': all 60 rows are training rows"),
+        (GOOD, {"label": "c", "active": "n, y", "passive": {}, "task": "regression"}, "label column 'c' holds text;"),
         (GOOD, {"positive": "yes"}, "expected a number as in the column, got 'yes'"),
         (GOOD, {"categorical_columns": "c9"}, "no column 'c9' in t.csv"),
     ],
@@ -420,7 +465,9 @@ def test_two_texts_with_one_hash_are_told_from_a_repeated_id(tmp_path: Path, mon
         ({"label": None}, "the active party 'active' holds the labels"),
         ({"label": None, "active": None}, "got neither"),
         ({"passive": {"active": "c"}}, "the active party's name and a passive party's"),
-        ({"passive": {"../out": "c"}}, "can name a folder, got '../out'"),
+        ({"passive": {"../out": "c"}}, "of up to 100 letters, digits, _ and -, got '../out'"),
+        ({"passive": {"schema.json": "c"}}, "of up to 100 letters, digits, _ and -, got 'schema.json'"),
+        ({"passive": {"x" * 300: "c"}}, "of up to 100 letters, digits, _ and -, got 'xxx"),
         ({"scale": "log"}, "expected scale one of standard, minmax, log1p, none, got 'log'"),
         ({"missing": "drop"}, "expected missing one of"),
         ({"task": "ranking"}, "expected task one of"),

@@ -135,6 +135,7 @@ def test_a_cell_of_another_type_is_named_with_what_was_expected(
         (b"a,\xff\n1,2\n", "line 1: the text is not UTF-8"),
         (b"a,b,a\n1,2,3\n", "names more than one column 'a'"),
         (b"a,b\r1,2\r", "carriage returns alone"),
+        ("a,b\n1,2\n".encode("utf-16-le"), "line 1 holds zero bytes"),
     ],
 )
 def test_a_file_that_is_no_csv_file_is_an_error(data: bytes, message: str, tmp_path: Path) -> None:
@@ -175,6 +176,35 @@ def test_a_quotation_mark_that_is_not_closed_does_not_fill_the_memory(
     path = write(tmp_path / "t.csv", "a,b\n1," + "x" * 2000)
     with pytest.raises(DataError, match="line 2: longer than 0 MiB"):
         read(path, {"b": pa.string()})
+
+
+@pytest.mark.parametrize("after", [30, 3000])
+@pytest.mark.parametrize("later", ["", '2,"x"\n'])
+def test_a_quotation_mark_that_is_not_closed_does_not_swallow_lines(
+    after: int, later: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "BLOCK_BYTES", 1 << 10)
+    path = write(tmp_path / "t.csv", "a,b\n" + "1,x\n" * 50 + '1,"open\n' + later + "1,x\n" * after)
+
+    with pytest.raises(DataError, match=r"t.csv, line 52: a quotation mark is not closed"):
+        read(path, {"b": pa.string()})
+
+
+def test_text_that_is_not_utf8_is_named_where_kinds_are_inferred(tmp_path: Path) -> None:
+    source = open_sources([write(tmp_path / "t.csv", b"a,b\n1,x\n2,\xe9\n")])[0]
+
+    with pytest.raises(DataError, match=r"t.csv, line 3, column 'b': the text is not UTF-8"):
+        source.infer(["a", "b"], ())
+
+
+def test_what_arrow_parses_is_not_freed_by_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    # A thread of Arrow's that frees bytes of Python's while the process ends aborts it: exit code 134 and not 2.
+    given: list[pa.Buffer] = []
+    monkeypatch.setattr(pa, "BufferReader", lambda data: given.append(data) or pa.input_stream(data))
+    read(write(tmp_path / "t.csv", "a\n1\n"), NUMBERS)
+
+    assert given
+    assert all(isinstance(data, pa.Buffer) and data.is_mutable for data in given)  # bytes of Python's are not
 
 
 def test_kinds_are_those_of_the_first_rows_that_show_them(tmp_path: Path, small_blocks: None) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -116,6 +117,52 @@ def test_old_tables_are_replaced_when_asked(tmp_path: Path) -> None:
 
     assert {path.name for path in tmp_path.iterdir()} == {"tables"}
     assert {path.name for path in target.iterdir()} == {"schema.json"}
+
+
+def test_old_tables_come_back_if_replacing_them_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tables(tmp_path / "tables")
+    rename = Path.rename
+
+    def fail_at_last(self: Path, to: Path) -> Path:
+        if to == target and self.name != "old":
+            raise KeyboardInterrupt
+        return rename(self, to)
+
+    def replace() -> None:
+        with draft(target, overwrite=True) as folder:
+            write_bytes(folder / "schema.json", HEAD)
+            monkeypatch.setattr(Path, "rename", fail_at_last)
+
+    with pytest.raises(KeyboardInterrupt):
+        replace()
+
+    assert [path.name for path in tmp_path.iterdir()] == ["tables"]
+    assert {path.name for path in target.iterdir()} == {"schema.json", "old"}
+
+
+def test_what_an_interrupted_removal_left_is_removed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, rmtree = tmp_path / "tables", shutil.rmtree
+
+    def interrupted(path: Path, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    def stopped_twice() -> None:
+        with draft(target, overwrite=False) as folder:
+            write_bytes(folder / "half", b"...")
+            monkeypatch.setattr(shutil, "rmtree", interrupted)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stopped_twice()
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
+    left = next(tmp_path.iterdir())
+    assert [path.name for path in left.iterdir()] == [".lock"]
+
+    with draft(target, overwrite=False) as folder:
+        assert set(tmp_path.iterdir()) == {folder}
+        write_bytes(folder / "schema.json", HEAD)
 
 
 def test_what_is_no_table_folder_is_never_replaced(tmp_path: Path) -> None:
