@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from scripts.reproduce import tradeoff
-from scripts.reproduce.study import Problem, Settings, problems
+from scripts.reproduce.study import Problem, Settings, data_of, held_out, problems
 
 
 def result(leak: float, test: float) -> dict[str, Any]:
@@ -79,3 +81,31 @@ def test_one_run_measures_every_attacker() -> None:
     for found in (clean, marked):
         assert 0.5 < found["prediction"] < 0.8
         assert all(math.isfinite(value) for key, value in found.items() if key != "each")
+
+
+def test_validation_looks_at_training_records_only() -> None:
+    (problem,) = problems(Settings(out=None, quick=True))  # type: ignore[arg-type]  # nothing is written
+    whole = data_of(problem, 0)
+
+    part = held_out(whole, 0)
+
+    train, validated = set(part.active.train.ids.tolist()), set(part.active.test.ids.tolist())
+    assert not train & validated
+    assert train | validated == set(whole.active.train.ids.tolist())
+    assert len(validated) == whole.active.train.count // 10
+    assert torch.equal(part.active.test.ids, part["passive"].test.ids)
+
+
+@pytest.mark.parametrize(("epochs", "stopped"), [([2, 3, 9], 3), ([6, 6, 1], None), ([5, 5, 5], 5)])
+def test_overfitted_data_are_run_again_for_as_long_as_validation_says(
+    epochs: list[int], stopped: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = Problem(key="x", title="x", arguments={}, seeds=(0, 1, 2, 3), epochs=10)
+    answers = [{"epoch": epoch} for epoch in epochs]
+    monkeypatch.setattr(tradeoff, "run_jobs", lambda jobs, folder, **settings: answers)
+
+    found = tradeoff._with_stopped([problem], Settings(out=Path()))
+
+    assert found[0] == problem
+    assert [other.epochs for other in found[1:]] == ([] if stopped is None else [stopped])
+    assert all(other.key == "x-stopped" and other.seeds == problem.seeds for other in found[1:])

@@ -227,6 +227,19 @@ def data_of(problem: Problem, seed: int) -> VerticalData:
     return replace(data, active=shared)
 
 
+def held_out(data: VerticalData, seed: int) -> VerticalData:
+    """Return the training records alone, a random tenth of them to validate on in place of the test records."""
+    count = data.active.train.count
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(derive_seed(seed, "validation")))
+    validated, trained = order[: count // 10].sort().values, order[count // 10 :].sort().values
+
+    def divided(party: PartyData) -> PartyData:
+        return replace(party, train=party.train.rows(trained), test=party.train.rows(validated))
+
+    passives = {name: divided(party) for name, party in data.passives.items()}
+    return replace(data, active=divided(data.active), passives=passives)
+
+
 def describe(problem: Mapping[str, Any], seed: int) -> dict[str, Any]:
     """Return how many training records there are, and how many of them are positives."""
     train = data_of(Problem(**problem), seed).active.train
@@ -248,6 +261,7 @@ def build_trainer(
     audit: bool = True,
     attacks: Sequence[Attack] | None = None,
     known: int = 1,
+    validation: bool = False,
 ) -> Trainer:
     """Return the trainer of the paper's Wide & Deep model.
 
@@ -259,8 +273,9 @@ def build_trainer(
         audit: Whether to run the auditor's attack.
         attacks: Default: the norm attack alone.
         known: Records of each class that an attacker which needs some is assumed to know.
+        validation: Whether a tenth of the training records is tested on, and the test records are left out.
     """
-    data = data_of(problem, seed)
+    data = held_out(data_of(problem, seed), seed) if validation else data_of(problem, seed)
     passive = data[PASSIVE]
     with seeded(derive_seed(seed, "initialisation", PASSIVE)):
         bottom = WideDeepBottom(
