@@ -47,7 +47,7 @@ class Measure:
 NORM = Measure("norm", "norm attack")
 ONE_STEP = Measure("one_step", "best attacker, one step")
 ACCUMULATED = Measure("accumulated", "best attacker, whole run")
-BEYOND = Measure("beyond", "whole run, beyond the prediction")
+BEYOND = Measure("beyond", "beyond the prediction")
 MEASURES = (NORM, ONE_STEP, ACCUMULATED, BEYOND)
 
 
