@@ -200,7 +200,7 @@ def _defenses(problem: Problem, settings: Settings) -> list[Defense]:
     if settings.quick:
         return [NONE, *(family.members[-1] for family in FAMILIES)]
     if problem.generated:
-        return [NONE, *(member for family in FAMILIES for member in family.members[:3][-2:])]
+        return [NONE, *(family.members[-2] for family in FAMILIES)]
     return [NONE, MAX_NORM, *(member for family in FAMILIES for member in family.members)]
 
 
@@ -241,8 +241,8 @@ def _section_curves(chosen: Sequence[Problem], curves: Mapping[str, Curves]) -> 
     }
     tables = "\n\n".join(f"**{problem.title}**\n\n{_table(curves[problem.key])}" for problem in chosen)
     body = f"""
-Every defense over its strength, in two thirds of the epochs above; on generated clicks with one seed, and fewer
-strengths. Where the undefended model is best before half of that, by validation on a tenth of the training records,
+Every defense over its strength, in two thirds of the epochs above; on generated clicks with one seed, and one
+strength each. Where the undefended model is best before half of that, by validation on a tenth of the training records,
 everything is run again for only as long. The leak is measured in four ways: by the norm attack; by the best of the
 attacks in one step ({", ".join(READS_LABELS)}; the classifier knows {KNOWN} records of each class); by the best
 of them accumulated over the run; and, beyond the paper, by an auditor who puts a record's messages of the whole run
@@ -331,6 +331,11 @@ def _section_equal_leak(chosen: Sequence[Problem], curves: Mapping[str, Curves])
         for claim in _sumkl_against_isotropic(problem, curves[problem.key], one)
     ]
     body = f"""
+By the norm attack, figure 2c compares them. By any better attacker there is nothing to compare: a linear top makes the
+gradients collinear, and the noise that sumKL then gives to one class off their line marks it, so that the best
+attacker reads sumKL at every strength (leak AUC 1.00 in the tables above). What is left of the idea, noise along Δg,
+is axis-sumKL; it keeps as much test AUC as isotropic noise at the same leak, or more.
+
 The test AUC of each family at the same leak, by straight lines between its strengths, seed by seed; seeds in which
 the family does not reach that leak are left out, so that two families may be means over different seeds (the claims
 below are paired). A dash: none reaches it.
@@ -417,9 +422,10 @@ where enough seeds have that leak to compare them in pairs, it keeps more test A
 {_better_table(chosen, curves)}
 
 Two remarks. Noise that is drawn anew in every step also keeps a model from overfitting, which an answer that is drawn
-once does not: the model learns it by heart, lies included. On the Criteo samples a model trained past its best epoch
-is better *with* fresh noise than without any, and there the older defenses win. The samples are small; where records
-are plenty, or training stops in time, the answer's guarantee costs less.
+once does not: the model learns it by heart, lies included. The Criteo sample of ten thousand, trained past its best
+epoch, is better *with* fresh noise than without any, and there the older defenses win; on the other Criteo sample,
+whose positives are a quarter of the records, it is a draw. The response pays where positives are rare and training
+stops in time.
 
 By the attackers that may read the prediction too, the response's leak AUC is near the model's own, because nothing in
 it hides predictions; the columns "norm attack" and "best attacker" above show that, and a reader who counts
