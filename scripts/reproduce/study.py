@@ -186,7 +186,7 @@ def _clicks(settings: Settings) -> list[Problem]:
     return [
         Problem(
             key=f"clicks-{settings.rows_of_clicks}",
-            title=f"generated clicks, {settings.rows_of_clicks:,} rows".replace(",", " "),
+            title=f"generated clicks, {settings.rows_of_clicks:_} rows".replace("_", " "),
             arguments={"name": "criteo", "path": str(path), "drop": ["id"], "min_count": 20},
             batch_size=min(4096, settings.rows_of_clicks // 20),
             epochs=2,

@@ -236,7 +236,7 @@ def _section_curves(chosen: Sequence[Problem], curves: Mapping[str, Curves]) -> 
     figures = {f"trade-off-{problem.key}": _figure(problem, curves[problem.key]) for problem in chosen}
     captions = {
         f"trade-off-{problem.key}": f"{problem.title}: test AUC (up is better) against leak AUC (left is better), mean "
-        f"over {len(problem.seeds)} seeds; every point is one strength of a defense, bars are 95 % intervals."
+        f"over {_counted(problem)}; every point is one strength of a defense, bars are 95 % intervals."
         for problem in chosen
     }
     tables = "\n\n".join(f"**{problem.title}**\n\n{_table(curves[problem.key])}" for problem in chosen)
@@ -258,6 +258,11 @@ it was trained on is part of its prediction, so that this measure leaves it out.
 {tables}
 """
     return Section(title="Test AUC against leak", body=body, figures=figures, captions=captions)
+
+
+def _counted(problem: Problem) -> str:
+    count = len(problem.seeds)
+    return f"{count} seed{'' if count == 1 else 's'}"
 
 
 def _table(curves: Curves) -> str:
