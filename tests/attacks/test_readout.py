@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from splitvfl.attacks import ReadoutAttack
+from splitvfl.attacks.leading_direction import leading_direction
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import View, call_attack
 from splitvfl.metrics import leak_auc
@@ -77,3 +78,18 @@ def test_another_width_is_refused() -> None:
 
     with pytest.raises(ArgumentError, match="width 6, got 2"):
         call_attack(attack, narrow)
+
+
+def test_a_direction_that_comes_out_turned_is_turned_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    views = [view for view, _, _ in batches(4)]
+    straight = ReadoutAttack()
+    expected = [call_attack(straight, view) for view in views]
+    signs = iter([1.0, -1.0, -1.0, 1.0])
+    monkeypatch.setattr(
+        "splitvfl.attacks.readout.leading_direction", lambda moment: next(signs) * leading_direction(moment)
+    )
+
+    attack = ReadoutAttack()
+
+    for view, scores in zip(views, expected, strict=True):
+        torch.testing.assert_close(call_attack(attack, view), scores)
