@@ -1,20 +1,73 @@
 """A conversation: each party's half is a generator, and a driver moves the messages.
 
-A half yields an :class:`Outbox`, the messages that it sends and the names of the parties it now waits for, and is
-resumed with one message from each of them: ``inbox = yield Outbox(...)``. Sends leave first; an outbox that waits for
-nobody resumes at once. What the half returns is its party's result.
+A half yields an :class:`Outbox`, the messages that it sends and what it now waits for, and is resumed with these
+messages by sender: ``inbox = yield Outbox(...)``. Sends leave first; an outbox that waits for nothing resumes at once.
+What the half returns is its party's result.
+
+What is awaited is described in full (:class:`Expected`), so that a driver refuses everything else before it takes
+memory for it.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from splitvfl.errors import ProtocolError
 from splitvfl.messages import Message
+
+Size = int | range
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """The one message of a party that belongs here.
+
+    Attributes:
+        sender: The party's name.
+        kind: What it is, as in :class:`~splitvfl.messages.Message`.
+        step: Number of the conversation.
+        dtypes: Dtypes that it may have.
+        shape: Each size of it: a number, or a ``range`` of which any will do.
+    """
+
+    sender: str
+    kind: str
+    step: int
+    dtypes: tuple[torch.dtype, ...]
+    shape: tuple[Size, ...]
+
+    def check(self, *, sender: str, kind: str, step: int, dtype: torch.dtype, shape: Sequence[int]) -> None:
+        """Compare with what is said of a message that arrives; its values are not looked at.
+
+        Raises:
+            ProtocolError: If anything differs.
+        """
+        if (sender, kind, step) != (self.sender, self.kind, self.step):
+            raise ProtocolError(
+                f"expected {self.kind} of step {self.step} from {self.sender}, got {kind} of step {step} from {sender}"
+            )
+        fits = len(shape) == len(self.shape) and all(map(_fits, shape, self.shape))
+        if not fits or dtype not in self.dtypes:
+            sizes = " x ".join(map(_size_in_words, self.shape)) or "a single number"
+            dtypes = " or ".join(str(dtype).removeprefix("torch.") for dtype in self.dtypes)
+            raise ProtocolError(
+                f"expected {kind} of step {step} from {sender} to be {sizes} in {dtypes}, "
+                f"got {' x '.join(map(str, shape)) or 'a single number'} in {str(dtype).removeprefix('torch.')}"
+            )
+
+
+def _fits(size: int, expected: Size) -> bool:
+    return size in expected if isinstance(expected, range) else size == expected
+
+
+def _size_in_words(size: Size) -> str:
+    return f"{size.start} to {size.stop - 1}" if isinstance(size, range) else str(size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +76,11 @@ class Outbox:
 
     Attributes:
         send: Messages to deliver, first.
-        wait: Names of the parties from which one message each is awaited.
+        wait: What is awaited, one message a party.
     """
 
     send: tuple[Message, ...] = ()
-    wait: tuple[str, ...] = ()
+    wait: tuple[Expected, ...] = ()
 
 
 Inbox = Mapping[str, Message]
@@ -40,14 +93,14 @@ class _Turn:
     half: Half
     turn: AbstractContextManager[Any]
     started: bool = False
-    waits: tuple[str, ...] = ()
+    waits: tuple[Expected, ...] = ()
     letters: dict[str, deque[Message]] = field(default_factory=lambda: defaultdict(deque))
 
     def ready(self) -> bool:
-        return all(self.letters[name] for name in self.waits)
+        return all(self.letters[expected.sender] for expected in self.waits)
 
     def resume(self) -> Outbox:
-        inbox = {name: self.letters[name].popleft() for name in self.waits}
+        inbox = {expected.sender: admit(self.letters[expected.sender].popleft(), expected) for expected in self.waits}
         with self.turn:
             if self.started:
                 return self.half.send(inbox)
@@ -71,8 +124,9 @@ def converse(
         record: Called with every message, in the order of sending.
 
     Raises:
-        ProtocolError: If no half can go on (it says who waits for whom), a message goes to nobody, names another
-            sender, or is never read. Any half that raises closes the others, and its error is the one that comes out.
+        ProtocolError: If no half can go on (it says who waits for whom), a message is not the one awaited, goes to
+            nobody, names another sender, or is never read. Any half that raises closes the others, and its error is the
+            one that comes out.
     """
     running = {name: _Turn(half, (turns or {}).get(name, nullcontext())) for name, half in halves.items()}
     results: dict[str, Any] = {}
@@ -117,22 +171,20 @@ def _deliver(message: Message, sender: str, running: dict[str, _Turn], record: R
 
 def _deadlock(running: Mapping[str, _Turn]) -> str:
     waits = (
-        f"{name} waits for {', '.join(other for other in party.waits if not party.letters[other])}"
+        f"{name} waits for {', '.join(awaited.sender for awaited in party.waits if not party.letters[awaited.sender])}"
         for name, party in running.items()
     )
     return f"nobody can go on: {'; '.join(waits)}"
 
 
-def expect(inbox: Inbox, sender: str, kind: str, step: int) -> Message:
-    """Return the message from ``sender`` after checking that it is the one that belongs here.
+def admit(message: Message, expected: Expected) -> Message:
+    """Return a message after checking that it is the one that belongs here.
 
     Raises:
-        ProtocolError: If its kind, step or sender differs.
+        ProtocolError: If it is another, or has another form.
     """
-    message = inbox[sender]
-    if (message.sender, message.kind, message.step) != (sender, kind, step):
-        raise ProtocolError(
-            f"expected {kind} of step {step} from {sender}, "
-            f"got {message.kind} of step {message.step} from {message.sender}"
-        )
+    payload = message.payload
+    expected.check(
+        sender=message.sender, kind=message.kind, step=message.step, dtype=payload.dtype, shape=payload.shape
+    )
     return message

@@ -8,6 +8,7 @@
     ├── DataError        columns, labels or records are not what the model needs
     ├── HookError        an attack or a defense broke its contract
     ├── ProtocolError    a party sent, or waited for, something outside the conversation
+    ├── LinkError        a party could not be reached, went away or kept silent: worth trying again
     ├── PrivacyError     a guarantee that was asked for cannot be kept
     └── CheckpointError  a run's state could not be written or read
 
@@ -39,6 +40,10 @@ class HookError(SplitVFLError):
 
 class ProtocolError(SplitVFLError):
     """A party sent, or waited for, something outside the conversation."""
+
+
+class LinkError(SplitVFLError):
+    """A party could not be reached, went away or kept silent; trying again may help."""
 
 
 class PrivacyError(SplitVFLError):

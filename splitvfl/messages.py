@@ -26,6 +26,7 @@ _DTYPES: Final = {
     "int64": torch.int64,
     "uint8": torch.uint8,
 }
+FLOATS: Final = tuple(dtype for dtype in _DTYPES.values() if dtype.is_floating_point)
 _NAMES: Final = {dtype: name for name, dtype in _DTYPES.items()}
 
 

@@ -11,15 +11,22 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from splitvfl.conversation import Expected
 from splitvfl.crossing import DefenseChain
 from splitvfl.cut import CutLayer, Seat, available_fields, call_top, responses_of
 from splitvfl.data.columns import Columns, PartyData, Records
 from splitvfl.errors import ArgumentError, DataError
 from splitvfl.hooks import View
+from splitvfl.messages import FLOATS
 from splitvfl.optimizers import PerParameter
 from splitvfl.precision import widened
 from splitvfl.randomness import PartyRandom
 from splitvfl.tasks import Binary, Task
+
+MAX_WIDTH = 1 << 16
+
+# Of an activation, before the parties have agreed on one.
+_ANY_WIDTH = range(1, MAX_WIDTH + 1)
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer] | PerParameter
 
@@ -196,6 +203,7 @@ class ActiveParty(Party):
 
     Attributes:
         cuts: One cut layer per passive party, by name.
+        widths: Width of what each passive party sends, once they have agreed on it.
         labels: Defenses that act before the loss.
         scores: Defenses of the predictions that it publishes.
 
@@ -215,6 +223,7 @@ class ActiveParty(Party):
         if data.test.count:
             self.task.check_values(data.test.labels)
         self.cuts: dict[str, CutLayer] = {}
+        self.widths: dict[str, int] = {}
         self.labels = DefenseChain("labels", self.name)
         self.scores = DefenseChain("scores", self.name)
 
@@ -222,6 +231,12 @@ class ActiveParty(Party):
         """Return a new cut layer towards a passive party."""
         self.cuts[passive] = CutLayer(passive, active=self.name)
         return self.cuts[passive]
+
+    def await_activations(self, kind: str, step: int, count: int) -> tuple[Expected, ...]:
+        """Return what is awaited of every passive party: a row for each of so many records."""
+        return tuple(
+            Expected(name, kind, step, FLOATS, (count, self.widths.get(name, _ANY_WIDTH))) for name in self.cuts
+        )
 
     def own_input(self, batch: Records) -> Tensor | Columns | None:
         """Return its own columns as its top takes them; ``None`` if it has none."""

@@ -8,11 +8,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from splitvfl.conversation import Half, Outbox, converse, expect
+from splitvfl.conversation import Expected, Half, Outbox, converse
 from splitvfl.data.columns import Records
 from splitvfl.errors import ProtocolError
 from splitvfl.hooks import all_finite
-from splitvfl.messages import Message
+from splitvfl.messages import FLOATS, Message
 from splitvfl.party import ActiveParty, Party, PassiveParty
 
 Part = Literal["train", "test"]
@@ -33,12 +33,10 @@ class Prediction:
 
 def active_prediction(party: ActiveParty, batch: Records, number: int) -> Half:
     """Return the active party's half of one prediction batch; its result is a :class:`Prediction`."""
-    inbox = yield Outbox(wait=tuple(party.cuts))
+    inbox = yield Outbox(wait=party.await_activations("activation", number, batch.count))
     activations = []
     for name in party.cuts:
-        payload = expect(inbox, name, "activation", number).payload
-        if payload.dim() != 2 or payload.shape[0] != batch.count:
-            raise ProtocolError(f"expected {batch.count} rows from {name}, got shape {tuple(payload.shape)}")
+        payload = inbox[name].payload
         if not all_finite(payload):
             raise ProtocolError(f"the activation of prediction {number} from {name} holds NaN or infinite values")
         activations.append(payload.to(party.device))
@@ -49,15 +47,22 @@ def active_prediction(party: ActiveParty, batch: Records, number: int) -> Half:
     return Prediction(outputs, scores)
 
 
-def passive_prediction(party: PassiveParty, batch: Records, number: int, *, active: str) -> Half:
-    """Return a passive party's half of one prediction batch; its result is the published scores."""
+def passive_prediction(party: PassiveParty, batch: Records, number: int, *, active: str, outputs: int) -> Half:
+    """Return a passive party's half of one prediction batch; its result is the published scores.
+
+    Args:
+        party: The passive party.
+        batch: Its records.
+        number: Number of the batch.
+        active: Name of the active party.
+        outputs: Scores of a record, as the active party's task has them.
+    """
     with torch.no_grad():
         activation = party.defend_activation(party.activate(batch), batch, number)
-    inbox = yield Outbox(send=(Message(party.name, active, "activation", number, activation),), wait=(active,))
-    scores: Tensor = expect(inbox, active, "scores", number).payload
-    if scores.shape[:1] != (batch.count,):
-        raise ProtocolError(f"expected {batch.count} scores from {active}, got shape {tuple(scores.shape)}")
-    return scores
+    shape = (batch.count,) if outputs == 1 else (batch.count, outputs)
+    awaited = Expected(active, "scores", number, FLOATS, shape)
+    inbox = yield Outbox(send=(Message(party.name, active, "activation", number, activation),), wait=(awaited,))
+    return inbox[active].payload
 
 
 def predict(
@@ -99,7 +104,7 @@ def _predict_rows(
 
     halves: dict[str, Half] = {active.name: active_prediction(active, batch(active), number)}
     for name, party in passives.items():
-        halves[name] = passive_prediction(party, batch(party), number, active=active.name)
+        halves[name] = passive_prediction(party, batch(party), number, active=active.name, outputs=active.task.outputs)
     turns = {active.name: active.random, **{name: party.random for name, party in passives.items()}}
     result: Prediction = converse(halves, turns=turns)[active.name]
     return result

@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from splitvfl.conversation import Expected
 from splitvfl.data.columns import Columns, PartyData, Records
+from splitvfl.messages import FLOATS
 from splitvfl.models import MLP, Linear, LinearTop
 from splitvfl.party import ActiveParty, PassiveParty
 from splitvfl.tasks import Task, task_for
@@ -76,6 +78,11 @@ def bottom_model(name: str, *, width: int = 5, dropout: float = 0.0) -> nn.Modul
 def top_model(passives: int = 1, *, own: int = 2, outputs: int = 1, dropout: float = 0.0) -> nn.Module:
     inputs = passives * WIDTH + own
     return seeded("top", lambda: MLP(inputs, [5, outputs], final_activation=False, dropout=dropout))
+
+
+def awaited(sender: str, kind: str = "activation", step: int = 0, *, shape: tuple[Any, ...] = (1,)) -> Expected:
+    """What a half in a test waits for, in any dtype of floats."""
+    return Expected(sender, kind, step, FLOATS, shape)
 
 
 def sgd(parameters: Any) -> torch.optim.Optimizer:

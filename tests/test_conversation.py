@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from splitvfl.conversation import Half, Outbox, converse, expect
+from splitvfl.conversation import Expected, Half, Outbox, admit, converse
 from splitvfl.errors import HookError, ProtocolError
 from splitvfl.exchange.split import active_step, passive_step
 from splitvfl.messages import Message
-from tests.builders import ACTIVE, active_party, passive_party
+from tests.builders import ACTIVE, active_party, awaited, passive_party
 
 
 def letter(sender: str, receiver: str, kind: str = "activation", step: int = 0) -> Message:
@@ -25,15 +25,15 @@ def send_then_end(sender: str, *messages: Message) -> Half:
     return sender
 
 
-def receive(name: str, *senders: str, log: list[str] | None = None) -> Half:
-    inbox = yield Outbox(wait=senders)
+def receive(name: str, *senders: str, kind: str = "activation", log: list[str] | None = None) -> Half:
+    inbox = yield Outbox(wait=tuple(awaited(sender, kind) for sender in senders))
     if log is not None:
         log.append(name)
     return {sender: message.kind for sender, message in inbox.items()}
 
 
 def test_results_are_what_the_halves_return() -> None:
-    results = converse({"a": send_then_end("a", letter("a", "b", "scores")), "b": receive("b", "a")})
+    results = converse({"a": send_then_end("a", letter("a", "b", "scores")), "b": receive("b", "a", kind="scores")})
     assert results == {"a": "a", "b": {"a": "scores"}}
 
 
@@ -45,7 +45,7 @@ def test_sends_leave_before_the_wait_begins() -> None:
     """Two halves that both send and wait in one outbox: if waiting came first, neither could go on."""
 
     def half(name: str, other: str) -> Half:
-        inbox = yield Outbox(send=(letter(name, other),), wait=(other,))
+        inbox = yield Outbox(send=(letter(name, other),), wait=(awaited(other),))
         return inbox[other].sender
 
     assert converse({"a": half("a", "b"), "b": half("b", "a")}) == {"a": "b", "b": "a"}
@@ -65,9 +65,9 @@ def test_a_half_gets_exactly_one_message_from_each_awaited_name() -> None:
         yield Outbox(send=tuple(letter(name, "c", f"{name}{number}") for number in range(count)))
 
     def receiver() -> Half:
-        first = yield Outbox(wait=("a", "b"))
-        second = yield Outbox(wait=("a",))
-        third = yield Outbox(wait=("b",))
+        first = yield Outbox(wait=(awaited("a", "a0"), awaited("b", "b0")))
+        second = yield Outbox(wait=(awaited("a", "a1"),))
+        third = yield Outbox(wait=(awaited("b", "b1"),))
         return [{name: message.kind for name, message in inbox.items()} for inbox in (first, second, third)]
 
     results = converse({"c": receiver(), "a": sender("a", 2), "b": sender("b", 2)})
@@ -78,7 +78,7 @@ def test_messages_pass_by_reference() -> None:
     message = letter("a", "b")
 
     def receiver() -> Half:
-        return (yield Outbox(wait=("a",)))["a"].payload
+        return (yield Outbox(wait=(awaited("a"),)))["a"].payload
 
     assert converse({"a": send_then_end("a", message), "b": receiver()})["b"] is message.payload
 
@@ -87,7 +87,11 @@ def test_every_message_is_recorded_in_the_order_of_sending() -> None:
     recorded: list[Message] = []
     first, second = letter("a", "b", "one"), letter("a", "c", "two")
     converse(
-        {"c": receive("c", "a"), "b": receive("b", "a"), "a": send_then_end("a", first, second)},
+        {
+            "c": receive("c", "a", kind="two"),
+            "b": receive("b", "a", kind="one"),
+            "a": send_then_end("a", first, second),
+        },
         record=recorded.append,
     )
     assert recorded == [first, second]
@@ -127,7 +131,10 @@ def test_a_message_to_nobody_or_to_one_who_has_ended_is_refused(receiver: str) -
 
 
 def test_a_message_that_nobody_reads_is_refused() -> None:
-    halves = {"a": send_then_end("a", letter("a", "b", "one"), letter("a", "b", "two")), "b": receive("b", "a")}
+    halves = {
+        "a": send_then_end("a", letter("a", "b", "one"), letter("a", "b", "two")),
+        "b": receive("b", "a", kind="one"),
+    }
     with pytest.raises(ProtocolError, match="b ended without reading two"):
         converse(halves)
 
@@ -142,7 +149,7 @@ class Closing:
 
     def half(self) -> Half:
         try:
-            yield Outbox(wait=self.waits)
+            yield Outbox(wait=tuple(map(awaited, self.waits)))
         except GeneratorExit:
             self.closed = True
             raise
@@ -186,7 +193,7 @@ def test_each_party_acts_within_its_own_turn() -> None:
 
     def half(name: str, other: str) -> Half:
         seen.append((name, list(inside)))
-        yield Outbox(send=(letter(name, other),), wait=(other,))
+        yield Outbox(send=(letter(name, other),), wait=(awaited(other),))
         seen.append((name, list(inside)))
 
     converse({"a": half("a", "b"), "b": half("b", "a")}, turns={"a": Turn("a"), "b": Turn("b")})
@@ -195,18 +202,48 @@ def test_each_party_acts_within_its_own_turn() -> None:
 
 
 @pytest.mark.parametrize(
-    "message",
-    [letter("a", "b", "gradient"), letter("a", "b", step=4), letter("c", "b")],
+    ("message", "complaint"),
+    [
+        (letter("a", "b", "gradient"), "expected activation of step 0 from a, got gradient of step 0 from a"),
+        (letter("a", "b", step=4), "expected activation of step 0 from a, got activation of step 4 from a"),
+        (letter("c", "b"), "expected activation of step 0 from a, got activation of step 0 from c"),
+    ],
     ids=["kind", "step", "sender"],
 )
-def test_expect_refuses_what_does_not_belong_here(message: Message) -> None:
-    with pytest.raises(ProtocolError, match="expected activation of step 0 from a, got"):
-        expect({"a": message}, "a", "activation", 0)
+def test_what_does_not_belong_here_is_refused(message: Message, complaint: str) -> None:
+    with pytest.raises(ProtocolError, match=f"^{complaint}$"):
+        admit(message, awaited("a"))
 
 
-def test_expect_returns_what_belongs_here() -> None:
-    message = letter("a", "b", "scores", 7)
-    assert expect({"a": message}, "a", "scores", 7) is message
+FORMS: list[tuple[tuple[int | range, ...], torch.dtype, torch.Tensor, str]] = [
+    ((2, 3), torch.float32, torch.zeros(3, 2), "2 x 3 in float32, got 3 x 2 in float32"),
+    ((2, 3), torch.float32, torch.zeros(6), "2 x 3 in float32, got 6 in float32"),
+    ((), torch.float32, torch.zeros(1), "a single number in float32, got 1 in float32"),
+    ((1,), torch.float32, torch.zeros(()), "1 in float32, got a single number in float32"),
+    ((1,), torch.float32, torch.zeros(1, dtype=torch.int64), "1 in float32, got 1 in int64"),
+    ((range(1, 4),), torch.uint8, torch.zeros(4, dtype=torch.uint8), "1 to 3 in uint8, got 4 in uint8"),
+    ((range(1, 4),), torch.uint8, torch.zeros(0, dtype=torch.uint8), "1 to 3 in uint8, got 0 in uint8"),
+]
+
+
+@pytest.mark.parametrize(("shape", "dtype", "payload", "complaint"), FORMS)
+def test_what_has_another_form_is_refused(
+    shape: tuple[int | range, ...], dtype: torch.dtype, payload: torch.Tensor, complaint: str
+) -> None:
+    with pytest.raises(ProtocolError, match=f"expected scores of step 7 from a to be {complaint}"):
+        admit(Message("a", "b", "scores", 7, payload), Expected("a", "scores", 7, (dtype,), shape))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_what_belongs_here_is_let_in(count: int) -> None:
+    message = Message("a", "b", "scores", 7, torch.zeros(2, count))
+    assert admit(message, awaited("a", "scores", 7, shape=(2, range(1, 4)))) is message
+
+
+def test_a_message_that_is_not_awaited_stops_the_conversation() -> None:
+    halves = {"a": send_then_end("a", letter("a", "b", "one"), letter("a", "b", "two")), "b": receive("b", "a")}
+    with pytest.raises(ProtocolError, match="expected activation of step 0 from a, got one"):
+        converse(halves)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from splitvfl.errors import HookError, ProtocolError
 from splitvfl.messages import Message
 from splitvfl.party import ActiveParty, PassiveParty
 from splitvfl.prediction import active_prediction, passive_prediction, predict
-from tests.builders import ACTIVE, active_party, passive_party
+from tests.builders import ACTIVE, active_party, awaited, passive_party
 
 ROWS = torch.arange(8)
 
@@ -106,7 +106,7 @@ def test_every_passive_party_receives_what_was_published() -> None:
     active.scores.attach(Rounding(decimals=1))
     halves: dict[str, Half] = {ACTIVE: active_prediction(active, active.test_batch(ROWS), 3)}
     for name, party in passives.items():
-        halves[name] = passive_prediction(party, party.test_batch(ROWS), 3, active=ACTIVE)
+        halves[name] = passive_prediction(party, party.test_batch(ROWS), 3, active=ACTIVE, outputs=1)
     crossed: list[Message] = []
     results = converse(halves, record=crossed.append)
     assert torch.equal(results["telecom"], results[ACTIVE].scores)
@@ -230,13 +230,13 @@ def test_in_inference_mode_it_works_as_well() -> None:
 
 
 def stranger(name: str, receiver: str, kind: str, payload: Tensor, *, step: int = 0, reads: bool = True) -> Half:
-    yield Outbox(send=(Message(name, receiver, kind, step, payload),), wait=(receiver,) if reads else ())
+    yield Outbox(send=(Message(name, receiver, kind, step, payload),), wait=(awaited(receiver),) if reads else ())
 
 
 @pytest.mark.parametrize("payload", [torch.zeros(7, 4), torch.zeros(9, 4), torch.zeros(8), torch.zeros(8, 2, 2)])
 def test_activations_that_do_not_fit_are_refused(payload: Tensor) -> None:
     active, _ = parties()
-    with pytest.raises(ProtocolError, match="expected 8 rows from telecom, got shape"):
+    with pytest.raises(ProtocolError, match="from telecom to be 8 x 1 to 65536 in"):
         converse(
             {
                 ACTIVE: active_prediction(active, active.test_batch(ROWS), 0),
@@ -248,10 +248,10 @@ def test_activations_that_do_not_fit_are_refused(payload: Tensor) -> None:
 @pytest.mark.parametrize("payload", [torch.zeros(7), torch.zeros(()), torch.zeros(9, 3)])
 def test_scores_that_do_not_fit_are_refused(payload: Tensor) -> None:
     party = passive_party("telecom")
-    with pytest.raises(ProtocolError, match=f"expected 8 scores from {ACTIVE}, got shape"):
+    with pytest.raises(ProtocolError, match=f"expected scores of step 0 from {ACTIVE} to be 8 in"):
         converse(
             {
-                "telecom": passive_prediction(party, party.test_batch(ROWS), 0, active=ACTIVE),
+                "telecom": passive_prediction(party, party.test_batch(ROWS), 0, active=ACTIVE, outputs=1),
                 ACTIVE: stranger(ACTIVE, "telecom", "scores", payload),
             }
         )
@@ -263,7 +263,7 @@ def test_messages_of_another_conversation_are_refused(kind: str, step: int) -> N
     with pytest.raises(ProtocolError, match="expected scores of step 0"):
         converse(
             {
-                "telecom": passive_prediction(party, party.test_batch(ROWS), 0, active=ACTIVE),
+                "telecom": passive_prediction(party, party.test_batch(ROWS), 0, active=ACTIVE, outputs=1),
                 ACTIVE: stranger(ACTIVE, "telecom", kind, torch.zeros(8), step=step),
             }
         )

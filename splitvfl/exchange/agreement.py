@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from splitvfl.conversation import Half, Outbox, expect
+from splitvfl.conversation import Expected, Half, Outbox
 from splitvfl.data.columns import PartyData
 from splitvfl.errors import DataError, ProtocolError
 from splitvfl.messages import Message
@@ -48,9 +48,10 @@ def agreement(name: str, others: tuple[str, ...], terms: Mapping[str, object]) -
     terms = json.loads(text)  # as the others read them: a tuple arrives as a list
     payload = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
     send = tuple(Message(name, other, "agreement", 0, payload) for other in others)
-    inbox = yield Outbox(send=send, wait=others)
+    form = ((torch.uint8,), (range(2, _MAX_BYTES + 1),))
+    inbox = yield Outbox(send=send, wait=tuple(Expected(other, "agreement", 0, *form) for other in others))
     for other in others:
-        theirs = _parse(expect(inbox, other, "agreement", 0))
+        theirs = _parse(inbox[other])
         differing = [key for key in sorted({*terms, *theirs}) if terms.get(key) != theirs.get(key)]
         if differing:
             lines = "; ".join(f"{key}: {name} has {terms.get(key)}, {other} has {theirs.get(key)}" for key in differing)
@@ -58,8 +59,6 @@ def agreement(name: str, others: tuple[str, ...], terms: Mapping[str, object]) -
 
 
 def _parse(message: Message) -> dict[str, object]:
-    if message.payload.dtype != torch.uint8 or message.payload.numel() > _MAX_BYTES:
-        raise ProtocolError(f"{message.sender} sent no agreement")
     try:
         terms = json.loads(message.payload.numpy().tobytes())
     except (ValueError, RecursionError) as error:  # too deep, or a number of too many digits, included

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from splitvfl.conversation import Half, Outbox, expect
+from splitvfl.conversation import Expected, Half, Outbox
 from splitvfl.data.columns import Records
 from splitvfl.errors import ProtocolError
 from splitvfl.hooks import all_finite
@@ -20,10 +20,10 @@ def active_step(party: ActiveParty, batch: Records, step: int) -> Half:
     """Return the label party's half of one training step; its result is the batch's loss, a float.
 
     Raises:
-        ProtocolError: If an activation does not fit the batch.
+        ProtocolError: If an activation holds NaN or infinite values.
     """
-    inbox = yield Outbox(wait=tuple(party.cuts))
-    leaves = {name: _leaf(expect(inbox, name, "activation", step), batch) for name in party.cuts}
+    inbox = yield Outbox(wait=party.await_activations("activation", step, batch.count))
+    leaves = {name: _leaf(inbox[name], batch) for name in party.cuts}
     targets, responses = party.answer(batch, step)
     crossed = [
         party.cuts[name](leaf, labels=batch.labels, responses=responses, ids=batch.ids, step=step)
@@ -49,17 +49,13 @@ def passive_step(party: PassiveParty, batch: Records, step: int, *, active: str)
         active: Name of the active party.
 
     Raises:
-        ProtocolError: If the gradient does not fit the activation.
+        ProtocolError: If the gradient holds NaN or infinite values.
     """
     activation = party.activate(batch)
     sent = party.defend_activation(activation.detach(), batch, step)
-    inbox = yield Outbox(send=(Message(party.name, active, "activation", step, sent),), wait=(active,))
-    gradient = expect(inbox, active, "gradient", step).payload
-    if gradient.shape != activation.shape or gradient.dtype != activation.dtype:
-        raise ProtocolError(
-            f"expected a gradient of shape {tuple(activation.shape)} and {activation.dtype} from {active}, "
-            f"got {tuple(gradient.shape)} and {gradient.dtype}"
-        )
+    awaited = Expected(active, "gradient", step, (activation.dtype,), tuple(activation.shape))
+    inbox = yield Outbox(send=(Message(party.name, active, "activation", step, sent),), wait=(awaited,))
+    gradient = inbox[active].payload
     if not all_finite(gradient):
         raise ProtocolError(f"the gradient of step {step} from {active} holds NaN or infinite values")
     party.clear_gradients()
@@ -68,15 +64,9 @@ def passive_step(party: PassiveParty, batch: Records, step: int, *, active: str)
 
 
 def _leaf(message: Message, batch: Records) -> Tensor:
-    payload = message.payload
-    if payload.dim() != 2 or payload.shape[0] != batch.count or not payload.is_floating_point():
-        raise ProtocolError(
-            f"expected an activation of {batch.count} rows from {message.sender}, "
-            f"got shape {tuple(payload.shape)} and {payload.dtype}"
-        )
-    if not all_finite(payload):
+    if not all_finite(message.payload):
         raise ProtocolError(f"the activation of step {message.step} from {message.sender} holds NaN or infinite values")
-    return payload.detach().to(batch.ids.device).requires_grad_()
+    return message.payload.detach().to(batch.ids.device).requires_grad_()
 
 
 def _gradient(leaf: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from splitvfl.conversation import Half
+from splitvfl.conversation import Half, admit
 from splitvfl.errors import ProtocolError
 from splitvfl.messages import MAX_BYTES, Message, decode, encode
 
@@ -75,7 +75,8 @@ def replay(half: Half, party: str, transcript: Transcript) -> Any:
         transcript: What crossed then.
 
     Raises:
-        ProtocolError: If the half sends anything but what it sent then, to the bit, or waits for more.
+        ProtocolError: If the half sends anything but what it sent then, to the bit, or waits for more, or for something
+            else.
     """
     sent = iter([message for message in transcript if message.sender == party])
     received = [message for message in transcript if message.receiver == party]
@@ -85,7 +86,7 @@ def replay(half: Half, party: str, transcript: Transcript) -> Any:
             outbox = next(half) if inbox is None else half.send(inbox)
             for message in outbox.send:
                 _compare(message, next(sent, None))
-            inbox = {name: _take(received, name, party) for name in outbox.wait}
+            inbox = {one.sender: admit(_take(received, one.sender, party), one) for one in outbox.wait}
     except StopIteration as stop:
         return stop.value
 

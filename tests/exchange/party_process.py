@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from splitvfl.conversation import Half, Outbox
+from splitvfl.conversation import Half, Outbox, admit
 from splitvfl.data.batches import Batches
 from splitvfl.defenses import GaussianIR, Isotropic
 from splitvfl.exchange.agreement import agreement, terms_of
@@ -54,7 +54,7 @@ def drive(half: Half, party: Any, links: dict[str, socket.socket]) -> Any:
         for message in outbox.send:
             data = encode(message)
             links[message.receiver].sendall(LENGTH.pack(len(data)) + data)
-        inbox = {name: receive(links[name]) for name in outbox.wait}
+        inbox = {one.sender: admit(receive(links[one.sender]), one) for one in outbox.wait}
 
 
 def build(name: str, settings: dict[str, Any]) -> tuple[Any, Callable[[Any, int], Half], Callable[[Any, int], Half]]:
@@ -76,7 +76,7 @@ def build(name: str, settings: dict[str, Any]) -> tuple[Any, Callable[[Any, int]
     return (
         passive,
         lambda batch, step: passive_step(passive, batch, step, active=ACTIVE),
-        lambda batch, number: passive_prediction(passive, batch, number, active=ACTIVE),
+        lambda batch, number: passive_prediction(passive, batch, number, active=ACTIVE, outputs=1),
     )
 
 

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from splitvfl.conversation import Half, Outbox, converse
+from splitvfl.conversation import Expected, Half, Outbox, converse
 from splitvfl.data.columns import Columns, PartyData, Records
 from splitvfl.errors import DataError, ProtocolError
 from splitvfl.exchange.agreement import agreement, terms_of
 from splitvfl.messages import Message
 from tests.builders import party_data, record_ids
 
+TERMS = Expected("bank", "agreement", 0, (torch.uint8,), (range(1 << 16),))
 SETTINGS = {"batch size": 16, "exchange": "split"}
 
 
@@ -115,10 +116,13 @@ def test_no_id_crosses() -> None:
 @pytest.mark.parametrize(
     ("payload", "complaint"),
     [
-        (torch.zeros(3), "telecom sent no agreement"),
-        (b"{}" + b" " * (1 << 16), "telecom sent no agreement$"),
-        (torch.zeros(0, dtype=torch.uint8), "telecom sent no agreement"),
-        (b"{", "telecom sent no agreement"),
+        (torch.zeros(3), "expected agreement of step 0 from telecom to be 2 to 65536 in uint8, got 3 in float32"),
+        (b"{}" + b" " * (1 << 16), "to be 2 to 65536 in uint8, got 65538 in uint8"),
+        (
+            torch.zeros(0, dtype=torch.uint8),
+            "expected agreement of step 0 from telecom to be 2 to 65536 in uint8, got 0",
+        ),
+        (b"{{", "telecom sent no agreement"),
         (b"\xff\xfe\xfd", "telecom sent no agreement"),
         (b"[" * 60_000, "telecom sent no agreement"),
         (b"1" * 60_000, "telecom sent no agreement"),
@@ -131,7 +135,7 @@ def test_what_is_no_agreement_is_refused(payload: Any, complaint: str) -> None:
         payload = torch.frombuffer(bytearray(payload), dtype=torch.uint8)
 
     def stranger() -> Half:
-        yield Outbox(send=(Message("telecom", "bank", "agreement", 0, payload),), wait=("bank",))
+        yield Outbox(send=(Message("telecom", "bank", "agreement", 0, payload),), wait=(TERMS,))
 
     with pytest.raises(ProtocolError, match=complaint):
         converse({"telecom": stranger(), "bank": agreement("bank", ("telecom",), terms())})
@@ -141,7 +145,7 @@ def test_another_kind_of_message_is_refused() -> None:
     payload = torch.frombuffer(bytearray(json.dumps(terms()).encode()), dtype=torch.uint8)
 
     def stranger() -> Half:
-        yield Outbox(send=(Message("telecom", "bank", "gradient", 0, payload),), wait=("bank",))
+        yield Outbox(send=(Message("telecom", "bank", "gradient", 0, payload),), wait=(TERMS,))
 
     with pytest.raises(ProtocolError, match=r"expected agreement of step 0 from telecom.*gradient"):
         converse({"telecom": stranger(), "bank": agreement("bank", ("telecom",), terms())})

@@ -16,7 +16,7 @@ from splitvfl.errors import PrivacyError, ProtocolError
 from splitvfl.exchange.split import active_step, passive_step
 from splitvfl.messages import Message, decode, encode
 from splitvfl.party import ActiveParty, PassiveParty
-from tests.builders import ACTIVE, WIDTH, active_party, passive_party, sgd
+from tests.builders import ACTIVE, WIDTH, active_party, awaited, passive_party, sgd
 
 ROWS = torch.tensor([4, 0, 31, 12, 7, 9])
 N = len(ROWS)
@@ -191,7 +191,7 @@ def test_a_defense_that_cannot_do_its_work_stops_the_message() -> None:
 
 
 def stranger(name: str, receiver: str, kind: str, payload: Tensor, step: int = 0) -> Half:
-    yield Outbox(send=(Message(name, receiver, kind, step, payload),), wait=(receiver,))
+    yield Outbox(send=(Message(name, receiver, kind, step, payload),), wait=(awaited(receiver),))
 
 
 def spoiled(value: float) -> Tensor:
@@ -207,9 +207,9 @@ def unchanged(party: Any, before: list[Tensor]) -> bool:
 @pytest.mark.parametrize(
     ("payload", "complaint"),
     [
-        (torch.zeros(N - 1, WIDTH), rf"activation of {N} rows from telecom, got shape \(5, 4\)"),
-        (torch.zeros(N), rf"activation of {N} rows from telecom, got shape \(6,\)"),
-        (torch.zeros(N, WIDTH, dtype=torch.int64), r"got shape .* and torch.int64"),
+        (torch.zeros(N - 1, WIDTH), rf"from telecom to be {N} x 1 to 65536 in float32 .*, got 5 x 4 in float32"),
+        (torch.zeros(N), rf"from telecom to be {N} x 1 to 65536 in float32 .*, got 6 in float32"),
+        (torch.zeros(N, WIDTH, dtype=torch.int64), "got 6 x 4 in int64"),
         (spoiled(torch.nan), "activation of step 0 from telecom holds NaN"),
         (spoiled(torch.inf), "activation of step 0 from telecom holds NaN or infinite"),
     ],
@@ -230,10 +230,10 @@ def test_activations_that_do_not_fit_are_refused(payload: Tensor, complaint: str
 @pytest.mark.parametrize(
     ("payload", "complaint"),
     [
-        (torch.zeros(N, WIDTH + 1), r"gradient of shape \(6, 4\) and torch.float32 from bank, got \(6, 5\)"),
-        (torch.zeros(N - 1, WIDTH), r"got \(5, 4\)"),
-        (torch.zeros(1, WIDTH), r"got \(1, 4\)"),
-        (torch.zeros(N, WIDTH, dtype=torch.float64), "got .* and torch.float64"),
+        (torch.zeros(N, WIDTH + 1), "gradient of step 0 from bank to be 6 x 4 in float32, got 6 x 5 in float32"),
+        (torch.zeros(N - 1, WIDTH), "got 5 x 4"),
+        (torch.zeros(1, WIDTH), "got 1 x 4"),
+        (torch.zeros(N, WIDTH, dtype=torch.float64), "got 6 x 4 in float64"),
         (spoiled(torch.nan), "gradient of step 0 from bank holds NaN"),
         (spoiled(-torch.inf), "gradient of step 0 from bank holds NaN or infinite"),
     ],

@@ -19,7 +19,7 @@ from splitvfl.leakage.transcript import Transcript, replay
 from splitvfl.messages import Message
 from splitvfl.party import ActiveParty, PassiveParty
 from splitvfl.training import Trainer
-from tests.builders import ACTIVE, same, sgd, small_trainer
+from tests.builders import ACTIVE, awaited, same, sgd, small_trainer
 
 EPOCHS = 2
 
@@ -150,8 +150,8 @@ def test_a_half_that_waits_for_more_than_was_recorded_is_an_error(recorded: tupl
 
 def test_letters_of_one_outbox_come_from_the_senders_asked_for() -> None:
     def half() -> Half:
-        inbox = yield Outbox(wait=("b", "c"))
-        again = yield Outbox(wait=("c",))
+        inbox = yield Outbox(wait=(awaited("b", "scores", 3), awaited("c", "scores", 1)))
+        again = yield Outbox(wait=(awaited("c", "scores", 2),))
         return inbox["b"].step, inbox["c"].step, again["c"].step
 
     transcript = Transcript()
