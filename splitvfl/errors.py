@@ -8,6 +8,8 @@
     ├── DataError        columns, labels or records are not what the model needs
     ├── HookError        an attack or a defense broke its contract
     ├── ProtocolError    a party sent, or waited for, something outside the conversation
+    │   ├── RefusedError another party ended the link for good, and said why
+    │   └── ReplayError  after the run went back, a party sent another message for the same step than before
     ├── LinkError        a party could not be reached, went away or kept silent: worth trying again
     ├── PrivacyError     a guarantee that was asked for cannot be kept
     └── CheckpointError  a run's state could not be written or read
@@ -40,6 +42,24 @@ class HookError(SplitVFLError):
 
 class ProtocolError(SplitVFLError):
     """A party sent, or waited for, something outside the conversation."""
+
+
+class RefusedError(ProtocolError):
+    """Another party ended the link for good, and said why; trying again makes no sense.
+
+    The reason is that party's text, escaped so that it can be shown.
+    """
+
+    final = True
+
+
+class ReplayError(ProtocolError):
+    """After the run went back to a checkpoint, a party sent another message for the same step than before.
+
+    Answering it with the same noise would give the noise away; trying again makes no sense.
+    """
+
+    final = True
 
 
 class LinkError(SplitVFLError):

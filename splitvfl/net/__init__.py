@@ -1,0 +1,7 @@
+"""Parties in processes of their own: who they are, how their messages travel, and how each runs its half."""
+
+import os
+
+# gRPC's core writes to the terminal, past Python's logging, about every connection that fails; what matters comes as an
+# error. It reads this once, before its first use.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")

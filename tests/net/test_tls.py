@@ -1,0 +1,659 @@
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+
+from splitvfl.errors import ConfigError, LinkError, ProtocolError
+from splitvfl.net.tls import Credentials, Identity, Plaintext, identities, identity_of, peer_names, split_address
+from tests.net.authorities import BOTH_SIDES, YEAR, Issued, authority, new_key, pem_of_key, place
+
+ROOT = authority()
+OTHER_ROOT = authority("other")
+SERVERS, CLIENTS = BOTH_SIDES[:1], BOTH_SIDES[1:]
+A_DAY = timedelta(days=1)
+
+# Certificates that nobody may take for the party "bank", by what is wrong; those are made once, keys take time.
+NOT_BANK: dict[str, Issued] = {
+    "another root": OTHER_ROOT.issue("bank"),
+    "expired": ROOT.issue("bank", start=-YEAR, end=-A_DAY),
+    "not yet valid": ROOT.issue("bank", start=A_DAY),
+    "somebody else's": ROOT.issue("mallory"),
+    "wildcard": ROOT.issue("x", san=[x509.DNSName("*"), x509.DNSName("*.bank")]),
+    "common name only": ROOT.issue("bank", san=[]),
+    "name of another kind": ROOT.issue(
+        "x", san=[x509.UniformResourceIdentifier("bank"), x509.RFC822Name("bank"), x509.DirectoryName(x509.Name([]))]
+    ),
+    "signed by a party": ROOT.issue("mallory").issue("bank"),
+}
+
+
+@pytest.fixture
+def bank(tmp_path: Path) -> Identity:
+    return Identity.load("bank", folder=place(tmp_path / "bank", "bank", ROOT.issue("bank"), ROOT.pem))
+
+
+@pytest.fixture
+def telecom(tmp_path: Path) -> Identity:
+    return Identity.load("telecom", folder=place(tmp_path / "telecom", "telecom", ROOT.issue("telecom"), ROOT.pem))
+
+
+class Answering(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no annotations
+    """Answers with what a look at the caller's context finds."""
+
+    def __init__(self, look: Callable[[Any], object]) -> None:
+        self.look = look
+        self.calls = 0
+
+    def service(self, details: Any) -> Any:
+        def answer(request: bytes, context: Any) -> bytes:
+            self.calls += 1
+            return repr(self.look(context)).encode()
+
+        return grpc.unary_unary_rpc_method_handler(answer)
+
+
+@contextmanager
+def serving(credentials: Any, handler: Answering, address: str = "127.0.0.1:0") -> Iterator[str]:
+    server = grpc.server(ThreadPoolExecutor(1), handlers=[handler])
+    port = server.add_secure_port(address, credentials)
+    server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        server.stop(0).wait()
+
+
+def raw_server(issued: Issued, chain: bytes = b"") -> Any:
+    return grpc.ssl_server_credentials([(pem_of_key(issued.key), issued.pem + chain)], ROOT.pem, True)
+
+
+def raw_client(issued: Issued) -> Any:
+    return grpc.ssl_channel_credentials(ROOT.pem, pem_of_key(issued.key), issued.pem)
+
+
+def call(address: str, credentials: Any, options: Any) -> str:
+    with grpc.secure_channel(address, credentials, options) as channel:
+        return str(channel.unary_unary("/test/call")(b"", timeout=10).decode())
+
+
+def dial(by: Credentials, address: str, expected: str) -> str:
+    credentials = by.channel_credentials(address, expected, timeout_s=5)
+    return call(address, credentials, by.channel_options(expected))
+
+
+def refused(credentials: Any, handler: Answering, client: Any, options: Any = ()) -> None:
+    """Check that a call fails and never reaches the handler."""
+    with serving(credentials, handler) as address, pytest.raises(grpc.RpcError) as failure:
+        call(address, client, options)
+    assert failure.value.code() == grpc.StatusCode.UNAVAILABLE
+    assert handler.calls == 0
+
+
+# Two parties that trust each other.
+
+
+def test_two_parties_meet_and_each_knows_the_other(bank: Identity, telecom: Identity) -> None:
+    def look(context: Any) -> object:
+        bank.check_peer(context, "telecom")
+        return sorted(peer_names(context))
+
+    with serving(bank.server_credentials(), Answering(look)) as address:
+        assert dial(telecom, address, "bank") == "['telecom']"
+
+
+def test_an_agreed_identity_stands_for_the_party_name(bank: Identity, tmp_path: Path) -> None:
+    issued = ROOT.issue("x", san=[x509.DNSName("VFL.Telecom.example")])
+    folder = place(tmp_path / "t", "telecom", issued, ROOT.pem)
+
+    telecom = Identity.load("telecom", folder=folder, identity="vfl.telecom.EXAMPLE")
+
+    assert telecom.name == "vfl.telecom.example"
+    with serving(telecom.server_credentials(), Answering(peer_names)) as address:
+        assert "bank" in dial(bank, address, telecom.name)
+
+
+@pytest.mark.parametrize(
+    "key", [ec.generate_private_key(ec.SECP384R1()), rsa.generate_private_key(65537, 2048)], ids=["P-384", "RSA"]
+)
+def test_other_kinds_of_key_that_are_accepted_also_work(key: Any, telecom: Identity, tmp_path: Path) -> None:
+    bank = Identity.load("bank", folder=place(tmp_path / "b", "bank", ROOT.issue("bank", key=key), ROOT.pem))
+
+    with serving(bank.server_credentials(), Answering(peer_names)) as address:
+        assert "telecom" in dial(telecom, address, "bank")
+    with serving(telecom.server_credentials(), Answering(peer_names)) as address:
+        assert "bank" in dial(bank, address, "telecom")
+
+
+def test_a_chain_over_an_intermediate_authority_works(telecom: Identity, tmp_path: Path) -> None:
+    between = ROOT.issue("between", san=[], usages=(), is_authority=True)
+    folder = place(tmp_path / "b", "bank", between.issue("bank"), ROOT.pem, chain=between.pem)
+    bank = Identity.load("bank", folder=folder)
+
+    with serving(bank.server_credentials(), Answering(peer_names)) as address:
+        assert "telecom" in dial(telecom, address, "bank")
+    with serving(telecom.server_credentials(), Answering(peer_names)) as address:
+        assert "bank" in dial(bank, address, "telecom")
+
+
+def test_partners_certificates_may_be_listed_in_place_of_authorities(tmp_path: Path) -> None:
+    own, theirs = ROOT.issue("bank"), OTHER_ROOT.issue("telecom")
+    listed = own.pem + theirs.pem
+    bank = Identity.load("bank", folder=place(tmp_path / "b", "bank", own, listed))
+    telecom = Identity.load("telecom", folder=place(tmp_path / "t", "telecom", theirs, listed))
+
+    with serving(bank.server_credentials(), Answering(peer_names)) as address:
+        assert "telecom" in dial(telecom, address, "bank")
+    impostor = raw_client(OTHER_ROOT.issue("telecom"))
+    refused(bank.server_credentials(), Answering(peer_names), impostor, bank.channel_options("bank"))
+
+
+# A party that dials.
+
+
+@pytest.mark.parametrize("wrong", [*NOT_BANK, "for clients only"])
+def test_who_dials_refuses_a_server_that_does_not_prove_to_be_the_peer(wrong: str, telecom: Identity) -> None:
+    shown = NOT_BANK.get(wrong) or ROOT.issue("bank", usages=CLIENTS)
+    chain = b"" if wrong != "signed by a party" else ROOT.issue("mallory").pem
+
+    with (
+        serving(raw_server(shown, chain), Answering(peer_names)) as address,
+        pytest.raises(ProtocolError, match=rf"{address}.*bank.*refused"),
+    ):
+        telecom.channel_credentials(address, "bank", timeout_s=5)
+
+
+def test_who_dials_takes_no_wildcard(telecom: Identity) -> None:
+    shown = ROOT.issue("x", san=[x509.DNSName("*.bank.example")])
+
+    with serving(raw_server(shown), Answering(peer_names)) as address:
+        with pytest.raises(ProtocolError, match=r"for \*\.bank\.example, which is not vfl\.bank\.example"):
+            telecom.channel_credentials(address, "vfl.bank.example", timeout_s=5)
+        # That is more than gRPC asks for.
+        assert call(address, raw_client(ROOT.issue("telecom")), telecom.channel_options("vfl.bank.example"))
+
+
+def test_grpc_connects_to_no_other_certificate_than_the_one_that_was_checked(telecom: Identity) -> None:
+    with serving(raw_server(ROOT.issue("bank")), Answering(peer_names)) as address:
+        checked = telecom.channel_credentials(address, "bank", timeout_s=5)
+
+    # Valid, and of the same name.
+    refused(raw_server(ROOT.issue("bank")), Answering(peer_names), checked, telecom.channel_options("bank"))
+
+
+def test_nobody_there_is_worth_trying_again(telecom: Identity) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+
+    with pytest.raises(LinkError, match=rf"cannot reach bank at 127.0.0.1:{port}"):
+        telecom.channel_credentials(f"127.0.0.1:{port}", "bank", timeout_s=5)
+
+
+@contextmanager
+def listening(serve: Callable[[socket.socket], None]) -> Iterator[str]:
+    """Hand one connection to a function in a thread of its own."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def accept() -> None:
+            with listener.accept()[0] as connection:
+                serve(connection)
+
+        thread = threading.Thread(target=accept)
+        thread.start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        thread.join(timeout=10)
+
+
+def until_closed(connection: socket.socket) -> None:
+    # Whoever has seen enough need not say good-bye.
+    with suppress(ConnectionError):
+        while connection.recv(4096):
+            pass
+
+
+def test_a_silent_server_is_given_up(telecom: Identity) -> None:
+    with listening(until_closed) as address, pytest.raises(LinkError, match=r"bank.*timed out"):
+        telecom.channel_credentials(address, "bank", timeout_s=0.2)
+
+
+def test_a_server_that_is_silent_after_the_handshake_is_given_up(telecom: Identity, tmp_path: Path) -> None:
+    folder = place(tmp_path / "b", "bank", ROOT.issue("bank"), ROOT.pem)
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(folder / "bank.pem", folder / "bank.key")
+
+    def serve(connection: socket.socket) -> None:
+        with server.wrap_socket(connection, server_side=True) as link:
+            until_closed(link)
+
+    with listening(serve) as address, pytest.raises(LinkError, match=r"bank.*silent for 0\.2 s"):
+        telecom.channel_credentials(address, "bank", timeout_s=0.2)
+
+
+def test_a_server_that_hangs_up_is_worth_trying_again(telecom: Identity) -> None:
+    with listening(lambda connection: None) as address, pytest.raises(LinkError, match=r"bank.*broke off"):
+        telecom.channel_credentials(address, "bank", timeout_s=5)
+
+
+def test_a_server_of_something_else_is_refused(telecom: Identity) -> None:
+    def serve(connection: socket.socket) -> None:
+        connection.sendall(b"220 mail.example ESMTP\r\n")
+        until_closed(connection)
+
+    with listening(serve) as address, pytest.raises(ProtocolError, match="does not speak TLS"):
+        telecom.channel_credentials(address, "bank", timeout_s=5)
+
+
+# A party that listens.
+
+
+@pytest.mark.parametrize("wrong", ["another root", "expired", "not yet valid", "signed by a party"])
+def test_who_listens_serves_no_call_under_a_certificate_that_is_not_valid(wrong: str, bank: Identity) -> None:
+    refused(bank.server_credentials(), Answering(peer_names), raw_client(NOT_BANK[wrong]), bank.channel_options("bank"))
+
+
+def test_who_listens_serves_no_call_under_a_certificate_for_servers_only(bank: Identity) -> None:
+    client = raw_client(ROOT.issue("telecom", usages=SERVERS))
+
+    refused(bank.server_credentials(), Answering(peer_names), client, bank.channel_options("bank"))
+
+
+def test_who_listens_serves_no_call_without_a_certificate(bank: Identity) -> None:
+    client = grpc.ssl_channel_credentials(ROOT.pem)
+
+    refused(bank.server_credentials(), Answering(peer_names), client, bank.channel_options("bank"))
+
+
+def test_who_listens_serves_no_call_in_plaintext(bank: Identity) -> None:
+    handler = Answering(peer_names)
+    with (
+        serving(bank.server_credentials(), handler) as address,
+        grpc.insecure_channel(address) as channel,
+        pytest.raises(grpc.RpcError),
+    ):
+        channel.unary_unary("/test/call")(b"", timeout=10)
+    assert handler.calls == 0
+
+
+def test_who_is_not_accepted_hears_why_that_may_be(bank: Identity, tmp_path: Path) -> None:
+    theirs = OTHER_ROOT.issue("telecom")
+    telecom = Identity.load("telecom", folder=place(tmp_path / "t", "telecom", theirs, ROOT.pem + OTHER_ROOT.pem))
+
+    with (
+        serving(bank.server_credentials(), Answering(peer_names)) as address,
+        pytest.raises(LinkError, match=r"bank.*hung up on this party's certificate.*ca\.pem"),
+    ):
+        telecom.channel_credentials(address, "bank", timeout_s=5)
+
+
+@pytest.mark.parametrize("wrong", ["somebody else's", "wildcard", "common name only", "name of another kind"])
+def test_who_listens_refuses_a_name_that_a_valid_certificate_does_not_carry(wrong: str, bank: Identity) -> None:
+    def look(context: Any) -> str:
+        with pytest.raises(ProtocolError, match=r"127\.0\.0\.1.*says it is bank"):
+            bank.check_peer(context, "bank")
+        return "refused"
+
+    with serving(bank.server_credentials(), Answering(look)) as address:
+        assert call(address, raw_client(NOT_BANK[wrong]), bank.channel_options("bank")) == "'refused'"
+
+
+class Context:
+    """A call's context, as gRPC would describe it."""
+
+    def __init__(self, address: str, **found: list[bytes]) -> None:
+        self._address, self._found = address, found
+
+    def auth_context(self) -> dict[str, list[bytes]]:
+        return self._found
+
+    def peer(self) -> str:
+        return self._address
+
+
+def test_names_count_only_where_tls_has_proved_them() -> None:
+    assert peer_names(Context("ipv4:10.0.0.1:1", transport_security_type=[b"ssl"], peer_dns=[b"Bank"])) == {"bank"}
+    assert peer_names(Context("ipv4:10.0.0.1:1", transport_security_type=[b"local"], peer_dns=[b"bank"])) == set()
+    assert peer_names(Context("ipv4:10.0.0.1:1", peer_dns=[b"bank"])) == set()
+
+
+# A party's own files.
+
+
+def rewrite(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return place(tmp_path / "certs", "bank", ROOT.issue("bank"), ROOT.pem)
+
+
+def mistake(folder: Path, **settings: Any) -> str:
+    with pytest.raises(ConfigError) as error:
+        Identity.load("bank", folder=folder, **settings)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("name", ["ca.pem", "bank.pem", "bank.key"])
+def test_a_missing_or_unreadable_file_is_named(folder: Path, name: str) -> None:
+    path = folder / name
+    content = path.read_bytes()
+    for spoil in (b"", b"nonsense", content[: len(content) // 2], content.replace(b"BEGIN ", b"BEGIN X")):
+        rewrite(path, spoil)
+        assert mistake(folder).startswith(f"{path}: ")
+
+    path.unlink()
+    said = mistake(folder)
+    assert said.startswith(f"{path}: ")
+    assert "splitvfl certs" in said
+    path.mkdir()
+    assert mistake(folder).startswith(f"{path}: ")
+
+
+def test_a_file_in_the_place_of_another_is_named(folder: Path) -> None:
+    secret = (folder / "bank.key").read_bytes()
+
+    rewrite(folder / "bank.pem", secret)
+    assert str(folder / "bank.pem") in mistake(folder)
+    rewrite(folder / "bank.key", ROOT.pem)
+    rewrite(folder / "bank.pem", ROOT.issue("bank").pem)
+    assert str(folder / "bank.key") in mistake(folder)
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o644, 0o620])
+def test_a_key_that_others_may_use_is_refused(folder: Path, mode: int) -> None:
+    (folder / "bank.key").chmod(mode)
+
+    said = mistake(folder)
+
+    assert f"chmod 600 {folder / 'bank.key'}" in said
+    (folder / "bank.key").chmod(0o400)
+    assert Identity.load("bank", folder=folder).party == "bank"
+
+
+def test_a_key_of_another_certificate_is_refused(folder: Path) -> None:
+    rewrite(folder / "bank.key", pem_of_key(new_key()))
+
+    assert f"{folder / 'bank.key'} is not the key of" in mistake(folder)
+
+
+def test_a_key_with_a_password_is_refused(folder: Path) -> None:
+    rewrite(folder / "bank.key", pem_of_key(ROOT.issue("bank").key, password=b"secret"))
+
+    assert "password" in mistake(folder)
+
+
+@pytest.mark.parametrize(
+    ("key", "kind"),
+    [
+        (ed25519.Ed25519PrivateKey.generate(), "Ed25519"),
+        (ec.generate_private_key(ec.SECP521R1()), "secp521r1"),
+        (rsa.generate_private_key(65537, 1024), "1024"),  # shorter than may be, hence quick
+    ],
+)
+def test_a_key_of_a_kind_that_does_not_do_is_refused(tmp_path: Path, key: Any, kind: str) -> None:
+    folder = place(tmp_path, "bank", ROOT.issue("bank", key=key), ROOT.pem)
+
+    said = mistake(folder)
+
+    assert kind in said
+    assert "P-256" in said
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("another root", "unable to get local issuer certificate"),
+        ("expired", "expired on"),
+        ("not yet valid", "clock"),
+        ("somebody else's", "got mallory"),
+        ("wildcard", r"got \*, \*\.bank"),
+        ("common name only", "got none"),
+        ("name of another kind", "got none"),
+        ("signed by a party", "unable to get local issuer certificate"),
+    ],
+)
+def test_a_party_does_not_start_with_a_certificate_that_its_peers_would_refuse(
+    tmp_path: Path, wrong: str, said: str
+) -> None:
+    folder = place(tmp_path, "bank", NOT_BANK[wrong], ROOT.pem)
+
+    assert re.search(rf"^{folder}/bank\.pem: .*{said}", mistake(folder))
+
+
+@pytest.mark.parametrize("usages", [SERVERS, CLIENTS], ids=["servers", "clients"])
+def test_a_party_needs_a_certificate_for_both_sides(tmp_path: Path, usages: Any) -> None:
+    folder = place(tmp_path, "bank", ROOT.issue("bank", usages=usages), ROOT.pem)
+
+    assert "both servers and clients" in mistake(folder)
+
+
+def test_an_intermediate_certificate_that_is_left_out_is_missed(tmp_path: Path) -> None:
+    between = ROOT.issue("between", san=[], usages=(), is_authority=True)
+    folder = place(tmp_path, "bank", between.issue("bank"), ROOT.pem)
+
+    assert "intermediate" in mistake(folder)
+
+
+def test_files_may_lie_anywhere(folder: Path, tmp_path: Path) -> None:
+    moved = {name: Path(shutil.move(folder / name, tmp_path / f"moved-{name}")) for name in os.listdir(folder)}
+
+    found = Identity.load("bank", certificate=moved["bank.pem"], key=moved["bank.key"], roots=moved["ca.pem"])
+
+    assert found.name == "bank"
+    with pytest.raises(ConfigError, match="folder of certificates, or the file of the key"):
+        Identity.load("bank", certificate=moved["bank.pem"])
+    with pytest.raises(ConfigError, match="name of a file"):
+        Identity.load("../bank", folder=folder, identity="bank")
+
+
+def test_secrets_are_in_no_repr_and_no_message(folder: Path) -> None:
+    secret = (folder / "bank.key").read_text().splitlines()[1]
+
+    assert secret not in repr(Identity.load("bank", folder=folder))
+    rewrite(folder / "bank.key", (folder / "bank.key").read_bytes()[:-40])
+    assert not any(part in mistake(folder) for part in (secret, secret[:16]))
+
+
+def test_a_key_in_the_file_of_the_certificate_is_not_sent_along(folder: Path) -> None:
+    with (folder / "bank.pem").open("ab") as file:
+        file.write((folder / "bank.key").read_bytes())
+
+    assert b"PRIVATE" not in Identity.load("bank", folder=folder)._chain
+
+
+@pytest.mark.parametrize("name", ["ca.pem", "bank.pem", "bank.key"])
+def test_no_damage_to_a_file_is_anything_but_a_clear_error(folder: Path, name: str) -> None:
+    path, draws = folder / name, random.Random(0)
+    content = path.read_bytes()
+    loaded, said = 0, list[str]()
+    for _ in range(100):
+        damaged = bytearray(content)
+        for _ in range(draws.choice([1, 1, 1, 3, 20])):
+            damaged[draws.randrange(len(damaged))] = draws.randrange(256)
+        rewrite(path, bytes(damaged[: draws.choice([None, None, draws.randrange(len(damaged))])]))
+        try:
+            Identity.load("bank", folder=folder)
+            loaded += 1
+        except ConfigError as error:
+            said.append(str(error))
+    assert all(str(folder) in text for text in said)
+    # What is left whole: line ends, and what the lines in front of a PEM block say.
+    assert loaded < 20
+
+
+# Without TLS.
+
+
+def test_plaintext_must_be_asked_for() -> None:
+    with pytest.raises(ConfigError, match="plaintext_on_loopback"):
+        Plaintext(plaintext_on_loopback=False)
+    with pytest.raises(ConfigError, match="plaintext_on_loopback"):
+        Plaintext(plaintext_on_loopback="yes")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:7000", "127.9.9.9:7000", "[::1]:7000", "localhost:0"])
+def test_plaintext_takes_loopback_addresses(address: str) -> None:
+    Plaintext(plaintext_on_loopback=True).check_address(address)
+
+
+@pytest.mark.parametrize(
+    "address", ["0.0.0.0:7000", "[::]:7000", "192.0.2.1:7000", "[2001:db8::1]:7000", "[::ffff:192.0.2.1]:7000"]
+)
+def test_plaintext_takes_no_other_address(address: str) -> None:
+    plaintext = Plaintext(plaintext_on_loopback=True)
+
+    with pytest.raises(ConfigError, match="plaintext_on_loopback"):
+        plaintext.check_address(address)
+    with pytest.raises(ConfigError, match="plaintext_on_loopback"):
+        plaintext.channel_credentials(address, "bank", timeout_s=1)
+
+
+def test_plaintext_asks_where_a_name_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+    plaintext = Plaintext(plaintext_on_loopback=True)
+
+    def found(*addresses: str) -> Callable[..., list[tuple[int, int, int, str, tuple[str, int]]]]:
+        return lambda host, port, **_: [(2, 1, 6, "", (address, port)) for address in addresses]
+
+    monkeypatch.setattr(socket, "getaddrinfo", found("127.0.0.1", "192.0.2.7"))
+    with pytest.raises(ConfigError, match=r"192\.0\.2\.7"):
+        plaintext.check_address("bank.example:7000")
+    monkeypatch.setattr(socket, "getaddrinfo", found("127.0.0.1", "::1"))
+    plaintext.check_address("bank.example:7000")
+
+
+def test_plaintext_meets_over_loopback() -> None:
+    plaintext = Plaintext(plaintext_on_loopback=True)
+
+    def look(context: Any) -> str:
+        plaintext.check_peer(context, "telecom")
+        assert peer_names(context) == set()
+        return "met"
+
+    with serving(plaintext.server_credentials(), Answering(look)) as address:
+        assert dial(plaintext, address, "bank") == "'met'"
+
+
+def outside_address() -> str | None:
+    """Return an address of this machine that is not loopback, without sending anything."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("198.51.100.1", 9))
+        except OSError:
+            return None
+        return str(probe.getsockname()[0])
+
+
+def test_grpc_itself_refuses_plaintext_from_outside() -> None:
+    outside = outside_address()
+    if outside is None or outside.startswith("127."):
+        pytest.skip("this machine has no address but loopback")
+    plaintext, handler = Plaintext(plaintext_on_loopback=True), Answering(peer_names)
+
+    with serving(plaintext.server_credentials(), handler, "0.0.0.0:0") as address:
+        elsewhere = f"{outside}:{address.split(':')[1]}"
+        channel = grpc.insecure_channel(elsewhere, plaintext.channel_options("bank"))
+        with channel, pytest.raises(grpc.RpcError):
+            channel.unary_unary("/test/call")(b"", timeout=10)
+    assert handler.calls == 0
+
+
+@pytest.mark.parametrize("address", ["ipv4:192.0.2.1:5", "ipv6:%5B2001:db8::1%5D:5", "unix:/tmp/x", "nonsense"])
+def test_plaintext_refuses_a_caller_from_elsewhere(address: str) -> None:
+    with pytest.raises(ProtocolError, match="this machine only"):
+        Plaintext(plaintext_on_loopback=True).check_peer(
+            Context(address, transport_security_type=[b"local"]), "telecom"
+        )
+
+
+def test_plaintext_knows_loopback_of_both_kinds() -> None:
+    plaintext = Plaintext(plaintext_on_loopback=True)
+    for address in ("ipv4:127.0.0.1:5", "ipv6:%5B::1%5D:5", "ipv6:[::1]:5"):
+        plaintext.check_peer(Context(address, transport_security_type=[b"local"]), "telecom")
+        with pytest.raises(ProtocolError):
+            plaintext.check_peer(Context(address, transport_security_type=[b"insecure"]), "telecom")
+
+
+def test_tls_and_plaintext_do_not_meet(bank: Identity) -> None:
+    plaintext = Plaintext(plaintext_on_loopback=True)
+
+    refused(bank.server_credentials(), Answering(peer_names), grpc.local_channel_credentials())
+    with (
+        serving(plaintext.server_credentials(), Answering(peer_names)) as address,
+        pytest.raises((LinkError, ProtocolError), match="bank"),
+    ):
+        bank.channel_credentials(address, "bank", timeout_s=5)
+
+
+# Names and addresses.
+
+
+@pytest.mark.parametrize("name", ["bank", "party_b", "b-2", "7even", "vfl.bank.example"])
+def test_names_that_can_stand_in_a_certificate(name: str) -> None:
+    assert identity_of(name.upper()) == name
+
+
+@pytest.mark.parametrize("name", ["", "bank.", "a..b", "-a", "a-", "b nk", "bänk", "*", "*.bank", "10.0.0.1", "a/b"])
+def test_names_that_cannot(name: str) -> None:
+    with pytest.raises(ConfigError, match="DNS name"):
+        identity_of(name)
+    with pytest.raises(ConfigError, match="DNS name"):
+        identity_of("bank", name)
+
+
+def test_labels_and_names_have_the_lengths_of_dns() -> None:
+    label = "a" * 63
+    longest = ".".join([label] * 3 + ["a" * 61])
+
+    assert identity_of(longest) == longest
+    for too_long in ("a" * 64, f"{longest}a"):
+        with pytest.raises(ConfigError, match="DNS name"):
+            identity_of(too_long)
+
+
+def test_no_two_parties_are_the_same() -> None:
+    with pytest.raises(ConfigError, match="Bank and bank"):
+        identities({"Bank": None, "bank": None})
+    with pytest.raises(ConfigError, match="bank and telecom"):
+        identities({"bank": None, "telecom": "BANK"})
+
+
+@pytest.mark.parametrize(
+    ("address", "parts"),
+    [("bank.example:7000", ("bank.example", 7000)), ("10.0.0.1:0", ("10.0.0.1", 0)), ("[::1]:65535", ("::1", 65535))],
+)
+def test_addresses_are_split(address: str, parts: tuple[str, int]) -> None:
+    assert split_address(address) == parts
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["bank", "bank:", ":7000", "bank:port", "bank:70000", "::1:7000", "[::1]", "unix:/tmp/x", "dns:///bank:7", "[x]:7"],
+)
+def test_other_addresses_are_refused(address: str, bank: Identity) -> None:
+    with pytest.raises(ConfigError, match="expected an address like"):
+        bank.check_address(address)
+
+
+def test_a_link_takes_no_way_around(bank: Identity, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A proxy that is not there: whoever asks it cannot connect.
+    monkeypatch.setitem(os.environ, "no_proxy", "")
+    for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+        monkeypatch.setitem(os.environ, name, "http://127.0.0.1:9")
+    for credentials in (bank, Plaintext(plaintext_on_loopback=True)):
+        with serving(credentials.server_credentials(), Answering(lambda context: "met")) as address:
+            assert dial(credentials, address, "bank") == "'met'"
