@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from splitvfl.errors import ConfigError, SplitVFLError
+from splitvfl.signals import stoppable
 
 # Commands import what they need when they run: --help and list do not wait for torch.
 if TYPE_CHECKING:
@@ -49,7 +50,8 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an earlier
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 2 a mistake of the user's, 130 interrupted."""
     try:
-        app(args=None if argv is None else list(argv), prog_name="splitvfl")
+        with stoppable():
+            app(args=None if argv is None else list(argv), prog_name="splitvfl")
     except SystemExit as done:
         return done.code if isinstance(done.code, int) else 0
     except SplitVFLError as error:
@@ -110,7 +112,7 @@ def train(
     from splitvfl.config import load_config
     from splitvfl.console import RunProgress
     from splitvfl.experiment import run_experiment
-    from splitvfl.leakage.findings import verdict
+    from splitvfl.leakage.findings import stopping_note, verdict
     from splitvfl.leakage.tables import summary_table
     from splitvfl.training import Interrupted
 
@@ -129,12 +131,102 @@ def train(
     console = Console()
     console.print(summary_table([summary]))
     console.print(Text(verdict(summary)))
+    if note := stopping_note(summary):
+        console.print(Text(note))
     for leak in (leak for party in summary.parties.values() for leak in party.features if leak.note):
         console.print(Text(f"{leak.attack}: {leak.note}."))
     steps = [f"splitvfl report {folder}", f"tensorboard --logdir {'runs' if out is None else folder}"]
     if summary.task == "binary":  # what those defenses hide
         steps.append(f"splitvfl compare {experiment} --defenses {_TO_COMPARE} --seeds 3")
     _next_steps(*steps)
+
+
+@app.command()
+def party(
+    experiment: Annotated[Path, typer.Argument(help="This party's own file, YAML.")],
+    as_: Annotated[str, typer.Option("--as", help="Which party this is: its name, or active.")],
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run. Default: runs/NAME-PARTY.")] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Start anew; every party must. Default: go on where all left off.")
+    ] = False,
+) -> None:
+    """Train as one of several parties, each in its own process, over mutual TLS."""
+    from splitvfl.config import load_config
+    from splitvfl.console import RunProgress
+    from splitvfl.deployment import own_name, run_party
+    from splitvfl.leakage.findings import verdict
+    from splitvfl.leakage.tables import summary_table
+    from splitvfl.training import Interrupted
+
+    config = load_config(experiment, overrides or [])
+    name = own_name(config, as_)
+    folder = out or Path("runs") / f"{config.name}-{name}"
+    try:
+        with RunProgress(_errors()) as progress:
+            run, summary = run_party(
+                config, name, folder, overwrite=overwrite, notify=progress.tell, progress=progress.run(name)
+            )
+    except (Interrupted, KeyboardInterrupt):
+        again = _command("party", experiment, *(overrides or []), "--as", name, "--out", folder)
+        raise _interrupted(f"go on with: {again}; state in", folder) from None
+    print(f"{name}: {run.step} steps done; the trained half is in {folder / 'model'}")
+    if summary is not None:
+        console = Console()
+        console.print(summary_table([summary]))
+        console.print(Text(verdict(summary)))
+        _next_steps(f"splitvfl report {folder}", f"tensorboard --logdir {folder}")
+
+
+@app.command()
+def predict(
+    experiment: Annotated[Path, typer.Argument(help="This party's own file, YAML.")],
+    as_: Annotated[str, typer.Option("--as", help="Which party this is: its name, or active.")],
+    overrides: Overrides = None,
+    records: Annotated[
+        Path | None, typer.Option(help="This party's new records: a file, or tables by `splitvfl ingest --like`.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The scores, .csv or .parquet; at a party that gets them: the active one.")
+    ] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="Folder of the trained half. Default: runs/NAME-PARTY/model.")
+    ] = None,
+    aligned: Annotated[
+        Path | None, typer.Option(help="The folder that `splitvfl align` wrote of the new records.")
+    ] = None,
+    id_column: Annotated[str | None, typer.Option("--id", help="Column that names the records.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace scores that are there.")] = False,
+) -> None:
+    """Score new records as one of several parties, with the halves that they have trained."""
+    from splitvfl.config import load_config
+    from splitvfl.console import RowProgress
+    from splitvfl.deployment import MODEL_FOLDER, own_name
+    from splitvfl.serving import prepare_prediction
+
+    config = load_config(experiment, overrides or [])
+    name = own_name(config, as_)
+    console = _errors()
+    service = prepare_prediction(
+        config,
+        name,
+        model=model or Path("runs") / f"{config.name}-{name}" / MODEL_FOLDER,
+        records=records,
+        out=out,
+        aligned=aligned,
+        id_column=id_column,
+        overwrite=overwrite,
+        notify=lambda line: console.print(Text(line), soft_wrap=True),
+    )
+    for column, rows in service.unknown.items():
+        console.print(Text(f"{column}: {rows} records have a value that training did not know"), soft_wrap=True)
+    try:
+        with RowProgress(console, "scoring", service.count) as progress:
+            service.run(progress)
+    except KeyboardInterrupt:
+        print("splitvfl: stopped; nothing was written", file=sys.stderr)
+        raise typer.Exit(130) from None
+    print(f"{name}: {service.count} records scored" + ("" if out is None else f"; the scores are in {out}"))
 
 
 @app.command()
@@ -242,14 +334,19 @@ def ingest(
     like: Annotated[
         Path | None, typer.Option(help="Encode like these earlier tables; all records become test records.")
     ] = None,
+    aligned: Annotated[
+        Path | None, typer.Option(help="Take aligned rows only, in their order: the folder that `align` wrote.")
+    ] = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Write files of any size as tables to train on, one folder per party."""
     from splitvfl.console import IngestProgress
     from splitvfl.data import ingest as ingesting
+    from splitvfl.data.alignment import aligned_rows
     from splitvfl.data.ingest.words import claims_of, described, names_of, scales_of, secret_in
 
     secret = None if hash_key_file is None else secret_in(hash_key_file)
+    rows = None if aligned is None else aligned_rows(aligned, files)
     try:
         with IngestProgress(_errors()) as progress:
             if like is not None:
@@ -260,6 +357,7 @@ def ingest(
                     like=like,
                     hash_secret=secret,
                     header=names_of(names),
+                    aligned=rows,
                     overwrite=overwrite,
                     progress=progress,
                 )
@@ -271,7 +369,7 @@ def ingest(
                     label=label,
                     task=task,  # type: ignore[arg-type]  # checked there
                     positive=positive,
-                    id_column=id_column,
+                    id_column=id_column if id_column is not None or rows is None else rows.id_column,
                     active=active_claim,
                     active_name=active_name,
                     passive=dict(claims_of(passive or [])),
@@ -290,6 +388,7 @@ def ingest(
                     split_column=split_column,
                     test_value=test_value,
                     header=names_of(names),
+                    aligned=rows,
                     overwrite=overwrite,
                     progress=progress,
                 )
@@ -300,6 +399,98 @@ def ingest(
         print(line)
     if done.can_be_trained_on:
         _next_steps(f"splitvfl train EXPERIMENT.yaml   (with data: {{name: tables, path: {out}}})")
+
+
+@app.command()
+def certs(
+    names: Annotated[list[str], typer.Argument(help="The parties.")],
+    out: Annotated[Path, typer.Option(help="Folder of the files.")] = Path("certs"),
+    days: Annotated[int, typer.Option(help="How long they are valid.")] = 30,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(help="A further name in a party's certificate: telecom=vfl.telecom.example. May be repeated."),
+    ] = None,
+    keep_ca_key: Annotated[
+        bool, typer.Option("--keep-ca-key", help="Keep what signs, to add parties later. Default: throw it away.")
+    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace all, with a new authority.")] = False,
+) -> None:
+    """Make certificates for development: an authority, and a key for each party."""
+    from splitvfl.net.certs import make_certificates
+
+    made = make_certificates(
+        out, names, hosts=_by_party(host or []), days=days, keep_ca_key=keep_ca_key, overwrite=overwrite
+    )
+    for name, files in made.parties.items():
+        print(f"{name} gets {made.roots} {files.certificate} {files.key}")
+    print("Nobody else gets a .key file; its owner keeps it readable by nobody else (mode 600).")
+    if made.authority_key is not None:
+        print(f"{made.authority_key}: whoever has it can pass for any party; it goes to none.")
+    print(f"For development only, valid until {made.valid_until:%Y-%m-%d %H:%M} UTC. See docs/certificates.md.")
+
+
+@app.command()
+def align(
+    files: Annotated[list[Path], typer.Argument(help="Your CSV or Parquet files, of the same columns.")],
+    id_column: Annotated[str, typer.Option("--id", help="Column that names the records.")],
+    party: Annotated[str, typer.Option("--as", help="Your name.")],
+    active: Annotated[str, typer.Option(help="The party with the labels; all must say the same.")],
+    peer: Annotated[
+        list[str] | None,
+        typer.Option(help="Another party: telecom=telecom.example:7000, or its name if it dials you. May be repeated."),
+    ] = None,
+    listen: Annotated[str | None, typer.Option(help="Where to wait for those that dial you: :7000")] = None,
+    out: Annotated[Path | None, typer.Option(help="The folder to be made. Default: aligned/NAME.")] = None,
+    mode: Annotated[str, typer.Option(help="Who learns what: both, size-only or padded.")] = "both",
+    padding: Annotated[float, typer.Option(help="Dummies per common record, in mode padded.")] = 0.0,
+    fold_case: Annotated[bool, typer.Option("--fold-case", help="Letter case of ids does not count.")] = False,
+    certificates: Annotated[Path, typer.Option(help="Folder with ca.pem, NAME.pem and NAME.key.")] = Path("certs"),
+    identity: Annotated[
+        list[str] | None,
+        typer.Option(help="Name in a party's certificate, if not its own: telecom=vfl.telecom.example."),
+    ] = None,
+    plaintext: Annotated[
+        bool, typer.Option("--plaintext-on-loopback", help="No certificates: for trials on one machine only.")
+    ] = False,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for each party to appear.")] = 300.0,
+    overwrite: Overwrite = False,
+) -> None:
+    """Find the records that all parties have, without showing the others, and agree on an order."""
+    from splitvfl.console import AlignProgress
+    from splitvfl.crypto.psi import Terms
+    from splitvfl.net.aligning import AlignmentJob, described, peers_of, run_alignment
+    from splitvfl.net.tls import Identity, Plaintext
+
+    names = {name: carried for name, carried in peers_of(identity or []).items() if carried is not None}
+    own_name = names.pop(party, None)
+    job = AlignmentJob(
+        party=party,
+        terms=Terms(
+            active=active,
+            mode=mode,  # type: ignore[arg-type]  # checked there
+            padding=padding,
+            case="folded" if fold_case else "kept",
+        ),
+        files=tuple(files),
+        id_column=id_column,
+        out=out if out is not None or mode == "size-only" else Path("aligned") / party,
+        peers=peers_of(peer or ([] if party == active else [active])),
+        identities=names,
+        listen=listen,
+        credentials=Plaintext(True) if plaintext else Identity.load(party, folder=certificates, identity=own_name),
+        meeting_s=wait,
+        overwrite=overwrite,
+    )
+    try:
+        with AlignProgress(_errors()) as progress:
+            found = run_alignment(job, notify=progress.tell, progress=progress)
+    except KeyboardInterrupt:
+        print("splitvfl: stopped; nothing was written", file=sys.stderr)
+        raise typer.Exit(130) from None
+    for line in described(job, found):
+        print(line)
+    if job.out is not None:
+        _next_steps(f"splitvfl party EXPERIMENT.yaml --as {party}   (with data: {{..., aligned: {job.out}}})")
 
 
 @synth.command()
@@ -336,9 +527,20 @@ def _errors() -> Console:
     return Console(stderr=True)
 
 
+def _by_party(hosts: Sequence[str]) -> dict[str, list[str]]:
+    """Return the values of ``--host PARTY=NAME``."""
+    found: dict[str, list[str]] = {}
+    for text in hosts:
+        party, equals, host = text.partition("=")
+        if not (party and equals and host):
+            raise ConfigError(f"--host: expected PARTY=NAME like telecom=vfl.telecom.example, got {text!r}")
+        found.setdefault(party, []).append(host)
+    return found
+
+
 def _only_with_like(context: typer.Context) -> None:
     """Refuse settings that the earlier ingest has settled."""
-    allowed = {"files", "out", "like", "hash_key_file", "names", "overwrite"}
+    allowed = {"files", "out", "like", "aligned", "hash_key_file", "names", "overwrite"}
     given = [
         name
         for name in context.params

@@ -45,8 +45,10 @@ from pydantic_core import ErrorDetails
 from splitvfl.data.columns import TaskName
 from splitvfl.data.encoding import Categorical, Missing, Scale
 from splitvfl.data.sets import DATA_SETS, TABLES
-from splitvfl.errors import ConfigError
+from splitvfl.errors import ArgumentError, ConfigError
+from splitvfl.hooks import PHASES, Phase, checked_phases, crossing_of
 from splitvfl.registry import Kind, check_options, construct, resolve
+from splitvfl.schedule import EarlyStopping
 from splitvfl.wording import shown, suggestion, words
 from splitvfl.yaml_tree import Document, Place, parse_override, to_yaml
 
@@ -55,12 +57,14 @@ __all__ = [
     "AdamConfig",
     "DataConfig",
     "ExchangeConfig",
+    "EarlyStoppingConfig",
     "EmbeddingOptimizerConfig",
     "ExperimentConfig",
     "HookConfig",
     "LogisticRegressionConfig",
     "MLPConfig",
     "ModelConfig",
+    "NetworkConfig",
     "OptimizerConfig",
     "PartyConfig",
     "RowWiseAdagradConfig",
@@ -118,6 +122,18 @@ def _folder_name(name: str) -> str:
     return name
 
 
+def _phases(value: Any) -> tuple[Phase, ...] | None:
+    if value is None:
+        return None
+    named = (value,) if isinstance(value, str) else value
+    if not isinstance(named, (list, tuple)):
+        raise ValueError(f"expected one or more of {', '.join(PHASES)}, got {shown(value)}")
+    try:
+        return checked_phases(named)
+    except ArgumentError as error:
+        raise ValueError(str(error)) from None
+
+
 def _at_least_one(widths: tuple[int, ...]) -> tuple[int, ...]:
     if not widths:
         raise ValueError("expected the width of at least one layer, got none")
@@ -135,6 +151,7 @@ Names = Annotated[str | tuple[str, ...], BeforeValidator(_names)]
 Scalar = Annotated[str | int | float | bool, BeforeValidator(_scalar)]
 Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Phases = Annotated[tuple[Phase, ...] | None, BeforeValidator(_phases)]
 Cross = Annotated[tuple[str, ...], AfterValidator(_at_least_two)]
 Widths = Annotated[tuple[Count, ...], AfterValidator(_at_least_one)]
 
@@ -166,6 +183,7 @@ class DataConfig(_Section):
     digit: Annotated[int, Field(ge=0, le=9)] | None = 8
     drop: Names = ()
     id_column: str | None = None
+    aligned: str | None = None
     test_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.2
     split_seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     split_column: str | None = None
@@ -183,11 +201,17 @@ class PartyConfig(_Section):
     ``columns`` is a list of names and patterns, or the same in one string; a share in (0, 1] of what no name claims;
     or ``rest``. See :mod:`splitvfl.data.partition`. ``label`` names the label column, at the active party. Parties of
     ``tables`` have the names and roles with which they were ingested, and neither columns nor label here.
+
+    In a networked run ``address`` says where this party is found; the party that runs the file dials it there, and
+    waits to be dialled by parties without one. ``identity`` is the DNS name in its certificate, if that is not its
+    name. Another party's columns and label need not be known, then.
     """
 
     role: Literal["active", "passive"]
     columns: Claim = ()
     label: str | None = None
+    address: str | None = None
+    identity: str | None = None
 
     @model_validator(mode="after")
     def _check_role(self) -> PartyConfig:
@@ -252,9 +276,14 @@ ModelConfig = Annotated[MLPConfig | LogisticRegressionConfig | WideDeepConfig, F
 
 
 class ExchangeConfig(_Section):
-    """How a training step is talked through: ``split``, activations one way and gradients the other, in the clear."""
+    """How a training step is talked through: ``split``, activations one way and gradients the other, in the clear.
+
+    ``wire: bf16`` rounds both to bfloat16 as the last thing before they cross, which halves what is sent; ``null``
+    sends them as they were computed.
+    """
 
     name: Literal["split"] = "split"
+    wire: Literal["bf16"] | None = None
 
 
 LearningRate = Annotated[float, Field(gt=0)]
@@ -323,16 +352,32 @@ EmbeddingOptimizerConfig = Annotated[
 ]
 
 
+class EarlyStoppingConfig(_Section):
+    """:class:`splitvfl.schedule.EarlyStopping`: judged on every ``validation_every``-th training record."""
+
+    patience: Count = 3
+    min_delta: Annotated[float, Field(ge=0)] = 0.0
+    validation_every: Annotated[int, Field(ge=2)] = 10
+
+    def settings(self) -> EarlyStopping:
+        """Return what a trainer takes."""
+        return EarlyStopping(**self.model_dump())
+
+
 class TrainConfig(_Section):
     """How long and how fast.
 
     ``seed`` decides the order of records and the first weights. Noise is drawn from the operating system's entropy
-    unless ``noise_seed_for_experiments`` is given, which makes it repeatable, and no protection at all. ``threads`` are
+    unless ``noise_seed_for_experiments`` is given, which makes it repeatable, and no protection at all. In a networked
+    run all parties know ``seed``, and it decides the order only; first weights and dropout are drawn from entropy
+    unless ``private_seed_for_experiments`` is given. ``threads`` are
     torch's; ``null`` leaves its default, with which results differ between machines. ``block_rows`` is the number of
     neighbouring records that are shuffled as one before they are shuffled with others (:class:`splitvfl.data.Batches`);
     ``null`` takes 4096 for ``tables``, which are read from disk, and 1 for all other data. ``embedding_optimizer`` is
     that of tables with sparse gradients (``model.sparse``), which ``optimizer`` and its weight decay then leave alone;
     ``null`` takes row-wise Adagrad. ``autocast: bf16`` runs the models in bfloat16 where torch finds it safe.
+    ``early_stopping: {}`` holds out training records, ends when the model no longer gets better at them, and keeps the
+    best weights; ``null`` trains all epochs on all records.
     """
 
     epochs: Count = 10
@@ -342,15 +387,20 @@ class TrainConfig(_Section):
     embedding_optimizer: EmbeddingOptimizerConfig = None
     seed: Seed = 0
     noise_seed_for_experiments: Seed | None = None
+    private_seed_for_experiments: Seed | None = None
     device: Literal["auto", "cpu", "cuda"] = "auto"
     autocast: Literal["bf16"] | None = None
     threads: Count | None = 1
     checkpoint_every_steps: Count | None = None
     evaluate_every_epochs: Count = 1
+    early_stopping: EarlyStoppingConfig | None = None
 
 
 class HookConfig(BaseModel):
     """An attack or a defense: its name, and the arguments of its constructor.
+
+    A defense of the activation may say ``at`` which phases it acts, a name or a list of ``training``, ``evaluation``
+    and ``prediction``; unless it does, in all of them.
 
     >>> HookConfig(name="sumkl", detection_error=0.4).options
     {'detection_error': 0.4}
@@ -359,15 +409,50 @@ class HookConfig(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 
     name: str
+    at: Phases = None
 
     if typing.TYPE_CHECKING:
 
         def __init__(self, *, name: str, **options: Any) -> None: ...
 
+    @model_serializer(mode="wrap")
+    def _without_the_unset(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {key: value for key, value in serialise(self).items() if key != "at" or value is not None}
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """Phases in which a defense of the activation acts."""
+        return PHASES if self.at is None else self.at
+
     @property
     def options(self) -> dict[str, Any]:
         """Arguments of the hook's constructor, as the file gives them."""
         return dict(self.model_extra or {})
+
+
+class NetworkConfig(_Section):
+    """How one party meets the others: :mod:`splitvfl.net`.
+
+    ``listen`` is where it waits for those that dial it, as in ``0.0.0.0:7000``; ``certificates`` is a folder with
+    ``ca.pem``, ``NAME.pem`` and ``NAME.key``, instead of which files can be named one by one. ``meeting_s`` is how long
+    it waits for the others to appear, ``message_s`` how long for any message, in seconds; ``retries`` is how often in a
+    row it goes back to the last common checkpoint without getting any further. ``plaintext_on_loopback`` does without
+    certificates, on one machine only. ``run`` names what the parties meet for, alike at all of them; by default it is
+    the active party's name. ``publish_scores``: whether the passive parties get what is predicted, and so
+    something of the labels; alike at all of them.
+    """
+
+    run: Annotated[str, Field(min_length=1, max_length=100)] | None = None
+    listen: str | None = None
+    certificates: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+    roots: str | None = None
+    plaintext_on_loopback: bool = False
+    meeting_s: Annotated[float, Field(gt=0, le=604_800)] = 600.0
+    message_s: Annotated[float, Field(gt=0, le=86_400)] = 300.0
+    retries: Annotated[int, Field(ge=0)] = 20
+    publish_scores: bool = False
 
 
 def _check_parties(parties: Mapping[str, PartyConfig]) -> Mapping[str, PartyConfig]:
@@ -395,6 +480,7 @@ class ExperimentConfig(_Section):
     parties: Annotated[Mapping[str, PartyConfig], AfterValidator(_check_parties)]
     model: ModelConfig = MLPConfig()
     exchange: ExchangeConfig = ExchangeConfig()
+    network: NetworkConfig | None = None
     train: TrainConfig = TrainConfig()
     defenses: tuple[HookConfig, ...] = ()
     attacks: tuple[HookConfig, ...] = ()
@@ -501,14 +587,14 @@ def parse_defenses(text: str, *, folder: Path) -> list[list[HookConfig]]:
         ConfigError: If the text has another form, or a defense does not exist or does not take its options.
     """
     document = Document("{}", source="--defenses")
-    chosen: list[list[HookConfig]] = []
+    chosen: list[list[dict[str, Any]]] = []
     for choice in _divided(text, ","):
         hooks = [] if choice.strip() == "none" else [_hook_of(part.strip()) for part in _divided(choice, "+")]
         for hook in hooks:
             _check_hook(document, "defenses", (), hook, folder)
-        chosen.append([HookConfig(**hook) for hook in hooks])
+        chosen.append(hooks)
     document.raise_problems()
-    return chosen
+    return [[HookConfig(**hook) for hook in hooks] for hooks in chosen]
 
 
 def _divided(text: str, mark: str) -> list[str]:
@@ -613,7 +699,8 @@ def _check_hook(document: Document, kind: Kind, place: Place, hook: Mapping[str,
     except ConfigError as error:
         document.report((*place, "name"), str(error))
         return
-    options, problems = check_options(factory, {key: value for key, value in hook.items() if key != "name"})
+    _check_at(document, kind, place, hook, factory)
+    options, problems = check_options(factory, {key: value for key, value in hook.items() if key not in ("name", "at")})
     for option, text in problems:
         document.report((*place, option), text)
     if not problems:
@@ -621,6 +708,19 @@ def _check_hook(document: Document, kind: Kind, place: Place, hook: Mapping[str,
             construct(factory, options)
         except ConfigError as error:
             document.report(place, f"{hook['name']}: {error}")
+
+
+def _check_at(document: Document, kind: Kind, place: Place, hook: Mapping[str, Any], factory: type[Any]) -> None:
+    if "at" not in hook:
+        return
+    if kind != "defenses" or crossing_of(factory) != "activation":
+        what = f"defends the {crossing_of(factory)}" if kind == "defenses" else "is an attack"
+        document.report((*place, "at"), f"for defenses of the activation; {hook['name']} {what}")
+        return
+    try:
+        _phases(hook["at"])
+    except ValueError as error:
+        document.report((*place, "at"), str(error))
 
 
 def _check_claims(document: Document) -> None:
@@ -632,9 +732,12 @@ def _check_claims(document: Document) -> None:
         if not isinstance(party, dict):
             continue
         if ingested:
-            _check_settled(document, ("parties", name), party, PartyConfig, but=("role",))
-        elif party.get("role") == "passive" and party.get("columns", []) in ([], ""):
-            text = "a passive party needs columns: names and patterns, a share in (0, 1], or rest"
+            _check_settled(document, ("parties", name), party, PartyConfig, but=("role", "address", "identity"))
+        elif party.get("role") == "passive" and party.get("columns", []) in ([], "") and "network" not in document.tree:
+            text = (
+                "a passive party needs columns: names and patterns, a share in (0, 1], or rest "
+                "(those of other parties are left out only where there is a section network)"
+            )
             document.report(("parties", name), text)
     if ingested:
         _check_settled(document, ("data",), data, DataConfig, but=("name", "path"))
@@ -714,7 +817,10 @@ def _known_keys(location: Place) -> str:
 def _inside(section: Any, part: str | int) -> Any:
     """Return the type of what a key of a section holds, or the member of a union that has this name."""
     if inspect.isclass(section) and issubclass(section, BaseModel):
-        return section.model_fields[str(part)].annotation
+        annotation = section.model_fields[str(part)].annotation
+        members = [member for member in typing.get_args(annotation) if member is not type(None)]
+        # A section that may be left out is the section itself.
+        return members[0] if len(members) == 1 and inspect.isclass(members[0]) else annotation
     if typing.get_origin(section) is Mapping:
         return typing.get_args(section)[1]
     return next(member for member in typing.get_args(section) if member.model_fields["name"].default == part)

@@ -57,6 +57,10 @@ class _Bar:
     ) -> None:
         self._bar.stop()
 
+    def tell(self, line: str) -> None:
+        """Print what happened, above the bar."""
+        self._print(line, always=True)
+
     def _print(self, line: str, *, always: bool = False) -> None:
         """Print a plain line, unless one was printed just before."""
         now = time.monotonic()
@@ -127,6 +131,26 @@ class RowProgress(_Bar):
             self._print(f"{self._label}: {done:,}/{self._rows:,} rows  {rate}")
 
 
+class AlignProgress(_Bar):
+    """Shows how much of an alignment is computed; how much there is in all is known once the parties have met.
+
+    Args:
+        console: Where to draw.
+    """
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console, TaskProgressColumn(), TimeRemainingColumn())
+        self._task = self._bar.add_task("aligning", total=1.0)
+
+    def __call__(self, done: int, total: int) -> None:
+        """Show that so many points of all are computed."""
+        what = f"aligning {done:,}/{total:,} points"
+        if self._live:
+            self._bar.update(self._task, completed=done, total=total, description=what)
+        else:
+            self._print(what, always=done == total)
+
+
 class IngestProgress(_Bar):
     """Shows how far an ingest has come: both looks at the files are one bar.
 
@@ -149,7 +173,7 @@ class IngestProgress(_Bar):
 
 def figures(status: Status) -> str:
     """Return the figures of a moment in a few words."""
-    parts = [f"loss {status.loss:.3f}"]
+    parts = [] if math.isnan(status.loss) else [f"loss {status.loss:.3f}"]  # a passive party knows of none
     if not math.isnan(status.test):
         parts.append(f"test {status.test:.3f}")
     if not math.isnan(status.worst_leak[0]):

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from splitvfl.errors import ArgumentError
-from splitvfl.hooks import Crossing, Defense, Secrets, call_defense, crossing_of, hook_name
+from splitvfl.hooks import (
+    PHASES,
+    Crossing,
+    Defense,
+    Phase,
+    Secrets,
+    call_defense,
+    checked_phases,
+    crossing_of,
+    hook_name,
+)
 from splitvfl.leakage.judging import Handle
 from splitvfl.precision import widened
-from splitvfl.randomness import entropic_generator
+from splitvfl.randomness import derive_seed, entropic_generator
 
 
 class _Attached:
@@ -93,6 +104,11 @@ class DefenseChain:
         self._attached.append(attached)
         return Handle(lambda: self._attached.remove(attached))
 
+    def draw_generators(self, device: torch.device) -> None:
+        """Draw the generators that are drawn at first use otherwise, so that :meth:`state_dict` holds them."""
+        for attached in self._attached:
+            attached.generator(device)
+
     def _unused(self, name: str) -> str:
         taken = {attached.label for attached in self._attached}
         numbered = (f"{name}-{number}" for number in range(2, len(taken) + 3))
@@ -140,3 +156,55 @@ class DefenseChain:
             raise ArgumentError(f"expected the state of defenses {labels}, got {list(state)}")
         for attached in self._attached:
             attached.load_state_dict(state[attached.label])
+
+
+class ActivationDefenses:
+    """Defenses of a passive party's activation: a chain for each phase in which it sends one.
+
+    Args:
+        party: The sender.
+    """
+
+    def __init__(self, party: str) -> None:
+        self._chains: dict[Phase, DefenseChain] = {phase: DefenseChain("activation", party) for phase in PHASES}
+
+    def __getitem__(self, phase: Phase) -> DefenseChain:
+        """Return the defenses of one phase."""
+        return self._chains[phase]
+
+    def attach(
+        self, defense: Defense, *, at: Sequence[Phase] = PHASES, noise_seed_for_experiments: int | None = None
+    ) -> Handle:
+        """Attach a defense after those already there, in every phase unless some are named.
+
+        Each phase gets a copy with a state and a generator of its own, the first one the defense itself: how often a
+        run evaluates changes nothing of the noise in training.
+
+        Args:
+            defense: A defense of the activation.
+            at: The phases in which it acts.
+            noise_seed_for_experiments: See :meth:`DefenseChain.attach`; seeds of the other phases follow from it.
+
+        Returns:
+            A handle that detaches it everywhere.
+
+        Raises:
+            ArgumentError: If the defense belongs to another crossing, or a phase is unknown.
+        """
+        handles: list[Handle] = []
+        for phase in checked_phases(at):
+            seed = noise_seed_for_experiments
+            if seed is not None and phase != "training":
+                seed = derive_seed(seed, phase)
+            own = copy.deepcopy(defense) if handles else defense
+            handles.append(self._chains[phase].attach(own, noise_seed_for_experiments=seed))
+
+        def detach() -> None:
+            for handle in handles:
+                handle.remove()
+
+        return Handle(detach)
+
+    def chains(self) -> dict[str, DefenseChain]:
+        """Return the chains by names for a checkpoint."""
+        return {f"activation/{phase}": chain for phase, chain in self._chains.items()}

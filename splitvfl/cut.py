@@ -137,6 +137,8 @@ class CutLayer(nn.Module):
         gradient: Defenses of the gradient (the active party's).
         loss_scale: Factor that a loss scaler put on the loss (``scaler.get_scale()``); it is divided out before
             defenses and attacks, and put back after. The gradient is that of the batch's *mean* loss, 1/batch included.
+        wire: The narrower dtype in which the gradient crosses, to which it is rounded after the defenses; ``None``: its
+            own.
     """
 
     def __init__(self, party: str = "passive", *, active: str = "active") -> None:
@@ -145,6 +147,7 @@ class CutLayer(nn.Module):
         self.activation = DefenseChain("activation", party)
         self.gradient = DefenseChain("gradient", active)
         self.loss_scale = 1.0
+        self.wire: torch.dtype | None = None
         self._steps = 0
         self._leaks: list[Leak] = []
         self._audits: list[Audit | RunAudit] = []
@@ -203,6 +206,8 @@ class CutLayer(nn.Module):
 
     def _defend_and_show(self, clean: Tensor, passage: _Passage) -> Tensor:
         sent = self.gradient.apply(clean, step=passage.step, ids=passage.ids, labels=passage.responses)
+        if self.wire is not None:  # attacks look at what crosses
+            sent = sent.to(self.wire).to(sent.dtype)
         if self._leaks or self._audits:
             self._show(clean, sent, passage)
         return sent

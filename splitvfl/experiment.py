@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -34,9 +35,12 @@ from splitvfl.data.batches import BLOCK_ROWS
 from splitvfl.data.sets import TABLES
 from splitvfl.data.store import open_tables
 from splitvfl.errors import ArgumentError, ConfigError
+from splitvfl.hooks import At, Defense
 from splitvfl.leakage.own_columns import FOLDS, OwnColumns, own_columns_auc
 from splitvfl.leakage.summary import FILE_NAME, AttackResult, PartyResult, RunSummary, known
 from splitvfl.models import MLP, Linear, LinearTop, WideDeepBottom, WideDeepTop
+from splitvfl.net.party_run import FAREWELL_FILE
+from splitvfl.net.replay import JOURNAL
 from splitvfl.optimizers import ParameterFactory, PerParameter, RowWiseAdagrad, fused_adam
 from splitvfl.party import ActiveParty, PassiveParty
 from splitvfl.randomness import derive_seed
@@ -46,7 +50,8 @@ from splitvfl.training import Progress, Trainer
 from splitvfl.wording import suggestion
 
 CONFIG_FILE = "experiment.yaml"
-_HEADER = "# All settings of this run, written by splitvfl.\n"
+_CONFIG_DRAFT = f".{CONFIG_FILE}"
+HEADER = "# All settings of this run, written by splitvfl.\n"
 
 
 @dataclass(frozen=True)
@@ -91,6 +96,8 @@ def load_data(config: ExperimentConfig) -> VerticalData:
     """
     if config.data.name == TABLES:
         return _ingested(config)
+    if config.data.aligned is not None:
+        raise ConfigError(f"{config.source}: data.aligned: only a party's own table is aligned (splitvfl party)")
     options = _data_options(config.data)
     parties = dict(config.parties)
     active = parties.pop(config.active)
@@ -125,7 +132,7 @@ def _ingested(config: ExperimentConfig) -> VerticalData:
 
 
 def _data_options(data: DataConfig) -> dict[str, Any]:
-    return {name: getattr(data, name) for name in type(data).model_fields if name != "name"}
+    return {name: getattr(data, name) for name in type(data).model_fields if name not in ("name", "aligned")}
 
 
 def build_trainer(config: ExperimentConfig, data: VerticalData, *, folder: Path | None = None) -> Trainer:
@@ -144,11 +151,11 @@ def build_trainer(config: ExperimentConfig, data: VerticalData, *, folder: Path 
     task = task_for(data.task, data.classes)
     train = config.train
     top, bottoms = _models(config, data, task)
-    optimizer = _optimizers(train)
+    optimizer = optimizers_of(train)
     return Trainer(
         active=ActiveParty(data.active, top, task=task, optimizer=optimizer),
         passives={name: PassiveParty(data[name], bottom, optimizer=optimizer) for name, bottom in bottoms.items()},
-        defenses=_hooks("defenses", config.defenses, config),
+        defenses=_defenses(config),
         attacks=_hooks("attacks", config.attacks, config),
         batch_size=train.batch_size,
         block_rows=train.block_rows or (BLOCK_ROWS if config.data.name == TABLES else 1),
@@ -160,8 +167,10 @@ def build_trainer(config: ExperimentConfig, data: VerticalData, *, folder: Path 
         log_dir=folder,
         checkpoint_every=train.checkpoint_every_steps,
         evaluate_every=train.evaluate_every_epochs,
+        early_stopping=None if train.early_stopping is None else train.early_stopping.settings(),
         device=choose_device(train.device),
         autocast=torch.bfloat16 if train.autocast == "bf16" else None,
+        wire=torch.bfloat16 if config.exchange.wire == "bf16" else None,
     )
 
 
@@ -191,6 +200,14 @@ def _hooks(kind: Kind, hooks: Sequence[HookConfig], config: ExperimentConfig) ->
     return [build(kind, hook.name, hook.options, folder=config.folder) for hook in hooks]
 
 
+def _defenses(config: ExperimentConfig) -> list[Defense | At]:
+    built = _hooks("defenses", config.defenses, config)
+    return [
+        defense if hook.at is None else At(defense, *hook.at)
+        for hook, defense in zip(config.defenses, built, strict=True)
+    ]
+
+
 def choose_device(name: str) -> torch.device:
     """Return the device: ``"auto"`` takes CUDA where there is one.
 
@@ -211,7 +228,7 @@ _OPTIMIZERS: Mapping[str, Callable[..., Optimizer]] = {
 }
 
 
-def _optimizers(train: TrainConfig) -> PerParameter:
+def optimizers_of(train: TrainConfig) -> PerParameter:
     """Return what makes each party's optimiser: of its sparse tables, if it has any, and of everything else."""
     return PerParameter(
         dense=optimizer_factory(train.optimizer),
@@ -231,13 +248,24 @@ def _models(config: ExperimentConfig, data: VerticalData, task: Task) -> tuple[n
     bottoms: dict[str, nn.Module] = {}
     for name, party in data.passives.items():
         with seeded(derive_seed(seed, "initialisation", name)):
-            bottoms[name] = _bottom(config, party, task)
+            bottoms[name] = bottom_of(config, party, task)
+    widths = [bottom_width(config, task)] * len(bottoms)
     with seeded(derive_seed(seed, "initialisation", data.active.name)):
-        top = _top(config, data, task)
+        top = top_of(config, data.active, task, widths)
     return top, bottoms
 
 
-def _bottom(config: ExperimentConfig, party: PartyData, task: Task) -> nn.Module:
+def bottom_width(config: ExperimentConfig, task: Task) -> int:
+    """Return the width of what each bottom model of an experiment puts out."""
+    model = config.model
+    if isinstance(model, LogisticRegressionConfig):
+        return task.outputs
+    cut_after = model.cut_after if isinstance(model, WideDeepConfig) else None
+    return model.bottom[(cut_after or len(model.bottom)) - 1]
+
+
+def bottom_of(config: ExperimentConfig, party: PartyData, task: Task) -> nn.Module:
+    """Return a passive party's model."""
     model = config.model
     if isinstance(model, MLPConfig):
         return MLP(party.width, model.bottom, dropout=model.dropout)
@@ -252,24 +280,38 @@ def _bottom(config: ExperimentConfig, party: PartyData, task: Task) -> nn.Module
     )
 
 
-def _top(config: ExperimentConfig, data: VerticalData, task: Task) -> nn.Module:
-    model, passives, active = config.model, len(data.passives), data.active
+def top_of(config: ExperimentConfig, active: PartyData, task: Task, widths: Sequence[int]) -> nn.Module:
+    """Return the active party's model.
+
+    Args:
+        config: The experiment.
+        active: The active party's data.
+        task: What is learned.
+        widths: Width of each passive party's activation.
+
+    Raises:
+        ConfigError: If the model cannot take these widths.
+    """
+    model = config.model
     if isinstance(model, LogisticRegressionConfig):
-        return LinearTop(passives, task.outputs, active_inputs=active.width, init=model.init)
+        if set(widths) != {task.outputs}:
+            raise ConfigError(f"model: logistic-regression needs activations of width {task.outputs}, got {widths}")
+        return LinearTop(len(widths), task.outputs, active_inputs=active.width, init=model.init)
     if isinstance(model, WideDeepConfig):
-        return _wide_deep_top(model, passives, active, task, sparse=_sparse(model, config.train))
-    joined = passives * model.bottom[-1]
+        return _wide_deep_top(model, sum(widths), active, task, sparse=_sparse(model, config.train))
     if model.top is not None and model.top[-1] != task.outputs:
         raise ConfigError(f"model.top ends in {model.top[-1]}, a {task.name} task needs {task.outputs}")
-    return MLP(joined + active.width, [*model.top_hidden, task.outputs], final_activation=False, dropout=model.dropout)
+    return MLP(
+        sum(widths) + active.width, [*model.top_hidden, task.outputs], final_activation=False, dropout=model.dropout
+    )
 
 
 def _wide_deep_top(
-    model: WideDeepConfig, passives: int, active: PartyData, task: Task, *, sparse: bool | None
+    model: WideDeepConfig, joined: int, active: PartyData, task: Task, *, sparse: bool | None
 ) -> nn.Module:
     cut_after = model.cut_after or len(model.bottom)
     return WideDeepTop(
-        passives * model.bottom[cut_after - 1],
+        joined,
         active.width,
         active.field_sizes,
         task.outputs,
@@ -317,7 +359,7 @@ def check_folder(folder: Path, config: ExperimentConfig, *, resume: bool, overwr
         if checkpoint.latest(folder / "checkpoints") is None:
             raise ConfigError(f"{folder} holds no checkpoint to resume from; start it without --resume")
         return
-    if not folder.exists() or not any(folder.iterdir()):
+    if not folder.exists() or {path.name for path in folder.iterdir()} <= {_CONFIG_DRAFT}:
         return
     if not is_run(folder) or Path(config.source).resolve() == (folder / CONFIG_FILE).resolve():
         raise ConfigError(
@@ -330,15 +372,36 @@ def check_folder(folder: Path, config: ExperimentConfig, *, resume: bool, overwr
 def is_run(folder: Path) -> bool:
     """Return whether a folder holds a run: settings that a run wrote, not an experiment file of the same name."""
     path = folder / CONFIG_FILE
-    return path.is_file() and path.read_bytes().startswith(_HEADER.encode())
+    return path.is_file() and path.read_bytes().startswith(HEADER.encode())
+
+
+def is_barely_begun(folder: Path) -> bool:
+    """Return whether a folder holds a run that was broken off before its first checkpoint: nothing worth keeping."""
+    kept = ("model", "weights", "report.html", FILE_NAME)
+    return (
+        is_run(folder)
+        and checkpoint.latest(folder / "checkpoints") is None
+        and not any((folder / name).exists() for name in kept)
+    )
+
+
+def write_config(folder: Path, config: ExperimentConfig) -> None:
+    """Write the settings of a run into its folder, all at once."""
+    beside = folder / _CONFIG_DRAFT
+    beside.write_text(HEADER + config_to_yaml(config))
+    beside.replace(folder / CONFIG_FILE)
 
 
 def clear_run(folder: Path) -> None:
-    """Delete what a run writes, and nothing else."""
-    for name in ("checkpoints", "weights"):
-        shutil.rmtree(folder / name, ignore_errors=True)
-    names = ("metrics.jsonl", "report.html", FILE_NAME, CONFIG_FILE)
-    for path in [*(folder / name for name in names), *folder.glob("events.out.tfevents.*")]:
+    """Delete what a run writes, and nothing else. Killed on the way, it leaves a run, of which the rest can go too."""
+    doomed = folder / ".deleting"
+    for name in ("checkpoints", "weights", "model"):
+        shutil.rmtree(doomed, ignore_errors=True)
+        if (folder / name).exists():
+            (folder / name).rename(doomed)  # half deleted, they must not pass for whole ones
+            shutil.rmtree(doomed, ignore_errors=True)
+    names = ("metrics.jsonl", "report.html", FILE_NAME, FAREWELL_FILE, JOURNAL, CONFIG_FILE)
+    for path in [*folder.glob("events.out.tfevents.*"), *(folder / name for name in names)]:
         path.unlink(missing_ok=True)
 
 
@@ -380,7 +443,7 @@ def run_experiment(
         # Only now: an earlier run is not given up for one that cannot start.
         folder.mkdir(parents=True, exist_ok=True)
         clear_run(folder)
-    (folder / CONFIG_FILE).write_text(_HEADER + config_to_yaml(config))
+    write_config(folder, config)
     trainer.fit(config.train.epochs, progress=progress)
     summary = summarise(config, trainer, bench)
     save_weights(trainer, folder / "weights")
@@ -429,7 +492,7 @@ def summarise(config: ExperimentConfig, trainer: Trainer, bench: Workbench) -> R
             own_columns_auc=None if own is None else own.auc,
             own_columns_model="" if own is None else own.model,
             detection_error=None if audit is None else known(audit.detection_error),
-            measurements=_of_party(trainer.measurements, name),
+            measurements=measurements_of(trainer.measurements, name),
             features=features.get(name, []),
             after_training=dict(trainer.after_training[name]),
         )
@@ -441,6 +504,9 @@ def summarise(config: ExperimentConfig, trainer: Trainer, bench: Workbench) -> R
         defenses=[describe_hook(hook) for hook in config.defenses],
         seed=config.train.seed,
         epochs=trainer.step // len(trainer.batches),
+        planned_epochs=config.train.epochs if config.train.early_stopping else None,
+        kept_epoch=trainer.kept_epoch,
+        validation_metric=known(trainer.validation.get(task.metric, math.nan)),
         steps=trainer.step,
         batch_size=config.train.batch_size,
         metric=task.metric,
@@ -450,18 +516,20 @@ def summarise(config: ExperimentConfig, trainer: Trainer, bench: Workbench) -> R
         known_positives=config.known_positives,
         known_negatives=config.known_negatives,
         parties=parties,
-        measurements=_of_party(trainer.measurements, trainer.active.name),
+        measurements=measurements_of(trainer.measurements, trainer.active.name),
     )
 
 
-def _of_party(measurements: Mapping[str, float], party: str) -> dict[str, float]:
+def measurements_of(measurements: Mapping[str, float], party: str) -> dict[str, float]:
+    """Return what the defenses of one party's messages logged, out of what all did."""
     prefix = f"{party}/"
     return {tag.removeprefix(prefix): value for tag, value in measurements.items() if tag.startswith(prefix)}
 
 
 def describe_hook(hook: HookConfig) -> str:
     """Return a hook with its settings, as people write it: ``sumkl(detection_error=0.4)``."""
-    settings = ", ".join(f"{key}={value}" for key, value in hook.options.items())
+    options = hook.options if hook.at is None else {**hook.options, "at": "+".join(hook.at)}
+    settings = ", ".join(f"{key}={value}" for key, value in options.items())
     return f"{hook.name}({settings})" if settings else hook.name
 
 

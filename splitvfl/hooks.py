@@ -41,14 +41,16 @@ from typing import Any, Generic, Literal, Protocol, TypeVar, overload, runtime_c
 import torch
 from torch import Tensor, nn
 
-from splitvfl.errors import HookError, PrivacyError
+from splitvfl.errors import ArgumentError, HookError, PrivacyError
 from splitvfl.precision import without_autocast
 
 Crossing = Literal["activation", "gradient", "scores", "labels"]
 Target = Literal["labels", "features"]
 Moment = Literal["every-step", "after-training"]
+Phase = Literal["training", "evaluation", "prediction"]
 
 CROSSINGS: tuple[Crossing, ...] = ("activation", "gradient", "scores", "labels")
+PHASES: tuple[Phase, ...] = ("training", "evaluation", "prediction")
 
 _T = TypeVar("_T")
 
@@ -222,6 +224,51 @@ class Defense(Protocol):
         ...
 
 
+class At:
+    """A defense of the activation with the phases in which it acts, for ``Trainer(defenses=[...])``.
+
+    A passive party sends activations in training, for evaluations and for predictions. A defense that is not wrapped
+    acts in all three, each time as a copy of its own.
+
+    Args:
+        defense: A defense of the activation.
+        phases: One or more of ``"training"``, ``"evaluation"`` and ``"prediction"``.
+
+    Raises:
+        ArgumentError: If the defense is made for another message, or no phase or another one is named.
+
+    >>> class Halve:
+    ...     crossing = "activation"
+    ...
+    ...     def __call__(self, message, secrets, /):
+    ...         return message / 2
+    >>> At(Halve(), "evaluation", "prediction").phases
+    ('evaluation', 'prediction')
+    """
+
+    def __init__(self, defense: Defense, *phases: Phase) -> None:
+        if crossing_of(defense) != "activation":
+            raise ArgumentError(
+                f"{hook_name(defense)} defends {crossing_of(defense)}; phases are for defenses of the activation"
+            )
+        self.defense = defense
+        self.phases = checked_phases(phases)
+
+
+def checked_phases(phases: Iterable[str]) -> tuple[Phase, ...]:
+    """Return phases in the order of :data:`PHASES`, each once.
+
+    Raises:
+        ArgumentError: If there is none, or one is unknown.
+    """
+    named = tuple(phases)
+    unknown = [phase for phase in named if phase not in PHASES]
+    if unknown or not named:
+        shown = repr(unknown[0]) if unknown else "none"
+        raise ArgumentError(f"expected one or more of {', '.join(PHASES)}, got {shown}")
+    return tuple(phase for phase in PHASES if phase in named)
+
+
 @runtime_checkable
 class Stateful(Protocol):
     """A hook with state that must survive a restart."""
@@ -334,6 +381,14 @@ def all_finite(tensor: Tensor) -> bool:
     if tensor.numel() == 0 or not tensor.is_floating_point():
         return True
     return math.isfinite(tensor.sum().item()) or bool(torch.isfinite(tensor).all())
+
+
+def all_finite_together(tensors: Iterable[Tensor]) -> bool:
+    """Return whether every entry of several tensors on one device is finite; of sparse ones, those that they hold."""
+    held = [tensor._values() if tensor.is_sparse else tensor for tensor in tensors]
+    # One number is read, not one for each tensor: on a GPU every reading waits for all work before it.
+    sums = [values.sum() for values in held if values.is_floating_point()]
+    return not sums or math.isfinite(torch.stack(sums).sum().item()) or all(map(all_finite, held))
 
 
 BATCH_MIXING = (nn.modules.batchnorm._BatchNorm,)

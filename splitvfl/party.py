@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from splitvfl.best_weights import BestWeights
 from splitvfl.conversation import Expected
-from splitvfl.crossing import DefenseChain
+from splitvfl.crossing import ActivationDefenses, DefenseChain
 from splitvfl.cut import CutLayer, Seat, available_fields, call_top, responses_of
 from splitvfl.data.columns import Columns, PartyData, Records
-from splitvfl.errors import ArgumentError, DataError
-from splitvfl.hooks import View
+from splitvfl.errors import ArgumentError, DataError, ProtocolError
+from splitvfl.hooks import Phase, View, all_finite, all_finite_together
 from splitvfl.messages import FLOATS
 from splitvfl.optimizers import PerParameter
 from splitvfl.precision import widened
 from splitvfl.randomness import PartyRandom
+from splitvfl.schedule import EarlyStopping, Patience
 from splitvfl.tasks import Binary, Task
 
 MAX_WIDTH = 1 << 16
@@ -51,6 +53,8 @@ class Party(ABC):
 
     Attributes:
         autocast: The dtype in which its model runs under :class:`torch.autocast`, bfloat16; ``None``: as it is.
+        wire: The dtype in which activations and gradients cross, bfloat16; ``None``: as they were computed.
+        best: Its weights at the best evaluation, where training stops early.
     """
 
     def __init__(self, data: PartyData, module: nn.Module, optimizer: OptimizerFactory) -> None:
@@ -59,6 +63,8 @@ class Party(ABC):
         self.module = module
         self.device = torch.device("cpu")
         self.autocast: torch.dtype | None = None
+        self.wire: torch.dtype | None = None
+        self.best = BestWeights(module)
         self.random = PartyRandom(0)
         self._factory = optimizer
         self.optimizer = self._new_optimizer()
@@ -71,9 +77,16 @@ class Party(ABC):
             return self._factory(self.module)  # it tells tables from the rest by the layers that they lie in
         return self._factory(parameters)
 
-    def prepare(self, *, seed: int, device: torch.device, autocast: torch.dtype | None = None) -> None:
-        """Move to a device, and set the randomness and the precision, before the first step."""
-        self.device, self.autocast = device, autocast
+    def prepare(
+        self,
+        *,
+        seed: int,
+        device: torch.device,
+        autocast: torch.dtype | None = None,
+        wire: torch.dtype | None = None,
+    ) -> None:
+        """Move to a device, and set the randomness and the precisions, before the first step."""
+        self.device, self.autocast, self.wire = device, autocast, wire
         self.module.to(device)
         self.optimizer = self._new_optimizer()
         self.random = PartyRandom(seed)
@@ -83,6 +96,27 @@ class Party(ABC):
     def computing(self) -> AbstractContextManager[object]:
         """Return the block in which its model is called; no message is waited for inside it."""
         return nullcontext() if self.autocast is None else torch.autocast(self.device.type, dtype=self.autocast)
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Put its model into evaluation mode within a block."""
+        # Layer by layer: a layer that its owner froze in evaluation mode stays there.
+        modes = [(layer, layer.training) for layer in self.module.modules()]
+        self.module.eval()
+        try:
+            yield
+        finally:
+            for layer, mode in modes:
+                layer.training = mode
+
+    def narrowed(self, tensor: Tensor) -> Tensor:
+        """Return an activation or a gradient as it crosses, after its defenses."""
+        return tensor if self.wire is None else tensor.to(self.wire)
+
+    def received(self, payload: Tensor) -> Tensor:
+        """Return what crossed on its own device, and as float32 where it was narrowed on the way."""
+        payload = payload.to(self.device)
+        return payload if self.wire is None else payload.float()
 
     def train_batch(self, rows: Tensor) -> Records:
         """Return its training records at these positions."""
@@ -96,6 +130,11 @@ class Party(ABC):
         """Forget the gradients of the step before."""
         if self.optimizer is not None:
             self.optimizer.zero_grad(set_to_none=True)
+
+    def has_finite_gradients(self) -> bool:
+        """Return whether its optimiser would take in finite numbers only."""
+        gradients = (weight.grad for weight in self.module.parameters())
+        return all_finite_together(gradient for gradient in gradients if gradient is not None)
 
     def update(self) -> None:
         """Take the optimiser's step."""
@@ -115,17 +154,22 @@ class Party(ABC):
     def chains(self) -> dict[str, DefenseChain]:
         """Return the defenses of everything that it sends, by a name for each."""
 
+    @property
+    @abstractmethod
+    def measurements(self) -> dict[str, float]:
+        """What its defenses logged in the last training step: ``whose message/defense/measurement``."""
+
     def state_dict(self) -> dict[str, Any]:
-        """Return weights, optimiser and random state."""
+        """Return weights as trained and the best ones, optimiser and random state."""
         return {
-            "module": self.module.state_dict(),
+            **self.best.state_dict(),
             "optimizer": None if self.optimizer is None else self.optimizer.state_dict(),
             "random": self.random.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Take back what :meth:`state_dict` returned."""
-        self.module.load_state_dict(state["module"])
+        self.best.load_state_dict(state)
         if self.optimizer is not None:
             self.optimizer.load_state_dict(state["optimizer"])
         self.random.load_state_dict(state["random"])
@@ -148,7 +192,7 @@ class PassiveParty(Party):
     def __init__(self, data: PartyData, bottom: nn.Module, *, optimizer: OptimizerFactory = adam) -> None:
         super().__init__(data, bottom, optimizer)
         self.bottom = bottom
-        self.activation = DefenseChain("activation", self.name)
+        self.activation = ActivationDefenses(self.name)
         self.observers: list[Observer] = []
         self.batch_ids: Tensor | None = None
 
@@ -174,9 +218,24 @@ class PassiveParty(Party):
             )
         return output
 
-    def defend_activation(self, activation: Tensor, batch: Records, step: int) -> Tensor:
-        """Return what is sent instead of the activation."""
-        return self.activation.apply(activation, step=step, ids=batch.ids, labels=None)
+    def defend_activation(self, activation: Tensor, batch: Records, step: int, phase: Phase = "training") -> Tensor:
+        """Return what is sent instead of the activation, narrowed if it crosses so.
+
+        Raises:
+            ProtocolError: If the activation holds NaN or infinite values: nothing is sent.
+        """
+        if not all_finite(activation):
+            raise ProtocolError(
+                f"the activation of step {step} of {self.name} holds NaN or infinite values, and was not sent: its "
+                "weights are spoiled, by too high a learning rate or by gradients that it was sent"
+            )
+        return self.narrowed(self.activation[phase].apply(activation, step=step, ids=batch.ids, labels=None))
+
+    def output_width(self) -> int:
+        """Return the width of its activations, which its bottom model shows on one record."""
+        part = self.data.train if self.data.train.count else self.data.test
+        with self.evaluating(), torch.no_grad():
+            return self.activate(part.rows(torch.zeros(1, dtype=torch.int64)).to(self.device)).shape[1]
 
     def learn(self, activation: Tensor, gradient: Tensor, batch: Records, step: int) -> None:
         """Run the bottom's backward on a received gradient, and let its observers look."""
@@ -187,8 +246,13 @@ class PassiveParty(Party):
             activation.backward(gradient)
 
     def chains(self) -> dict[str, DefenseChain]:
-        """Return the defenses of its activation."""
-        return {"activation": self.activation}
+        """Return the defenses of its activation, by phase."""
+        return self.activation.chains()
+
+    @property
+    def measurements(self) -> dict[str, float]:
+        """What the defenses of its activation logged in the last training step."""
+        return _named(self.name, self.activation["training"])
 
 
 class ActiveParty(Party):
@@ -204,11 +268,13 @@ class ActiveParty(Party):
     Attributes:
         cuts: One cut layer per passive party, by name.
         widths: Width of what each passive party sends, once they have agreed on it.
+        patience: Its judgement of evaluations, where training stops early.
         labels: Defenses that act before the loss.
         scores: Defenses of the predictions that it publishes.
 
     Raises:
-        DataError: If there are no labels, or they are not what the task needs.
+        DataError: If there are no labels, or they are not what the task needs. A party without a training record only
+            predicts, and needs none.
     """
 
     def __init__(
@@ -217,26 +283,74 @@ class ActiveParty(Party):
         super().__init__(data, top, optimizer)
         self.top = top
         self.task = task or Binary()
-        if data.train.labels is None or data.test.labels is None:
-            raise DataError(f"the active party {self.name} holds no labels")
-        self.task.check(data.train.labels)
-        if data.test.count:
-            self.task.check_values(data.test.labels)
+        self._check_labels(data.train, data.test)
         self.cuts: dict[str, CutLayer] = {}
         self.widths: dict[str, int] = {}
+        self.patience: Patience | None = None
         self.labels = DefenseChain("labels", self.name)
         self.scores = DefenseChain("scores", self.name)
+
+    def _check_labels(self, train: Records, test: Records) -> None:
+        if train.count:
+            if train.labels is None or test.labels is None:
+                raise DataError(f"the active party {self.name} holds no labels")
+            self.task.check(train.labels)
+        if test.count and test.labels is not None:
+            self.task.check_values(test.labels)
+
+    def prepare(
+        self,
+        *,
+        seed: int,
+        device: torch.device,
+        autocast: torch.dtype | None = None,
+        wire: torch.dtype | None = None,
+    ) -> None:
+        """Move to a device, and set the randomness and the precisions, before the first step."""
+        super().prepare(seed=seed, device=device, autocast=autocast, wire=wire)
+        for cut in self.cuts.values():
+            cut.wire = wire
 
     def connect(self, passive: str) -> CutLayer:
         """Return a new cut layer towards a passive party."""
         self.cuts[passive] = CutLayer(passive, active=self.name)
+        self.cuts[passive].wire = self.wire
         return self.cuts[passive]
+
+    def judge_by(self, settings: EarlyStopping, held_out: range) -> None:
+        """Judge every evaluation from now on by the training records at these positions, which are not trained on.
+
+        Raises:
+            DataError: If their labels are not fit to judge by: one class only, say.
+        """
+        train = self.data.train
+        assert train.labels is not None
+        every = slice(held_out.start, held_out.stop, held_out.step)
+        labels = train.labels[every] if train.real is None else train.labels[every][train.real[every]]
+        try:
+            self.task.check(labels)
+        except DataError as error:
+            raise DataError(
+                f"early stopping holds out {len(held_out)} of the {train.count} training records of {self.name}, "
+                f"one of {settings.validation_every}, and they are not fit to judge by: {error}"
+            ) from error
+        self.patience = Patience(settings)
 
     def await_activations(self, kind: str, step: int, count: int) -> tuple[Expected, ...]:
         """Return what is awaited of every passive party: a row for each of so many records."""
+        dtypes = self._dtypes()
         return tuple(
-            Expected(name, kind, step, FLOATS, (count, self.widths.get(name, _ANY_WIDTH))) for name in self.cuts
+            Expected(name, kind, step, dtypes, (count, self.widths.get(name, _ANY_WIDTH))) for name in self.cuts
         )
+
+    def _dtypes(self) -> tuple[torch.dtype, ...]:
+        """Return the dtypes that its top model can take."""
+        if self.wire is not None:
+            return (self.wire,)
+        if self.autocast is not None:
+            return (torch.float32, self.autocast)
+        own = {parameter.dtype for parameter in self.top.parameters()}
+        return tuple(dtype for dtype in FLOATS if dtype in own) or FLOATS
 
     def own_input(self, batch: Records) -> Tensor | Columns | None:
         """Return its own columns as its top takes them; ``None`` if it has none."""
@@ -258,7 +372,8 @@ class ActiveParty(Party):
         """Return the loss's targets, and what later defenses get in place of the labels (``None``: the labels)."""
         assert batch.labels is not None
         if not len(self.labels):
-            return batch.labels, None
+            # Dummies have a label to train on and to be hidden like the others', and none to be judged by.
+            return batch.labels, None if batch.real is None else batch.labels
         targets = self.labels.apply(batch.labels, step=step, ids=batch.ids, labels=batch.labels)
         return targets, responses_of(targets)
 
@@ -266,3 +381,26 @@ class ActiveParty(Party):
         """Return the defenses of labels, of scores, and of each passive party's gradient."""
         gradients = {f"gradient/{name}": cut.gradient for name, cut in self.cuts.items()}
         return {"labels": self.labels, "scores": self.scores, **gradients}
+
+    @property
+    def measurements(self) -> dict[str, float]:
+        """What its defenses logged last; those of a gradient under the name of the party that it is for."""
+        found = _named(self.name, self.labels) | _named(self.name, self.scores)
+        for name, cut in self.cuts.items():
+            found |= _named(name, cut.gradient)
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what any party has, and the figures that evaluations are compared with."""
+        patience = None if self.patience is None else self.patience.state_dict()
+        return {**super().state_dict(), "patience": patience}
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        """Take back what :meth:`state_dict` returned."""
+        super().load_state_dict(state)
+        if self.patience is not None:
+            self.patience.load_state_dict(state["patience"])
+
+
+def _named(party: str, chain: DefenseChain) -> dict[str, float]:
+    return {f"{party}/{name}": value for name, value in chain.measurements.items()}

@@ -1,17 +1,18 @@
-"""Joint scoring: each passive party sends its activation, the active party computes and publishes the scores."""
+"""Joint scoring: each passive party sends its activation, the active party computes scores, and may publish them."""
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from splitvfl.conversation import Expected, Half, Outbox, converse
+from splitvfl.conversation import Expected, Half, Inbox, Outbox, converse
 from splitvfl.data.columns import Records
 from splitvfl.errors import ProtocolError
-from splitvfl.hooks import all_finite
+from splitvfl.hooks import Phase, all_finite
 from splitvfl.messages import FLOATS, Message
 from splitvfl.party import ActiveParty, Party, PassiveParty
 
@@ -24,31 +25,66 @@ class Prediction:
 
     Attributes:
         outputs: The top's raw outputs, ``(n, k)``. They stay with the active party.
-        scores: What was published, after the score defenses: ``(n,)`` or ``(n, k)``.
+        scores: What is published, if anything is, after the score defenses: ``(n,)`` or ``(n, k)``.
     """
 
     outputs: Tensor
     scores: Tensor
 
 
-def active_prediction(party: ActiveParty, batch: Records, number: int) -> Half:
-    """Return the active party's half of one prediction batch; its result is a :class:`Prediction`."""
-    inbox = yield Outbox(wait=party.await_activations("activation", number, batch.count))
+def activation_to_score(party: PassiveParty, batch: Records, step: int, phase: Phase) -> Tensor:
+    """Return what a passive party sends of records that are not trained on, after the phase's defenses."""
+    with torch.no_grad():
+        return party.defend_activation(party.activate(batch), batch, step, phase)
+
+
+def joint_outputs(party: ActiveParty, inbox: Inbox, batch: Records) -> Tensor:
+    """Return the top's outputs, ``(n, k)``, on what every passive party sent of these records.
+
+    Raises:
+        ProtocolError: If an activation or an output holds NaN or infinite values.
+    """
     activations = []
     for name in party.cuts:
-        payload = inbox[name].payload
-        if not all_finite(payload):
-            raise ProtocolError(f"the activation of prediction {number} from {name} holds NaN or infinite values")
-        activations.append(payload.to(party.device))
+        message = inbox[name]
+        if not all_finite(message.payload):
+            raise ProtocolError(f"the {message.kind} of step {message.step} from {name} holds NaN or infinite values")
+        activations.append(party.received(message.payload))
     with torch.no_grad():
         outputs = party.run_top(activations, batch)
+    if not all_finite(outputs):
+        raise ProtocolError(
+            f"the outputs of {party.name} on what {' and '.join(party.cuts)} sent hold NaN or infinite values: "
+            "a party sent too large values, or a model's weights are spoiled"
+        )
+    return outputs
+
+
+def active_prediction(party: ActiveParty, batch: Records, number: int, *, publish: bool = True) -> Half:
+    """Return the active party's half of one prediction batch; its result is a :class:`Prediction`.
+
+    Args:
+        party: The active party.
+        batch: Its records.
+        number: Number of the batch.
+        publish: Whether the passive parties get the scores.
+
+    Raises:
+        ProtocolError: If an activation holds NaN or infinite values.
+    """
+    inbox = yield Outbox(wait=party.await_activations("activation", number, batch.count))
+    outputs = joint_outputs(party, inbox, batch)
+    with torch.no_grad():
         scores = party.scores.apply(party.task.scores(outputs), step=number, ids=batch.ids, labels=None)
-    yield Outbox(send=tuple(Message(party.name, name, "scores", number, scores) for name in party.cuts))
+    receivers = party.cuts if publish else ()
+    yield Outbox(send=tuple(Message(party.name, name, "scores", number, scores) for name in receivers))
     return Prediction(outputs, scores)
 
 
-def passive_prediction(party: PassiveParty, batch: Records, number: int, *, active: str, outputs: int) -> Half:
-    """Return a passive party's half of one prediction batch; its result is the published scores.
+def passive_prediction(
+    party: PassiveParty, batch: Records, number: int, *, active: str, outputs: int, publish: bool = True
+) -> Half:
+    """Return a passive party's half of one prediction batch; its result is the published scores, or ``None``.
 
     Args:
         party: The passive party.
@@ -56,13 +92,22 @@ def passive_prediction(party: PassiveParty, batch: Records, number: int, *, acti
         number: Number of the batch.
         active: Name of the active party.
         outputs: Scores of a record, as the active party's task has them.
+        publish: Whether the active party publishes them.
+
+    Raises:
+        ProtocolError: If the activation, which is not sent then, or a score is NaN or infinite.
     """
-    with torch.no_grad():
-        activation = party.defend_activation(party.activate(batch), batch, number)
+    activation = activation_to_score(party, batch, number, "prediction")
     shape = (batch.count,) if outputs == 1 else (batch.count, outputs)
-    awaited = Expected(active, "scores", number, FLOATS, shape)
-    inbox = yield Outbox(send=(Message(party.name, active, "activation", number, activation),), wait=(awaited,))
-    return inbox[active].payload
+    awaited = (Expected(active, "scores", number, FLOATS, shape),) if publish else ()
+    inbox = yield Outbox(send=(Message(party.name, active, "activation", number, activation),), wait=awaited)
+    return _scores(inbox[active]) if publish else None
+
+
+def _scores(message: Message) -> Tensor:
+    if not all_finite(message.payload):
+        raise ProtocolError(f"the scores of step {message.step} from {message.sender} hold NaN or infinite values")
+    return message.payload
 
 
 def predict(
@@ -80,19 +125,13 @@ def predict(
         The active party's outputs and the published scores, in the order of the part's records.
     """
     count = (active.data.test if part == "test" else active.data.train).count
-    modules = [active.module, *(party.module for party in passives.values())]
-    # Layer by layer: a layer that its owner froze in evaluation mode stays there.
-    modes = [(layer, layer.training) for module in modules for layer in module.modules()]
-    for module in modules:
-        module.eval()
-    try:
+    with ExitStack() as modes:
+        for party in (active, *passives.values()):
+            modes.enter_context(party.evaluating())
         chunks = [
             _predict_rows(active, passives, part, rows, number)
             for number, rows in enumerate(torch.arange(count).split(batch_size))
         ]
-    finally:
-        for layer, mode in modes:
-            layer.training = mode
     return Prediction(torch.cat([chunk.outputs for chunk in chunks]), torch.cat([chunk.scores for chunk in chunks]))
 
 

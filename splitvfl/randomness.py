@@ -6,7 +6,7 @@ import hashlib
 import os
 import secrets as entropy
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -63,6 +63,15 @@ class PartyRandom:
         self._cuda: Tensor | None = None
         self._outside: tuple[Tensor, Tensor | None] | None = None
         self._seed = seed
+
+    @classmethod
+    def entropic(cls, device: torch.device) -> Self:
+        """Return a state that nobody can guess, for a party in a deployed run."""
+        own = cls(entropy.randbits(63))
+        own._cpu = entropic_generator(torch.device("cpu")).get_state()
+        if device.type == "cuda":
+            own._cuda = entropic_generator(device).get_state()
+        return own
 
     def use_cuda(self) -> None:
         """Keep a state of the CUDA generator too."""

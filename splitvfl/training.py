@@ -5,41 +5,51 @@ from __future__ import annotations
 import copy
 import math
 import shutil
-import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from splitvfl import checkpoint
+from splitvfl.attaching import attach_defense, check_labels
 from splitvfl.conversation import Half, Recorder, converse
 from splitvfl.cut import observe, refuse_batch_mixing
 from splitvfl.data.batches import Batches
 from splitvfl.data.columns import Records
 from splitvfl.errors import ArgumentError, CheckpointError, ConfigError
-from splitvfl.exchange.agreement import agreement, terms_of
+from splitvfl.exchange.agreement import agreed_settings, agreement, terms_of
+from splitvfl.exchange.evaluation import Evaluation, EvaluationPlan, active_evaluation, passive_evaluation
 from splitvfl.exchange.split import active_step, passive_step
-from splitvfl.hooks import Attack, Defense, View, crossing_of, hook_name, moment_of, needs_of, target_of
+from splitvfl.hooks import (
+    PHASES,
+    At,
+    Attack,
+    Defense,
+    View,
+    hook_name,
+    moment_of,
+    needs_of,
+    target_of,
+)
 from splitvfl.leakage.after_training import SHOWN, AfterTraining, Quiz, judge_after_training, own_copy
 from splitvfl.leakage.auditing import Audit
 from splitvfl.leakage.features import FeatureLeak, judge_features
-from splitvfl.leakage.judging import Leak, LeakSummary, ScoreKeeper, check_known
+from splitvfl.leakage.judging import Leak, LeakSummary, check_known
 from splitvfl.leakage.monitor import Monitor
-from splitvfl.party import ActiveParty, PassiveParty
+from splitvfl.leakage.watching import Watch, unused
+from splitvfl.party import ActiveParty, Party, PassiveParty
 from splitvfl.prediction import Prediction, predict
 from splitvfl.randomness import derive_seed
 from splitvfl.records import Ids, RecordTable
+from splitvfl.schedule import EarlyStopping, Schedule, Turn
+from splitvfl.signals import Signals
 
 Progress = Callable[["Status"], None]
-
-# Up to here an accumulated AUC takes a few milliseconds; above, it is computed at the end of each epoch only.
-_CHEAP_RECORDS = 20_000
 
 
 class Interrupted(Exception):
@@ -108,45 +118,20 @@ class LabelBook:
         """
         batch = self._open
         if batch is not None and batch.labels is not None and _same(batch.ids, ids):
-            return batch.labels.double()
+            assert batch.judged is not None
+            return batch.judged.double()
         return self._looked_up(ids.cpu().numpy()).to(ids.device)
 
     def _looked_up(self, ids: Ids) -> Tensor:
         if self._table is None:
             self._table = RecordTable(label=np.float32)
             slots = self._table.slots(self._train.ids.cpu().numpy())
-            assert self._train.labels is not None
-            self._table["label"][slots] = self._train.labels.cpu().numpy()
+            assert self._train.judged is not None
+            self._table["label"][slots] = self._train.judged.cpu().numpy()
         slots = self._table.find(ids)
         if (slots < 0).any():
             raise ArgumentError(f"no training record has the id {ids[slots < 0][0]}")
         return torch.from_numpy(self._table["label"][slots].astype(np.float64))
-
-
-class _Signals:
-    """Turns the first Ctrl-C into a request to stop between two steps; the second one acts at once."""
-
-    def __init__(self) -> None:
-        self.asked = False
-        self._before: Any = None
-
-    def __enter__(self) -> Self:
-        try:
-            self._before = signal.signal(signal.SIGINT, self._on_signal)
-        except ValueError:  # not the main thread: signals are somebody else's
-            self._before = None
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
-            raise KeyboardInterrupt
-        self.asked = True
 
 
 class Trainer:
@@ -158,7 +143,8 @@ class Trainer:
     Args:
         active: The party with the labels.
         passives: The other parties by name.
-        defenses: Attached where each belongs. At several cuts, each cut gets its own copy.
+        defenses: Attached where each belongs. At several cuts, each cut gets its own copy. One of the activation acts
+            in training, evaluations and predictions, unless :class:`~splitvfl.hooks.At` names some of them.
         attacks: Label attacks for every passive party, run at every step or, if that is what they are for, once after
             training; feature attacks run once, on the test records, at the end.
         batch_size: Records in a step.
@@ -176,14 +162,18 @@ class Trainer:
         log_every: Steps between two lines of the log.
         checkpoint_every: Steps between two checkpoints, besides one after each epoch; ``None`` for no more.
         evaluate_every: Epochs between two evaluations on the test records; the last epoch always ends in one.
+        early_stopping: When to end before the last epoch. Every ``validation_every``-th training record is then held
+            out and evaluated too, and at the end each party has the weights of its best evaluation.
         device: Where models and batches live.
         autocast: ``torch.bfloat16`` runs the models under autocast: activations and gradients then cross in bfloat16;
             losses, defenses and attacks compute in float32. ``None``: models run as they are.
+        wire: ``torch.bfloat16`` rounds activations and gradients to bfloat16 as the last thing before they cross; the
+            receiver goes on in float32. ``None``: they cross as they were computed.
         record: Called with every message of the training steps, e.g. ``Transcript().record``.
 
     Raises:
         ArgumentError: If parties have no or clashing names, an attack needs what a party cannot show, or ``autocast``
-            is another dtype.
+            or ``wire`` is another dtype.
         ConfigError: If an attack or a defense was made for binary labels and the task is another.
         PrivacyError: If a guarantee per record is claimed for a model with batch-mixing layers.
     """
@@ -193,7 +183,7 @@ class Trainer:
         active: ActiveParty,
         passives: Mapping[str, PassiveParty],
         *,
-        defenses: Sequence[Defense] = (),
+        defenses: Sequence[Defense | At] = (),
         attacks: Sequence[Attack] = (),
         batch_size: int = 256,
         block_rows: int = 1,
@@ -207,8 +197,10 @@ class Trainer:
         log_every: int = 10,
         checkpoint_every: int | None = None,
         evaluate_every: int = 1,
+        early_stopping: EarlyStopping | None = None,
         device: torch.device | str = "cpu",
         autocast: torch.dtype | None = None,
+        wire: torch.dtype | None = None,
         record: Recorder | None = None,
     ) -> None:
         self.active = active
@@ -216,21 +208,29 @@ class Trainer:
         self._check_names()
         self.folder = None if log_dir is None else Path(log_dir)
         self._overwrite = overwrite
-        self.batches = Batches(active.data.train.count, batch_size, seed=seed, block_rows=block_rows)
-        self._settings = {
-            "batch size": batch_size,
-            "rows in a block": block_rows,
-            "seed of the order": seed,
-            "exchange": "split",
-            "autocast": _autocast_name(autocast),
-        }
+        self.batches = Batches(
+            active.data.train.count,
+            batch_size,
+            seed=seed,
+            block_rows=block_rows,
+            held_out_every=None if early_stopping is None else early_stopping.validation_every,
+        )
+        self._settings = agreed_settings(
+            batch_size=batch_size,
+            block_rows=block_rows,
+            seed=seed,
+            evaluate_every=evaluate_every,
+            early_stopping=early_stopping,
+            autocast=autocast,
+            wire=wire,
+        )
         self._log_every, self._checkpoint_every, self._evaluate_every = log_every, checkpoint_every, evaluate_every
         self._record = record
-        self._prepare(seed, torch.device(device), autocast)
+        self._prepare(seed, torch.device(device), autocast, wire)
+        if early_stopping is not None:
+            active.judge_by(early_stopping, self.batches.held_out)
         self._connect(defenses, noise_seed_for_experiments)
-        self.leaks: dict[str, dict[str, Leak]] = {name: {} for name in self.passives}
-        self.audits: dict[str, Audit] = {}
-        self.unavailable: dict[str, dict[str, str]] = {name: {} for name in self.passives}
+        self.watch = Watch(self.passives)
         check_known(known_positives, known_negatives)
         self.known_positives, self.known_negatives = known_positives, known_negatives
         self._feature_attacks = [attack for attack in attacks if target_of(attack) == "features"]
@@ -238,11 +238,11 @@ class Trainer:
         self.after_training: dict[str, dict[str, AfterTraining]] = {name: {} for name in self.passives}
         self._quiz_seed = derive_seed(seed, "after training")
         self.step = 0
-        self.test: dict[str, float] = {}
+        self._figures: dict[str, float] = {}
+        self._best_figures: dict[str, float] = {}
         self._seconds = 0.0
         self._loss = math.nan
         self._sums: dict[str, tuple[float, int]] = {}
-        self._worst: tuple[float, str] = (math.nan, "")
         self._monitor: Monitor | None = None
         self._resume_at: tuple[int, int] | None = None
 
@@ -255,44 +255,27 @@ class Trainer:
         if self.active.name in self.passives:
             raise ArgumentError(f"two parties are called {self.active.name!r}")
 
-    def _prepare(self, seed: int, device: torch.device, autocast: torch.dtype | None) -> None:
-        for party in (self.active, *self.passives.values()):
-            party.prepare(seed=derive_seed(seed, "party", party.name), device=device, autocast=autocast)
+    def _prepare(self, seed: int, device: torch.device, autocast: torch.dtype | None, wire: torch.dtype | None) -> None:
+        for party in self._parties:
+            party.prepare(seed=derive_seed(seed, "party", party.name), device=device, autocast=autocast, wire=wire)
 
-    def _connect(self, defenses: Sequence[Defense], noise_seed: int | None) -> None:
+    @property
+    def _parties(self) -> tuple[Party, ...]:
+        return (self.active, *self.passives.values())
+
+    def _connect(self, defenses: Sequence[Defense | At], noise_seed: int | None) -> None:
         for name in self.passives:
             self.active.connect(name)
-        for number, defense in enumerate(defenses):
-            if getattr(defense, "needs_binary_labels", False) and self.active.task.name != "binary":
-                raise ConfigError(
-                    f"defense {hook_name(defense)} needs binary labels, the task is {self.active.task.name}"
-                )
-            self._need_classes(defense)
-            self._defend(defense, number, noise_seed)
-
-    def _need_classes(self, defense: Defense) -> None:
-        task, assumed = self.active.task, getattr(defense, "classes", None)
-        if assumed is not None and assumed != task.classes:
-            found = "no classes" if task.classes is None else f"{task.classes} classes"
-            raise ConfigError(
-                f"defense {hook_name(defense)} was made for {assumed} classes, and a {task.name} task here has {found}"
-            )
-
-    def _defend(self, defense: Defense, number: int, noise_seed: int | None) -> None:
-        crossing = crossing_of(defense)
-        if crossing in ("labels", "scores"):
-            chains = {self.active.name: self.active.labels if crossing == "labels" else self.active.scores}
-        elif crossing == "gradient":
-            chains = {name: cut.gradient for name, cut in self.active.cuts.items()}
-        else:
-            chains = {name: party.activation for name, party in self.passives.items()}
-        for name, chain in chains.items():
+        for number, placed in enumerate(defenses):
+            defense, phases = (placed.defense, placed.phases) if isinstance(placed, At) else (placed, PHASES)
             if getattr(defense, "per_record_guarantee", False):
-                for party in (self.active, *self.passives.values()):
+                for party in self._parties:
                     refuse_batch_mixing(party.module, defense)
-            seed = None if noise_seed is None else derive_seed(noise_seed, crossing, name, number)
-            own = defense if len(chains) == 1 else copy.deepcopy(defense)
-            chain.attach(own, noise_seed_for_experiments=seed)
+            check_labels(self.active, defense)
+            for party in self._parties:
+                shared = party is not self.active and len(self.passives) > 1
+                own = copy.deepcopy(defense) if shared else defense
+                attach_defense(party, own, number=number, noise_seed=noise_seed, phases=phases)
 
     def _watch(self, attacks: Sequence[Attack], audit: bool) -> None:
         binary = self.active.task.name == "binary"
@@ -309,7 +292,7 @@ class Trainer:
                 if moment_of(attack) == "every-step":
                     self._seat(party, copy.deepcopy(attack))
             if audit:
-                self.audits[name] = self.active.cuts[name].audit()
+                self.watch.audits[name] = self.active.cuts[name].audit()
 
     def _seat(self, party: PassiveParty, attack: Attack) -> None:
         leak = Leak(attack, remove=lambda: party.observers.remove(observer), **self._known)
@@ -318,8 +301,7 @@ class Trainer:
         if missing:
             self.unavailable[party.name][leak.name] = f"needs {', '.join(missing)}"
             return
-        label = _unused(leak.name, self.leaks[party.name])
-        self.leaks[party.name][label] = leak
+        self.watch.add(party.name, leak)
         party.observers.append(observer)
 
     @property
@@ -361,7 +343,7 @@ class Trainer:
             return self.labels_of(ids), ids
 
         leak = observe(modules[layer], attack, party=party, passing=passing, **self._known)
-        self.leaks[party][_unused(f"{leak.name}@{layer}", self.leaks[party])] = leak
+        self.watch.add(party, leak, name=f"{leak.name}@{layer}")
         return leak
 
     def agree(self) -> None:
@@ -380,7 +362,10 @@ class Trainer:
     def fit(self, epochs: int, *, progress: Progress | None = None) -> dict[str, float]:
         """Train up to a number of epochs in total, evaluate after each, and return the last test figures.
 
-        After :meth:`resume` it goes on where the checkpoint was taken; ``epochs`` counts from the run's beginning.
+        After :meth:`resume` it goes on where the checkpoint was taken; ``epochs`` counts from the run's beginning. With
+        early stopping every party has its best weights afterwards, and the figures returned are theirs; checkpoints
+        hold the weights as trained too, from which a later call with more epochs goes on. A run that was stopped early
+        does not go on.
 
         Args:
             epochs: Epochs of the whole run, at least 1.
@@ -402,30 +387,56 @@ class Trainer:
             _claim(self.folder, overwrite=self._overwrite)
         self._monitor = Monitor(self.folder, resume_at=self._resume_at)
         try:
-            with _Signals() as signals:
+            with Signals() as signals:
                 self._run_epochs(epochs, progress, signals)
+            for party in self._parties:
+                party.best.use()
             self._attack_after_training()
         finally:
             self._resume_at = (self._monitor.flush(), self.step)
             self._monitor.close()
         return self.test
 
-    def _run_epochs(self, epochs: int, progress: Progress | None, signals: _Signals) -> None:
-        per_epoch = len(self.batches)
-        total = epochs * per_epoch
-        while self.step < total:
-            epoch, position = divmod(self.step, per_epoch)
-            for rows in self.batches.epoch(epoch)[position:]:
-                self._train_step(rows)
-                epoch_ends = self.step % per_epoch == 0
-                if epoch_ends and (self.step == total or (epoch + 1) % self._evaluate_every == 0):
-                    self._evaluate()
-                if epoch_ends or self.step % self._log_every == 0:
-                    self._log(epoch_ends=epoch_ends)
-                if progress is not None:
-                    test = self.test.get(self.active.task.metric, math.nan)
-                    progress(Status(epoch + 1, epochs, self.step, total, self._loss, test, self._worst))
-                self._keep(per_epoch, total, signals)
+    def _run_epochs(self, epochs: int, progress: Progress | None, signals: Signals) -> None:
+        schedule = Schedule(
+            self.batches,
+            epochs,
+            log_every=self._log_every,
+            checkpoint_every=self._checkpoint_every,
+            evaluate_every=self._evaluate_every,
+        )
+        if self.stopped or self.step >= schedule.steps:
+            return  # nothing is left to do, and the best weights stay in use
+        for party in self._parties:
+            party.best.lay_aside()
+        for turn in schedule.turns(self.step):
+            self._take(turn, schedule, progress, signals)
+            if self.stopped:
+                break
+
+    def _take(self, turn: Turn, schedule: Schedule, progress: Progress | None, signals: Signals) -> None:
+        self._train_step(turn.rows)
+        if turn.evaluates:
+            self._evaluate(turn.epoch + 1)
+        if turn.logs:
+            self._log(epoch_ends=turn.ends_epoch)
+        if progress is not None:
+            progress(self._status(turn, schedule))
+        if turn.saves or signals.asked:
+            self.save()
+        if signals.asked and self.step < schedule.steps and not self.stopped:
+            raise Interrupted
+
+    def _status(self, turn: Turn, schedule: Schedule) -> Status:
+        return Status(
+            epoch=turn.epoch + 1,
+            epochs=schedule.epochs,
+            step=self.step,
+            steps=schedule.steps,
+            loss=self._loss,
+            test=self.test.get(self.active.task.metric, math.nan),
+            worst_leak=self.watch.worst_logged,
+        )
 
     def _attack_after_training(self) -> None:
         """Run the attacks that wait for the end of training, in the seat of each passive party, and log them."""
@@ -444,17 +455,10 @@ class Trainer:
             return
         models = {"trained": party.bottom, "before": self._before[party.name]}
         found = judge_after_training(attack, party.data, quiz=quiz, step=self.step, device=party.device, **models)
-        label = _unused(hook_name(attack), self.after_training[party.name])
+        label = unused(hook_name(attack), self.after_training[party.name])
         self.after_training[party.name][label] = found
         assert self._monitor is not None
         self._monitor.write(self.step, found.scalars(f"{party.name}/{label}"))
-
-    def _keep(self, per_epoch: int, total: int, signals: _Signals) -> None:
-        due = self._checkpoint_every is not None and self.step % self._checkpoint_every == 0
-        if due or signals.asked or self.step % per_epoch == 0:
-            self.save()
-        if signals.asked and self.step < total:
-            raise Interrupted
 
     def _train_step(self, rows: Tensor) -> None:
         step = self.step
@@ -466,20 +470,16 @@ class Trainer:
         if self.active.task.name == "binary":
             self.labels_of.turn_to(batch)
         halves[self.active.name] = active_step(self.active, batch, step)
-        judging = self._judging_seconds()
+        judging = self.watch.seconds
         started = time.perf_counter()
         results = converse(halves, turns=self._turns(), record=self._record)
-        self._seconds += time.perf_counter() - started - (self._judging_seconds() - judging)
+        self._seconds += time.perf_counter() - started - (self.watch.seconds - judging)
         self._loss = results[self.active.name]
         self._measure()
         self.step += 1
 
     def _turns(self) -> dict[str, Any]:
-        return {party.name: party.random for party in (self.active, *self.passives.values())}
-
-    def _judging_seconds(self) -> float:
-        leaks = [leak.seconds for named in self.leaks.values() for leak in named.values()]
-        return sum(leaks) + sum(audit.seconds for audit in self.audits.values())
+        return {party.name: party.random for party in self._parties}
 
     def _measure(self) -> None:
         for tag, value in self._measurements().items():
@@ -488,51 +488,74 @@ class Trainer:
                 self._sums[tag] = (total + value, count + 1)
 
     def _measurements(self) -> dict[str, float]:
-        chains = [(name, cut.gradient) for name, cut in self.active.cuts.items()]
-        chains += [(name, party.activation) for name, party in self.passives.items()]
-        chains += [(self.active.name, chain) for chain in (self.active.labels, self.active.scores)]
-        return {f"{where}/{name}": value for where, chain in chains for name, value in chain.measurements.items()}
+        return {tag: value for party in self._parties for tag, value in party.measurements.items()}
 
-    def _evaluate(self) -> Prediction:
-        prediction = predict(self.active, self.passives)
-        labels = self.active.data.test.labels
-        assert labels is not None
-        labels = labels.to(prediction.outputs.device)
-        task = self.active.task
-        with torch.no_grad():
-            loss = task.loss(prediction.outputs, labels).item()
-        self.test = {task.metric: task.measure(prediction.outputs, labels), "loss": loss}
-        return prediction
+    def _evaluate(self, epoch: int) -> None:
+        plan = EvaluationPlan(validation=self.batches.held_out, test=self.active.data.test.count)
+        halves: dict[str, Half] = {
+            name: passive_evaluation(party, plan, step=self.step, epoch=epoch, active=self.active.name)
+            for name, party in self.passives.items()
+        }
+        halves[self.active.name] = active_evaluation(self.active, plan, step=self.step, epoch=epoch)
+        evaluation: Evaluation = converse(halves, turns=self._turns())[self.active.name]
+        self._figures = evaluation.figures
+        if evaluation.verdict.best:
+            self._best_figures = evaluation.figures
+
+    @property
+    def stopped(self) -> bool:
+        """Whether early stopping has ended the training."""
+        return self.active.best.stopped
+
+    @property
+    def kept_epoch(self) -> int | None:
+        """The epoch, from 1, whose weights early stopping keeps; ``None`` without it."""
+        return self.active.best.epoch
+
+    @property
+    def test(self) -> dict[str, float]:
+        """Headline figure and loss on the test records, of the weights that the models hold; empty before any."""
+        return self._of_part("test")
+
+    @property
+    def validation(self) -> dict[str, float]:
+        """The same on the records that early stopping holds out; empty without it."""
+        return self._of_part("validation")
+
+    def _of_part(self, part: str) -> dict[str, float]:
+        figures = self._best_figures if self.active.best.in_use else self._figures
+        return {tag.removeprefix(f"{part}/"): value for tag, value in figures.items() if tag.startswith(f"{part}/")}
 
     def _log(self, *, epoch_ends: bool) -> None:
         assert self._monitor is not None
-        values = {"train/loss": self._loss, **{f"test/{name}": value for name, value in self.test.items()}}
+        values = {"train/loss": self._loss, **self._figures}
         values |= {f"defense/{tag}": value for tag, value in self._measurements().items()}
-        for party in self.passives:
-            for name, keeper in self._keepers(party).items():
-                values[f"leak_auc/{party}/{name}"] = keeper.recent_auc
-                if epoch_ends or keeper.records <= _CHEAP_RECORDS:
-                    values[f"leak_auc_accumulated/{party}/{name}"] = keeper.accumulated_auc
-            if party in self.audits:
-                values[f"detection_error/{party}/measured"] = self.audits[party].detection_error
-        if epoch_ends:
-            self._worst = self.worst_leak
-            values["leak_auc/worst"] = self._worst[0]
+        values |= self.watch.scalars(epoch_ends=epoch_ends)
         self._monitor.write(self.step, values)
 
-    def _keepers(self, party: str) -> dict[str, ScoreKeeper]:
-        found = {name: leak.keeper for name, leak in self.leaks[party].items()}
-        return found | (self.audits[party].keepers if party in self.audits else {})
+    @property
+    def leaks(self) -> dict[str, dict[str, Leak]]:
+        """The attacks in the seat of each passive party, by name."""
+        return self.watch.leaks
+
+    @property
+    def audits(self) -> dict[str, Audit]:
+        """The auditor's attack on what is sent to each passive party; none if the run has none."""
+        return self.watch.audits
+
+    @property
+    def unavailable(self) -> dict[str, dict[str, str]]:
+        """Attacks that could not be run, by passive party and name, with the reason."""
+        return self.watch.unavailable
 
     def summaries(self, party: str) -> dict[str, LeakSummary]:
         """Return the figures of every attack in one passive party's seat, and of the auditor's, by name."""
-        return {name: keeper.summary() for name, keeper in self._keepers(party).items()}
+        return self.watch.summaries(party)
 
     @property
     def worst_leak(self) -> tuple[float, str]:
         """The worst leak AUC of all attacks, per step or accumulated, and that attack's name; NaN and "" if none."""
-        pairs = [(summary.worst, name) for party in self.passives for name, summary in self.summaries(party).items()]
-        return max((pair for pair in pairs if not math.isnan(pair[0])), default=(math.nan, ""))
+        return self.watch.worst
 
     @property
     def step_ms(self) -> float:
@@ -553,7 +576,7 @@ class Trainer:
         found: dict[str, list[FeatureLeak]] = {}
         if not self._feature_attacks:
             return found
-        prediction = self._evaluate()
+        prediction = predict(self.active, self.passives)
         for name, party in self.passives.items():
             reason = self._no_equations(party)
             for attack in self._feature_attacks:
@@ -599,7 +622,7 @@ class Trainer:
             return
         offset = 0 if self._monitor is None else self._monitor.flush()
         parts: dict[str, dict[str, Any]] = {"run": self._run_state(offset)}
-        for party in (self.active, *self.passives.values()):
+        for party in self._parties:
             parts[f"party-{party.name}"] = party.state_dict()
             parts[f"hooks-{party.name}"] = party.hook_state()
         checkpoint.save(self.folder / "checkpoints", self.step, parts)
@@ -611,13 +634,10 @@ class Trainer:
             "offset": offset,
             "seconds": self._seconds,
             "loss": self._loss,
-            "test": dict(self.test),
+            "figures": dict(self._figures),
+            "best figures": dict(self._best_figures),
             "sums": dict(self._sums),
-            "worst": self._worst,
-            "leaks": {
-                party: {name: leak.state_dict() for name, leak in named.items()} for party, named in self.leaks.items()
-            },
-            "audits": {party: audit.state_dict() for party, audit in self.audits.items()},
+            "watch": self.watch.state_dict(),
         }
 
     def resume(self) -> int:
@@ -642,18 +662,12 @@ class Trainer:
         run = parts["run"]
         if run["settings"] != self._settings:
             raise ValueError(f"it was made with {run['settings']}, this run has {self._settings}")
-        for party in (self.active, *self.passives.values()):
+        for party in self._parties:
             party.load_state_dict(parts[f"party-{party.name}"])
             party.load_hook_state(parts[f"hooks-{party.name}"])
-        for name, leaks in self.leaks.items():
-            if set(leaks) != set(run["leaks"][name]):
-                raise ValueError(f"it has attacks {sorted(run['leaks'][name])}, this run has {sorted(leaks)}")
-            for attack, leak in leaks.items():
-                leak.load_state_dict(run["leaks"][name][attack])
-        for name, audit in self.audits.items():
-            audit.load_state_dict(run["audits"][name])
+        self.watch.load_state_dict(run["watch"])
         self.step, self._seconds, self._loss = run["step"], run["seconds"], run["loss"]
-        self.test, self._sums, self._worst = run["test"], run["sums"], run["worst"]
+        self._figures, self._best_figures, self._sums = run["figures"], run["best figures"], run["sums"]
         self._resume_at = (run["offset"], self.step)
 
 
@@ -670,19 +684,5 @@ def _claim(folder: Path, *, overwrite: bool) -> None:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def _autocast_name(autocast: torch.dtype | None) -> str:
-    # float16 would need a loss scaler: the gradient of a mean over 65 536 records lies below its smallest number.
-    if autocast not in (None, torch.bfloat16):
-        raise ArgumentError(f"autocast must be torch.bfloat16 or None, got {autocast}")
-    return "off" if autocast is None else "bf16"
-
-
 def _same(left: Tensor, right: Tensor) -> bool:
     return left.device == right.device and torch.equal(left, right)
-
-
-def _unused(name: str, taken: Mapping[str, object]) -> str:
-    label, number = name, 2
-    while label in taken:
-        label, number = f"{name}-{number}", number + 1
-    return label

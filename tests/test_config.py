@@ -9,6 +9,7 @@ from typing import Any
 
 import pydantic
 import pytest
+import torch
 
 from splitvfl.config import (
     AdagradConfig,
@@ -31,7 +32,10 @@ from splitvfl.config import (
 )
 from splitvfl.data import load
 from splitvfl.errors import ConfigError
+from splitvfl.experiment import build_trainer, describe_hook, load_data
+from splitvfl.hooks import PHASES
 from splitvfl.registry import MODELS
+from splitvfl.schedule import EarlyStopping
 
 EXPERIMENT = """\
 data: {name: credit-default, path: credit.parquet}
@@ -480,7 +484,8 @@ def test_data_settings_are_the_arguments_of_load() -> None:
     for given_by_parties in ("active", "passive", "active_name"):
         del theirs[given_by_parties]
 
-    ours = DataConfig.model_fields
+    ours = dict(DataConfig.model_fields)
+    del ours["aligned"]  # of a party's own file, see load_party
 
     assert set(ours) == set(theirs)
     for name in set(ours) - {"name"}:
@@ -586,3 +591,89 @@ def test_rows_in_a_block(written: str, rows: int | None) -> None:
 def test_a_block_of_no_rows_is_refused() -> None:
     (line,) = told(SHORT, "train.block_rows=0")
     assert "train.block_rows: expected at least 1, got 0" in line
+
+
+# --- early stopping, the wire, and when a defense acts
+
+
+def test_early_stopping_is_off_unless_it_is_asked_for() -> None:
+    assert parse(SHORT).train.early_stopping is None
+    config = parse(SHORT, "train.early_stopping={}")
+    assert config.train.early_stopping is not None
+    assert config.train.early_stopping.settings() == EarlyStopping(patience=3, min_delta=0.0, validation_every=10)
+    changed = parse(SHORT, "train.early_stopping.patience=5", "train.early_stopping.min_delta=1e-3")
+    assert changed.train.early_stopping is not None
+    assert changed.train.early_stopping.settings() == EarlyStopping(patience=5, min_delta=0.001)
+    assert parse_config(config_to_yaml(changed), source="credit.yaml") == changed
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ("train: {early_stopping: {patience: 0}}", "train.early_stopping.patience: expected at least 1, got 0"),
+        ("train: {early_stopping: {min_delta: -1}}", "train.early_stopping.min_delta: expected at least 0.0, got -1"),
+        ("train: {early_stopping: {min_delta: .inf}}", "train.early_stopping.min_delta: expected a finite number"),
+        (
+            "train: {early_stopping: {validation_every: 1}}",
+            "train.early_stopping.validation_every: expected at least 2",
+        ),
+        ("train: {early_stopping: true}", "train.early_stopping: expected keys with values, got true"),
+        (
+            "train: {early_stopping: {pacience: 1}}",
+            "train.early_stopping.pacience: no such key; did you mean patience?",
+        ),
+        ("exchange: {wire: fp16}", "exchange.wire: expected 'bf16', got 'fp16'"),
+        ("defenses: [{name: gaussian-ir, clip: 1, sigma: 1, at: serving}]", "defenses.0.at: expected one or more of"),
+        ("defenses: [{name: gaussian-ir, clip: 1, sigma: 1, at: 3}]", "defenses.0.at: expected one or more of"),
+        ("defenses: [{name: gaussian-ir, clip: 1, sigma: 1, at: []}]", "defenses.0.at: expected one or more of"),
+        (
+            "defenses: [{name: isotropic, at: training}]",
+            "defenses.0.at: for defenses of the activation; isotropic defends the gradient",
+        ),
+        ("attacks: [{name: norm, at: training}]", "attacks.0.at: for defenses of the activation; norm is an attack"),
+    ],
+)
+def test_mistakes_about_them_are_told_once_with_their_line(given: str, line: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(SHORT + given + "\n")
+    told = str(caught.value).splitlines()
+    assert len(told) == 1
+    assert told[0].startswith(f"credit.yaml:3: {line}")
+
+
+def test_the_phases_of_a_defense_are_no_options_of_its_own() -> None:
+    text = SHORT + (
+        "defenses:\n- {name: gaussian-ir, clip: 1, sigma: 1, at: prediction}\n"
+        "- {name: gaussian-ir, clip: 1, sigma: 2, at: [evaluation, training]}\n"
+        "- {name: gaussian-ir, clip: 1, sigma: 3}\n"
+    )
+    config = parse(text)
+    assert [hook.phases for hook in config.defenses] == [("prediction",), ("training", "evaluation"), PHASES]
+    assert [sorted(hook.options) for hook in config.defenses] == [["clip", "sigma"]] * 3
+    written = config_to_yaml(config)
+    assert written.count("at:") == 2
+    assert parse_config(written, source="credit.yaml") == config
+
+
+def test_phases_can_be_named_on_the_command_line() -> None:
+    [[hook]] = parse_defenses("gaussian-ir(clip=1,sigma=2,at=[prediction,evaluation])", folder=Path())
+    assert hook.phases == ("evaluation", "prediction")
+    assert describe_hook(hook) == "gaussian-ir(clip=1, sigma=2, at=evaluation+prediction)"
+    with pytest.raises(ConfigError, match="at: expected one or more of training, evaluation, prediction, got 'x'"):
+        parse_defenses("gaussian-ir(clip=1,sigma=2,at=x)", folder=Path())
+
+
+def test_a_trainer_gets_all_of_it() -> None:
+    text = SHORT + (
+        "train: {early_stopping: {patience: 2, validation_every: 4}}\nexchange: {wire: bf16}\n"
+        "defenses: [{name: gaussian-ir, clip: 1, sigma: 1, at: prediction}]\n"
+    )
+    config = parse(text)
+    trainer = build_trainer(config, load_data(config))
+    assert trainer.active.patience is not None
+    assert trainer.active.patience.settings == EarlyStopping(patience=2, validation_every=4)
+    assert trainer.batches.held_out.step == 4
+    for party in (trainer.active, *trainer.passives.values()):
+        assert party.wire == torch.bfloat16
+    for party in trainer.passives.values():
+        assert [len(party.activation[phase]) for phase in PHASES] == [0, 0, 1]

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from splitvfl import checkpoint
-from splitvfl.crossing import DefenseChain
+from splitvfl.crossing import ActivationDefenses, DefenseChain
 from splitvfl.defenses import GaussianIR, Isotropic, MaxNorm, MemoisedResponse, Rounding, SumKL
 from splitvfl.errors import ArgumentError, HookError, PrivacyError
-from splitvfl.hooks import Secrets
+from splitvfl.hooks import PHASES, At, Secrets
 from splitvfl.randomness import derive_seed
 from tests.builders import generator, record_ids
 
@@ -237,3 +237,103 @@ def test_on_a_gpu_the_generator_is_on_the_gpu_and_its_state_goes_on() -> None:
     assert apply(straight, message().cuda()).is_cuda
     again.load_state_dict(straight.state_dict())
     assert torch.equal(apply(straight, message().cuda()), apply(again, message().cuda()))
+
+
+# --- the phases of an activation
+
+
+class Counts:
+    """A defense with a state: how often it was called."""
+
+    crossing = "activation"
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, message: Tensor, secrets: Secrets, /) -> Tensor:
+        self.calls += 1
+        return message + torch.randn(message.shape, generator=secrets.generator)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"calls": self.calls}
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        self.calls = state["calls"]
+
+
+def test_an_activations_defense_acts_in_every_phase_as_a_copy_of_its_own() -> None:
+    defenses, defense = ActivationDefenses("telecom"), Counts()
+    handle = defenses.attach(defense, noise_seed_for_experiments=5)
+    assert [next(iter(defenses[phase])) is defense for phase in PHASES] == [True, False, False]
+
+    sent = {phase: apply(defenses[phase]) for phase in PHASES}
+
+    assert torch.equal(sent["training"], apply(chain_of(Counts(), crossing="activation")))
+    for phase in ("evaluation", "prediction"):
+        assert torch.equal(sent[phase], apply(chain_of(Counts(), crossing="activation", seed=derive_seed(5, phase))))
+    apply(defenses["training"])
+    assert [one.calls for phase in PHASES for one in defenses[phase]] == [2, 1, 1]
+    handle.remove()
+    assert [len(defenses[phase]) for phase in PHASES] == [0, 0, 0]
+
+
+def test_what_one_phase_draws_changes_nothing_of_another() -> None:
+    def noise(between: int) -> Tensor:
+        defenses = ActivationDefenses("telecom")
+        defenses.attach(Counts(), noise_seed_for_experiments=1)
+        apply(defenses["training"])
+        for _ in range(between):
+            apply(defenses["evaluation"])
+            apply(defenses["prediction"])
+        return apply(defenses["training"])
+
+    assert torch.equal(noise(0), noise(3))
+
+
+def test_phases_can_be_chosen() -> None:
+    defenses = ActivationDefenses("telecom")
+    defenses.attach(Counts(), at=("prediction",))
+    defenses.attach(GaussianIR(clip=1.0, sigma=1.0), at=("evaluation", "training"))
+    found = [[type(one).__name__ for one in defenses[phase]] for phase in PHASES]
+    assert found == [["GaussianIR"], ["GaussianIR"], ["Counts"]]
+
+
+@pytest.mark.parametrize(
+    ("at", "message"),
+    [
+        (("serving",), "expected one or more of training, evaluation, prediction, got 'serving'"),
+        (("training", "x"), "got 'x'"),
+        ((), "got none"),
+    ],
+)
+def test_phases_that_do_not_exist_are_refused(at: Any, message: str) -> None:
+    defenses = ActivationDefenses("telecom")
+    with pytest.raises(ArgumentError, match=message):
+        defenses.attach(Counts(), at=at)
+    with pytest.raises(ArgumentError, match=message):
+        At(Counts(), *at)
+    assert [len(defenses[phase]) for phase in PHASES] == [0, 0, 0]
+
+
+def test_phases_are_for_defenses_of_the_activation() -> None:
+    with pytest.raises(ArgumentError, match="isotropic defends gradient; phases are for defenses of the activation"):
+        At(Isotropic(), "training")
+    with pytest.raises(ArgumentError, match="isotropic defends gradient"):
+        ActivationDefenses("telecom").attach(Isotropic())
+
+
+def test_every_phase_goes_on_after_a_restart() -> None:
+    def made() -> ActivationDefenses:
+        defenses = ActivationDefenses("telecom")
+        defenses.attach(Counts())
+        return defenses
+
+    before, after = made(), made()
+    for phase, rounds in zip(PHASES, (1, 2, 3), strict=True):
+        for _ in range(rounds):
+            apply(before[phase])
+    for name, chain in after.chains().items():
+        chain.load_state_dict(before.chains()[name].state_dict())
+    for phase in PHASES:
+        assert torch.equal(apply(after[phase]), apply(before[phase]))
+    assert [one.calls for phase in PHASES for one in after[phase]] == [2, 3, 4]

@@ -21,15 +21,19 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "wording"}),
     frozenset(
         {
+            "best_weights",
             "conversation",
             "data",
             "hooks",
             "messages",
             "metrics",
+            "net",
             "optimizers",
             "precision",
             "randomness",
             "records",
+            "schedule",
+            "signals",
             "tasks",
             "yaml_tree",
         }
@@ -47,17 +51,19 @@ FLOORS: tuple[frozenset[str], ...] = (
             "leakage.monitor",
             "leakage.own_columns",
             "leakage.transcript",
+            "leakage.watching",
             "models",
         }
     ),
     frozenset({"crossing", "cut"}),
     frozenset({"party"}),
-    frozenset({"exchange", "prediction"}),
+    frozenset({"attaching", "crypto", "exchange", "prediction"}),
     frozenset({"training"}),
     frozenset(
         {
             "config",
             "demo",
+            "deployment",
             "experiment",
             "leakage.drawing",
             "leakage.figures",
@@ -65,7 +71,12 @@ FLOORS: tuple[frozenset[str], ...] = (
             "leakage.report",
             "leakage.summary",
             "leakage.tables",
+            "net.aligning",
+            "net.party_run",
+            "net.predict_run",
             "registry",
+            "saved_half",
+            "serving",
         }
     ),
     frozenset({"cli", "console"}),

@@ -166,7 +166,11 @@ def test_the_partys_state_and_its_hooks_state_are_kept_apart() -> None:
     assert "123456789" not in str(party.state_dict())
     assert "123456789" in str(party.hook_state())
     assert set(party.hook_state()["defenses"]) == {"labels", "scores", "gradient/telecom"}
-    assert set(passive_party("telecom").hook_state()["defenses"]) == {"activation"}
+    assert set(passive_party("telecom").hook_state()["defenses"]) == {
+        "activation/training",
+        "activation/evaluation",
+        "activation/prediction",
+    }
     other = active_party()
     other.connect("telecom").gradient.attach(Isotropic())
     other.load_hook_state(party.hook_state())

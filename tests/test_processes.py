@@ -60,21 +60,13 @@ def test_one_process_and_separate_processes_agree_to_the_bit(
         defenses=[Isotropic(ratio=RATIO), GaussianIR(clip=CLIP, sigma=SIGMA)],
     )
     losses: list[float] = []
-    # The evaluation at the epoch's end draws activation noise, as the processes do: its scores are compared below.
-    published: list[torch.Tensor] = []
-    evaluate = trainer._evaluate
-
-    def keep_scores() -> Any:
-        prediction = evaluate()
-        published.append(prediction.scores)
-        return prediction
-
-    trainer._evaluate = keep_scores  # type: ignore[method-assign]
     trainer.fit(1, progress=lambda status: losses.append(status.loss))
+    # Draws activation noise, as the processes do.
+    published = predict(trainer.active, trainer.passives).scores
     for party in (trainer.active, *trainer.passives.values()):
         for name, weight in party.module.state_dict().items():
             assert torch.equal(weight, apart[party.name]["weights"][name]), f"{party.name}: {name}"
-        assert torch.equal(published[0], apart[party.name]["scores"])
+        assert torch.equal(published, apart[party.name]["scores"])
     assert losses == apart[ACTIVE]["losses"]
 
 

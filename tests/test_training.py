@@ -29,9 +29,10 @@ from splitvfl.cut import SplitModel
 from splitvfl.data.columns import Columns, PartyData, Records
 from splitvfl.defenses import GaussianIR, Isotropic, MemoisedResponse, Rounding, SumKL
 from splitvfl.errors import ArgumentError, CheckpointError, ConfigError, DataError, HookError, PrivacyError
-from splitvfl.hooks import Secrets, View
+from splitvfl.hooks import At, Secrets, View
 from splitvfl.leakage.monitor import read_metrics
 from splitvfl.party import ActiveParty, PassiveParty
+from splitvfl.prediction import predict
 from splitvfl.randomness import derive_seed
 from splitvfl.tasks import Multiclass, Regression
 from splitvfl.training import Interrupted, LabelBook, Status, Trainer
@@ -595,7 +596,10 @@ def test_measurements_are_means_over_the_run() -> None:
 def test_published_scores_are_rounded_and_test_figures_are_not() -> None:
     plain, rounded = small_trainer(), small_trainer(defenses=[Rounding(decimals=1)])
     assert plain.fit(1) == rounded.fit(1)
-    assert set((10 * rounded._evaluate().scores).round().tolist()) == set((10 * rounded._evaluate().scores).tolist())
+    scores = 10 * predict(rounded.active, rounded.passives).scores
+    # One decimal, up to the rounding of a float32 about 10.
+    torch.testing.assert_close(scores, scores.round(), rtol=0, atol=1e-6)
+    assert not torch.equal(scores, 10 * predict(plain.active, plain.passives).scores)
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -651,14 +655,50 @@ def test_residue_solving_reads_the_labels_of_logistic_regression() -> None:
     assert trainer.summaries("telecom")["residue-solving"].auc == 1.0
 
 
+def test_no_score_leaves_the_label_party_in_training() -> None:
+    class Fails:
+        crossing = "scores"
+
+        def __call__(self, *_: Any) -> Tensor:
+            raise AssertionError("scores were published")
+
+    small_trainer(defenses=[Fails()]).fit(2)
+
+
+def test_a_defense_of_the_activation_acts_where_it_is_asked_to() -> None:
+    class Notes:
+        crossing = "activation"
+        calls: list[str] = []  # noqa: RUF012  # shared by the copies
+
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def __call__(self, message: Tensor, secrets: Secrets, /) -> Tensor:
+            self.calls.append(self.name)
+            return message.clone()
+
+    trainer = small_trainer(
+        ("telecom", "shop"),
+        defenses=[
+            At(Notes("training"), "training"),
+            At(Notes("scoring"), "evaluation", "prediction"),
+            Notes("always"),
+        ],
+    )
+    trainer.fit(1)  # three steps and an evaluation, at two parties
+    assert {name: Notes.calls.count(name) for name in set(Notes.calls)} == {"training": 6, "scoring": 2, "always": 8}
+    predict(trainer.active, trainer.passives)
+    assert {name: Notes.calls.count(name) for name in set(Notes.calls)} == {"training": 6, "scoring": 4, "always": 10}
+
+
 def test_evaluation_every_second_epoch_and_always_at_the_end() -> None:
     def evaluations(epochs: int) -> list[int]:
         trainer = small_trainer(evaluate_every=2)
         evaluate, at = trainer._evaluate, []
 
-        def count() -> Any:
+        def count(epoch: int) -> None:
             at.append(trainer.step)
-            return evaluate()
+            evaluate(epoch)
 
         trainer._evaluate = count  # type: ignore[method-assign]
         trainer.fit(epochs)

@@ -63,7 +63,7 @@ class _Whole(nn.Module):
         return logits
 
 
-class _Bench:
+class Bench:
     """One batch size: data, the whole model, and the two parties."""
 
     def __init__(self, batch: int, fields: int, rows: int) -> None:
@@ -99,12 +99,14 @@ class _Bench:
         self.active.connect("passive")
 
     def whole_step(self) -> None:
+        """Take a training step of the model that is not split."""
         self.optimizer.zero_grad()
         logits = self.whole(self.columns, self.columns.numeric).squeeze(1)
         functional.binary_cross_entropy_with_logits(logits, self.labels).backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
 
     def split_step(self) -> None:
+        """Take a training step of the two parties."""
         halves = {
             "passive": passive_step(self.passive, self.passive_records, self._number, active="active"),
             "active": active_step(self.active, self.active_records, self._number),
@@ -121,10 +123,12 @@ class _Bench:
         return gradient
 
     def watching(self, gradient: Tensor) -> Callable[[], object]:
+        """Return the work of an attack that looks at a gradient, and of its judge."""
         leak = Leak(NormAttack())
         return lambda: leak.see(View(party="passive", step=0, ids=self.ids, gradient=gradient), self.labels)
 
     def defending(self, gradient: Tensor, defense: Defense) -> Callable[[], object]:
+        """Return the work of a defense of a gradient."""
         chain = DefenseChain("gradient", "active")
         chain.attach(defense, noise_seed_for_experiments=0)
         return partial(chain.apply, gradient, step=0, ids=self.ids, labels=self.labels)
@@ -135,11 +139,11 @@ def measure(quick: bool) -> list[Result]:
     fields, rows = (2, ROWS + 1) if quick else (FIELDS, ROWS + 1)
     results: list[Result] = []
     for batch, runs in QUICK_BATCHES if quick else BATCHES:
-        results += _batch_results(batch, runs, _Bench(batch, fields, rows))
+        results += _batch_results(batch, runs, Bench(batch, fields, rows))
     return results + _solver_results(quick)
 
 
-def _batch_results(batch: int, runs: int, bench: _Bench) -> list[Result]:
+def _batch_results(batch: int, runs: int, bench: Bench) -> list[Result]:
     whole, split = interleaved([bench.whole_step, bench.split_step], runs=runs)
     value, note = ratio(split, whole)
     results = [Result(f"split / unsplit step, batch {batch}", value, "ratio", 1.05, note=note)]

@@ -46,16 +46,35 @@ class Batches:
         seed: Any whole number.
         drop_last: Leave out the records of an epoch that do not fill a batch.
         block_rows: Neighbouring records that stay together until they are in a pool, from 1.
+        held_out_every: Of so many neighbours the last one is in no batch: ``position % k == k - 1``, k from 2. Which
+            they are is told by arithmetic, and takes no memory. ``None`` holds nothing out.
+
+    Attributes:
+        held_out: Positions of the records that are in no batch, to validate on.
 
     Raises:
-        ArgumentError: If ``block_rows`` is below 1.
-        DataError: If the batch size is below 1 or above the number of records.
+        ArgumentError: If ``block_rows`` is below 1, or ``held_out_every`` below 2.
+        DataError: If the batch size is below 1 or above the number of records that are not held out.
 
     >>> [batch.tolist() for batch in Batches(5, 2, seed=0).epoch(0)]
     [[3, 0], [1, 4], [2]]
     """
 
-    def __init__(self, count: int, batch_size: int, *, seed: int, drop_last: bool = False, block_rows: int = 1) -> None:
+    def __init__(
+        self,
+        count: int,
+        batch_size: int,
+        *,
+        seed: int,
+        drop_last: bool = False,
+        block_rows: int = 1,
+        held_out_every: int | None = None,
+    ) -> None:
+        if held_out_every is not None and held_out_every < 2:
+            raise ArgumentError(f"expected held_out_every from 2, got {held_out_every}")
+        self.held_out = range(0) if held_out_every is None else range(held_out_every - 1, count, held_out_every)
+        self._every = held_out_every
+        count -= len(self.held_out)
         if not 1 <= batch_size <= count:
             raise DataError(f"expected a batch size from 1 to the {count} records there are, got {batch_size}")
         if block_rows < 1:
@@ -86,9 +105,13 @@ class Batches:
             raise ArgumentError(f"expected an epoch from 0, got {number}")
         if self.block_rows > 1:
             return _Epoch(self, _Pools(self, number), range(len(self)))
-        order = torch.from_numpy(_shuffled(self.count, f"{self.seed} {number}"))
+        order = torch.from_numpy(self.positions(_shuffled(self.count, f"{self.seed} {number}")))
         size = self.batch_size
         return tuple(order[start : start + size] for start in range(0, len(self) * size, size))
+
+    def positions(self, places: Rows) -> Rows:
+        """Return the positions of records, given their places among those that are not held out."""
+        return places if self._every is None else places + places // (self._every - 1)
 
 
 class _Pools:
@@ -150,7 +173,7 @@ class _Epoch(Sequence[Tensor]):
             return _Epoch(self._batches, self._pools, self._numbers[place])
         start = self._numbers[place] * self._batches.batch_size
         stop = min(start + self._batches.batch_size, self._batches.count)
-        return torch.from_numpy(self._pools.rows(start, stop))
+        return torch.from_numpy(self._batches.positions(self._pools.rows(start, stop)))
 
 
 def _shuffled(count: int, purpose: str) -> Rows:

@@ -7,18 +7,20 @@ that train together hold the same ids anyway.
 from __future__ import annotations
 
 import hashlib
-import json
+import re
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
-from splitvfl.conversation import Expected, Half, Outbox
+from splitvfl.conversation import Half, Outbox
 from splitvfl.data.columns import PartyData
-from splitvfl.errors import DataError, ProtocolError
-from splitvfl.messages import Message
+from splitvfl.errors import ArgumentError, DataError
+from splitvfl.exchange.notes import awaited_note, note, read_note
+from splitvfl.schedule import EarlyStopping
+from splitvfl.wording import shown
 
-_MAX_BYTES = 1 << 16
+KIND = "agreement"
 
 
 def terms_of(data: PartyData, settings: Mapping[str, object]) -> dict[str, object]:
@@ -30,6 +32,43 @@ def terms_of(data: PartyData, settings: Mapping[str, object]) -> dict[str, objec
         "order of the test ids": _digest(data.test.ids),
         **settings,
     }
+
+
+def agreed_settings(
+    *,
+    batch_size: int,
+    block_rows: int,
+    seed: int,
+    evaluate_every: int,
+    early_stopping: EarlyStopping | None,
+    autocast: torch.dtype | None,
+    wire: torch.dtype | None,
+) -> dict[str, object]:
+    """Return the settings of a run that every party must have alike, by the names under which they are compared.
+
+    Raises:
+        ArgumentError: If a dtype is neither bfloat16 nor ``None``.
+    """
+    stopping = early_stopping
+    return {
+        "batch size": batch_size,
+        "rows in a block": block_rows,
+        "seed of the order": seed,
+        "epochs between evaluations": evaluate_every,
+        "early stopping: patience": None if stopping is None else stopping.patience,
+        "early stopping: min_delta": None if stopping is None else stopping.min_delta,
+        "early stopping: validation_every": None if stopping is None else stopping.validation_every,
+        "exchange": "split",
+        "autocast": _dtype_name("autocast", autocast, none="off"),
+        "wire": _dtype_name("wire", wire, none="as computed"),
+    }
+
+
+def _dtype_name(setting: str, dtype: torch.dtype | None, *, none: str) -> str:
+    # float16 would need a loss scaler: the gradient of a mean over 65 536 records lies below its smallest number.
+    if dtype not in (None, torch.bfloat16):
+        raise ArgumentError(f"{setting} must be torch.bfloat16 or None, got {dtype}")
+    return none if dtype is None else "bf16"
 
 
 def _digest(ids: Tensor) -> str:
@@ -44,25 +83,20 @@ def agreement(name: str, others: tuple[str, ...], terms: Mapping[str, object]) -
         DataError: If any term differs; every difference is named, with both values.
         ProtocolError: If what came are no terms.
     """
-    text = json.dumps(dict(terms), sort_keys=True)
-    terms = json.loads(text)  # as the others read them: a tuple arrives as a list
-    payload = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
-    send = tuple(Message(name, other, "agreement", 0, payload) for other in others)
-    form = ((torch.uint8,), (range(2, _MAX_BYTES + 1),))
-    inbox = yield Outbox(send=send, wait=tuple(Expected(other, "agreement", 0, *form) for other in others))
+    send = tuple(note(name, other, KIND, 0, terms) for other in others)
+    terms = read_note(send[0])  # as the others read them: a tuple arrives as a list
+    inbox = yield Outbox(send=send, wait=tuple(awaited_note(other, KIND, 0) for other in others))
     for other in others:
-        theirs = _parse(inbox[other])
+        theirs = read_note(inbox[other])
         differing = [key for key in sorted({*terms, *theirs}) if terms.get(key) != theirs.get(key)]
         if differing:
-            lines = "; ".join(f"{key}: {name} has {terms.get(key)}, {other} has {theirs.get(key)}" for key in differing)
+            lines = "; ".join(
+                f"{_plain(key)}: {name} has {_plain(terms.get(key))}, {other} has {_plain(theirs.get(key))}"
+                for key in differing
+            )
             raise DataError(f"{name} and {other} do not agree: {lines}")
 
 
-def _parse(message: Message) -> dict[str, object]:
-    try:
-        terms = json.loads(message.payload.numpy().tobytes())
-    except (ValueError, RecursionError) as error:  # too deep, or a number of too many digits, included
-        raise ProtocolError(f"{message.sender} sent no agreement: {error}") from error
-    if not isinstance(terms, dict):
-        raise ProtocolError(f"{message.sender} sent no agreement, but a {type(terms).__name__}")
-    return terms
+def _plain(value: object) -> str:
+    """Return a name or a term as people write it; another party's text may hold anything, and is shown harmless."""
+    return value if isinstance(value, str) and re.fullmatch(r"[\w .:-]{1,100}", value, re.ASCII) else shown(value)

@@ -94,7 +94,7 @@ class Quiz:
             known_negatives: Negative ones.
             seed: Of what is drawn; any whole number.
         """
-        labels, test_labels = data.train.labels, data.test.labels
+        labels, test_labels = data.train.judged, data.test.judged
         assert labels is not None
         assert test_labels is not None
         generator = np.random.default_rng(seed)
@@ -102,8 +102,8 @@ class Quiz:
             _drawn(np.flatnonzero(labels.numpy() == label), count, generator)
             for label, count in ((1, known_positives), (0, known_negatives))
         )
-        train = torch.cat([positive, negative, _drawn(np.arange(data.train.count), MOST_RECORDS, generator)]).unique()
-        test = _drawn(np.arange(data.test.count), MOST_RECORDS, generator)
+        train = torch.cat([positive, negative, _drawn(_with_label(labels), MOST_RECORDS, generator)]).unique()
+        test = _drawn(_with_label(test_labels), MOST_RECORDS, generator)
         return cls(
             train=train,
             test=test,
@@ -125,6 +125,11 @@ class Quiz:
     def _auc(self, scores: Tensor, rows: Tensor) -> float | None:
         auc = leak_auc(scores[rows], self.labels[rows])
         return None if math.isnan(auc) else auc
+
+
+def _with_label(labels: Tensor) -> npt.NDArray[np.int64]:
+    """Return the positions of all records but dummies, about which nobody is asked."""
+    return np.flatnonzero(~labels.isnan().numpy())
 
 
 def _drawn(positions: npt.NDArray[np.int64], most: int, generator: np.random.Generator) -> Tensor:

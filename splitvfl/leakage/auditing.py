@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from splitvfl.leakage.judging import Handle, LeakSummary, ScoreKeeper, nanmax
+from splitvfl.leakage.judging import Handle, LeakSummary, ScoreKeeper, nanmax, real_rows
 from splitvfl.metrics import detection_error
 
 # Memory of the likelihood's moments: about the last twenty steps count.
@@ -120,6 +120,17 @@ class Auditor:
         self._weight, self._sum, self._square = (state[name].clone() for name in ("weight", "sum", "square"))
 
 
+def of_real_rows(
+    clean: Tensor, sent: Tensor, labels: Tensor, ids: Tensor | None, responses: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+    """Return the same without the rows that have no label to be judged by, NaN."""
+    real = real_rows(labels)
+    if real is None:
+        return clean, sent, labels, ids, responses
+    ids, responses = (None if own is None else own[real.to(own.device)] for own in (ids, responses))
+    return clean[real.to(clean.device)], sent[real.to(sent.device)], labels.reshape(-1)[real], ids, responses
+
+
 def message_features(sent: Tensor, axis: Tensor) -> Tensor:
     """Return what the auditor looks at in a message.
 
@@ -178,6 +189,7 @@ class Audit(Handle):
     ) -> None:
         """Attack one message with everything that the label party knows; ``responses`` as :class:`Auditor`."""
         started = time.perf_counter()
+        clean, sent, labels, ids, responses = of_real_rows(clean, sent, labels, ids, responses)
         self._judge(self.auditor(clean, sent, labels, responses), labels, ids)
         self.seconds += time.perf_counter() - started
 

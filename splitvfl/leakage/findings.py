@@ -98,14 +98,34 @@ class RunGroup:
 
 
 def group_runs(runs: Sequence[RunSummary]) -> list[RunGroup]:
-    """Return the runs grouped by data set, model, epochs and batch size, in order of appearance."""
-    found: dict[tuple[str, str, str, int, int], list[RunSummary]] = {}
+    """Return the runs grouped by data set, model, epochs and batch size, in order of appearance.
+
+    Runs that may stop early belong together, wherever they stopped.
+    """
+    found: dict[tuple[str, str, str, str, int], list[RunSummary]] = {}
     for run in runs:
-        found.setdefault((run.data, run.model, run.metric, run.epochs, run.batch_size), []).append(run)
+        found.setdefault((run.data, run.model, run.metric, _length(run), run.batch_size), []).append(run)
     return [
-        RunGroup(f"{data}, {model}", f"{counted(epochs, 'epoch')}, batches of {size}", members)
-        for (data, model, _, epochs, size), members in found.items()
+        RunGroup(f"{data}, {model}", f"{length}, batches of {size}", members)
+        for (data, model, _, length, size), members in found.items()
     ]
+
+
+def _length(run: RunSummary) -> str:
+    if run.planned_epochs is None:
+        return counted(run.epochs, "epoch")
+    return f"at most {counted(run.planned_epochs, 'epoch')}, with early stopping"
+
+
+def stopping_note(run: RunSummary) -> str:
+    """Return in a sentence where early stopping ended a run, and what it kept; nothing if the run was without it."""
+    if run.planned_epochs is None:
+        return ""
+    where = f"{run.epochs} of {counted(run.planned_epochs, 'epoch')}"
+    if run.kept_epoch is None:
+        return f"Trained {where}; no evaluation gave a figure to judge by, so the last weights were kept."
+    figure = f"{METRIC_NAMES.get(run.metric, run.metric)} of {run.validation_metric:.3f}"
+    return f"Trained {where} and kept the weights of epoch {run.kept_epoch}, with a validation {figure}."
 
 
 def attack_names(runs: Iterable[RunSummary]) -> list[str]:

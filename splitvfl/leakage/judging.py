@@ -89,6 +89,13 @@ def nanmax(*values: float) -> float:
     return max((value for value in values if not math.isnan(value)), default=math.nan)
 
 
+def real_rows(labels: Tensor) -> Tensor | None:
+    """Return which rows have a label to be judged by, ``(n,)`` bool; ``None`` if all have, as they mostly do."""
+    if not labels.is_floating_point() or not math.isnan(labels.sum().item()):
+        return None
+    return ~torch.isnan(labels.reshape(-1))
+
+
 class ScoreKeeper:
     """Leak AUC of each step, and per-record sums over the run.
 
@@ -111,12 +118,16 @@ class ScoreKeeper:
         Args:
             ids: Record ids, ``(n,)``; ``None`` when nobody knows them, and nothing can be added up.
             scores: ``(n,)``; NaN marks records that were not scored.
-            labels: ``(n,)`` in {0, 1}.
+            labels: ``(n,)`` in {0, 1}; NaN marks records that are not judged: dummies of a padded alignment.
         """
         if math.isnan(scores.sum().item()):
             scored = ~torch.isnan(scores.reshape(-1))
             scores, labels = scores.reshape(-1)[scored], labels.reshape(-1)[scored.to(labels.device)]
             ids = None if ids is None else ids.reshape(-1)[scored.to(ids.device)]
+        real = real_rows(labels)
+        if real is not None:
+            scores, labels = scores.reshape(-1)[real.to(scores.device)], labels.reshape(-1)[real]
+            ids = None if ids is None else ids.reshape(-1)[real.to(ids.device)]
         values, positive = scores_and_positives(scores, labels)
         auc = rank_auc(values, positive)
         if math.isnan(auc):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -24,6 +26,9 @@ class Monitor:
         folder: The run's folder; ``None`` keeps nothing.
         resume_at: Byte offset in ``metrics.jsonl`` at the checkpoint, and the step; what was written later is
             discarded, so that a resumed run reads like an uninterrupted one. ``None`` starts anew.
+
+    Raises:
+        CheckpointError: If a file cannot be written, here or later.
     """
 
     def __init__(self, folder: Path | None, *, resume_at: tuple[int, int] | None = None) -> None:
@@ -43,31 +48,50 @@ class Monitor:
                 lines.seek(resume_at[0])
         except OSError as error:
             raise CheckpointError(f"cannot write {path}: {error}") from error
-        self._writer = _tensorboard(folder, None if resume_at is None else resume_at[1])
+        # TensorBoard hides what is at this step or later; the checkpoint's own step was logged before it was saved.
+        self._writer = _tensorboard(folder, None if resume_at is None else resume_at[1] + 1)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Record named values of one step. NaN (undefined) values are left out of both."""
         known = {tag: float(value) for tag, value in values.items() if not math.isnan(value)}
         if self._lines is None or self._writer is None or not known:
             return
-        self._lines.write(json.dumps({"step": step, **known}).encode() + b"\n")
-        for tag, value in known.items():
-            self._writer.add_scalar(tag, value, step)
+        with self._named():
+            self._lines.write(json.dumps({"step": step, **known}).encode() + b"\n")
+            for tag, value in known.items():
+                self._writer.add_scalar(tag, value, step)
 
     def flush(self) -> int:
         """Bring everything to disk and return the size of ``metrics.jsonl``, in bytes."""
         if self._lines is None or self._writer is None:
             return 0
-        self._lines.flush()
-        self._writer.flush()
-        return self._lines.tell()
+        with self._named():
+            self._lines.flush()
+            os.fsync(self._lines.fileno())  # a checkpoint will say how long it is
+            self._writer.flush()
+            return self._lines.tell()
 
     def close(self) -> None:
-        """Flush and close."""
-        if self._lines is not None and self._writer is not None:
+        """Flush and close; the second time does nothing."""
+        lines, writer = self._lines, self._writer
+        if lines is None or writer is None:
+            return
+        try:
             self.flush()
-            self._lines.close()
-            self._writer.close()
+        finally:
+            self._lines = self._writer = None
+            with self._named():
+                try:
+                    writer.close()
+                finally:
+                    lines.close()
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise CheckpointError(f"cannot write metrics in {self._folder}: {error}") from error
 
 
 def _tensorboard(folder: Path, purge_step: int | None) -> _Writer:

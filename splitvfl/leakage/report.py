@@ -30,6 +30,7 @@ from splitvfl.leakage.findings import (
     leakiest,
     own_columns_floor,
     rows_by_defense,
+    stopping_note,
     unavailable_notes,
 )
 from splitvfl.leakage.monitor import read_metrics
@@ -125,7 +126,9 @@ def _render(title: str, summaries: list[RunSummary], folders: list[Path]) -> str
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters.update(written=_written, level=_level, significant=_significant, counted=counted)
+    environment.filters.update(
+        written=_written, level=_level, significant=_significant, counted=counted, stopping=stopping_note
+    )
     template = environment.from_string(resources.files("splitvfl.leakage").joinpath(_TEMPLATE).read_text("utf-8"))
     return template.render(
         title=title,

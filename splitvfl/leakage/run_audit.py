@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from splitvfl.errors import DataError
-from splitvfl.leakage.auditing import class_axis, message_features
+from splitvfl.leakage.auditing import class_axis, message_features, of_real_rows
 from splitvfl.leakage.judging import Handle
 from splitvfl.metrics import leak_auc, matched_auc
 from splitvfl.records import RecordTable
@@ -81,6 +81,7 @@ class RunAudit(Handle):
             responses: ``(n,)`` in {0, 1}: what a label defense answered in place of the labels, if there is one.
         """
         started = time.perf_counter()
+        clean, sent, labels, ids, responses = of_real_rows(clean, sent, labels, ids, responses)
         axis = class_axis(clean, (labels if responses is None else responses).reshape(-1) == 1)
         if axis is not None and ids is not None:
             self._remember(ids, message_features(sent, axis).numpy())

@@ -99,13 +99,16 @@ class RunSummary:
         steps: Steps done.
         batch_size: Records in a step.
         metric: Name of the headline figure: ``"auc"``, ``"accuracy"`` or ``"r2"``.
-        test_metric: Headline figure on the test records after the last epoch.
-        test_loss: Loss on the test records after the last epoch.
+        test_metric: Headline figure on the test records after the last epoch; with early stopping, of the weights kept.
+        test_loss: Loss on the test records, likewise.
         step_ms: Mean time of a step, defenses included, attacks excluded.
         known_positives: Positive records that an attacker was assumed to know.
         parties: Results by passive party.
         measurements: Means of what the defenses of labels and scores logged.
         known_negatives: Negative records that an attacker was assumed to know.
+        planned_epochs: With early stopping, the epochs that it could have cut short; else ``None``.
+        kept_epoch: With early stopping, the epoch whose weights were kept, from 1; else ``None``.
+        validation_metric: With early stopping, the headline figure of these weights on the records held out.
     """
 
     name: str
@@ -125,6 +128,9 @@ class RunSummary:
     parties: dict[str, PartyResult]
     measurements: dict[str, float] = field(default_factory=dict)
     known_negatives: int = 0
+    planned_epochs: int | None = None
+    kept_epoch: int | None = None
+    validation_metric: float | None = None
 
     @property
     def defense(self) -> str:

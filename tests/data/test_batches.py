@@ -234,3 +234,40 @@ def test_a_size_of_block_that_cannot_be_is_refused(rows: int) -> None:
 def test_a_negative_epoch_is_refused_in_blocks() -> None:
     with pytest.raises(ArgumentError, match="epoch from 0, got -1"):
         Batches(10, 2, seed=0, block_rows=2).epoch(-1)
+
+
+@pytest.mark.parametrize("block_rows", [1, 3, 7])
+@pytest.mark.parametrize("drop_last", [False, True])
+@given(count=st.integers(4, 60), every=st.integers(2, 12), size=st.integers(1, 5))
+def test_held_out_records_are_in_no_batch_and_all_others_in_the_order_of_a_table_without_them(
+    block_rows: int, drop_last: bool, count: int, every: int, size: int
+) -> None:
+    kept = [position for position in range(count) if position % every != every - 1]
+    size = min(size, len(kept))
+    options = {"seed": 3, "drop_last": drop_last, "block_rows": block_rows}
+
+    batches = Batches(count, size, held_out_every=every, **options)  # type: ignore[arg-type]
+
+    assert list(batches.held_out) == sorted(set(range(count)) - set(kept))
+    found = [batch.tolist() for batch in batches.epoch(1)]
+    table = Batches(len(kept), size, **options).epoch(1)  # type: ignore[arg-type]
+    assert found == [[kept[place] for place in batch.tolist()] for batch in table]
+    assert len(batches) == len(found)
+
+
+def test_records_held_out_take_no_memory() -> None:
+    batches = Batches(10**10, 65_536, seed=0, block_rows=1 << 16, held_out_every=10)
+
+    assert (len(batches.held_out), batches.held_out[0], batches.held_out[-1]) == (10**9, 9, 10**10 - 1)
+    assert (batches.epoch(0)[50_000] % 10 != 9).all()
+
+
+def test_nothing_is_held_out_by_default() -> None:
+    assert list(Batches(10, 2, seed=0).held_out) == []
+
+
+def test_batches_cannot_be_larger_than_what_is_not_held_out() -> None:
+    with pytest.raises(DataError, match="from 1 to the 5 records there are, got 6"):
+        Batches(10, 6, seed=0, held_out_every=2)
+    with pytest.raises(ArgumentError, match="held_out_every from 2, got 1"):
+        Batches(10, 2, seed=0, held_out_every=1)

@@ -93,7 +93,7 @@ def test_different_settings_are_all_named_with_both_values() -> None:
 
 
 def test_a_setting_that_one_party_lacks_is_named() -> None:
-    with pytest.raises(DataError, match="bank has None, shop has 3"):
+    with pytest.raises(DataError, match="bank has nothing, shop has 3"):
         talk(telecom=terms(), shop=terms(seed=3), bank=terms())
 
 

@@ -114,6 +114,12 @@ def text_of(page: str) -> str:
     return " ".join(" ".join(outline(page).text).split())
 
 
+def test_page_names_the_epoch_that_was_kept(tmp_path: Path) -> None:
+    early = run(epochs=7, planned_epochs=30, kept_epoch=4, validation_metric=0.9123)
+    assert "kept the weights of epoch 4, with a validation AUC of 0.912." in page_of(tmp_path / "early", early)
+    assert "kept the weights" not in page_of(tmp_path / "plain", run())
+
+
 def test_page_stands_alone(tmp_path: Path) -> None:
     page = page_of(tmp_path, run(), run("max-norm"), run("isotropic", data="bank"))
     parsed = outline(page)

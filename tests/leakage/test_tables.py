@@ -20,6 +20,7 @@ from splitvfl.leakage.findings import (
     estimate,
     group_runs,
     rows_by_defense,
+    stopping_note,
 )
 from splitvfl.leakage.summary import AttackResult, PartyResult, RunSummary
 from splitvfl.leakage.tables import comparison_table, summary_table, verdict
@@ -243,6 +244,25 @@ def test_groups_hold_runs_that_may_be_compared() -> None:
     groups = group_runs(runs)
     assert [len(group.runs) for group in groups] == [2, 1, 1, 1]
     assert groups[0].title == "digits, mlp"
+
+
+def test_runs_that_may_stop_early_belong_together_wherever_they_stopped() -> None:
+    early = {"planned_epochs": 30, "validation_metric": 0.91}
+    runs = [run(epochs=7, kept_epoch=4, **early), run("max-norm", epochs=12, kept_epoch=9, **early), run(epochs=30)]
+    groups = group_runs(runs)
+    assert [len(group.runs) for group in groups] == [2, 1]
+    assert groups[0].subtitle == "at most 30 epochs, with early stopping, batches of 128"
+    assert groups[1].subtitle == "30 epochs, batches of 128"
+
+
+def test_where_a_run_stopped_is_told_in_a_sentence() -> None:
+    kept = run(epochs=7, planned_epochs=30, kept_epoch=4, validation_metric=0.9123)
+    assert (
+        stopping_note(kept) == "Trained 7 of 30 epochs and kept the weights of epoch 4, with a validation AUC of 0.912."
+    )
+    nothing = run(epochs=3, planned_epochs=30)
+    assert "no evaluation gave a figure to judge by" in stopping_note(nothing)
+    assert stopping_note(run()) == ""
 
 
 def test_seeds_are_told_apart_only_where_needed() -> None:

@@ -1,0 +1,161 @@
+"""How good is the model now? Passive parties send activations; the label party answers in two bits.
+
+The records that are evaluated cross in pieces, and no score leaves the label party. What it says in the end, the
+verdict, is whether training goes on, and whether the model is the best so far: with early stopping two bits that depend
+on labels, without it always "go on" and "not the best".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from splitvfl.conversation import Expected, Half, Outbox
+from splitvfl.data.columns import Records
+from splitvfl.errors import ProtocolError
+from splitvfl.messages import Message
+from splitvfl.party import ActiveParty, Party, PassiveParty
+from splitvfl.prediction import activation_to_score, joint_outputs
+from splitvfl.schedule import GO_ON, Verdict
+from splitvfl.tasks import Task
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationPlan:
+    """Which records are evaluated, and in which pieces: a pure function of agreed numbers.
+
+    Attributes:
+        validation: Positions among the training records, those that are held out; empty without early stopping.
+        test: Number of test records.
+        rows: Records in a message.
+    """
+
+    validation: range
+    test: int
+    rows: int = 4096
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Names of the parts, in the order in which they are evaluated."""
+        return ("validation", "test") if self.validation else ("test",)
+
+    def batches(self, party: Party) -> Iterator[tuple[str, Records]]:
+        """Yield a party's records piece by piece, each with its part: ``"validation"`` before ``"test"``."""
+        for piece in _pieces(self.validation, self.rows):
+            yield "validation", party.train_batch(piece)
+        for piece in _pieces(range(self.test), self.rows):
+            yield "test", party.test_batch(piece)
+
+
+def _pieces(positions: range, rows: int) -> Iterator[Tensor]:
+    for start in range(0, len(positions), rows):
+        piece = positions[start : start + rows]
+        yield torch.arange(piece.start, piece.stop, piece.step)
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What the label party has after an evaluation. It stays there.
+
+    Attributes:
+        figures: The task's headline figure and the loss of each part by name, ``"test/auc"`` and ``"test/loss"``; with
+            early stopping ``"validation/auc"`` and ``"validation/loss"`` too. NaN where a part has no
+            records; dummies of a padded alignment count in none.
+        verdict: What the other parties were told.
+    """
+
+    figures: dict[str, float]
+    verdict: Verdict
+
+
+def active_evaluation(party: ActiveParty, plan: EvaluationPlan, *, step: int, epoch: int) -> Half:
+    """Return the label party's half of one evaluation; its result is an :class:`Evaluation`.
+
+    With :attr:`ActiveParty.patience` the validation records are judged, and it heeds the verdict like everybody else.
+
+    Args:
+        party: The active party.
+        plan: What is evaluated.
+        step: Number of training steps done.
+        epoch: Number of the epoch that has ended, from 1.
+
+    Raises:
+        ProtocolError: If an activation holds NaN or infinite values.
+    """
+    parts = {part: _Scored() for part in plan.parts}
+    with party.evaluating():
+        for part, batch in plan.batches(party):
+            inbox = yield Outbox(wait=party.await_activations("evaluation", step, batch.count))
+            parts[part].add(joint_outputs(party, inbox, batch), batch)
+    figures = {
+        f"{part}/{name}": value for part, scored in parts.items() for name, value in scored.figures(party.task).items()
+    }
+    verdict = _judged(party, figures)
+    party.best.heed(verdict, epoch=epoch)
+    payload = torch.tensor(verdict, dtype=torch.int64)
+    yield Outbox(send=tuple(Message(party.name, name, "verdict", step, payload) for name in party.cuts))
+    return Evaluation(figures, verdict)
+
+
+def passive_evaluation(party: PassiveParty, plan: EvaluationPlan, *, step: int, epoch: int, active: str) -> Half:
+    """Return a passive party's half of one evaluation; its result is the :class:`Verdict`, which it has heeded.
+
+    Args:
+        party: The passive party.
+        plan: What is evaluated.
+        step: Number of training steps done.
+        epoch: Number of the epoch that has ended, from 1.
+        active: Name of the active party.
+
+    Raises:
+        ProtocolError: If the verdict is none.
+    """
+    with party.evaluating():
+        for _, batch in plan.batches(party):
+            activation = activation_to_score(party, batch, step, "evaluation")
+            yield Outbox(send=(Message(party.name, active, "evaluation", step, activation),))
+    inbox = yield Outbox(wait=(Expected(active, "verdict", step, (torch.int64,), (2,)),))
+    verdict = _verdict(inbox[active])
+    party.best.heed(verdict, epoch=epoch)
+    return verdict
+
+
+def _judged(party: ActiveParty, figures: dict[str, float]) -> Verdict:
+    if party.patience is None:
+        return GO_ON
+    return party.patience.judge(figures.get(f"validation/{party.task.metric}", math.nan))
+
+
+def _verdict(message: Message) -> Verdict:
+    stop, best = message.payload.tolist()
+    if not {stop, best} <= {0, 1}:
+        raise ProtocolError(
+            f"expected a verdict of step {message.step} of zeros and ones from {message.sender}, got {[stop, best]}"
+        )
+    return Verdict(stop=bool(stop), best=bool(best))
+
+
+class _Scored:
+    """Outputs and labels of one part, piece by piece."""
+
+    def __init__(self) -> None:
+        self._outputs: list[Tensor] = []
+        self._labels: list[Tensor] = []
+
+    def add(self, outputs: Tensor, batch: Records) -> None:
+        assert batch.labels is not None
+        counted = slice(None) if batch.real is None else batch.real
+        self._outputs.append(outputs[counted])
+        self._labels.append(batch.labels[counted])
+
+    def figures(self, task: Task) -> dict[str, float]:
+        if not sum(map(len, self._labels)):
+            return {task.metric: math.nan, "loss": math.nan}
+        outputs, labels = torch.cat(self._outputs), torch.cat(self._labels)
+        with torch.no_grad():
+            loss = task.loss(outputs, labels).item()
+        return {task.metric: task.measure(outputs, labels), "loss": loss}

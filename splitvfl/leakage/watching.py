@@ -1,0 +1,113 @@
+"""Everything that watches a run, and its figures: attacks on each passive party's gradients, and the auditor's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from splitvfl.leakage.auditing import Audit
+from splitvfl.leakage.judging import Leak, LeakSummary, ScoreKeeper
+
+# Up to here an accumulated AUC takes a few milliseconds; above, it is computed at the end of each epoch only.
+_CHEAP_RECORDS = 20_000
+
+
+class Watch:
+    """The attacks that watch a run, by passive party and name, and what they found.
+
+    Args:
+        parties: Names of the passive parties.
+
+    Attributes:
+        leaks: Attacks in the seat of each passive party, or on what is sent to it.
+        audits: The auditor's attack on what is sent to each, where there is one.
+        unavailable: Attacks that could not be run, with the reason.
+    """
+
+    def __init__(self, parties: Iterable[str]) -> None:
+        self.leaks: dict[str, dict[str, Leak]] = {name: {} for name in parties}
+        self.audits: dict[str, Audit] = {}
+        self.unavailable: dict[str, dict[str, str]] = {name: {} for name in self.leaks}
+        self._worst: tuple[float, str] = (math.nan, "")
+
+    def add(self, party: str, leak: Leak, *, name: str | None = None) -> None:
+        """Keep an attack under its name, numbered if that is taken."""
+        self.leaks[party][unused(name or leak.name, self.leaks[party])] = leak
+
+    @property
+    def seconds(self) -> float:
+        """Time spent on attacks and their judging so far."""
+        leaks = [leak.seconds for named in self.leaks.values() for leak in named.values()]
+        return sum(leaks) + sum(audit.seconds for audit in self.audits.values())
+
+    def summaries(self, party: str) -> dict[str, LeakSummary]:
+        """Return the figures of every attack on one passive party's messages, and of the auditor's, by name."""
+        return {name: keeper.summary() for name, keeper in self._keepers(party).items()}
+
+    @property
+    def worst(self) -> tuple[float, str]:
+        """The worst leak AUC of all attacks, per step or accumulated, and that attack's name; NaN and "" if none."""
+        pairs = [(summary.worst, name) for party in self.leaks for name, summary in self.summaries(party).items()]
+        return max((pair for pair in pairs if not math.isnan(pair[0])), default=(math.nan, ""))
+
+    @property
+    def worst_logged(self) -> tuple[float, str]:
+        """The worst at the last end of an epoch; NaN and "" before."""
+        return self._worst
+
+    def scalars(self, *, epoch_ends: bool) -> dict[str, float]:
+        """Return what there is to log after a step, by tag."""
+        values: dict[str, float] = {}
+        for party in self.leaks:
+            for name, keeper in self._keepers(party).items():
+                values[f"leak_auc/{party}/{name}"] = keeper.recent_auc
+                if epoch_ends or keeper.records <= _CHEAP_RECORDS:
+                    values[f"leak_auc_accumulated/{party}/{name}"] = keeper.accumulated_auc
+            if party in self.audits:
+                values[f"detection_error/{party}/measured"] = self.audits[party].detection_error
+        if epoch_ends:
+            self._worst = self.worst
+            values["leak_auc/worst"] = self._worst[0]
+        return values
+
+    def _keepers(self, party: str) -> dict[str, ScoreKeeper]:
+        found = {name: leak.keeper for name, leak in self.leaks[party].items()}
+        return found | (self.audits[party].keepers if party in self.audits else {})
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all figures, and what attacks remember."""
+        return {
+            "leaks": {
+                party: {name: leak.state_dict() for name, leak in named.items()} for party, named in self.leaks.items()
+            },
+            "audits": {party: audit.state_dict() for party, audit in self.audits.items()},
+            "worst": self._worst,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any], /) -> None:
+        """Take back what :meth:`state_dict` returned.
+
+        Raises:
+            ValueError: If it is of other attacks.
+        """
+        for party, leaks in self.leaks.items():
+            if set(leaks) != set(state["leaks"][party]):
+                raise ValueError(f"it has attacks {sorted(state['leaks'][party])}, this run has {sorted(leaks)}")
+            for attack, leak in leaks.items():
+                leak.load_state_dict(state["leaks"][party][attack])
+        for party, audit in self.audits.items():
+            audit.load_state_dict(state["audits"][party])
+        self._worst = state["worst"]
+
+
+def unused(name: str, taken: Mapping[str, object]) -> str:
+    """Return a name that is not taken: itself, or with a number.
+
+    >>> unused("norm", {"norm": 0, "norm-2": 0})
+    'norm-3'
+    """
+    label, number = name, 2
+    while label in taken:
+        label, number = f"{name}-{number}", number + 1
+    return label

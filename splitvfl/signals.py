@@ -1,0 +1,74 @@
+"""Ctrl-C and SIGTERM, while something is under way that should not be torn apart."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+_STOPPING = (signal.SIGINT, signal.SIGTERM)
+
+
+class Signals:
+    """Turns the first Ctrl-C or SIGTERM into a request to stop between two steps; the second one acts at once.
+
+    Args:
+        grace_s: Seconds after which the first one acts at once too, for a run that may be waiting for somebody;
+            ``None`` waits for the end of the step, however long it takes.
+
+    Attributes:
+        asked: Whether there was one.
+    """
+
+    def __init__(self, *, grace_s: float | None = None) -> None:
+        self.asked = False
+        self._grace_s = grace_s
+        self._alarm: threading.Timer | None = None
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        try:
+            self._before = {number: signal.signal(number, self._on_signal) for number in _STOPPING}
+        except ValueError:  # not the main thread: signals are somebody else's
+            self._before = {}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+        if self._grace_s is not None:
+            # A signal, not a flag: it wakes a main thread that waits.
+            self._alarm = threading.Timer(self._grace_s, os.kill, (os.getpid(), number))
+            self._alarm.daemon = True
+            self._alarm.start()
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Let SIGTERM act as Ctrl-C within a block: it raises :class:`KeyboardInterrupt`."""
+    try:
+        before = signal.signal(signal.SIGTERM, _interrupt)
+    except ValueError:  # not the main thread: signals are somebody else's
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
