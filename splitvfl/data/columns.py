@@ -64,11 +64,14 @@ class Records:
         columns: The party's columns of these records.
         labels: At the active party, ``(n,)``: float32 0 and 1 (binary), int64 0 … k−1 (multi-class) or float32
             (regression). ``None`` at a passive party.
+        real: At the active party of a padded alignment, ``(n,)``, bool: which records it holds. The others are dummies,
+            which are trained on and sent like all, and count in no figure. ``None``: it holds all of them.
     """
 
     ids: Tensor
     columns: Columns
     labels: Tensor | None = None
+    real: Tensor | None = None
 
     def __post_init__(self) -> None:
         """Check that ids, columns and labels have one length."""
@@ -77,8 +80,9 @@ class Records:
             "numeric": self.columns.count,
             "categorical": len(self.columns.categorical),
         }
-        if self.labels is not None:
-            lengths["labels"] = self.labels.shape[0]
+        for name, values in (("labels", self.labels), ("real", self.real)):
+            if values is not None:
+                lengths[name] = values.shape[0]
         if len(set(lengths.values())) > 1:
             raise DataError(f"expected one row per record everywhere, got {lengths}")
 
@@ -89,13 +93,20 @@ class Records:
 
     def rows(self, index: Tensor) -> Records:
         """Return the records at these positions, int64 ``(k,)``, in their order."""
-        labels = None if self.labels is None else _gathered(self.labels, index)
-        return Records(_gathered(self.ids, index), self.columns.rows(index), labels)
+        labels, real = (None if own is None else _gathered(own, index) for own in (self.labels, self.real))
+        return Records(_gathered(self.ids, index), self.columns.rows(index), labels, real)
 
     def to(self, device: torch.device | str) -> Records:
         """Return the records on a device."""
-        labels = None if self.labels is None else self.labels.to(device)
-        return Records(self.ids.to(device), self.columns.to(device), labels)
+        labels, real = (None if own is None else own.to(device) for own in (self.labels, self.real))
+        return Records(self.ids.to(device), self.columns.to(device), labels, real)
+
+    @property
+    def judged(self) -> Tensor | None:
+        """The labels that attacks are judged by: NaN, in float64, where a dummy has none of its own."""
+        if self.labels is None or self.real is None:
+            return self.labels
+        return self.labels.double().masked_fill(~self.real, torch.nan)
 
 
 @dataclass(frozen=True, eq=False)

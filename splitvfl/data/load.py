@@ -88,11 +88,13 @@ def load(
         return _ingested(path, locals())
     data_set = _named(name, digit)
     claims = _claims(active_name, active, passive)
-    encoding = _encoding(data_set.encoding, scale=scale, missing=missing, categorical=categorical, min_count=min_count)
+    encoding = encoding_of(
+        data_set.encoding, scale=scale, missing=missing, categorical=categorical, min_count=min_count
+    )
     table, source = table_of(name, path)
     label = label or _label_name(data_set, table)
     split_column = split_column or _present(data_set.split_column, table)
-    reserved = _reserved({"the label": label, "the id column": id_column, "the split column": split_column})
+    reserved = reserved_columns({"the label": label, "the id column": id_column, "the split column": split_column})
     features = [column for column in table.column_names if column not in reserved and column not in data_set.ignored]
 
     target = column_of(table, label, source=source)
@@ -158,7 +160,8 @@ def _claims(active_name: str, active: Claim | None, passive: Mapping[str, Claim]
     return {active_name: () if active is None else active, **passive}
 
 
-def _encoding(default: Encoding, **settings: Any) -> Encoding:
+def encoding_of(default: Encoding, **settings: Any) -> Encoding:
+    """Return an encoding with some settings changed; those that are ``None`` stay as they are."""
     return replace(default, **{name: value for name, value in settings.items() if value is not None})
 
 
@@ -173,7 +176,15 @@ def _present(column: str | None, table: pa.Table) -> str | None:
     return column if column in table.column_names else None
 
 
-def _reserved(roles: Mapping[str, str | None]) -> dict[str, str]:
+def reserved_columns(roles: Mapping[str, str | None]) -> dict[str, str]:
+    """Return the columns that are no features, and what they are instead.
+
+    Args:
+        roles: Columns by what they are; ``None`` where there is none.
+
+    Raises:
+        ArgumentError: If one column is two things.
+    """
     reserved: dict[str, str] = {}
     for role, column in roles.items():
         if column is not None and reserved.setdefault(column, role) != role:

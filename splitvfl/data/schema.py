@@ -9,6 +9,7 @@
     tables/PARTY/{train,test}.codes.npy       int32, (n, f), row-major; 0 = unknown
     tables/PARTY/{train,test}.ids.npy         int64, (n,)
     tables/PARTY/{train,test}.labels.npy      float32 (binary, regression) or int64 (multi-class), (n,); active party
+    tables/PARTY/{train,test}.real.npy        bool, (n,): no dummy; active party, where an alignment is padded
 
 A party's folder is complete by itself, and says nothing of the others.
 """
@@ -146,11 +147,13 @@ class IdRule(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         column: The file's column, or ``None``.
-        rule: ``"integer"``, ``"blake2b-63"`` or ``"row"``.
+        rule: ``"integer"``, ``"blake2b-63"`` or ``"row"``; ``"aligned"`` where an alignment has given new ids.
+        digest: Digest of the aligned order; ``None`` without one.
     """
 
     column: str | None
-    rule: Literal["integer", "blake2b-63", "row"]
+    rule: Literal["integer", "blake2b-63", "row", "aligned"]
+    digest: str | None = None
 
 
 class SplitRule(msgspec.Struct, frozen=True, kw_only=True):
@@ -231,6 +234,7 @@ class PartySchema(msgspec.Struct, frozen=True, kw_only=True):
         label: The label column; ``None`` at a passive party, and where the files had none.
         agreed: Fingerprint of what all parties must have chosen alike: format, id rule and split rule.
         id_fingerprints: Fingerprint of the ids of each part in their order: alike at all parties.
+        dummies: Records of each part that an active party with a padded alignment does not hold; else empty.
     """
 
     format: str
@@ -248,6 +252,7 @@ class PartySchema(msgspec.Struct, frozen=True, kw_only=True):
     label: LabelSchema | None
     agreed: str
     id_fingerprints: dict[Part, str]
+    dummies: dict[Part, int] = {}
 
 
 Schema = TypeVar("Schema", DataSchema, PartySchema)

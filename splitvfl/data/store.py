@@ -159,6 +159,7 @@ def _records(folder: Path, schema: PartySchema, part: Part) -> Records:
             _mapped(folder / f"{part}.codes.npy", (rows, fields), "<i4"),
         ),
         None if schema.label is None else _mapped(folder / f"{part}.labels.npy", (rows,), label_dtype),
+        real=_mapped(folder / f"{part}.real.npy", (rows,), "|b1") if schema.dummies else None,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,16 @@ PARQUET_SUFFIXES = {".parquet", ".pq"}
 CSV_SUFFIXES = {".csv", ".tsv", ".txt", ".data"}
 
 
-def read_table(path: Path) -> pa.Table:
+def read_table(path: Path, *, text: Collection[str] = ()) -> pa.Table:
     """Return the table in a CSV or Parquet file, its columns in one chunk each.
 
     The suffix decides the format (``.csv.gz`` is fine too). A CSV file has a header line; its delimiter is whichever
     of comma, semicolon and tab the header holds most. Empty cells, ``NA``, ``NaN`` and ``null`` are missing in a
     numeric column and text in a text column. Dictionary columns become what they stand for.
+
+    Args:
+        path: The file.
+        text: Columns of a CSV file to read as text, whatever their cells look like.
 
     Raises:
         DataError: If there is no such file, it cannot be read, has no rows, or names a column twice.
@@ -40,7 +44,7 @@ def read_table(path: Path) -> pa.Table:
         if suffix.lower() in PARQUET_SUFFIXES:
             table = pyarrow.parquet.read_table(path)
         elif suffix.lower() in CSV_SUFFIXES:
-            table = _read_csv(path)
+            table = _read_csv(path, text)
         else:
             expected = ", ".join(sorted(PARQUET_SUFFIXES | CSV_SUFFIXES))
             raise DataError(f"expected a file that ends in one of {expected}, got {path.name}")
@@ -54,7 +58,7 @@ def read_table(path: Path) -> pa.Table:
     return _plain(table)
 
 
-def _read_csv(path: Path) -> pa.Table:
+def _read_csv(path: Path, text: Collection[str]) -> pa.Table:
     ragged: list[Any] = []
 
     def note(row: Any) -> str:
@@ -66,6 +70,7 @@ def _read_csv(path: Path) -> pa.Table:
         # Rows are numbered on one thread only, and the number is what finds a broken line in a large file.
         read_options=pyarrow.csv.ReadOptions(use_threads=False),
         parse_options=pyarrow.csv.ParseOptions(delimiter=_delimiter(path), invalid_row_handler=note),
+        convert_options=pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(text, pa.string())),
     )
     if ragged:
         first = ragged[0]

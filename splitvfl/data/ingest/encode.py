@@ -13,15 +13,17 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from splitvfl.data.ingest.aligned import AlignedRows, sort_tables
 from splitvfl.data.ingest.encoders import categories, encode_numbers
 from splitvfl.data.ingest.plan import PartyPlan, Plan
 from splitvfl.data.ingest.records import Ids, LabelCoder, Mask
-from splitvfl.data.ingest.sources import Chunk, Source
-from splitvfl.data.ingest.survey import Learned, Survey, Watch, chunks, label_cells
+from splitvfl.data.ingest.sources import Chunk, Source, chunks
+from splitvfl.data.ingest.survey import Learned, Survey, Watch, label_cells, tested_of
 from splitvfl.data.ingest.writing import NpyWriter, write_bytes, write_safetensors
 from splitvfl.data.labels import Labels
 from splitvfl.data.schema import (
     FORMAT,
+    PARTS,
     SCHEMA_FILE,
     VERSION,
     VOCABULARY_FILE,
@@ -45,11 +47,15 @@ class Written:
         unknown: Test rows with code 0, by field.
         positives: Sum of the labels.
         id_fingerprints: Fingerprint of the ids of each part, in their order.
+        sizes: Records of each part, dummies included.
+        dummies: Dummies of each part, where there are any.
     """
 
     unknown: dict[str, int] = field(default_factory=dict)
     positives: float = 0.0
     id_fingerprints: dict[Part, str] = field(default_factory=dict)
+    sizes: dict[Part, int] = field(default_factory=dict)
+    dummies: dict[Part, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -85,6 +91,8 @@ def bytes_needed(plan: Plan, learned: Learned, rows: int) -> int:
         shape = Shape.of([learned.encoders[name] for name in party.columns])
         row += 8 + 4 * len(shape.numeric_names) + 4 * len(shape.field_names) + 8 * (party.role == "active")
     stored = sum(tensor.file.stat().st_size for tensors in learned.tensors.values() for tensor in tensors)
+    if plan.aligned is not None:  # sorting writes each array anew, one at a time
+        rows = 2 * len(plan.aligned.ids)
     return rows * row + stored
 
 
@@ -146,6 +154,9 @@ def write_parties(
             digests["train"].update(ids[~tested].tobytes())
             digests["test"].update(ids[tested].tobytes())
             watch(chunk)
+    written.sizes = sizes_of(survey)
+    if plan.aligned is not None:
+        _sort(folder, plan, plan.aligned, digests, written)
     written.id_fingerprints = {part: digest.hexdigest() for part, digest in digests.items()}
     for party in plan.parties:
         _write_vocabulary(folder / party.name, party, learned)
@@ -154,11 +165,23 @@ def write_parties(
     return written
 
 
+def _sort(folder: Path, plan: Plan, aligned: AlignedRows, digests: dict[Part, Any], written: Written) -> None:
+    """Bring the tables into the aligned order, and say anew what is in them."""
+    tested = tested_of(plan.split, aligned.ids)
+    for party in plan.parties:
+        sort_tables(folder / party.name, aligned, tested)
+    for part, mask in zip(PARTS, (~tested, tested), strict=True):
+        digests[part] = hashlib.blake2b(aligned.ids[mask].tobytes(), digest_size=16)
+        written.sizes[part] = int(mask.sum())
+        if not aligned.real.all():
+            written.dummies[part] = int((mask & ~aligned.real).sum())
+
+
 def _with_ids(sources: Sequence[Source], plan: Plan, survey: Survey) -> Iterator[tuple[Chunk, Ids, Mask]]:
     """Yield all rows with their ids and the split, as the first look has left them."""
     rows = 0
     with survey.ids.open("rb") as ids_file, survey.mask.open("rb") as mask_file:
-        for chunk in chunks(sources, plan.types):
+        for chunk in chunks(sources, plan.types, kept=plan.kept):
             rows += chunk.rows
             if rows > survey.rows:
                 break
@@ -225,7 +248,7 @@ def _party_schema(plan: Plan, party: PartyPlan, survey: Survey, learned: Learned
         role=party.role,
         task=plan.task,
         classes=learned.classes,
-        rows=sizes_of(survey),
+        rows=written.sizes,
         column_names=party.columns,
         numeric_names=shape.numeric_names,
         field_names=shape.field_names,
@@ -234,13 +257,16 @@ def _party_schema(plan: Plan, party: PartyPlan, survey: Survey, learned: Learned
         label=learned.label if party.role == "active" else None,
         agreed=_agreed(plan),
         id_fingerprints=written.id_fingerprints,
+        dummies=written.dummies,
     )
 
 
 def _agreed(plan: Plan) -> str:
     """Return a fingerprint of what parties that ingest apart must have chosen alike."""
     split = [plan.split.rule, plan.split.fraction, plan.split.seed]
-    return hashlib.blake2b(msgspec.json.encode([FORMAT, VERSION, plan.ids.rule, *split]), digest_size=16).hexdigest()
+    aligned = [] if plan.aligned is None else [plan.aligned.digest]
+    terms = [FORMAT, VERSION, plan.ids.rule, *split, *aligned]
+    return hashlib.blake2b(msgspec.json.encode(terms), digest_size=16).hexdigest()
 
 
 def data_schema(plan: Plan, survey: Survey, learned: Learned, written: Written, *, described: str) -> DataSchema:
@@ -253,7 +279,7 @@ def data_schema(plan: Plan, survey: Survey, learned: Learned, written: Written, 
         task=plan.task,
         classes=learned.classes,
         description=described,
-        rows=sizes_of(survey),
+        rows=written.sizes,
         positive_share=written.positives / survey.rows if binary else None,
         ids=plan.ids,
         split=plan.split,

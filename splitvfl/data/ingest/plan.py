@@ -12,9 +12,10 @@ import pyarrow as pa
 
 from splitvfl.data.columns import TaskName
 from splitvfl.data.encoding import Missing, Scale
+from splitvfl.data.ingest.aligned import AlignedRows
 from splitvfl.data.ingest.encoders import read_type
 from splitvfl.data.ingest.hashing import hash_key, key_name
-from splitvfl.data.ingest.records import cell_value
+from splitvfl.data.ingest.records import Mask, cell_value
 from splitvfl.data.ingest.sources import Source, check_kinds, infer_kinds
 from splitvfl.data.labels import Positive
 from splitvfl.data.partition import Claim, divide, matching, patterns
@@ -163,6 +164,7 @@ class Plan:
         buckets: Codes of a hashed column.
         key: What they are hashed with.
         earlier: Where the encoders come from, if they are not learned now.
+        aligned: Which rows are taken, and their new ids; ``None``: all, by their own ids.
     """
 
     name: str
@@ -183,6 +185,12 @@ class Plan:
     buckets: int
     key: bytes = field(repr=False)
     earlier: Earlier | None = None
+    aligned: AlignedRows | None = field(default=None, repr=False)
+
+    @property
+    def kept(self) -> Mask | None:
+        """Which rows of the files are read; ``None``: all."""
+        return None if self.aligned is None else self.aligned.kept
 
     @property
     def types(self) -> dict[str, pa.DataType]:
@@ -193,7 +201,7 @@ class Plan:
         }
 
 
-def make_plan(sources: Sequence[Source], choices: Choices) -> Plan:
+def make_plan(sources: Sequence[Source], choices: Choices, aligned: AlignedRows | None = None) -> Plan:
     """Return what is to be done with files that are ingested for the first time.
 
     Raises:
@@ -201,6 +209,8 @@ def make_plan(sources: Sequence[Source], choices: Choices) -> Plan:
         DataError: If a column is not there, is claimed by nobody or twice, or holds what it may not.
     """
     names, where = sources[0].names, sources[0].path.name
+    if aligned is not None:
+        _check_aligned(choices, aligned)
     roles = _roles(choices, names, where)
     features = [name for name in names if name not in roles]
     dropped = matching(patterns(choices.drop), features, source=where, reserved=roles)
@@ -219,7 +229,7 @@ def make_plan(sources: Sequence[Source], choices: Choices) -> Plan:
         label=choices.label,
         label_column=choices.label,
         positive=_positive(choices, kinds),
-        ids=IdRule(column=choices.id_column, rule=_id_rule(choices.id_column, kinds, where)),
+        ids=_ids_by(choices.id_column, kinds, where, aligned),
         split=_split_rule(choices, kinds),
         dropped=dropped,
         parties=parties,
@@ -231,7 +241,24 @@ def make_plan(sources: Sequence[Source], choices: Choices) -> Plan:
         min_count=choices.min_count,
         buckets=choices.buckets or 0,
         key=hash_key(choices.hash_secret),
+        aligned=aligned,
     )
+
+
+def _check_aligned(choices: Choices, aligned: AlignedRows) -> None:
+    roles = {
+        name: "active" if choices.label is not None and name == choices.active_name else "passive"
+        for name in choices.parties
+    }
+    if roles != {aligned.party: aligned.role}:
+        got = ", ".join(f"{name} ({role})" for name, role in roles.items())
+        raise ArgumentError(f"the records were aligned for {aligned.party} ({aligned.role}) alone, got {got}")
+    if choices.id_column != aligned.id_column:
+        raise ArgumentError(
+            f"the records were aligned by column {aligned.id_column!r}, got id column {choices.id_column!r}"
+        )
+    if choices.split_column is not None:
+        raise ArgumentError("aligned records are split by their new ids, as at the other parties; give no split column")
 
 
 def _roles(choices: Choices, names: Sequence[str], where: str) -> dict[str, str]:
@@ -268,6 +295,12 @@ def _positive(choices: Choices, kinds: Mapping[str, Kind]) -> Positive | None:
     return cell_value(choices.positive, kinds[choices.label])
 
 
+def _ids_by(column: str | None, kinds: Mapping[str, Kind], where: str, aligned: AlignedRows | None) -> IdRule:
+    if aligned is not None:
+        return IdRule(column=column, rule="aligned", digest=aligned.digest)
+    return IdRule(column=column, rule=_id_rule(column, kinds, where))
+
+
 def _id_rule(column: str | None, kinds: Mapping[str, Kind], where: str) -> Literal["integer", "blake2b-63", "row"]:
     if column is None:
         return "row"
@@ -298,15 +331,29 @@ def _scales(choices: Choices, numeric: Sequence[str], where: str, reserved: Mapp
     return {**scales, **own}
 
 
-def plan_like(sources: Sequence[Source], folder: Path, *, name: str, hash_secret: bytes | None) -> Plan:
+def plan_like(
+    sources: Sequence[Source],
+    folder: Path,
+    *,
+    name: str,
+    hash_secret: bytes | None,
+    aligned: AlignedRows | None = None,
+) -> Plan:
     """Return what is to be done with files that are encoded like earlier ones.
 
     All their records become test records. The label column may be missing.
 
     Raises:
+        ArgumentError: If the earlier records were aligned and these are not, or the other way round.
         DataError: If the earlier folder cannot be read, or the files have other columns, or hold other things in them.
     """
     data = read_data_schema(folder)
+    if (data.ids.rule == "aligned") != (aligned is not None):
+        raise ArgumentError(
+            f"the records of {folder} were {'' if aligned is None else 'not '}aligned: align these as well, and name "
+            "the folder of their alignment, or neither"
+        )
+    ids = data.ids if aligned is None else IdRule(column=aligned.id_column, rule="aligned", digest=aligned.digest)
     parties = {party.name: read_party_schema(folder / party.name) for party in data.parties}
     encoders = {encoder.column: encoder for party in parties.values() for encoder in party.encoders}
     label = next((party.label for party in parties.values() if party.label is not None), None)
@@ -321,7 +368,7 @@ def plan_like(sources: Sequence[Source], folder: Path, *, name: str, hash_secret
         label=None if label is None else label.column,
         label_column=data.label_column,
         positive=None,
-        ids=data.ids,
+        ids=ids,
         split=SplitRule(rule="all-test", column=data.split.column),
         dropped=data.dropped,
         parties=tuple(
@@ -336,6 +383,7 @@ def plan_like(sources: Sequence[Source], folder: Path, *, name: str, hash_secret
         buckets=0,
         key=key,
         earlier=Earlier(folder=folder, encoders=encoders, label=label, classes=data.classes),
+        aligned=aligned,
     )
 
 
@@ -343,7 +391,7 @@ def _kinds_like(
     sources: Sequence[Source], data: DataSchema, encoders: Mapping[str, Encoder], label: LabelSchema | None
 ) -> dict[str, Kind]:
     kinds: dict[str, Kind] = {name: encoder.kind for name, encoder in encoders.items()}
-    if data.ids.column is not None:
+    if data.ids.column is not None and data.ids.rule != "aligned":
         kinds[data.ids.column] = "integer" if data.ids.rule == "integer" else "text"
     if label is not None:
         kinds[label.column] = label.kind
@@ -354,7 +402,7 @@ def _kinds_like(
             f"{where} has no column {missing[0]!r}, which the files that were ingested before had"
             f"{did_you_mean(missing[0], names)}"
         )
-    known = {*kinds, *data.dropped, data.split.column, data.label_column}
+    known = {*kinds, *data.dropped, data.ids.column, data.split.column, data.label_column}
     extra = [name for name in names if name not in known]
     if extra:
         raise DataError(f"{where} has {listed(extra)}, which the files that were ingested before had not")

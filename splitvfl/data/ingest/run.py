@@ -11,7 +11,8 @@ from pathlib import Path
 
 from splitvfl.data.columns import TaskName
 from splitvfl.data.encoding import Missing, Scale
-from splitvfl.data.ingest.encode import Shape, Written, bytes_needed, data_schema, sizes_of, write_parties
+from splitvfl.data.ingest.aligned import AlignedRows
+from splitvfl.data.ingest.encode import Shape, Written, bytes_needed, data_schema, write_parties
 from splitvfl.data.ingest.plan import Choices, Patterns, Plan, make_plan, plan_like
 from splitvfl.data.ingest.sources import Chunk, Source, find_files, open_sources
 from splitvfl.data.ingest.survey import Learned, Statistics, Survey, learned_before, look
@@ -116,6 +117,7 @@ def ingest(
     split_column: str | None = None,
     test_value: str | float = "test",
     header: Patterns | None = None,
+    aligned: AlignedRows | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> IngestReport:
@@ -130,7 +132,8 @@ def ingest(
 
     The split looks at each record's id alone (:func:`splitvfl.data.ingest.hashing.are_tested`): parties that
     ingest apart split alike, if they give the same ids, seed and fraction. Their records must be in the same order;
-    ``id_fingerprints`` in ``schema.json`` shows whether they are.
+    ``id_fingerprints`` in ``schema.json`` shows whether they are. Aligned records (``aligned``) are, by their new ids;
+    other rows are left out, and dummies get the columns and the label of a random record of their part.
 
     Memory: about 12 bytes per listed category of all fields, the texts of one field's categories, and some hundred MiB.
 
@@ -162,6 +165,8 @@ def ingest(
         split_column: Column that decides it instead.
         test_value: What that column holds in test rows.
         header: Names of the columns, for CSV files without a header line.
+        aligned: What an alignment says of these files, see :func:`splitvfl.data.alignment.aligned_rows`; the files are
+            then those of one party.
         overwrite: Replace tables that are there already.
         progress: Called after every chunk.
 
@@ -196,7 +201,7 @@ def ingest(
     )
     check_target(target, overwrite=overwrite)
     sources = _open(files, header)
-    return _Run(sources, make_plan(sources, choices), progress).into(target, overwrite=overwrite)
+    return _Run(sources, make_plan(sources, choices, aligned), progress).into(target, overwrite=overwrite)
 
 
 def ingest_like(
@@ -206,6 +211,7 @@ def ingest_like(
     like: str | os.PathLike[str],
     hash_secret: bytes | None = None,
     header: Patterns | None = None,
+    aligned: AlignedRows | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> IngestReport:
@@ -220,6 +226,7 @@ def ingest_like(
         like: The earlier folder.
         hash_secret: The earlier key, if there was one.
         header: As for :func:`ingest`.
+        aligned: As for :func:`ingest`; needed where the earlier records were aligned.
         overwrite: Replace tables that are there already.
         progress: Called after every chunk.
 
@@ -232,7 +239,7 @@ def ingest_like(
         raise DataError(f"{target} cannot be replaced by records that are encoded like its own; choose another name")
     check_target(target, overwrite=overwrite)
     sources = _open(files, header)
-    plan = plan_like(sources, Path(like), name=target.name, hash_secret=hash_secret)
+    plan = plan_like(sources, Path(like), name=target.name, hash_secret=hash_secret, aligned=aligned)
     return _Run(sources, plan, progress).into(target, overwrite=overwrite)
 
 
@@ -310,7 +317,7 @@ class _Run:
             )
         return IngestReport(
             folder=target,
-            rows=sizes_of(survey),
+            rows=written.sizes,
             parties=parties,
             active=next((party.name for party in self._plan.parties if party.role == "active"), None),
             positive_share=positive_share,

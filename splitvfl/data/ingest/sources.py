@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
@@ -136,6 +137,37 @@ def _check_names(source: Source, first: Source) -> None:
             f"{source.path.name} has a column {extra[0]!r}, which {first.path.name} has not; "
             "all files need the same columns"
         )
+
+
+def chunks(sources: Sequence[Source], types: Types, *, kept: npt.NDArray[np.bool_] | None = None) -> Iterator[Chunk]:
+    """Yield the rows of all files, in order: all, or those that are kept, by their number over all files."""
+    start = 0
+    for source in sources:
+        for chunk in source.chunks(types):
+            yield chunk if kept is None else _filtered(chunk, kept[start : start + chunk.rows])
+            start += chunk.rows
+
+
+def _filtered(chunk: Chunk, kept: npt.NDArray[np.bool_]) -> Chunk:
+    if len(kept) < chunk.rows:
+        raise DataError(f"{chunk.file.name} has more rows than when it was aligned; align again")
+    rows = np.flatnonzero(kept)
+    mask = pa.array(kept)
+    columns = {name: column.filter(mask) for name, column in chunk.columns.items()}
+    return Chunk(columns, len(rows), chunk.file, chunk.done_bytes, lambda row: chunk.place(int(rows[row])))
+
+
+def cells_at(
+    sources: Sequence[Source], column: str, kind: pa.DataType, rows: Sequence[int]
+) -> list[tuple[str, object]]:
+    """Return place and value of a column in some rows, ascending and counted over all files, by a look at all."""
+    found: list[tuple[str, object]] = []
+    start = 0
+    for chunk in chunks(sources, {column: kind}):
+        inside = [row - start for row in rows if start <= row < start + chunk.rows]
+        found += [(chunk.place(row), chunk.columns[column][row].as_py()) for row in inside]
+        start += chunk.rows
+    return found
 
 
 def infer_kinds(sources: Sequence[Source], columns: Sequence[str], *, text: Collection[str]) -> dict[str, Kind]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from splitvfl.data.ingest.encoders import BucketCoder, FieldCoder, categories, c
 from splitvfl.data.ingest.hashing import are_tested, key_name
 from splitvfl.data.ingest.plan import Earlier, Plan
 from splitvfl.data.ingest.records import Ids, LabelValues, Mask, first_repeated, first_true, ids_of
-from splitvfl.data.ingest.sources import Chunk, Source
+from splitvfl.data.ingest.sources import Chunk, Source, cells_at, chunks
 from splitvfl.data.ingest.statistics import NumericStatistics
 from splitvfl.data.ingest.vocabulary import (
     COUNT_BUDGET,
@@ -33,6 +33,7 @@ from splitvfl.data.schema import (
     Encoder,
     HashEncoder,
     LabelSchema,
+    SplitRule,
     VocabularyEncoder,
 )
 from splitvfl.data.tables import numbers
@@ -230,7 +231,7 @@ def look(
     rows = tested_rows = 0
     with ExitStack() as stack:
         ids_file, mask_file = (stack.enter_context(path.open("xb")) for path in (survey.ids, survey.mask))
-        for chunk in chunks(sources, plan.types):
+        for chunk in chunks(sources, plan.types, kept=plan.kept):
             ids = _chunk_ids(chunk, plan, rows)
             tested = _tested(chunk, plan, ids)
             ids_file.write(ids.tobytes())
@@ -243,18 +244,14 @@ def look(
     if rows == 0:
         raise DataError(f"{sources[0].path.name} has a header and no rows")
     _check_parts(plan, rows, tested_rows)
-    if plan.ids.column is not None:
+    if plan.ids.column is not None and plan.aligned is None:
         _check_repeats(sources, plan, survey.ids, plan.ids.column, scratch)
     return Survey(rows=rows, tested=tested_rows, ids=survey.ids, mask=survey.mask)
 
 
-def chunks(sources: Sequence[Source], types: Mapping[str, pa.DataType]) -> Iterator[Chunk]:
-    """Yield the rows of all files, in order."""
-    for source in sources:
-        yield from source.chunks(types)
-
-
 def _chunk_ids(chunk: Chunk, plan: Plan, first_row: int) -> Ids:
+    if plan.aligned is not None:
+        return plan.aligned.row_ids[first_row : first_row + chunk.rows]
     column = plan.ids.column
     if column is None:
         return np.arange(first_row, first_row + chunk.rows, dtype=np.int64)
@@ -268,13 +265,18 @@ def _chunk_ids(chunk: Chunk, plan: Plan, first_row: int) -> Ids:
 
 def _tested(chunk: Chunk, plan: Plan, ids: Ids) -> Mask:
     split = plan.split
-    if split.rule == "hash" and split.seed is not None and split.fraction is not None:
-        return are_tested(ids, seed=split.seed, fraction=split.fraction)
     if split.rule == "column" and split.column is not None:
         cells = categories(chunk.columns[split.column])
         hits = pc.equal(cells, pa.scalar(split.value).cast(cells.type)) if split.value is not None else None
         return np.zeros(chunk.rows, bool) if hits is None else hits.fill_null(False).to_numpy(zero_copy_only=False)
-    return np.ones(chunk.rows, bool)
+    return tested_of(split, ids)
+
+
+def tested_of(split: SplitRule, ids: Ids) -> Mask:
+    """Return which records are test records, where their ids decide: some of them by a hash, or all."""
+    if split.rule == "hash" and split.seed is not None and split.fraction is not None:
+        return are_tested(ids, seed=split.seed, fraction=split.fraction)
+    return np.ones(len(ids), bool)
 
 
 def _check_parts(plan: Plan, rows: int, tested: int) -> None:
@@ -295,23 +297,10 @@ def _check_repeats(sources: Sequence[Source], plan: Plan, ids: Path, column: str
     repeated = first_repeated(ids, folder)
     if repeated is None:
         return
-    (place, value), (other_place, other) = _found(sources, {column: plan.types[column]}, column, repeated)
+    (place, value), (other_place, other) = cells_at(sources, column, plan.types[column], repeated)
     if value == other:
         raise DataError(f"{other_place}, column {column!r}: id {other!r} is there already in {place}; ids must differ")
     raise DataError(
         f"{other_place}, column {column!r}: {other!r} has the same 63-bit hash as {value!r} in {place}; rename one, or "
         "number the records"
     )
-
-
-def _found(
-    sources: Sequence[Source], types: Mapping[str, pa.DataType], column: str, rows: Sequence[int]
-) -> list[tuple[str, object]]:
-    """Return place and value of some rows, by a further look at one column."""
-    found: list[tuple[str, object]] = []
-    start = 0
-    for chunk in chunks(sources, types):
-        inside = [row - start for row in rows if start <= row < start + chunk.rows]
-        found += [(chunk.place(row), chunk.columns[column][row].as_py()) for row in inside]
-        start += chunk.rows
-    return found

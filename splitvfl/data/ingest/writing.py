@@ -10,9 +10,10 @@ import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Self
@@ -117,8 +118,19 @@ def write_safetensors(path: Path, tensors: Sequence[StoredTensor]) -> None:
         os.fsync(file.fileno())
 
 
-def check_target(target: Path, *, overwrite: bool) -> None:
-    """Check that a table folder may be written there.
+Recogniser = Callable[[Path], bool]
+
+
+def check_target(
+    target: Path, *, overwrite: bool, holds: str = "tables", recognised: Recogniser = is_table_folder
+) -> None:
+    """Check that a folder may be written there.
+
+    Args:
+        target: The folder.
+        overwrite: Whether one that is there may be replaced.
+        holds: What such a folder holds, in words.
+        recognised: Whether a folder is one of these; others are never replaced.
 
     Raises:
         DataError: If something is there that may not be replaced, or there is no folder to write in.
@@ -127,10 +139,10 @@ def check_target(target: Path, *, overwrite: bool) -> None:
         raise DataError(f"cannot write {target}: there is no folder {target.parent}")
     if not target.exists() and not target.is_symlink():
         return
-    if not target.is_dir() or target.is_symlink() or not is_table_folder(target):
-        raise DataError(f"{target} exists and is no table folder; it is left alone: choose another name")
+    if not target.is_dir() or target.is_symlink() or not recognised(target):
+        raise DataError(f"{target} exists and holds no {holds}; it is left alone: choose another name")
     if not overwrite:
-        raise DataError(f"{target} holds tables already; choose another name, or overwrite them")
+        raise DataError(f"{target} holds {holds} already; choose another name, or overwrite them")
 
 
 def check_space(folder: Path, needed: int) -> None:
@@ -148,7 +160,9 @@ def check_space(folder: Path, needed: int) -> None:
 
 
 @contextmanager
-def draft(target: Path, *, overwrite: bool) -> Iterator[Path]:
+def draft(
+    target: Path, *, overwrite: bool, holds: str = "tables", recognised: Recogniser = is_table_folder
+) -> Iterator[Path]:
     """Give a new folder beside ``target``; when the body ends well it becomes ``target``, else it is removed.
 
     A request to terminate ends the body like an interrupt from the keyboard. What a killed process left behind is
@@ -157,7 +171,8 @@ def draft(target: Path, *, overwrite: bool) -> Iterator[Path]:
     Raises:
         DataError: See :func:`check_target`.
     """
-    check_target(target, overwrite=overwrite)
+    check = partial(check_target, target, overwrite=overwrite, holds=holds, recognised=recognised)
+    check()
     _remove_abandoned(target)
     folder = Path(tempfile.mkdtemp(prefix=_prefix(target), dir=target.parent))
     lock = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
@@ -166,7 +181,7 @@ def draft(target: Path, *, overwrite: bool) -> Iterator[Path]:
         with _terminable():
             yield folder
             # Others may have written there in the meantime.
-            check_target(target, overwrite=overwrite)
+            check()
             (folder / _LOCK).unlink()
             folder.chmod(0o777 & ~_umask())
             _replace(folder, target)
@@ -211,7 +226,7 @@ def _replace(folder: Path, target: Path) -> None:
     if not target.exists():
         folder.rename(target)
     else:
-        # Two renames: between them the earlier tables are there under the name of a draft.
+        # Two renames: between them the earlier folder is there under the name of a draft.
         old = Path(tempfile.mkdtemp(prefix=_prefix(target), dir=target.parent))
         try:
             target.rename(old / "old")

@@ -132,7 +132,7 @@ def test_a_file_without_a_header_and_columns_as_text(clicks: Path) -> None:
             ["clicks.csv", "--like", "old", "--out", "t"],
             "expected a table folder, as `splitvfl ingest` writes it, at old",
         ),
-        (["clicks.csv", *WANTED, "--out", "clicks.csv"], "exists and is no table folder"),
+        (["clicks.csv", *WANTED, "--out", "clicks.csv"], "exists and holds no tables"),
     ],
 )
 def test_mistakes_are_told_on_one_line(

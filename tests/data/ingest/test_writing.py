@@ -173,7 +173,7 @@ def test_what_is_no_table_folder_is_never_replaced(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tables(tmp_path / "real"))
 
     for name in ("photos", "file", "link"):
-        with pytest.raises(DataError, match="no table folder; it is left alone"):
+        with pytest.raises(DataError, match="holds no tables; it is left alone"):
             check_target(tmp_path / name, overwrite=True)
     with pytest.raises(DataError, match="there is no folder"):
         check_target(tmp_path / "nowhere" / "tables", overwrite=False)

@@ -1,0 +1,267 @@
+"""The alignment folder: which of a party's own rows are common to all parties, under which new ids, in which order.
+
+::
+
+    aligned/bank/alignment.json     AlignmentSchema: who, how, how many, and of which file
+    aligned/bank/rows.npy           int64, (records,): row in the party's own file, from 0; -1 for a dummy
+    aligned/bank/ids.npy            int64, (records,): the new ids, ascending, the same at every party
+
+It is written when an alignment is complete, and says nothing of the others but their names and numbers of records. Keep
+it to yourself all the same: it says which of your records your partners have.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from splitvfl.data.id_column import Case, fingerprint, order_digest, read_digests
+from splitvfl.data.ingest.aligned import AlignedRows
+from splitvfl.data.ingest.writing import NpyWriter, check_target, draft, write_bytes
+from splitvfl.data.schema import Role
+from splitvfl.errors import DataError
+
+FORMAT = "splitvfl alignment"
+VERSION = 1
+ALIGNMENT_FILE = "alignment.json"
+
+Rows = npt.NDArray[np.int64]
+
+
+class AlignmentSchema(msgspec.Struct, frozen=True, kw_only=True):
+    """``alignment.json``: what was aligned.
+
+    Attributes:
+        format: Always :data:`FORMAT`.
+        version: Version of the format.
+        party: Whose folder it is.
+        role: Its role.
+        sizes: Number of records that each party had, its own included.
+        shared: At the active party, records in common with each passive party; empty at a passive one.
+        mode: ``"both"`` or ``"padded"``, see :mod:`splitvfl.crypto.psi`.
+        padding: Dummies per common record that were asked for.
+        records: Number of aligned records, dummies included.
+        dummies: Those that the active party does not hold; 0 at a passive party, which cannot tell.
+        digest: :func:`splitvfl.data.id_column.order_digest` of the ids: the same at all parties.
+        files: Names of the party's own files.
+        id_column: Their id column.
+        case: Whether letter case counted.
+        source: :func:`splitvfl.data.id_column.fingerprint` of that column.
+        secret: What dummies are filled from, in hexadecimal: a random number of this party alone.
+    """
+
+    format: str
+    version: int
+    party: str
+    role: Role
+    sizes: dict[str, int]
+    shared: dict[str, int]
+    mode: Literal["both", "padded"]
+    padding: float
+    records: int
+    dummies: int
+    digest: str
+    files: tuple[str, ...]
+    id_column: str
+    case: Case
+    source: str
+    secret: str
+
+
+@dataclass(frozen=True, eq=False)
+class Alignment:
+    """An alignment, as one party keeps it.
+
+    Attributes:
+        rows: Row in the party's own file, -1 for a dummy, ``(records,)``, int64.
+        ids: The new ids, ascending, ``(records,)``, int64.
+        schema: What was aligned.
+        folder: Where it lies.
+    """
+
+    rows: Rows
+    ids: Rows
+    schema: AlignmentSchema
+    folder: Path
+
+    @property
+    def real(self) -> npt.NDArray[np.bool_]:
+        """Which records the party holds: all of them but dummies."""
+        return self.rows >= 0
+
+    def check_source(self, files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> None:
+        """Check that files are still those that were aligned, as far as their id column goes; it is read.
+
+        Raises:
+            DataError: If they are not, or cannot be read.
+        """
+        digests = read_digests(files, self.schema.id_column, case=self.schema.case)
+        if fingerprint(digests) != self.schema.source:
+            named = ", ".join(map(str, [files] if isinstance(files, str | os.PathLike) else files))
+            expected = self.schema.sizes[self.schema.party]
+            counts = f"{expected} then, {len(digests)} now" if expected != len(digests) else f"{expected} both times"
+            raise DataError(
+                f"column {self.schema.id_column!r} of {named} is not the one that was aligned in {self.folder} "
+                f"({counts}): records have changed, or their order; align again, or bring the aligned file back"
+            )
+
+
+def check_alignment_target(folder: Path, *, overwrite: bool) -> None:
+    """Check that an alignment may be written there; the folder around it is made.
+
+    Raises:
+        DataError: If something is there that may not be replaced.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    check_target(folder, overwrite=overwrite, holds="aligned records", recognised=_is_alignment)
+
+
+def write_alignment(
+    folder: str | os.PathLike[str],
+    *,
+    party: str,
+    active: str,
+    rows: Rows,
+    ids: Rows,
+    sizes: Mapping[str, int],
+    shared: Mapping[str, int],
+    mode: Literal["both", "padded"],
+    padding: float,
+    files: Sequence[str | os.PathLike[str]],
+    id_column: str,
+    case: Case,
+    source: str,
+    overwrite: bool = False,
+) -> Alignment:
+    """Write an alignment and return it; the folder appears when it is complete.
+
+    Args:
+        folder: The folder to be made.
+        party: Whose it is.
+        active: Name of the active party.
+        rows: See :class:`Alignment`.
+        ids: See :class:`Alignment`.
+        sizes: See :class:`AlignmentSchema`, as for what follows.
+        shared: Records in common with each passive party.
+        mode: ``"both"`` or ``"padded"``.
+        padding: Dummies per common record.
+        files: The party's own files.
+        id_column: Their id column.
+        case: Whether letter case counted.
+        source: Fingerprint of the id column.
+        overwrite: Replace an alignment that is there already.
+
+    Raises:
+        DataError: If something is there that may not be replaced.
+    """
+    target = Path(folder)
+    check_alignment_target(target, overwrite=overwrite)
+    schema = AlignmentSchema(
+        format=FORMAT,
+        version=VERSION,
+        party=party,
+        role="active" if party == active else "passive",
+        sizes=dict(sizes),
+        shared=dict(shared),
+        mode=mode,
+        padding=padding,
+        records=len(ids),
+        dummies=int((rows < 0).sum()),
+        digest=order_digest(ids),
+        files=tuple(Path(file).name for file in files),
+        id_column=id_column,
+        case=case,
+        source=source,
+        secret=secrets.token_hex(32),
+    )
+    with draft(target, overwrite=overwrite, holds="aligned records", recognised=_is_alignment) as inside:
+        for name, values in (("rows", rows), ("ids", ids)):
+            with NpyWriter(inside / f"{name}.npy", (len(values),), "<i8") as writer:
+                writer.append(values)
+        write_bytes(inside / ALIGNMENT_FILE, msgspec.json.format(msgspec.json.encode(schema), indent=2) + b"\n")
+    return Alignment(rows, ids, schema, target)
+
+
+def _is_alignment(folder: Path) -> bool:
+    try:
+        head = msgspec.json.decode((folder / ALIGNMENT_FILE).read_bytes())
+    except (OSError, msgspec.DecodeError):
+        return False
+    return isinstance(head, dict) and head.get("format") == FORMAT
+
+
+def read_alignment(folder: str | os.PathLike[str]) -> Alignment:
+    """Return an alignment; the file that was aligned is not looked at, see :meth:`Alignment.check_source`.
+
+    Raises:
+        DataError: If there is none, it has another version, or is damaged.
+    """
+    path = Path(folder)
+    schema = _read_schema(path)
+    rows, ids = (_read_array(path / f"{name}.npy", schema.records) for name in ("rows", "ids"))
+    dummies, repeats = int((rows < 0).sum()), len(np.unique(rows[rows >= 0]))
+    fits = dummies == schema.dummies and repeats == schema.records - dummies
+    if not fits or order_digest(ids) != schema.digest or (np.diff(ids) <= 0).any():
+        raise DataError(f"{path}: rows or ids are not those that {ALIGNMENT_FILE} tells of; it is damaged: align again")
+    return Alignment(rows, ids, schema, path)
+
+
+def aligned_rows(
+    folder: str | os.PathLike[str], files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+) -> AlignedRows:
+    """Return what an ingest of aligned files needs to know, after a check that they are those that were aligned.
+
+    Raises:
+        DataError: If they are not, or there is no alignment.
+    """
+    alignment = read_alignment(folder)
+    alignment.check_source(files)
+    schema, real = alignment.schema, alignment.real
+    kept = np.zeros(schema.sizes[schema.party], bool)
+    kept[alignment.rows[real]] = True
+    return AlignedRows(
+        party=schema.party,
+        role=schema.role,
+        id_column=schema.id_column,
+        kept=kept,
+        row_ids=alignment.ids[real][np.argsort(alignment.rows[real])],
+        ids=alignment.ids,
+        real=real,
+        digest=schema.digest,
+        seed=int(schema.secret, 16),
+    )
+
+
+def _read_schema(folder: Path) -> AlignmentSchema:
+    path = folder / ALIGNMENT_FILE
+    if not path.is_file():
+        raise DataError(
+            f"expected an alignment, as `splitvfl align` writes it, at {folder}; it has no {ALIGNMENT_FILE}"
+        )
+    try:
+        head: Any = msgspec.json.decode(path.read_bytes())
+        if not isinstance(head, dict) or head.get("format") != FORMAT:
+            raise DataError(f'{path} does not begin with "format": "{FORMAT}"; it belongs to something else')
+        if head.get("version") != VERSION:
+            raise DataError(f"{path} has version {head.get('version')!r}, expected {VERSION}; align again")
+        return msgspec.convert(head, AlignmentSchema)
+    except msgspec.MsgspecError as error:
+        raise DataError(f"{path} is damaged: {error}; align again") from error
+
+
+def _read_array(path: Path, records: int) -> Rows:
+    try:
+        values: Rows = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(f"{path} cannot be read: {error}; align again") from error
+    if values.dtype != np.int64 or values.shape != (records,):
+        raise DataError(f"{path}: expected {records} of int64, got {values.dtype} of shape {values.shape}; align again")
+    return values

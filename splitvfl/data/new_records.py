@@ -1,0 +1,146 @@
+"""New records of one party, to be scored: encoded by what was learned from the training records."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+from splitvfl.data.alignment import Alignment, read_alignment
+from splitvfl.data.columns import Columns, PartyData, Records
+from splitvfl.data.encoding import Encoded, FittedEncoding
+from splitvfl.data.ingest.aligned import fill_dummies
+from splitvfl.data.ingest.records import ids_of
+from splitvfl.data.party_file import own_alignment
+from splitvfl.data.schema import Role
+from splitvfl.data.split import record_ids
+from splitvfl.data.tables import Rows, column_of, is_text, read_table
+from splitvfl.errors import DataError
+
+ROW_COLUMN = "row"
+
+
+@dataclass(frozen=True, eq=False)
+class NewRecords:
+    """Records that are scored, as one party holds them.
+
+    Attributes:
+        data: All of them as test records, in the order in which the parties go through them; without labels.
+        name_column: What the party calls the column that names its records.
+        names: What that column holds, of the records that the party has: those that are no dummies.
+        unknown: Records with a category that training did not know, by column.
+    """
+
+    data: PartyData
+    name_column: str
+    names: pa.Array
+    unknown: Mapping[str, int]
+
+
+def read_new_records(
+    path: str | os.PathLike[str],
+    *,
+    name: str,
+    role: Role,
+    encoding: FittedEncoding,
+    id_column: str | None = None,
+    aligned: str | os.PathLike[str] | None = None,
+) -> NewRecords:
+    """Return a file's records, encoded as the training records were.
+
+    Records are ordered and called as by :func:`splitvfl.data.party_file.load_party`: as aligned, or in the file's order
+    by the id column, or numbered from 0 without one. A label column, like any that was not trained on, is not looked
+    at. Columns that held text are read as text, so that a file whose codes all happen to be digits is read alike.
+
+    Args:
+        path: The party's CSV or Parquet file.
+        name: The party's name.
+        role: Its role.
+        encoding: What was learned from its training records.
+        id_column: Column that names the records. Default: that of the alignment.
+        aligned: The folder that ``splitvfl align`` wrote of these records.
+
+    Raises:
+        DataError: If the file, a column or the alignment is missing or not as it must be, or there is no record.
+    """
+    alignment = None if aligned is None else own_alignment(read_alignment(aligned), name, role, id_column)
+    id_column = id_column if alignment is None else alignment.schema.id_column
+    file, source = Path(path), Path(path).name
+    texts = {*encoding.text_columns, *([] if id_column is None else [id_column])}
+    table = read_table(file, text=texts)
+    names = _names(table, id_column, source)
+    if alignment is None:
+        return _new_records(name, encoding, table, names, _ids(names, id_column, source), id_column, source)
+    alignment.check_source(file)
+    return _aligned(name, encoding, table, names, alignment, source)
+
+
+def _names(table: pa.Table, id_column: str | None, source: str) -> pa.Array:
+    if id_column is None:
+        return pa.array(np.arange(table.num_rows))
+    column = column_of(table, id_column, source=source)
+    return pc.if_else(pc.equal(column, ""), None, column) if is_text(column) else column
+
+
+def _ids(names: pa.Array, id_column: str | None, source: str) -> Rows:
+    """Return one id per row, alike for whole numbers that are kept as such and those that are kept as text."""
+    where = f"id column {id_column!r} of {source}"
+    record_ids(names, source=where)  # no id is missing, and none is there twice
+    if is_text(names):
+        names = _as_numbers(names.cast(pa.string()))
+    ids = ids_of(names)
+    if len(np.unique(ids)) < len(ids):
+        raise DataError(f"{where}: two ids are the same number, or the same 63-bit hash; ids must differ")
+    return ids
+
+
+def _as_numbers(names: pa.Array) -> pa.Array:
+    try:
+        return names.cast(pa.int64())
+    except pa.ArrowInvalid:  # text it is
+        return names
+
+
+def _new_records(
+    name: str,
+    encoding: FittedEncoding,
+    table: pa.Table,
+    names: pa.Array,
+    ids: Rows,
+    id_column: str | None,
+    source: str,
+) -> NewRecords:
+    encoded = encoding.apply(table, source=source)
+    data = _as_test(name, encoding, encoded, ids, np.arange(len(ids)), None)
+    return NewRecords(data, id_column or ROW_COLUMN, names, encoded.unknown)
+
+
+def _aligned(
+    name: str, encoding: FittedEncoding, table: pa.Table, names: pa.Array, alignment: Alignment, source: str
+) -> NewRecords:
+    real = alignment.real
+    if not real.any():
+        raise DataError(f"{alignment.folder}: {name} has none of the aligned records; there is nothing to score")
+    held = pa.array(alignment.rows[real])
+    table = table.take(held).combine_chunks()
+    encoded = encoding.apply(table, source=f"{source} (rows counted as they are aligned)")
+    seed = int(alignment.schema.secret, 16)
+    places = fill_dummies(np.arange(len(held)), real, seed=seed, part="test")
+    data = _as_test(name, encoding, encoded, alignment.ids, places, None if real.all() else torch.from_numpy(real))
+    return NewRecords(data, alignment.schema.id_column, names.take(held), encoded.unknown)
+
+
+def _as_test(
+    name: str, encoding: FittedEncoding, encoded: Encoded, ids: Rows, places: Rows, real: torch.Tensor | None
+) -> PartyData:
+    numeric, codes = torch.from_numpy(encoded.numeric[places]), torch.from_numpy(encoded.codes[places])
+    test = Records(torch.tensor(ids), Columns(numeric, codes), real=real)
+    columns = tuple(fitted.column for fitted in encoding.columns)
+    nothing = test.rows(torch.zeros(0, dtype=torch.int64))
+    return PartyData(name, columns, encoded.names, encoded.field_sizes, nothing, test, encoded.field_names)
