@@ -50,7 +50,8 @@ class Expected:
         """
         if (sender, kind, step) != (self.sender, self.kind, self.step):
             raise ProtocolError(
-                f"expected {self.kind} of step {self.step} from {self.sender}, got {kind} of step {step} from {sender}"
+                f"expected {self.kind} of step {self.step} from {self.sender}, "
+                f"got {_plain(kind)} of step {step} from {_plain(sender)}"
             )
         fits = len(shape) == len(self.shape) and all(map(_fits, shape, self.shape))
         if not fits or dtype not in self.dtypes:
@@ -60,6 +61,10 @@ class Expected:
                 f"expected {kind} of step {step} from {sender} to be {sizes} in {dtypes}, "
                 f"got {' x '.join(map(str, shape)) or 'a single number'} in {str(dtype).removeprefix('torch.')}"
             )
+
+
+def _plain(text: str) -> str:
+    return text if text.isprintable() else ascii(text)
 
 
 def _fits(size: int, expected: Size) -> bool:

@@ -7,6 +7,7 @@ raw little-endian bytes, decoded against exact types and limits; nothing in it c
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final
 
@@ -39,7 +40,7 @@ class Message:
         receiver: Name of the party that it is for.
         kind: What it is: ``"activation"``, ``"gradient"``, ``"scores"``, ``"agreement"``.
         step: Number of the conversation that it belongs to.
-        payload: The tensor. Receivers never write to it.
+        payload: The tensor. Nobody writes to it once it has been sent: neither the receiver nor the sender.
     """
 
     sender: str
@@ -67,6 +68,56 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(_Envelope)
 
 
+def name_of(dtype: torch.dtype) -> str:
+    """Return what a dtype is called on the wire.
+
+    Raises:
+        ProtocolError: If it has no place there.
+    """
+    if dtype not in _NAMES:
+        raise ProtocolError(f"cannot send dtype {dtype}; expected one of {', '.join(_DTYPES)}")
+    return _NAMES[dtype]
+
+
+def dtype_named(name: str) -> torch.dtype:
+    """Return the dtype that is called so on the wire.
+
+    Raises:
+        ProtocolError: If none is.
+    """
+    dtype = _DTYPES.get(name)
+    if dtype is None:
+        raise ProtocolError(f"unknown dtype {name!r}; expected one of {', '.join(_DTYPES)}")
+    return dtype
+
+
+def size_in_bytes(shape: Sequence[int], dtype: torch.dtype) -> int:
+    """Return how many bytes a tensor has; nothing is allocated.
+
+    Raises:
+        ProtocolError: If they are more than may cross in one message.
+    """
+    size = math.prod(shape) * dtype.itemsize
+    if size > MAX_BYTES:
+        raise ProtocolError(f"a tensor of {size} bytes exceeds the limit of {MAX_BYTES}")
+    if math.prod(max(length, 1) for length in shape) > MAX_BYTES:
+        raise ProtocolError(f"shape {tuple(shape)} is empty, but too large for a tensor")
+    return size
+
+
+def bytes_of(payload: Tensor) -> memoryview:
+    """Return a tensor's bytes, little-endian and in row-major order, where they lie if they lie so.
+
+    Args:
+        payload: On the CPU, without gradient, of a dtype that has a place on the wire.
+    """
+    if payload.numel() == 0:
+        return memoryview(b"")
+    # NumPy has no bfloat16; a view of the same width works for every shape and stride, one of bytes does not.
+    raw = payload.view(torch.int16) if payload.dtype == torch.bfloat16 else payload
+    return raw.contiguous().reshape(-1).numpy().data.cast("B")
+
+
 def encode(message: Message) -> bytes:
     """Return the bytes of a message.
 
@@ -74,19 +125,15 @@ def encode(message: Message) -> bytes:
         ProtocolError: If the payload's dtype has no place on the wire.
     """
     payload = message.payload.detach().cpu()
-    if payload.dtype not in _NAMES:
-        raise ProtocolError(f"cannot send dtype {payload.dtype}; expected one of {', '.join(_DTYPES)}")
-    # NumPy has no bfloat16; a view of the same width works for every shape and stride, one of bytes does not.
-    raw = payload.view(torch.int16) if payload.dtype == torch.bfloat16 else payload
     return _encoder.encode(
         _Envelope(
             message.sender,
             message.receiver,
             message.kind,
             message.step,
-            _NAMES[payload.dtype],
+            name_of(payload.dtype),
             tuple(payload.shape),
-            raw.numpy().tobytes(),
+            bytes(bytes_of(payload)),
         )
     )
 
@@ -103,16 +150,12 @@ def decode(data: bytes) -> Message:
         envelope = _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ProtocolError(f"not a message: {error}") from error
-    dtype = _DTYPES.get(envelope.dtype)
-    if dtype is None:
-        raise ProtocolError(f"unknown dtype {envelope.dtype!r}; expected one of {', '.join(_DTYPES)}")
-    expected = math.prod(envelope.shape) * dtype.itemsize
+    dtype = dtype_named(envelope.dtype)
+    expected = size_in_bytes(envelope.shape, dtype)
     if len(envelope.data) != expected:
         raise ProtocolError(
             f"shape {envelope.shape} of {envelope.dtype} needs {expected} bytes, got {len(envelope.data)}"
         )
-    if math.prod(max(size, 1) for size in envelope.shape) > MAX_BYTES:
-        raise ProtocolError(f"shape {envelope.shape} is empty, but too large for a tensor")
     flat = torch.frombuffer(bytearray(envelope.data), dtype=dtype) if expected else torch.zeros(0, dtype=dtype)
     payload = flat.reshape(envelope.shape)
     return Message(envelope.sender, envelope.receiver, envelope.kind, envelope.step, payload)

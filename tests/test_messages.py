@@ -110,7 +110,7 @@ def test_the_forgers_pattern_is_good() -> None:
         ({"shape": [2.0, 3.0]}, "not a message"),
         ({"shape": [MAX_BYTES + 1]}, "not a message"),
         ({"shape": [2**63, 2]}, "not a message"),
-        ({"shape": [MAX_BYTES] * 8}, "needs .* bytes, got 24"),
+        ({"shape": [MAX_BYTES] * 8}, "exceeds the limit"),
         ({"shape": [MAX_BYTES, MAX_BYTES, 0], "data": b""}, "too large for a tensor"),
         ({"step": -1}, "not a message"),
         ({"step": "7"}, "not a message"),

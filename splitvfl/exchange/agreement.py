@@ -22,6 +22,11 @@ from splitvfl.wording import shown
 
 KIND = "agreement"
 
+_SAME_RECORDS = (
+    ". All parties need the same records in the same order, split alike: the same alignment (splitvfl align), or files "
+    "of equal ids in equal order, and the same test_fraction and split_seed"
+)
+
 
 def terms_of(data: PartyData, settings: Mapping[str, object]) -> dict[str, object]:
     """Return what must be equal at every party: counts and digests of its ids, and the agreed settings."""
@@ -94,7 +99,8 @@ def agreement(name: str, others: tuple[str, ...], terms: Mapping[str, object]) -
                 f"{_plain(key)}: {name} has {_plain(terms.get(key))}, {other} has {_plain(theirs.get(key))}"
                 for key in differing
             )
-            raise DataError(f"{name} and {other} do not agree: {lines}")
+            advice = _SAME_RECORDS if any(key.startswith("order of ") for key in differing) else ""
+            raise DataError(f"{name} and {other} do not agree: {lines}{advice}")
 
 
 def _plain(value: object) -> str:

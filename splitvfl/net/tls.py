@@ -620,7 +620,7 @@ class _Dialled:
         if not greeting:
             raise LinkError(
                 f"{self.expected} at {self.address} hung up on this party's certificate: does the {ROOTS_FILE} there "
-                "hold the root that issued it, and has it not expired?"
+                "hold the root that issued it, and has it not expired? (Or it is stopping just now.)"
             )
 
 

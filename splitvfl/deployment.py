@@ -1,0 +1,518 @@
+"""One party of a networked run: from its own file to objects, and from objects to a finished run.
+
+As :mod:`splitvfl.experiment` is for all parties in one process, and with the same sections; what belongs to other
+parties is left out of the file, or not looked at.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from splitvfl import checkpoint
+from splitvfl.attaching import attach_defense
+from splitvfl.config import ExperimentConfig, NetworkConfig
+from splitvfl.data.batches import BLOCK_ROWS, Batches
+from splitvfl.data.columns import PartyData, TaskName
+from splitvfl.data.encoding import FittedEncoding
+from splitvfl.data.party_file import load_party
+from splitvfl.data.schema import SCHEMA_FILE, read_party_schema
+from splitvfl.data.sets import TABLES
+from splitvfl.data.store import open_party
+from splitvfl.errors import ArgumentError, ConfigError
+from splitvfl.exchange.agreement import agreed_settings, terms_of
+from splitvfl.exchange.evaluation import EvaluationPlan
+from splitvfl.exchange.introduction import Learned
+from splitvfl.experiment import (
+    bottom_of,
+    check_folder,
+    choose_device,
+    clear_run,
+    describe_hook,
+    is_barely_begun,
+    load_data,
+    measurements_of,
+    optimizers_of,
+    seeded,
+    top_of,
+    write_config,
+)
+from splitvfl.hooks import Attack, hook_name, moment_of, target_of
+from splitvfl.leakage.judging import Leak, check_known
+from splitvfl.leakage.summary import AttackResult, PartyResult, RunSummary, known
+from splitvfl.leakage.watching import Watch
+from splitvfl.net.meeting import Meeting, Partner
+from splitvfl.net.party_run import ActiveRun, PassiveRun, RunSettings
+from splitvfl.net.tls import Identity, Plaintext, identities, split_address
+from splitvfl.party import ActiveParty, Party, PassiveParty
+from splitvfl.randomness import PartyRandom, derive_seed, entropic_generator
+from splitvfl.registry import build
+from splitvfl.saved_half import Origin, save_half
+from splitvfl.schedule import Schedule
+from splitvfl.tasks import task_for
+from splitvfl.training import Progress
+
+LOG_EVERY = 10
+MODEL_FOLDER = "model"
+
+
+@dataclass(frozen=True)
+class OwnData:
+    """What a party brings.
+
+    Attributes:
+        data: Its records.
+        task: What is learned; ``None`` at a passive party.
+        classes: As in :class:`~splitvfl.data.columns.VerticalData`; 0 at a passive party.
+        encoding: How the columns of its own file became numbers.
+        tables: The folder of its tables, if they come from there.
+    """
+
+    data: PartyData
+    task: TaskName | None
+    classes: int
+    encoding: FittedEncoding | None = None
+    tables: Path | None = None
+
+
+def own_name(config: ExperimentConfig, name: str) -> str:
+    """Return a party's name; ``active`` stands for that of the active party.
+
+    Raises:
+        ConfigError: If the file has no such party.
+    """
+    if name in config.parties:
+        return name
+    if name == "active":
+        return config.active
+    raise ConfigError(f"{config.source}: parties: there is no {name!r}; there are {', '.join(config.parties)} (--as)")
+
+
+def own_data(config: ExperimentConfig, name: str) -> OwnData:
+    """Return what a party holds: of its own file or table folder, or its part of a set that everybody has.
+
+    Raises:
+        DataError: If the data are not what the file says.
+        ConfigError: If settings contradict each other.
+    """
+    data, party = config.data, config.parties[name]
+    if data.name == TABLES:
+        return _own_tables(config, name)
+    if data.name == "table":
+        return _own_file(config, name)
+    whole = load_data(config)
+    active = party.role == "active"
+    return OwnData(whole[name], whole.task if active else None, whole.classes if active else 0)
+
+
+def _own_tables(config: ExperimentConfig, name: str) -> OwnData:
+    if config.data.path is None:
+        raise ConfigError(f"{config.source}: data: {TABLES} need the path of a folder that `splitvfl ingest` wrote")
+    folder = Path(config.data.path)
+    if (folder / name / SCHEMA_FILE).exists():
+        folder = folder / name
+    schema = read_party_schema(folder)
+    role = config.parties[name].role
+    if (schema.name, schema.role) != (name, role):
+        raise ConfigError(
+            f"{config.source}: {folder} was ingested for {schema.name} as the {schema.role} party, "
+            f"and is to be used by {name} as the {role} one"
+        )
+    active = role == "active"
+    return OwnData(open_party(folder), schema.task if active else None, schema.classes if active else 0, tables=folder)
+
+
+def _own_file(config: ExperimentConfig, name: str) -> OwnData:
+    data, party = config.data, config.parties[name]
+    if data.path is None:
+        raise ConfigError(f"{config.source}: data: expected the path of a CSV or Parquet file")
+    if not party.columns:
+        raise ConfigError(
+            f"{config.source}: parties.{name}.columns: expected names and patterns of {name}'s columns, or rest, "
+            "got none; is this another party's file?"
+        )
+    active = party.role == "active"
+    label = (party.label or data.label) if active else None
+    settings = ("id_column", "aligned", "test_fraction", "split_seed", "scale", "missing", "min_count", "positive")
+    options = {key: getattr(data, key) for key in settings} | {
+        "categorical": data.categorical or ("index" if config.model.name == "wide-deep" else None),
+        "categorical_columns": data.categorical_columns or (),
+        "drop": data.drop,
+        "task": data.task or "binary",
+    }
+    try:
+        found = load_party(data.path, name=name, role=party.role, columns=party.columns, label=label, **options)
+    except ArgumentError as error:
+        raise ConfigError(f"{config.source}: data: {error}") from error
+    return OwnData(found.data, found.task, found.classes, encoding=found.encoding)
+
+
+# --- where the parties meet
+
+
+def meeting_of(
+    config: ExperimentConfig, name: str, *, notify: Callable[[str], None], purpose: str = "training"
+) -> Meeting:
+    """Return where a party meets its partners, and for what.
+
+    Raises:
+        ConfigError: If the file does not say how, or a certificate is not as it must be.
+    """
+    network = config.network
+    if network is None:
+        raise ConfigError(f"{config.source}: network: where do the parties meet? Say listen and certificates")
+    partners = _partners(config, name, network)
+    return Meeting(
+        name,
+        config.parties[name].role,
+        partners,
+        _identity(config, name, network),
+        run=f"{network.run or config.active}, {purpose}",
+        listen=network.listen,
+        wait_s=network.meeting_s,
+        notify=notify,
+    )
+
+
+def _partners(config: ExperimentConfig, name: str, network: NetworkConfig) -> tuple[Partner, ...]:
+    wanted = [config.active] if name != config.active else [other for other in config.parties if other != name]
+    names = identities({other: party.identity for other, party in config.parties.items()})
+    _check_address(config, "network.listen", network.listen)
+    for other in wanted:
+        _check_address(config, f"parties.{other}.address", config.parties[other].address)
+    waiting = [other for other in wanted if config.parties[other].address is None]
+    if waiting and network.listen is None:
+        raise ConfigError(
+            f"{config.source}: how do {name} and {waiting[0]} meet? Give parties.{waiting[0]}.address, where "
+            f"{waiting[0]} is found, or network.listen, where {waiting[0]} finds {name}"
+        )
+    return tuple(Partner(other, names[other], config.parties[other].address) for other in wanted)
+
+
+def _check_address(config: ExperimentConfig, key: str, address: str | None) -> None:
+    if address is None:
+        return
+    try:
+        split_address(f"0.0.0.0{address}" if address.startswith(":") and key == "network.listen" else address)
+    except ConfigError as error:
+        raise ConfigError(f"{config.source}: {key}: {error}") from error
+
+
+def _identity(config: ExperimentConfig, name: str, network: NetworkConfig) -> Identity | Plaintext:
+    if network.plaintext_on_loopback:
+        return Plaintext(plaintext_on_loopback=True)
+    files = {"folder": network.certificates, "certificate": network.certificate, "key": network.key}
+    if network.certificates is None and None in (network.certificate, network.key, network.roots):
+        raise ConfigError(
+            f"{config.source}: network.certificates: expected a folder with ca.pem, {name}.pem and {name}.key "
+            "(splitvfl certs makes some for trials), or certificate, key and roots one by one"
+        )
+    places = {key: None if value is None else _beside(config, value) for key, value in files.items()}
+    roots = None if network.roots is None else _beside(config, network.roots)
+    return Identity.load(name, identity=config.parties[name].identity, roots=roots, **places)
+
+
+def _beside(config: ExperimentConfig, path: str) -> Path:
+    """Return a path as a file means it: beside the file, then in the current folder."""
+    given = Path(path).expanduser()
+    return next((place / given for place in (config.folder, Path.cwd()) if (place / given).exists()), given)
+
+
+# --- the run
+
+
+def party_run(
+    config: ExperimentConfig,
+    name: str,
+    folder: Path,
+    *,
+    own: OwnData | None = None,
+    notify: Callable[[str], None] = lambda line: None,
+    progress: Progress = lambda status: None,
+) -> ActiveRun | PassiveRun:
+    """Return one party's run, ready to be run.
+
+    Args:
+        config: Its file.
+        name: Its name.
+        folder: Where it keeps its run.
+        own: What it brings, if that is loaded.
+        notify: Told in one line what happens.
+        progress: Told of every step.
+
+    Raises:
+        ConfigError: If parts do not fit together.
+        DataError: If its data are not what the file says.
+    """
+    own = own or own_data(config, name)
+    settings = _settings(config, own.data, folder)
+    meeting = meeting_of(config, name, notify=notify)
+    if name != config.active:
+        return PassiveRun(
+            name,
+            config.active,
+            settings,
+            meeting,
+            build=lambda learned: _passive(config, own.data, learned),
+            notify=notify,
+            progress=progress,
+        )
+    assert own.task is not None, "labels say what is learned"
+    task = task_for(own.task, own.classes)
+    return ActiveRun(
+        name,
+        [other for other in config.parties if other != name],
+        settings,
+        meeting,
+        learned=Learned(own.task, task.outputs),
+        build=lambda widths: _active(config, own, widths),
+        notify=notify,
+        progress=progress,
+    )
+
+
+def _settings(config: ExperimentConfig, data: PartyData, folder: Path) -> RunSettings:
+    train, network = config.train, config.network
+    assert network is not None
+    stopping = None if train.early_stopping is None else train.early_stopping.settings()
+    batches = _batches(config, data)
+    schedule = Schedule(
+        batches,
+        train.epochs,
+        log_every=LOG_EVERY,
+        checkpoint_every=train.checkpoint_every_steps,
+        evaluate_every=train.evaluate_every_epochs,
+    )
+    agreed = agreed_settings(
+        batch_size=train.batch_size,
+        block_rows=batches.block_rows,
+        seed=train.seed,
+        evaluate_every=train.evaluate_every_epochs,
+        early_stopping=stopping,
+        autocast=_bf16(train.autocast),
+        wire=_bf16(config.exchange.wire),
+    )
+    terms = terms_of(data, {**agreed, "epochs": train.epochs, "checkpoint every": train.checkpoint_every_steps or 0})
+    return RunSettings(
+        batches=batches,
+        schedule=schedule,
+        evaluation=EvaluationPlan(batches.held_out, data.test.count),
+        terms=terms,
+        folder=folder,
+        message_s=network.message_s,
+        retries=network.retries,
+    )
+
+
+def _batches(config: ExperimentConfig, data: PartyData) -> Batches:
+    train, stopping = config.train, config.train.early_stopping
+    return Batches(
+        data.train.count,
+        train.batch_size,
+        seed=train.seed,
+        block_rows=train.block_rows or (BLOCK_ROWS if config.data.name == TABLES else 1),
+        held_out_every=None if stopping is None else stopping.validation_every,
+    )
+
+
+def _bf16(name: str | None) -> torch.dtype | None:
+    return torch.bfloat16 if name == "bf16" else None
+
+
+def _active(config: ExperimentConfig, own: OwnData, widths: Mapping[str, int]) -> tuple[ActiveParty, Watch]:
+    assert own.task is not None
+    task = task_for(own.task, own.classes)
+    name = own.data.name
+    with _initialised(config, name):
+        top = top_of(config, own.data, task, [widths[other] for other in config.parties if other != name])
+    party = ActiveParty(own.data, top, task=task, optimizer=optimizers_of(config.train))
+    for other in widths:
+        party.connect(other)
+    party.widths = dict(widths)
+    _prepare(config, party)
+    if config.train.early_stopping is not None:
+        stopping = config.train.early_stopping.settings()
+        party.judge_by(stopping, _batches(config, own.data).held_out)
+    _defend(config, party)
+    return party, _watch(config, party)
+
+
+def _passive(config: ExperimentConfig, data: PartyData, learned: Learned) -> PassiveParty:
+    task = task_for(learned.task, learned.outputs)
+    with _initialised(config, data.name):
+        bottom = bottom_of(config, data, task)
+    party = PassiveParty(data, bottom, optimizer=optimizers_of(config.train))
+    _prepare(config, party)
+    _defend(config, party)
+    return party
+
+
+@contextmanager
+def _initialised(config: ExperimentConfig, name: str) -> Iterator[None]:
+    """Draw first weights from entropy: a partner who knew them could compute what they were multiplied with."""
+    seed = config.train.private_seed_for_experiments
+    if seed is not None:
+        with seeded(derive_seed(seed, "initialisation", name)):
+            yield
+        return
+    with torch.random.fork_rng(devices=[]):
+        torch.set_rng_state(entropic_generator(torch.device("cpu")).get_state())
+        yield
+
+
+def _prepare(config: ExperimentConfig, party: Party) -> None:
+    train, seed = config.train, config.train.private_seed_for_experiments
+    own = secrets.randbits(63) if seed is None else derive_seed(seed, "party", party.name)
+    party.prepare(
+        seed=own,
+        device=choose_device(train.device),
+        autocast=_bf16(train.autocast),
+        wire=_bf16(config.exchange.wire),
+    )
+    if seed is None:
+        party.random = PartyRandom.entropic(party.device)
+
+
+def _defend(config: ExperimentConfig, party: Party) -> None:
+    """Attach the defenses of this party's own messages; those of other parties are theirs to attach."""
+    for number, hook in enumerate(config.defenses):
+        defense = build("defenses", hook.name, hook.options, folder=config.folder)
+        attach_defense(
+            party, defense, number=number, noise_seed=config.train.noise_seed_for_experiments, phases=hook.phases
+        )
+
+
+def _watch(config: ExperimentConfig, party: ActiveParty) -> Watch:
+    """Let the partners' attacks look at what the label party sends, as far as it can know what they would see."""
+    watch = Watch(party.cuts)
+    known = {"known_positives": config.known_positives, "known_negatives": config.known_negatives}
+    check_known(config.known_positives, config.known_negatives)
+    for name, cut in party.cuts.items():
+        for hook in config.attacks:
+            attack = build("attacks", hook.name, hook.options, folder=config.folder)
+            reason = _unavailable(attack, party)
+            if reason:
+                watch.unavailable[name][hook_name(attack)] = reason
+                continue
+            watch.add(name, cut.watch(attack, **known))
+        if config.audit and party.task.name == "binary":
+            watch.audits[name] = cut.audit()
+    return watch
+
+
+def _unavailable(attack: Attack, party: ActiveParty) -> str:
+    """Return why the label party cannot run a partner's attack in its place, or nothing."""
+    if target_of(attack) == "features":
+        return "it attacks features, with what only an experiment in one process has"
+    if party.task.name != "binary":
+        return f"needs binary labels, the task is {party.task.name}"
+    if moment_of(attack) == "after-training":
+        return "needs the partner's model"
+    missing = sorted(Leak(attack).needs - {"gradient"})
+    return f"needs the partner's {' and '.join(missing)}" if missing else ""
+
+
+# --- from beginning to end
+
+
+def run_party(
+    config: ExperimentConfig,
+    name: str,
+    folder: Path,
+    *,
+    overwrite: bool = False,
+    notify: Callable[[str], None] = lambda line: None,
+    progress: Progress = lambda status: None,
+) -> tuple[ActiveRun | PassiveRun, RunSummary | None]:
+    """Train as one party, go on where an earlier run in the folder left off, and write the trained half.
+
+    Args:
+        config: The party's file.
+        name: Its name.
+        folder: Where it keeps its run.
+        overwrite: Start anew, and replace what the folder holds; all parties must.
+        notify: Told in one line what happens.
+        progress: Told of every step.
+
+    Returns:
+        The finished run, and at the active party its summary.
+
+    Raises:
+        ConfigError: If parts do not fit together, or the folder holds something else.
+        Interrupted: At Ctrl-C, after a checkpoint.
+        SplitVFLError: As :meth:`splitvfl.net.party_run.PartyRun.run`.
+    """
+    going_on = not overwrite and checkpoint.latest(folder / "checkpoints") is not None
+    check_folder(folder, config, resume=going_on, overwrite=overwrite or is_barely_begun(folder))
+    if config.train.threads is not None:
+        torch.set_num_threads(config.train.threads)
+    own = own_data(config, name)
+    run = party_run(config, name, folder, own=own, notify=notify, progress=progress)
+    folder.mkdir(parents=True, exist_ok=True)
+    if not going_on:
+        clear_run(folder)
+    write_config(folder, config)
+    run.run()
+    _keep_half(config, own, run, folder / MODEL_FOLDER)
+    if not isinstance(run, ActiveRun):
+        return run, None
+    summary = summarise_run(config, run)
+    summary.save(folder)
+    return run, summary
+
+
+def _keep_half(config: ExperimentConfig, own: OwnData, run: ActiveRun | PassiveRun, folder: Path) -> None:
+    origin = Origin(
+        learned=run.learned,
+        model=config.model,
+        run=run.number,
+        step=run.step,
+        epoch=run.party.best.epoch or math.ceil(run.step / len(run.settings.batches)),
+        encoding=own.encoding,
+        id_column=config.data.id_column,
+        tables=own.tables,
+    )
+    save_half(folder, run.party, origin)
+
+
+def summarise_run(config: ExperimentConfig, run: ActiveRun) -> RunSummary:
+    """Return the label party's finished run in numbers: what it could see of its own messages, and of nothing else."""
+    party, watch, train = run.party, run.watch, config.train
+    figures = run.kept or run.figures
+    parties = {}
+    for name in watch.leaks:
+        audit = watch.audits.get(name)
+        parties[name] = PartyResult(
+            attacks={attack: AttackResult.of(found) for attack, found in watch.summaries(name).items()},
+            unavailable=dict(watch.unavailable[name]),
+            detection_error=None if audit is None else known(audit.detection_error),
+            measurements=measurements_of(run.measurements, name),
+        )
+    return RunSummary(
+        name=config.name,
+        data=config.data.name,
+        task=party.task.name,
+        model=config.model.name,
+        defenses=[describe_hook(hook) for hook in config.defenses],
+        seed=train.seed,
+        epochs=run.step // len(run.settings.batches),
+        planned_epochs=train.epochs if train.early_stopping else None,
+        kept_epoch=party.best.epoch,
+        validation_metric=known(figures.get(f"validation/{party.task.metric}", math.nan)),
+        steps=run.step,
+        batch_size=train.batch_size,
+        metric=party.task.metric,
+        test_metric=known(figures[f"test/{party.task.metric}"]),
+        test_loss=known(figures["test/loss"]),
+        step_ms=known(run.step_ms),
+        known_positives=config.known_positives,
+        known_negatives=config.known_negatives,
+        parties=parties,
+        measurements=measurements_of(run.measurements, party.name),
+    )

@@ -1,0 +1,75 @@
+"""Runs one party's half of a conversation over links to the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
+
+from splitvfl.conversation import Expected, Half, Outbox
+from splitvfl.errors import ProtocolError
+from splitvfl.messages import Message
+
+
+class Correspondent(Protocol):
+    """What the driver needs of a :class:`~splitvfl.net.link.Link`."""
+
+    def send(self, message: Message, *, timeout: float) -> None:
+        """Hand a message over for sending."""
+        ...
+
+    def receive(self, expected: Expected, *, timeout: float) -> Message:
+        """Return the message that is awaited."""
+        ...
+
+
+def drive(
+    half: Half,
+    *,
+    party: str,
+    links: Mapping[str, Correspondent],
+    turn: AbstractContextManager[Any] | None = None,
+    timeout: float,
+) -> Any:
+    """Run a half to its end and return its result.
+
+    What :func:`~splitvfl.conversation.converse` does for all halves in one process, this does for one of them. Messages
+    leave while the half goes on, so that two parties may send each other large ones at once.
+
+    Args:
+        half: This party's half; it is closed whatever happens.
+        party: The party's name.
+        links: By name, the parties that it talks to.
+        turn: Entered while the half acts, not while it waits: the party's random state, say.
+        timeout: Seconds to wait at most for a message to begin, for the rest of it, and for room to send one.
+
+    Raises:
+        LinkError: If a party cannot be reached any more, or kept silent.
+        ProtocolError: If a party sends what is not awaited, or the half sends in another's name or to nobody.
+    """
+    turn = nullcontext() if turn is None else turn
+    inbox: dict[str, Message] | None = None
+    try:
+        while True:
+            try:
+                with turn:
+                    outbox: Outbox = next(half) if inbox is None else half.send(inbox)
+            except StopIteration as stop:
+                return stop.value
+            for message in outbox.send:
+                _check_sender(message, party)
+                _link(links, message.receiver, party).send(message, timeout=timeout)
+            inbox = {one.sender: _link(links, one.sender, party).receive(one, timeout=timeout) for one in outbox.wait}
+    finally:
+        half.close()
+
+
+def _check_sender(message: Message, party: str) -> None:
+    if message.sender != party:
+        raise ProtocolError(f"{party} sent {message.kind} in the name of {message.sender}")
+
+
+def _link(links: Mapping[str, Correspondent], name: str, party: str) -> Correspondent:
+    if name not in links:
+        raise ProtocolError(f"{party} talks to {', '.join(links) or 'nobody'}, and has no link with {name}")
+    return links[name]

@@ -1,0 +1,311 @@
+"""A link: messages to one other party and back, in order, checked, with a limit on every wait.
+
+Nothing here knows what carries the frames; :mod:`splitvfl.net.links` has them carried by gRPC, and :func:`pair` by two
+threads.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import Final, Self
+
+from splitvfl.conversation import Expected
+from splitvfl.errors import ArgumentError, LinkError, ProtocolError, RefusedError
+from splitvfl.messages import Message
+from splitvfl.net import frames
+from splitvfl.net.frames import Assembly, Bye, Hello, Packed, pack, printable
+from splitvfl.net.pipes import Cause, Pipe, PipeEnded, PipeTimeout
+
+WAITING_FRAMES: Final = 4
+WAITING_MESSAGES: Final = 4
+
+# How long a party that takes its leave waits for its last word to be heard.
+_LINGER_S: Final = 2.0
+GONE: Final = "it went without a word, or the network between did"
+_CLOSED_HERE: Final = "this side had closed the link"
+
+
+class Stream:
+    """Frames in both directions: what lies between a :class:`Link` and whatever carries them.
+
+    The carrier takes frames to send out of :meth:`frames`, in a thread of its own, and hands what arrives to
+    :meth:`read`, in another.
+
+    Attributes:
+        incoming: Frames that have arrived, few, so that a sender that is too fast is held back.
+        outgoing: What is to be sent: messages, whole and uncopied, and control frames.
+        over: Set once nothing is carried any more.
+    """
+
+    def __init__(self) -> None:
+        self.incoming: Pipe[bytes] = Pipe(WAITING_FRAMES)
+        self.outgoing: Pipe[Packed | bytes] = Pipe(WAITING_MESSAGES)
+        self.over = threading.Event()
+        self._heard = threading.Event()
+
+    def frames(self) -> Iterator[bytes]:
+        """Yield what is to be sent until this side has nothing more to say."""
+        while True:
+            try:
+                thing = self.outgoing.get()
+            except PipeEnded:
+                return
+            if isinstance(thing, bytes):
+                yield thing
+            else:
+                yield from thing.frames()
+
+    def read(self, arriving: Iterable[bytes], explain: Callable[[Exception], str] = str) -> None:
+        """Take in what arrives, to its end. What comes after the last word is dropped.
+
+        Args:
+            arriving: The frames.
+            explain: Says in words what an error of theirs means.
+        """
+        cause = GONE
+        try:
+            for frame in arriving:
+                self._heard.set()
+                self._arrive(frame)
+        except Exception as error:  # whatever it is, the link is broken, and who waits for it is told so
+            cause = explain(error)
+        self.incoming.end(cause)
+        self.outgoing.end(cause, drop=True)
+
+    def finish(self) -> None:
+        """Note that nothing is carried any more."""
+        self.over.set()
+        self.outgoing.end(GONE, drop=True)
+
+    def end(self, cause: str, last: bytes | None = None) -> None:
+        """Say a last word, if any, and nothing more; and listen no longer."""
+        self.outgoing.end(cause, last=last)
+        self.incoming.end(cause, drop=True)
+
+    def answers(self, within_s: float) -> bool:
+        """Ask the other side whether it is there, and return whether anything came from it in time."""
+        self._heard.clear()
+        self.outgoing.offer(frames.PING_FRAME)
+        return self._heard.wait(within_s)
+
+    def _arrive(self, frame: bytes) -> None:
+        if frame == frames.PING_FRAME:
+            self.outgoing.offer(frames.PONG_FRAME)
+        elif frame[:1] == bytes([frames.BYE]):
+            self._part(frame)
+        elif frame != frames.PONG_FRAME and self.incoming.cause is None:
+            try:
+                self.incoming.put(frame)
+            except PipeEnded:
+                return
+
+    def _part(self, frame: bytes) -> None:
+        try:
+            cause: Cause = frames.read_bye(frame, "it")
+        except ProtocolError as error:
+            cause = str(error)
+        self.incoming.end(cause)
+        self.outgoing.end(cause, drop=True)
+
+
+class Link:
+    """Messages to one other party and back.
+
+    Messages are numbered, each direction for itself, and one that is repeated, left out or out of order is refused.
+    What is received is compared with what is awaited before memory is taken for it; its values are not looked at.
+
+    A link is used by one thread at a time. One that raised an error is of no more use: close it.
+
+    Args:
+        stream: What carries its frames; hellos have been exchanged.
+        own: What this side said of itself.
+        theirs: What the other side said.
+        hang_up: Stops the carrier, whatever is under way.
+
+    Attributes:
+        peer: The other party's name.
+        theirs: What it said of itself.
+    """
+
+    def __init__(self, stream: Stream, *, own: Hello, theirs: Hello, hang_up: Callable[[], None]) -> None:
+        self.peer = theirs.party
+        self.theirs = theirs
+        self._own = own
+        self._stream = stream
+        self._hang_up = hang_up
+        self._sent = 0
+        self._received = 0
+
+    @property
+    def ended(self) -> Cause | None:
+        """Why nothing more will arrive; ``None`` as long as something may."""
+        return self._stream.incoming.cause
+
+    def send(self, message: Message, *, timeout: float) -> None:
+        """Hand a message over for sending.
+
+        It leaves while this party goes on: its payload must not change any more. At most four messages wait to leave;
+        while there are as many, this waits.
+
+        Args:
+            message: From this party to the other.
+            timeout: Seconds to wait at most.
+
+        Raises:
+            LinkError: If the link is broken, or the other party takes nothing in time.
+            ProtocolError: If the message is not from this party to the other, or has no place on the wire.
+        """
+        if (message.sender, message.receiver) != (self._own.party, self.peer):
+            raise ProtocolError(
+                f"the link from {self._own.party} to {self.peer} does not carry {message.kind} from {message.sender} "
+                f"to {message.receiver}"
+            )
+        what = f"sending {message.kind} of step {message.step} to {self.peer}"
+        packed = pack(message, self._sent)
+        try:
+            self._stream.outgoing.put(packed, time.monotonic() + timeout)
+        except PipeEnded as ended:
+            raise _gone(self.peer, what, self.ended or ended.cause) from None
+        except PipeTimeout:
+            raise LinkError(f"{what}: {self.peer} took nothing for {timeout:g} s") from None
+        self._sent += 1
+
+    def receive(self, expected: Expected, *, timeout: float) -> Message:
+        """Return the message that is awaited.
+
+        Args:
+            expected: What it must be. Nothing is allocated for anything else.
+            timeout: Seconds to wait for its beginning at most, and as many again for the rest.
+
+        Raises:
+            LinkError: If the link is broken, the other party has taken its leave, or nothing comes in time.
+            RefusedError: If the other party has ended the link for good.
+            ProtocolError: If something else comes.
+        """
+        if expected.sender != self.peer:
+            raise ArgumentError(f"a link with {self.peer} brings nothing from {expected.sender}")
+        frame = self._next_frame(expected, timeout, time.monotonic() + timeout)
+        assembly = Assembly(frame, expected, receiver=self._own.party, sequence=self._received)
+        deadline = time.monotonic() + timeout
+        while (message := assembly.message) is None:
+            assembly.add(self._next_frame(expected, timeout, deadline))
+        self._received += 1
+        return message
+
+    def _next_frame(self, expected: Expected, timeout: float, deadline: float) -> bytes:
+        what = f"waiting for {expected.kind} of step {expected.step} from {self.peer}"
+        try:
+            return self._stream.incoming.get(deadline)
+        except PipeEnded as ended:
+            raise _gone(self.peer, what, ended.cause) from None
+        except PipeTimeout:
+            raise LinkError(f"{what}: not (all of) it came within {timeout:g} s") from None
+
+    def close(self, reason: str = "", *, final: bool = False) -> None:
+        """Take leave and hang up; the second time does nothing.
+
+        What was handed over for sending leaves first. All of this takes two seconds at most; a party that does not
+        listen misses the end of it.
+
+        Args:
+            reason: Why, for the other party; of more than 500 characters the first.
+            final: Whether it should not try again.
+        """
+        self._stream.end(_CLOSED_HERE, frames.bye_frame(reason, final=final))
+        self._stream.over.wait(_LINGER_S)
+        self._hang_up()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # What went wrong here may tell of this party's data: the other learns only that something did.
+        self.close("" if error is None else f"{self._own.party} stopped with an error")
+
+
+def _gone(peer: str, what: str, cause: Cause) -> LinkError | RefusedError:
+    if not isinstance(cause, Bye):
+        return LinkError(f"{what}: the link with {peer} broke: {printable(cause)}")
+    reason = printable(cause.reason) or "it gave no reason"
+    if cause.final:
+        return RefusedError(f"{what}: {peer} ended the link for good: {reason}")
+    return LinkError(f"{what}: {peer} took its leave: {reason}")
+
+
+def greeted(stream: Stream, own: Hello, peer: str, timeout: float) -> Hello:
+    """Wait for the other side's hello and return it.
+
+    Args:
+        stream: Where it comes from.
+        own: What this side says of itself.
+        peer: The party that must say it.
+        timeout: Seconds to wait at most.
+
+    Raises:
+        LinkError: If none comes.
+        RefusedError: If the other side refuses this one.
+        ProtocolError: If something else comes, or the hellos do not fit together.
+    """
+    theirs = first_words(stream, peer, timeout)
+    check_fit(own, theirs, peer)
+    return theirs
+
+
+def first_words(stream: Stream, peer: str, timeout: float) -> Hello:
+    """Wait for a hello, whatever it says, and return it.
+
+    Raises:
+        LinkError: If none comes.
+        RefusedError: If the other side refuses this one.
+        ProtocolError: If something else comes.
+    """
+    what = f"waiting for the hello of {peer}"
+    try:
+        return frames.read_hello(stream.incoming.get(time.monotonic() + timeout), peer)
+    except PipeEnded as ended:
+        raise _gone(peer, what, ended.cause) from None
+    except PipeTimeout:
+        raise LinkError(f"{what}: none came within {timeout:g} s") from None
+
+
+def check_fit(own: Hello, theirs: Hello, peer: str) -> None:
+    """Compare what the two sides of a link say of themselves.
+
+    Raises:
+        ProtocolError: If they do not fit together.
+    """
+    if theirs.party != peer:
+        raise ProtocolError(f"expected {peer}, got a party that calls itself {printable(theirs.party)}")
+    if theirs.run != own.run:
+        raise ProtocolError(f"{peer} is here for {printable(theirs.run)}, {own.party} for {own.run}")
+    if theirs.role == own.role:
+        raise ProtocolError(f"both {peer} and {own.party} say they are the {own.role} party; a link joins one of each")
+
+
+def pair(left: Hello, right: Hello) -> tuple[Link, Link]:
+    """Return the two ends of a link in this process: that of ``left`` and that of ``right``.
+
+    Everything goes through frames, as between processes. The one difference: nothing is ever lost.
+
+    Raises:
+        ProtocolError: If the two do not fit together.
+    """
+    check_fit(left, right, right.party)
+    streams = Stream(), Stream()
+    for near, far in (streams, streams[::-1]):
+        threading.Thread(target=_carry, args=(near, far), name="splitvfl-pair", daemon=True).start()
+    first, second = streams
+    return (
+        Link(first, own=left, theirs=right, hang_up=lambda: None),
+        Link(second, own=right, theirs=left, hang_up=lambda: None),
+    )
+
+
+def _carry(near: Stream, far: Stream) -> None:
+    near.read(far.frames())
+    near.over.set()

@@ -1,0 +1,389 @@
+"""Links between processes: one gRPC stream each, under mutual TLS. gRPC is used here and nowhere else.
+
+Of two parties one dials (:func:`dial`) and the other listens (:class:`Listener`); from then on both hold a
+:class:`~splitvfl.net.link.Link`. A party that listens serves its partners only: it knows a caller by its certificate
+before it hears a word, takes one link from each, and gives everything a limit. Whoever is refused is told why, and the
+log ``splitvfl.net.links`` has it.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self
+
+import grpc
+
+from splitvfl.errors import ArgumentError, ConfigError, LinkError, ProtocolError, SplitVFLError
+from splitvfl.net import frames
+from splitvfl.net.frames import Bye, Hello, printable
+from splitvfl.net.link import GONE, Link, Stream, check_fit, first_words, greeted, pair
+from splitvfl.net.pipes import PipeEnded
+from splitvfl.net.tls import Identity, Plaintext, split_address
+
+__all__ = ["Link", "Listener", "Times", "dial", "pair"]
+
+SERVICE: Final = "splitvfl.Exchange"
+METHOD: Final = "Talk"
+
+_LARGEST_FRAME: Final = 2 << 20
+_MOST_CONNECTIONS: Final = 256
+# Streams of one partner that have not said hello yet.
+_ARRIVING: Final = 2
+# Beyond those of partners: to refuse strangers in.
+_SPARE_WORKERS: Final = 4
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """Limits that need no agreement, in seconds.
+
+    Attributes:
+        hello_s: For TLS to be set up, and as long again for the other side's hello.
+        keepalive_s: Between two signs of life on a quiet link; both sides must have set about the same.
+        keepalive_timeout_s: For the answer to one, before the link counts as broken. It may have to wait its turn
+            behind what fills the buffers of a slow network.
+        probe_s: For a sign of life from a link whose party has dialled again.
+    """
+
+    hello_s: float = 10.0
+    keepalive_s: float = 10.0
+    keepalive_timeout_s: float = 20.0
+    probe_s: float = 2.0
+
+
+_USUAL: Final = Times()
+
+
+def _options(times: Times) -> list[tuple[str, int]]:
+    return [
+        ("grpc.max_receive_message_length", _LARGEST_FRAME),
+        ("grpc.max_send_message_length", _LARGEST_FRAME),
+        ("grpc.keepalive_time_ms", _ms(times.keepalive_s)),
+        ("grpc.keepalive_timeout_ms", _ms(times.keepalive_timeout_s)),
+        # Without this one, a minute passes whatever the other says.
+        ("grpc.http2.ping_timeout_ms", _ms(times.keepalive_timeout_s)),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.enable_http_proxy", 0),
+        # Its own connection for every link: none shares another's failures.
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.enable_retries", 0),
+    ]
+
+
+def _server_options(times: Times) -> list[tuple[str, int]]:
+    return [
+        *_options(times),
+        ("grpc.so_reuseport", 0),
+        ("grpc.server_handshake_timeout_ms", _ms(times.hello_s)),
+        # A connection on which nobody calls.
+        ("grpc.max_connection_idle_ms", _ms(times.hello_s)),
+        ("grpc.http2.min_ping_interval_without_data_ms", _ms(times.keepalive_s / 2)),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", _ms(times.keepalive_s / 2)),
+        ("grpc.max_concurrent_streams", _ARRIVING),
+        ("grpc.max_allowed_incoming_connections", _MOST_CONNECTIONS),
+    ]
+
+
+def _ms(seconds: float) -> int:
+    return max(1, round(seconds * 1000))
+
+
+def dial(
+    peer: str,
+    address: str,
+    credentials: Identity | Plaintext,
+    *,
+    hello: Hello,
+    identity: str,
+    timeout: float,
+    times: Times = _USUAL,
+    notify: Callable[[str], None] = lambda line: None,
+) -> Link:
+    """Return a link to a party that listens, as soon as it does.
+
+    Tried again and again, after pauses of up to two seconds, as long as trying again may help.
+
+    Args:
+        peer: The party's name.
+        address: Where it listens, ``host:port``.
+        credentials: This party's.
+        hello: What this party says of itself.
+        identity: The DNS name that the peer's certificate must carry.
+        timeout: Seconds after which to give up.
+        times: Other limits.
+        notify: Told why, whenever an attempt fails for another reason than the one before.
+
+    Raises:
+        LinkError: If there is no link in time; it says what happened last.
+        RefusedError: If the other party refuses this one.
+        ProtocolError: If whoever listens there is not that party.
+        ConfigError: If that is no address.
+    """
+    deadline, pause, told = time.monotonic() + timeout, _FIRST_PAUSE_S, ""
+    while True:
+        try:
+            return _dial_once(peer, address, credentials, hello, identity, times)
+        except LinkError as error:
+            if time.monotonic() + pause > deadline:
+                raise LinkError(
+                    f"no link with {peer} at {address} within {timeout:g} s: {error}. Has {peer} been started, and "
+                    "does it listen there?"
+                ) from error
+            if str(error) != told:
+                told = str(error)
+                notify(told)
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+
+def _dial_once(
+    peer: str, address: str, credentials: Identity | Plaintext, hello: Hello, identity: str, times: Times
+) -> Link:
+    secured = credentials.channel_credentials(address, identity, timeout_s=times.hello_s)
+    channel = grpc.secure_channel(address, secured, [*_options(times), *credentials.channel_options(identity)])
+    stream = Stream()
+    stream.outgoing.put(frames.hello_frame(hello))
+    call = channel.stream_stream(f"/{SERVICE}/{METHOD}")(stream.frames())
+    call.add_callback(stream.finish)
+    _read_in_thread(stream, call, f"splitvfl-from-{peer}")
+
+    def hang_up() -> None:
+        call.cancel()
+        channel.close()
+
+    try:
+        theirs = greeted(stream, hello, peer, times.hello_s)
+    except LinkError:
+        hang_up()
+        if stream.over.is_set() and call.code() is grpc.StatusCode.UNIMPLEMENTED:
+            raise ProtocolError(f"whoever listens at {address} does not speak splitvfl's protocol") from None
+        raise
+    except BaseException as error:
+        stream.end("refused", frames.bye_frame(str(error) if isinstance(error, ProtocolError) else "", final=True))
+        stream.over.wait(times.probe_s)
+        hang_up()
+        raise
+    return Link(stream, own=hello, theirs=theirs, hang_up=hang_up)
+
+
+def _read_in_thread(stream: Stream, arriving: Any, name: str) -> None:
+    threading.Thread(target=stream.read, args=(arriving, _in_words), name=name, daemon=True).start()
+
+
+def _in_words(error: Exception) -> str:
+    code = getattr(error, "code", None)
+    if code is None:
+        return GONE
+    details = getattr(error, "details", str)()
+    return printable(f"{code().name.lower().replace('_', ' ')}: {details}")
+
+
+class Listener:
+    """Takes links from the parties that dial this one. A context manager: it listens inside its block.
+
+    Args:
+        address: Where to listen, ``host:port``; port 0 for any that is free.
+        credentials: This party's.
+        hello: What this party says of itself.
+        peers: The parties that may call, by name, with the DNS names that their certificates must carry.
+        times: Limits.
+
+    Attributes:
+        port: Where it listens, inside its block.
+
+    Raises:
+        ConfigError: If that is no address.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        credentials: Identity | Plaintext,
+        *,
+        hello: Hello,
+        peers: Mapping[str, str],
+        times: Times = _USUAL,
+    ) -> None:
+        credentials.check_address(address)
+        self.address = address
+        self.port = 0
+        self._credentials = credentials
+        self._hello = hello
+        self._peers = dict(peers)
+        self._times = times
+        self._changed = threading.Condition()
+        self._fresh: dict[str, Link] = {}
+        self._current: dict[str, Stream] = {}
+        self._arriving: Counter[str] = Counter()
+        self._doors = {peer: threading.Lock() for peer in peers}
+        self._refusals: dict[str, str] = {}
+        self._server: Any = None
+        self._workers: Any = None
+
+    def __enter__(self) -> Self:
+        count = (_ARRIVING + 2) * len(self._peers) + _SPARE_WORKERS
+        workers = ThreadPoolExecutor(count, thread_name_prefix="splitvfl-to")
+        server = grpc.server(workers, options=_server_options(self._times), maximum_concurrent_rpcs=count)
+        talk = grpc.stream_stream_rpc_method_handler(self._talk)
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: talk}),))
+        try:
+            self.port = server.add_secure_port(self.address, self._credentials.server_credentials())
+        except RuntimeError:
+            raise ConfigError(f"cannot listen at {self.address}: {_why_not(self.address)}") from None
+        server.start()
+        self._server, self._workers = server, workers
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._changed:
+            streams = list(self._current.values())
+        for stream in streams:
+            stream.end("this party listens no longer")
+        self._server.stop(self._times.probe_s).wait()
+        self._workers.shutdown(wait=False)
+
+    def accept(self, peer: str, *, timeout: float) -> Link:
+        """Return a link with a party that has dialled, or as soon as it does.
+
+        Args:
+            peer: Its name.
+            timeout: Seconds to wait at most.
+
+        Raises:
+            LinkError: If it does not dial in time.
+        """
+        if peer not in self._peers:
+            raise ArgumentError(f"expected one of {', '.join(self._peers) or 'nobody'}, got {peer!r}")
+        deadline = time.monotonic() + timeout
+        with self._changed:
+            while (link := self._take(peer)) is None:
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    raise LinkError(self._nobody_came(peer, timeout))
+                self._changed.wait(remaining)
+        return link
+
+    def _take(self, peer: str) -> Link | None:
+        link = self._fresh.pop(peer, None)
+        if link is None or link.ended is None or (isinstance(link.ended, Bye) and link.ended.final):
+            return link
+        return None  # it has gone again, and will come again
+
+    def _nobody_came(self, peer: str, timeout: float) -> str:
+        last = self._refusals.get(peer)
+        return f"{peer} did not dial {self.address} within {timeout:g} s" + (f"; last refused: {last}" if last else "")
+
+    # --- in the threads of gRPC
+
+    def _talk(self, requests: Any, context: Any) -> Iterator[bytes]:
+        """Serve one stream: its handler, and the frames that go back on it."""
+        stream = Stream()
+        if not context.add_callback(stream.finish):
+            return
+        candidates: dict[str, str] = {}
+        try:
+            candidates = self._candidates(context)
+            with self._arrival(candidates):
+                _read_in_thread(stream, requests, "splitvfl-from")
+                self._welcome(stream, context, candidates)
+        except SplitVFLError as error:
+            self._note_refusal(context, error, candidates)
+            yield frames.bye_frame(str(error), final=not isinstance(error, LinkError))
+            return
+        yield from stream.frames()
+
+    def _candidates(self, context: Any) -> dict[str, str]:
+        """Return the partners that the caller can be, going by its certificate."""
+        fitting = {}
+        for peer, identity in self._peers.items():
+            try:
+                self._credentials.check_peer(context, identity)
+            except ProtocolError as error:
+                why = error
+            else:
+                fitting[peer] = identity
+        if not fitting:
+            raise ProtocolError(f"{self._hello.party} knows nobody with this certificate") from why
+        return fitting
+
+    @contextmanager
+    def _arrival(self, candidates: Mapping[str, str]) -> Iterator[None]:
+        """Let few streams of a partner say hello at a time: none can take the room of another's."""
+        key = "/".join(candidates)
+        with self._changed:
+            if self._arriving[key] >= _ARRIVING:
+                raise LinkError(f"{key} is being greeted already")
+            self._arriving[key] += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._arriving[key] -= 1
+
+    def _welcome(self, stream: Stream, context: Any, candidates: Mapping[str, str]) -> None:
+        theirs = first_words(stream, "/".join(candidates), self._times.hello_s)
+        peer = theirs.party
+        if peer not in candidates:
+            raise ProtocolError(
+                f"expected {' or '.join(candidates)}, going by the certificate, got a party that calls itself "
+                f"{printable(peer)}"
+            )
+        check_fit(self._hello, theirs, peer)
+        with self._doors[peer]:
+            self._replace(peer)
+            self._reply(stream, peer)
+            link = Link(stream, own=self._hello, theirs=theirs, hang_up=context.cancel)
+            with self._changed:
+                self._current[peer], self._fresh[peer] = stream, link
+                self._refusals.pop(peer, None)
+                self._changed.notify_all()
+
+    def _reply(self, stream: Stream, peer: str) -> None:
+        try:
+            stream.outgoing.put(frames.hello_frame(self._hello))
+        except PipeEnded:
+            raise LinkError(f"{peer} was gone before it was greeted") from None
+
+    def _replace(self, peer: str) -> None:
+        """Make room for a new link: an old one that is still alive keeps its place."""
+        older = self._current.get(peer)
+        if older is None or older.over.is_set():
+            return
+        # Its last word, or what a dying network still brings, is no sign of life; and as it may take a while until the
+        # old link is known to be dead, whoever is refused may try again.
+        if older.outgoing.cause is None and older.answers(self._times.probe_s) and older.outgoing.cause is None:
+            raise LinkError(f"{peer} is linked already, and that link is alive; is it running twice?")
+        older.end(f"{peer} dialled again", frames.bye_frame("replaced by a newer link", final=False))
+
+    def _note_refusal(self, context: Any, error: SplitVFLError, candidates: Mapping[str, str]) -> None:
+        _log.warning("refused a call from %s: %s", context.peer(), error)
+        with self._changed:
+            self._refusals.update(dict.fromkeys(candidates, str(error)))
+
+
+def _why_not(address: str) -> str:
+    host, port = split_address(address)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            trial.bind((host, port))
+            trial.listen()
+    except OSError as error:
+        return error.strerror or str(error)
+    return "gRPC gives no reason"

@@ -1,0 +1,157 @@
+"""Where a party meets its partners, again and again: who dials, who waits, and for how long."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self
+
+from splitvfl.errors import (
+    CheckpointError,
+    DataError,
+    HookError,
+    LinkError,
+    PrivacyError,
+    ProtocolError,
+    ReplayError,
+)
+from splitvfl.net.frames import Hello, Role
+from splitvfl.net.links import Link, Listener, Times, dial
+from splitvfl.net.tls import Identity, Plaintext
+
+# What a partner is told when this party stops: that it did, and whether it is worth waiting for. Not the error's own
+# text, which may tell of this party's data.
+_REASONS: Final[tuple[tuple[type[BaseException], str], ...]] = (
+    (DataError, "the parties do not agree; what differs is said where it was noticed"),
+    (CheckpointError, "it cannot write its checkpoint"),
+    (HookError, "one of its hooks failed"),
+    (PrivacyError, "a guarantee cannot be kept there"),
+    (ReplayError, "it was sent another message for the same step than before the run went back"),
+    (ProtocolError, "it got something that does not belong there"),
+    (LinkError, "it lost another party, or waited for one in vain"),
+    (KeyboardInterrupt, "it was stopped by its operator"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Partner:
+    """Another party that a party talks to.
+
+    Attributes:
+        name: Its name.
+        identity: The DNS name in its certificate.
+        address: Where it is dialled; ``None``: it dials this party.
+    """
+
+    name: str
+    identity: str
+    address: str | None = None
+
+
+class Meeting:
+    """Links to all partners, made anew whenever they are asked for. A context manager: it listens inside its block.
+
+    Args:
+        party: The party's name.
+        role: Its role.
+        partners: Those that it talks to.
+        credentials: Its own.
+        run: What the meeting is for: parties who name different things do not talk.
+        listen: Where it listens, ``host:port`` or ``:port`` for all addresses of this machine; needed for partners that
+            dial it.
+        wait_s: Seconds to wait for all partners to appear.
+        notify: Told in one line what is waited for.
+        times: Other limits.
+    """
+
+    def __init__(
+        self,
+        party: str,
+        role: Role,
+        partners: Sequence[Partner],
+        credentials: Identity | Plaintext,
+        *,
+        run: str,
+        listen: str | None = None,
+        wait_s: float = 600.0,
+        notify: Callable[[str], None] = lambda line: None,
+        times: Times | None = None,
+    ) -> None:
+        self._party, self._partners, self._credentials = party, tuple(partners), credentials
+        self._hello = Hello(party, run, role)
+        self._listen = f"0.0.0.0{listen}" if listen is not None and listen.startswith(":") else listen
+        self._wait_s, self._notify = wait_s, notify
+        self._times = times or Times()
+        self._listener: Listener | None = None
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        for partner in self._partners:
+            if partner.address is not None:
+                self._credentials.check_address(partner.address)
+        callers = {partner.name: partner.identity for partner in self._partners if partner.address is None}
+        if callers:
+            assert self._listen is not None, "partners without an address need a place to dial"
+            self._listener = self._stack.enter_context(
+                Listener(self._listen, self._credentials, hello=self._hello, peers=callers, times=self._times)
+            )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+        self._listener = None
+
+    @property
+    def port(self) -> int | None:
+        """Where it listens, if it does."""
+        return None if self._listener is None else self._listener.port
+
+    @property
+    def wait_s(self) -> float:
+        """Seconds that it waits for all partners to appear."""
+        return self._wait_s
+
+    @contextmanager
+    def meet(self) -> Iterator[Mapping[str, Link]]:
+        """Make links to all partners, for the length of a block; they are told why when it ends with an error.
+
+        Raises:
+            LinkError: If a partner does not appear in time; it names who was waited for.
+            ProtocolError: If whoever answers in a partner's place is not that partner, or refuses this party.
+        """
+        deadline = time.monotonic() + self._wait_s
+        links: dict[str, Link] = {}
+        try:
+            for partner in self._partners:
+                links[partner.name] = self._link(partner, max(round(deadline - time.monotonic(), 1), 0.0))
+                self._notify(f"linked with {partner.name}")
+            yield links
+        except BaseException as error:
+            reason = next((text for kind, text in _REASONS if isinstance(error, kind)), "it was stopped")
+            for link in links.values():
+                link.close(reason, final=isinstance(error, DataError | ReplayError))
+            raise
+        for link in links.values():
+            link.close("it has done everything")
+
+    def _link(self, partner: Partner, timeout: float) -> Link:
+        if partner.address is None:
+            assert self._listener is not None
+            self._notify(f"waiting for {partner.name} to dial {self._listener.address}, {timeout:g} s at most")
+            return self._listener.accept(partner.name, timeout=timeout)
+        self._notify(f"dialling {partner.name} at {partner.address}, {timeout:g} s at most")
+        return dial(
+            partner.name,
+            partner.address,
+            self._credentials,
+            hello=self._hello,
+            identity=partner.identity,
+            timeout=timeout,
+            times=self._times,
+            notify=self._notify,
+        )

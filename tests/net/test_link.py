@@ -1,0 +1,210 @@
+"""Links in one process: order, limits, leave-taking, and a peer that says what it should not."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from splitvfl.conversation import Expected
+from splitvfl.errors import ArgumentError, DataError, LinkError, ProtocolError, RefusedError
+from splitvfl.messages import Message
+from splitvfl.net import frames
+from splitvfl.net.frames import Hello, bye_frame, pack
+from splitvfl.net.link import Link, Stream, pair
+
+BANK, TELECOM = Hello("bank", "credit", "active"), Hello("telecom", "credit", "passive")
+# Longer than anything here takes, shorter than a test may.
+ENOUGH = 10.0
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[Link, Link]]:
+    bank, telecom = pair(BANK, TELECOM)
+    yield bank, telecom
+    bank.close()
+    telecom.close()
+
+
+def activation(step: int, count: int = 3) -> Message:
+    return Message("telecom", "bank", "activation", step, torch.arange(count, dtype=torch.float32) + step)
+
+
+def awaited(step: int, count: int = 3) -> Expected:
+    return Expected("telecom", "activation", step, (torch.float32,), (count,))
+
+
+def test_messages_arrive_in_order_and_whole(ends: tuple[Link, Link]) -> None:
+    bank, telecom = ends
+    assert (bank.peer, telecom.peer, bank.theirs) == ("telecom", "bank", TELECOM)
+    for step in range(3):
+        telecom.send(activation(step, 400_000), timeout=ENOUGH)
+    for step in range(3):
+        message = bank.receive(awaited(step, 400_000), timeout=ENOUGH)
+        assert (message.sender, message.receiver) == ("telecom", "bank")
+        assert torch.equal(message.payload, activation(step, 400_000).payload)
+
+
+def test_both_may_send_large_messages_before_either_reads(ends: tuple[Link, Link]) -> None:
+    bank, telecom = ends
+    large = torch.zeros(16 * frames.CHUNK, dtype=torch.uint8)  # more than all queues together hold
+    form = ((torch.uint8,), tuple(large.shape))
+    bank.send(Message("bank", "telecom", "points", 0, large), timeout=ENOUGH)
+    telecom.send(Message("telecom", "bank", "points", 0, large), timeout=ENOUGH)
+    received: list[Message] = []
+    other = threading.Thread(
+        target=lambda: received.append(telecom.receive(Expected("bank", "points", 0, *form), timeout=ENOUGH))
+    )
+    other.start()
+    received.append(bank.receive(Expected("telecom", "points", 0, *form), timeout=ENOUGH))
+    other.join(ENOUGH)
+    assert len(received) == 2
+
+
+def test_a_wait_ends_with_who_was_waited_for_what_and_how_long(ends: tuple[Link, Link]) -> None:
+    with pytest.raises(LinkError, match=r"^waiting for activation of step 7 from telecom: .* within 0\.05 s$"):
+        ends[0].receive(awaited(7), timeout=0.05)
+
+
+def test_a_message_that_does_not_end_is_not_waited_for_forever() -> None:
+    stream = Stream()
+    link = Link(stream, own=BANK, theirs=TELECOM, hang_up=lambda: None)
+    first, *_ = pack(activation(0, 1 << 20), 0).frames()
+    stream.incoming.put(first)
+    with pytest.raises(LinkError, match="activation of step 0 from telecom"):
+        link.receive(awaited(0, 1 << 20), timeout=0.05)
+
+
+def test_a_peer_that_takes_nothing_holds_the_sender_back(ends: tuple[Link, Link]) -> None:
+    """Messages of 2 MiB: a few wait here, 4 MiB of the first are on the way, and then it stops."""
+    _, telecom = ends
+    accepted: list[int] = []
+
+    def send_all() -> None:
+        for step in range(100):
+            telecom.send(activation(step, 1 << 19), timeout=0.2)
+            accepted.append(step)
+
+    with pytest.raises(LinkError, match=r"sending activation of step \d+ to bank: bank took nothing for 0\.2 s"):
+        send_all()
+    assert len(accepted) <= 4 + 4
+
+
+@pytest.mark.parametrize("final", [False, True])
+def test_a_leave_taken_tells_why_and_whether_for_good(ends: tuple[Link, Link], final: bool) -> None:
+    bank, telecom = ends
+    telecom.send(activation(0), timeout=ENOUGH)
+    telecom.close("the \x1b[2Jdisk is full", final=final)
+    bank.receive(awaited(0), timeout=ENOUGH)  # what was sent before still counts
+    kind = RefusedError if final else LinkError
+    for attempt in (
+        lambda: bank.receive(awaited(1), timeout=ENOUGH),
+        lambda: bank.send(Message("bank", "telecom", "gradient", 0, torch.zeros(1)), timeout=ENOUGH),
+    ):
+        with pytest.raises(kind, match=r"the \\x1b\[2Jdisk is full$") as caught:
+            attempt()
+        assert getattr(caught.value, "final", False) is final
+
+
+def test_closing_waits_for_what_was_sent_and_twice_is_once(ends: tuple[Link, Link]) -> None:
+    bank, telecom = ends
+    for step in range(4):
+        telecom.send(activation(step, 1 << 18), timeout=ENOUGH)
+    reading = threading.Thread(
+        target=lambda: [bank.receive(awaited(step, 1 << 18), timeout=ENOUGH) for step in range(4)]
+    )
+    reading.start()
+    telecom.close()
+    telecom.close("again")
+    reading.join(ENOUGH)
+    assert not reading.is_alive()
+    with pytest.raises(LinkError, match="took its leave: it gave no reason"):
+        bank.receive(awaited(4), timeout=ENOUGH)
+    with pytest.raises(LinkError, match="this side had closed the link"):
+        telecom.send(activation(4), timeout=ENOUGH)
+
+
+def test_a_peer_that_does_not_listen_does_not_hold_up_the_end(
+    ends: tuple[Link, Link], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("splitvfl.net.link._LINGER_S", 0.05)
+    _, telecom = ends
+    for step in range(5):
+        telecom.send(activation(step, 1 << 20), timeout=ENOUGH)
+    began = time.monotonic()
+    telecom.close()
+    assert time.monotonic() - began < ENOUGH / 2
+
+
+def test_an_error_inside_its_block_is_not_told_to_the_other(ends: tuple[Link, Link]) -> None:
+    bank, telecom = ends
+    with pytest.raises(DataError), telecom:
+        raise DataError("Ms Smith has no income")
+    with pytest.raises(LinkError, match=r"took its leave: telecom stopped with an error$"):
+        bank.receive(awaited(0), timeout=ENOUGH)
+
+
+def test_what_does_not_belong_on_a_link_is_not_sent_or_awaited(ends: tuple[Link, Link]) -> None:
+    bank, telecom = ends
+    for wrong in (
+        Message("bank", "telecom", "x", 0, torch.zeros(1)),
+        Message("telecom", "shop", "x", 0, torch.zeros(1)),
+    ):
+        with pytest.raises(ProtocolError, match="the link from telecom to bank does not carry x"):
+            telecom.send(wrong, timeout=ENOUGH)
+    with pytest.raises(ArgumentError, match="a link with telecom brings nothing from shop"):
+        bank.receive(Expected("shop", "x", 0, (torch.float32,), ()), timeout=ENOUGH)
+
+
+def test_messages_that_are_repeated_skipped_or_swapped_are_refused() -> None:
+    first, second, third = (next(pack(activation(0), number).frames()) for number in range(3))
+    for wrong, number in (((first, first), 0), ((first, third), 2), ((second, first), 1)):
+        stream = Stream()
+        link = Link(stream, own=BANK, theirs=TELECOM, hang_up=lambda: None)
+        stream.incoming.put(wrong[0])
+        stream.incoming.put(wrong[1])
+        complaint = f"expected message number . from telecom, got number {number}"
+        with pytest.raises(ProtocolError, match=complaint):
+            [link.receive(awaited(0), timeout=ENOUGH) for _ in wrong]
+
+
+def test_what_is_said_after_the_last_word_is_dropped_and_a_garbled_one_is_one() -> None:
+    for last, said in ((bye_frame("enough", final=False), "enough"), (b"\x04garbled", "not a bye from it")):
+        stream = Stream()
+        stream.read(iter([last, *pack(activation(0), 0).frames()]))
+        link = Link(stream, own=BANK, theirs=TELECOM, hang_up=lambda: None)
+        with pytest.raises(LinkError, match=said):
+            link.receive(awaited(0), timeout=ENOUGH)
+
+
+def test_pings_are_answered_and_a_flood_of_them_takes_no_memory() -> None:
+    stream, heard_all = Stream(), threading.Event()
+
+    def flood() -> Iterator[bytes]:
+        yield from [frames.PING_FRAME] * 1000
+        heard_all.wait(ENOUGH)
+
+    threading.Thread(target=stream.read, args=(flood(),)).start()
+    answers = stream.frames()
+    assert [next(answers) for _ in range(3)] == [frames.PONG_FRAME] * 3
+    heard_all.set()
+    assert len(list(answers)) <= 1000
+    quiet = Stream()
+    assert not quiet.answers(0.01)
+    threading.Thread(target=quiet.read, args=(_later([frames.PONG_FRAME]),)).start()
+    assert quiet.answers(ENOUGH)
+
+
+def _later(parts: list[bytes]) -> Iterator[bytes]:
+    time.sleep(0.1)
+    yield from parts
+
+
+def test_two_that_do_not_fit_are_no_pair() -> None:
+    with pytest.raises(ProtocolError, match="both telecom and bank say they are the active party"):
+        pair(BANK, Hello("telecom", "credit", "active"))
+    with pytest.raises(ProtocolError, match="telecom is here for alignment, bank for credit"):
+        pair(BANK, Hello("telecom", "alignment", "passive"))

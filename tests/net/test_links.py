@@ -1,0 +1,548 @@
+"""Links over gRPC and mutual TLS on loopback: who gets one, what ends one, and what a hostile caller achieves."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import torch
+
+from splitvfl.conversation import Expected
+from splitvfl.errors import ArgumentError, ConfigError, LinkError, ProtocolError, RefusedError
+from splitvfl.messages import Message
+from splitvfl.net import frames, links
+from splitvfl.net.certs import make_certificates
+from splitvfl.net.frames import Hello, hello_frame, pack
+from splitvfl.net.links import Link, Listener, Times, dial
+from splitvfl.net.tls import Identity, Plaintext
+
+BANK = Hello("bank", "credit", "active")
+TELECOM = Hello("telecom", "credit", "passive")
+PEERS = {"telecom": "telecom", "shop": "shop"}
+# Longer than anything here takes, shorter than a test may.
+ENOUGH = 10.0
+SOON = Times(hello_s=1.0, keepalive_s=0.3, keepalive_timeout_s=0.3, probe_s=0.3)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("certificates")
+    make_certificates(place, ["bank", "telecom", "shop", "stranger"])
+    return place
+
+
+@pytest.fixture(scope="module")
+def identities(folder: Path) -> dict[str, Identity]:
+    return {name: Identity.load(name, folder=folder) for name in ("bank", "telecom", "shop", "stranger")}
+
+
+@pytest.fixture
+def listener(identities: dict[str, Identity]) -> Iterator[Listener]:
+    with Listener("127.0.0.1:0", identities["bank"], hello=BANK, peers=PEERS, times=SOON) as listening:
+        yield listening
+
+
+Dialler = Callable[..., Link]
+
+
+@pytest.fixture
+def dial_bank(identities: dict[str, Identity], listener: Listener) -> Iterator[Dialler]:
+    made: list[Link] = []
+
+    def dial_as(name: str = "telecom", *, port: int | None = None, hello: Hello | None = None, **more: Any) -> Link:
+        settings: dict[str, Any] = {"timeout": ENOUGH, "times": SOON, **more}
+        hello = Hello(name, "credit", "passive") if hello is None else hello
+        address = f"127.0.0.1:{listener.port if port is None else port}"
+        made.append(dial("bank", address, identities[name], hello=hello, identity="bank", **settings))
+        return made[-1]
+
+    yield dial_as
+    for link in made:
+        link.close()
+
+
+def activation(sender: str = "telecom", step: int = 0, count: int = 3) -> Message:
+    return Message(sender, "bank", "activation", step, torch.arange(count, dtype=torch.float32))
+
+
+def awaited(sender: str = "telecom", step: int = 0, count: int = 3) -> Expected:
+    return Expected(sender, "activation", step, (torch.float32,), (count,))
+
+
+def settled(condition: Callable[[], bool], within_s: float = ENOUGH) -> bool:
+    """Wait until a condition holds."""
+    deadline = time.monotonic() + within_s
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return condition()
+
+
+# --- who gets a link
+
+
+def test_messages_of_every_size_cross_both_ways_to_the_bit(listener: Listener, dial_bank: Dialler) -> None:
+    far = {name: dial_bank(name) for name in PEERS}
+    near = {name: listener.accept(name, timeout=ENOUGH) for name in PEERS}
+    for step, count in enumerate((0, 1, 1 << 18, (1 << 19) + 1)):
+        for name in PEERS:
+            far[name].send(activation(name, step, count), timeout=ENOUGH)
+        for name in PEERS:
+            message = near[name].receive(awaited(name, step, count), timeout=ENOUGH)
+            assert torch.equal(message.payload, torch.arange(count, dtype=torch.float32))
+            near[name].send(Message("bank", name, "gradient", step, -message.payload), timeout=ENOUGH)
+            answer = Expected("bank", "gradient", step, (torch.float32,), (count,))
+            assert torch.equal(far[name].receive(answer, timeout=ENOUGH).payload, -message.payload)
+
+
+@pytest.mark.parametrize(
+    ("name", "hello", "complaint"),
+    [
+        ("stranger", Hello("telecom", "credit", "passive"), "bank knows nobody with this certificate"),
+        (
+            "telecom",
+            Hello("shop", "credit", "passive"),
+            "expected telecom, going by .* got a party that calls itself shop",
+        ),
+        ("telecom", Hello("telecom", "alignment", "passive"), "telecom is here for alignment, bank for credit"),
+        ("telecom", Hello("telecom", "credit", "active"), "both telecom and bank say they are the active party"),
+    ],
+    ids=["stranger", "another's name", "another run", "same role"],
+)
+def test_who_does_not_belong_is_refused_at_once_told_why_and_logged(
+    listener: Listener,
+    dial_bank: Dialler,
+    name: str,
+    hello: Hello,
+    complaint: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with pytest.raises(RefusedError, match=f"bank ended the link for good: {complaint}"):
+        dial_bank(name, hello=hello)
+    assert [record.name for record in caplog.records] == ["splitvfl.net.links"]
+    assert "refused a call from ipv4:127.0.0.1:" in caplog.text
+    dial_bank("telecom")  # and the others are served
+
+
+def test_another_version_is_refused_with_both_versions_named(
+    dial_bank: Dialler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = hello_frame(TELECOM, version=9)
+    monkeypatch.setattr(links.frames, "hello_frame", lambda hello: later if hello == TELECOM else hello_frame(hello))
+    with pytest.raises(RefusedError, match="telecom speaks version 9 of the protocol, and this party version 1"):
+        dial_bank()
+
+
+def test_a_listener_that_is_another_party_or_another_program_is_refused(
+    identities: dict[str, Identity], dial_bank: Dialler
+) -> None:
+    with (
+        Listener("127.0.0.1:0", identities["shop"], hello=BANK, peers=PEERS) as other,
+        pytest.raises(ProtocolError, match="bank"),
+    ):
+        dial_bank(port=other.port)
+    server = grpc.server(links.ThreadPoolExecutor(1))
+    port = server.add_secure_port("127.0.0.1:0", identities["bank"].server_credentials())
+    server.start()
+    with pytest.raises(ProtocolError, match=f"whoever listens at 127.0.0.1:{port} does not speak splitvfl's protocol"):
+        dial_bank(port=port)
+    server.stop(None).wait()
+
+
+def test_who_dials_waits_for_a_listener_and_is_told_once_why(
+    identities: dict[str, Identity], dial_bank: Dialler
+) -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+    told: list[str] = []
+    with pytest.raises(LinkError, match=rf"no link with bank at 127.0.0.1:{port} within 0.5 s: .*refused"):
+        dial_bank(port=port, timeout=0.5, notify=told.append)
+    assert len(told) == 1
+    made: list[Link] = []
+    waiting = threading.Thread(target=lambda: made.append(dial_bank(port=port)))
+    waiting.start()
+    time.sleep(0.2)
+    with Listener(f"127.0.0.1:{port}", identities["bank"], hello=BANK, peers=PEERS, times=SOON) as late:
+        late.accept("telecom", timeout=ENOUGH)
+        waiting.join(ENOUGH)
+        assert made[0].peer == "bank"
+
+
+def test_who_listens_says_who_did_not_come_and_why_it_was_refused(listener: Listener, dial_bank: Dialler) -> None:
+    with pytest.raises(LinkError, match=r"^telecom did not dial 127.0.0.1:0 within 0.05 s$"):
+        listener.accept("telecom", timeout=0.05)
+    with pytest.raises(RefusedError):
+        dial_bank(hello=Hello("telecom", "other", "passive"))
+    with pytest.raises(LinkError, match=r"within 0\.05 s; last refused: telecom is here for other, bank for credit"):
+        listener.accept("telecom", timeout=0.05)
+    with pytest.raises(ArgumentError, match="expected one of telecom, shop, got 'stranger'"):
+        listener.accept("stranger", timeout=0.05)
+
+
+def test_an_address_that_cannot_be_had_is_a_mistake_in_the_settings(
+    listener: Listener, identities: dict[str, Identity]
+) -> None:
+    for address, complaint in (
+        (f"127.0.0.1:{listener.port}", "cannot listen at .*: Address already in use"),
+        ("192.0.2.1:0", "cannot listen at 192.0.2.1:0: "),
+        ("nowhere", "expected an address"),
+    ):
+        with pytest.raises(ConfigError, match=complaint):
+            Listener(address, identities["bank"], hello=BANK, peers=PEERS).__enter__()
+
+
+def test_plaintext_on_loopback_works_like_any_link() -> None:
+    plain = Plaintext(plaintext_on_loopback=True)
+    with Listener("127.0.0.1:0", plain, hello=BANK, peers=PEERS, times=SOON) as listening:
+        address = f"127.0.0.1:{listening.port}"
+        with dial("bank", address, plain, hello=TELECOM, identity="bank", timeout=ENOUGH, times=SOON) as link:
+            link.send(activation(), timeout=ENOUGH)
+            with listening.accept("telecom", timeout=ENOUGH) as near:
+                near.receive(awaited(), timeout=ENOUGH)
+
+
+# --- coming back
+
+
+def test_a_party_that_took_its_leave_can_come_back(listener: Listener, dial_bank: Dialler) -> None:
+    for _ in range(3):
+        far = dial_bank()
+        near = listener.accept("telecom", timeout=ENOUGH)
+        far.close("back soon")
+        with pytest.raises(LinkError, match="telecom took its leave: back soon"):
+            near.receive(awaited(), timeout=ENOUGH)
+        near.close()
+
+
+def test_a_link_that_ended_before_it_was_taken_is_not_handed_out(listener: Listener, dial_bank: Dialler) -> None:
+    dial_bank().close()
+    far = dial_bank()
+    far.send(activation(), timeout=ENOUGH)
+    listener.accept("telecom", timeout=ENOUGH).receive(awaited(), timeout=ENOUGH)
+    with pytest.raises(LinkError, match="did not dial"):
+        listener.accept("telecom", timeout=0.05)
+
+
+def test_a_second_link_of_a_party_is_refused_while_the_first_is_alive(listener: Listener, dial_bank: Dialler) -> None:
+    first = dial_bank()
+    near = listener.accept("telecom", timeout=ENOUGH)
+    with pytest.raises(LinkError, match="telecom is linked already, and that link is alive; is it running twice"):
+        dial_bank(timeout=0.5)
+    first.send(activation(), timeout=ENOUGH)
+    near.receive(awaited(), timeout=ENOUGH)
+
+
+# --- broken links
+
+
+class Proxy:
+    """A TCP relay to a port, which can stop forwarding without closing anything: a network that is cut."""
+
+    def __init__(self, port: int) -> None:
+        self._target, self._cut = port, threading.Event()
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.port = self._server.getsockname()[1]
+        self._open = [self._server]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        self._cut.set()
+
+    def mend(self) -> None:
+        """Forward what comes on new connections; what was lost stays lost."""
+        self._cut = threading.Event()
+
+    def close(self) -> None:
+        for one in self._open:
+            one.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._server.accept()
+                far = socket.create_connection(("127.0.0.1", self._target))
+            except OSError:
+                return
+            self._open += [near, far]
+            for source, sink in ((near, far), (far, near)):
+                threading.Thread(target=self._relay, args=(source, sink, self._cut), daemon=True).start()
+
+    def _relay(self, source: socket.socket, sink: socket.socket, cut: threading.Event) -> None:
+        try:
+            while data := source.recv(1 << 16):
+                if not cut.is_set():
+                    sink.sendall(data)
+            if not cut.is_set():
+                sink.shutdown(socket.SHUT_WR)
+        except OSError:
+            return
+
+
+@pytest.fixture
+def proxy(listener: Listener) -> Iterator[Proxy]:
+    relay = Proxy(listener.port)
+    yield relay
+    relay.close()
+
+
+def test_a_cut_network_is_noticed_by_both_without_a_word_being_sent(
+    listener: Listener, dial_bank: Dialler, proxy: Proxy
+) -> None:
+    far = dial_bank(port=proxy.port)
+    near = listener.accept("telecom", timeout=ENOUGH)
+    far.send(activation(), timeout=ENOUGH)
+    near.receive(awaited(), timeout=ENOUGH)
+    proxy.cut()
+    began = time.monotonic()
+    with pytest.raises(LinkError, match="waiting for activation of step 1 from telecom: the link with telecom broke"):
+        near.receive(awaited(step=1), timeout=60)
+    with pytest.raises(LinkError, match="the link with bank broke: unavailable"):
+        far.receive(Expected("bank", "gradient", 0, (torch.float32,), (3,)), timeout=60)
+    assert time.monotonic() - began < ENOUGH
+    proxy.mend()
+    dial_bank(port=proxy.port).send(activation(), timeout=ENOUGH)
+    listener.accept("telecom", timeout=ENOUGH).receive(awaited(), timeout=ENOUGH)
+
+
+def test_who_comes_back_before_its_old_link_was_seen_to_be_dead_takes_its_place(
+    identities: dict[str, Identity], dial_bank: Dialler
+) -> None:
+    patient = Times(keepalive_s=30.0, keepalive_timeout_s=30.0, probe_s=0.3)
+    with Listener("127.0.0.1:0", identities["bank"], hello=BANK, peers=PEERS, times=patient) as listening:
+        relay = Proxy(listening.port)
+        dial_bank(port=relay.port, times=patient)
+        old = listening.accept("telecom", timeout=ENOUGH)
+        relay.cut()
+        back = dial_bank(port=listening.port, times=patient)
+        with pytest.raises(LinkError, match="telecom dialled again"):
+            old.receive(awaited(), timeout=ENOUGH)
+        back.send(activation(), timeout=ENOUGH)
+        listening.accept("telecom", timeout=ENOUGH).receive(awaited(), timeout=ENOUGH)
+        relay.close()
+        back.close()
+
+
+@contextmanager
+def party_process(folder: Path, port: int, what: str, checkout: Path) -> Iterator[subprocess.Popen[str]]:
+    environment = {**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"}
+    script = checkout / "tests" / "net" / "link_process.py"
+    process = subprocess.Popen(
+        [sys.executable, str(script), "telecom", str(folder), f"127.0.0.1:{port}", what],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "linked\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_killed_party_is_missed_at_once_and_can_come_back_at_once(
+    folder: Path, listener: Listener, dial_bank: Dialler, checkout: Path
+) -> None:
+    with party_process(folder, listener.port, "sleep", checkout) as process:
+        near = listener.accept("telecom", timeout=ENOUGH)
+        near.receive(awaited(), timeout=ENOUGH)
+        process.send_signal(signal.SIGKILL)
+        dial_bank()
+        with pytest.raises(LinkError, match="waiting for activation of step 1 from telecom"):
+            near.receive(awaited(step=1), timeout=60)
+
+
+def test_ctrl_c_gets_through_while_a_message_is_awaited(folder: Path, listener: Listener, checkout: Path) -> None:
+    with party_process(folder, listener.port, "wait", checkout) as process:
+        process.send_signal(signal.SIGINT)
+        assert process.wait(ENOUGH) != 0
+        assert process.stderr is not None
+        said = process.stderr.read()
+    assert said.rstrip().endswith("KeyboardInterrupt")
+    assert "grpc" not in said.split("Traceback")[0].lower()
+
+
+def test_a_failed_call_writes_nothing_to_the_terminal(folder: Path, checkout: Path) -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+    script = checkout / "tests" / "net" / "link_process.py"
+    code = f"""
+import runpy, sys
+from splitvfl.errors import LinkError
+import splitvfl.net.links as links
+dial = links.dial
+links.dial = lambda *a, **k: dial(*a, **{{**k, "timeout": 0.3}})
+try:
+    runpy.run_path({str(script)!r})["main"]("telecom", {str(folder)!r}, "127.0.0.1:{port}", "wait")
+except LinkError:
+    print("not there")
+"""
+    environment = {**os.environ, "PYTHONPATH": str(checkout)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout, done.stderr) == ("not there\n", "")
+
+
+# --- hostile callers, with a valid certificate
+
+
+@contextmanager
+def raw_call(identity: Identity, port: int, said: Iterator[bytes]) -> Iterator[Any]:
+    """Call as a program might that follows rules of its own."""
+    secured = identity.channel_credentials(f"127.0.0.1:{port}", "bank", timeout_s=ENOUGH)
+    options = [*identity.channel_options("bank"), ("grpc.use_local_subchannel_pool", 1)]
+    with grpc.secure_channel(f"127.0.0.1:{port}", secured, options) as channel:
+        yield channel.stream_stream("/splitvfl.Exchange/Talk")(said)
+
+
+def silent(until: threading.Event) -> Iterator[bytes]:
+    until.wait(ENOUGH)
+    yield from ()
+
+
+def test_who_never_says_hello_is_sent_away_and_leaves_nothing_behind(
+    listener: Listener, identities: dict[str, Identity], dial_bank: Dialler
+) -> None:
+    before = threading.active_count()
+    done = threading.Event()
+    began = time.monotonic()
+    with raw_call(identities["telecom"], listener.port, silent(done)) as call:
+        last = frames.read_bye(next(call), "bank")
+        done.set()
+    assert last.final is False
+    assert "waiting for the hello of telecom: none came within 1 s" in last.reason
+    assert SOON.hello_s * 0.9 <= time.monotonic() - began < ENOUGH
+    # The listener's workers stay, ready for the next one.
+    assert settled(lambda: threading.active_count() <= before + 1)
+    dial_bank()
+
+
+def test_many_silent_calls_of_one_party_keep_none_of_the_others_out(
+    listener: Listener, identities: dict[str, Identity], dial_bank: Dialler
+) -> None:
+    done = threading.Event()
+    with (
+        raw_call(identities["shop"], listener.port, silent(done)) as first,
+        raw_call(identities["shop"], listener.port, silent(done)) as second,
+    ):
+        assert first is not second  # held: a call that nobody refers to is cancelled
+        for _ in range(5):
+            with raw_call(identities["shop"], listener.port, silent(done)) as call:
+                # Two may be silent at a time; from the third on each is turned away.
+                if "is being greeted already" in frames.read_bye(next(call), "bank").reason:
+                    break
+        else:
+            pytest.fail("nobody was turned away")
+        dial_bank("telecom").send(activation(), timeout=ENOUGH)
+        listener.accept("telecom", timeout=ENOUGH).receive(awaited(), timeout=ENOUGH)
+        done.set()
+
+
+def test_connections_without_a_handshake_are_closed(listener: Listener, dial_bank: Dialler) -> None:
+    callers = [socket.create_connection(("127.0.0.1", listener.port)) for _ in range(20)]
+    for caller in callers:
+        caller.settimeout(ENOUGH)
+        assert caller.recv(1) == b""
+        caller.close()
+    dial_bank()
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (b"", "got an empty frame"),
+        (b"\x01" + b"GET / HT", "expected a hello"),
+        (bytes(1 << 20), "got a frame of unknown type 0 of 1048576 bytes"),
+        (next(pack(activation(), 0).frames()), "got a message of"),
+    ],
+    ids=["nothing", "another protocol", "a mebibyte", "a message"],
+)
+def test_who_says_something_else_first_is_sent_away_for_good(
+    listener: Listener, identities: dict[str, Identity], words: bytes, complaint: str
+) -> None:
+    with raw_call(identities["telecom"], listener.port, iter([words])) as call:
+        last = frames.read_bye(next(call), "bank")
+    assert last.final
+    assert complaint in last.reason
+
+
+def test_a_frame_that_is_too_large_breaks_the_link_and_nothing_else(
+    listener: Listener, identities: dict[str, Identity], dial_bank: Dialler
+) -> None:
+    greeted = threading.Event()
+
+    def words() -> Iterator[bytes]:
+        yield hello_frame(TELECOM)
+        greeted.wait(ENOUGH)
+        yield bytes(3 << 20)
+
+    with raw_call(identities["telecom"], listener.port, words()) as call:
+        frames.read_hello(next(call), "bank")
+        greeted.set()
+        near = listener.accept("telecom", timeout=ENOUGH)
+        with pytest.raises(LinkError, match="the link with telecom broke"):
+            near.receive(awaited(), timeout=ENOUGH)
+        with pytest.raises(grpc.RpcError) as caught:
+            next(call)
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    dial_bank()
+
+
+def test_a_flood_that_nobody_reads_is_held_back_by_the_network(
+    listener: Listener, identities: dict[str, Identity]
+) -> None:
+    taken = 0
+
+    def flood() -> Iterator[bytes]:
+        nonlocal taken
+        yield hello_frame(TELECOM)
+        for _ in range(1000):
+            taken += 1
+            yield bytes([frames.REST]) + bytes(1 << 20)
+
+    with raw_call(identities["telecom"], listener.port, flood()) as call:
+        frames.read_hello(next(call), "bank")
+        listener.accept("telecom", timeout=ENOUGH)
+        assert settled(lambda: taken > 4)
+        time.sleep(0.5)
+        # Four frames wait here; the rest is in the windows of HTTP/2 and in the buffers of both sockets.
+        assert taken < 40
+
+
+def test_a_message_that_is_not_awaited_is_refused_over_the_network_too(listener: Listener, dial_bank: Dialler) -> None:
+    far, near = dial_bank(), listener.accept("telecom", timeout=ENOUGH)
+    far.send(activation(step=4), timeout=ENOUGH)
+    with pytest.raises(ProtocolError, match="expected activation of step 0 from telecom, got activation of step 4"):
+        near.receive(awaited(), timeout=ENOUGH)
+    near.close("that was not the step", final=True)
+    with pytest.raises(RefusedError, match="bank ended the link for good: that was not the step"):
+        far.receive(Expected("bank", "gradient", 0, (torch.float32,), (3,)), timeout=ENOUGH)
+
+
+def test_links_and_listeners_leave_no_threads_behind(identities: dict[str, Identity]) -> None:
+    def once() -> None:
+        with Listener("127.0.0.1:0", identities["bank"], hello=BANK, peers=PEERS, times=SOON) as listening:
+            address = f"127.0.0.1:{listening.port}"
+            with dial("bank", address, identities["telecom"], hello=TELECOM, identity="bank", timeout=ENOUGH):
+                listening.accept("telecom", timeout=ENOUGH).close()
+
+    once()
+    before = threading.active_count()
+    for _ in range(5):
+        once()
+    assert settled(lambda: threading.active_count() <= before)

@@ -1,0 +1,81 @@
+"""Every party in a process of its own, over mutual TLS: the weights and the figures of one process, to the bit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from splitvfl import checkpoint
+from splitvfl.cli import main
+from splitvfl.net.certs import make_certificates
+from tests.net.parties import finished, free_ports, same_weights, start_party, weights_of
+
+THREE = """
+data: {name: breast-cancer}
+parties:
+  clinic: {role: active, columns: ["mean *"], address: "127.0.0.1:PORT"}
+  lab: {role: passive, columns: ["* error"]}
+  shop: {role: passive, columns: ["worst *"]}
+model: {name: mlp, bottom: [16, 8], top_hidden: [8], dropout: 0.2}
+train:
+  epochs: 2
+  batch_size: 32
+  seed: 3
+  private_seed_for_experiments: 3
+  noise_seed_for_experiments: 5
+  checkpoint_every_steps: 7
+network: {listen: ":PORT", certificates: certs}
+defenses:
+  - {name: isotropic, ratio: 0.5}
+  - {name: gaussian-ir, clip: 1.0, sigma: 0.1}
+attacks: [norm, direction, residual, gradient-classifier]
+"""
+
+# Logistic regression, bfloat16 on the wire, a run that stops early, and nobody who defends anything.
+TWO = """
+data: {name: breast-cancer}
+parties:
+  clinic: {role: active, columns: ["mean *"], address: "127.0.0.1:PORT"}
+  lab: {role: passive, columns: ["* error", "worst *"]}
+model: logistic-regression
+exchange: {name: split, wire: bf16}
+train:
+  epochs: 30
+  batch_size: 64
+  seed: 1
+  private_seed_for_experiments: 1
+  optimizer: {name: sgd, lr: 0.5}
+  early_stopping: {patience: 2, validation_every: 5}
+network: {listen: "127.0.0.1:PORT", certificates: certs}
+attacks: [norm]
+"""
+
+
+@pytest.mark.parametrize(("text", "passives"), [(THREE, ("lab", "shop")), (TWO, ("lab",))], ids=["three", "two"])
+def test_a_networked_run_ends_like_the_run_in_one_process(
+    text: str, passives: tuple[str, ...], tmp_path: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = ("clinic", *passives)
+    make_certificates(tmp_path / "certs", list(names))
+    (tmp_path / "run.yaml").write_text(text.replace("PORT", str(free_ports(1)[0])))
+    finished({name: start_party(checkout, tmp_path, "run.yaml", name) for name in names})
+    assert main(["train", "run.yaml", "--out", "runs/whole"]) == 0
+
+    newest = checkpoint.latest(tmp_path / "runs" / "whole" / "checkpoints")
+    assert newest is not None
+    whole = checkpoint.load(newest)
+    for name in names:
+        assert same_weights(weights_of(tmp_path / "runs" / name), whole[f"party-{name}"]["module"]), name
+    assert _figures(tmp_path / "runs" / "clinic") == _figures(tmp_path / "runs" / "whole")
+    apart, together = (json.loads((tmp_path / "runs" / run / "summary.json").read_text()) for run in ("clinic", "whole"))
+    for figure in ("test_metric", "test_loss", "steps", "epochs"):
+        assert apart[figure] == together[figure]
+
+
+def _figures(run: Path) -> list[dict[str, float]]:
+    """What a run logged, but for the defenses of passive parties, which the label party of a real run cannot see."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{tag: value for tag, value in line.items() if "gaussian-ir" not in tag} for line in lines]
