@@ -70,7 +70,9 @@ def test_a_networked_run_ends_like_the_run_in_one_process(
     for name in names:
         assert same_weights(weights_of(tmp_path / "runs" / name), whole[f"party-{name}"]["module"]), name
     assert _figures(tmp_path / "runs" / "clinic") == _figures(tmp_path / "runs" / "whole")
-    apart, together = (json.loads((tmp_path / "runs" / run / "summary.json").read_text()) for run in ("clinic", "whole"))
+    apart, together = (
+        json.loads((tmp_path / "runs" / run / "summary.json").read_text()) for run in ("clinic", "whole")
+    )
     for figure in ("test_metric", "test_loss", "steps", "epochs"):
         assert apart[figure] == together[figure]
 
