@@ -87,8 +87,8 @@ def _leaf(party: ActiveParty, message: Message) -> Tensor:
 
 def _spoiled(what: str, senders: Iterable[str]) -> str:
     return (
-        f"{what}, with what {' and '.join(senders)} sent: a learning rate is too high, or a party sends what spoils the "
-        "model; no weight was changed"
+        f"{what}, with what {' and '.join(senders)} sent: a learning rate is too high, or a party sends what spoils "
+        "the model; no weight was changed"
     )
 
 

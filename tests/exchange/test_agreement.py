@@ -63,7 +63,9 @@ def test_another_order_of_the_same_ids_is_named_with_both_digests(part: str) -> 
     key = f"order of the {part} ids"
     with pytest.raises(DataError) as caught:
         talk(telecom=theirs, bank=ours)
-    assert str(caught.value) == f"bank and telecom do not agree: {key}: bank has {ours[key]}, telecom has {theirs[key]}"
+    named, _, advice = str(caught.value).partition(". ")
+    assert named == f"bank and telecom do not agree: {key}: bank has {ours[key]}, telecom has {theirs[key]}"
+    assert "splitvfl align" in advice
 
 
 def _names(ids: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -1,0 +1,306 @@
+"""The stage of a test with hostile peers: every half of every exchange, and what it heard when all was well."""
+
+from __future__ import annotations
+
+import copy
+import random
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from splitvfl.conversation import Expected, Half, converse
+from splitvfl.crypto.psi import Terms, align
+from splitvfl.data import Columns, PartyData, Records
+from splitvfl.data.id_column import id_digest
+from splitvfl.exchange.agreement import agreement, terms_of
+from splitvfl.exchange.evaluation import EvaluationPlan, active_evaluation, passive_evaluation
+from splitvfl.exchange.farewell import farewell
+from splitvfl.exchange.introduction import Learned, active_introduction, passive_introduction
+from splitvfl.exchange.resuming import Standing, active_resuming, passive_resuming
+from splitvfl.exchange.split import active_step, passive_step
+from splitvfl.leakage.transcript import Transcript
+from splitvfl.messages import Message
+from splitvfl.net import frames
+from splitvfl.net.driver import Correspondent, drive
+from splitvfl.net.link import Link, Stream, greeted
+from splitvfl.net.pipes import Pipe
+from splitvfl.party import ActiveParty, Party, PassiveParty
+from splitvfl.prediction import active_prediction, passive_prediction
+from splitvfl.schedule import EarlyStopping
+
+ACTIVE, PASSIVES = "bank", ("telecom", "shop")
+RUN = "0123456789abcdef" * 2
+RECORDS, WIDTH, STEP = 12, 4, 7
+
+
+class Fixed:
+    """Entered while a party acts: what it draws from the operating system is the same in every run."""
+
+    def __init__(self, party: str) -> None:
+        self._drawn = random.Random(party)
+        self._patch: Any = None
+
+    def __enter__(self) -> None:
+        self._patch = mock.patch.object(secrets, "token_bytes", self._drawn.randbytes)
+        self._patch.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._patch.stop()
+
+
+class Parties:
+    """A label party and two passive ones, and a half of each exchange for each of them."""
+
+    def __init__(self) -> None:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            top = nn.Sequential(nn.Linear(len(PASSIVES) * WIDTH + 2, 3), nn.ReLU(), nn.Linear(3, 1))
+            self.active = ActiveParty(_data(ACTIVE, labels=True), top)
+            self.passives = {name: PassiveParty(_data(name), nn.Linear(2, WIDTH)) for name in PASSIVES}
+        for name in PASSIVES:
+            self.active.connect(name)
+        self.active.widths = dict.fromkeys(PASSIVES, WIDTH)
+        self.active.judge_by(EarlyStopping(), self.plan.validation)
+        for party in (self.active, *self.passives.values()):
+            party.prepare(seed=0, device=torch.device("cpu"))
+
+    plan = EvaluationPlan(range(0, RECORDS, 2), RECORDS, rows=5)
+
+    def party(self, name: str) -> Party:
+        """Return a party by its name."""
+        return self.active if name == ACTIVE else self.passives[name]
+
+    def half(self, exchange: str, name: str) -> Half:
+        """Return one party's half of an exchange."""
+        half: Half = getattr(self, f"_{exchange.split()[0]}")(name, *exchange.split()[1:])
+        return half
+
+    def _agreement(self, name: str) -> Half:
+        return agreement(name, peers_of(name), terms_of(self.party(name).data, {"batch size": RECORDS, "seed": 0}))
+
+    def _introduction(self, name: str) -> Half:
+        if name == ACTIVE:
+            return active_introduction(name, PASSIVES, Learned("binary", 1))
+        return passive_introduction(name, ACTIVE, lambda learned: WIDTH)
+
+    def _resuming(self, name: str) -> Half:
+        if name == ACTIVE:
+            return active_resuming(name, PASSIVES, Standing(RUN, (0, 3, 6)))
+        return passive_resuming(name, ACTIVE, Standing(RUN, (3, 6, 9)))
+
+    def _training(self, name: str) -> Half:
+        batch = self.party(name).train_batch(torch.arange(RECORDS))
+        if name == ACTIVE:
+            return active_step(self.active, batch, STEP)
+        return passive_step(self.passives[name], batch, STEP, active=ACTIVE)
+
+    def _evaluation(self, name: str) -> Half:
+        if name == ACTIVE:
+            return active_evaluation(self.active, self.plan, step=STEP, epoch=1)
+        return passive_evaluation(self.passives[name], self.plan, step=STEP, epoch=1, active=ACTIVE)
+
+    def _prediction(self, name: str) -> Half:
+        batch = self.party(name).test_batch(torch.arange(RECORDS))
+        if name == ACTIVE:
+            return active_prediction(self.active, batch, STEP)
+        return passive_prediction(self.passives[name], batch, STEP, active=ACTIVE, outputs=1)
+
+    def _farewell(self, name: str) -> Half:
+        return farewell(name, peers_of(name), STEP)
+
+    def _alignment(self, name: str, mode: Any) -> Half:
+        first = (ACTIVE, *PASSIVES).index(name)
+        ids = b"".join(id_digest(f"p{number}") for number in range(first, first + 5))
+        digests = np.frombuffer(ids, np.uint8).reshape(-1, 64)
+        terms = Terms(active=ACTIVE, mode=mode, padding=0.5 if mode == "padded" else 0.0)
+        return align(name, peers_of(name), digests, terms, threads=1)
+
+
+EXCHANGES = (
+    "introduction",
+    "agreement",
+    "resuming",
+    "training",
+    "evaluation",
+    "prediction",
+    "farewell",
+    "alignment both",
+    "alignment padded",
+    "alignment size-only",
+)
+
+
+def peers_of(name: str) -> tuple[str, ...]:
+    """Return whom a party talks to."""
+    return PASSIVES if name == ACTIVE else (ACTIVE,)
+
+
+def _data(name: str, *, labels: bool = False) -> PartyData:
+    def records(first: int) -> Records:
+        ids = torch.arange(first, first + RECORDS)
+        return Records(ids, Columns.of(torch.randn(RECORDS, 2)), (ids // 2 % 2).float() if labels else None)
+
+    return PartyData(name, ("a", "b"), ("a", "b"), (), records(0), records(100))
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What one party sent another in one exchange.
+
+    Attributes:
+        messages: The messages.
+        frames: The frames of its hello, and theirs.
+        pool: Frames of all exchanges.
+    """
+
+    messages: tuple[Message, ...]
+    frames: tuple[bytes, ...]
+    pool: tuple[bytes, ...]
+
+
+@dataclass
+class Scene:
+    """One half of one exchange, with what its peers sent it.
+
+    Attributes:
+        parties: Whose halves they are.
+        exchange: One of :data:`EXCHANGES`.
+        name: The party that runs the half.
+        heard: What it heard, by sender.
+    """
+
+    parties: Parties
+    exchange: str
+    name: str
+    heard: dict[str, Heard]
+
+    def __post_init__(self) -> None:
+        """Note the state that every attempt begins with."""
+        self._before = copy.deepcopy(self._party.state_dict())
+
+    @property
+    def _party(self) -> Party:
+        return self.parties.party(self.name)
+
+    def is_unchanged(self) -> bool:
+        """Return whether weights, optimiser and everything else of the party are as before."""
+        return same(self._before, self._party.state_dict())
+
+    def reset(self) -> None:
+        """Take the party back to its state before."""
+        self._party.load_state_dict(copy.deepcopy(self._before))
+
+    def is_sound(self) -> bool:
+        """Return whether the party's weights are all finite."""
+        return all(bool(torch.isfinite(weight).all()) for weight in self._party.module.state_dict().values())
+
+    def attempt(self, heard: Mapping[str, Sequence[bytes]]) -> Any:
+        """Run the half on frames, and return its result."""
+        return self.drive({sender: _Recorded(self.name, sender, said) for sender, said in heard.items()})
+
+    def drive(self, links: Mapping[str, Correspondent]) -> Any:
+        """Run the half over links, and return its result."""
+        turn = Fixed(self.name)
+        with turn:
+            half = self.parties.half(self.exchange, self.name)
+        return drive(half, party=self.name, links=links, turn=turn, timeout=0.0)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Return whether two states are equal to the bit."""
+    if isinstance(one, Tensor):
+        return isinstance(other, Tensor) and one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, dict):
+        return isinstance(other, dict) and one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return type(one) is type(other) and len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other) or (one != one and other != other)
+
+
+class _Recorded:
+    """A link on which everything has arrived; what is sent on it goes nowhere."""
+
+    def __init__(self, own: str, peer: str, said: Sequence[bytes]) -> None:
+        stream = Stream()
+        stream.incoming = Pipe(len(said) + 1)
+        stream.read(said)
+        greeting = hello_of(own)
+        theirs = greeted(stream, greeting, peer, 0.0)
+        self._link = Link(stream, own=greeting, theirs=theirs, hang_up=lambda: None)
+
+    def send(self, message: Message, *, timeout: float) -> None:
+        """Drop it."""
+
+    def receive(self, expected: Expected, *, timeout: float) -> Message:
+        """Return the next message, after a look of our own at whether it is the one awaited."""
+        message = self._link.receive(expected, timeout=timeout)
+        if not obeys(message, expected):
+            raise AssertionError(f"let through {message}, and awaited {expected}")
+        return message
+
+
+def obeys(message: Message, expected: Expected) -> bool:
+    """Return whether a message is the one that is awaited."""
+    address = (message.sender, message.kind, message.step) == (expected.sender, expected.kind, expected.step)
+    sizes = [range(size, size + 1) if isinstance(size, int) else size for size in expected.shape]
+    payload = message.payload
+    fits = payload.dim() == len(sizes) and all(size in sizes[place] for place, size in enumerate(payload.shape))
+    return address and fits and payload.dtype in expected.dtypes
+
+
+def hello_of(name: str) -> frames.Hello:
+    """Return what a party says of itself first."""
+    return frames.Hello(name, "a run", "active" if name == ACTIVE else "passive")
+
+
+def scenes() -> list[Scene]:
+    """Go through every exchange once, and return each half with what it heard."""
+    parties = Parties()
+    recorded = {exchange: _transcript(exchange) for exchange in EXCHANGES}
+    said = {
+        (exchange, sender, name): [one for one in transcript if (one.sender, one.receiver) == (sender, name)]
+        for exchange, transcript in recorded.items()
+        for name in (ACTIVE, *PASSIVES)
+        for sender in peers_of(name)
+    }
+    pool = tuple(frame for (_, sender, _), messages in said.items() for frame in framed(sender, messages))
+    return [
+        Scene(
+            parties,
+            exchange,
+            name,
+            {
+                sender: Heard(tuple(messages), tuple(framed(sender, messages)), pool)
+                for sender in peers_of(name)
+                for messages in (said[exchange, sender, name],)
+            },
+        )
+        for exchange in EXCHANGES
+        for name in (ACTIVE, PASSIVES[0])
+    ]
+
+
+def _transcript(exchange: str) -> Transcript:
+    parties, transcript = Parties(), Transcript()
+    turns = {name: Fixed(name) for name in (ACTIVE, *PASSIVES)}
+    halves = {}
+    for name, turn in turns.items():
+        with turn:
+            halves[name] = parties.half(exchange, name)
+    converse(halves, turns=turns, record=transcript.record)
+    return transcript
+
+
+def framed(sender: str, messages: Sequence[Message]) -> list[bytes]:
+    """Return the frames of a hello and of messages."""
+    packed = (frames.pack(message, number) for number, message in enumerate(messages))
+    return [frames.hello_frame(hello_of(sender)), *(frame for one in packed for frame in one.frames())]
