@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.bench import cut, loading
+from scripts.bench import cut, loading, network
 from scripts.bench.measuring import Result, interleaved, main, ratio
 
 
@@ -37,6 +37,20 @@ def test_quick_run_of_the_loader_writes_every_row(tmp_path: Path, monkeypatch: p
     assert [row["unit"] for row in written] == ["of a step", "ratio", "Mrows/s"]
     assert all(row["value"] > 0 for row in written)
     assert [row["target"] for row in written] == [0.03, None, None]
+
+
+def test_quick_run_of_the_network_writes_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network, "QUICK_BATCHES", ((64, 9.0, 1.35, 2, 1),))
+    # One of them is enough: each starts a process of its own.
+    monkeypatch.setattr(network, "EXCHANGES", {"training step": network.EXCHANGES["training step"]})
+    out = tmp_path / "network.json"
+
+    assert main("network", network.measure, ["--quick", "--json", str(out)]) == 0
+
+    written = json.loads(out.read_text())["results"]
+    assert [row["unit"] for row in written] == ["ratio", "ms", "ratio", "ms", "ms"]
+    assert [row["target"] for row in written] == [9.0, None, 1.35, None, None]
+    assert all(row["value"] > 0 for row in written)
 
 
 def test_work_is_interleaved_and_warm_up_is_not_counted() -> None:

@@ -51,12 +51,16 @@ class Result:
 
 
 def interleaved(
-    works: Sequence[Work], *, runs: int, repeats: Sequence[int] = (), warm_up: int = 2
+    works: Sequence[Work],
+    *,
+    runs: int,
+    repeats: Sequence[int] = (),
+    warm_up: int = 2,
+    clock: Callable[[], float] = time.process_time,
 ) -> list[list[float]]:
-    """Return CPU seconds of each run of each piece of work, taken in turn: A B C, C B A and so on.
+    """Return the seconds of each run of each piece of work, taken in turn: A B C, C B A and so on.
 
-    CPU time of this process is counted, not wall time: with one thread it is the work itself, whatever else the
-    machine does. Garbage collection is off while the clock runs.
+    Garbage collection is off while the clock runs.
 
     Args:
         works: What to time.
@@ -64,6 +68,8 @@ def interleaved(
         repeats: How often each piece is done within one run, of which the mean is taken: short pieces are not timed
             one by one. Default: once.
         warm_up: Runs of each that are not counted, first.
+        clock: What tells the time. Default: CPU time of this process, which with one thread is the work itself,
+            whatever else the machine does. Work that waits for other processes needs :func:`time.perf_counter`.
     """
     times: list[list[float]] = [[] for _ in works]
     pieces = list(zip(works, times, repeats or [1] * len(works), strict=True))
@@ -73,10 +79,10 @@ def interleaved(
             gc.collect()
             gc.disable()
             try:
-                started = time.process_time()
+                started = clock()
                 for _ in range(often):
                     work()
-                elapsed = (time.process_time() - started) / often
+                elapsed = (clock() - started) / often
             finally:
                 gc.enable()
             if number >= warm_up:

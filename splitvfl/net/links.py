@@ -194,6 +194,10 @@ def _in_words(error: Exception) -> str:
 class Listener:
     """Takes links from the parties that dial this one. A context manager: it listens inside its block.
 
+    Callers without a partner's certificate cost little, each for seconds, and get nothing. But there are at most 256
+    connections at a time, and whoever reaches the port can keep them busy: let partners through the firewall, and
+    nobody else.
+
     Args:
         address: Where to listen, ``host:port``; port 0 for any that is free.
         credentials: This party's.

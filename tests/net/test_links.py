@@ -333,6 +333,24 @@ def test_who_comes_back_before_its_old_link_was_seen_to_be_dead_takes_its_place(
         back.close()
 
 
+def test_who_says_hello_and_bye_at_once_is_not_greeted(
+    listener: Listener,
+    identities: dict[str, Identity],
+    dial_bank: Dialler,
+    proxy: Proxy,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    dial_bank(port=proxy.port)
+    proxy.cut()
+    # While the old link is tried, the caller goes again.
+    said = iter([hello_frame(TELECOM), frames.bye_frame("never mind", final=False)])
+    with raw_call(identities["telecom"], listener.port, said) as call:
+        frames.read_bye(next(call), "bank")
+    assert [record.message.partition(": ")[2] for record in caplog.records] == [
+        "telecom was gone before it was greeted"
+    ]
+
+
 @contextmanager
 def party_process(folder: Path, port: int, what: str, checkout: Path) -> Iterator[subprocess.Popen[str]]:
     environment = {**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"}
