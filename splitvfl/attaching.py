@@ -6,7 +6,7 @@ import copy
 from collections.abc import Sequence
 
 from splitvfl.cut import refuse_batch_mixing
-from splitvfl.errors import ConfigError
+from splitvfl.errors import ConfigError, PrivacyError
 from splitvfl.hooks import PHASES, Defense, Phase, crossing_of, hook_name
 from splitvfl.party import ActiveParty, Party, PassiveParty
 from splitvfl.randomness import derive_seed
@@ -53,6 +53,34 @@ def attach_defense(
         own = defense if len(chains) == 1 else copy.deepcopy(defense)
         chain.attach(own, noise_seed_for_experiments=seed(name))
     return bool(chains)
+
+
+def check_clips(party: Party, *, activation: float | None, gradient: float | None) -> None:
+    """Check that a party bounds what it sends as the parties have agreed.
+
+    Args:
+        party: The sender, with its defenses.
+        activation: Largest norm of a row of an activation before noise; ``None``: none was agreed.
+        gradient: Largest norm of a row of a gradient, likewise.
+
+    Raises:
+        PrivacyError: If no defense of a message does.
+    """
+    if isinstance(party, PassiveParty):
+        agreed, what, chains = activation, "activation", {f"{party.name} sends": party.activation["training"]}
+    else:
+        assert isinstance(party, ActiveParty)
+        agreed, what = gradient, "gradient"
+        chains = {f"{party.name} sends to {name}": cut.gradient for name, cut in party.cuts.items()}
+    for where, chain in chains.items():
+        bounds = [getattr(defense, name, None) for defense in chain for name in ("clip", "bound")]
+        if agreed is not None and agreed not in bounds:
+            found = ", ".join(f"{bound:g}" for bound in bounds if bound is not None) or "none"
+            raise PrivacyError(
+                f"exchange.{what}_clip: expected a defense that bounds each row of the {what} that {where} to "
+                f"{agreed:g}, got {found}; add one (gaussian-ir with clip, clip-gradient with bound), or agree on "
+                "another bound"
+            )
 
 
 def check_labels(party: ActiveParty, defense: Defense) -> None:

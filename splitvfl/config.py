@@ -171,8 +171,9 @@ class _Section(BaseModel):
 class DataConfig(_Section):
     """Which data, and how they are read: the arguments of :func:`splitvfl.data.load` of the same names.
 
-    ``path`` is looked for beside the experiment file, then in the current folder; given on the command line, the other
-    way round. Of ``tables``, which were ingested before, nothing but the path is left to say, here and at the parties.
+    ``path`` and ``aligned``, the folder that ``splitvfl align`` wrote, are looked for beside the experiment file, then
+    in the current folder; given on the command line, the other way round. Of ``tables``, which were ingested before,
+    nothing but the path is left to say, here and at the parties.
     """
 
     name: Annotated[str, AfterValidator(_data_set)]
@@ -279,11 +280,16 @@ class ExchangeConfig(_Section):
     """How a training step is talked through: ``split``, activations one way and gradients the other, in the clear.
 
     ``wire: bf16`` rounds both to bfloat16 as the last thing before they cross, which halves what is sent; ``null``
-    sends them as they were computed.
+    sends them as they were computed. ``activation_clip`` and ``gradient_clip`` are promises that the parties agree on:
+    each row of an activation, or of a gradient, is bounded to this norm by a defense of its sender (``gaussian-ir``
+    with this ``clip``, ``clip-gradient`` with this ``bound``), who refuses to run without one. Noise comes after the
+    bound, so that a receiver cannot check it.
     """
 
     name: Literal["split"] = "split"
     wire: Literal["bf16"] | None = None
+    activation_clip: Annotated[float, Field(gt=0)] | None = None
+    gradient_clip: Annotated[float, Field(gt=0)] | None = None
 
 
 LearningRate = Annotated[float, Field(gt=0)]
@@ -668,16 +674,19 @@ def _override(document: Document, text: str) -> None:
 
 
 def _find_data_file(document: Document, folder: Path) -> None:
-    """Make the path of the data absolute, so that the settings kept with a run stay true."""
+    """Make the paths of the data absolute, so that the settings kept with a run stay true."""
     data = document.tree.get("data")
-    if isinstance(data, dict) and isinstance(data.get("path"), str):
-        given = Path(data["path"]).expanduser()
-        places = [folder, Path.cwd()]
-        if document.is_assigned(("data", "path")):
-            places.reverse()
-        candidates = [place / given for place in places]
-        found = next((path for path in candidates if path.exists()), candidates[0])
-        data["path"] = os.path.abspath(found)
+    if not isinstance(data, dict):
+        return
+    for key in ("path", "aligned"):
+        if isinstance(data.get(key), str):
+            given = Path(data[key]).expanduser()
+            places = [folder, Path.cwd()]
+            if document.is_assigned(("data", key)):
+                places.reverse()
+            candidates = [place / given for place in places]
+            found = next((path for path in candidates if path.exists()), candidates[0])
+            data[key] = os.path.abspath(found)
 
 
 def _take_hidden_from_top(model: Any) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from splitvfl import checkpoint
-from splitvfl.attaching import attach_defense
+from splitvfl.attaching import attach_defense, check_clips
 from splitvfl.config import ExperimentConfig, NetworkConfig
 from splitvfl.data.batches import BLOCK_ROWS, Batches
 from splitvfl.data.columns import PartyData, TaskName
@@ -43,7 +43,7 @@ from splitvfl.experiment import (
     top_of,
     write_config,
 )
-from splitvfl.hooks import Attack, hook_name, moment_of, target_of
+from splitvfl.hooks import Attack, crossing_of, hook_name, moment_of, target_of
 from splitvfl.leakage.judging import Leak, check_known
 from splitvfl.leakage.summary import AttackResult, PartyResult, RunSummary, known
 from splitvfl.leakage.watching import Watch
@@ -250,9 +250,10 @@ def party_run(
         ConfigError: If parts do not fit together.
         DataError: If its data are not what the file says.
     """
+    _check_defenses(config, name)
+    meeting = meeting_of(config, name, notify=notify)
     own = own or own_data(config, name)
     settings = _settings(config, own.data, folder)
-    meeting = meeting_of(config, name, notify=notify)
     if name != config.active:
         return PassiveRun(
             name,
@@ -298,7 +299,13 @@ def _settings(config: ExperimentConfig, data: PartyData, folder: Path) -> RunSet
         autocast=_bf16(train.autocast),
         wire=_bf16(config.exchange.wire),
     )
-    terms = terms_of(data, {**agreed, "epochs": train.epochs, "checkpoint every": train.checkpoint_every_steps or 0})
+    agreed |= {
+        "epochs": train.epochs,
+        "checkpoint every": train.checkpoint_every_steps or 0,
+        "clip of activations": config.exchange.activation_clip,
+        "clip of gradients": config.exchange.gradient_clip,
+    }
+    terms = terms_of(data, agreed)
     return RunSettings(
         batches=batches,
         schedule=schedule,
@@ -379,6 +386,21 @@ def _prepare(config: ExperimentConfig, party: Party) -> None:
         party.random = PartyRandom.entropic(party.device)
 
 
+def _check_defenses(config: ExperimentConfig, name: str) -> None:
+    """Refuse a defense that a party's own file asks for, and that nobody who reads this file would apply.
+
+    In a file that describes other parties too, it may be one of theirs.
+    """
+    described = [party.role for other, party in config.parties.items() if other == name or party.columns]
+    for hook in config.defenses:
+        crossing = crossing_of(build("defenses", hook.name, hook.options, folder=config.folder))
+        if (role := "passive" if crossing == "activation" else "active") not in described:
+            raise ConfigError(
+                f"{config.source}: defenses: {hook.name} acts on the {crossing} of the {role} party, and would do "
+                f"nothing at {name}, which is {config.parties[name].role}; take it out here (splitvfl list defenses)"
+            )
+
+
 def _defend(config: ExperimentConfig, party: Party) -> None:
     """Attach the defenses of this party's own messages; those of other parties are theirs to attach."""
     for number, hook in enumerate(config.defenses):
@@ -386,6 +408,7 @@ def _defend(config: ExperimentConfig, party: Party) -> None:
         attach_defense(
             party, defense, number=number, noise_seed=config.train.noise_seed_for_experiments, phases=hook.phases
         )
+    check_clips(party, activation=config.exchange.activation_clip, gradient=config.exchange.gradient_clip)
 
 
 def _watch(config: ExperimentConfig, party: ActiveParty) -> Watch:

@@ -18,6 +18,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from splitvfl import checkpoint
+from splitvfl.attaching import check_clips
 from splitvfl.config import (
     DataConfig,
     ExperimentConfig,
@@ -145,6 +146,7 @@ def build_trainer(config: ExperimentConfig, data: VerticalData, *, folder: Path 
 
     Raises:
         ConfigError: If parts do not fit together.
+        PrivacyError: If nothing bounds a message that is to be bounded.
     """
     _check_tables(config)
     _check_fields(config, data)
@@ -152,7 +154,7 @@ def build_trainer(config: ExperimentConfig, data: VerticalData, *, folder: Path 
     train = config.train
     top, bottoms = _models(config, data, task)
     optimizer = optimizers_of(train)
-    return Trainer(
+    trainer = Trainer(
         active=ActiveParty(data.active, top, task=task, optimizer=optimizer),
         passives={name: PassiveParty(data[name], bottom, optimizer=optimizer) for name, bottom in bottoms.items()},
         defenses=_defenses(config),
@@ -172,6 +174,9 @@ def build_trainer(config: ExperimentConfig, data: VerticalData, *, folder: Path 
         autocast=torch.bfloat16 if train.autocast == "bf16" else None,
         wire=torch.bfloat16 if config.exchange.wire == "bf16" else None,
     )
+    for party in (trainer.active, *trainer.passives.values()):
+        check_clips(party, activation=config.exchange.activation_clip, gradient=config.exchange.gradient_clip)
+    return trainer
 
 
 def _check_tables(config: ExperimentConfig) -> None:
