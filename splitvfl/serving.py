@@ -145,6 +145,7 @@ def prepare_prediction(
     """
     network = config.network or NetworkConfig()
     _check_out(config, name, out, publish=network.publish_scores, overwrite=overwrite)
+    _check_apart(records, out)
     if config.train.threads is not None:
         torch.set_num_threads(config.train.threads)
     half = load_half(model)
@@ -159,6 +160,7 @@ def prepare_prediction(
         epoch=half.schema.epoch,
         publish=network.publish_scores,
         message_s=network.message_s,
+        meeting_s=network.meeting_s,
         retries=min(network.retries, _MOST_RETRIES),
     )
     meeting = meeting_of(config, name, notify=notify, purpose="prediction")
@@ -176,6 +178,11 @@ def _check_out(config: ExperimentConfig, name: str, out: Path | None, *, publish
         )
     if out is not None:
         check_score_target(out, overwrite=overwrite)
+
+
+def _check_apart(records: Path | None, out: Path | None) -> None:
+    if records is not None and out is not None and out.exists() and records.exists() and out.samefile(records):
+        raise ConfigError(f"--out: {out} holds the records, which the scores would replace; choose another name")
 
 
 def _partners(config: ExperimentConfig, name: str, half: SavedHalf) -> tuple[str, ...]:

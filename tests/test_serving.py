@@ -44,7 +44,7 @@ parties:
   bank: {role: active}
   telecom: {role: passive, columns: [calls, plan]}
 model: {name: mlp, bottom: [8, 4]}
-defenses: [{name: gaussian-ir, clip: 1.0, sigma: 0.1, at: training}, {name: max-norm}]
+defenses: [{name: gaussian-ir, clip: 1.0, sigma: 0.1, at: training}]
 """,
 }
 TABLES = {
@@ -305,6 +305,7 @@ def test_mistakes_are_told_before_anybody_is_waited_for(folder: Path) -> None:
         ("bank", {"out": Path("scores.txt")}, DataError, "expected a file that ends in"),
         ("bank", {"out": Path("there.csv")}, DataError, "is there already"),
         ("telecom", {"out": Path("scores.csv")}, ConfigError, "the scores stay at bank"),
+        ("bank", {"out": Path("bank-new.csv"), "overwrite": True}, ConfigError, "which the scores would replace"),
         ("bank", {"model": Path("runs/none")}, CheckpointError, "expected a trained half"),
         ("bank", {"model": Path("runs/telecom/model")}, ConfigError, "is the half of telecom as the passive party"),
         ("bank", {"records": None}, ConfigError, "expected a CSV or Parquet file of new records, got nothing"),

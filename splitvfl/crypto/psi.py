@@ -22,9 +22,11 @@ What each mode reveals, beside the number of records that each of a pair holds:
     tells each its own number. Nobody learns which.
 
 What it does not promise. Parties keep to the protocol, but look at what they see. One that does not can *stuff its
-set*: whoever enters the id of a person learns whether the other has it, as in any intersection; in the mode
-``size-only`` a set of one real id reveals the same. Agree on the number of records that is to be expected, and align
-seldom. A passive party takes the active party's word for what is common.
+set*: whoever enters the id of a person learns whether the other has it, as in any intersection; in the modes
+``size-only`` and ``padded`` a set of one real id reveals the same. An active party that takes another secret for each
+point learns which records are common in the mode ``size-only`` too. Agree on the number of records that is to be
+expected, and align seldom: two padded alignments of the same records have few dummies in common. A passive party takes
+the active party's word for what is common, and two passive parties that show each other their ids know the dummies.
 
 Messages, in this order; a piece is a message of 1 MiB at most, and its number is the message's step:
 
@@ -48,6 +50,7 @@ Source: Huberman, Franklin and Hogg, EC 1999 (the protocol); Meadows, S&P 1986; 
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -345,7 +348,8 @@ def _active(name: str, passives: tuple[str, ...], work: _Work, terms: Terms) -> 
     held, places = _joined(matches, len(work.digests))
     common = len(held)
     if common:
-        held, places = _padded(held, places, matches, sizes, round(terms.padding * common))
+        # Rounded down, few common records would get no dummy at all.
+        held, places = _padded(held, places, matches, sizes, math.ceil(terms.padding * common))
     ids = random_ids(len(held))
     yield Outbox(send=tuple(_number(name, passive, "common", len(ids)) for passive in passives))
     _check_common(name, passives, common)

@@ -141,7 +141,7 @@ def write_alignment(
     source: str,
     overwrite: bool = False,
 ) -> Alignment:
-    """Write an alignment and return it; the folder appears when it is complete.
+    """Write an alignment and return it; the folder appears when it is complete, for its owner only.
 
     Args:
         folder: The folder to be made.
@@ -187,6 +187,7 @@ def write_alignment(
             with NpyWriter(inside / f"{name}.npy", (len(values),), "<i8") as writer:
                 writer.append(values)
         write_bytes(inside / ALIGNMENT_FILE, msgspec.json.format(msgspec.json.encode(schema), indent=2) + b"\n")
+    target.chmod(0o700)
     return Alignment(rows, ids, schema, target)
 
 

@@ -6,6 +6,7 @@ new ones, years later. What was fitted is kept as JSON, in which numbers come ba
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -144,7 +145,8 @@ class FittedCategories(msgspec.Struct, frozen=True, kw_only=True, tag="categorie
 
     Attributes:
         column: Its name.
-        kind: What its cells hold; numbers with a fixed number of decimals are kept as text.
+        kind: What its cells hold; numbers with a fixed number of decimals are kept as text, and so is a column in
+            which a number is infinite.
         values: The categories in the order of their codes, from 1; ``None`` stands for a missing value.
         onehot: Whether each category gets a column in {0, 1}, or all of them one column of codes.
     """
@@ -386,7 +388,8 @@ def _fit_categories(name: str, column: pa.Array, train: Rows, encoding: Encoding
             f"{where} has {len(kept)} categories, and one-hot takes {ONEHOT_LIMIT} at most; "
             f"drop it, raise min_count, or use categorical='index'"
         )
-    if pa.types.is_decimal(column.type):
+    # JSON has no infinite numbers: they would come back as missing.
+    if pa.types.is_decimal(column.type) or any(isinstance(value, float) and math.isinf(value) for value in kept):
         texts = (None if value is None else str(value) for value in kept)
         return FittedCategories(column=name, kind="decimal", values=tuple(texts), onehot=onehot)
     kind: Literal["text", "number"] = "text" if is_text(column) else "number"

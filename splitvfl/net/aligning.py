@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -71,6 +72,9 @@ class AlignmentJob:
             )
         if self.listen is not None and not waiting:
             raise ConfigError(f"all parties are dialled, so nobody will come to {self.listen}; leave it out")
+        for name, seconds in (("for each party", self.meeting_s), ("for each message", self.message_s)):
+            if not 0 < seconds < math.inf:
+                raise ConfigError(f"expected a number of seconds above 0 to wait {name}, got {seconds:g}")
         strange = [peer for peer in self.identities if peer not in self.peers]
         if strange:
             raise ConfigError(f"{strange[0]} has an identity and is no peer; there are {', '.join(self.peers)}")
@@ -106,7 +110,9 @@ def run_alignment(
     source = fingerprint(digests)
     del digests
     with _links(job, notify) as links:
-        found: Aligned | Overlap = drive(half, party=job.party, links=links, timeout=job.message_s)
+        # The active party says nothing before everybody is there: as long as it waits for them, the others wait for it.
+        patience = job.message_s if job.role == "active" else max(job.meeting_s, job.message_s)
+        found: Aligned | Overlap = drive(half, party=job.party, links=links, timeout=job.message_s, patience=patience)
     if isinstance(found, Aligned):
         _write(job, found, source)
     return found

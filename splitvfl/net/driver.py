@@ -30,6 +30,7 @@ def drive(
     links: Mapping[str, Correspondent],
     turn: AbstractContextManager[Any] | None = None,
     timeout: float,
+    patience: float | None = None,
 ) -> Any:
     """Run a half to its end and return its result.
 
@@ -42,12 +43,15 @@ def drive(
         links: By name, the parties that it talks to.
         turn: Entered while the half acts, not while it waits: the party's random state, say.
         timeout: Seconds to wait at most for a message to begin, for the rest of it, and for room to send one.
+        patience: As many for the first messages that are awaited: who sends them may have to wait for others.
+            Default: as for all.
 
     Raises:
         LinkError: If a party cannot be reached any more, or kept silent.
         ProtocolError: If a party sends what is not awaited, or the half sends in another's name or to nobody.
     """
     turn = nullcontext() if turn is None else turn
+    limit = timeout if patience is None else patience
     inbox: dict[str, Message] | None = None
     try:
         while True:
@@ -59,7 +63,8 @@ def drive(
             for message in outbox.send:
                 _check_sender(message, party)
                 _link(links, message.receiver, party).send(message, timeout=timeout)
-            inbox = {one.sender: _link(links, one.sender, party).receive(one, timeout=timeout) for one in outbox.wait}
+            inbox = {one.sender: _link(links, one.sender, party).receive(one, timeout=limit) for one in outbox.wait}
+            limit = timeout if outbox.wait else limit
     finally:
         half.close()
 

@@ -2,6 +2,7 @@
 
 There is no state to go on from. Whatever breaks a link, the parties meet again and begin again, and what was sent
 before is sent again to the bit, the noise of the defenses included: a partner who breaks links learns nothing by it.
+Nor by sending something else then: published scores that are defended answer one activation for each batch, the first.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from splitvfl.exchange.agreement import agreement
 from splitvfl.exchange.farewell import active_farewell, farewell
 from splitvfl.exchange.introduction import Learned, active_introduction, passive_introduction
 from splitvfl.net.driver import Correspondent, drive
+from splitvfl.net.replay import ReplayGuard
 from splitvfl.party import ActiveParty, Party, PassiveParty
 from splitvfl.prediction import Prediction, active_prediction, passive_prediction
 
@@ -52,6 +54,7 @@ class PredictionSettings:
         publish: Whether the passive parties get the scores.
         rows: Records in a message.
         message_s: Seconds that a message may take.
+        meeting_s: Seconds that the active party may wait for everybody, before it says anything.
         retries: How often a broken link may be mended.
     """
 
@@ -62,6 +65,7 @@ class PredictionSettings:
     publish: bool = False
     rows: int = ROWS
     message_s: float = 300.0
+    meeting_s: float = 600.0
     retries: int = 3
 
 
@@ -111,6 +115,7 @@ class JointPrediction(ABC, Generic[_P]):
         self.party, self.partners, self.settings = party, tuple(partners), settings
         self._meeting, self._notify, self._progress = meeting, notify, progress
         self._result: list[Any] | None = None  # of every batch, once all are done
+        self._guard: ReplayGuard | None = None
 
     def run(self) -> Any:
         """Score all records and return this party's result.
@@ -119,6 +124,7 @@ class JointPrediction(ABC, Generic[_P]):
             DataError: If the parties have halves of different runs, or records or settings differ.
             LinkError: If a partner does not appear in time, or links keep breaking.
             ProtocolError: If a partner keeps sending what does not belong there.
+            ReplayError: If one sends another activation than before, and gets defended scores for it.
         """
         for chain in self.party.chains().values():
             chain.draw_generators(self.party.device)
@@ -129,7 +135,7 @@ class JointPrediction(ABC, Generic[_P]):
             try:
                 with self._meeting.meet() as links, self.party.evaluating():
                     met = True
-                    self._predict_over(links)
+                    self._predict_over(self._watched(links))
                 break
             except (LinkError, ProtocolError) as error:
                 if not met and self._result is not None and isinstance(error, LinkError):
@@ -143,11 +149,12 @@ class JointPrediction(ABC, Generic[_P]):
         return self._joined(self._result)
 
     def _predict_over(self, links: Mapping[str, Correspondent]) -> None:
-        def driven(half: Half) -> Any:
-            timeout = self.settings.message_s
-            return drive(half, party=self.party.name, links=links, turn=self.party.random, timeout=timeout)
+        def driven(half: Half, patience: float | None = None) -> Any:
+            name, turn, timeout = self.party.name, self.party.random, self.settings.message_s
+            return drive(half, party=name, links=links, turn=turn, timeout=timeout, patience=patience)
 
-        driven(agreement(self.party.name, self.partners, prediction_terms(self.party, self.settings)))
+        terms = prediction_terms(self.party, self.settings)
+        driven(agreement(self.party.name, self.partners, terms), self._patience)
         self._introduce(driven)
         parts = []
         for number, batch in enumerate(self._batches()):
@@ -155,6 +162,18 @@ class JointPrediction(ABC, Generic[_P]):
             self._progress(min((number + 1) * self.settings.rows, self._count))
         self._result = parts
         self._take_leave(driven)
+
+    def _watched(self, links: Mapping[str, Correspondent]) -> Mapping[str, Correspondent]:
+        """Return links on which, where that matters, a partner that begins again must send what it sent before."""
+        if self._guard is None:
+            return links
+        self._guard.go_back()
+        return {name: self._guard.watching(link) for name, link in links.items()}
+
+    @property
+    def _patience(self) -> float:
+        """Seconds to wait for the first message."""
+        return self.settings.message_s
 
     @property
     def _count(self) -> int:
@@ -184,6 +203,18 @@ class JointPrediction(ABC, Generic[_P]):
 class ActivePrediction(JointPrediction[ActiveParty]):
     """The active party's part; its result is a :class:`~splitvfl.prediction.Prediction`."""
 
+    def __init__(
+        self,
+        party: ActiveParty,
+        partners: Sequence[str],
+        settings: PredictionSettings,
+        meeting: Meeting,
+        **options: Any,
+    ) -> None:
+        super().__init__(party, partners, settings, meeting, **options)
+        if settings.publish and len(party.scores):
+            self._guard = ReplayGuard({"activation"})
+
     def _introduce(self, driven: Callable[[Half], Any]) -> None:
         widths = driven(active_introduction(self.party.name, self.partners, self.settings.learned))
         for name, width in widths.items():
@@ -212,6 +243,10 @@ class PassivePrediction(JointPrediction[PassiveParty]):
 
     def _introduce(self, driven: Callable[[Half], Any]) -> None:
         driven(passive_introduction(self.party.name, self._active, self._width_for))
+
+    @property
+    def _patience(self) -> float:
+        return max(self.settings.meeting_s, self.settings.message_s)
 
     @property
     def _active(self) -> str:

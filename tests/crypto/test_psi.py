@@ -288,6 +288,11 @@ def test_padding_adds_records_that_the_active_party_does_not_hold() -> None:
         np.testing.assert_array_equal(found[name].ids, bank.ids)
 
 
+def test_few_common_records_get_a_dummy_too() -> None:
+    found = talk({"bank": people(0, 10), "telecom": people(9, 50)}, Terms(active="bank", mode="padded", padding=0.1))
+    assert found["bank"].dummies == 1
+
+
 def test_there_are_no_more_dummies_than_foreign_records() -> None:
     found = talk({"bank": people(0, 40), "telecom": people(10, 43)}, Terms(active="bank", mode="padded", padding=5.0))
     assert found["bank"].dummies == 3

@@ -56,6 +56,11 @@ def test_what_is_written_is_read_again(tmp_path: Path, file: Path) -> None:
     read.check_source(file)
 
 
+def test_the_folder_is_its_owners_alone(tmp_path: Path, file: Path) -> None:
+    written(tmp_path / "bank", file, [2, 0], [5, 7])
+    assert (tmp_path / "bank").stat().st_mode & 0o777 == 0o700
+
+
 def test_the_folder_holds_no_id_of_the_file(tmp_path: Path) -> None:
     file = people(tmp_path, "anna@example.org", "berta@example.org")
     written(tmp_path / "bank", file, [0, 1], [5, 7])

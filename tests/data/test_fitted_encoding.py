@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from decimal import Decimal
 from typing import Any
@@ -217,6 +218,15 @@ def test_decimals_are_known_by_their_value() -> None:
 
     new = pa.table({"a": [Decimal("0.1000"), Decimal("2.0000"), Decimal("0.1001")]})
     assert again(encoding).apply(new, source="new").codes.tolist() == [[1], [2], [0]]
+
+
+def test_infinite_categories_come_back() -> None:
+    table = {"a": [math.inf, 1.0, -math.inf, None]}
+    encoding = fitted(table, train=4, categories=("a",), categorical="index")
+
+    new = pa.table({"a": [None, -math.inf, 1.0, math.inf, 2.0]})
+    assert again(encoding).apply(new, source="new").codes.tolist() == [[4], [1], [2], [3], [0]]
+    assert encoding.apply(pa.table({"a": [1]}), source="new").codes.tolist() == [[2]]
 
 
 def test_what_is_text_is_said() -> None:

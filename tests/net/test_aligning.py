@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -123,6 +124,19 @@ def test_nobody_is_waited_for_without_end(tmp_path: Path) -> None:
         run_alignment(town.job("telecom", meeting_s=0.3))
 
 
+def test_who_comes_first_waits_for_who_comes_last(tmp_path: Path) -> None:
+    """The telecom hears nothing before the shop is there, for longer than a message may take."""
+    town = Town(tmp_path, telecom=(10, 60), shop=(5, 30))
+    jobs = {name: town.job(name, message_s=1.0) for name in town.files}
+    with ThreadPoolExecutor(len(jobs)) as pool:
+        early = [pool.submit(caught, run_alignment, jobs[name]) for name in ("bank", "telecom")]
+        time.sleep(2.0)
+        found = [caught(run_alignment, jobs["shop"]), *(run.result() for run in early)]
+    assert [getattr(one, "digest", one) for one in found] == [
+        read_alignment(tmp_path / "aligned" / "bank").schema.digest
+    ] * 3
+
+
 def test_what_is_there_is_found_before_anybody_is_met(tmp_path: Path) -> None:
     town = Town(tmp_path, telecom=(10, 60))
     (tmp_path / "aligned" / "bank").mkdir(parents=True)
@@ -138,6 +152,8 @@ def test_what_is_there_is_found_before_anybody_is_met(tmp_path: Path) -> None:
         ({"terms": Terms(active="bank", mode="size-only")}, "mode size-only writes nothing"),
         ({"peers": {"telecom": None}}, "telecom has no address, so it must dial: say where to listen"),
         ({"listen": "127.0.0.1:1"}, "nobody will come to 127.0.0.1:1"),
+        ({"meeting_s": float("nan")}, "above 0 to wait for each party, got nan"),
+        ({"message_s": -1.0}, "above 0 to wait for each message, got -1"),
         ({"identities": {"shop": "x"}}, "shop has an identity and is no peer; there are telecom"),
     ],
 )

@@ -155,6 +155,26 @@ def test_an_error_of_the_half_is_the_one_that_comes_out() -> None:
         drive(half(), party=ACTIVE, links={}, timeout=ENOUGH)
 
 
+def test_patience_is_for_the_first_messages_alone() -> None:
+    limits: list[float] = []
+
+    class Scoring:
+        def send(self, message: Message, *, timeout: float) -> None:
+            limits.append(timeout)
+
+        def receive(self, expected: Expected, *, timeout: float) -> Message:
+            limits.append(timeout)
+            return Message("telecom", ACTIVE, "scores", 0, torch.zeros(1))
+
+    def half() -> Half:
+        yield Outbox(send=(Message(ACTIVE, "telecom", "scores", 0, torch.zeros(1)),))
+        yield Outbox(wait=(score_from("telecom"),))
+        yield Outbox(wait=(score_from("telecom"),))
+
+    drive(half(), party=ACTIVE, links={"telecom": Scoring()}, timeout=1.0, patience=9.0)
+    assert limits == [1.0, 9.0, 1.0]
+
+
 def test_messages_that_are_not_awaited_are_refused_whoever_sends_them() -> None:
     wrongs: list[Callable[[], Message]] = [
         lambda: Message("telecom", ACTIVE, "labels", 0, torch.zeros(1)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from splitvfl.conversation import Expected
 from splitvfl.defenses import GaussianIR, Rounding
-from splitvfl.errors import DataError, LinkError, ProtocolError
+from splitvfl.errors import DataError, LinkError, ProtocolError, ReplayError
 from splitvfl.exchange.introduction import Learned
 from splitvfl.messages import Message
 from splitvfl.net.driver import Correspondent
@@ -92,7 +93,7 @@ class World:
             yield {other: Spy(link, self.sent[name], when if name == who else None) for other, link in ends.items()}
         except BaseException as error:
             for link in ends.values():
-                link.close("it stopped", final=isinstance(error, DataError))
+                link.close("it stopped", final=isinstance(error, DataError | ReplayError))
             raise
         for link in ends.values():
             link.close()
@@ -124,6 +125,16 @@ class _At:
 
     def meet(self) -> Any:
         return self._world.meet(self._name)
+
+
+class _Late(_At):
+    """The active party's: once linked, it waits for somebody else before it says anything."""
+
+    @contextmanager
+    def meet(self) -> Iterator[Mapping[str, Correspondent]]:
+        with super().meet() as links:
+            time.sleep(1.0)
+            yield links
 
 
 def settings(**changed: Any) -> PredictionSettings:
@@ -208,6 +219,24 @@ def test_passive_parties_get_nothing_that_depends_on_scores_unless_that_is_agree
         assert torch.equal(found[name], found[ACTIVE].scores)
 
 
+def test_who_came_first_waits_while_the_active_party_waits_for_others() -> None:
+    world, all_parties = World(TWO), parties(TWO)
+    active, telecom = all_parties[ACTIVE], all_parties["telecom"]
+    assert isinstance(active, ActiveParty)
+    assert isinstance(telecom, PassiveParty)
+    hasty = settings(message_s=0.4, meeting_s=20.0, retries=0)
+
+    found = world.run(
+        {
+            ACTIVE: ActivePrediction(active, TWO, hasty, _Late(world, ACTIVE)).run,
+            "telecom": PassivePrediction(telecom, (ACTIVE,), hasty, _At(world, "telecom")).run,
+        }
+    )
+
+    assert isinstance(found[ACTIVE], Prediction)
+    assert found["telecom"] is None
+
+
 def test_progress_and_modes() -> None:
     world, all_parties, done = World(TWO), parties(TWO), []
     active, telecom = all_parties[ACTIVE], all_parties["telecom"]
@@ -262,6 +291,34 @@ def test_noise_from_entropy_is_repeated_too() -> None:
     assert [message.step for message in activations] == [0, 1, 0, 1, 2, 3]
     for first, second in zip(activations[:2], activations[2:4], strict=True):
         assert torch.equal(first.payload, second.payload)
+
+
+@pytest.mark.parametrize("defended", [True, False], ids=["defended", "plain"])
+def test_who_begins_again_gets_no_scores_with_the_same_noise_for_something_else(defended: bool) -> None:
+    all_parties = parties(TWO)
+    active, telecom = all_parties[ACTIVE], all_parties["telecom"]
+    assert isinstance(active, ActiveParty)
+    assert isinstance(telecom, PassiveParty)
+    if defended:
+        active.scores.attach(Noise())
+    activate, calls = telecom.activate, [0]
+
+    def shifted(batch: Any) -> Tensor:
+        calls[0] += 1
+        return activate(batch) + (1.0 if calls[0] > 2 else 0.0)  # from the second beginning on
+
+    telecom.activate = shifted  # type: ignore[method-assign]
+    world = World(TWO, breaks=[("telecom", 4)])
+
+    found = score(world, all_parties, alike(TWO, publish=True))
+
+    answered = [message.step for message in world.sent[ACTIVE] if message.kind == "scores"]
+    if defended:
+        assert answered == [0, 1]
+        assert isinstance(found[ACTIVE], ReplayError)
+        assert "telecom sent another activation for step 0 than before" in str(found[ACTIVE])
+    else:
+        assert answered == [0, 1, 0, 1, 2, 3]
 
 
 def test_links_that_keep_breaking_are_given_up() -> None:
