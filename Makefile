@@ -9,7 +9,7 @@ TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 MPLBACKEND=Agg
 WORKERS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format types docs wheel-check clean
+.PHONY: help demo demo-network test lint format types docs wheel-check clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -17,6 +17,10 @@ help: ## list the targets
 
 demo: $(VENV)/.installed ## install, train twenty small models, and show what they leak
 	@$(BIN)/splitvfl demo
+	@echo "(these commands are in $(BIN); \". $(BIN)/activate\" puts them on your path)"
+
+demo-network: $(VENV)/.installed ## three companies on this machine: align, train, kill one and start it again, predict
+	@OMP_NUM_THREADS=1 $(BIN)/python -m scripts.demo_network
 	@echo "(these commands are in $(BIN); \". $(BIN)/activate\" puts them on your path)"
 
 test: $(VENV)/.installed-test ## run the tests in parallel, with coverage

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from pydantic import BaseModel
@@ -37,7 +37,6 @@ from splitvfl.data.sets import TABLES
 from splitvfl.data.store import open_tables
 from splitvfl.errors import ArgumentError, ConfigError
 from splitvfl.hooks import At, Defense
-from splitvfl.leakage.own_columns import FOLDS, OwnColumns, own_columns_auc
 from splitvfl.leakage.summary import FILE_NAME, AttackResult, PartyResult, RunSummary, known
 from splitvfl.models import MLP, Linear, LinearTop, WideDeepBottom, WideDeepTop
 from splitvfl.net.party_run import FAREWELL_FILE
@@ -49,6 +48,9 @@ from splitvfl.registry import Kind, build
 from splitvfl.tasks import Task, task_for
 from splitvfl.training import Progress, Trainer
 from splitvfl.wording import suggestion
+
+if TYPE_CHECKING:
+    from splitvfl.leakage.own_columns import OwnColumns
 
 CONFIG_FILE = "experiment.yaml"
 _CONFIG_DRAFT = f".{CONFIG_FILE}"
@@ -76,6 +78,9 @@ def prepare(config: ExperimentConfig) -> Workbench:
         DataError: If the data are not what the experiment says.
         ConfigError: If settings contradict each other.
     """
+    # Imported late: scikit-learn takes as long as a short run, and a party of a networked run has no use for it.
+    from splitvfl.leakage.own_columns import FOLDS, own_columns_auc
+
     data = load_data(config)
     labels = data.active.train.labels
     if data.task != "binary" or labels is None or not config.audit:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from splitvfl.config import parse_config
-from splitvfl.deployment import own_name, party_run
-from splitvfl.errors import ConfigError
+from splitvfl.config import ExperimentConfig, parse_config
+from splitvfl.deployment import meeting_of, own_data, own_name, party_run, run_party
+from splitvfl.errors import ConfigError, LinkError
 
 OWN_FILE = """
 data: {{name: table, path: lab.csv, id_column: patient}}
@@ -26,6 +26,15 @@ parties:
   lab: {role: passive, columns: rest}
 network: {plaintext_on_loopback: true, listen: "127.0.0.1:7000"}
 defenses: [{name: isotropic, ratio: 1.0}, {name: gaussian-ir, clip: 1.0, sigma: 0.1}, {name: rounding, decimals: 2}]
+"""
+
+TELECOMS_FILE = """
+data: {name: table, path: people.csv}
+parties:
+  bank: {role: active, address: "127.0.0.1:1"}
+  telecom: {role: passive, columns: rest}
+train: {batch_size: 8}
+network: {plaintext_on_loopback: true, meeting_s: 0.1}
 """
 
 
@@ -53,7 +62,7 @@ def test_in_a_shared_file_it_may_be_another_partys(tmp_path: Path) -> None:
 def test_the_active_party_has_two_names(tmp_path: Path) -> None:
     config = parse_config(SHARED_FILE, source=tmp_path / "all.yaml")
     assert [own_name(config, name) for name in ("active", "clinic", "lab")] == ["clinic", "clinic", "lab"]
-    with pytest.raises(ConfigError, match="there is no .laboratory."):
+    with pytest.raises(ConfigError, match=r"there is no .laboratory."):
         own_name(config, "laboratory")
 
 
@@ -70,3 +79,50 @@ def test_what_a_meeting_needs_is_asked_for(left_out: str, complaint: str, tmp_pa
     config = parse_config(SHARED_FILE.replace(left_out, ""), source=tmp_path / "all.yaml")
     with pytest.raises(ConfigError, match=complaint):
         party_run(config, "clinic", tmp_path / "run")
+
+
+def telecoms_config(folder: Path, text: str = TELECOMS_FILE) -> ExperimentConfig:
+    return parse_config(text, source=folder / "telecom.yaml")
+
+
+def test_another_partys_file_is_suspected(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"telecom\.yaml: parties\.bank\.columns: .*another party's file"):
+        own_data(telecoms_config(tmp_path), "bank")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "party", "key"),
+    [
+        ("127.0.0.1:1", "bank.example", "telecom", r"parties\.bank\.address"),
+        ("meeting_s: 0.1", 'listen: "7000"', "telecom", r"network\.listen"),
+    ],
+)
+def test_an_address_that_is_none_is_told_with_its_key(old: str, new: str, party: str, key: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"telecom\.yaml: {key}: expected an address like"):
+        meeting_of(telecoms_config(tmp_path, TELECOMS_FILE.replace(old, new)), party, notify=lambda line: None)
+
+
+def test_who_has_waited_in_vain_can_simply_start_again(tmp_path: Path) -> None:
+    rows = "".join(f"{row},{row % 5}\n" for row in range(50))
+    (tmp_path / "people.csv").write_text("a,b\n" + rows)
+
+    for _ in range(2):
+        with pytest.raises(LinkError, match=r"no link with bank at 127\.0\.0\.1:1.*Has bank been started"):
+            run_party(telecoms_config(tmp_path), "telecom", tmp_path / "run")
+
+
+def test_the_aligned_folder_is_looked_for_beside_the_file(tmp_path: Path) -> None:
+    (tmp_path / "aligned").mkdir()
+    config = telecoms_config(tmp_path, TELECOMS_FILE.replace("people.csv", "people.csv, aligned: aligned"))
+
+    assert config.data.aligned == str(tmp_path / "aligned")
+
+
+def test_parties_of_tables_may_have_addresses(tmp_path: Path) -> None:
+    text = TELECOMS_FILE.replace("table, path: people.csv", "tables, path: t").replace(
+        ", columns: rest", ", identity: t.example"
+    )
+    config = telecoms_config(tmp_path, text)
+
+    assert config.parties["bank"].address == "127.0.0.1:1"
+    assert config.parties["telecom"].identity == "t.example"

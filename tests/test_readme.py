@@ -67,3 +67,18 @@ def test_experiment_of_the_readme_is_valid(checkout: Path) -> None:
     config = parse_config(text[1], source="README.md")
 
     assert [hook.name for hook in config.defenses] == ["axis-sumkl"]
+
+
+def test_files_of_two_companies_are_valid_and_agree(checkout: Path) -> None:
+    from splitvfl.config import parse_config
+
+    shown = dict(re.findall(r"```yaml\n# (\w+)\.yaml\n(.*?)```", (checkout / "README.md").read_text(), re.DOTALL))
+    bank, telecom = (parse_config(shown[name], source=f"{name}.yaml") for name in ("bank", "telecom"))
+
+    assert bank.train == telecom.train
+    assert bank.active == telecom.active == "bank"
+    # One dials, and the other listens.
+    assert bank.parties["telecom"].address is not None
+    assert telecom.parties["bank"].address is None
+    assert telecom.network is not None
+    assert telecom.network.listen is not None

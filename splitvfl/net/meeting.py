@@ -142,9 +142,9 @@ class Meeting:
     def _link(self, partner: Partner, timeout: float) -> Link:
         if partner.address is None:
             assert self._listener is not None
-            self._notify(f"waiting for {partner.name} to dial {self._listener.address}, {timeout:g} s at most")
+            self._notify(f"waiting for {partner.name} to dial {self._listener.address}, {timeout:.0f} s at most")
             return self._listener.accept(partner.name, timeout=timeout)
-        self._notify(f"dialling {partner.name} at {partner.address}, {timeout:g} s at most")
+        self._notify(f"dialling {partner.name} at {partner.address}, {timeout:.0f} s at most")
         return dial(
             partner.name,
             partner.address,

@@ -591,12 +591,17 @@ class _Dialled:
                 f"{self.address} shows a certificate that does not prove it is {self.expected}: "
                 f"{error.verify_message}: refused"
             ) from None
-        except (ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionError, TimeoutError) as error:
-            raise LinkError(f"{self.expected} at {self.address} broke off: {error.strerror or error}") from None
-        except OSError as error:
+        except ssl.SSLError as error:
+            if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError):
+                raise self._broke_off(error) from None
             raise ProtocolError(
                 f"{self.address} does not speak TLS as {self.expected} would: {error.strerror or error}: refused"
             ) from None
+        except OSError as error:
+            raise self._broke_off(error) from None
+
+    def _broke_off(self, error: OSError) -> LinkError:
+        return LinkError(f"{self.expected} at {self.address} broke off: {error.strerror or error}")
 
     def _certificate_of(self, link: ssl.SSLSocket) -> tuple[x509.Certificate, list[str]]:
         try:
@@ -606,6 +611,8 @@ class _Dialled:
             raise ProtocolError(
                 f"{self.address} shows a certificate that cannot be read: {_brief(error)}: refused"
             ) from None
+        except OSError as error:  # a connection that was gone before the handshake began has not had one
+            raise self._broke_off(error) from None
 
     def _check_we_are_accepted(self, link: ssl.SSLSocket) -> None:
         """Wait for a first byte: a server that accepts its client's certificate greets it, any other hangs up."""

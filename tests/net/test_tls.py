@@ -249,6 +249,23 @@ def test_a_server_that_hangs_up_is_worth_trying_again(telecom: Identity) -> None
         telecom.channel_credentials(address, "bank", timeout_s=5)
 
 
+def test_a_connection_that_breaks_before_the_handshake_is_worth_trying_again(
+    telecom: Identity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with listening(until_closed) as address:
+        connect = socket.create_connection
+
+        def broken(*arguments: Any, **options: Any) -> socket.socket:
+            connection = connect(*arguments, **options)
+            connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
+            return socket.socket()  # as one that the other side has reset: it is not connected any more
+
+        monkeypatch.setattr(socket, "create_connection", broken)
+        with pytest.raises(LinkError, match=r"bank.*broke off"):
+            telecom.channel_credentials(address, "bank", timeout_s=5)
+
+
 def test_a_server_of_something_else_is_refused(telecom: Identity) -> None:
     def serve(connection: socket.socket) -> None:
         connection.sendall(b"220 mail.example ESMTP\r\n")
