@@ -43,6 +43,7 @@ from splitvfl.experiment import (
     top_of,
     write_config,
 )
+from splitvfl.folder_lock import locked
 from splitvfl.hooks import Attack, crossing_of, hook_name, moment_of, target_of
 from splitvfl.leakage.judging import Leak, check_known
 from splitvfl.leakage.summary import AttackResult, PartyResult, RunSummary, known
@@ -455,6 +456,8 @@ def run_party(
 ) -> tuple[ActiveRun | PassiveRun, RunSummary | None]:
     """Train as one party, go on where an earlier run in the folder left off, and write the trained half.
 
+    The folder is this process's own meanwhile.
+
     Args:
         config: The party's file.
         name: Its name.
@@ -467,10 +470,23 @@ def run_party(
         The finished run, and at the active party its summary.
 
     Raises:
-        ConfigError: If parts do not fit together, or the folder holds something else.
+        ConfigError: If parts do not fit together, or the folder holds something else, or is in use.
         Interrupted: At Ctrl-C, after a checkpoint.
         SplitVFLError: As :meth:`splitvfl.net.party_run.PartyRun.run`.
     """
+    with locked(folder):
+        return _run_in(folder, config, name, overwrite=overwrite, notify=notify, progress=progress)
+
+
+def _run_in(
+    folder: Path,
+    config: ExperimentConfig,
+    name: str,
+    *,
+    overwrite: bool,
+    notify: Callable[[str], None],
+    progress: Progress,
+) -> tuple[ActiveRun | PassiveRun, RunSummary | None]:
     going_on = not overwrite and checkpoint.latest(folder / "checkpoints") is not None
     check_folder(folder, config, resume=going_on, overwrite=overwrite or is_barely_begun(folder))
     if config.train.threads is not None:

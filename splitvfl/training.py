@@ -393,8 +393,10 @@ class Trainer:
                 party.best.use()
             self._attack_after_training()
         finally:
-            self._resume_at = (self._monitor.flush(), self.step)
-            self._monitor.close()
+            try:
+                self._resume_at = (self._monitor.flush(), self.step)
+            finally:
+                self._monitor.close()
         return self.test
 
     def _run_epochs(self, epochs: int, progress: Progress | None, signals: Signals) -> None:

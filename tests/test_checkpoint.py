@@ -230,3 +230,12 @@ def test_a_folder_without_files_is_no_checkpoint(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(CheckpointError, match="holds no checkpoint"):
             checkpoint.load(folder)
+
+
+def test_what_a_killed_process_left_half_deleted_is_in_nobodys_way(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path, 3, {"party": {"step": 3}})
+    left = tmp_path / ".deleting-step-000000003"
+    left.mkdir()
+    (left / "party.pt").write_bytes(b"")
+    checkpoint.remove(tmp_path / "step-000000003")
+    assert list(tmp_path.iterdir()) == []

@@ -23,6 +23,7 @@ FLOORS: tuple[frozenset[str], ...] = (
         {
             "best_weights",
             "conversation",
+            "folder_lock",
             "data",
             "hooks",
             "messages",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -259,6 +260,17 @@ def data_with(labels: Tensor | None, test: Tensor | None = None) -> PartyData:
 def test_labels_that_do_not_fit_are_refused_at_once(name: str, labels: Tensor | None, complaint: str) -> None:
     with pytest.raises(DataError, match=complaint):
         ActiveParty(data_with(labels), top_model(), task=task_for(name, 3))
+
+
+def test_a_party_that_only_predicts_needs_no_labels() -> None:
+    data = data_with(None)
+    nothing = data.train.rows(torch.zeros(0, dtype=torch.int64))
+    without = replace(data, train=nothing, test=replace(data.test, labels=None))
+
+    ActiveParty(without, top_model())
+    ActiveParty(replace(data, train=nothing), top_model())
+    with pytest.raises(DataError, match="needs labels 0 and 1"):
+        ActiveParty(replace(data, train=nothing, test=replace(data.test, labels=torch.tensor([0.0, 2.0]))), top_model())
 
 
 def test_without_a_task_the_labels_are_binary() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,8 +43,7 @@ class Monitor:
                 self._lines = path.open("wb")
             else:
                 self._lines = lines = path.open("r+b")
-                lines.truncate(resume_at[0])
-                lines.seek(resume_at[0])
+                _cut_back(lines, resume_at[0])
         except OSError as error:
             raise CheckpointError(f"cannot write {path}: {error}") from error
         # TensorBoard hides what is at this step or later; the checkpoint's own step was logged before it was saved.
@@ -67,7 +65,6 @@ class Monitor:
             return 0
         with self._named():
             self._lines.flush()
-            os.fsync(self._lines.fileno())  # a checkpoint will say how long it is
             self._writer.flush()
             return self._lines.tell()
 
@@ -91,7 +88,18 @@ class Monitor:
         try:
             yield
         except OSError as error:
-            raise CheckpointError(f"cannot write metrics in {self._folder}: {error}") from error
+            raise CheckpointError(
+                f"cannot write metrics in {self._folder}: {error}; checkpoints are untouched: make room and go on from "
+                "the last one (with --resume, if it is a run of `splitvfl train`)"
+            ) from error
+
+
+def _cut_back(lines: BinaryIO, offset: int) -> None:
+    """Drop what lies behind an offset; of a file that a power failure has made shorter than that, half a line."""
+    content = lines.read(offset)
+    end = offset if len(content) == offset else content.rfind(b"\n") + 1
+    lines.truncate(end)
+    lines.seek(end)
 
 
 def _tensorboard(folder: Path, purge_step: int | None) -> _Writer:

@@ -3,7 +3,7 @@
 Of two parties one dials (:func:`dial`) and the other listens (:class:`Listener`); from then on both hold a
 :class:`~splitvfl.net.link.Link`. A party that listens serves its partners only: it knows a caller by its certificate
 before it hears a word, takes one link from each, and gives everything a limit. Whoever is refused is told why, and the
-log ``splitvfl.net.links`` has it.
+log ``splitvfl.net.links`` has it: of one caller the first sixteen times each, then ever more rarely.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ _MOST_CONNECTIONS: Final = 256
 _ARRIVING: Final = 2
 # Beyond those of partners: to refuse strangers in.
 _SPARE_WORKERS: Final = 4
+# Refusals of one caller that are logged each; after these, the one whose number is the next power of two.
+_LOGGED: Final = 16
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 
 _log = logging.getLogger(__name__)
@@ -167,6 +169,7 @@ def _dial_once(
     try:
         theirs = greeted(stream, hello, peer, times.hello_s)
     except LinkError:
+        stream.end("nobody was greeted")
         hang_up()
         if stream.over.is_set() and call.code() is grpc.StatusCode.UNIMPLEMENTED:
             raise ProtocolError(f"whoever listens at {address} does not speak splitvfl's protocol") from None
@@ -231,9 +234,11 @@ class Listener:
         self._changed = threading.Condition()
         self._fresh: dict[str, Link] = {}
         self._current: dict[str, Stream] = {}
+        self._hang_ups: dict[str, Callable[[], object]] = {}
         self._arriving: Counter[str] = Counter()
         self._doors = {peer: threading.Lock() for peer in peers}
         self._refusals: dict[str, str] = {}
+        self._refused: Counter[str] = Counter()
         self._server: Any = None
         self._workers: Any = None
 
@@ -306,8 +311,11 @@ class Listener:
                 _read_in_thread(stream, requests, "splitvfl-from")
                 self._welcome(stream, context, candidates)
         except SplitVFLError as error:
+            stream.end("refused")  # else what came along would keep its reader waiting for ever
             self._note_refusal(context, error, candidates)
+            hang_up = _soon(context.cancel, self._times.probe_s)
             yield frames.bye_frame(str(error), final=not isinstance(error, LinkError))
+            hang_up.cancel()
             return
         yield from stream.frames()
 
@@ -354,6 +362,7 @@ class Listener:
             link = Link(stream, own=self._hello, theirs=theirs, hang_up=context.cancel)
             with self._changed:
                 self._current[peer], self._fresh[peer] = stream, link
+                self._hang_ups[peer] = context.cancel
                 self._refusals.pop(peer, None)
                 self._changed.notify_all()
 
@@ -366,18 +375,35 @@ class Listener:
     def _replace(self, peer: str) -> None:
         """Make room for a new link: an old one that is still alive keeps its place."""
         older = self._current.get(peer)
-        if older is None or older.over.is_set():
+        if older is None:
+            return
+        if older.over.is_set():
+            older.incoming.end(GONE)  # else what nobody took would keep its reader waiting for ever
             return
         # Its last word, or what a dying network still brings, is no sign of life; and as it may take a while until the
         # old link is known to be dead, whoever is refused may try again.
         if older.outgoing.cause is None and older.answers(self._times.probe_s) and older.outgoing.cause is None:
             raise LinkError(f"{peer} is linked already, and that link is alive; is it running twice?")
         older.end(f"{peer} dialled again", frames.bye_frame("replaced by a newer link", final=False))
+        _soon(self._hang_ups[peer], self._times.probe_s)
 
     def _note_refusal(self, context: Any, error: SplitVFLError, candidates: Mapping[str, str]) -> None:
-        _log.warning("refused a call from %s: %s", context.peer(), error)
         with self._changed:
             self._refusals.update(dict.fromkeys(candidates, str(error)))
+            self._refused["/".join(candidates)] += 1
+            count = self._refused["/".join(candidates)]
+        if count <= _LOGGED:
+            _log.warning("refused a call from %s: %s", context.peer(), error)
+        elif count.bit_count() == 1:  # ever more rarely: a caller that never tires is not to fill a disk
+            _log.warning("refused a call from %s, number %d: %s", context.peer(), count, error)
+
+
+def _soon(hang_up: Callable[[], object], after_s: float) -> threading.Timer:
+    """End a call after a while: a caller that takes no bytes would keep the thread that has a last word for it."""
+    timer = threading.Timer(after_s, hang_up)
+    timer.daemon = True
+    timer.start()
+    return timer
 
 
 def _why_not(address: str) -> str:

@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 from splitvfl import checkpoint
 from splitvfl.conversation import Half
 from splitvfl.data.batches import Batches
-from splitvfl.errors import CheckpointError, LinkError, ProtocolError
+from splitvfl.errors import CheckpointError, DataError, LinkError, ProtocolError
 from splitvfl.exchange.agreement import agreement
 from splitvfl.exchange.evaluation import EvaluationPlan, active_evaluation, passive_evaluation
 from splitvfl.exchange.farewell import active_farewell, farewell
@@ -31,7 +31,7 @@ from splitvfl.leakage.watching import Watch
 from splitvfl.net.driver import Correspondent, drive
 from splitvfl.net.links import Link
 from splitvfl.net.meeting import Meeting
-from splitvfl.net.replay import JOURNAL, ReplayGuard
+from splitvfl.net.replay import JOURNAL, ReplayJournal
 from splitvfl.party import ActiveParty, Party, PassiveParty
 from splitvfl.schedule import GO_ON, Schedule, Turn, Verdict
 from splitvfl.signals import Signals
@@ -111,7 +111,7 @@ class PartyRun(ABC, Generic[_P]):
         self._sums: dict[str, tuple[float, int]] = {}
         self._offset = 0
         self._monitor = Monitor(None)
-        self._guard: ReplayGuard | None = None
+        self._guard: ReplayJournal | None = None
 
     @property
     def party(self) -> _P:
@@ -141,6 +141,8 @@ class PartyRun(ABC, Generic[_P]):
             LinkError: If a partner does not appear in time, or the run gets no further.
             ProtocolError: If a partner keeps sending what does not belong there.
             CheckpointError: If a checkpoint cannot be written; the last good one stays.
+
+        A party that has done everything itself ends well, without the others, whatever they do or send then.
         """
         newest = self._newest()
         if newest.get("run") and self._noted_farewell() == (newest["run"], newest["step"]) and self._is_end(newest):
@@ -148,7 +150,7 @@ class PartyRun(ABC, Generic[_P]):
             return
         try:
             self._meet_until_done()
-        except LinkError as error:
+        except (DataError, LinkError, ProtocolError) as error:
             if not self._is_end(self._newest()):
                 raise
             self._notify(
@@ -292,7 +294,7 @@ class PartyRun(ABC, Generic[_P]):
 
     def _watch_replays(self) -> None:
         if self._guard is None and self._answered():
-            self._guard = ReplayGuard(self.settings.folder / JOURNAL, self._answered())
+            self._guard = ReplayJournal(self.settings.folder / JOURNAL, self._answered())
         if self._guard is not None:
             self._guard.go_back()
 

@@ -33,11 +33,65 @@ _RECORD: Final = struct.Struct("<Q12s16s")  # step, place, digest
 
 
 class ReplayGuard:
-    """Remembers what came, and refuses anything else in its place. What it remembers survives the process, in a file.
+    """Remembers what came, and refuses anything else in its place, as long as it lives.
 
-    The digest is GMAC-AES-128 under a key that only the file holds: 16 bytes that nobody can aim at. The file is
-    written before the message is answered, and survives a process that is killed; a machine that loses power can lose
-    the end of it.
+    The digest is GMAC-AES-128 under a key that nobody else has: 16 bytes that nobody can aim at.
+
+    Args:
+        kinds: The kinds of messages that are remembered.
+    """
+
+    def __init__(self, kinds: Iterable[str]) -> None:
+        self.kinds = frozenset(kinds)
+        self._cipher = AESGCM(os.urandom(_KEY_BYTES))
+        self._digests: dict[bytes, tuple[int, bytes]] = {}
+        self._counts: Counter[tuple[int, str, str]] = Counter()
+
+    def go_back(self) -> None:
+        """Expect messages from an earlier step on again."""
+        self._counts.clear()
+
+    def admit(self, message: Message) -> None:
+        """Compare a message with the one that came in its place before, or remember it.
+
+        Raises:
+            ReplayError: If it differs.
+        """
+        name = message.step, message.kind, message.sender
+        number = self._counts[name]
+        place = hashlib.blake2b("/".join(map(str, (number, *name))).encode(), digest_size=12).digest()
+        digest = self._digest(message, place)
+        step, before = self._digests.get(place, (message.step, digest))
+        if before != digest:
+            raise ReplayError(
+                f"{message.sender} sent another {message.kind} for step {message.step} than before the run went back "
+                "to a checkpoint. With the same noise on two answers the noise could be removed, so there is no "
+                f"answer. Either {message.sender} means harm, or it computes otherwise than before (another machine, "
+                "number of threads or GPU; a folder that was lost): it goes back to what it had, or all parties start "
+                "anew with --overwrite"
+            )
+        if place not in self._digests:
+            self._remember(step, place, digest)
+        self._counts[name] += 1
+
+    def _digest(self, message: Message, place: bytes) -> bytes:
+        payload = message.payload
+        form = f"{payload.dtype} {tuple(payload.shape)}".encode()
+        return self._cipher.encrypt(place, form, bytes_of(payload.cpu()))[-16:]
+
+    def _remember(self, step: int, place: bytes, digest: bytes) -> None:
+        self._digests[place] = step, digest
+
+    def watching(self, link: Correspondent) -> Correspondent:
+        """Return a link whose messages are compared as they are received."""
+        return _Watched(link, self)
+
+
+class ReplayJournal(ReplayGuard):
+    """A guard whose memory survives the process, in a file, which holds its key too.
+
+    The file is written before the message is answered, and survives a process that is killed; a machine that loses
+    power can lose the end of it.
 
     Args:
         path: The journal; made if it is missing.
@@ -48,10 +102,8 @@ class ReplayGuard:
     """
 
     def __init__(self, path: Path, kinds: Iterable[str]) -> None:
-        self.kinds = frozenset(kinds)
+        super().__init__(kinds)
         self._path = path
-        self._digests: dict[bytes, tuple[int, bytes]] = {}
-        self._counts: Counter[str] = Counter()
         try:
             self._open()
         except OSError as error:
@@ -80,12 +132,9 @@ class ReplayGuard:
             file.write(content)
         beside.replace(self._path)
 
-    def go_back(self) -> None:
-        """Expect messages from the last checkpoint on again."""
-        self._counts.clear()
-
     def forget(self, before: int) -> None:
         """Drop what came in steps before this one: no checkpoint goes back so far."""
+        self._counts = Counter({name: count for name, count in self._counts.items() if name[0] >= before})
         kept = {place: entry for place, entry in self._digests.items() if entry[0] >= before}
         if len(kept) == len(self._digests):
             return
@@ -98,34 +147,9 @@ class ReplayGuard:
             raise self._failed(error) from error
         self._digests = kept
 
-    def admit(self, message: Message) -> None:
-        """Compare a message with the one that came in its place before, or remember it.
-
-        Raises:
-            ReplayError: If it differs.
-        """
-        name = f"{message.step}/{message.kind}/{message.sender}"
-        number = self._counts[name]
-        place = hashlib.blake2b(f"{number}/{name}".encode(), digest_size=12).digest()
-        digest = self._digest(message, place)
-        step, before = self._digests.get(place, (message.step, digest))
-        if before != digest:
-            raise ReplayError(
-                f"{message.sender} sent another {message.kind} for step {message.step} than before the run went back "
-                "to a checkpoint. With the same noise on two answers the noise could be removed, so there is no "
-                f"answer. Either {message.sender} means harm, or it computes otherwise than before (another machine, "
-                "number of threads or GPU; a folder that was lost): it goes back to what it had, or all parties start "
-                "anew with --overwrite"
-            )
-        if place not in self._digests:
-            self._write(_RECORD.pack(step, place, digest))
-            self._digests[place] = step, digest
-        self._counts[name] += 1
-
-    def _digest(self, message: Message, place: bytes) -> bytes:
-        payload = message.payload
-        form = f"{payload.dtype} {tuple(payload.shape)}".encode()
-        return self._cipher.encrypt(place, form, bytes_of(payload.cpu()))[-16:]
+    def _remember(self, step: int, place: bytes, digest: bytes) -> None:
+        self._write(_RECORD.pack(step, place, digest))
+        super()._remember(step, place, digest)
 
     def _write(self, record: bytes) -> None:
         try:
@@ -140,10 +164,6 @@ class ReplayGuard:
     def close(self) -> None:
         """Close the journal."""
         self._file.close()
-
-    def watching(self, link: Correspondent) -> Correspondent:
-        """Return a link whose messages are compared as they are received."""
-        return _Watched(link, self)
 
 
 def _rows(entries: dict[bytes, tuple[int, bytes]]) -> Iterable[tuple[int, bytes, bytes]]:

@@ -1,50 +1,36 @@
-"""A meeting ends when all have ended, at the same step."""
+"""Nobody leaves before all have done everything, and the active party has noted it."""
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 import pytest
-import torch
 
-from splitvfl.conversation import Half, Outbox, converse
+from splitvfl.conversation import converse
 from splitvfl.errors import ProtocolError
-from splitvfl.exchange.farewell import farewell
-from splitvfl.exchange.notes import awaited_note
+from splitvfl.exchange.farewell import active_farewell, farewell
 from splitvfl.messages import Message
 
 
-def halves(bank: int, telecom: int, shop: int) -> dict[str, Half]:
-    return {
-        "bank": farewell("bank", ("telecom", "shop"), bank),
-        "telecom": farewell("telecom", ("bank",), telecom),
-        "shop": farewell("shop", ("bank",), shop),
+def test_the_active_party_hears_all_notes_it_and_has_the_last_word() -> None:
+    order: list[str] = []
+
+    def record(message: Message) -> None:
+        order.append(f"{message.sender} to {message.receiver}")
+
+    halves = {
+        "bank": active_farewell("bank", ("telecom", "shop"), 7, lambda: order.append("noted")),
+        "telecom": farewell("telecom", ("bank",), 7),
+        "shop": farewell("shop", ("bank",), 7),
     }
+    converse(halves, record=record)
+    assert order == ["telecom to bank", "shop to bank", "noted", "bank to telecom", "bank to shop"]
 
 
-def test_those_who_ended_together_part() -> None:
-    assert converse(halves(7, 7, 7)) == {"bank": None, "telecom": None, "shop": None}
-
-
-def test_nobody_leaves_before_the_others_have_ended() -> None:
-    half = farewell("bank", ("telecom", "shop"), 7)
-    assert {one.sender for one in next(half).wait} == {"telecom", "shop"}
-
-
-@pytest.mark.parametrize("steps", [(8, 7, 7), (7, 8, 7), (7, 7, 6)])
-def test_who_ended_elsewhere_is_noticed(steps: tuple[int, int, int]) -> None:
-    with pytest.raises(ProtocolError, match=r"expected farewell of step \d from (bank|telecom|shop), got"):
-        converse(halves(*steps))
-
-
-@pytest.mark.parametrize("facts", [{"steps": 8}, {}, {"steps": "7"}, {"steps": 7, "more": 1}, {"steps": [7]}])
-def test_a_farewell_that_says_something_else_is_refused(facts: Any) -> None:
-    def stranger() -> Half:
-        payload = torch.tensor(list(json.dumps(facts).encode()), dtype=torch.uint8)
-        yield Outbox(
-            send=(Message("telecom", "bank", "farewell", 7, payload),), wait=(awaited_note("bank", "farewell", 7),)
-        )
-
-    with pytest.raises(ProtocolError, match="bank ended after 7 steps, and telecom did not"):
-        converse({"bank": farewell("bank", ("telecom",), 7), "telecom": stranger()})
+def test_who_ended_elsewhere_is_named_and_nothing_is_noted() -> None:
+    noted: list[str] = []
+    halves = {
+        "bank": active_farewell("bank", ("telecom",), 7, lambda: noted.append("noted")),
+        "telecom": farewell("telecom", ("bank",), 6),
+    }
+    with pytest.raises(ProtocolError, match="farewell of step 7 from telecom, got farewell of step 6"):
+        converse(halves)
+    assert noted == []

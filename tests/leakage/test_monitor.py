@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import resource
 from pathlib import Path
 
 import pytest
@@ -50,12 +51,53 @@ def test_what_was_written_after_the_checkpoint_is_discarded_on_resuming(tmp_path
     monitor.close()
     with (tmp_path / "metrics.jsonl").open("ab") as file:
         file.write(b'{"step": 4, "lo')  # killed in the middle of a line
-    again = Monitor(tmp_path, resume_at=(offset, 2))
+    again = Monitor(tmp_path, resume_at=(offset, 1))
     again.write(2, {"loss": 0.25})
     assert again.flush() == (tmp_path / "metrics.jsonl").stat().st_size
     again.close()
     assert read_metrics(tmp_path) == [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25}]
     assert events(tmp_path, "loss") == [(1, 0.5), (2, 0.25)]
+
+
+def test_a_file_that_lost_its_end_with_the_power_is_cut_back_to_a_whole_line(tmp_path: Path) -> None:
+    monitor = Monitor(tmp_path)
+    for step in (1, 2, 3):
+        monitor.write(step, {"loss": 0.5})
+    offset = monitor.flush()
+    monitor.close()
+    with (tmp_path / "metrics.jsonl").open("r+b") as file:
+        file.truncate(offset - 4)
+    again = Monitor(tmp_path, resume_at=(offset, 3))
+    again.write(4, {"loss": 0.25})
+    again.close()
+    assert [line["step"] for line in read_metrics(tmp_path)] == [1, 2, 4]
+
+
+class _Nowhere:
+    """In place of TensorBoard, which writes in a thread."""
+
+    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None: ...
+    def flush(self) -> None: ...
+    def close(self) -> None: ...
+
+
+def test_a_full_disk_is_named_and_a_second_close_does_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("splitvfl.leakage.monitor._tensorboard", lambda folder, purge_step: _Nowhere())
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    monitor = Monitor(tmp_path)
+    monitor.write(1, {"loss": 0.5})
+    offset = monitor.flush()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (offset, before[1]))
+    try:
+        monitor.write(2, {"loss": 0.25})
+        with pytest.raises(CheckpointError, match="cannot write metrics in"):
+            monitor.flush()
+        with pytest.raises(CheckpointError, match="cannot write metrics in"):
+            monitor.close()
+        monitor.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert read_metrics(tmp_path) == [{"step": 1, "loss": 0.5}]
 
 
 def test_a_new_run_begins_a_new_file(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from splitvfl.messages import Message
 from splitvfl.net import frames, links
 from splitvfl.net.certs import make_certificates
 from splitvfl.net.frames import Hello, hello_frame, pack
+from splitvfl.net.link import Stream
 from splitvfl.net.links import Link, Listener, Times, dial
 from splitvfl.net.tls import Identity, Plaintext
 
@@ -420,10 +421,10 @@ except LinkError:
 
 
 @contextmanager
-def raw_call(identity: Identity, port: int, said: Iterator[bytes]) -> Iterator[Any]:
+def raw_call(identity: Identity, port: int, said: Iterator[bytes], *more_options: tuple[str, int]) -> Iterator[Any]:
     """Call as a program might that follows rules of its own."""
     secured = identity.channel_credentials(f"127.0.0.1:{port}", "bank", timeout_s=ENOUGH)
-    options = [*identity.channel_options("bank"), ("grpc.use_local_subchannel_pool", 1)]
+    options = [*identity.channel_options("bank"), ("grpc.use_local_subchannel_pool", 1), *more_options]
     with grpc.secure_channel(f"127.0.0.1:{port}", secured, options) as channel:
         yield channel.stream_stream("/splitvfl.Exchange/Talk")(said)
 
@@ -499,6 +500,34 @@ def test_who_says_something_else_first_is_sent_away_for_good(
     assert complaint in last.reason
 
 
+@pytest.mark.parametrize("word", [b"x", hello_frame(Hello("shop", "credit", "passive"))], ids=["refused", "welcomed"])
+def test_who_takes_no_bytes_keeps_none_of_the_others_out(
+    listener: Listener, identities: dict[str, Identity], dial_bank: Dialler, word: bytes
+) -> None:
+    # A window of no bytes: whatever the listener wants to say waits for ever.
+    deaf = ("grpc.http2.lookahead_bytes", 0), ("grpc.http2.bdp_probe", 0)
+    with ExitStack() as calls:
+        held = [calls.enter_context(raw_call(identities["shop"], listener.port, iter([word]), *deaf))]
+        for _ in range(15):
+            time.sleep(0.1)
+            held.append(calls.enter_context(raw_call(identities["shop"], listener.port, iter([word]), *deaf)))
+        dial_bank("telecom").send(activation(), timeout=ENOUGH)
+        listener.accept("telecom", timeout=ENOUGH).receive(awaited(), timeout=ENOUGH)
+
+
+def test_who_is_refused_again_and_again_does_not_fill_the_log(
+    listener: Listener, identities: dict[str, Identity], caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(70):
+        with raw_call(identities["telecom"], listener.port, iter([b"x"])) as call:
+            assert frames.read_bye(next(call), "bank").final
+    assert len(caplog.records) == 16 + 2
+    assert ", number 32: " in caplog.records[-2].message
+    with raw_call(identities["shop"], listener.port, iter([b"x"])) as call:
+        next(call)
+    assert len(caplog.records) == 16 + 3
+
+
 def test_a_frame_that_is_too_large_breaks_the_link_and_nothing_else(
     listener: Listener, identities: dict[str, Identity], dial_bank: Dialler
 ) -> None:
@@ -540,6 +569,44 @@ def test_a_flood_that_nobody_reads_is_held_back_by_the_network(
         time.sleep(0.5)
         # Four frames wait here; the rest is in the windows of HTTP/2 and in the buffers of both sockets.
         assert taken < 40
+
+
+def readers() -> int:
+    """How many threads read what callers send."""
+    return sum(thread.name == "splitvfl-from" for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("linked", [False, True], ids=["nobody accepts it", "its other link is alive"])
+def test_who_floods_and_hangs_up_again_and_again_leaves_no_threads_and_no_frames_behind(
+    listener: Listener,
+    identities: dict[str, Identity],
+    dial_bank: Dialler,
+    linked: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if linked:
+        dial_bank()
+
+        def slow_to_answer(stream: Stream, within_s: float) -> bool:
+            time.sleep(0.2)  # meanwhile the flood comes
+            return True
+
+        monkeypatch.setattr(Stream, "answers", slow_to_answer)
+    before, sent = readers(), threading.Event()
+
+    def flood() -> Iterator[bytes]:
+        yield hello_frame(TELECOM)
+        for _ in range(20):
+            yield bytes([frames.REST]) + bytes(1 << 16)
+        sent.set()
+
+    for _ in range(4):
+        sent.clear()
+        with raw_call(identities["telecom"], listener.port, flood()) as call:
+            next(call)
+            assert sent.wait(ENOUGH)
+    # The last one may stay until somebody dials again.
+    assert settled(lambda: readers() <= before + 1)
 
 
 def test_a_message_that_is_not_awaited_is_refused_over_the_network_too(listener: Listener, dial_bank: Dialler) -> None:

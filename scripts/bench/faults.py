@@ -1,0 +1,724 @@
+"""Does a run survive? Parties in processes of their own, and one fault after the other, at moments drawn with a seed.
+
+Two and three parties train over mutual TLS on loopback, with defenses, dropout, evaluation and early stopping, each
+passive party through a TCP relay. They are killed, stopped, cut off, sent the wrong things, and their disks are full.
+Whoever dies is started again with the same command. A fault is survived if the run gets further than it was before,
+nobody dies who was not killed, and in the end weights and figures are those of an undisturbed run and of one process,
+to the bit.
+
+Run ``python -m scripts.bench.faults [--quick] [--json OUT] [--faults 50] [--seed 0]``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any, Final, Protocol
+
+import torch
+
+from scripts.bench.faulty import CHECKPOINTS, COUNTS, LEAVES, MESSAGES
+from scripts.bench.measuring import Result, machine, print_table
+from scripts.bench.relay import MANGLED, Relay
+from splitvfl import checkpoint
+from splitvfl.net.certs import make_certificates
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+# No wait is longer: who gets no further within this time hangs.
+LIMIT_S: Final = 180.0
+FAULTS_IN_A_RUN: Final = 8
+_POLL_S: Final = 0.005
+
+
+class Lost(Exception):
+    """A run did not survive."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How long things take, in seconds.
+
+    Attributes:
+        message_s: What the parties grant a message.
+        long_s: A disturbance that is longer than that.
+        short_s: One that is shorter.
+        start_s: About what a party takes to start.
+        meeting_s: How long parties wait for each other: more than several starts take.
+    """
+
+    message_s: float = 6.0
+    long_s: float = 9.0
+    short_s: float = 1.0
+    start_s: float = 4.0
+    meeting_s: float = 60.0
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A run that is disturbed.
+
+    Attributes:
+        name: Its name.
+        passives: The passive parties and their columns.
+        settings: The rest of the file.
+    """
+
+    name: str
+    passives: dict[str, str]
+    settings: str
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """All of them, the active one first."""
+        return ("clinic", *self.passives)
+
+    def file(self, port: int, relay: int, pace: Pace) -> str:
+        """Return the file of a passive party that dials a relay, or of the active one, who listens."""
+        passives = "".join(f"  {name}: {{role: passive, columns: [{own}]}}\n" for name, own in self.passives.items())
+        return (
+            f"name: {self.name}\ndata: {{name: breast-cancer}}\nparties:\n"
+            f'  clinic: {{role: active, columns: ["mean *"], address: "127.0.0.1:{relay}"}}\n{passives}{self.settings}'
+            f'network: {{listen: "127.0.0.1:{port}", certificates: certs, message_s: {pace.message_s}, '
+            f"meeting_s: {pace.meeting_s}}}\n"
+        )
+
+
+_TRAINING = """model: {name: mlp, bottom: [16, 8], top_hidden: [8], dropout: 0.2}
+train:
+  epochs: EPOCHS
+  batch_size: BATCH
+  seed: 3
+  private_seed_for_experiments: 3
+  noise_seed_for_experiments: 5
+  checkpoint_every_steps: 10
+  early_stopping: {patience: PATIENCE, validation_every: 8}
+"""
+
+
+def scenarios(*, epochs: int, batch: int, patience: int) -> tuple[Scenario, Scenario]:
+    """Return a run of two parties and one of three."""
+    training = _TRAINING
+    for name, value in (("EPOCHS", epochs), ("BATCH", batch), ("PATIENCE", patience)):
+        training = training.replace(name, str(value))
+    noise = "  - {name: gaussian-ir, clip: 1.0, sigma: 0.1}\n"
+    two = f"{training}defenses:\n  - {{name: isotropic, ratio: 0.5}}\n{noise}attacks: [norm, direction]\n"
+    answers = "  - {name: memoised-response, flip: 0.1}\n"
+    three = f"{training}defenses:\n{answers}  - {{name: max-norm}}\n{noise}attacks: [norm]\n"
+    return (
+        Scenario("two", {"lab": '"* error", "worst *"'}, two),
+        Scenario("three", {"lab": '"* error"', "shop": '"worst *"'}, three),
+    )
+
+
+# --- parties that run
+
+
+@dataclass
+class Ended:
+    """A process that ended.
+
+    Attributes:
+        party: Whose it was.
+        code: Its exit code.
+        said: The end of what it wrote.
+    """
+
+    party: str
+    code: int
+    said: str
+
+
+class Process(Protocol):
+    """A party's process, as :class:`subprocess.Popen` and :class:`multiprocessing.Process` both can be seen."""
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+        ...
+
+    def code(self) -> int | None:
+        """Return its exit code, negative for a signal; ``None`` while it runs."""
+        ...
+
+    def words(self) -> str:
+        """Return the end of what it wrote; asked once it has ended."""
+        ...
+
+
+Launch = Callable[[Path, Sequence[str]], Process]
+
+
+class Command:
+    """A process of its own, started as a person starts it.
+
+    Args:
+        folder: Where it runs, and where it looks for orders.
+        arguments: Those of ``splitvfl``.
+    """
+
+    def __init__(self, folder: Path, arguments: Sequence[str]) -> None:
+        environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "200", "PATH": "/usr/bin:/bin"}
+        self._popen = subprocess.Popen(
+            [sys.executable, "-m", "scripts.bench.faulty", str(folder), *arguments],
+            cwd=folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._said: deque[str] = deque(maxlen=12)
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._popen.stdout is not None
+        with self._popen.stdout as lines:
+            self._said.extend(lines)
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+        return self._popen.pid
+
+    def code(self) -> int | None:
+        """Return its exit code, negative for a signal; ``None`` while it runs."""
+        return self._popen.poll()
+
+    def words(self) -> str:
+        """Return the end of what it wrote."""
+        self._reader.join(5)
+        return "".join(self._said)
+
+
+class Run:
+    """The parties of a scenario in processes, each in a folder of its own. A context manager: nobody outlives it.
+
+    Args:
+        scenario: What they do.
+        folder: Where; certificates lie in ``certs`` beside it.
+        pace: How long things take.
+        launch: Starts a party.
+
+    Attributes:
+        ended: The processes that have ended, the first one first.
+    """
+
+    def __init__(self, scenario: Scenario, folder: Path, *, pace: Pace, launch: Launch) -> None:
+        self.scenario, self.folder, self.pace = scenario, folder, pace
+        self.ended: list[Ended] = []
+        self.processes: dict[str, Process] = {}
+        self.launch = launch
+        self._stack = ExitStack()
+        port = free_port()
+        self.relays = {name: self._stack.enter_context(Relay(port)) for name in scenario.passives}
+        for name in scenario.parties:
+            (folder / name).mkdir(parents=True)
+            (folder / name / "certs").symlink_to(folder.parent / "certs")
+            relay = self.relays[name].port if name in self.relays else port
+            (folder / name / "run.yaml").write_text(scenario.file(port, relay, pace))
+
+    def __enter__(self) -> Run:
+        for name in self.scenario.parties:
+            self.start(name)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for name, process in self.processes.items():
+            self.signal(name, signal.SIGKILL)
+            while process.code() is None:
+                time.sleep(_POLL_S)
+        self._stack.close()
+
+    def start(self, name: str) -> None:
+        """Start a party: the same command every time."""
+        arguments = ["party", "run.yaml", "--as", name, "--out", "out"]
+        self.processes[name] = self.launch(self.folder / name, arguments)
+
+    def out(self, name: str) -> Path:
+        """Return where a party keeps its run."""
+        return self.folder / name / "out"
+
+    def steps(self, name: str = "clinic") -> tuple[int, int]:
+        """Return how many steps a party has done, and how many it has taken."""
+        path = self.folder / name / "steps"
+        content = path.read_bytes() if path.exists() else b""
+        return COUNTS.unpack(content) if len(content) == COUNTS.size else (0, 0)
+
+    def order(self, name: str, what: str) -> None:
+        """Let something go wrong inside a party, at the next opportunity."""
+        beside = self.folder / name / ".order"
+        beside.write_text(what)
+        beside.replace(self.folder / name / "order")
+
+    def ordered(self, name: str) -> bool:
+        """Return whether that has still to happen."""
+        return (self.folder / name / "order").exists()
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        """Send a party a signal, if it runs."""
+        if self.processes[name].code() is None:
+            os.kill(self.processes[name].pid, number)
+
+    def tend(self) -> None:
+        """Start again whoever has died."""
+        for name, process in list(self.processes.items()):
+            code = process.code()
+            if code is None or name in self.done:
+                continue
+            self.ended.append(Ended(name, code, process.words()))
+            if code:
+                self.start(name)
+
+    @property
+    def done(self) -> set[str]:
+        """The parties that have ended well."""
+        return {one.party for one in self.ended if one.code == 0}
+
+    def until(self, condition: Callable[[], bool], what: str, limit_s: float = LIMIT_S) -> None:
+        """Wait for something, and start again whoever dies meanwhile.
+
+        Raises:
+            Lost: If it does not happen in time.
+        """
+        deadline = time.monotonic() + limit_s
+        while not condition():
+            self.tend()
+            if time.monotonic() > deadline:
+                last = "\n".join(f"{one.party} {one.code}: {one.said}" for one in self.ended[-3:])
+                raise Lost(f"{what} did not happen within {limit_s:g} s; steps {self.steps()}; {last}")
+            time.sleep(_POLL_S)
+
+    def finish(self) -> None:
+        """Wait until all parties have ended well."""
+        self.until(lambda: self.done == set(self.scenario.parties), "the end of the run")
+
+    def state(self) -> dict[str, Any]:
+        """Return what a finished run leaves behind: what must be equal to the bit."""
+        found: dict[str, Any] = {"metrics": (self.out("clinic") / "metrics.jsonl").read_bytes()}
+        for name in self.scenario.parties:
+            newest = checkpoint.latest(self.out(name) / "checkpoints")
+            assert newest is not None
+            party = checkpoint.load(newest, only="party")["party"]
+            found[name] = {key: party[key] for key in ("module", "kept", "optimizer", "random", "epoch", "stopped")}
+            found[f"{name}'s half"] = (self.out(name) / "model" / "weights.safetensors").read_bytes()
+        return found
+
+
+def free_port() -> int:
+    """Return a port that nobody listens at now."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port
+
+
+def differences(left: Any, right: Any, where: str = "") -> list[str]:
+    """Return where two nested states differ, tensors by their bits."""
+    if isinstance(left, dict) and isinstance(right, dict):
+        keys = sorted({*left, *right}, key=str)
+        return [
+            found for key in keys for found in differences(left.get(key), right.get(key), f"{where}/{key}".strip("/"))
+        ]
+    if isinstance(left, list | tuple) and isinstance(right, list | tuple) and len(left) == len(right):
+        return [found for pair in zip(left, right, strict=True) for found in differences(*pair, where)]
+    if isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor):
+        return [] if left.dtype == right.dtype and torch.equal(left, right) else [where]
+    return [] if left == right else [where]
+
+
+# --- faults
+
+
+Fault = Callable[[Run, random.Random], None]
+
+
+def _some(run: Run, rng: random.Random) -> str:
+    return rng.choice(run.scenario.parties)
+
+
+def _is_training(run: Run, name: str) -> Callable[[], bool]:
+    process, taken = run.processes[name], run.steps(name)[1]
+    return lambda: run.processes[name] is not process and run.steps(name)[1] > taken
+
+
+def kill_one(run: Run, rng: random.Random) -> None:
+    """Kill one party."""
+    run.signal(_some(run, rng), signal.SIGKILL)
+
+
+def kill_several(run: Run, rng: random.Random) -> None:
+    """Kill two or three at once."""
+    names = run.scenario.parties
+    for name in rng.sample(names, rng.randint(2, len(names))):
+        run.signal(name, signal.SIGKILL)
+
+
+def kill_again(run: Run, rng: random.Random) -> None:
+    """Kill one, and once more as soon as it trains again."""
+    name = _some(run, rng)
+    trains = _is_training(run, name)
+    run.signal(name, signal.SIGKILL)
+    run.until(trains, f"another step of {name}")
+    run.signal(name, signal.SIGKILL)
+
+
+def kill_at_start(run: Run, rng: random.Random) -> None:
+    """Kill one, and again while it starts up."""
+    name = _some(run, rng)
+    for _ in range(2):
+        run.signal(name, signal.SIGKILL)
+        process = run.processes[name]
+        run.until(lambda process=process: process.code() is not None, f"the end of {name}")  # type: ignore[misc]
+        run.tend()
+        time.sleep(rng.uniform(0.0, run.pace.start_s))
+    run.signal(name, signal.SIGKILL)
+
+
+def _ordered(name: str, what: str, run: Run) -> None:
+    run.order(name, what)
+    run.until(lambda: not run.ordered(name), f"{what} at {name}")
+
+
+def kill_in_checkpoint(run: Run, rng: random.Random) -> None:
+    """Kill one while it saves."""
+    _ordered(_some(run, rng), rng.choice(CHECKPOINTS), run)
+
+
+def freeze(*, briefly: bool) -> Fault:
+    """Stop a process for a while."""
+
+    def fault(run: Run, rng: random.Random) -> None:
+        name = _some(run, rng)
+        run.signal(name, signal.SIGSTOP)
+        time.sleep(run.pace.short_s if briefly else run.pace.long_s)
+        run.signal(name, signal.SIGCONT)
+
+    return fault
+
+
+def cut(run: Run, rng: random.Random) -> None:
+    """Break the network, and mend it."""
+    relay = rng.choice(list(run.relays.values()))
+    relay.cut()
+    time.sleep(rng.uniform(0.0, 2 * run.pace.short_s))
+    relay.mend()
+
+
+def silence(run: Run, rng: random.Random) -> None:
+    """Let nothing pass, and tell nobody."""
+    relay = rng.choice(list(run.relays.values()))
+    relay.silent = True
+    time.sleep(rng.choice([run.pace.short_s, run.pace.long_s]))
+    relay.mend()
+
+
+def slow_down(run: Run, rng: random.Random) -> None:
+    """Let everything take long."""
+    relay = rng.choice(list(run.relays.values()))
+    relay.delay_s = run.pace.short_s / 5
+    time.sleep(2 * run.pace.short_s)
+    relay.mend()
+
+
+def mangle(what: str) -> Fault:
+    """Do something to the bytes of one connection."""
+
+    def fault(run: Run, rng: random.Random) -> None:
+        relay = rng.choice(list(run.relays.values()))
+        relay.mangle(what)
+        run.until(lambda: relay.mangled, f"bytes to {what}")
+
+    return fault
+
+
+def spoil(what: str) -> Fault:
+    """Let a message go wrong between the protocol and the wire."""
+    return lambda run, rng: _ordered(_some(run, rng), what, run)
+
+
+def fill_disk(run: Run, rng: random.Random) -> None:
+    """Let no file grow beyond a kilobyte; the party stops, and there is room when it is started again."""
+    name = _some(run, rng)
+    process = run.processes[name]
+    hard = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)[1]
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (1024, hard))
+    run.until(lambda: process.code() is not None, f"{name} to notice that its disk is full")
+    if process.code() != 2:
+        raise Lost(f"{name} ended with {process.code()} when its disk was full")
+
+
+def ask_to_stop(number: signal.Signals) -> Fault:
+    """Ask one to stop; it saves and goes."""
+
+    def fault(run: Run, rng: random.Random) -> None:
+        name = _some(run, rng)
+        process = run.processes[name]
+        run.signal(name, number)
+        run.until(lambda: process.code() is not None, f"{name} to stop")
+        # While Python itself starts, a signal ends the process as it ends any other.
+        if process.code() not in (130, -number):
+            raise Lost(f"{name} ended with {process.code()} when it was asked to stop")
+
+    return fault
+
+
+# Kind of fault: what happens, and the exit codes with which it may end a party; -9 is a kill.
+KINDS: Final[dict[str, tuple[Fault, set[int]]]] = {
+    "killed": (kill_one, {-9}),
+    "killed, several at once": (kill_several, {-9}),
+    "killed, and again as soon as it trains": (kill_again, {-9}),
+    "killed, and again while it starts": (kill_at_start, {-9}),
+    "killed while it saves": (kill_in_checkpoint, {-9}),
+    "stopped for a moment": (freeze(briefly=True), set()),
+    "stopped for longer than a message may take": (freeze(briefly=False), set()),
+    "network cut": (cut, set()),
+    "network silent": (silence, set()),
+    "network slow": (slow_down, set()),
+    **{f"bytes on the network: {what}": (mangle(what), set()) for what in MANGLED},
+    **{f"message: {what}": (spoil(what), set()) for what in MESSAGES},
+    "disk full": (fill_disk, {2}),
+    "asked to stop, SIGTERM": (ask_to_stop(signal.SIGTERM), {130, -15}),
+    "asked to stop, Ctrl-C": (ask_to_stop(signal.SIGINT), {130, -2}),
+}
+LEAVING: Final = "killed while it takes its leave"
+
+
+@dataclass
+class Outcome:
+    """What became of one fault.
+
+    Attributes:
+        kind: Which it was.
+        survived: Whether the run went on, and nobody died who was not killed.
+        again: Steps that were taken again.
+        seconds: Until the run was further than before.
+        note: What went wrong.
+    """
+
+    kind: str
+    survived: bool = True
+    again: int = 0
+    seconds: float = 0.0
+    note: str = ""
+
+
+def disturb(run: Run, kind: str, rng: random.Random) -> Outcome:
+    """Let one fault happen, and wait until the run is further than it was."""
+    fault, allowed = KINDS[kind]
+    time.sleep(rng.uniform(0.0, 0.05))
+    before, taken = run.steps()
+    died, started = len(run.ended), time.monotonic()
+    fault(run, rng)
+    run.tend()
+    # One step more may be under way when another party has gone already.
+    reached = max(before, run.steps()[0]) + 1
+    run.until(lambda: run.steps()[0] > reached or "clinic" in run.done, f"a step after {reached} ({kind})")
+    seconds = time.monotonic() - started
+    now, taken_now = run.steps()
+    deaths = [one for one in run.ended[died:] if one.code and one.code not in allowed]
+    note = "; ".join(f"{one.party} ended with {one.code}: {one.said}" for one in deaths)
+    return Outcome(kind, not deaths, taken_now - taken - (now - before), seconds, note)
+
+
+def disturbed(run: Run, kinds: Sequence[str], steps: int, rng: random.Random) -> Iterator[Outcome]:
+    """Let faults happen one after the other, spread over a run of so many steps, and wait for its end."""
+    for number, kind in enumerate(kind for kind in kinds if kind != LEAVING):
+        due = round(steps * (number + rng.uniform(0.2, 0.8)) / (len(kinds) + 1))
+        run.until(lambda due=due: run.steps()[0] >= due, f"step {due}")  # type: ignore[misc]
+        yield disturb(run, kind, rng)
+    if LEAVING in kinds:
+        run.order(_some(run, rng), rng.choice(LEAVES))
+    died, started = len(run.ended), time.monotonic()
+    run.finish()
+    if LEAVING in kinds:
+        deaths = [one for one in run.ended[died:] if one.code not in (0, -9)]
+        yield Outcome(LEAVING, not deaths, 0, time.monotonic() - started, str(deaths or ""))
+
+
+# --- the campaign
+
+
+@contextmanager
+def workplace() -> Iterator[Path]:
+    """Give a folder with certificates, for as long as it is needed."""
+    with tempfile.TemporaryDirectory() as folder:
+        make_certificates(Path(folder) / "certs", ["clinic", "lab", "shop"])
+        yield Path(folder)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What an undisturbed run ends with.
+
+    Attributes:
+        state: Of all parties.
+        steps: Steps that it took.
+        seconds: How long it took.
+    """
+
+    state: dict[str, Any]
+    steps: int
+    seconds: float
+
+
+def undisturbed(scenario: Scenario, folder: Path, *, pace: Pace, launch: Launch) -> Reference:
+    """Run a scenario without a fault, and compare its weights with those of one process.
+
+    Raises:
+        Lost: If they differ.
+    """
+    started = time.monotonic()
+    with Run(scenario, folder / f"{scenario.name}-undisturbed", pace=pace, launch=launch) as run:
+        run.finish()
+        if deaths := [one for one in run.ended if one.code]:
+            raise Lost(f"{scenario.name}: {deaths[0].party} ended with {deaths[0].code}: {deaths[0].said}")
+        state, steps = run.state(), run.steps()[0]
+        seconds = time.monotonic() - started
+        whole = _in_one_process(run)
+    for name in scenario.parties:
+        if found := differences(state[name]["module"], whole[name], name):
+            raise Lost(f"{scenario.name}: one process ends with other weights: {', '.join(found)}")
+    return Reference(state, steps, seconds)
+
+
+def _in_one_process(run: Run) -> dict[str, Any]:
+    folder = run.folder / "clinic"
+    process = run.launch(folder, ["train", "run.yaml", "--out", "whole"])
+    run.until(lambda: process.code() is not None, "the end of the run in one process")
+    newest = checkpoint.latest(folder / "whole" / "checkpoints")
+    if process.code() != 0 or newest is None:
+        raise Lost(f"the run in one process ended with {process.code()}: {process.words()}")
+    parts = checkpoint.load(newest, only="party-*")
+    return {name: parts[f"party-{name}"]["module"] for name in run.scenario.parties}
+
+
+def campaign(
+    faults: int, seed: int, plans: Sequence[Scenario], folder: Path, told: Callable[[str], None]
+) -> list[Outcome]:
+    """Let so many faults happen, every kind in turn in a drawn order, in runs of two and three parties.
+
+    Args:
+        faults: How many.
+        seed: Draws what happens, to whom, and when.
+        plans: The scenarios, which take turns.
+        folder: Where they run; certificates lie in ``certs``.
+        told: Told in one line of every fault.
+
+    Returns:
+        What became of each. Those of a run that ended with other weights or figures are all lost.
+    """
+    rng = random.Random(seed)
+    references = {plan.name: undisturbed(plan, folder, pace=Pace(), launch=Command) for plan in plans}
+    for plan in plans:
+        known = references[plan.name]
+        told(f"{plan.name} undisturbed: {known.steps} steps in {known.seconds:.1f} s, as in one process")
+    outcomes: list[Outcome] = []
+    for number, kinds in enumerate(shares_of(faults, rng)):
+        plan = plans[number % len(plans)]
+        run = Run(plan, folder / f"run-{number}", pace=Pace(), launch=Command)
+        outcomes += disturbed_run(run, kinds, references[plan.name], rng, told)
+    return outcomes
+
+
+def shares_of(faults: int, rng: random.Random) -> Iterator[list[str]]:
+    """Return the kinds of the faults of each run: all kinds before any comes again, and an unruly leave at each end."""
+    waiting: list[str] = []
+    while faults > 0:
+        share = min(FAULTS_IN_A_RUN, faults)
+        while len(waiting) < share:
+            more = sorted(KINDS)
+            rng.shuffle(more)
+            waiting += more
+        leaves = [LEAVING] if share > 1 else []
+        count = share - len(leaves)
+        yield [*waiting[:count], *leaves]
+        waiting = waiting[count:]
+        faults -= share
+
+
+def disturbed_run(
+    run: Run, kinds: Sequence[str], known: Reference, rng: random.Random, told: Callable[[str], None]
+) -> list[Outcome]:
+    """Return what became of each fault of one run; all are lost if it ends otherwise than the undisturbed one."""
+    found: list[Outcome] = []
+    with run:
+        try:
+            for outcome in disturbed(run, kinds, known.steps, rng):
+                found.append(outcome)
+                told(
+                    f"{run.scenario.name}: {outcome.kind}: {'survived' if outcome.survived else 'LOST'}, "
+                    f"{outcome.again} steps again, {outcome.seconds:.1f} s {outcome.note}"
+                )
+            wrong = differences(known.state, run.state())
+        except Lost as error:
+            told(f"{run.scenario.name}: LOST: {error}")
+            found += [Outcome(kind, False, note=str(error)) for kind in kinds[len(found) :]]
+            wrong = []
+    if wrong:
+        told(f"{run.scenario.name}: LOST: {', '.join(wrong)} differ from the undisturbed run")
+        for outcome in found:
+            outcome.survived, outcome.note = False, f"{', '.join(wrong)} differ"
+    return found
+
+
+def results(outcomes: Sequence[Outcome]) -> list[Result]:
+    """Return what is reported: the lost, what recovery takes, and every kind by itself."""
+    lost = [outcome for outcome in outcomes if not outcome.survived]
+    note = "; ".join(f"{outcome.kind}: {outcome.note[:200]}" for outcome in lost)
+    rows = [Result("faults that a run did not survive", len(lost), f"of {len(outcomes)}", 0.0, note=note)]
+    by_kind: dict[str, list[Outcome]] = defaultdict(list)
+    for outcome in outcomes:
+        by_kind[outcome.kind].append(outcome)
+    for kind, those in sorted(by_kind.items()):
+        survived = sum(outcome.survived for outcome in those)
+        note = (
+            f"{survived} of {len(those)}; median {median(outcome.again for outcome in those):.0f} steps again, "
+            f"{median(outcome.seconds for outcome in those):.1f} s"
+        )
+        rows.append(Result(f"survived: {kind}", survived / len(those), "share", 1.0, better="higher", note=note))
+    mid = [outcome for outcome in outcomes if outcome.kind != LEAVING]
+    rows.append(Result("steps taken again", median(one.again for one in mid), "steps", None, note="median of all"))
+    note = "median of all: until the run is further than before, with what the fault itself and a start take"
+    rows.append(Result("time to recover", median(one.seconds for one in mid), "s", None, note=note))
+    return rows
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Let faults happen, and print and write what became of them; 1 if any was not survived."""
+    parser = argparse.ArgumentParser(prog="python -m scripts.bench.faults", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="six faults, in shorter runs")
+    parser.add_argument("--faults", type=int, default=None, help="how many; default 50, or 6")
+    parser.add_argument("--seed", type=int, default=0, help="draws what happens, to whom, and when")
+    parser.add_argument("--json", type=Path, help="file for the results")
+    arguments = parser.parse_args(argv)
+    torch.set_num_threads(1)
+    faults = arguments.faults or (6 if arguments.quick else 50)
+    plans = scenarios(epochs=12 if arguments.quick else 24, batch=16, patience=12 if arguments.quick else 6)
+    with workplace() as folder:
+        outcomes = campaign(faults, arguments.seed, plans, folder, lambda line: print(line, flush=True))
+    rows = results(outcomes)
+    print_table("faults", rows)
+    if arguments.json is not None:
+        written = [{**asdict(row), "holds": row.holds} for row in rows]
+        arguments.json.write_text(json.dumps({"machine": machine(), "results": written}, indent=2) + "\n")
+    return 0 if rows[0].holds else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

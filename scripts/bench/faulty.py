@@ -1,0 +1,159 @@
+"""A party that can be told to go wrong: ``splitvfl`` as it is, with a seam in three places.
+
+``python -m scripts.bench.faulty FOLDER party run.yaml --as lab ...`` runs that command. A file ``order`` in the folder
+names one fault, which happens at the next opportunity; the file is gone then. ``steps`` tells how many steps are done,
+and how many have been taken, those that were taken again included.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import struct
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+from unittest import mock
+
+from splitvfl import checkpoint
+from splitvfl.cli import main
+from splitvfl.messages import Message
+from splitvfl.net import party_run
+from splitvfl.net.frames import Packed, pack
+from splitvfl.net.link import Link
+
+COUNTS: Final = struct.Struct("<QQ")
+# Orders by the place where they are carried out.
+MESSAGES: Final = ("delay", "duplicate", "leave out", "reorder", "truncate")
+CHECKPOINTS: Final = ("die between files", "die before renaming", "die before deleting", "die while deleting")
+LEAVES: Final = ("die before leaving", "die after leaving")
+
+_LATE_S: Final = 0.3
+
+
+class Orders:
+    """The folder in which a party is told what to do, and tells how far it is."""
+
+    def __init__(self, folder: Path) -> None:
+        self._order = folder / "order"
+        self._steps = os.open(folder / "steps", os.O_RDWR | os.O_CREAT)
+        counts = os.pread(self._steps, COUNTS.size, 0)
+        self._taken = COUNTS.unpack(counts)[1] if counts else 0
+
+    def take(self, *wanted: str) -> str:
+        """Return the order, if there is one of these, and carry it out once."""
+        if not self._order.exists():
+            return ""
+        order = self._order.read_text()
+        if order not in wanted:
+            return ""
+        self._order.unlink()
+        return order
+
+    def count(self, step: int) -> None:
+        """Note that a step is done."""
+        self._taken += 1
+        os.pwrite(self._steps, COUNTS.pack(step, self._taken), 0)  # in place: a kill tears nothing
+
+
+def die() -> None:
+    """End as a process that is killed ends."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(60)
+
+
+def spoil_messages(orders: Orders) -> None:
+    """Let messages go wrong between the protocol and the wire, which is what a hostile partner could do too."""
+    send = Link.send
+    held: list[Packed] = []
+
+    def spoiled(link: Link, message: Message, *, timeout: float) -> None:
+        order = orders.take(*MESSAGES)
+        if held:  # before the one that came first
+            link._stream.outgoing.put(pack(message, link._sent))
+            link._stream.outgoing.put(held.pop())
+            link._sent += 1
+        elif order in ("", "delay", "duplicate"):
+            time.sleep(_LATE_S if order == "delay" else 0)
+            send(link, message, timeout=timeout)
+            if order == "duplicate":
+                link._stream.outgoing.put(pack(message, link._sent - 1))
+        else:
+            packed = pack(message, link._sent)
+            link._sent += 1
+            if order == "reorder":
+                held.append(packed)
+            elif order == "truncate":
+                link._stream.outgoing.put(Packed(packed.head, packed.body[:-1], packed.sequence))
+
+    mock.patch.object(Link, "send", spoiled).start()
+
+
+def die_in_checkpoints(orders: Orders) -> None:
+    """Let the process be killed at the worst moments of saving."""
+
+    def before(function: Callable[..., Any], order: str, when: Callable[[Path], bool]) -> Callable[..., Any]:
+        def called(path: Path, *rest: Any) -> Any:
+            if when(path) and orders.take(order):
+                die()
+            return function(path, *rest)
+
+        return called
+
+    rmtree = shutil.rmtree
+
+    def half_deleted(path: Path, *rest: Any, **options: Any) -> None:
+        if Path(path).name.startswith(".deleting-step") and Path(path).exists() and orders.take("die while deleting"):
+            next(Path(path).iterdir()).unlink()
+            die()
+        rmtree(path, *rest, **options)
+
+    seams = (
+        ("_write", "die between files", lambda path: path.stem == "party"),
+        ("_flush_folder", "die before renaming", lambda path: path.name.startswith(".writing")),
+        ("remove", "die before deleting", lambda path: True),
+    )
+    for name, order, when in seams:
+        mock.patch.object(checkpoint, name, before(getattr(checkpoint, name), order, when)).start()
+    mock.patch.object(shutil, "rmtree", half_deleted).start()
+
+
+def die_while_leaving(orders: Orders) -> None:
+    """Let the process be killed before or after it notes that nobody needs it any more."""
+    note = party_run.PartyRun._note_farewell
+
+    def noted(run: Any) -> None:
+        if orders.take("die before leaving"):
+            die()
+        note(run)
+        if orders.take("die after leaving"):
+            die()
+
+    mock.patch.object(party_run.PartyRun, "_note_farewell", noted).start()
+
+
+def count_steps(orders: Orders) -> None:
+    """Note every step that is done."""
+    take = party_run.PartyRun._take_turn
+
+    def counted(run: Any, turn: Any) -> Any:
+        verdict = take(run, turn)
+        orders.count(run.step)
+        return verdict
+
+    mock.patch.object(party_run.PartyRun, "_take_turn", counted).start()
+
+
+def run_party(folder: Path, arguments: Sequence[str]) -> int:
+    """Run a command of ``splitvfl`` as a party that takes orders, and return its exit code."""
+    orders = Orders(folder)
+    for seam in (spoil_messages, die_in_checkpoints, die_while_leaving, count_steps):
+        seam(orders)
+    return main(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(run_party(Path(sys.argv[1]), sys.argv[2:]))

@@ -1,0 +1,212 @@
+"""Runs that are disturbed in every way end like undisturbed ones: one run of two parties, one of three.
+
+The same faults as ``scripts.bench.faults``, each once. Nothing here depends on how fast the machine is: faults are
+timed by steps, and what must happen has minutes to happen. Parties are processes that are forked from one that has
+imported everything, as imports would take most of the time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import random
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from scripts.bench.faults import (
+    KINDS,
+    LEAVING,
+    LIMIT_S,
+    Outcome,
+    Pace,
+    Run,
+    Scenario,
+    differences,
+    disturbed_run,
+    results,
+    scenarios,
+    shares_of,
+    undisturbed,
+)
+from scripts.bench.faulty import run_party
+from splitvfl import checkpoint
+from splitvfl.net.certs import make_certificates
+from splitvfl.net.party_run import FAREWELL_FILE
+
+PACE = Pace(message_s=2.0, long_s=2.5, short_s=0.3, start_s=0.5)
+TWO, THREE = scenarios(epochs=6, batch=32, patience=3)
+# Each kind once; the run of three takes those that begin at an odd place.
+SHARES = {plan.name: [*list(KINDS)[number::2], LEAVING] for number, plan in enumerate((TWO, THREE))}
+
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["splitvfl.deployment", "torch.utils.tensorboard", "splitvfl.leakage.tables", __name__])
+
+
+class Forked:
+    """A party that is forked; otherwise as :class:`scripts.bench.faults.Command`."""
+
+    def __init__(self, folder: Path, arguments: Sequence[str]) -> None:
+        # What it says goes through a pipe with a name: a file would be too large where its disk is full.
+        said = folder / "said"
+        said.unlink(missing_ok=True)
+        os.mkfifo(said)
+        self._process = FORKS.Process(target=_party, args=(folder, list(arguments), said))
+        self._process.start()
+        assert self._process.pid is not None
+        self.pid: int = self._process.pid
+        self._lines: deque[str] = deque(maxlen=12)
+        self._held = os.open(said, os.O_RDWR)  # so that reading begins without waiting for a writer
+        self._reader = threading.Thread(target=self._read, args=(said,), daemon=True)
+        self._reader.start()
+
+    def _read(self, said: Path) -> None:
+        with said.open() as lines:
+            self._lines.extend(lines)
+
+    def code(self) -> int | None:
+        return self._process.exitcode
+
+    def words(self) -> str:
+        with contextlib.suppress(OSError):
+            os.close(self._held)
+        self._reader.join(5)
+        return "".join(self._lines)
+
+
+def _party(folder: Path, arguments: list[str], said: Path) -> None:
+    torch.set_num_threads(1)
+    os.chdir(folder)
+    os.environ["COLUMNS"] = "200"
+    pipe = os.open(said, os.O_WRONLY)
+    for number in (1, 2):
+        os.dup2(pipe, number)
+    raise SystemExit(run_party(folder, arguments))
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("faults")
+    make_certificates(folder / "certs", ["clinic", "lab", "shop"])
+    return folder
+
+
+@pytest.mark.parametrize("plan", [TWO, THREE], ids=["two", "three"])
+def test_a_disturbed_run_ends_like_an_undisturbed_one(plan: Scenario, workplace: Path) -> None:
+    known = undisturbed(plan, workplace, pace=PACE, launch=Forked)
+    run = Run(plan, workplace / plan.name, pace=PACE, launch=Forked)
+    told: list[str] = []
+    outcomes = disturbed_run(run, SHARES[plan.name], known, random.Random(plan.name), told.append)
+    assert [outcome.kind for outcome in outcomes] == SHARES[plan.name]
+    assert [outcome.kind for outcome in outcomes if not outcome.survived] == [], "\n".join(told)
+
+
+def test_a_run_that_ends_otherwise_is_noticed() -> None:
+    state = {"lab": {"module": {"weight": torch.zeros(2)}, "epoch": 3}, "metrics": b"{}"}
+    other = {"lab": {"module": {"weight": torch.tensor([0.0, 1e-45])}, "epoch": 4}, "metrics": b"{}"}
+    assert differences(state, state) == []
+    assert differences(state, other) == ["lab/epoch", "lab/module/weight"]
+
+
+def test_the_report_counts_what_was_lost() -> None:
+    outcomes = [Outcome("killed", again=4, seconds=2.0), Outcome("network cut", survived=False, note="no end")]
+    lost, *kinds, again, seconds = results([*outcomes, Outcome(LEAVING, seconds=9.0)])
+    assert (lost.value, lost.unit, lost.holds) == (1, "of 3", False)
+    assert "network cut: no end" in lost.note
+    assert {row.name: (row.value, row.holds) for row in kinds} == {
+        "survived: killed": (1.0, True),
+        f"survived: {LEAVING}": (1.0, True),
+        "survived: network cut": (0.0, False),
+    }
+    assert (again.value, seconds.value) == (2.0, 1.0)
+
+
+def test_every_kind_happens_before_any_happens_again() -> None:
+    shares = list(shares_of(50, random.Random(0)))
+    happened = [kind for share in shares for kind in share if kind != LEAVING]
+    assert sum(map(len, shares)) == 50
+    assert set(happened[: len(KINDS)]) == set(KINDS)
+    assert all(share[-1] == LEAVING for share in shares)
+
+
+def test_who_is_done_is_not_held_up_by_who_is_gone(workplace: Path) -> None:
+    scenario = scenarios(epochs=1, batch=64, patience=1)[0]
+    with Run(scenario, workplace / "leaving", pace=PACE, launch=Forked) as run:
+        run.finish()
+        first = run.state()
+        # Started again, a party that has taken its leave waits for nobody, and its half is what it was.
+        for name in scenario.parties:
+            again = run.launch(run.folder / name, ["party", "run.yaml", "--as", name, "--out", "out"])
+            run.until(lambda again=again: again.code() is not None, f"the end of {name}")  # type: ignore[misc]
+            assert (again.code(), "waiting" in again.words()) == (0, False)
+        # One whose partner left before it heard the last word waits, in vain, and says so.
+        (run.out("lab") / FAREWELL_FILE).unlink()
+        short = ["party", "run.yaml", "--as", "lab", "--out", "out", "network.meeting_s=0.5"]
+        again = run.launch(run.folder / "lab", short)
+        run.until(lambda: again.code() is not None, "the end of lab")
+        assert again.code() == 0
+        assert "no link with clinic" in again.words()
+        assert "has done everything, and ends without them" in again.words()
+        assert differences(first, run.state()) == []
+
+
+def test_a_party_that_is_killed_before_its_first_checkpoint_starts_with_the_same_command(workplace: Path) -> None:
+    scenario = scenarios(epochs=1, batch=64, patience=1)[0]
+    run = Run(scenario, workplace / "early", pace=PACE, launch=Forked)
+    settings, seen = run.out("lab") / "experiment.yaml", set()
+    try:
+        for _ in range(2):  # nobody else is there
+            run.start("lab")
+            run.until(lambda: settings.exists() and settings.stat().st_mtime_ns not in seen, "the settings of the run")
+            seen.add(settings.stat().st_mtime_ns)
+            assert run.processes["lab"].code() is None
+            run.signal("lab", signal.SIGKILL)
+            run.until(lambda: run.processes["lab"].code() is not None, "the end of lab")
+            assert run.processes["lab"].code() == -signal.SIGKILL
+    finally:
+        run.__exit__()
+
+
+@pytest.mark.parametrize(
+    ("cheat", "victim", "complaint"),
+    [
+        ("lab", "clinic", "lab sent another activation for step 10 than before"),
+        ("clinic", "lab", "clinic sent another gradient for step 10 than before"),
+    ],
+)
+def test_who_goes_back_and_sends_something_else_is_refused(
+    cheat: str, victim: str, complaint: str, workplace: Path
+) -> None:
+    scenario = scenarios(epochs=4, batch=64, patience=4)[0]
+    with Run(scenario, workplace / f"cheating-{cheat}", pace=PACE, launch=Forked) as run:
+        run.until(lambda: run.steps()[0] >= 12, "step 12")
+        run.signal(cheat, signal.SIGKILL)
+        _wait(lambda: run.processes[cheat].code() is not None)
+        checkpoints = checkpoint.steps(run.out(cheat) / "checkpoints")
+        for step in [step for step in checkpoints if step != 10]:
+            checkpoint.remove(checkpoints[step])
+        other = checkpoint.load(checkpoints[10], only="party")["party"]
+        for weight in other["module"].values():
+            weight.add_(0.1)
+        torch.save(other, checkpoints[10] / "party.pt")
+        run.start(cheat)
+        _wait(lambda: run.processes[victim].code() is not None)
+        assert run.processes[victim].code() == 2
+        assert complaint in run.processes[victim].words()
+        _wait(lambda: run.processes[cheat].code() is not None)
+        assert run.processes[cheat].code() == 2
+        assert f"{victim} ended the link for good" in run.processes[cheat].words()
+
+
+def _wait(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

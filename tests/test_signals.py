@@ -1,0 +1,67 @@
+"""Ctrl-C and SIGTERM ask first, and act then."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from splitvfl.signals import Signals, stoppable
+
+BOTH = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+
+
+def send(number: signal.Signals) -> None:
+    os.kill(os.getpid(), number)
+
+
+@BOTH
+def test_the_first_asks_and_the_second_acts(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with Signals() as signals:
+        assert not signals.asked
+        send(number)
+        assert signals.asked
+        with pytest.raises(KeyboardInterrupt):
+            send(number)
+    assert signal.getsignal(number) is before
+
+
+@BOTH
+def test_who_waits_is_woken_after_the_grace(number: signal.Signals) -> None:
+    with Signals(grace_s=0.01) as signals:
+        send(number)
+        with pytest.raises(KeyboardInterrupt):
+            threading.Event().wait(60)
+    assert signals.asked
+
+
+def test_no_signal_comes_once_the_block_is_left() -> None:
+    with Signals(grace_s=0.05) as signals:
+        send(signal.SIGINT)
+    time.sleep(0.1)
+    assert signals.asked
+
+
+def test_sigterm_interrupts_within_a_block_only() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt), stoppable():
+        send(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_in_another_thread_signals_are_left_alone() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    seen: list[object] = []
+
+    def inside() -> None:
+        with stoppable(), Signals() as signals:
+            seen.append((signal.getsignal(signal.SIGTERM), signals.asked))
+
+    thread = threading.Thread(target=inside)
+    thread.start()
+    thread.join()
+    assert seen == [(before, False)]
