@@ -42,12 +42,22 @@ from splitvfl.net.certs import make_certificates
 from splitvfl.net.party_run import FAREWELL_FILE
 
 PACE = Pace(message_s=2.0, long_s=2.5, short_s=0.3, start_s=0.5)
-TWO, THREE = scenarios(epochs=6, batch=32, patience=3)
+TWO, THREE = scenarios(epochs=5, batch=32, patience=3)
 # Each kind once; the run of three takes those that begin at an odd place.
 SHARES = {plan.name: [*list(KINDS)[number::2], LEAVING] for number, plan in enumerate((TWO, THREE))}
 
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["splitvfl.deployment", "torch.utils.tensorboard", "splitvfl.leakage.tables", __name__])
+FORKS.set_forkserver_preload(
+    [
+        "splitvfl.deployment",
+        "splitvfl.attacks",
+        "splitvfl.defenses",
+        "splitvfl.leakage.findings",
+        "splitvfl.leakage.tables",
+        "sklearn.datasets",
+        "torch.utils.tensorboard",
+    ]
+)
 
 
 class Forked:
