@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from splitvfl.allocator import keep_large_blocks
 from splitvfl.errors import ConfigError, SplitVFLError
 from splitvfl.signals import stoppable
 
@@ -49,6 +50,7 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an earlier
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 2 a mistake of the user's, 130 interrupted."""
+    keep_large_blocks()
     try:
         with stoppable():
             app(args=None if argv is None else list(argv), prog_name="splitvfl")

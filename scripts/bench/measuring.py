@@ -19,6 +19,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from splitvfl.allocator import keep_large_blocks
+
 Work = Callable[[], object]
 
 
@@ -119,6 +121,7 @@ def main(description: str, measure: Callable[[bool], list[Result]], argv: Sequen
     parser.add_argument("--json", type=Path, metavar="OUT", help="also write the results here")
     arguments = parser.parse_args(argv)
     torch.set_num_threads(1)
+    keep_large_blocks()  # as the command line does
     results = measure(arguments.quick)
     print_table(description, results)
     if arguments.json is not None:
