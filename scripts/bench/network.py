@@ -23,6 +23,7 @@ import torch
 
 from scripts.bench.cut import FIELDS, ROWS, WIDTH, Bench
 from scripts.bench.measuring import Result, Work, interleaved, main, ratio
+from splitvfl.allocator import keep_large_blocks
 from splitvfl.conversation import Expected, Half, converse
 from splitvfl.errors import LinkError
 from splitvfl.exchange.evaluation import EvaluationPlan, active_evaluation, passive_evaluation
@@ -42,6 +43,8 @@ QUICK_BATCHES = ((512, 9.0, 1.35, 11, 3), (4096, 5.0, 1.15, 5, 2), (65_536, 3.0,
 HERE, THERE = "passive", "active"
 # No wait of the benchmark is longer.
 LIMIT_S = 120.0
+# Uncounted runs, first: it takes a few until a process has all the memory that it keeps.
+WARM_UP = 8
 
 
 def measure(quick: bool) -> list[Result]:
@@ -67,7 +70,7 @@ def _message_results(batch: int, target: float, runs: int) -> list[Result]:
             partial(_round_trip_plain, plain, tensor),
             lambda: _round_trip(link, tensor, next(numbers)),
         ]
-        raw, linked = interleaved(works, runs=runs, clock=time.perf_counter)
+        raw, linked = interleaved(works, runs=runs, warm_up=WARM_UP, clock=time.perf_counter)
     value, note = ratio(linked, raw)
     return [
         Result(f"messages, mutual TLS / plain socket, batch {batch}", value, "ratio", target, note=note),
@@ -118,6 +121,7 @@ def _plain_echo(batch: int) -> Iterator[socket.socket]:
 
 
 def _serve_plain(batch: int, port: int) -> None:
+    keep_large_blocks()
     with socket.create_connection(("127.0.0.1", port)) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         while True:
@@ -171,7 +175,7 @@ def _exchange_results(name: str, batch: int, target: float | None, runs: int, fi
             half = EXCHANGES[name](apart, HERE, next(counts[1]))
             drive(half, party=HERE, links={THERE: link}, turn=apart.passive.random, timeout=LIMIT_S)
 
-        inside, outside = interleaved([in_process, networked], runs=runs, clock=time.perf_counter)
+        inside, outside = interleaved([in_process, networked], runs=runs, warm_up=WARM_UP, clock=time.perf_counter)
     value, note = ratio(outside, inside)
     return [
         Result(f"{name}, mutual TLS / in process, batch {batch}", value, "ratio", target, note=note),
@@ -205,6 +209,7 @@ def _partner(behave: Callable[..., None], *arguments: object) -> Iterator[Link]:
 
 def _be_partner(folder: str, port: int, behave: Callable[..., None], *arguments: object) -> None:
     torch.set_num_threads(1)
+    keep_large_blocks()
     hello, credentials = Hello(THERE, "bench", "active"), Identity.load(THERE, folder=folder)
     with dial(HERE, f"127.0.0.1:{port}", credentials, hello=hello, identity=HERE, timeout=LIMIT_S) as link:
         try:
