@@ -5,6 +5,7 @@
     SplitVFLError
     ├── ArgumentError    a function or constructor was called with a value it cannot take
     ├── ConfigError      an experiment file or the command line is wrong
+    ├── CryptoError      a key, ciphertext or plaintext is not what encryption needs
     ├── DataError        columns, labels or records are not what the model needs
     ├── HookError        an attack or a defense broke its contract
     ├── ProtocolError    a party sent, or waited for, something outside the conversation
@@ -30,6 +31,10 @@ class ArgumentError(SplitVFLError, ValueError):
 
 class ConfigError(SplitVFLError):
     """An experiment file or the command line is wrong."""
+
+
+class CryptoError(SplitVFLError):
+    """A key, ciphertext or plaintext is not what encryption needs."""
 
 
 class DataError(SplitVFLError):

@@ -23,6 +23,7 @@ FLOORS: tuple[frozenset[str], ...] = (
         {
             "best_weights",
             "conversation",
+            "crypto",
             "folder_lock",
             "data",
             "hooks",
@@ -31,6 +32,7 @@ FLOORS: tuple[frozenset[str], ...] = (
             "net",
             "optimizers",
             "precision",
+            "privacy",
             "randomness",
             "records",
             "schedule",
@@ -58,13 +60,14 @@ FLOORS: tuple[frozenset[str], ...] = (
     ),
     frozenset({"crossing", "cut"}),
     frozenset({"party"}),
-    frozenset({"attaching", "crypto", "exchange", "prediction"}),
+    frozenset({"attaching", "crypto.psi", "exchange", "prediction"}),
     frozenset({"training"}),
     frozenset(
         {
             "config",
             "demo",
             "deployment",
+            "exchanges",
             "experiment",
             "leakage.drawing",
             "leakage.figures",
@@ -86,7 +89,7 @@ FLOORS: tuple[frozenset[str], ...] = (
 
 # The parts that a user may replace; in the core, only those that turn names into objects know them.
 PLUGINS = ("attacks", "defenses", "models")
-KNOW_PLUGINS = {"cli", "demo", "experiment", "registry"}
+KNOW_PLUGINS = {"cli", "demo", "exchanges", "experiment", "registry"}
 
 # These hold no code of their own, and their names stand for what they contain.
 DOORS = {"splitvfl", "leakage"}

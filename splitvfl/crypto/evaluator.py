@@ -1,0 +1,173 @@
+"""The party without the private key: computes on what it cannot read, and hides what it asks to have read."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from gmpy2 import mpz
+from torch import Tensor
+
+from splitvfl.crypto.budget import MASK_BITS, Budget
+from splitvfl.crypto.ciphertexts import read_ciphertexts, write_ciphertexts
+from splitvfl.crypto.integers import plain_integers, tensor_to_integers
+from splitvfl.crypto.kernels import Weights
+from splitvfl.crypto.keys import PublicKey
+from splitvfl.crypto.obfuscators import Obfuscators, Powers
+from splitvfl.crypto.packing import centred, split_slots
+from splitvfl.crypto.processes import Workers, shared_sums
+from splitvfl.errors import ArgumentError, CryptoError
+
+Term = tuple[Tensor, Tensor]
+"""Ciphertexts, uint8 ``(rows, ciphertext_bytes)``, and their weights, int64 ``(rows, outputs)``."""
+
+
+@dataclass(frozen=True)
+class MaskedSums:
+    """What leaves, and what must not.
+
+    Attributes:
+        reply: Ciphertexts to send, uint8 ``(budget.replies, ciphertext_bytes)``.
+        masks: One per ciphertext. A secret, for one use.
+    """
+
+    reply: Tensor
+    masks: tuple[int, ...] = field(repr=False)
+
+
+class Evaluator:
+    """Weighted sums of encrypted values: packed, masked and re-randomised.
+
+    Args:
+        public: The key that the values are under.
+        budget: What was agreed.
+        obfuscators: Where obfuscators come from; by default :class:`~splitvfl.crypto.obfuscators.Powers`. Give all
+            evaluators under one key the same.
+        workers: Processes that share the work; by default this one does all of it.
+
+    Raises:
+        CryptoError: If the key has another length than agreed.
+    """
+
+    def __init__(
+        self,
+        public: PublicKey,
+        budget: Budget,
+        *,
+        obfuscators: Obfuscators | None = None,
+        workers: Workers | None = None,
+    ) -> None:
+        if public.bits != budget.key_bits:
+            raise CryptoError(f"expected a key of {budget.key_bits} bits, as agreed, got one of {public.bits} bits")
+        self.public = public
+        self.budget = budget
+        self._workers = workers
+        self._obfuscators = obfuscators if obfuscators is not None else Powers(public)
+
+    def masked_sums(self, terms: Sequence[Term], *, plain: Tensor | Sequence[int] | None = None) -> MaskedSums:
+        """Return encrypted ``Σ terms Σᵢ wᵢⱼ mᵢ + plainⱼ`` under masks that nobody else knows.
+
+        Args:
+            terms: Ciphertexts and integer weights; all of one term have the same number of rows.
+            plain: Integers that are added to the sums, ``(outputs,)``, with ``budget.sum_bits`` fraction bits.
+
+        Raises:
+            CryptoError: If ciphertexts are not such under this key, weights or addends exceed the budget, or there are
+                more rows than agreed.
+        """
+        if not terms:
+            raise CryptoError("expected at least one vector of ciphertexts with its weights, got none")
+        ciphertexts = [value for given, _ in terms for value in read_ciphertexts(given, self.public)]
+        weights = np.concatenate([self._weights(own, len(given)) for given, own in terms])
+        if not 0 < len(weights) <= self.budget.rows:
+            raise CryptoError(f"expected 1 to {self.budget.rows} rows, as agreed, got {len(weights)}")
+        sums = shared_sums(
+            ciphertexts,
+            weights,
+            counts=self.budget.counts,
+            slot_bits=self.budget.slot_bits,
+            n=self.public.modulus,
+            workers=self._workers,
+        )
+        masks = tuple(self._mask(count) for count in self.budget.counts)
+        return MaskedSums(self._hidden(sums, self._addends(plain), masks), masks)
+
+    def unmask(self, opened: Tensor, masked: MaskedSums) -> list[int]:
+        """Return the sums, ``(outputs,)``.
+
+        :meth:`~splitvfl.crypto.budget.Budget.decode_sums` makes real numbers of them.
+
+        Args:
+            opened: What the owner of the key returned, uint8 ``(budget.replies, budget.opened_bytes)``.
+            masked: What :meth:`masked_sums` returned.
+
+        Raises:
+            CryptoError: If these are not that many numbers, or what is under the mask is larger than agreed: then
+                something else was decrypted.
+        """
+        values = tensor_to_integers(opened, self.budget.opened_bytes)
+        if len(values) != self.budget.replies:
+            raise CryptoError(f"expected {self.budget.replies} masked plaintexts, got {len(values)}")
+        sums: list[int] = []
+        for place, (value, mask, count) in enumerate(zip(values, masked.masks, self.budget.counts, strict=True)):
+            sums += self._unpacked(place, centred(value - mask, self._modulus(count)), count)
+        return sums
+
+    def _unpacked(self, place: int, signed: int, count: int) -> list[int]:
+        try:
+            return split_slots(signed, slot_bits=self.budget.slot_bits, count=count)
+        except ArgumentError as error:
+            raise CryptoError(f"masked plaintext {place} is not what was sent: {error}") from error
+
+    def _weights(self, weights: Tensor, rows: int) -> Weights:
+        if weights.dtype != torch.int64 or weights.shape != (rows, self.budget.outputs):
+            raise CryptoError(
+                f"expected weights int64 ({rows}, {self.budget.outputs}), got "
+                f"{str(weights.dtype).removeprefix('torch.')} {tuple(weights.shape)}"
+            )
+        size = self.budget.weight_size
+        outside = (weights > size) | (weights < -size)
+        if outside.any():
+            row, column = outside.nonzero()[0].tolist()
+            raise CryptoError(
+                f"expected weights up to {size} in size, the agreed limit, got {weights[row, column].item()} "
+                f"in row {row}, column {column}"
+            )
+        return weights.cpu().numpy()
+
+    def _addends(self, plain: Tensor | Sequence[int] | None) -> list[int]:
+        if plain is None:
+            return [0] * self.budget.outputs
+        addends = plain_integers(plain)
+        if len(addends) != self.budget.outputs:
+            raise CryptoError(f"expected {self.budget.outputs} plain addends, got {len(addends)}")
+        for place, addend in enumerate(addends):
+            if abs(addend) > self.budget.plain_size:
+                raise CryptoError(
+                    f"expected plain addends up to {self.budget.plain_size} in size, the agreed limit, got one of "
+                    f"{addend.bit_length()} bits at place {place}"
+                )
+        return addends
+
+    def _hidden(self, sums: Sequence[mpz], addends: Sequence[int], masks: Sequence[int]) -> Tensor:
+        n, square = self.public.modulus, self.public.square
+        hidden, first = [], 0
+        fresh = self._obfuscators.take(len(sums))
+        for value, mask, factor, count in zip(sums, masks, fresh, self.budget.counts, strict=True):
+            added = mask + sum(
+                addend << (place * self.budget.slot_bits) for place, addend in enumerate(addends[first : first + count])
+            )
+            hidden.append(value * (1 + added % n * n) % square * factor % square)
+            first += count
+        return write_ciphertexts(hidden, self.public)
+
+    def _mask(self, count: int) -> int:
+        if self.budget.mask == "uniform":
+            return secrets.randbelow(self.public.n)
+        return secrets.randbits(count * self.budget.slot_bits + MASK_BITS)
+
+    def _modulus(self, count: int) -> int:
+        return self.public.n if self.budget.mask == "uniform" else 1 << (count * self.budget.slot_bits)

@@ -1,0 +1,142 @@
+"""The owner of a key: encrypts its own values, and decrypts as many sums as were agreed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from itertools import cycle
+
+import gmpy2
+from gmpy2 import mpz
+from torch import Tensor
+
+from splitvfl.crypto.budget import Budget
+from splitvfl.crypto.ciphertexts import read_ciphertexts, write_ciphertexts
+from splitvfl.crypto.halves import power
+from splitvfl.crypto.integers import integers_to_tensor, plain_integers
+from splitvfl.crypto.keys import PrivateKey, PublicKey
+from splitvfl.crypto.obfuscators import FixedBase, Obfuscators
+from splitvfl.crypto.packing import centred
+from splitvfl.crypto.processes import Workers, powers
+from splitvfl.errors import CryptoError
+
+
+class Owner:
+    """The party that has the private key.
+
+    Args:
+        key: Its key.
+        obfuscators: Where obfuscators come from; by default :class:`~splitvfl.crypto.obfuscators.FixedBase`, which
+            is prepared at the first encryption.
+        workers: Processes that share the work of decrypting; by default this one does all of it.
+    """
+
+    def __init__(
+        self, key: PrivateKey, *, obfuscators: Obfuscators | None = None, workers: Workers | None = None
+    ) -> None:
+        self._key = key
+        self._given_obfuscators = obfuscators
+        self._workers = workers
+        self._halves = tuple(_Half(prime, key.public.modulus) for prime in (key.p, key.q))
+        self._q_inverse = gmpy2.invert(key.q, key.p)
+
+    @property
+    def public(self) -> PublicKey:
+        """The key to send."""
+        return self._key.public
+
+    @cached_property
+    def _obfuscators(self) -> Obfuscators:
+        return FixedBase(self._key) if self._given_obfuscators is None else self._given_obfuscators
+
+    def encrypt(self, values: Tensor | Iterable[int], budget: Budget | None = None) -> Tensor:
+        """Return ``(1 + m·n) · f mod n²`` for each integer ``m``, with a fresh obfuscator ``f`` each.
+
+        Args:
+            values: int64 ``(count,)``, or integers; see :meth:`~splitvfl.crypto.budget.Budget.encode_values`.
+            budget: What was agreed: larger values are refused. Without one, everything below ``n/2`` in size is taken.
+
+        Returns:
+            uint8 ``(count, ciphertext_bytes)``.
+
+        Raises:
+            CryptoError: If a value exceeds the budget; it says which.
+        """
+        plain = plain_integers(values)
+        limit = (self.public.n - 1) // 2 if budget is None else budget.value_size
+        for place, value in enumerate(plain):
+            if abs(value) > limit:
+                what = "n/2" if budget is None else "the agreed limit"
+                raise CryptoError(
+                    f"expected values up to 2^{limit.bit_length()} in size ({what}), number {place} has "
+                    f"{value.bit_length()} bits"
+                )
+        n, square = self.public.modulus, self.public.square
+        fresh = self._obfuscators.take(len(plain))
+        made = [(1 + value * n) * factor % square for value, factor in zip(plain, fresh, strict=True)]
+        return write_ciphertexts(made, self.public)
+
+    def decrypt(self, ciphertexts: Tensor, *, count: int | None = None) -> list[int]:
+        """Return the plaintexts, centred in ``(-n/2, n/2]``.
+
+        Args:
+            ciphertexts: uint8 ``(count, ciphertext_bytes)``.
+            count: How many there must be.
+
+        Raises:
+            CryptoError: If they cannot be ciphertexts under this key, or are not that many; nothing is decrypted then.
+        """
+        values = read_ciphertexts(ciphertexts, self.public, count=count)
+        return [centred(value, self.public.n) for value in self._decrypted(values)]
+
+    def open_masked(self, reply: Tensor, budget: Budget) -> Tensor:
+        """Return the masked plaintexts of a reply, for the party that masked them.
+
+        Nothing but what was agreed is decrypted: another number of ciphertexts is refused. With a bounded mask only
+        the low bits that the sums take are returned.
+
+        Args:
+            reply: uint8 ``(budget.replies, ciphertext_bytes)``.
+            budget: What was agreed.
+
+        Returns:
+            uint8 ``(budget.replies, budget.opened_bytes)``.
+
+        Raises:
+            CryptoError: If the reply is not that many ciphertexts under this key; nothing is decrypted then.
+        """
+        opened = self.decrypt(reply, count=budget.replies)
+        if budget.mask == "bounded":
+            opened = [
+                value & ((1 << (slots * budget.slot_bits)) - 1)
+                for value, slots in zip(opened, budget.counts, strict=True)
+            ]
+        return integers_to_tensor([value % self.public.n for value in opened], budget.opened_bytes)
+
+    def _decrypted(self, values: Sequence[mpz]) -> list[mpz]:
+        raised = powers([half.task(value) for value in values for half in self._halves], self._workers)
+        by_prime = [half.plaintext(found) for half, found in zip(cycle(self._halves), raised, strict=False)]
+        p, q, inverse = self._key.p, self._key.q, self._q_inverse
+        # One number modulo n from one modulo p and one modulo q.
+        return [
+            by_q + q * ((by_p - by_q) * inverse % p) for by_p, by_q in zip(by_prime[::2], by_prime[1::2], strict=True)
+        ]
+
+
+class _Half:
+    """Decryption modulo one prime ``p``: ``L(c^(p-1) mod p²) · h mod p`` with ``L(u) = (u - 1) / p``."""
+
+    def __init__(self, prime: mpz, n: mpz) -> None:
+        self._prime = prime
+        self._inverse = gmpy2.invert(self._logarithm(power(1 + n, prime - 1, prime)), prime)
+
+    def task(self, ciphertext: mpz) -> tuple[mpz, mpz, mpz]:
+        """Return base, exponent and root of the modulus of the power to compute."""
+        return ciphertext % self._prime**2, self._prime - 1, self._prime
+
+    def plaintext(self, raised: mpz) -> mpz:
+        """Return the plaintext modulo the prime."""
+        return self._logarithm(raised) * self._inverse % self._prime
+
+    def _logarithm(self, raised: mpz) -> mpz:
+        return (raised - 1) // self._prime

@@ -1,0 +1,207 @@
+"""Worker processes of one party, as the party sees them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from itertools import pairwise
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from gmpy2 import mpz
+
+from splitvfl.crypto import worker
+from splitvfl.crypto.halves import power
+from splitvfl.crypto.kernels import cost, packed_sums
+from splitvfl.errors import ArgumentError, CryptoError
+
+_MOST_WORKERS = 256
+_ENDS_WITHIN_S = 5.0
+
+
+class Process:
+    """One worker process.
+
+    Closing it ends it, whatever it does; it also ends by itself when this process does.
+    """
+
+    def __init__(self) -> None:
+        # Its threads would only be in the way of its sisters, and it finds the package where this process has found it.
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", worker.__name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+        )
+
+    def send(self, job: worker.Job) -> None:
+        """Give it a job.
+
+        Raises:
+            CryptoError: If it has ended.
+        """
+        assert self._process.stdin is not None
+        try:
+            worker.write_frame(self._process.stdin, job)  # type: ignore[arg-type]
+        except (BrokenPipeError, ValueError) as error:
+            raise self._ended() from error
+
+    def receive(self) -> list[mpz]:
+        """Wait for its next answer.
+
+        Raises:
+            CryptoError: If it has ended.
+        """
+        assert self._process.stdout is not None
+        found = worker.read_frame(self._process.stdout)  # type: ignore[arg-type]
+        if found is None:
+            raise self._ended()
+        return [worker.to_number(value) for value in found]
+
+    def end(self) -> None:
+        """End it, whatever it does; who waits for its answer is told."""
+        self._process.kill()
+        self._process.wait()
+
+    def close(self) -> None:
+        """End it, and close its streams."""
+        self.end()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                try:
+                    stream.close()
+                except BrokenPipeError:
+                    continue  # the rest of a job that nobody reads any more
+
+    def _ended(self) -> CryptoError:
+        try:
+            code = str(self._process.wait(_ENDS_WITHIN_S))
+        except subprocess.TimeoutExpired:
+            code = "unknown"
+        return CryptoError(
+            f"a worker process ended (exit status {code}) before its work was done; its own message, if any, is on "
+            "the standard error. Go on with new workers"
+        )
+
+
+class Workers:
+    """A number of worker processes that share the work of this one.
+
+    A context manager. With ``count=1``, say, there are two that compute: this process and one more.
+
+    Args:
+        count: How many processes beside this one, ≥ 1.
+    """
+
+    def __init__(self, count: int) -> None:
+        if not 1 <= count <= _MOST_WORKERS:
+            raise ArgumentError(f"expected 1 to {_MOST_WORKERS} workers beside this process, got {count}")
+        self._processes = [Process() for _ in range(count)]
+
+    def __len__(self) -> int:
+        return len(self._processes)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the processes. Closing twice does nothing."""
+        for process in self._processes:
+            process.close()
+        self._processes = []
+
+    def done(self, jobs: Sequence[worker.Job]) -> list[list[mpz]]:
+        """Do jobs side by side, the first of them in this process, and return their answers in order.
+
+        Args:
+            jobs: At most one more than there are workers.
+
+        Raises:
+            CryptoError: If a worker has ended; the others are ended too, so that no late answer can be taken for
+                another's.
+        """
+        if len(jobs) > len(self._processes) + 1:
+            raise CryptoError(
+                f"expected up to {len(self._processes) + 1} jobs at once, got {len(jobs)}: are they closed?"
+            )
+        busy = self._processes[: len(jobs) - 1]
+        try:
+            for process, job in zip(busy, jobs[1:], strict=True):
+                process.send(job)
+            own = worker.done(jobs[0])
+            return [own, *(process.receive() for process in busy)]
+        except BaseException:
+            self.close()
+            raise
+
+
+def powers(triples: Sequence[tuple[mpz, mpz, mpz]], workers: Workers | None) -> list[mpz]:
+    """Return ``base^exponent mod n²`` for each ``(base, exponent, n)``, side by side if there are workers."""
+    parts = min(len(triples), 1 + (len(workers) if workers else 0))
+    if workers is None or parts < 2:
+        return [power(*triple) for triple in triples]
+    answers = workers.done([worker.powers_job(triples[part::parts]) for part in range(parts)])
+    return [answers[place % parts][place // parts] for place in range(len(triples))]
+
+
+def shared_sums(
+    ciphertexts: Sequence[mpz],
+    weights: np.ndarray[Any, Any],
+    *,
+    counts: Sequence[int],
+    slot_bits: int,
+    n: mpz,
+    workers: Workers | None,
+) -> list[mpz]:
+    """Return what :func:`~splitvfl.crypto.kernels.packed_sums` does, side by side if there are workers.
+
+    Work is divided by results or by samples, whichever is done sooner: results divide all work but the tables, samples
+    all but the squarings.
+    """
+    if workers is None or not len(workers):
+        return packed_sums(ciphertexts, weights, counts=counts, slot_bits=slot_bits, n=n)
+    parts = len(workers) + 1
+    by_samples, by_results = _cut(len(ciphertexts), parts), _cut(len(counts), parts)
+    widest = max(sum(counts[part]) for part in by_results)
+    longest = max(len(ciphertexts[part]) for part in by_samples)
+    if cost(len(ciphertexts), widest, slot_bits) <= cost(longest, sum(counts), slot_bits):
+        return _shared_by_results(ciphertexts, weights, by_results, counts, slot_bits, n, workers)
+    jobs = [
+        worker.sums_job(ciphertexts[part], weights[part], counts=counts, slot_bits=slot_bits, n=n)
+        for part in by_samples
+    ]
+    answers, square = workers.done(jobs), n * n
+    products = answers[0]
+    for others in answers[1:]:
+        products = [product * other % square for product, other in zip(products, others, strict=True)]
+    return products
+
+
+def _shared_by_results(
+    ciphertexts: Sequence[mpz],
+    weights: np.ndarray[Any, Any],
+    parts: Sequence[slice],
+    counts: Sequence[int],
+    slot_bits: int,
+    n: mpz,
+    workers: Workers,
+) -> list[mpz]:
+    jobs, first = [], 0
+    for part in parts:
+        columns = slice(first, first + sum(counts[part]))
+        jobs.append(worker.sums_job(ciphertexts, weights[:, columns], counts=counts[part], slot_bits=slot_bits, n=n))
+        first = columns.stop
+    return [value for answer in workers.done(jobs) for value in answer]
+
+
+def _cut(total: int, parts: int) -> list[slice]:
+    """Return consecutive slices, as even as possible, none of them empty."""
+    parts = min(parts, total)
+    edges = [total * part // parts for part in range(parts + 1)]
+    return [slice(start, stop) for start, stop in pairwise(edges)]

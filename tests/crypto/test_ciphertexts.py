@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from splitvfl.crypto.ciphertexts import add_ciphertexts, check_ciphertexts, read_ciphertexts, write_ciphertexts
+from splitvfl.crypto.keys import PrivateKey
+from splitvfl.crypto.owner import Owner
+from splitvfl.errors import CryptoError
+
+
+def test_ciphertexts_are_written_and_read(key: PrivateKey) -> None:
+    made = Owner(key).encrypt([1, -2])
+
+    check_ciphertexts(made, key.public, count=2)
+    assert torch.equal(write_ciphertexts(read_ciphertexts(made, key.public), key.public), made)
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        ("zero", "number 1 is 0"),
+        ("square", "number 1 is n² or more: it is under another key"),
+        ("most", "n² or more"),
+        ("prime", "coprime to n, number 1 of 3 is not"),
+        ("modulus", "coprime to n, number 1 of 3 is not"),
+    ],
+)
+def test_what_cannot_be_a_ciphertext_is_refused_by_number(key: PrivateKey, bad: str, said: str) -> None:
+    n = key.public.n
+    value = {"zero": 0, "square": n * n, "most": 256**128 - 1, "prime": 3 * int(key.p), "modulus": 2 * n}[bad]
+    made = Owner(key).encrypt([1, 2, 3])
+    made[1] = torch.tensor(list(value.to_bytes(128, "big")), dtype=torch.uint8)
+
+    with pytest.raises(CryptoError, match=said):
+        check_ciphertexts(made, key.public)
+
+
+def test_ciphertexts_of_another_key_size_are_refused(key: PrivateKey) -> None:
+    with pytest.raises(CryptoError, match=r"uint8 \(count, 128\), got uint8 \(2, 512\)"):
+        check_ciphertexts(torch.ones(2, 512, dtype=torch.uint8), key.public)
+
+
+@pytest.mark.parametrize("count", [0, 2, 4])
+def test_another_number_than_awaited_is_refused(key: PrivateKey, count: int) -> None:
+    made = Owner(key).encrypt([1, 2, 3])
+
+    with pytest.raises(CryptoError, match=f"expected {count} ciphertexts, got 3"):
+        check_ciphertexts(made, key.public, count=count)
+
+
+def test_encrypted_vectors_add_up(key: PrivateKey) -> None:
+    owner = Owner(key)
+    vectors = [[1, -2, 3], [10, 20, -30], [100, -200, 0]]
+
+    total = add_ciphertexts(key.public, [owner.encrypt(vector) for vector in vectors])
+
+    assert owner.decrypt(total) == [111, -182, -27]
+
+
+def test_vectors_of_different_lengths_or_none_do_not_add_up(key: PrivateKey) -> None:
+    owner = Owner(key)
+
+    with pytest.raises(CryptoError, match="expected 2 ciphertexts, got 1"):
+        add_ciphertexts(key.public, [owner.encrypt([1, 2]), owner.encrypt([1])])
+    with pytest.raises(CryptoError, match="at least one vector"):
+        add_ciphertexts(key.public, [])

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import io
+import os
+import signal
+from collections.abc import Callable, Iterator
+
+import gmpy2
+import numpy as np
+import pytest
+import torch
+from gmpy2 import mpz
+
+from splitvfl.crypto import worker
+from splitvfl.crypto.budget import Budget
+from splitvfl.crypto.evaluator import Evaluator
+from splitvfl.crypto.kernels import packed_sums
+from splitvfl.crypto.keys import PrivateKey
+from splitvfl.crypto.owner import Owner
+from splitvfl.crypto.processes import Workers, powers, shared_sums
+from splitvfl.errors import ArgumentError, CryptoError
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[Workers]:
+    with Workers(2) as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("rows", "counts"), [(1, [1]), (2, [3]), (40, [2]), (7, [2, 2, 1]), (3, [4, 4, 4, 4]), (5, [6, 5])]
+)
+def test_shared_sums_are_those_of_one_process(key: PrivateKey, workers: Workers, rows: int, counts: list[int]) -> None:
+    weights = np.random.default_rng(rows).integers(-(2**20), 2**20, (rows, sum(counts)))
+    state = gmpy2.random_state(rows)
+    ciphertexts = [gmpy2.mpz_random(state, key.public.square) for _ in range(rows)]
+    settings = {"counts": counts, "slot_bits": 40, "n": key.public.modulus}
+
+    found = shared_sums(ciphertexts, weights, workers=workers, **settings)  # type: ignore[arg-type]
+
+    assert found == packed_sums(ciphertexts, weights, **settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 7])
+def test_shared_powers_come_in_order(workers: Workers, count: int) -> None:
+    triples = [(mpz(3 + place), mpz(1000 + place), mpz(10**9 + 7)) for place in range(count)]
+
+    assert powers(triples, workers) == [gmpy2.powmod(base, exponent, n * n) for base, exponent, n in triples]
+
+
+def test_a_step_with_workers(key: PrivateKey, workers: Workers, budget: Callable[..., Budget]) -> None:
+    agreed = budget()
+    owner, evaluator = Owner(key, workers=workers), Evaluator(key.public, agreed, workers=workers)
+
+    masked = evaluator.masked_sums([(owner.encrypt([1, -2, 3]), torch.arange(27).view(3, 9))])
+
+    assert evaluator.unmask(owner.open_masked(masked.reply, agreed), masked) == [36 + 2 * j for j in range(9)]
+
+
+def test_a_dead_worker_is_an_error_and_ends_the_others(key: PrivateKey) -> None:
+    workers = Workers(2)
+    first, second = (process._process for process in workers._processes)
+    os.kill(first.pid, signal.SIGKILL)
+
+    with pytest.raises(CryptoError, match=r"a worker process ended \(exit status -9\)"):
+        powers([(mpz(2), mpz(5), mpz(101))] * 3, workers)
+    assert second.returncode is not None
+    with pytest.raises(CryptoError, match="expected up to 1 jobs at once, got 2: are they closed"):
+        workers.done([worker.powers_job([])] * 2)
+    assert powers([(mpz(2), mpz(5), mpz(101))], workers) == [32]
+
+
+def test_a_job_that_fails_ends_its_worker_and_says_so(capfd: pytest.CaptureFixture[str]) -> None:
+    with Workers(1) as workers, pytest.raises(CryptoError, match="exit status 1"):
+        workers.done([worker.powers_job([]), {"do": "nothing of the kind"}])
+
+    assert "KeyError" in capfd.readouterr().err
+
+
+def test_closing_leaves_no_process() -> None:
+    with Workers(1) as workers:
+        (process,) = (process._process for process in workers._processes)
+        assert process.poll() is None
+    assert process.returncode is not None
+    workers.close()
+
+
+@pytest.mark.parametrize("count", [0, -1, 257])
+def test_a_number_of_workers_out_of_range_is_refused(count: int) -> None:
+    with pytest.raises(ArgumentError, match=f"expected 1 to 256 workers beside this process, got {count}"):
+        Workers(count)
+
+
+def test_a_worker_ends_with_its_input() -> None:
+    with Workers(1) as workers:
+        (process,) = (process._process for process in workers._processes)
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(timeout=30) == 0
+
+
+def test_no_secret_is_in_an_argument_of_a_process(key: PrivateKey) -> None:
+    with Workers(1) as workers:
+        (process,) = (process._process for process in workers._processes)
+        powers([(mpz(2), key.p - 1, key.p)] * 2, workers)
+        assert isinstance(process.args, list)
+        assert process.args[1:] == ["-m", "splitvfl.crypto.worker"]
+
+
+def test_workers_import_no_torch(key: PrivateKey) -> None:
+    code = "import sys; import splitvfl.crypto.worker; sys.exit('torch' in sys.modules)"
+
+    assert os.spawnv(os.P_WAIT, os.sys.executable, [os.sys.executable, "-c", code]) == 0  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("cut", [0, 5, 8, 10])
+def test_half_a_frame_is_the_end(cut: int) -> None:
+    stream = io.BytesIO()
+    worker.write_frame(stream, [b"abc", 5])
+
+    assert worker.read_frame(io.BytesIO(stream.getvalue())) == [b"abc", 5]
+    assert worker.read_frame(io.BytesIO(stream.getvalue()[:cut])) is None
