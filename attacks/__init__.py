@@ -6,24 +6,56 @@ from splitvfl.attacks.gradient_classifier import GradientClassifierAttack
 from splitvfl.attacks.gradient_inversion import GradientInversionAttack, gradient_inversion
 from splitvfl.attacks.model_completion import ModelCompletionAttack
 from splitvfl.attacks.norm import NormAttack
+from splitvfl.attacks.orthogonal_twin import orthogonal_twin
+from splitvfl.attacks.own_prediction import OwnPredictionAttack
+from splitvfl.attacks.packed_equations import (
+    packed_selections,
+    packed_weights,
+    slot_bits_needed,
+    slots_available,
+    solve_equations,
+    unpack_equations,
+)
 from splitvfl.attacks.readout import ReadoutAttack
+from splitvfl.attacks.recover_labels import LabelSumAttack, label_sum, recover_labels
 from splitvfl.attacks.residual import ResidualAttack
 from splitvfl.attacks.residue_solving import ResidueSolvingAttack, solve_residues
 from splitvfl.attacks.sign import SignAttack
+from splitvfl.attacks.sign_horizon import initial_margin, label_success, sign_attack_horizon
+from splitvfl.attacks.single_feature import recover_single_feature
+from splitvfl.attacks.stacked_epochs import StackedEpochsAttack, stack_epochs, two_mean_labels
 
 __all__ = [
     "DirectionAttack",
     "GradientClassifierAttack",
     "GradientInversionAttack",
+    "LabelSumAttack",
     "LeastSquaresAttack",
     "ModelCompletionAttack",
     "NormAttack",
+    "OwnPredictionAttack",
     "ReadoutAttack",
     "ResidualAttack",
     "ResidueSolvingAttack",
     "SignAttack",
+    "StackedEpochsAttack",
     "equations",
     "gradient_inversion",
+    "initial_margin",
+    "label_success",
+    "label_sum",
     "least_squares",
+    "orthogonal_twin",
+    "packed_selections",
+    "packed_weights",
+    "recover_labels",
+    "recover_single_feature",
+    "sign_attack_horizon",
+    "slot_bits_needed",
+    "slots_available",
+    "solve_equations",
     "solve_residues",
+    "stack_epochs",
+    "two_mean_labels",
+    "unpack_equations",
 ]

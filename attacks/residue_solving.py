@@ -69,7 +69,8 @@ class ResidueSolvingAttack:
     It works where the passive party never sees a cut gradient per record, only ``columnsᵀ · gradient``, as under
     homomorphic encryption. Label +1 is ``−sign(f_i)`` with f from :func:`solve_residues`, here the score itself is
     ``−f_i``. Exact for batches of at most as many records as the columns' rank; beyond it the minimum-norm solution
-    still has right signs with probability about ``Φ(sqrt(d / (s − d)))``.
+    still has right signs with probability about ``Φ(sqrt(d / (s − d)))``. With several passive parties each one solves
+    for itself, and every one with enough columns gets the same residues.
 
     Source: *Is Vertical Logistic Regression Privacy-Preserving?*, the residue solving attack.
 

@@ -2,7 +2,18 @@
 
 from splitvfl.models.linear import Linear, LinearTop
 from splitvfl.models.mlp import MLP
+from splitvfl.models.sigmoid_coefficients import approximate_loss, gradient_scale, sigmoid_coefficients
 from splitvfl.models.split import split_sequential
 from splitvfl.models.wide_deep import WideDeepBottom, WideDeepTop
 
-__all__ = ["Linear", "LinearTop", "MLP", "WideDeepBottom", "WideDeepTop", "split_sequential"]
+__all__ = [
+    "Linear",
+    "LinearTop",
+    "MLP",
+    "WideDeepBottom",
+    "WideDeepTop",
+    "approximate_loss",
+    "gradient_scale",
+    "sigmoid_coefficients",
+    "split_sequential",
+]

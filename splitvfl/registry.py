@@ -36,13 +36,16 @@ ATTACKS: Mapping[str, str] = {
     "direction": "splitvfl.attacks:DirectionAttack",
     "gradient-classifier": "splitvfl.attacks:GradientClassifierAttack",
     "gradient-inversion": "splitvfl.attacks:GradientInversionAttack",
+    "label-sum": "splitvfl.attacks:LabelSumAttack",
     "least-squares": "splitvfl.attacks:LeastSquaresAttack",
     "model-completion": "splitvfl.attacks:ModelCompletionAttack",
     "norm": "splitvfl.attacks:NormAttack",
+    "own-prediction": "splitvfl.attacks:OwnPredictionAttack",
     "readout": "splitvfl.attacks:ReadoutAttack",
     "residual": "splitvfl.attacks:ResidualAttack",
     "residue-solving": "splitvfl.attacks:ResidueSolvingAttack",
     "sign": "splitvfl.attacks:SignAttack",
+    "stacked-epochs": "splitvfl.attacks:StackedEpochsAttack",
 }
 
 DEFENSES: Mapping[str, str] = {

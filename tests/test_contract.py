@@ -19,13 +19,16 @@ from splitvfl.attacks import (
     DirectionAttack,
     GradientClassifierAttack,
     GradientInversionAttack,
+    LabelSumAttack,
     LeastSquaresAttack,
     ModelCompletionAttack,
     NormAttack,
+    OwnPredictionAttack,
     ReadoutAttack,
     ResidualAttack,
     ResidueSolvingAttack,
     SignAttack,
+    StackedEpochsAttack,
 )
 from splitvfl.cut import SplitModel
 from splitvfl.defenses import (
@@ -88,6 +91,9 @@ ATTACKS = {
     "gradient-inversion": AttackRow(GradientInversionAttack),
     "gradient-classifier": AttackRow(GradientClassifierAttack),
     "model-completion": AttackRow(ModelCompletionAttack),
+    "label-sum": AttackRow(lambda: LabelSumAttack(fallback=True), widths=(1,)),
+    "stacked-epochs": AttackRow(StackedEpochsAttack, widths=(1,)),
+    "own-prediction": AttackRow(OwnPredictionAttack, widths=(1,)),
 }
 
 DEFENSES = {
@@ -163,7 +169,7 @@ def training_view(width: int, dtype: torch.dtype = torch.float32, *, seed: int =
 
 def final_view(width: int, dtype: torch.dtype = torch.float32) -> View:
     """What a party holds after training: columns that its bottom model turns into what tells the classes apart."""
-    columns = training_view(width, dtype).gradient
+    columns = -training_view(width, dtype).gradient  # high for positives, as a party's own part of the logit is
     bottom = Linear(width, width, init="zero").to(dtype)
     nn.init.eye_(bottom.weight)
     return view_after_training(

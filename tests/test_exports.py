@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-PACKAGES = ["splitvfl", "splitvfl.attacks", "splitvfl.defenses", "splitvfl.models"]
+PACKAGES = ["splitvfl", "splitvfl.attacks", "splitvfl.defenses", "splitvfl.models", "splitvfl.privacy"]
 
 
 @pytest.fixture(params=PACKAGES)

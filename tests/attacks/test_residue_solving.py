@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from splitvfl.attacks import ResidueSolvingAttack, solve_residues
 from splitvfl.errors import ArgumentError, HookError
 from splitvfl.hooks import View, call_attack
+from splitvfl.models.sigmoid_coefficients import APPROXIMATIONS, Approximation, sigmoid_coefficients
 
 
 def draw(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -109,6 +110,27 @@ def test_signs_of_an_underdetermined_batch_are_right_as_often_as_published() -> 
     expected = NormalDist().cdf(math.sqrt(d / (s - d)))
     # 12 800 signs have a standard error of .004; three of them, and about as much for the approximation at finite s.
     assert right / trials == pytest.approx(expected, abs=0.02)
+
+
+@pytest.mark.parametrize("approximation", APPROXIMATIONS)
+def test_of_three_passive_parties_each_with_enough_columns_recovers_the_same_residues(
+    approximation: Approximation,
+) -> None:
+    s, widths, active = 20, (24, 33, 12), 0.2 * draw(20, 5, seed=7)
+    parties = [0.2 * draw(s, width, seed=width) for width in widths]
+    weights = [0.1 * draw(width, seed=100 + width) for width in widths]
+    own_weights, labels = torch.zeros(5, dtype=torch.float64), torch.sign(draw(s, seed=8))
+    for _ in range(10):
+        logits = active @ own_weights + sum(own @ weight for own, weight in zip(parties, weights, strict=True))
+        residues = sigmoid_coefficients(logits, labels, approximation=approximation)
+        seen = [view_of(own, (own.T @ residues).unsqueeze(1), s) for own in parties]
+        for view in seen[:2]:
+            # Exact up to the condition number of 20 generic rows, below 1e3.
+            torch.testing.assert_close(-call_attack(ResidueSolvingAttack(), view), residues, rtol=0, atol=1e-11)
+        with pytest.raises(ArgumentError, match="rank 12"):
+            ResidueSolvingAttack(underdetermined=False)(seen[2])
+        weights = [w - 0.1 * (own.T @ residues) / s for own, w in zip(parties, weights, strict=True)]
+        own_weights = own_weights - 0.1 * (active.T @ residues) / s
 
 
 def test_attack_may_insist_on_a_unique_solution() -> None:

@@ -1,0 +1,45 @@
+"""Guess labels from one's own part of the trained model: the baseline for every attack on its training."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from splitvfl.errors import HookError
+from splitvfl.hooks import View
+
+
+class OwnPredictionAttack:
+    """Score every record by what the passive party's own trained linear model puts out, its part of the logit.
+
+    ``x_B θ_B``, and the label is its sign (zero-mean columns and balanced classes given; the ranking needs neither). It
+    needs no message and no known label, and a protocol that lets the bottom model learn cannot hide it: attacks
+    on messages are worth what they tell beyond this. It is for bottoms of width 1 whose output adds to the logit as it
+    is; beneath a top model with weights of its own, the sign of an output says nothing.
+
+    Source: *Is Vertical Logistic Regression Privacy-Preserving?*, the comparison with the model's own output.
+    """
+
+    name: ClassVar[str] = "own-prediction"
+    needs: ClassVar[frozenset[str]] = frozenset({"bottom", "columns"})
+    when: ClassVar[str] = "after-training"
+
+    def __call__(self, view: View, /) -> Tensor:
+        """Return the own part of the logits.
+
+        Args:
+            view: Its ``bottom`` and ``columns`` of ``n`` records are read.
+
+        Returns:
+            ``(n,)``, in the bottom's dtype.
+
+        Raises:
+            HookError: If the bottom model's output is wider than 1.
+        """
+        with torch.no_grad():
+            logits: Tensor = view.bottom.eval()(view.columns)
+        if logits.shape[1:] != (1,):
+            raise HookError(f"attack {self.name} reads outputs of width 1, got shape {tuple(logits.shape)}")
+        return logits[:, 0]

@@ -1,0 +1,182 @@
+"""For how many steps of vertical logistic regression the sign of a solved residue is provably the label."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from scipy.special import ndtr, ndtri
+
+from splitvfl.errors import ArgumentError
+from splitvfl.models.sigmoid_coefficients import Approximation, checked_approximation
+
+# The logit at which a residue changes its sign; the minimax cubic crosses at 3.209. The others have no such logit.
+_CROSSING: Final = {"taylor": 2.0, "minimax": 3.2}
+
+# The ratio of two logarithms is right to a few roundings; a step that is proven only by those is not counted.
+_ROUNDINGS = 1e-12
+
+
+def sign_attack_horizon(
+    eta: float, margin: float, *, approximation: Approximation = "taylor", radius: float = 1.0
+) -> int | float:
+    """Return T: in steps 1 to T of gradient descent, −sign(f) of every record is its label.
+
+    ``T = ceil( ln((2 + c) / (2 + margin)) / ln(1 + eta radius² / 4) )``, with c = 2 (Taylor) or 3.2 (minimax), and 0
+    where margin ≥ c. No step can make the largest logit M grow faster than ``2 + M → (1 + eta radius²/4) (2 + M)``. For
+    exact and piecewise residues −sign(f) never expires; a piecewise residue of 0 carries no label.
+
+    A lower bound: labels may leak for longer. It does not hold under noise on the residues (see
+    :func:`label_success`), nor with another optimiser than plain gradient descent or a lasso penalty.
+
+    Source: *Is Vertical Logistic Regression Privacy-Preserving?*, the validity of the residue solving attack, in the
+    form for rows of norm up to ``radius``.
+
+    Args:
+        eta: Learning rate, > 0.
+        margin: Largest absolute logit before the first step, ≥ 0: 0 after zero initialisation, else
+            :func:`initial_margin`.
+        approximation: Whose residues are solved.
+        radius: Largest Euclidean norm of a record's row over all parties, the constant column of a trained intercept
+            included, > 0.
+
+    Returns:
+        The number of steps, an ``int`` ≥ 0; ``math.inf`` for exact and piecewise.
+
+    Raises:
+        ArgumentError: If an argument is out of its range or not finite.
+
+    >>> sign_attack_horizon(0.01, 0.0)
+    278
+    """
+    _check(eta=eta, radius=radius)
+    if not (math.isfinite(margin) and margin >= 0):
+        raise ArgumentError(f"expected a finite margin of at least 0, got {margin}")
+    crossing = _CROSSING.get(checked_approximation(approximation))
+    if crossing is None:
+        return math.inf
+    if margin >= crossing:
+        return 0
+    growth = math.log1p(eta * radius * radius / 4)
+    steps = math.log((2 + crossing) / (2 + margin)) / growth if growth > 0 else math.inf
+    # The first step comes before any growth.
+    return max(1, math.ceil(steps * (1 - _ROUNDINGS))) if math.isfinite(steps) else math.inf
+
+
+def initial_margin(tau: float, radius: float, records: int, probability: float) -> float:
+    """Return a bound on every record's first logit, from what is agreed upon: the attacker's own margin.
+
+    ``tau · radius · Φ⁻¹(1 − probability / (2 records))``: with weights from N(0, tau²), no logit of ``records`` rows of
+    norm up to ``radius`` is larger, except with that probability. Nothing of another party's columns or weights is
+    needed. It is nothing for other than normal initialisations.
+
+    Source: *Is Vertical Logistic Regression Privacy-Preserving?*, with a union bound over the records.
+
+    Args:
+        tau: Standard deviation of the first weights, the largest of the parties', ≥ 0; 0 after zero initialisation.
+        radius: As :func:`sign_attack_horizon`.
+        records: Number of records that are trained on, at least 1.
+        probability: Of the bound's failure, in (0, 1).
+
+    Returns:
+        The margin, in the unit of the logits.
+
+    Raises:
+        ArgumentError: If an argument is out of its range or not finite.
+
+    >>> round(initial_margin(0.1, 1.0, 1000, 0.05), 4)
+    0.4056
+    """
+    _check(radius=radius)
+    if not (math.isfinite(tau) and tau >= 0):
+        raise ArgumentError(f"expected a finite standard deviation tau of at least 0, got {tau}")
+    if records < 1 or not 0 < probability < 1:
+        raise ArgumentError(f"expected at least 1 record and a probability in (0, 1), got {records} and {probability}")
+    # The lower tail: 1 − p would round to 1 for small p.
+    return tau * radius * -float(ndtri(probability / (2 * records)))
+
+
+def label_success(sigma: float, epochs: int = 1) -> float:
+    """Return how often −sign of a solved noisy Taylor coefficient is the label: ``Φ(2 √epochs / sigma)``.
+
+    For noise N(0, sigma²) on the sender's coefficient ``g − 2y`` and logits near zero, averaged over ``epochs``
+    releases of the same record with fresh noise. It assumes that the attacker solves the coefficient itself (s ≤ rank),
+    so it says what the noise leaves, not what a larger batch hides in addition.
+
+    Source: *Is Vertical Logistic Regression Privacy-Preserving?*, corrected: its theorem 6.6 bounds the trajectory and
+    leaves out the noise on the coefficient.
+
+    Args:
+        sigma: Noise scale, > 0, in the unit of the coefficients, whose label part is ±2.
+        epochs: Number of noisy releases of a record, at least 1.
+
+    Returns:
+        A probability in [.5, 1].
+
+    Raises:
+        ArgumentError: If an argument is out of its range or not finite.
+
+    >>> round(label_success(10.0), 3), round(label_success(10.0, epochs=25), 3)
+    (0.579, 0.841)
+    """
+    _check(sigma=sigma)
+    if epochs < 1:
+        raise ArgumentError(f"expected at least 1 epoch, got {epochs}")
+    return float(ndtr(2 * math.sqrt(epochs) / sigma))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeakHorizon:
+    """Until which step of a run solved residues provably tell the labels, for a monitor to say so live.
+
+    Provable needs no noise: with a noise scale above 0 the horizon is 0, and :attr:`success` says what remains.
+    A batch must also be solvable (at most as many records as the solver's rank), which is not judged here.
+
+    Source: :func:`sign_attack_horizon` and :func:`label_success`.
+
+    Args:
+        eta: Learning rate.
+        margin: The attacker's :func:`initial_margin`; the auditor may use the largest logit that was observed.
+        approximation: Whose residues are solved.
+        radius: The agreed norm bound; the auditor may use the largest row norm that was observed.
+        sigma: Noise scale on the coefficients, ≥ 0.
+        epochs: Number of noisy releases of a record.
+
+    Raises:
+        ArgumentError: If an argument is out of its range or not finite.
+    """
+
+    eta: float
+    margin: float
+    approximation: Approximation = "taylor"
+    radius: float = 1.0
+    sigma: float = 0.0
+    epochs: int = 1
+
+    def __post_init__(self) -> None:
+        sign_attack_horizon(self.eta, self.margin, approximation=self.approximation, radius=self.radius)
+        if self.sigma != 0:
+            label_success(self.sigma, self.epochs)
+
+    @property
+    def steps(self) -> int | float:
+        """Number of first steps whose labels provably leak: T without noise, 0 with it."""
+        if self.sigma > 0:
+            return 0
+        return sign_attack_horizon(self.eta, self.margin, approximation=self.approximation, radius=self.radius)
+
+    @property
+    def success(self) -> float | None:
+        """Share of labels that signs get right under noise (:func:`label_success`); ``None`` without noise."""
+        return label_success(self.sigma, self.epochs) if self.sigma > 0 else None
+
+    def provable(self, step: int) -> bool:
+        """Return whether signs are provably right in a step, counted from 0 as :attr:`View.step` is."""
+        return 0 <= step < self.steps
+
+
+def _check(**positive: float) -> None:
+    for name, value in positive.items():
+        if not (math.isfinite(value) and value > 0):
+            raise ArgumentError(f"expected a finite {name} above 0, got {value}")

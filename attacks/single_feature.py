@@ -1,0 +1,400 @@
+"""A party with one feature sends multiples of it: label party and passive party can each read the other's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import breadth_first_order, connected_components, minimum_spanning_tree
+from torch import Tensor
+
+from splitvfl.attacks.residue_solving import solve_residues
+from splitvfl.errors import ArgumentError
+from splitvfl.models.sigmoid_coefficients import (
+    MINIMAX_CUBIC,
+    MINIMAX_LINEAR,
+    Approximation,
+    checked_approximation,
+    gradient_scale,
+)
+
+Array = npt.NDArray[np.float64]
+Places = npt.NDArray[np.int64]
+
+# Share that a fit by one feature may leave over of logits without noise. Roundings leave 1e-12; two features leave 1e-4
+# to tenths, the less the more slowly their weights turn.
+_LEFT_OVER = 1e-6
+
+
+class SingleFeature(NamedTuple):
+    """What :class:`SingleFeatureAttack` found out about the other party; its sign is one guess for all of it."""
+
+    ids: Tensor
+    """Ids of all records that were seen, ``(n,)``, int64, ascending."""
+    features: Tensor
+    """The other party's feature of each, ``(n,)``, float64; NaN where it is not linked to the rest."""
+    weights: Tensor
+    """The other party's weight before each observed step, ``(steps,)``, float64; NaN where unknown."""
+
+
+class ObservedBatch(NamedTuple):
+    """One step as the attacker holds it: the arguments of :meth:`SingleFeatureAttack.observe_gradient`."""
+
+    ids: Tensor
+    columns: Tensor
+    gradient: Tensor
+    own_logits: Tensor
+    labels: Tensor
+    eta: float
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One batch: records, residues, the other party's logits (NaN where unknown), and how small is nothing."""
+
+    ids: Places
+    residues: Array
+    logits: Array
+    eta: float
+    noise: float
+
+
+class SingleFeatureAttack:
+    """Reads the one feature of another party, up to one sign, from the gradient of the attacker's own columns.
+
+    Each batch: the residues f follow from the attacker's ``Xᵀ f`` for s up to the rank
+    (:func:`~splitvfl.attacks.residue_solving.solve_residues`), the logit z from f and the label, and the other party's
+    part ``g_i = w x_i`` from ``z_i`` less the attacker's own. In a batch the g are the features up to one factor w.
+    Batches that share a record with ``x ≠ 0`` have their factors linked; two to three epochs link everything. The scale
+    comes from the other party's own update: between step a and a later step b its weight changed by what the attacker
+    can add up, ``x² = c (g_a − g_b) / Σ_{a≤t<b} (η_t / s_t) Σ_j f_j r_j`` with ``x_j = r_j x`` and c = 4 for Taylor, 1
+    for the others; the pair of steps with the largest change is used.
+
+    The label party attacks a passive party with one column in this way. A passive party that knows the labels attacks a
+    label party with one column alike (remark 4.9): ``intercept`` takes the label party's intercept into account.
+
+    It needs every step from the first observed one on, in order, of plain gradient descent with the η and the weight
+    decay given. It cannot work against two or more features, which are determined up to an orthogonal map only
+    (:func:`~splitvfl.attacks.orthogonal_twin.orthogonal_twin`), nor, with several other parties, against their sum.
+    Logits are known with Taylor residues always; with ``minimax`` under the assumption that ``|z| ≤ 4.05``, without
+    which they are ambiguous; with ``piecewise`` where ``0 < |f| < 1``, elsewhere the record gives nothing in that step;
+    with ``exact`` until they saturate.
+
+    Source: *Is Vertical Logistic Regression Privacy-Preserving?*, the feature attack and remark 4.9, with the
+    scale's factor c corrected for residues other than Taylor's.
+
+    Args:
+        approximation: How residues were computed.
+        other_features: How many features the other parties have together; only 1 is accepted.
+        intercept: The other party's intercept before the first observed step, if it has one that is trained like a
+            weight of the constant 1; ``None`` if it has none.
+        weight_decay: Coefficient λ of the other party's L2 penalty, ``w ← w − η (gradient + λ w)``, at least 0.
+        tolerance: Error of the residues in units of the batch's largest (or 1, if that is more), above 0: the other
+            party's logits below it count as 0. Raise it to the fixed-point error under encryption.
+
+    Raises:
+        ArgumentError: If an argument is outside its range, or the other party has more features than one.
+    """
+
+    def __init__(
+        self,
+        *,
+        approximation: Approximation = "taylor",
+        other_features: int = 1,
+        intercept: float | None = None,
+        weight_decay: float = 0.0,
+        tolerance: float = 1e-9,
+    ) -> None:
+        _check_settings(other_features, intercept, weight_decay, tolerance)
+        self._approximation = checked_approximation(approximation)
+        self._intercept = intercept
+        self._decay = weight_decay
+        self._tolerance = tolerance
+        self._steps: list[_Step] = []
+
+    def observe_gradient(
+        self, ids: Tensor, columns: Tensor, gradient: Tensor, *, own_logits: Tensor, labels: Tensor, eta: float
+    ) -> None:
+        """Take one step, with the residues still to be solved from ``columnsᵀ f = gradient``.
+
+        Args:
+            ids: As :meth:`observe`.
+            columns: The attacker's own columns, ``(s, d)`` of rank s.
+            gradient: ``(d,)``: the sum, not the mean, over the batch of residue times row.
+            own_logits: As :meth:`observe`.
+            labels: As :meth:`observe`.
+            eta: As :meth:`observe`.
+
+        Raises:
+            ArgumentError: As :meth:`observe`, or if the batch has more records than the columns' rank.
+        """
+        self.observe(ids, solve_residues(columns, gradient), own_logits=own_logits, labels=labels, eta=eta)
+
+    def observe(self, ids: Tensor, residues: Tensor, *, own_logits: Tensor, labels: Tensor, eta: float) -> None:
+        """Take one step of which the residues are known.
+
+        Args:
+            ids: Record ids, ``(s,)``, int64, each once.
+            residues: f of :func:`~splitvfl.models.sigmoid_coefficients.sigmoid_coefficients`, ``(s,)``.
+            own_logits: The attacker's own part of the logits, ``(s,)``, before the step.
+            labels: ``(s,)``, each −1 or +1.
+            eta: Learning rate of the step, above 0.
+
+        Raises:
+            ArgumentError: If shapes differ, an id comes twice, a value is not finite, or a label is neither −1 nor +1.
+        """
+        _check_batch(ids, residues, own_logits, labels, eta, self._decay)
+        found, known = _numbers(residues), _numbers(labels)
+        noise = self._tolerance * max(1.0, float(np.abs(found).max()))
+        logits = logits_of_residues(found, known, approximation=self._approximation, noise=noise)
+        logits -= _numbers(own_logits) + (self._intercept or 0.0)
+        self._steps.append(_Step(ids.cpu().numpy().astype(np.int64), found, logits, float(eta), noise))
+        if self._intercept is not None:
+            self._intercept -= eta * float(found.mean()) / gradient_scale(self._approximation)
+
+    def recover(self) -> SingleFeature:
+        """Return the feature of every record that is linked to most others; more steps may link more.
+
+        Raises:
+            ArgumentError: If nothing was observed, the other party's logits are 0 throughout, no record links two steps
+                between which all records are known, the logits are not those of one feature, or its update
+                contradicts them (a quotient below 0).
+        """
+        if not self._steps:
+            raise ArgumentError("no step was observed")
+        ids, places = np.unique(np.concatenate([step.ids for step in self._steps]), return_inverse=True)
+        seen = _Seen(self._steps, places.astype(np.int64), ids.size)
+        ratios, factors = _refined(seen, *_linked(seen))
+        scale = math.sqrt(self._squared_scale(seen, ratios, factors))
+        # Of the two signs, the one with which the largest feature is positive.
+        scale = math.copysign(scale, ratios[np.nanargmax(np.abs(ratios))])
+        return SingleFeature(torch.from_numpy(ids), torch.from_numpy(ratios * scale), torch.from_numpy(factors / scale))
+
+    def _squared_scale(self, seen: _Seen, ratios: Array, factors: Array) -> float:
+        """Return κ² with features ``κ ratios`` and weights ``factors / κ``, from the largest change of the weight."""
+        sums, unknown = seen.residue_sums(ratios)
+        c = gradient_scale(self._approximation)
+        etas = np.array([step.eta for step in self._steps])
+        # Decay alone turns w_0 into w_0 · decays[t]; without it the rest is a plain sum.
+        decays = np.concatenate([[1.0], np.cumprod(1.0 - etas * self._decay)])
+        moved = np.concatenate([[0.0], np.cumsum(etas / c * sums / decays[1:])])[:-1]
+        stretch = np.concatenate([[0], np.cumsum(unknown)])[:-1]
+        first, last = _largest_change(factors / decays[:-1], stretch)
+        change = factors[first] / decays[first] - factors[last] / decays[last]
+        due = moved[last] - moved[first]
+        if change * due <= 0:
+            raise ArgumentError(
+                f"between steps {first} and {last} the other party's weight moved against its gradient: residues, "
+                "labels, learning rates or the approximation are not those of this training"
+            )
+        return float(change / due)
+
+
+def recover_single_feature(
+    batches: Iterable[ObservedBatch],
+    *,
+    approximation: Approximation = "taylor",
+    other_features: int = 1,
+    intercept: float | None = None,
+    weight_decay: float = 0.0,
+    tolerance: float = 1e-9,
+) -> SingleFeature:
+    """Return what :class:`SingleFeatureAttack` recovers from batches in order; see there.
+
+    Source: *Is Vertical Logistic Regression Privacy-Preserving?*, the feature attack.
+
+    Args:
+        batches: Every step, in order.
+        approximation: As :class:`SingleFeatureAttack`.
+        other_features: As :class:`SingleFeatureAttack`.
+        intercept: As :class:`SingleFeatureAttack`.
+        weight_decay: As :class:`SingleFeatureAttack`.
+        tolerance: As :class:`SingleFeatureAttack`.
+
+    Returns:
+        Ids, features up to one sign, and the other party's weights.
+
+    Raises:
+        ArgumentError: As :class:`SingleFeatureAttack` and its methods.
+    """
+    attack = SingleFeatureAttack(
+        approximation=approximation,
+        other_features=other_features,
+        intercept=intercept,
+        weight_decay=weight_decay,
+        tolerance=tolerance,
+    )
+    for batch in batches:
+        attack.observe_gradient(
+            batch.ids,
+            batch.columns,
+            batch.gradient,
+            own_logits=batch.own_logits,
+            labels=batch.labels,
+            eta=batch.eta,
+        )
+    return attack.recover()
+
+
+def logits_of_residues(residues: Array, labels: Array, *, approximation: Approximation, noise: float) -> Array:
+    """Return the logit z of each residue, NaN where it is not determined.
+
+    - ``taylor``: ``z = f + 2y``
+    - ``minimax``: the root u with ``|u| ≤ 4.05`` of ``−0.004 u³ + 0.197 u = f + y/2``; there are up to three
+    - ``piecewise``: ``z = f + y/2`` where ``0 < |f| < 1``
+    - ``exact``: ``z = −y logit(−y f)`` where ``0 < −y f < 1``
+
+    Source: *Is Vertical Logistic Regression Privacy-Preserving?*, the feature attack, per approximation.
+
+    Args:
+        residues: f, ``(s,)``.
+        labels: ``(s,)``, each −1 or +1.
+        approximation: How residues were computed.
+        noise: Error of the residues, which decides what counts as 0 or 1.
+
+    Returns:
+        ``(s,)``.
+    """
+    if approximation == "taylor":
+        return residues + 2.0 * labels
+    if approximation == "minimax":
+        return _minimax_root(residues + 0.5 * labels)
+    sizes = -labels * residues
+    inside = (sizes > noise) & (sizes < 1.0 - noise)
+    if approximation == "piecewise":
+        return np.where(inside, residues + 0.5 * labels, np.nan)
+    shares = np.where(inside, sizes, 0.5)
+    return np.where(inside, -labels * (np.log(shares) - np.log1p(-shares)), np.nan)
+
+
+def _minimax_root(values: Array) -> Array:
+    """Return the middle root of ``CUBIC u³ + LINEAR u = value``, NaN beyond the cubic's turning points."""
+    turning = math.sqrt(-MINIMAX_LINEAR / (3.0 * MINIMAX_CUBIC))
+    peak = 2.0 / 3.0 * MINIMAX_LINEAR * turning
+    shares = np.where(np.abs(values) <= peak, values / peak, np.nan)
+    # With u = 2 T sin θ the cubic is peak · sin 3θ.
+    return np.asarray(2.0 * turning * np.sin(np.arcsin(shares) / 3.0))
+
+
+class _Seen:
+    """Everything observed as flat arrays, one entry per record and step."""
+
+    def __init__(self, steps: list[_Step], places: Places, records: int) -> None:
+        self.count, self.records = len(steps), records
+        self.sizes = np.array([step.ids.size for step in steps])
+        self.step = np.repeat(np.arange(self.count), self.sizes)
+        self.record = places
+        self.logits = np.concatenate([step.logits for step in steps])
+        self.residues = np.concatenate([step.residues for step in steps])
+        self.noise = np.repeat(np.array([step.noise for step in steps]), self.sizes)
+
+    def residue_sums(self, ratios: Array) -> tuple[Array, npt.NDArray[np.bool_]]:
+        """Return ``Σ_j f_j r_j / s`` of every step, and at which steps a ratio is unknown that counts."""
+        own = ratios[self.record]
+        missing = np.isnan(own) & (np.abs(self.residues) > self.noise)
+        sums = np.bincount(self.step, np.nan_to_num(own) * self.residues, self.count) / self.sizes
+        return sums, np.bincount(self.step, missing, self.count) > 0
+
+
+def _linked(seen: _Seen) -> tuple[Array, npt.NDArray[np.bool_]]:
+    """Return the factor of every step up to a common one, and which steps are linked to most records.
+
+    Steps and records are the nodes of a graph, and every logit that is not 0 an edge; a spanning tree of large logits,
+    found by union-find, carries the factors from step to step with the smallest relative errors.
+    """
+    used = np.flatnonzero(np.abs(seen.logits) > seen.noise)  # NaN is not
+    if used.size == 0:
+        raise ArgumentError("the other party's logits are 0 at all steps: its weight, or its feature, is")
+    rows, columns, logits = seen.step[used], seen.count + seen.record[used], seen.logits[used]
+    nodes = seen.count + seen.records
+    tree = minimum_spanning_tree(coo_array((1.0 / np.abs(logits), (rows, columns)), shape=(nodes, nodes)).tocsr())
+    _, component = connected_components(tree, directed=False)
+    largest = np.bincount(component[seen.count :]).argmax()
+    inside = component[: seen.count] == largest
+    order, before = breadth_first_order(tree, int(np.flatnonzero(inside)[0]), directed=False)
+    values = np.ones(nodes)
+    sent = dict(zip(zip(rows.tolist(), columns.tolist(), strict=True), logits.tolist(), strict=True))
+    for node, parent in zip(order[1:].tolist(), before[order[1:]].tolist(), strict=True):
+        values[node] = sent[min(node, parent), max(node, parent)] / values[parent]
+    return values[: seen.count], inside
+
+
+def _refined(seen: _Seen, factors: Array, inside: npt.NDArray[np.bool_]) -> tuple[Array, Array]:
+    """Return ratios ``(n,)`` and factors ``(steps,)`` that fit the linked steps' logits best, NaN where unknown."""
+    used = np.flatnonzero(inside[seen.step] & ~np.isnan(seen.logits))
+    steps, records, logits = seen.step[used], seen.record[used], seen.logits[used]
+    ratios = _fitted(records, factors[steps], logits, seen.records)
+    factors = _fitted(steps, ratios[records], logits, seen.count)
+    ratios = _fitted(records, factors[steps], logits, seen.records)
+    left = logits - factors[steps] * ratios[records]
+    if np.linalg.norm(left) > _LEFT_OVER * np.linalg.norm(logits) + np.linalg.norm(seen.noise[used]):
+        raise ArgumentError(
+            "the other party's logits are not multiples of one feature per record: it has more features, which are "
+            "determined up to an orthogonal map only, or what was observed is noisy"
+        )
+    return ratios, factors
+
+
+def _fitted(places: Places, regressors: Array, targets: Array, count: int) -> Array:
+    """Return the least-squares coefficient of every place's entries, NaN at places without any."""
+    squares = np.bincount(places, regressors**2, count)
+    products = np.bincount(places, regressors * targets, count)
+    fitted: Array = np.divide(products, squares, out=np.full(count, np.nan), where=squares > 0)
+    return fitted
+
+
+def _largest_change(values: Array, stretch: npt.NDArray[Any]) -> tuple[int, int]:
+    """Return the earlier and the later of the two steps of one stretch whose values differ most."""
+    best: tuple[float, int, int] = (0.0, -1, -1)
+    for own in np.unique(stretch):
+        steps = np.flatnonzero((stretch == own) & ~np.isnan(values))
+        if steps.size > 1:
+            low, high = sorted((int(steps[values[steps].argmin()]), int(steps[values[steps].argmax()])))
+            best = max(best, (abs(values[low] - values[high]), low, high))
+    if best[0] == 0:
+        raise ArgumentError(
+            "no scale: there are no two linked steps with all records between them linked too; observe more epochs"
+        )
+    return best[1], best[2]
+
+
+def _numbers(values: Tensor) -> Array:
+    return np.array(values.detach().cpu().numpy(), dtype=np.float64)
+
+
+def _check_settings(other_features: int, intercept: float | None, weight_decay: float, tolerance: float) -> None:
+    if other_features != 1:
+        raise ArgumentError(
+            f"the other party has {other_features} features; only a single one is determined (up to its sign), two or "
+            "more up to an orthogonal map only: see orthogonal_twin"
+        )
+    if intercept is not None and not math.isfinite(intercept):
+        raise ArgumentError(f"intercept must be finite, got {intercept!r}")
+    if not (math.isfinite(weight_decay) and weight_decay >= 0):
+        raise ArgumentError(f"weight_decay must be finite and at least 0, got {weight_decay!r}")
+    if not 0 < tolerance < 0.1:
+        raise ArgumentError(f"tolerance must lie between 0 and 0.1, got {tolerance!r}")
+
+
+def _check_batch(
+    ids: Tensor, residues: Tensor, own_logits: Tensor, labels: Tensor, eta: float, weight_decay: float
+) -> None:
+    shapes = [tuple(tensor.shape) for tensor in (ids, residues, own_logits, labels)]
+    if ids.dim() != 1 or ids.numel() == 0 or len(set(shapes)) != 1:
+        raise ArgumentError(f"expected ids, residues, own logits and labels of one shape (s,), got {shapes}")
+    different = ids.unique().numel()
+    if ids.is_floating_point() or different != ids.numel():
+        raise ArgumentError(f"expected whole ids, each once in a batch, got {ids.dtype}, {different} of {ids.numel()}")
+    for name, tensor in (("residues", residues), ("own_logits", own_logits)):
+        if not torch.isfinite(tensor).all():
+            raise ArgumentError(f"{name} holds NaN or infinite values")
+    if not (labels.double().abs() == 1).all():
+        raise ArgumentError("expected labels -1 and +1; a label in {0, 1} is 2 * label - 1 here")
+    if not (math.isfinite(eta) and eta > 0 and eta * weight_decay < 1):
+        raise ArgumentError(f"eta must be finite, above 0, and below 1 / weight_decay, got {eta!r}")

@@ -1,0 +1,19 @@
+"""Differential privacy: how much noise buys how much, and what it leaves to an attacker."""
+
+from splitvfl.privacy.dp_paillier import (
+    corrected_dp_paillier_sigma,
+    dp_paillier_sensitivity,
+    dp_paillier_sigma,
+    label_attack_success,
+)
+from splitvfl.privacy.gaussian import classic_gaussian_sigma, gaussian_delta, gaussian_sigma
+
+__all__ = [
+    "classic_gaussian_sigma",
+    "corrected_dp_paillier_sigma",
+    "dp_paillier_sensitivity",
+    "dp_paillier_sigma",
+    "gaussian_delta",
+    "gaussian_sigma",
+    "label_attack_success",
+]

@@ -1,0 +1,40 @@
+"""What the arguments of a privacy formula may be."""
+
+from __future__ import annotations
+
+import math
+
+from splitvfl.errors import ArgumentError
+
+
+def positive(name: str, value: float) -> float:
+    """Return a finite value above 0 as a float.
+
+    Raises:
+        ArgumentError: If it is none.
+    """
+    if not (math.isfinite(value) and value > 0):
+        raise ArgumentError(f"{name} must be finite and above 0, got {value!r}")
+    return float(value)
+
+
+def probability(name: str, value: float) -> float:
+    """Return a value strictly between 0 and 1 as a float.
+
+    Raises:
+        ArgumentError: If it is none.
+    """
+    if not 0 < value < 1:
+        raise ArgumentError(f"{name} must lie strictly between 0 and 1, got {value!r}")
+    return float(value)
+
+
+def count(name: str, value: int) -> int:
+    """Return a whole number of at least 1.
+
+    Raises:
+        ArgumentError: If it is none.
+    """
+    if isinstance(value, bool) or value != int(value) or value < 1:
+        raise ArgumentError(f"{name} must be a whole number of at least 1, got {value!r}")
+    return int(value)
