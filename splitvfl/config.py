@@ -55,10 +55,12 @@ from splitvfl.yaml_tree import Document, Place, parse_override, to_yaml
 __all__ = [
     "AdagradConfig",
     "AdamConfig",
+    "Approximation",
     "DataConfig",
-    "ExchangeConfig",
     "EarlyStoppingConfig",
     "EmbeddingOptimizerConfig",
+    "EncryptionConfig",
+    "ExchangeConfig",
     "ExperimentConfig",
     "HookConfig",
     "LogisticRegressionConfig",
@@ -66,12 +68,16 @@ __all__ = [
     "ModelConfig",
     "NetworkConfig",
     "OptimizerConfig",
+    "OracleConfig",
     "PartyConfig",
+    "ResidueConfig",
     "RowWiseAdagradConfig",
     "SGDConfig",
     "SparseAdagradConfig",
     "SparseAdamConfig",
     "SparseSGDConfig",
+    "SplitConfig",
+    "TaylorConfig",
     "TrainConfig",
     "WideDeepConfig",
     "config_to_yaml",
@@ -276,8 +282,16 @@ class WideDeepConfig(_Section):
 ModelConfig = Annotated[MLPConfig | LogisticRegressionConfig | WideDeepConfig, Field(discriminator="name")]
 
 
-class ExchangeConfig(_Section):
-    """How a training step is talked through: ``split``, activations one way and gradients the other, in the clear.
+class _Crossing(_Section):
+    """What every exchange can set of activations and gradients; see :class:`SplitConfig`."""
+
+    wire: Literal["bf16"] | None = None
+    activation_clip: Annotated[float, Field(gt=0)] | None = None
+    gradient_clip: Annotated[float, Field(gt=0)] | None = None
+
+
+class SplitConfig(_Crossing):
+    """How a training step is talked through: activations one way and gradients the other, in the clear.
 
     ``wire: bf16`` rounds both to bfloat16 as the last thing before they cross, which halves what is sent; ``null``
     sends them as they were computed. ``activation_clip`` and ``gradient_clip`` are promises that the parties agree on:
@@ -287,9 +301,63 @@ class ExchangeConfig(_Section):
     """
 
     name: Literal["split"] = "split"
-    wire: Literal["bf16"] | None = None
-    activation_clip: Annotated[float, Field(gt=0)] | None = None
-    gradient_clip: Annotated[float, Field(gt=0)] | None = None
+
+
+Approximation = Literal["taylor", "minimax", "piecewise", "exact"]
+
+
+class OracleConfig(_Crossing):
+    """Logistic regression in the clear, of which a passive party learns only the gradients of its weights.
+
+    ``approximation`` is the sigmoid's (:func:`splitvfl.models.sigmoid_coefficients`); the rest is as for ``split``. It
+    is for experiments: what protocols under encryption compute, at the speed of a computation in the clear.
+    """
+
+    name: Literal["oracle"] = "oracle"
+    approximation: Approximation = "exact"
+
+
+class EncryptionConfig(_Section):
+    """What parties agree on to compute under encryption (:class:`splitvfl.exchange.paillier.Encryption`)."""
+
+    key_bits: Annotated[int, Field(ge=2048, le=16_384, multiple_of=2)] = 3072
+    value_bits: Annotated[int, Field(ge=8, le=60)] = 32
+    feature_bits: Annotated[int, Field(ge=8, le=60)] = 26
+    value_limit: Annotated[float, Field(gt=0)] = 16.0
+    feature_limit: Annotated[float, Field(gt=0)] = 64.0
+    mask: Literal["uniform", "bounded"] = "bounded"
+    packed: bool = True
+    most_columns: Count = 4096
+
+
+class ResidueConfig(_Crossing):
+    """Logistic regression: logits cross in the clear, residues under Paillier encryption, the active party's key.
+
+    ``approximation`` is the sigmoid's, ``encryption`` what is agreed; the rest is as for ``split``.
+    """
+
+    name: Literal["residue"] = "residue"
+    approximation: Approximation = "exact"
+    encryption: EncryptionConfig = EncryptionConfig()
+
+
+class TaylorConfig(_Crossing):
+    """Logistic regression, Taylor's sigmoid: every party's part of the logits encrypted under a key of its own.
+
+    ``encryption`` is what is agreed, ``loss`` whether the active party learns the loss of each step.
+    """
+
+    name: Literal["taylor"] = "taylor"
+    loss: bool = True
+    encryption: EncryptionConfig = EncryptionConfig()
+
+
+ExchangeConfig = Annotated[SplitConfig | OracleConfig | ResidueConfig | TaylorConfig, Field(discriminator="name")]
+
+
+def _named_exchange(value: object) -> object:
+    """Take a section without a name for one of ``split``."""
+    return {**value, "name": "split"} if isinstance(value, dict) and "name" not in value else value
 
 
 LearningRate = Annotated[float, Field(gt=0)]
@@ -485,7 +553,7 @@ class ExperimentConfig(_Section):
     data: DataConfig
     parties: Annotated[Mapping[str, PartyConfig], AfterValidator(_check_parties)]
     model: ModelConfig = MLPConfig()
-    exchange: ExchangeConfig = ExchangeConfig()
+    exchange: Annotated[ExchangeConfig, BeforeValidator(_named_exchange)] = SplitConfig()
     network: NetworkConfig | None = None
     train: TrainConfig = TrainConfig()
     defenses: tuple[HookConfig, ...] = ()

@@ -63,15 +63,34 @@ class Seat:
 
     def view(self, needs: frozenset[str], *, party: str, step: int, ids: Tensor, gradient: Tensor) -> View:
         """Return the view of one received gradient, with nothing that the attack does not need."""
-        sources: dict[str, Callable[[], Any]] = {
-            "gradient": lambda: widened(gradient.detach()),
+        return self._view(
+            needs,
+            {
+                "gradient": lambda: widened(gradient.detach()),
+                "aggregated_gradient": lambda: _detached(self.columns).T @ gradient.detach().to(self.columns.dtype),
+            },
+            gradient.device,
+            party=party,
+            step=step,
+            ids=ids,
+        )
+
+    def view_of_sum(self, needs: frozenset[str], *, party: str, step: int, ids: Tensor, total: Tensor) -> View:
+        """Return the view where only the gradient of a linear bottom's weight was learned, ``(d, width)``."""
+        received = {"aggregated_gradient": lambda: total.detach()}
+        return self._view(needs, received, total.device, party=party, step=step, ids=ids)
+
+    def _view(
+        self, needs: frozenset[str], received: Mapping[str, Callable[[], Any]], device: torch.device, **known: Any
+    ) -> View:
+        sources = {
             "columns": lambda: _detached(self.columns),
             "activation": lambda: widened(_detached(self.activation)),
             "weights": self._weights,
-            "aggregated_gradient": lambda: _detached(self.columns).T @ gradient.detach().to(self.columns.dtype),
+            **received,
         }
-        with without_autocast(gradient.device):
-            return View(party=party, step=step, ids=ids, **{name: sources[name]() for name in needs})
+        with without_autocast(device):
+            return View(**known, **{name: sources[name]() for name in needs})
 
     def _weights(self) -> dict[str, Tensor]:
         assert self.bottom is not None

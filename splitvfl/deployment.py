@@ -29,6 +29,7 @@ from splitvfl.errors import ArgumentError, ConfigError
 from splitvfl.exchange.agreement import agreed_settings, terms_of
 from splitvfl.exchange.evaluation import EvaluationPlan
 from splitvfl.exchange.introduction import Learned
+from splitvfl.exchanges import exchange_of, task_of
 from splitvfl.experiment import (
     bottom_of,
     check_folder,
@@ -56,7 +57,6 @@ from splitvfl.randomness import PartyRandom, derive_seed, entropic_generator
 from splitvfl.registry import build
 from splitvfl.saved_half import Origin, save_half
 from splitvfl.schedule import Schedule
-from splitvfl.tasks import task_for
 from splitvfl.training import Progress
 
 LOG_EVERY = 10
@@ -266,7 +266,7 @@ def party_run(
             progress=progress,
         )
     assert own.task is not None, "labels say what is learned"
-    task = task_for(own.task, own.classes)
+    task = task_of(config.exchange, own.task, own.classes)
     return ActiveRun(
         name,
         [other for other in config.parties if other != name],
@@ -283,7 +283,7 @@ def _settings(config: ExperimentConfig, data: PartyData, folder: Path) -> RunSet
     train, network = config.train, config.network
     assert network is not None
     stopping = None if train.early_stopping is None else train.early_stopping.settings()
-    batches = _batches(config, data)
+    batches, exchange = _batches(config, data), exchange_of(config.exchange, rows=config.train.batch_size)
     schedule = Schedule(
         batches,
         train.epochs,
@@ -297,6 +297,7 @@ def _settings(config: ExperimentConfig, data: PartyData, folder: Path) -> RunSet
         seed=train.seed,
         evaluate_every=train.evaluate_every_epochs,
         early_stopping=stopping,
+        exchange=exchange.terms(),
         autocast=_bf16(train.autocast),
         wire=_bf16(config.exchange.wire),
     )
@@ -311,6 +312,7 @@ def _settings(config: ExperimentConfig, data: PartyData, folder: Path) -> RunSet
         batches=batches,
         schedule=schedule,
         evaluation=EvaluationPlan(batches.held_out, data.test.count),
+        exchange=exchange,
         terms=terms,
         folder=folder,
         message_s=network.message_s,
@@ -335,7 +337,7 @@ def _bf16(name: str | None) -> torch.dtype | None:
 
 def _active(config: ExperimentConfig, own: OwnData, widths: Mapping[str, int]) -> tuple[ActiveParty, Watch]:
     assert own.task is not None
-    task = task_for(own.task, own.classes)
+    task = task_of(config.exchange, own.task, own.classes)
     name = own.data.name
     with _initialised(config, name):
         top = top_of(config, own.data, task, [widths[other] for other in config.parties if other != name])
@@ -352,7 +354,7 @@ def _active(config: ExperimentConfig, own: OwnData, widths: Mapping[str, int]) -
 
 
 def _passive(config: ExperimentConfig, data: PartyData, learned: Learned) -> PassiveParty:
-    task = task_for(learned.task, learned.outputs)
+    task = task_of(config.exchange, learned.task, learned.outputs)
     with _initialised(config, data.name):
         bottom = bottom_of(config, data, task)
     party = PassiveParty(data, bottom, optimizer=optimizers_of(config.train))
@@ -420,17 +422,23 @@ def _watch(config: ExperimentConfig, party: ActiveParty) -> Watch:
     for name, cut in party.cuts.items():
         for hook in config.attacks:
             attack = build("attacks", hook.name, hook.options, folder=config.folder)
-            reason = _unavailable(attack, party)
+            reason = _unavailable(
+                attack, party, sums_only=exchange_of(config.exchange, rows=config.train.batch_size).sums_only
+            )
             if reason:
                 watch.unavailable[name][hook_name(attack)] = reason
                 continue
             watch.add(name, cut.watch(attack, **known))
-        if config.audit and party.task.name == "binary":
+        if (
+            config.audit
+            and party.task.name == "binary"
+            and not exchange_of(config.exchange, rows=config.train.batch_size).sums_only
+        ):
             watch.audits[name] = cut.audit()
     return watch
 
 
-def _unavailable(attack: Attack, party: ActiveParty) -> str:
+def _unavailable(attack: Attack, party: ActiveParty, *, sums_only: bool) -> str:
     """Return why the label party cannot run a partner's attack in its place, or nothing."""
     if target_of(attack) == "features":
         return "it attacks features, with what only an experiment in one process has"
@@ -439,6 +447,8 @@ def _unavailable(attack: Attack, party: ActiveParty) -> str:
     if moment_of(attack) == "after-training":
         return "needs the partner's model"
     missing = sorted(Leak(attack).needs - {"gradient"})
+    if sums_only and not missing:
+        return "the partner gets no gradient per record"
     return f"needs the partner's {' and '.join(missing)}" if missing else ""
 
 

@@ -36,6 +36,7 @@ from splitvfl.data.batches import BLOCK_ROWS
 from splitvfl.data.sets import TABLES
 from splitvfl.data.store import open_tables
 from splitvfl.errors import ArgumentError, ConfigError
+from splitvfl.exchanges import exchange_of, task_of
 from splitvfl.hooks import At, Defense
 from splitvfl.leakage.summary import FILE_NAME, AttackResult, PartyResult, RunSummary, known
 from splitvfl.models import MLP, Linear, LinearTop, WideDeepBottom, WideDeepTop
@@ -45,7 +46,7 @@ from splitvfl.optimizers import ParameterFactory, PerParameter, RowWiseAdagrad, 
 from splitvfl.party import ActiveParty, PassiveParty
 from splitvfl.randomness import derive_seed
 from splitvfl.registry import Kind, build
-from splitvfl.tasks import Task, task_for
+from splitvfl.tasks import Task
 from splitvfl.training import Progress, Trainer
 from splitvfl.wording import suggestion
 
@@ -155,7 +156,7 @@ def build_trainer(config: ExperimentConfig, data: VerticalData, *, folder: Path 
     """
     _check_tables(config)
     _check_fields(config, data)
-    task = task_for(data.task, data.classes)
+    task = task_of(config.exchange, data.task, data.classes)
     train = config.train
     top, bottoms = _models(config, data, task)
     optimizer = optimizers_of(train)
@@ -178,6 +179,7 @@ def build_trainer(config: ExperimentConfig, data: VerticalData, *, folder: Path 
         device=choose_device(train.device),
         autocast=torch.bfloat16 if train.autocast == "bf16" else None,
         wire=torch.bfloat16 if config.exchange.wire == "bf16" else None,
+        exchange=exchange_of(config.exchange, rows=config.train.batch_size),
     )
     for party in (trainer.active, *trainer.passives.values()):
         check_clips(party, activation=config.exchange.activation_clip, gradient=config.exchange.gradient_clip)

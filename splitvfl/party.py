@@ -187,6 +187,7 @@ class PassiveParty(Party):
     Attributes:
         activation: Defenses of what it sends.
         observers: Its own attacks on what it receives.
+        sums_only: Whether it learns no gradient per record, only their sum times its columns.
     """
 
     def __init__(self, data: PartyData, bottom: nn.Module, *, optimizer: OptimizerFactory = adam) -> None:
@@ -194,12 +195,13 @@ class PassiveParty(Party):
         self.bottom = bottom
         self.activation = ActivationDefenses(self.name)
         self.observers: list[Observer] = []
+        self.sums_only = False
         self.batch_ids: Tensor | None = None
 
     @property
     def shows(self) -> frozenset[str]:
         """View fields that its attacks can have."""
-        fields = available_fields(self.bottom, has_columns=True)
+        fields = available_fields(self.bottom, has_columns=True) - ({"gradient"} if self.sums_only else set())
         return fields if self.data.train.columns.categorical.shape[1] == 0 else fields - {"aggregated_gradient"}
 
     def activate(self, batch: Records) -> Tensor:
@@ -244,6 +246,15 @@ class PassiveParty(Party):
             observer(seat.view(observer.needs, party=self.name, step=step, ids=batch.ids, gradient=gradient))
         if activation.requires_grad:  # a frozen bottom, or one without parameters, has nothing to learn
             activation.backward(gradient)
+
+    def learn_sum(self, activation: Tensor, total: Tensor, batch: Records, step: int) -> None:
+        """Take the gradient of a linear bottom's weight, ``(d, width)``, and let its observers look."""
+        seat = Seat(self.bottom, batch.columns.module_input(), activation)
+        for observer in self.observers:
+            observer(seat.view_of_sum(observer.needs, party=self.name, step=step, ids=batch.ids, total=total))
+        (weight,) = self.bottom.parameters()
+        if weight.requires_grad:
+            weight.grad = total.T.to(weight.dtype)
 
     def chains(self) -> dict[str, DefenseChain]:
         """Return the defenses of its activation, by phase."""

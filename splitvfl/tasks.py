@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import ClassVar
 
 import torch
@@ -12,6 +13,8 @@ from torch.nn import functional
 
 from splitvfl.errors import ArgumentError, DataError
 from splitvfl.metrics import leak_auc
+
+RecordLoss = Callable[[Tensor, Tensor], Tensor]
 
 
 class Task(ABC):
@@ -66,12 +69,20 @@ class Task(ABC):
 
 
 class Binary(Task):
-    """Labels in {0, 1}, one logit, cross-entropy; measured by AUC."""
+    """Labels in {0, 1}, one logit; measured by AUC.
+
+    Args:
+        record_loss: Returns each record's loss, ``(n,)``, of logits ``(n,)`` and labels −1 and +1, ``(n,)``: an
+            approximation that a computation under encryption can afford, say. Default: the logistic loss.
+    """
 
     name = "binary"
     metric = "auc"
     variety = "a binary task needs both classes"
     classes = 2
+
+    def __init__(self, *, record_loss: RecordLoss | None = None) -> None:
+        self._record_loss = record_loss
 
     def check_values(self, labels: Tensor) -> None:
         """Raise unless labels are 0 and 1."""
@@ -82,7 +93,9 @@ class Binary(Task):
         raise DataError(f"a binary task needs labels 0 and 1, got {values[:5]}{hint}")
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean logistic loss."""
+        """Return the mean loss."""
+        if self._record_loss is not None:
+            return self._record_loss(outputs.squeeze(1), 2 * targets.to(outputs.dtype) - 1).mean()
         return functional.binary_cross_entropy_with_logits(outputs.squeeze(1), targets.to(outputs.dtype))
 
     def scores(self, outputs: Tensor) -> Tensor:

@@ -21,10 +21,11 @@ from splitvfl.conversation import Half, Recorder, converse
 from splitvfl.cut import observe, refuse_batch_mixing
 from splitvfl.data.batches import Batches
 from splitvfl.data.columns import Records
-from splitvfl.errors import ArgumentError, CheckpointError, ConfigError
+from splitvfl.errors import ArgumentError, CheckpointError, ConfigError, HookError
 from splitvfl.exchange.agreement import agreed_settings, agreement, terms_of
+from splitvfl.exchange.base import Exchange, Side
 from splitvfl.exchange.evaluation import Evaluation, EvaluationPlan, active_evaluation, passive_evaluation
-from splitvfl.exchange.split import active_step, passive_step
+from splitvfl.exchange.split import Split
 from splitvfl.hooks import (
     PHASES,
     At,
@@ -169,6 +170,7 @@ class Trainer:
             losses, defenses and attacks compute in float32. ``None``: models run as they are.
         wire: ``torch.bfloat16`` rounds activations and gradients to bfloat16 as the last thing before they cross; the
             receiver goes on in float32. ``None``: they cross as they were computed.
+        exchange: How a step is talked through. Default: activations and gradients in the clear.
         record: Called with every message of the training steps, e.g. ``Transcript().record``.
 
     Raises:
@@ -201,8 +203,10 @@ class Trainer:
         device: torch.device | str = "cpu",
         autocast: torch.dtype | None = None,
         wire: torch.dtype | None = None,
+        exchange: Exchange | None = None,
         record: Recorder | None = None,
     ) -> None:
+        exchange = exchange or Split()
         self.active = active
         self.passives = dict(passives)
         self._check_names()
@@ -221,6 +225,7 @@ class Trainer:
             seed=seed,
             evaluate_every=evaluate_every,
             early_stopping=early_stopping,
+            exchange=exchange.terms(),
             autocast=autocast,
             wire=wire,
         )
@@ -230,11 +235,12 @@ class Trainer:
         if early_stopping is not None:
             active.judge_by(early_stopping, self.batches.held_out)
         self._connect(defenses, noise_seed_for_experiments)
+        self._sides = self._take_sides(exchange)
         self.watch = Watch(self.passives)
         check_known(known_positives, known_negatives)
         self.known_positives, self.known_negatives = known_positives, known_negatives
         self._feature_attacks = [attack for attack in attacks if target_of(attack) == "features"]
-        self._watch([attack for attack in attacks if target_of(attack) == "labels"], audit)
+        self._watch([attack for attack in attacks if target_of(attack) == "labels"], audit and not exchange.sums_only)
         self.after_training: dict[str, dict[str, AfterTraining]] = {name: {} for name in self.passives}
         self._quiz_seed = derive_seed(seed, "after training")
         self.step = 0
@@ -276,6 +282,12 @@ class Trainer:
                 shared = party is not self.active and len(self.passives) > 1
                 own = copy.deepcopy(defense) if shared else defense
                 attach_defense(party, own, number=number, noise_seed=noise_seed, phases=phases)
+
+    def _take_sides(self, exchange: Exchange) -> dict[str, Side]:
+        sides = {name: exchange.passive(party, self.active.name) for name, party in self.passives.items()}
+        for party in self.passives.values():
+            party.sums_only = exchange.sums_only
+        return sides | {self.active.name: exchange.active(self.active)}
 
     def _watch(self, attacks: Sequence[Attack], audit: bool) -> None:
         binary = self.active.task.name == "binary"
@@ -387,12 +399,15 @@ class Trainer:
             _claim(self.folder, overwrite=self._overwrite)
         self._monitor = Monitor(self.folder, resume_at=self._resume_at)
         try:
+            converse({name: side.open() for name, side in self._sides.items()})
             with Signals() as signals:
                 self._run_epochs(epochs, progress, signals)
             for party in self._parties:
                 party.best.use()
             self._attack_after_training()
         finally:
+            for side in self._sides.values():
+                side.close()
             try:
                 self._resume_at = (self._monitor.flush(), self.step)
             finally:
@@ -456,7 +471,12 @@ class Trainer:
             self.unavailable[party.name][hook_name(attack)] = f"needs {', '.join(missing)}"
             return
         models = {"trained": party.bottom, "before": self._before[party.name]}
-        found = judge_after_training(attack, party.data, quiz=quiz, step=self.step, device=party.device, **models)
+        try:
+            found = judge_after_training(attack, party.data, quiz=quiz, step=self.step, device=party.device, **models)
+        except (ArgumentError, HookError) as error:
+            # It refuses this model, with the reason; a run that has just been trained is not lost for that.
+            self.unavailable[party.name][hook_name(attack)] = str(error)
+            return
         label = unused(hook_name(attack), self.after_training[party.name])
         self.after_training[party.name][label] = found
         assert self._monitor is not None
@@ -464,14 +484,10 @@ class Trainer:
 
     def _train_step(self, rows: Tensor) -> None:
         step = self.step
-        halves: dict[str, Half] = {
-            name: passive_step(party, party.train_batch(rows), step, active=self.active.name)
-            for name, party in self.passives.items()
-        }
-        batch = self.active.train_batch(rows)
+        batches = {party.name: party.train_batch(rows) for party in self._parties}
         if self.active.task.name == "binary":
-            self.labels_of.turn_to(batch)
-        halves[self.active.name] = active_step(self.active, batch, step)
+            self.labels_of.turn_to(batches[self.active.name])
+        halves = {name: side.step(batches[name], step) for name, side in self._sides.items()}
         judging = self.watch.seconds
         started = time.perf_counter()
         results = converse(halves, turns=self._turns(), record=self._record)

@@ -46,10 +46,13 @@ def agreed_settings(
     seed: int,
     evaluate_every: int,
     early_stopping: EarlyStopping | None,
+    exchange: Mapping[str, object],
     autocast: torch.dtype | None,
     wire: torch.dtype | None,
 ) -> dict[str, object]:
     """Return the settings of a run that every party must have alike, by the names under which they are compared.
+
+    Those of the exchange are its own (:meth:`splitvfl.exchange.base.Exchange.terms`).
 
     Raises:
         ArgumentError: If a dtype is neither bfloat16 nor ``None``.
@@ -63,7 +66,7 @@ def agreed_settings(
         "early stopping: patience": None if stopping is None else stopping.patience,
         "early stopping: min_delta": None if stopping is None else stopping.min_delta,
         "early stopping: validation_every": None if stopping is None else stopping.validation_every,
-        "exchange": "split",
+        **exchange,
         "autocast": _dtype_name("autocast", autocast, none="off"),
         "wire": _dtype_name("wire", wire, none="as computed"),
     }

@@ -11,9 +11,10 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from splitvfl.conversation import Expected, Half, Outbox
+from splitvfl.conversation import Expected, Half, Inbox, Outbox
 from splitvfl.data.columns import Records
 from splitvfl.errors import ProtocolError
+from splitvfl.exchange.base import Exchange, Side
 from splitvfl.hooks import all_finite, all_finite_together
 from splitvfl.messages import Message
 from splitvfl.party import ActiveParty, PassiveParty
@@ -27,6 +28,23 @@ def active_step(party: ActiveParty, batch: Records, step: int) -> Half:
             and no weight changes.
     """
     inbox = yield Outbox(wait=party.await_activations("activation", step, batch.count))
+    value, gradients = answer(party, inbox, batch, step)
+    yield Outbox(
+        send=tuple(
+            Message(party.name, name, "gradient", step, party.narrowed(gradient))
+            for name, gradient in gradients.items()
+        )
+    )
+    party.update()
+    return value
+
+
+def answer(party: ActiveParty, inbox: Inbox, batch: Records, step: int) -> tuple[float, dict[str, Tensor]]:
+    """Return the batch's loss, and the defended gradient for each passive party; the weights get theirs.
+
+    Raises:
+        ProtocolError: As :func:`active_step`.
+    """
     leaves = {name: _leaf(party, inbox[name]) for name in party.cuts}
     targets, responses = party.answer(batch, step)
     crossed = [
@@ -36,20 +54,13 @@ def active_step(party: ActiveParty, batch: Records, step: int) -> Half:
     loss = party.task.loss(party.run_top(crossed, batch), targets)
     value = loss.item()
     if not math.isfinite(value):
-        raise ProtocolError(_spoiled(f"the loss of step {step} is {value}", leaves))
+        raise ProtocolError(spoiled(f"the loss of step {step} is {value}", leaves))
     party.clear_gradients()
     loss.backward()
     sent = [leaf.grad for leaf in leaves.values() if leaf.grad is not None]
     if not (party.has_finite_gradients() and all_finite_together(sent)):
-        raise ProtocolError(_spoiled(f"gradients of step {step} are NaN or infinite", leaves))
-    yield Outbox(
-        send=tuple(
-            Message(party.name, name, "gradient", step, party.narrowed(_gradient(leaf)))
-            for name, leaf in leaves.items()
-        )
-    )
-    party.update()
-    return value
+        raise ProtocolError(spoiled(f"gradients of step {step} are NaN or infinite", leaves))
+    return value, {name: _gradient(leaf) for name, leaf in leaves.items()}
 
 
 def passive_step(party: PassiveParty, batch: Records, step: int, *, active: str) -> Half:
@@ -69,13 +80,31 @@ def passive_step(party: PassiveParty, batch: Records, step: int, *, active: str)
     sent = party.defend_activation(activation.detach(), batch, step)
     awaited = Expected(active, "gradient", step, (party.wire or activation.dtype,), tuple(activation.shape))
     inbox = yield Outbox(send=(Message(party.name, active, "activation", step, sent),), wait=(awaited,))
-    gradient = inbox[active].payload
-    if not all_finite(gradient):
-        raise ProtocolError(f"the gradient of step {step} from {active} holds NaN or infinite values")
+    gradient = received_gradient(party, inbox[active])
     party.clear_gradients()
-    party.learn(activation, party.received(gradient).to(activation.dtype), batch, step)
+    party.learn(activation, gradient.to(activation.dtype), batch, step)
+    update(party, step, active)
+
+
+def received_gradient(party: PassiveParty, message: Message) -> Tensor:
+    """Return a gradient that has come, on the party's device.
+
+    Raises:
+        ProtocolError: If it holds NaN or infinite values.
+    """
+    if not all_finite(message.payload):
+        raise ProtocolError(f"the gradient of step {message.step} from {message.sender} holds NaN or infinite values")
+    return party.received(message.payload)
+
+
+def update(party: PassiveParty, step: int, active: str) -> None:
+    """Take the optimiser's step.
+
+    Raises:
+        ProtocolError: If a gradient of a weight is NaN or infinite: no weight changes then.
+    """
     if not party.has_finite_gradients():
-        raise ProtocolError(_spoiled(f"gradients of the weights of {party.name} at step {step} overflow", (active,)))
+        raise ProtocolError(spoiled(f"gradients of the weights of {party.name} at step {step} overflow", (active,)))
     party.update()
 
 
@@ -85,7 +114,8 @@ def _leaf(party: ActiveParty, message: Message) -> Tensor:
     return party.received(message.payload.detach()).requires_grad_()
 
 
-def _spoiled(what: str, senders: Iterable[str]) -> str:
+def spoiled(what: str, senders: Iterable[str]) -> str:
+    """Return what to say of numbers that are no longer finite."""
     return (
         f"{what}, with what {' and '.join(senders)} sent: a learning rate is too high, or a party sends what spoils "
         "the model; no weight was changed"
@@ -94,3 +124,38 @@ def _spoiled(what: str, senders: Iterable[str]) -> str:
 
 def _gradient(leaf: Tensor) -> Tensor:
     return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+
+
+class Split(Exchange):
+    """Activations one way and gradients the other, in the clear: split learning with any model."""
+
+    name = "split"
+
+    def active(self, party: ActiveParty) -> Side:
+        """Return the active party's side."""
+        return ActiveSide(party)
+
+    def passive(self, party: PassiveParty, active: str) -> Side:
+        """Return a passive party's side."""
+        return _Passive(party, active)
+
+
+class ActiveSide(Side):
+    """The active party's side, whatever passive parties do with their gradients."""
+
+    def __init__(self, party: ActiveParty) -> None:
+        super().__init__()
+        self._party = party
+
+    def step(self, batch: Records, step: int) -> Half:
+        """Return its half of :func:`active_step`."""
+        return active_step(self._party, batch, step)
+
+
+class _Passive(Side):
+    def __init__(self, party: PassiveParty, active: str) -> None:
+        super().__init__()
+        self._party, self._active = party, active
+
+    def step(self, batch: Records, step: int) -> Half:
+        return passive_step(self._party, batch, step, active=self._active)

@@ -21,11 +21,11 @@ from splitvfl.conversation import Half
 from splitvfl.data.batches import Batches
 from splitvfl.errors import CheckpointError, DataError, LinkError, ProtocolError
 from splitvfl.exchange.agreement import agreement
+from splitvfl.exchange.base import Exchange, Side
 from splitvfl.exchange.evaluation import EvaluationPlan, active_evaluation, passive_evaluation
 from splitvfl.exchange.farewell import active_farewell, farewell
 from splitvfl.exchange.introduction import Learned, active_introduction, passive_introduction
 from splitvfl.exchange.resuming import Standing, active_resuming, passive_resuming
-from splitvfl.exchange.split import active_step, passive_step
 from splitvfl.leakage.monitor import Monitor
 from splitvfl.leakage.watching import Watch
 from splitvfl.net.driver import Correspondent, drive
@@ -57,6 +57,7 @@ class RunSettings:
         batches: The order of the training records.
         schedule: What happens after which step.
         evaluation: What is evaluated.
+        exchange: How a step is talked through.
         terms: What must be equal at every party.
         folder: Where this party keeps its run.
         message_s: Seconds that a message may take.
@@ -66,6 +67,7 @@ class RunSettings:
     batches: Batches
     schedule: Schedule
     evaluation: EvaluationPlan
+    exchange: Exchange
     terms: Mapping[str, object]
     folder: Path
     message_s: float
@@ -102,6 +104,7 @@ class PartyRun(ABC, Generic[_P]):
         self.step = 0
         self._meeting, self._notify, self._progress = meeting, notify, progress
         self._party: _P | None = None
+        self._side: Side | None = None
         self._learned: Learned | None = None
         self._links: Mapping[str, Link] = {}
         self._run = ""
@@ -161,6 +164,8 @@ class PartyRun(ABC, Generic[_P]):
         finally:
             if self._guard is not None:
                 self._guard.close()
+            if self._side is not None:
+                self._side.close()
 
     def _meet_until_done(self) -> None:
         failures, reached = 0, -1
@@ -189,6 +194,8 @@ class PartyRun(ABC, Generic[_P]):
     def _train_together(self) -> None:
         self._introduce()
         self._drive(agreement(self.name, self.partners, self.settings.terms))
+        self._side = self._side or self._take_side()
+        self._drive(self._side.open())
         self._go_on_from(self._drive(self._resuming(self._standing())))
         self._train()
         self._take_leave()
@@ -205,6 +212,10 @@ class PartyRun(ABC, Generic[_P]):
     @abstractmethod
     def _introduce(self) -> None:
         """Tell the partners what they must know to build their models, and build one's own."""
+
+    @abstractmethod
+    def _take_side(self) -> Side:
+        """Return its side of the exchange."""
 
     @abstractmethod
     def _resuming(self, own: Standing) -> Half:
@@ -375,9 +386,10 @@ class PartyRun(ABC, Generic[_P]):
         self._progress(self._status(turn))
         return verdict
 
-    @abstractmethod
     def _train_step(self, turn: Turn) -> None:
-        """Take its half of one training step."""
+        assert self._side is not None, "it was taken at the first meeting"
+        loss = self._drive(self._side.step(self.party.train_batch(turn.rows), turn.step))
+        self._loss = self._loss if loss is None else loss
 
     @abstractmethod
     def _evaluate(self, turn: Turn) -> Verdict:
@@ -459,6 +471,9 @@ class ActiveRun(PartyRun[ActiveParty]):
         elif widths != self.party.widths:
             raise ProtocolError(f"the widths of the activations were {self.party.widths}, and are {widths} now")
 
+    def _take_side(self) -> Side:
+        return self.settings.exchange.active(self.party)
+
     def _resuming(self, own: Standing) -> Half:
         return active_resuming(self.name, self.partners, own)
 
@@ -471,9 +486,6 @@ class ActiveRun(PartyRun[ActiveParty]):
     def _answered(self) -> frozenset[str]:
         chains = (self.party.labels, *(cut.gradient for cut in self.party.cuts.values()))
         return frozenset({"activation", "evaluation"} if any(map(len, chains)) else ())
-
-    def _train_step(self, turn: Turn) -> None:
-        self._loss = self._drive(active_step(self.party, self.party.train_batch(turn.rows), turn.step))
 
     def _evaluate(self, turn: Turn) -> Verdict:
         plan = self.settings.evaluation
@@ -535,6 +547,10 @@ class PassiveRun(PartyRun[PassiveParty]):
             self._party = self._build(learned)
         return self._party.output_width()
 
+    def _take_side(self) -> Side:
+        self.party.sums_only = self.settings.exchange.sums_only
+        return self.settings.exchange.passive(self.party, self._active)
+
     def _resuming(self, own: Standing) -> Half:
         return passive_resuming(self.name, self._active, own)
 
@@ -552,10 +568,6 @@ class PassiveRun(PartyRun[PassiveParty]):
 
     def _state(self) -> dict[str, Any]:
         return super()._state() | {"learned": asdict(self.learned)}
-
-    def _train_step(self, turn: Turn) -> None:
-        batch = self.party.train_batch(turn.rows)
-        self._drive(passive_step(self.party, batch, turn.step, active=self._active))
 
     def _evaluate(self, turn: Turn) -> Verdict:
         plan = self.settings.evaluation

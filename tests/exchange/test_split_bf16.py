@@ -169,6 +169,7 @@ def test_the_width_is_a_term_that_parties_agree_on() -> None:
         "seed": 0,
         "evaluate_every": 1,
         "early_stopping": None,
+        "exchange": {},
         "autocast": None,
     }
     halves = {

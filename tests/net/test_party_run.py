@@ -52,8 +52,35 @@ network: {listen: "127.0.0.1:PORT", certificates: certs}
 attacks: [norm]
 """
 
+# Every exchange of logistic regression; keys of the least length that an experiment may ask for.
+LOGISTIC = """
+data: {name: breast-cancer}
+parties:
+  clinic: {role: active, columns: ["mean *"], address: "127.0.0.1:PORT"}
+  lab: {role: passive, columns: ["* error"]}
+  shop: {role: passive, columns: ["worst *"]}
+model: logistic-regression
+exchange: EXCHANGE
+train:
+  epochs: 1
+  batch_size: 128
+  seed: 1
+  private_seed_for_experiments: 1
+  checkpoint_every_steps: 3
+  optimizer: {name: sgd, lr: 0.02}
+network: {listen: "127.0.0.1:PORT", certificates: certs}
+"""
+EXCHANGES = {
+    "oracle": "{name: oracle, approximation: piecewise}",
+    "residue": "{name: residue, encryption: {key_bits: 2048}}",
+    "taylor": "{name: taylor, encryption: {key_bits: 2048}}",
+}
+CASES = {"three": (THREE, ("lab", "shop")), "two": (TWO, ("lab",))} | {
+    name: (LOGISTIC.replace("EXCHANGE", section), ("lab", "shop")) for name, section in EXCHANGES.items()
+}
 
-@pytest.mark.parametrize(("text", "passives"), [(THREE, ("lab", "shop")), (TWO, ("lab",))], ids=["three", "two"])
+
+@pytest.mark.parametrize(("text", "passives"), CASES.values(), ids=CASES)
 def test_a_networked_run_ends_like_the_run_in_one_process(
     text: str, passives: tuple[str, ...], tmp_path: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,70 @@
+"""What every exchange is: how the parties take a training step together, and what they must agree on for it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from contextlib import ExitStack
+from typing import ClassVar
+
+from splitvfl.conversation import Half, Outbox
+from splitvfl.data.columns import Records
+from splitvfl.party import ActiveParty, PassiveParty
+
+
+class Side(ABC):
+    """One party's part in the steps of a run: its halves, and what it keeps between them (keys, say).
+
+    Attributes:
+        kept: What is let go of in the end.
+    """
+
+    def __init__(self) -> None:
+        self.kept = ExitStack()
+
+    def open(self) -> Half:
+        """Return its half of what comes before the first step; it may come again, after a link broke."""
+        yield Outbox()
+
+    @abstractmethod
+    def step(self, batch: Records, step: int) -> Half:
+        """Return its half of one training step; its result is the batch's loss at the active party, else ``None``."""
+
+    def close(self) -> None:
+        """Let go of what it keeps; the second time does nothing."""
+        self.kept.close()
+
+
+class Exchange(ABC):
+    """One way of taking a training step: the same object, or an equal one, at every party.
+
+    Attributes:
+        name: What it is called in experiments.
+        sums_only: Whether a passive party learns only the sum of residue times row, not a gradient per record.
+    """
+
+    name: ClassVar[str]
+    sums_only: ClassVar[bool] = False
+
+    def terms(self) -> dict[str, object]:
+        """Return what must be equal at every party, by the names under which it is compared."""
+        return {"exchange": self.name}
+
+    @abstractmethod
+    def active(self, party: ActiveParty) -> Side:
+        """Return the active party's side.
+
+        Raises:
+            ConfigError: If its model or its task is not one that this exchange can train.
+        """
+
+    @abstractmethod
+    def passive(self, party: PassiveParty, active: str) -> Side:
+        """Return a passive party's side.
+
+        Args:
+            party: The party.
+            active: Name of the active party.
+
+        Raises:
+            ConfigError: If its model is not one that this exchange can train.
+        """

@@ -1,0 +1,72 @@
+"""The gradient oracle: what every later exchange of logistic regression computes, without its cryptography.
+
+Logits cross as in :mod:`splitvfl.exchange.split`, and residues come back in the clear; a passive party uses, and its
+attacks see, only the sum of residue times row. It is for experiments: what it learns is what a protocol under
+encryption lets it learn, at the speed of the computation in the clear. It protects nothing: whoever keeps the residues
+that it was sent has the labels.
+
+Source: *Is Vertical Logistic Regression Privacy-Preserving?*, the gradient oracle.
+"""
+
+from __future__ import annotations
+
+from splitvfl.conversation import Expected, Half, Outbox
+from splitvfl.data.columns import Records
+from splitvfl.exchange.base import Exchange, Side
+from splitvfl.exchange.linear import check_top, columns_of, weight_of
+from splitvfl.exchange.split import ActiveSide, received_gradient, update
+from splitvfl.messages import Message
+from splitvfl.party import ActiveParty, PassiveParty
+
+
+class Oracle(Exchange):
+    """Logistic regression in the clear, of which a passive party learns the gradients of its weights only.
+
+    Args:
+        approximation: What the loss of the active party's task is called, for the agreement.
+    """
+
+    name = "oracle"
+    sums_only = True
+
+    def __init__(self, *, approximation: str = "exact") -> None:
+        self.approximation = approximation
+
+    def terms(self) -> dict[str, object]:
+        """Return what must be equal at every party."""
+        return {**super().terms(), "approximation": self.approximation}
+
+    def active(self, party: ActiveParty) -> Side:
+        """Return the active party's side.
+
+        Raises:
+            ConfigError: If its top does not add up logits, or its task is not binary.
+        """
+        check_top(party, self.name)
+        return ActiveSide(party)
+
+    def passive(self, party: PassiveParty, active: str) -> Side:
+        """Return a passive party's side.
+
+        Raises:
+            ConfigError: If its bottom is not one linear layer without intercept.
+        """
+        weight_of(party, self.name)
+        return _Passive(party, active)
+
+
+class _Passive(Side):
+    def __init__(self, party: PassiveParty, active: str) -> None:
+        super().__init__()
+        self._party, self._active = party, active
+
+    def step(self, batch: Records, step: int) -> Half:
+        party, active = self._party, self._active
+        activation = party.activate(batch).detach()
+        sent = party.defend_activation(activation, batch, step)
+        awaited = Expected(active, "gradient", step, (party.wire or activation.dtype,), tuple(activation.shape))
+        inbox = yield Outbox(send=(Message(party.name, active, "activation", step, sent),), wait=(awaited,))
+        residues = received_gradient(party, inbox[active]).double()
+        party.clear_gradients()
+        party.learn_sum(activation, columns_of(batch).T @ residues, batch, step)
+        update(party, step, active)

@@ -1,0 +1,139 @@
+"""What exchanges under Paillier encryption share: the agreed numbers, whose key is whose, and the exchange of keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor
+
+from splitvfl.conversation import Expected
+from splitvfl.crypto.budget import Budget, Mask
+from splitvfl.crypto.keys import PublicKey
+from splitvfl.data.columns import PartyData
+from splitvfl.errors import DataError
+from splitvfl.messages import Message
+
+KEY = "key"
+COLUMNS = "columns"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encryption:
+    """What parties agree on to compute under encryption.
+
+    Attributes:
+        key_bits: Bit length of every key.
+        value_bits: Fraction bits of encrypted numbers.
+        feature_bits: Fraction bits of columns.
+        value_limit: Largest size of an encrypted number; a larger one ends the run, nothing wraps around.
+        feature_limit: Largest size of an entry of a column.
+        mask: ``"bounded"`` hides a sum from who decrypts it up to ``2^-40``, and caps what a party that packs other
+            sums into its request can learn; ``"uniform"`` hides perfectly, and caps nothing.
+        packed: Whether several sums share a ciphertext.
+        most_columns: Largest number of columns that a passive party may ask sums for.
+        insecure_for_tests: Whether keys shorter than 2048 bits are taken.
+    """
+
+    key_bits: int = 3072
+    value_bits: int = 32
+    feature_bits: int = 26
+    value_limit: float = 16.0
+    feature_limit: float = 64.0
+    mask: Mask = "bounded"
+    packed: bool = True
+    most_columns: int = 4096
+    insecure_for_tests: bool = False
+
+    def terms(self) -> dict[str, object]:
+        """Return what must be equal at every party."""
+        return {f"encryption: {name.replace('_', ' ')}": value for name, value in asdict(self).items()}
+
+    @property
+    def error(self) -> float:
+        """Largest error of a mean of products of an encrypted number and a column's entry, by fixed point."""
+        value, feature = 2.0 ** -(self.value_bits + 1), 2.0 ** -(self.feature_bits + 1)
+        return self.value_limit * feature + self.feature_limit * value + value * feature
+
+    def budget(self, rows: int, outputs: int) -> Budget:
+        """Return the budget of sums over so many rows at most.
+
+        Raises:
+            ArgumentError: If a sum does not fit the key.
+        """
+        return Budget(
+            key_bits=self.key_bits,
+            rows=rows,
+            outputs=outputs,
+            value_limit=self.value_limit,
+            weight_limit=self.feature_limit,
+            value_bits=self.value_bits,
+            weight_bits=self.feature_bits,
+            mask=self.mask,
+            packed=self.packed,
+        )
+
+    def read_key(self, tensor: Tensor) -> PublicKey:
+        """Return the public key of another party.
+
+        Raises:
+            CryptoError: If it cannot be one, or has another length than agreed.
+        """
+        return PublicKey.from_tensor(tensor, bits=self.key_bits, insecure_for_tests=self.insecure_for_tests)
+
+    def awaited_key(self, sender: str) -> Expected:
+        """Return what is awaited of a party that has a key."""
+        return Expected(sender, KEY, 0, (torch.uint8,), ((self.key_bits + 7) // 8,))
+
+    def awaited_columns(self, sender: str) -> Expected:
+        """Return what is awaited of a passive party: how many columns it has."""
+        return Expected(sender, COLUMNS, 0, (torch.int64,), (1,))
+
+    def read_columns(self, message: Message) -> int:
+        """Return how many sums a passive party asks for at each step.
+
+        Raises:
+            DataError: If they are none, or more than agreed: each is an equation about what is encrypted.
+        """
+        return self.checked_columns(int(message.payload.item()), message.sender)
+
+    def checked_columns(self, count: int, sender: str) -> int:
+        """Return a number of sums.
+
+        Raises:
+            DataError: If they are none, or more than agreed.
+        """
+        if not 1 <= count <= self.most_columns:
+            raise DataError(
+                f"{sender} asks for {count} sums at each step; agreed are 1 to {self.most_columns} "
+                "(exchange.most_columns)"
+            )
+        return count
+
+    def check_columns(self, data: PartyData) -> None:
+        """Check a party's own columns against the agreed limit.
+
+        Raises:
+            DataError: If an entry is larger; it names the column.
+        """
+        for part in (data.train, data.test):
+            if not part.count:
+                continue
+            largest, row = part.columns.numeric.abs().max(dim=0)
+            for column in (largest > self.feature_limit).nonzero().flatten().tolist():
+                raise DataError(
+                    f"{data.name}: column {data.numeric_names[column]!r} holds {largest[column].item():g} (record "
+                    f"{part.ids[row[column]].item()}), and exchange.feature_limit is {self.feature_limit:g}: scale the "
+                    "column (data.scale: standard), or agree on a higher limit"
+                )
+
+
+def awaited_bytes(sender: str, kind: str, step: int, shape: tuple[int, ...]) -> Expected:
+    """Return what is awaited of ciphertexts or plaintexts."""
+    return Expected(sender, kind, step, (torch.uint8,), shape)
+
+
+def one_each(payloads: Mapping[str, Tensor], sender: str, kind: str, step: int) -> tuple[Message, ...]:
+    """Return a message for each receiver."""
+    return tuple(Message(sender, receiver, kind, step, payload) for receiver, payload in payloads.items())

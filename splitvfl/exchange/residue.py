@@ -1,0 +1,191 @@
+"""Logistic regression with encrypted residues: logits go one way in the clear, residues the other way encrypted.
+
+The active party has the key. It learns every passive party's part of the logits; a passive party learns the gradients
+of its own weights, and no residue, as long as the key is not broken. **That does not hide the labels**: as many
+gradients as there are records in a batch give the residues by solving equations, and fewer add up over epochs.
+Encryption does not help against either; defenses of the residues do.
+
+A step: logits → encrypted residues ``⟦f⟧`` → masked ``⟦Xᵀf + r⟧`` → masked plaintexts → the passive party unmasks.
+
+Source: Yang et al., *Parallel distributed logistic regression for vertical federated learning without third-party
+coordinator*, arXiv:1911.09824.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from splitvfl.conversation import Half, Outbox
+from splitvfl.crypto.evaluator import Evaluator
+from splitvfl.crypto.keys import PrivateKey
+from splitvfl.crypto.owner import Owner
+from splitvfl.crypto.paillier import generate_keys
+from splitvfl.data.columns import Records
+from splitvfl.exchange.base import Exchange, Side
+from splitvfl.exchange.linear import check_top, columns_of, weight_of
+from splitvfl.exchange.paillier import COLUMNS, KEY, Encryption, awaited_bytes, one_each
+from splitvfl.exchange.split import answer, update
+from splitvfl.messages import Message
+from splitvfl.party import ActiveParty, PassiveParty
+
+
+class Residue(Exchange):
+    """Logistic regression whose residues cross under Paillier encryption.
+
+    A run ends with the weights of :class:`~splitvfl.exchange.oracle.Oracle` up to fixed-point errors: each gradient
+    errs by at most :attr:`Encryption.error <splitvfl.exchange.paillier.Encryption.error>`.
+
+    Args:
+        rows: Largest batch.
+        encryption: What the parties agree on.
+        approximation: What the loss of the active party's task is called, for the agreement.
+        key: The active party's key, from a run before, say. Default: a new one for every run.
+    """
+
+    name = "residue"
+    sums_only = True
+
+    def __init__(
+        self,
+        *,
+        rows: int,
+        encryption: Encryption | None = None,
+        approximation: str = "exact",
+        key: PrivateKey | None = None,
+    ) -> None:
+        self.rows = rows
+        self.encryption = encryption or Encryption()
+        self.approximation = approximation
+        self.key = key
+
+    def terms(self) -> dict[str, object]:
+        """Return what must be equal at every party."""
+        return {**super().terms(), "approximation": self.approximation, **self.encryption.terms()}
+
+    def active(self, party: ActiveParty) -> Side:
+        """Return the active party's side, with a key.
+
+        Raises:
+            ConfigError: If its top does not add up logits, or its task is not binary.
+        """
+        check_top(party, self.name)
+        return _Active(party, self)
+
+    def passive(self, party: PassiveParty, active: str) -> Side:
+        """Return a passive party's side.
+
+        Raises:
+            ConfigError: If its bottom is not one linear layer without intercept.
+            DataError: If an entry of its columns exceeds the agreed limit.
+        """
+        weight_of(party, self.name)
+        self.encryption.check_columns(party.data)
+        return _Passive(party, active, self)
+
+
+class _Active(Side):
+    def __init__(self, party: ActiveParty, exchange: Residue) -> None:
+        super().__init__()
+        self._party, self._exchange = party, exchange
+        self._owner: Owner | None = None
+        self._columns: dict[str, int] = {}
+
+    def open(self) -> Half:
+        """Send the public key, and learn how many columns each passive party has."""
+        party, encryption = self._party, self._exchange.encryption
+        if self._owner is None:
+            key = self._exchange.key or generate_keys(
+                encryption.key_bits, insecure_for_tests=encryption.insecure_for_tests
+            )
+            self._owner = Owner(key)
+        public = self._owner.public.to_tensor()
+        inbox = yield Outbox(
+            send=one_each(dict.fromkeys(party.cuts, public), party.name, KEY, 0),
+            wait=tuple(map(encryption.awaited_columns, party.cuts)),
+        )
+        self._columns = {name: encryption.read_columns(inbox[name]) for name in party.cuts}
+
+    def step(self, batch: Records, step: int) -> Half:
+        """Return its half of one step; its result is the batch's loss."""
+        party, owner = self._party, self._owner
+        assert owner is not None, "keys cross first"
+        inbox = yield Outbox(wait=party.await_activations("activation", step, batch.count))
+        value, gradients = answer(party, inbox, batch, step)
+        budgets = {
+            name: self._exchange.encryption.budget(self._exchange.rows, self._columns[name]) for name in gradients
+        }
+        # Times the batch's size: a residue is of the size of one, whatever the batch.
+        encrypted = _encrypted_once(
+            owner,
+            {
+                name: budgets[name].encode_values(_column(gradient) * batch.count)
+                for name, gradient in gradients.items()
+            },
+        )
+        width = owner.public.ciphertext_bytes
+        inbox = yield Outbox(
+            send=one_each(encrypted, party.name, "residues", step),
+            wait=tuple(awaited_bytes(name, "sums", step, (budgets[name].replies, width)) for name in gradients),
+        )
+        opened = {name: owner.open_masked(inbox[name].payload, budgets[name]) for name in gradients}
+        yield Outbox(send=one_each(opened, party.name, "opened", step))
+        party.update()
+        return value
+
+
+def _column(gradient: Tensor) -> Tensor:
+    return gradient.detach().cpu().double().squeeze(1)
+
+
+def _encrypted_once(owner: Owner, values: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the encrypted values for each passive party; equal ones, as without defenses, are encrypted once."""
+    made: list[tuple[Tensor, Tensor]] = []
+    found = {}
+    for name, plain in values.items():
+        ready = next((sent for known, sent in made if torch.equal(known, plain)), None)
+        if ready is None:
+            ready = owner.encrypt(plain)
+            made.append((plain, ready))
+        found[name] = ready
+    return found
+
+
+class _Passive(Side):
+    def __init__(self, party: PassiveParty, active: str, exchange: Residue) -> None:
+        super().__init__()
+        self._party, self._active, self._exchange = party, active, exchange
+        self._budget = exchange.encryption.budget(exchange.rows, party.data.train.columns.numeric.shape[1])
+        self._evaluator: Evaluator | None = None
+
+    def open(self) -> Half:
+        """Say how many columns it has, and receive the public key."""
+        party, encryption = self._party, self._exchange.encryption
+        columns = torch.tensor([self._budget.outputs])
+        inbox = yield Outbox(
+            send=(Message(party.name, self._active, COLUMNS, 0, columns),),
+            wait=(encryption.awaited_key(self._active),),
+        )
+        self._evaluator = Evaluator(encryption.read_key(inbox[self._active].payload), self._budget)
+
+    def step(self, batch: Records, step: int) -> Half:
+        """Return its half of one step."""
+        party, active, evaluator, budget = self._party, self._active, self._evaluator, self._budget
+        assert evaluator is not None, "keys cross first"
+        activation = party.activate(batch).detach()
+        sent = party.defend_activation(activation, batch, step)
+        shape = (batch.count, evaluator.public.ciphertext_bytes)
+        inbox = yield Outbox(
+            send=(Message(party.name, active, "activation", step, sent),),
+            wait=(awaited_bytes(active, "residues", step, shape),),
+        )
+        weights = budget.encode_weights(columns_of(batch).cpu())
+        masked = evaluator.masked_sums([(inbox[active].payload, weights)])
+        inbox = yield Outbox(
+            send=(Message(party.name, active, "sums", step, masked.reply),),
+            wait=(awaited_bytes(active, "opened", step, (budget.replies, budget.opened_bytes)),),
+        )
+        sums = budget.decode_sums(evaluator.unmask(inbox[active].payload, masked)) / batch.count
+        party.clear_gradients()
+        party.learn_sum(activation, sums.unsqueeze(1).to(activation.device), batch, step)
+        update(party, step, active)

@@ -1,0 +1,448 @@
+"""Protocol 1: logistic regression where no party sees another's part of the logits. Every party has a key of its own.
+
+With the Taylor approximation a residue is linear in the logits, ``f = z - 2y``, so each party can compute its gradient
+from the encrypted parts of the others: ``Xᵀf = Xᵀg + Σ Xᵀ⟦g'⟧``. A step: every party encrypts its part under its own
+key, the active party its logits less twice the labels; whoever needs a sum over another's part computes it under that
+key, masked, and has it decrypted. Passive parties talk through the active party, which passes on ciphertexts and masked
+plaintexts that it cannot read.
+
+What it reveals: to each party the gradients of its own weights, one sum for each key; and to the active party the loss
+of each step, if that is agreed. Gradients give labels and logits away by solving equations, as without encryption. With
+several passive parties it does not hold against an active party that hands out keys of its own as those of others.
+
+Evaluations and predictions are not encrypted: a passive party's part of the logits of those records crosses in the
+clear. With one passive party the scores would tell it anyway.
+
+Source: *Is Vertical Logistic Regression Privacy-Preserving?*, protocol 1; with Gaussian noise on what is encrypted it
+is its DP-Paillier-MGD (algorithm 3, corrected).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from splitvfl.conversation import Expected, Half, Outbox
+from splitvfl.crypto.budget import Budget
+from splitvfl.crypto.evaluator import Evaluator, MaskedSums
+from splitvfl.crypto.keys import PrivateKey
+from splitvfl.crypto.owner import Owner
+from splitvfl.crypto.paillier import generate_keys
+from splitvfl.data.columns import Records
+from splitvfl.errors import CryptoError, ProtocolError
+from splitvfl.exchange.base import Exchange, Side
+from splitvfl.exchange.linear import check_top, columns_of, weight_of
+from splitvfl.exchange.paillier import COLUMNS, KEY, Encryption, awaited_bytes, one_each
+from splitvfl.exchange.split import update
+from splitvfl.hooks import all_finite
+from splitvfl.messages import Message
+from splitvfl.party import ActiveParty, PassiveParty
+
+# Of the gradient's 1 / (4 s).
+_SCALE = 4.0
+_MOST_PEERS = 1 << 10
+
+_T = TypeVar("_T")
+
+
+class Taylor(Exchange):
+    """Logistic regression with every part of the logits encrypted under its owner's key.
+
+    A run ends with the weights of :class:`~splitvfl.exchange.oracle.Oracle` with the Taylor approximation up to
+    fixed-point errors: each gradient errs by at most a quarter of :attr:`Encryption.error
+    <splitvfl.exchange.paillier.Encryption.error>` for each other party.
+
+    Args:
+        rows: Largest batch.
+        encryption: What the parties agree on; its ``value_limit`` bounds parts of the logits, and these less ``2 y``.
+        loss: Whether the active party learns the loss of each step. With several passive parties each learns for that
+            the inner product of its logits with each other's.
+        key: This party's key, from a run before, say. Default: a new one for every run.
+    """
+
+    name = "taylor"
+    sums_only = True
+
+    def __init__(
+        self, *, rows: int, encryption: Encryption | None = None, loss: bool = True, key: PrivateKey | None = None
+    ) -> None:
+        self.rows = rows
+        self.encryption = encryption or Encryption()
+        self.loss = loss
+        self.key = key
+
+    def terms(self) -> dict[str, object]:
+        """Return what must be equal at every party."""
+        return {**super().terms(), "loss of each step": self.loss, **self.encryption.terms()}
+
+    def active(self, party: ActiveParty) -> Side:
+        """Return the active party's side.
+
+        Raises:
+            ConfigError: If its top does not add up logits, or its task is not binary.
+            DataError: If an entry of its columns exceeds the agreed limit.
+        """
+        check_top(party, self.name)
+        self.encryption.check_columns(party.data)
+        return _Active(party, self)
+
+    def passive(self, party: PassiveParty, active: str) -> Side:
+        """Return a passive party's side.
+
+        Raises:
+            ConfigError: If its bottom is not one linear layer without intercept.
+            DataError: If an entry of its columns exceeds the agreed limit.
+        """
+        weight_of(party, self.name)
+        self.encryption.check_columns(party.data)
+        return _Passive(party, active, self)
+
+    def owner(self) -> Owner:
+        """Return the owner of this party's key, which is made if there is none."""
+        limits = self.encryption
+        return Owner(self.key or generate_keys(limits.key_bits, insecure_for_tests=limits.insecure_for_tests))
+
+    @property
+    def values(self) -> Budget:
+        """Sizes of what is encrypted: parts of the logits, and the helper of the loss."""
+        return self.budget(1)
+
+    def budget(self, outputs: int) -> Budget:
+        """Return the budget of so many sums over one batch and the helper of the loss."""
+        limits = self.encryption
+        helper = self.rows * limits.value_limit**2 / (8 * limits.feature_limit)
+        return replace(
+            limits.budget(self.rows + 1, outputs), value_limit=max(limits.value_limit, helper if self.loss else 0.0)
+        )
+
+    def encode(self, values: Tensor, owner: str, step: int) -> Tensor:
+        """Return a party's values as integers.
+
+        Raises:
+            ProtocolError: If one is NaN, infinite or larger than agreed: nothing is sent.
+        """
+        largest = values.abs().max().item() if values.numel() else 0.0
+        if not largest <= self.encryption.value_limit:
+            raise ProtocolError(
+                f"{owner} would send a value of size {largest:g} at step {step}, and "
+                f"exchange.encryption.value_limit is {self.encryption.value_limit:g}: take a smaller learning rate, or "
+                "agree on a higher limit (with noise, eight times its standard deviation more)"
+            )
+        return self.values.encode_values(values)
+
+
+def _with_helper(logits: Tensor, exchange: Taylor) -> Tensor:
+    """Return parts of the logits, and behind them a share of their squares, for the loss."""
+    if not exchange.loss:
+        return logits
+    share = logits.square().sum() / (8 * exchange.encryption.feature_limit)
+    return torch.cat([logits, share.reshape(1)])
+
+
+# --- the active party
+
+
+class _Active(Side):
+    def __init__(self, party: ActiveParty, exchange: Taylor) -> None:
+        super().__init__()
+        self._party, self._exchange = party, exchange
+        self._owner: Owner | None = None
+        self._evaluators: dict[str, Evaluator] = {}
+        self._columns: dict[str, int] = {}
+
+    @property
+    def _sums(self) -> int:
+        """How many sums it needs under each key: of its columns, of the intercept, and of the loss."""
+        return self._party.data.width + 1 + self._exchange.loss
+
+    def open(self) -> Half:
+        """Hand out public keys and numbers of columns, its own and those of the passive parties."""
+        party, exchange, limits = self._party, self._exchange, self._exchange.encryption
+        self._owner = self._owner or exchange.owner()
+        inbox = yield Outbox(wait=tuple(map(limits.awaited_columns, party.cuts)))
+        self._columns = {name: limits.read_columns(inbox[name]) for name in party.cuts}
+        inbox = yield Outbox(wait=tuple(map(limits.awaited_key, party.cuts)))
+        keys = {name: inbox[name].payload for name in party.cuts}
+        self._evaluators = {
+            name: Evaluator(limits.read_key(key), exchange.budget(self._sums)) for name, key in keys.items()
+        }
+        own = self._owner.public.to_tensor()
+        sizes = {name: torch.tensor([self._sums, *_others(name, self._columns)]) for name in keys}
+        rings = {name: torch.stack([own, *_others(name, keys)]) for name in keys}
+        yield Outbox(send=one_each(sizes, party.name, "peers", 0) + one_each(rings, party.name, KEY, 0))
+
+    def step(self, batch: Records, step: int) -> Half:
+        """Return its half of one step; its result is the batch's loss, NaN if that is not agreed."""
+        party, exchange, owner = self._party, self._exchange, self._owner
+        assert owner is not None, "keys cross first"
+        width, rows = owner.public.ciphertext_bytes, batch.count + exchange.loss
+        own = _OwnPart.of(party, batch, step)
+        inbox = yield Outbox(wait=tuple(awaited_bytes(name, "logits", step, (rows, width)) for name in party.cuts))
+        logits = {name: inbox[name].payload for name in party.cuts}
+        yield Outbox(send=one_each(self._encrypted(own, batch, step), party.name, "residues", step))
+        if len(logits) > 1:
+            relayed = {name: torch.cat([part[: batch.count] for part in _others(name, logits)]) for name in logits}
+            yield Outbox(send=one_each(relayed, party.name, "relayed", step))
+        weights = self._weights(own, batch)
+        masked = {name: self._evaluators[name].masked_sums([(logits[name], weights)]) for name in logits}
+        replies = {name: one.reply for name, one in masked.items()}
+        inbox = yield Outbox(
+            send=one_each(replies, party.name, "sums", step),
+            wait=tuple(self._awaited_opened(name, step) for name in logits),
+        )
+        sums = torch.stack([self._unmasked(name, inbox[name].payload, masked[name]) for name in logits]).sum(dim=0)
+        inbox = yield Outbox(
+            wait=tuple(
+                awaited_bytes(name, "sums", step, (exchange.budget(self._columns[name]).replies, width))
+                for name in logits
+            )
+        )
+        opened = {name: owner.open_masked(inbox[name].payload, exchange.budget(self._columns[name])) for name in logits}
+        yield Outbox(send=one_each(opened, party.name, "opened", step))
+        cross = 0.0
+        if len(logits) > 1:
+            cross = yield from self._relay(step, width)
+        return self._learn(own, sums, cross, batch, step)
+
+    def _encrypted(self, own: _OwnPart, batch: Records, step: int) -> dict[str, Tensor]:
+        """Return what each passive party gets: logits less twice the labels, after the defenses of its gradient."""
+        assert self._owner is not None
+        sent = {}
+        for name, cut in self._party.cuts.items():
+            scale = _SCALE * batch.count
+            defended = cut.gradient.apply(
+                (own.residues / scale).unsqueeze(1), step=step, ids=batch.ids, labels=batch.judged
+            )
+            values = defended.squeeze(1).double() * scale
+            sent[name] = self._owner.encrypt(self._exchange.encode(values.cpu(), self._party.name, step))
+        return sent
+
+    def _weights(self, own: _OwnPart, batch: Records) -> Tensor:
+        """Return what the parts of the logits are multiplied with: columns, one, and what the loss needs."""
+        columns = columns_of(batch)
+        parts = [columns, torch.ones_like(columns[:, :1])]
+        if self._exchange.loss:
+            parts.append((own.logits / 4 - own.labels / 2).unsqueeze(1))
+        weights = torch.cat(parts, dim=1).cpu()
+        if self._exchange.loss:
+            helper = torch.zeros(1, weights.shape[1], dtype=weights.dtype)
+            helper[0, -1] = self._exchange.encryption.feature_limit
+            weights = torch.cat([weights, helper])
+        return self._exchange.budget(self._sums).encode_weights(weights)
+
+    def _awaited_opened(self, name: str, step: int) -> Expected:
+        budget = self._exchange.budget(self._sums)
+        return awaited_bytes(name, "opened", step, (budget.replies, budget.opened_bytes))
+
+    def _unmasked(self, name: str, opened: Tensor, masked: MaskedSums) -> Tensor:
+        try:
+            return self._exchange.budget(self._sums).decode_sums(self._evaluators[name].unmask(opened, masked))
+        except CryptoError as error:
+            raise CryptoError(f"{name}: {error}") from error
+
+    def _relay(self, step: int, width: int) -> Half:
+        """Pass on what passive parties ask of each other, and return the sum of their logits' products."""
+        party, exchange = self._party, self._exchange
+        names = list(party.cuts)
+        asked = {name: exchange.budget(self._columns[name] + exchange.loss) for name in names}
+        inbox = yield Outbox(
+            wait=tuple(
+                awaited_bytes(name, "asked", step, ((len(names) - 1) * asked[name].replies, width)) for name in names
+            )
+        )
+        requests = {
+            (asker, keeper): part
+            for asker in names
+            for keeper, part in zip(
+                _others(asker, dict(zip(names, names, strict=True))),
+                inbox[asker].payload.split(asked[asker].replies),
+                strict=True,
+            )
+        }
+        passed = {
+            keeper: torch.cat([requests[asker, keeper] for asker in names if asker != keeper]) for keeper in names
+        }
+        sizes = {
+            keeper: [asked[asker].replies * asked[asker].opened_bytes for asker in names if asker != keeper]
+            for keeper in names
+        }
+        inbox = yield Outbox(
+            send=one_each(passed, party.name, "asked", step),
+            wait=tuple(awaited_bytes(keeper, "answered", step, (sum(sizes[keeper]),)) for keeper in names),
+        )
+        answers = {
+            (asker, keeper): part
+            for keeper in names
+            for asker, part in zip(
+                [one for one in names if one != keeper], inbox[keeper].payload.split(sizes[keeper]), strict=True
+            )
+        }
+        back = {asker: torch.cat([answers[asker, keeper] for keeper in names if keeper != asker]) for asker in names}
+        awaited = (
+            tuple(Expected(name, "products", step, (torch.float64,), (1,)) for name in names) if exchange.loss else ()
+        )
+        inbox = yield Outbox(send=one_each(back, party.name, "answered", step), wait=awaited)
+        return sum(inbox[name].payload.item() for name in names) / 2 if exchange.loss else 0.0
+
+    def _learn(self, own: _OwnPart, sums: Tensor, cross: float, batch: Records, step: int) -> float:
+        party, width = self._party, self._party.data.width
+        party.clear_gradients()
+        columns = columns_of(batch).cpu()
+        residues = own.residues.cpu()
+        gradient = (sums[:width] + columns.T @ residues) / (_SCALE * batch.count)
+        intercept = (sums[width] + residues.sum()) / (_SCALE * batch.count)
+        _set_gradients(party, gradient, intercept)
+        if not party.has_finite_gradients():
+            raise ProtocolError(f"gradients of {party.name} at step {step} are NaN or infinite; no weight was changed")
+        party.update()
+        if not self._exchange.loss:
+            return math.nan
+        alone = (own.logits.square() / 8 - own.labels * own.logits / 2).sum().item()
+        return math.log(2) + (alone + sums[-1].item() + cross / 4) / batch.count
+
+
+@dataclass(frozen=True, slots=True)
+class _OwnPart:
+    """The active party's logits, its labels in −1 and +1, and the one less twice the other: ``(n,)``, float64."""
+
+    logits: Tensor
+    labels: Tensor
+    residues: Tensor
+
+    @classmethod
+    def of(cls, party: ActiveParty, batch: Records, step: int) -> _OwnPart:
+        with torch.no_grad():
+            logits = party.top.active_logits(batch.columns.numeric).squeeze(1).double()  # type: ignore[operator]
+        targets, _ = party.answer(batch, step)
+        labels = 2 * targets.double() - 1
+        if not all_finite(logits):
+            raise ProtocolError(f"the logits of {party.name} at step {step} are NaN or infinite")
+        return cls(logits, labels, logits - 2 * labels)
+
+
+def _others(name: str, things: Mapping[str, _T]) -> list[_T]:
+    return [thing for other, thing in things.items() if other != name]
+
+
+def _set_gradients(party: ActiveParty, weight: Tensor, intercept: Tensor) -> None:
+    own, shift = party.top.own, party.top.intercept
+    if own is not None:
+        own.weight.grad = weight.reshape(own.weight.shape).to(own.weight)  # type: ignore[union-attr, arg-type]
+    shift.grad = intercept.reshape(shift.shape).to(shift)  # type: ignore[arg-type]
+
+
+# --- a passive party
+
+
+class _Passive(Side):
+    def __init__(self, party: PassiveParty, active: str, exchange: Taylor) -> None:
+        super().__init__()
+        self._party, self._active, self._exchange = party, active, exchange
+        self._owner: Owner | None = None
+        self._asked = exchange.budget(1)  # by the active party, which says for how many sums
+        self._evaluator: Evaluator | None = None  # under the active party's key
+        self._peers: list[Evaluator] = []
+        self._peer_budgets: list[Budget] = []
+
+    def open(self) -> Half:
+        """Hand out its public key and number of columns, and receive those of the others."""
+        party, active, exchange, limits = self._party, self._active, self._exchange, self._exchange.encryption
+        self._owner = self._owner or exchange.owner()
+        width, key_bytes = party.data.width, self._owner.public.plaintext_bytes
+        sizes = Expected(active, "peers", 0, (torch.int64,), (range(1, _MOST_PEERS),))
+        inbox = yield Outbox(
+            send=(
+                Message(party.name, active, COLUMNS, 0, torch.tensor([width])),
+                Message(party.name, active, KEY, 0, self._owner.public.to_tensor()),
+            ),
+            wait=(sizes,),
+        )
+        asked, *others = inbox[active].payload.tolist()
+        self._asked = exchange.budget(limits.checked_columns(asked, active))
+        self._peer_budgets = [
+            exchange.budget(limits.checked_columns(other, active) + exchange.loss) for other in others
+        ]
+        inbox = yield Outbox(wait=(awaited_bytes(active, KEY, 0, (len(others) + 1, key_bytes)),))
+        first, *rest = map(limits.read_key, inbox[active].payload)
+        self._evaluator = Evaluator(first, exchange.budget(width))
+        self._peers = [Evaluator(key, exchange.budget(width + exchange.loss)) for key in rest]
+
+    def step(self, batch: Records, step: int) -> Half:
+        """Return its half of one step."""
+        party, active, exchange, owner = self._party, self._active, self._exchange, self._owner
+        assert owner is not None, "keys cross first"
+        assert self._evaluator is not None, "keys cross first"
+        activation = party.activate(batch).detach()
+        logits = activation.squeeze(1).double().cpu()
+        defended = party.defend_activation(activation, batch, step).squeeze(1).double().cpu()
+        exchange.encode(defended, party.name, step)  # its own limit, not the helper's
+        sent = owner.encrypt(exchange.values.encode_values(_with_helper(defended, exchange)))
+        width = owner.public.ciphertext_bytes
+        inbox = yield Outbox(
+            send=(Message(party.name, active, "logits", step, sent),),
+            wait=(awaited_bytes(active, "residues", step, (batch.count, width)),),
+        )
+        residues = inbox[active].payload
+        relayed: Sequence[Tensor] = ()
+        if self._peers:
+            shape = (len(self._peers) * batch.count, width)
+            inbox = yield Outbox(wait=(awaited_bytes(active, "relayed", step, shape),))
+            relayed = inbox[active].payload.split(batch.count)
+        inbox = yield Outbox(wait=(awaited_bytes(active, "sums", step, (self._asked.replies, width)),))
+        yield Outbox(
+            send=(Message(party.name, active, "opened", step, owner.open_masked(inbox[active].payload, self._asked)),)
+        )
+        weights = self._evaluator.budget.encode_weights(columns_of(batch).cpu())
+        masked = self._evaluator.masked_sums([(residues, weights)])
+        budget = self._evaluator.budget
+        inbox = yield Outbox(
+            send=(Message(party.name, active, "sums", step, masked.reply),),
+            wait=(awaited_bytes(active, "opened", step, (budget.replies, budget.opened_bytes)),),
+        )
+        total = budget.decode_sums(self._evaluator.unmask(inbox[active].payload, masked))
+        if self._peers:
+            total = total + (yield from self._ask_peers(relayed, weights, logits, step))
+        total = (total + columns_of(batch).cpu().T @ logits) / (_SCALE * batch.count)
+        party.clear_gradients()
+        party.learn_sum(activation, total.unsqueeze(1).to(activation.device), batch, step)
+        update(party, step, active)
+
+    def _ask_peers(self, relayed: Sequence[Tensor], weights: Tensor, logits: Tensor, step: int) -> Half:
+        """Have the other passive parties decrypt sums over their logits, decrypt theirs, and return the sum of all."""
+        party, active, exchange, owner = self._party, self._active, self._exchange, self._owner
+        assert owner is not None
+        if exchange.loss:
+            own = self._peers[0].budget.encode_weights(logits.unsqueeze(1))
+            weights = torch.cat([weights, own], dim=1)
+        masked = [peer.masked_sums([(part, weights)]) for peer, part in zip(self._peers, relayed, strict=True)]
+        width, counts = owner.public.ciphertext_bytes, [budget.replies for budget in self._peer_budgets]
+        inbox = yield Outbox(
+            send=(Message(party.name, active, "asked", step, torch.cat([one.reply for one in masked])),),
+            wait=(awaited_bytes(active, "asked", step, (sum(counts), width)),),
+        )
+        opened = [
+            owner.open_masked(part, budget).flatten()
+            for part, budget in zip(inbox[active].payload.split(counts), self._peer_budgets, strict=True)
+        ]
+        mine = self._peers[0].budget
+        size = mine.replies * mine.opened_bytes
+        inbox = yield Outbox(
+            send=(Message(party.name, active, "answered", step, torch.cat(opened)),),
+            wait=(awaited_bytes(active, "answered", step, (len(self._peers) * size,)),),
+        )
+        answers = inbox[active].payload.reshape(len(self._peers), mine.replies, mine.opened_bytes)
+        sums = torch.stack(
+            [
+                mine.decode_sums(peer.unmask(answer, one))
+                for peer, answer, one in zip(self._peers, answers, masked, strict=True)
+            ]
+        ).sum(dim=0)
+        if not exchange.loss:
+            return sums
+        yield Outbox(send=(Message(party.name, active, "products", step, sums[-1:].clone()),))
+        return sums[:-1]
