@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable, Mapping
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from splitvfl.errors import ArgumentError
 
-Init = Literal["xavier", "zero"]
+Init = Literal["xavier", "zero", "kaiming", "normal"]
+_INITS: Mapping[Init, Callable[[Tensor], Tensor]] = {
+    "xavier": nn.init.xavier_normal_,
+    "zero": nn.init.zeros_,
+    "kaiming": nn.init.kaiming_normal_,
+    "normal": nn.init.normal_,
+}
 
 
 class Linear(nn.Linear):
@@ -21,8 +28,9 @@ class Linear(nn.Linear):
         inputs: Number of columns, at least 1.
         outputs: Number of logits, at least 1.
         bias: Whether to add an intercept; one party's is enough.
-        init: ``"xavier"`` draws weights from N(0, 2 / (inputs + outputs)); ``"zero"`` starts from zeros, and then the
-            first batch's residues are plus or minus one half, the labels themselves. The intercept starts at zero.
+        init: ``"xavier"`` draws weights from N(0, 2 / (inputs + outputs)), ``"kaiming"`` from N(0, 2 / inputs),
+            ``"normal"`` from N(0, 1); ``"zero"`` starts from zeros, and then the first batch's residues are plus or
+            minus one half, the labels themselves. The intercept starts at zero.
 
     Raises:
         ArgumentError: If a size is below 1, or there is no such ``init``.
@@ -31,17 +39,14 @@ class Linear(nn.Linear):
     def __init__(self, inputs: int, outputs: int = 1, *, bias: bool = False, init: Init = "xavier") -> None:
         if inputs < 1 or outputs < 1:
             raise ArgumentError(f"expected at least 1 input and 1 output, got {inputs} and {outputs}")
-        if init not in ("xavier", "zero"):
-            raise ArgumentError(f"init must be 'xavier' or 'zero', got {init!r}")
+        if init not in get_args(Init):
+            raise ArgumentError(f"init must be one of {', '.join(get_args(Init))}, got {init!r}")
         self.init: Init = init  # set first: the base class draws the weights in its constructor
         super().__init__(inputs, outputs, bias=bias)
 
     def reset_parameters(self) -> None:
         """Draw the weights anew."""
-        if self.init == "xavier":
-            nn.init.xavier_normal_(self.weight)
-        else:
-            nn.init.zeros_(self.weight)
+        _INITS[self.init](self.weight)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 

@@ -251,7 +251,7 @@ class LogisticRegressionConfig(_Section):
     """One linear layer per party, summed; linear or softmax regression where the task is another."""
 
     name: Literal["logistic-regression"] = "logistic-regression"
-    init: Literal["xavier", "zero"] = "xavier"
+    init: Literal["xavier", "zero", "kaiming", "normal"] = "xavier"
 
 
 class WideDeepConfig(_Section):
@@ -381,6 +381,15 @@ class SGDConfig(_Section):
     weight_decay: Decay = 0.0
 
 
+class ProximalSGDConfig(_Section):
+    """:class:`splitvfl.optimizers.ProximalSGD`: gradient descent with L1 and L2 penalties."""
+
+    name: Literal["proximal-sgd"] = "proximal-sgd"
+    lr: LearningRate = 1e-2
+    l1: Decay = 0.0
+    l2: Decay = 0.0
+
+
 class AdagradConfig(_Section):
     """:class:`torch.optim.Adagrad`."""
 
@@ -389,7 +398,7 @@ class AdagradConfig(_Section):
     weight_decay: Decay = 0.0
 
 
-OptimizerConfig = Annotated[AdamConfig | SGDConfig | AdagradConfig, Field(discriminator="name")]
+OptimizerConfig = Annotated[AdamConfig | SGDConfig | ProximalSGDConfig | AdagradConfig, Field(discriminator="name")]
 
 
 class RowWiseAdagradConfig(_Section):

@@ -42,7 +42,7 @@ from splitvfl.leakage.summary import FILE_NAME, AttackResult, PartyResult, RunSu
 from splitvfl.models import MLP, Linear, LinearTop, WideDeepBottom, WideDeepTop
 from splitvfl.net.party_run import FAREWELL_FILE
 from splitvfl.net.replay import JOURNAL
-from splitvfl.optimizers import ParameterFactory, PerParameter, RowWiseAdagrad, fused_adam
+from splitvfl.optimizers import ParameterFactory, PerParameter, ProximalSGD, RowWiseAdagrad, fused_adam
 from splitvfl.party import ActiveParty, PassiveParty
 from splitvfl.randomness import derive_seed
 from splitvfl.registry import Kind, build
@@ -234,6 +234,7 @@ def choose_device(name: str) -> torch.device:
 _OPTIMIZERS: Mapping[str, Callable[..., Optimizer]] = {
     "adam": fused_adam,
     "sgd": torch.optim.SGD,
+    "proximal-sgd": ProximalSGD,
     "adagrad": torch.optim.Adagrad,
     "rowwise-adagrad": RowWiseAdagrad,
     "sparse-adam": torch.optim.SparseAdam,

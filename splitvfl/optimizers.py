@@ -35,6 +35,63 @@ def fused_adam(parameters: Iterable[nn.Parameter], *, lr: float = 1e-3, weight_d
     return torch.optim.Adam(trained, lr=lr, weight_decay=weight_decay, fused=True if fits else None)
 
 
+class ProximalSGD(Optimizer):
+    """Gradient descent with an L1 and an L2 penalty of the weights: the elastic net, without subgradients.
+
+    A step on a weight matrix, of gradient g, with ``soft(v, t) = sign(v) · max(|v| − t, 0)``::
+
+        w ← soft(w − lr · g, lr · l1) / (1 + lr · l2)
+
+    It descends on ``loss + l1 ‖w‖₁ + (l2 / 2) ‖w‖²``, and weights become exactly zero. A penalty needs nothing but the
+    party's own weights: nothing more crosses, whatever the exchange. Vectors (intercepts, scales of normalisation) are
+    not penalised.
+
+    Source: Parikh and Boyd, *Proximal algorithms*, 2014, section 4.2; for vertical regression *Hybrid Differentially
+    Private Federated Learning on Vertically Partitioned Data*.
+
+    Args:
+        params: What is trained.
+        lr: Learning rate, above 0.
+        l1: Weight of the sum of absolute values, from 0.
+        l2: Weight of half the sum of squares, from 0.
+
+    Raises:
+        ArgumentError: If a setting is out of range or, in a step, a gradient is sparse.
+    """
+
+    def __init__(self, params: Iterable[nn.Parameter], *, lr: float = 1e-2, l1: float = 0.0, l2: float = 0.0) -> None:
+        if not (lr > 0 and l1 >= 0 and l2 >= 0):
+            raise ArgumentError(f"expected lr above 0, l1 and l2 from 0, got {lr}, {l1} and {l2}")
+        super().__init__(params, {"lr": lr, "l1": l1, "l2": l2})
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Update every weight that has a gradient, and return what ``closure``, if given, returned.
+
+        Args:
+            closure: Called first, with gradients on: computes the loss anew.
+        """
+        loss = _called(closure)
+        for group in self.param_groups:
+            for weight in group["params"]:
+                if weight.grad is not None:
+                    self._update(weight, weight.grad, lr=group["lr"], l1=group["l1"], l2=group["l2"])
+        return loss
+
+    def _update(self, weight: Tensor, gradient: Tensor, *, lr: float, l1: float, l2: float) -> None:
+        if gradient.is_sparse:
+            raise ArgumentError("ProximalSGD takes dense gradients: a penalty moves every row at every step")
+        weight.sub_(gradient, alpha=lr)
+        if weight.dim() > 1:
+            weight.copy_(torch.nn.functional.softshrink(weight, lr * l1)).div_(1 + lr * l2)
+
+
 class RowWiseAdagrad(Optimizer):
     """Adagrad with one accumulator per row of a table, for sparse gradients.
 

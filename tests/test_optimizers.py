@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from splitvfl.errors import ArgumentError
 from splitvfl.models import WideDeepBottom
-from splitvfl.optimizers import PerParameter, RowWiseAdagrad, fused_adam, sparse_parameters
+from splitvfl.optimizers import PerParameter, ProximalSGD, RowWiseAdagrad, fused_adam, sparse_parameters
 
 ROWS, DIM = 7, 3
 
@@ -279,3 +280,61 @@ def test_tables_on_a_gpu_are_updated_there() -> None:
         optimizer.step()
     for ours, theirs in zip(on_gpu.state_dict().values(), on_cpu.state_dict().values(), strict=True):
         torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-4, atol=1e-5)
+
+
+def descended(settings: dict[str, float], *, steps: int = 3000) -> tuple[nn.Linear, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    columns = torch.randn(80, 6, generator=generator, dtype=torch.float64)
+    labels = (columns[:, 0] - columns[:, 1] + torch.randn(80, generator=generator) > 0.5).double()
+    layer = nn.Linear(6, 1, dtype=torch.float64)
+    optimizer = ProximalSGD(layer.parameters(), lr=0.5, **settings)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        nn.functional.binary_cross_entropy_with_logits(layer(columns)[:, 0], labels).backward()
+        optimizer.step()
+    return layer, columns, labels
+
+
+@pytest.mark.parametrize(("l1", "l2"), [(0.05, 0.0), (0.0, 0.1), (0.03, 0.02)])
+def test_proximal_descent_ends_where_scikit_learn_does(l1: float, l2: float) -> None:
+    layer, columns, labels = descended({"l1": l1, "l2": l2})
+    # scikit-learn weighs the sum of the losses with C, and leaves the intercept alone.
+    model = LogisticRegression(
+        C=1 / (len(labels) * (l1 + l2)), l1_ratio=l1 / (l1 + l2), solver="saga", max_iter=100_000, tol=1e-10
+    ).fit(columns, labels)
+    # saga stops at a relative change of 1e-10; descent contracts by more than 1 % a step.
+    torch.testing.assert_close(layer.weight.detach()[0], torch.from_numpy(model.coef_[0]), rtol=0, atol=1e-6)
+    torch.testing.assert_close(layer.bias.detach(), torch.from_numpy(model.intercept_), rtol=0, atol=1e-6)
+    zeros = layer.weight == 0
+    assert zeros.any() if l1 else not zeros.any()
+    assert (layer.weight == 0).tolist()[0] == (model.coef_[0] == 0).tolist()
+
+
+def test_proximal_descent_without_penalties_is_gradient_descent() -> None:
+    torch.manual_seed(3)
+    proximal, _, _ = descended({}, steps=5)
+    torch.manual_seed(3)
+    layer = nn.Linear(6, 1, dtype=torch.float64)
+    _, columns, labels = descended({}, steps=0)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.5)
+    torch.manual_seed(3)
+    layer.load_state_dict(nn.Linear(6, 1, dtype=torch.float64).state_dict())
+    for _ in range(5):
+        optimizer.zero_grad()
+        nn.functional.binary_cross_entropy_with_logits(layer(columns)[:, 0], labels).backward()
+        optimizer.step()
+    assert torch.equal(proximal.weight, layer.weight)
+    assert torch.equal(proximal.bias, layer.bias)
+
+
+@pytest.mark.parametrize("settings", [{"lr": 0.0}, {"l1": -1.0}, {"l2": -0.1}, {"lr": math.nan}])
+def test_proximal_descent_refuses_settings_out_of_range(settings: dict[str, float]) -> None:
+    with pytest.raises(ArgumentError, match="expected lr above 0, l1 and l2 from 0"):
+        ProximalSGD([nn.Parameter(torch.zeros(2, 2))], **settings)
+
+
+def test_proximal_descent_refuses_sparse_gradients() -> None:
+    weights = table()
+    weights.grad = sparse(*sparse_gradients()[0])
+    with pytest.raises(ArgumentError, match="moves every row"):
+        ProximalSGD([weights]).step()

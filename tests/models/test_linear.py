@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 
 from splitvfl.errors import ArgumentError
 from splitvfl.models import Linear, LinearTop
+from splitvfl.models.linear import Init
 
 
 @pytest.fixture(autouse=True)
@@ -22,13 +21,16 @@ def test_linear_is_columns_times_weights() -> None:
     torch.testing.assert_close(layer(columns), columns @ layer.weight.T)
 
 
-def test_initial_weights() -> None:
+@pytest.mark.parametrize(("init", "deviation"), [("xavier", 0.001**0.5), ("kaiming", 0.002**0.5), ("normal", 1.0)])
+def test_initial_weights_are_normal(init: Init, deviation: float) -> None:
     # 1 000 000 draws: five standard errors of a standard deviation are .35 %.
-    weight = Linear(1000, 1000).weight.detach()
-    deviation = math.sqrt(2 / 2000)
+    weight = Linear(1000, 1000, init=init).weight.detach()
     assert weight.std().item() == pytest.approx(deviation, rel=0.0035)
     # Of normal draws .27 % lie beyond three deviations; five standard errors are .026 %.
     assert (weight.abs() > 3 * deviation).double().mean().item() == pytest.approx(0.0027, abs=0.00026)
+
+
+def test_zero_weights_and_intercepts() -> None:
     zero = Linear(5, 3, bias=True, init="zero")
     assert not zero.weight.any()
     assert not zero.bias.any()
@@ -85,7 +87,7 @@ def test_an_active_party_without_columns_has_an_intercept_only() -> None:
 def test_bad_sizes_are_refused() -> None:
     with pytest.raises(ArgumentError, match="at least 1 input and 1 output, got 0 and 1"):
         Linear(0)
-    with pytest.raises(ArgumentError, match="'xavier' or 'zero', got 'ones'"):
+    with pytest.raises(ArgumentError, match="one of xavier, zero, kaiming, normal, got 'ones'"):
         Linear(2, init="ones")  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="got 0, 1 and 0"):
         LinearTop(0)
