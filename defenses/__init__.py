@@ -4,6 +4,7 @@ from splitvfl.defenses.asymmetric_response import AsymmetricResponse
 from splitvfl.defenses.axis_gaussian import AxisGaussian
 from splitvfl.defenses.axis_sumkl import AxisSumKL
 from splitvfl.defenses.clip_gradient import ClipGradient
+from splitvfl.defenses.coefficient_noise import CoefficientNoise
 from splitvfl.defenses.discretise import Discretise
 from splitvfl.defenses.gaussian_ir import GaussianIR
 from splitvfl.defenses.isotropic import Isotropic
@@ -20,6 +21,7 @@ __all__ = [
     "AxisGaussian",
     "AxisSumKL",
     "ClipGradient",
+    "CoefficientNoise",
     "Discretise",
     "GaussianIR",
     "Isotropic",

@@ -133,7 +133,7 @@ def train(
     console = Console()
     console.print(summary_table([summary]))
     console.print(Text(verdict(summary)))
-    if note := stopping_note(summary):
+    for note in filter(None, [stopping_note(summary), *summary.notes]):
         console.print(Text(note))
     for leak in (leak for party in summary.parties.values() for leak in party.features if leak.note):
         console.print(Text(f"{leak.attack}: {leak.note}."))

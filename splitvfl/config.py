@@ -66,6 +66,7 @@ __all__ = [
     "LogisticRegressionConfig",
     "MLPConfig",
     "ModelConfig",
+    "NoiseConfig",
     "NetworkConfig",
     "OptimizerConfig",
     "OracleConfig",
@@ -248,10 +249,15 @@ class MLPConfig(_Section):
 
 
 class LogisticRegressionConfig(_Section):
-    """One linear layer per party, summed; linear or softmax regression where the task is another."""
+    """One linear layer per party, summed; linear or softmax regression where the task is another.
+
+    ``row_norm`` is the largest Euclidean norm of a record's numbers at each party; longer rows are scaled down to it.
+    Noise for a privacy loss needs one. ``null`` takes them as they are.
+    """
 
     name: Literal["logistic-regression"] = "logistic-regression"
     init: Literal["xavier", "zero", "kaiming", "normal"] = "xavier"
+    row_norm: Annotated[float, Field(gt=0)] | None = None
 
 
 class WideDeepConfig(_Section):
@@ -318,12 +324,15 @@ class OracleConfig(_Crossing):
 
 
 class EncryptionConfig(_Section):
-    """What parties agree on to compute under encryption (:class:`splitvfl.exchange.paillier.Encryption`)."""
+    """What parties agree on to compute under encryption (:class:`splitvfl.exchange.paillier.Encryption`).
+
+    ``value_limit: null`` takes 16 and, with ``noise``, what that needs.
+    """
 
     key_bits: Annotated[int, Field(ge=2048, le=16_384, multiple_of=2)] = 3072
     value_bits: Annotated[int, Field(ge=8, le=60)] = 32
     feature_bits: Annotated[int, Field(ge=8, le=60)] = 26
-    value_limit: Annotated[float, Field(gt=0)] = 16.0
+    value_limit: Annotated[float, Field(gt=0)] | None = None
     feature_limit: Annotated[float, Field(gt=0)] = 64.0
     mask: Literal["uniform", "bounded"] = "bounded"
     packed: bool = True
@@ -341,15 +350,54 @@ class ResidueConfig(_Crossing):
     encryption: EncryptionConfig = EncryptionConfig()
 
 
+class NoiseConfig(_Section):
+    """Gaussian noise before encryption, DP-Paillier-MGD: ``epsilon`` and ``delta`` of all training together.
+
+    ``gradient_bound`` is the paper's G: parts of the logits are clipped to ``4 G − 2``. ``calibration: published`` is
+    the paper's formula at both parties; ``one-epoch`` the same as if each record were used once, as the paper's
+    experiments had it; ``corrected`` covers what the other party's noise adds, which is possible for one party only:
+    ``protects`` says which, and ``other_sigma`` is the noise that the other one adds all the same. What each buys, and
+    what it leaves to an attacker, is said with the run's figures.
+    """
+
+    epsilon: Annotated[float, Field(gt=0, lt=1)]
+    delta: Annotated[float, Field(gt=0, lt=1)]
+    gradient_bound: Annotated[float, Field(gt=0.5)] = 1.0
+    calibration: Literal["published", "one-epoch", "corrected"] = "published"
+    protects: Literal["both", "active", "passive"] = "both"
+    other_sigma: Annotated[float, Field(ge=0)] = 0.0
+
+    @model_validator(mode="after")
+    def _check_sides(self) -> NoiseConfig:
+        if (self.calibration == "corrected") == (self.protects == "both"):
+            raise ValueError(
+                "calibration corrected protects one party: write protects: active, or passive. Its noise grows with "
+                "the other's, by more than that, so that no two noises protect both below an epsilon of 1"
+                if self.protects == "both"
+                else f"calibration {self.calibration} is of both parties' noise; for one, write calibration: corrected"
+            )
+        if self.other_sigma and self.protects == "both":
+            raise ValueError("other_sigma goes with calibration corrected")
+        return self
+
+
 class TaylorConfig(_Crossing):
     """Logistic regression, Taylor's sigmoid: every party's part of the logits encrypted under a key of its own.
 
-    ``encryption`` is what is agreed, ``loss`` whether the active party learns the loss of each step.
+    ``encryption`` is what is agreed, ``loss`` whether the active party learns the loss of each step: ``null`` takes
+    yes, and no with ``noise``, under which it would mean nothing.
     """
 
     name: Literal["taylor"] = "taylor"
-    loss: bool = True
+    loss: bool | None = None
+    noise: NoiseConfig | None = None
     encryption: EncryptionConfig = EncryptionConfig()
+
+    @model_validator(mode="after")
+    def _check_loss(self) -> TaylorConfig:
+        if self.loss and self.noise is not None:
+            raise ValueError("loss: computed from noisy logits it would mean nothing; leave it out")
+        return self
 
 
 ExchangeConfig = Annotated[SplitConfig | OracleConfig | ResidueConfig | TaylorConfig, Field(discriminator="name")]

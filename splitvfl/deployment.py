@@ -29,9 +29,10 @@ from splitvfl.errors import ArgumentError, ConfigError
 from splitvfl.exchange.agreement import agreed_settings, terms_of
 from splitvfl.exchange.evaluation import EvaluationPlan
 from splitvfl.exchange.introduction import Learned
-from splitvfl.exchanges import exchange_of, task_of
+from splitvfl.exchanges import exchange_of, sums_only, task_of
 from splitvfl.experiment import (
     bottom_of,
+    bounded,
     check_folder,
     choose_device,
     clear_run,
@@ -45,13 +46,14 @@ from splitvfl.experiment import (
     write_config,
 )
 from splitvfl.folder_lock import locked
-from splitvfl.hooks import Attack, crossing_of, hook_name, moment_of, target_of
+from splitvfl.hooks import Attack, crossing_of, hook_name, moment_of, placed, target_of
 from splitvfl.leakage.judging import Leak, check_known
 from splitvfl.leakage.summary import AttackResult, PartyResult, RunSummary, known
 from splitvfl.leakage.watching import Watch
 from splitvfl.net.meeting import Meeting, Partner
 from splitvfl.net.party_run import ActiveRun, PassiveRun, RunSettings
 from splitvfl.net.tls import Identity, Plaintext, identities, split_address
+from splitvfl.noise import noise_plan
 from splitvfl.party import ActiveParty, Party, PassiveParty
 from splitvfl.randomness import PartyRandom, derive_seed, entropic_generator
 from splitvfl.registry import build
@@ -283,7 +285,8 @@ def _settings(config: ExperimentConfig, data: PartyData, folder: Path) -> RunSet
     train, network = config.train, config.network
     assert network is not None
     stopping = None if train.early_stopping is None else train.early_stopping.settings()
-    batches, exchange = _batches(config, data), exchange_of(config.exchange, rows=config.train.batch_size)
+    batches, noise = _batches(config, data), noise_plan(config, data)
+    exchange = exchange_of(config.exchange, rows=train.batch_size, noise=noise)
     schedule = Schedule(
         batches,
         train.epochs,
@@ -306,6 +309,7 @@ def _settings(config: ExperimentConfig, data: PartyData, folder: Path) -> RunSet
         "checkpoint every": train.checkpoint_every_steps or 0,
         "clip of activations": config.exchange.activation_clip,
         "clip of gradients": config.exchange.gradient_clip,
+        **({} if noise is None else noise.terms()),
     }
     terms = terms_of(data, agreed)
     return RunSettings(
@@ -341,7 +345,7 @@ def _active(config: ExperimentConfig, own: OwnData, widths: Mapping[str, int]) -
     name = own.data.name
     with _initialised(config, name):
         top = top_of(config, own.data, task, [widths[other] for other in config.parties if other != name])
-    party = ActiveParty(own.data, top, task=task, optimizer=optimizers_of(config.train))
+    party = ActiveParty(bounded(config.model, own.data), top, task=task, optimizer=optimizers_of(config.train))
     for other in widths:
         party.connect(other)
     party.widths = dict(widths)
@@ -357,7 +361,7 @@ def _passive(config: ExperimentConfig, data: PartyData, learned: Learned) -> Pas
     task = task_of(config.exchange, learned.task, learned.outputs)
     with _initialised(config, data.name):
         bottom = bottom_of(config, data, task)
-    party = PassiveParty(data, bottom, optimizer=optimizers_of(config.train))
+    party = PassiveParty(bounded(config.model, data), bottom, optimizer=optimizers_of(config.train))
     _prepare(config, party)
     _defend(config, party)
     return party
@@ -411,6 +415,11 @@ def _defend(config: ExperimentConfig, party: Party) -> None:
         attach_defense(
             party, defense, number=number, noise_seed=config.train.noise_seed_for_experiments, phases=hook.phases
         )
+    noise = noise_plan(config, party.data)
+    for number, given in enumerate([] if noise is None else noise.defenses(), start=len(config.defenses)):
+        defense, phases = placed(given)
+        seed = config.train.noise_seed_for_experiments
+        attach_defense(party, defense, number=number, noise_seed=seed, phases=phases)
     check_clips(party, activation=config.exchange.activation_clip, gradient=config.exchange.gradient_clip)
 
 
@@ -422,23 +431,17 @@ def _watch(config: ExperimentConfig, party: ActiveParty) -> Watch:
     for name, cut in party.cuts.items():
         for hook in config.attacks:
             attack = build("attacks", hook.name, hook.options, folder=config.folder)
-            reason = _unavailable(
-                attack, party, sums_only=exchange_of(config.exchange, rows=config.train.batch_size).sums_only
-            )
+            reason = _unavailable(attack, party, summed=sums_only(config.exchange))
             if reason:
                 watch.unavailable[name][hook_name(attack)] = reason
                 continue
             watch.add(name, cut.watch(attack, **known))
-        if (
-            config.audit
-            and party.task.name == "binary"
-            and not exchange_of(config.exchange, rows=config.train.batch_size).sums_only
-        ):
+        if config.audit and party.task.name == "binary" and not sums_only(config.exchange):
             watch.audits[name] = cut.audit()
     return watch
 
 
-def _unavailable(attack: Attack, party: ActiveParty, *, sums_only: bool) -> str:
+def _unavailable(attack: Attack, party: ActiveParty, *, summed: bool) -> str:
     """Return why the label party cannot run a partner's attack in its place, or nothing."""
     if target_of(attack) == "features":
         return "it attacks features, with what only an experiment in one process has"
@@ -447,7 +450,7 @@ def _unavailable(attack: Attack, party: ActiveParty, *, sums_only: bool) -> str:
     if moment_of(attack) == "after-training":
         return "needs the partner's model"
     missing = sorted(Leak(attack).needs - {"gradient"})
-    if sums_only and not missing:
+    if summed and not missing:
         return "the partner gets no gradient per record"
     return f"needs the partner's {' and '.join(missing)}" if missing else ""
 
@@ -502,6 +505,9 @@ def _run_in(
     if config.train.threads is not None:
         torch.set_num_threads(config.train.threads)
     own = own_data(config, name)
+    noise = noise_plan(config, own.data)
+    for note in [] if noise is None else noise.notes():
+        notify(note)
     run = party_run(config, name, folder, own=own, notify=notify, progress=progress)
     folder.mkdir(parents=True, exist_ok=True)
     if not going_on:
@@ -533,6 +539,7 @@ def _keep_half(config: ExperimentConfig, own: OwnData, run: ActiveRun | PassiveR
 def summarise_run(config: ExperimentConfig, run: ActiveRun) -> RunSummary:
     """Return the label party's finished run in numbers: what it could see of its own messages, and of nothing else."""
     party, watch, train = run.party, run.watch, config.train
+    noise = noise_plan(config, party.data)
     figures = run.kept or run.figures
     parties = {}
     for name in watch.leaks:
@@ -548,7 +555,9 @@ def summarise_run(config: ExperimentConfig, run: ActiveRun) -> RunSummary:
         data=config.data.name,
         task=party.task.name,
         model=config.model.name,
-        defenses=[describe_hook(hook) for hook in config.defenses],
+        defenses=[*map(describe_hook, config.defenses), *([] if noise is None else [noise.name])],
+        exchange=config.exchange.name,
+        notes=[] if noise is None else noise.notes(),
         seed=train.seed,
         epochs=run.step // len(run.settings.batches),
         planned_epochs=train.epochs if train.early_stopping else None,

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from functools import partial
 
-from splitvfl.config import Approximation, EncryptionConfig, ExchangeConfig, OracleConfig, ResidueConfig, TaylorConfig
+from splitvfl.config import (
+    Approximation,
+    EncryptionConfig,
+    ExchangeConfig,
+    OracleConfig,
+    ResidueConfig,
+    SplitConfig,
+    TaylorConfig,
+)
 from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.oracle import Oracle
 from splitvfl.exchange.paillier import Encryption
@@ -12,23 +20,31 @@ from splitvfl.exchange.residue import Residue
 from splitvfl.exchange.split import Split
 from splitvfl.exchange.taylor import Taylor
 from splitvfl.models import approximate_loss
+from splitvfl.noise import NoisePlan
 from splitvfl.tasks import Binary, Task, task_for
 
 
-def exchange_of(section: ExchangeConfig, *, rows: int) -> Exchange:
+def exchange_of(section: ExchangeConfig, *, rows: int, noise: NoisePlan | None = None) -> Exchange:
     """Return the exchange that a section describes.
 
     Args:
         section: The section.
         rows: Largest batch.
+        noise: What is added before encryption.
     """
     if isinstance(section, OracleConfig):
         return Oracle(approximation=section.approximation)
     if isinstance(section, ResidueConfig):
         return Residue(rows=rows, encryption=_encryption(section.encryption), approximation=section.approximation)
     if isinstance(section, TaylorConfig):
-        return Taylor(rows=rows, encryption=_encryption(section.encryption), loss=section.loss)
+        loss = noise is None if section.loss is None else section.loss
+        return Taylor(rows=rows, encryption=_encryption(section.encryption, noise), loss=loss)
     return Split()
+
+
+def sums_only(section: ExchangeConfig) -> bool:
+    """Return whether a passive party learns no gradient per record under the exchange of a section."""
+    return not isinstance(section, SplitConfig)
 
 
 def task_of(section: ExchangeConfig, name: str, classes: int) -> Task:
@@ -45,5 +61,8 @@ def _approximation(section: ExchangeConfig) -> Approximation:
     return section.approximation if isinstance(section, OracleConfig | ResidueConfig) else "exact"
 
 
-def _encryption(section: EncryptionConfig) -> Encryption:
-    return Encryption(**section.model_dump())
+def _encryption(section: EncryptionConfig, noise: NoisePlan | None = None) -> Encryption:
+    chosen = section.model_dump(exclude_none=True)
+    if noise is not None and section.value_limit is None:
+        chosen["value_limit"] = noise.value_limit
+    return Encryption(**chosen)

@@ -25,6 +25,7 @@ from splitvfl.config import (
     HookConfig,
     LogisticRegressionConfig,
     MLPConfig,
+    ModelConfig,
     RowWiseAdagradConfig,
     TrainConfig,
     WideDeepConfig,
@@ -42,6 +43,7 @@ from splitvfl.leakage.summary import FILE_NAME, AttackResult, PartyResult, RunSu
 from splitvfl.models import MLP, Linear, LinearTop, WideDeepBottom, WideDeepTop
 from splitvfl.net.party_run import FAREWELL_FILE
 from splitvfl.net.replay import JOURNAL
+from splitvfl.noise import noise_plan
 from splitvfl.optimizers import ParameterFactory, PerParameter, ProximalSGD, RowWiseAdagrad, fused_adam
 from splitvfl.party import ActiveParty, PassiveParty
 from splitvfl.randomness import derive_seed
@@ -158,12 +160,16 @@ def build_trainer(config: ExperimentConfig, data: VerticalData, *, folder: Path 
     _check_fields(config, data)
     task = task_of(config.exchange, data.task, data.classes)
     train = config.train
+    noise = noise_plan(config, data.active)
     top, bottoms = _models(config, data, task)
     optimizer = optimizers_of(train)
     trainer = Trainer(
-        active=ActiveParty(data.active, top, task=task, optimizer=optimizer),
-        passives={name: PassiveParty(data[name], bottom, optimizer=optimizer) for name, bottom in bottoms.items()},
-        defenses=_defenses(config),
+        active=ActiveParty(bounded(config.model, data.active), top, task=task, optimizer=optimizer),
+        passives={
+            name: PassiveParty(bounded(config.model, data[name]), bottom, optimizer=optimizer)
+            for name, bottom in bottoms.items()
+        },
+        defenses=[*_defenses(config), *([] if noise is None else noise.defenses())],
         attacks=_hooks("attacks", config.attacks, config),
         batch_size=train.batch_size,
         block_rows=train.block_rows or (BLOCK_ROWS if config.data.name == TABLES else 1),
@@ -179,7 +185,7 @@ def build_trainer(config: ExperimentConfig, data: VerticalData, *, folder: Path 
         device=choose_device(train.device),
         autocast=torch.bfloat16 if train.autocast == "bf16" else None,
         wire=torch.bfloat16 if config.exchange.wire == "bf16" else None,
-        exchange=exchange_of(config.exchange, rows=config.train.batch_size),
+        exchange=exchange_of(config.exchange, rows=config.train.batch_size, noise=noise),
     )
     for party in (trainer.active, *trainer.passives.values()):
         check_clips(party, activation=config.exchange.activation_clip, gradient=config.exchange.gradient_clip)
@@ -266,6 +272,11 @@ def _models(config: ExperimentConfig, data: VerticalData, task: Task) -> tuple[n
     with seeded(derive_seed(seed, "initialisation", data.active.name)):
         top = top_of(config, data.active, task, widths)
     return top, bottoms
+
+
+def bounded(model: ModelConfig, data: PartyData) -> PartyData:
+    """Return a party's data with rows of the norm that the model asks for."""
+    return data.with_row_norm(model.row_norm) if isinstance(model, LogisticRegressionConfig) else data
 
 
 def bottom_width(config: ExperimentConfig, task: Task) -> int:
@@ -494,6 +505,7 @@ def save_weights(trainer: Trainer, folder: Path) -> None:
 def summarise(config: ExperimentConfig, trainer: Trainer, bench: Workbench) -> RunSummary:
     """Return a finished run in numbers."""
     task = trainer.active.task
+    noise = noise_plan(config, trainer.active.data)
     features = trainer.feature_leaks()
     parties = {}
     for name in trainer.passives:
@@ -514,7 +526,9 @@ def summarise(config: ExperimentConfig, trainer: Trainer, bench: Workbench) -> R
         data=bench.data.name,
         task=task.name,
         model=config.model.name,
-        defenses=[describe_hook(hook) for hook in config.defenses],
+        defenses=[*map(describe_hook, config.defenses), *([] if noise is None else [noise.name])],
+        exchange=config.exchange.name,
+        notes=[] if noise is None else noise.notes(),
         seed=config.train.seed,
         epochs=trainer.step // len(trainer.batches),
         planned_epochs=config.train.epochs if config.train.early_stopping else None,

@@ -255,6 +255,11 @@ class At:
         self.phases = checked_phases(phases)
 
 
+def placed(defense: Defense | At) -> tuple[Defense, tuple[Phase, ...]]:
+    """Return a defense, and the phases in which it acts."""
+    return (defense.defense, defense.phases) if isinstance(defense, At) else (defense, PHASES)
+
+
 def checked_phases(phases: Iterable[str]) -> tuple[Phase, ...]:
     """Return phases in the order of :data:`PHASES`, each once.
 

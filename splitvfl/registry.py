@@ -53,6 +53,7 @@ DEFENSES: Mapping[str, str] = {
     "axis-gaussian": "splitvfl.defenses:AxisGaussian",
     "axis-sumkl": "splitvfl.defenses:AxisSumKL",
     "clip-gradient": "splitvfl.defenses:ClipGradient",
+    "coefficient-noise": "splitvfl.defenses:CoefficientNoise",
     "discretise": "splitvfl.defenses:Discretise",
     "gaussian-ir": "splitvfl.defenses:GaussianIR",
     "isotropic": "splitvfl.defenses:Isotropic",

@@ -35,7 +35,7 @@ from splitvfl.data.ingest.writing import draft
 from splitvfl.data.schema import SCHEMA_FILE, VOCABULARY_FILE, PartySchema, Role, read_party_schema
 from splitvfl.errors import ArgumentError, CheckpointError, ConfigError, DataError
 from splitvfl.exchange.introduction import Learned
-from splitvfl.experiment import bottom_of, seeded, top_of
+from splitvfl.experiment import bottom_of, bounded, seeded, top_of
 from splitvfl.party import ActiveParty, PassiveParty
 from splitvfl.tasks import Task, task_for
 
@@ -264,7 +264,7 @@ class SavedHalf:
             CheckpointError: If the weights do not fit the model.
         """
         self._check_columns(data)
-        module = self._module(data)
+        module, data = self._module(data), bounded(_model(self.schema), data)
         party: ActiveParty | PassiveParty
         if self.schema.role == "active":
             party = ActiveParty(data, module, task=self.task)

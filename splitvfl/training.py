@@ -27,7 +27,6 @@ from splitvfl.exchange.base import Exchange, Side
 from splitvfl.exchange.evaluation import Evaluation, EvaluationPlan, active_evaluation, passive_evaluation
 from splitvfl.exchange.split import Split
 from splitvfl.hooks import (
-    PHASES,
     At,
     Attack,
     Defense,
@@ -35,6 +34,7 @@ from splitvfl.hooks import (
     hook_name,
     moment_of,
     needs_of,
+    placed,
     target_of,
 )
 from splitvfl.leakage.after_training import SHOWN, AfterTraining, Quiz, judge_after_training, own_copy
@@ -272,8 +272,8 @@ class Trainer:
     def _connect(self, defenses: Sequence[Defense | At], noise_seed: int | None) -> None:
         for name in self.passives:
             self.active.connect(name)
-        for number, placed in enumerate(defenses):
-            defense, phases = (placed.defense, placed.phases) if isinstance(placed, At) else (placed, PHASES)
+        for number, given in enumerate(defenses):
+            defense, phases = placed(given)
             if getattr(defense, "per_record_guarantee", False):
                 for party in self._parties:
                     refuse_batch_mixing(party.module, defense)

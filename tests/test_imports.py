@@ -68,6 +68,7 @@ FLOORS: tuple[frozenset[str], ...] = (
             "demo",
             "deployment",
             "exchanges",
+            "noise",
             "experiment",
             "leakage.drawing",
             "leakage.figures",
@@ -89,7 +90,7 @@ FLOORS: tuple[frozenset[str], ...] = (
 
 # The parts that a user may replace; in the core, only those that turn names into objects know them.
 PLUGINS = ("attacks", "defenses", "models")
-KNOW_PLUGINS = {"cli", "demo", "exchanges", "experiment", "registry"}
+KNOW_PLUGINS = {"cli", "demo", "exchanges", "experiment", "noise", "registry"}
 
 # These hold no code of their own, and their names stand for what they contain.
 DOORS = {"splitvfl", "leakage"}

@@ -44,6 +44,7 @@ MODELS = {
     "mlp in bf16": "model: {name: mlp, bottom: [7, 5]}\nexchange: {name: split, wire: bf16}",
     "autocast": "model: {name: mlp, bottom: [7, 5]}\ntrain: {epochs: 1, batch_size: 64, device: cpu, autocast: bf16}",
     "logistic-regression": "model: logistic-regression",
+    "short rows": "model: {name: logistic-regression, row_norm: 0.5}",
     "wide-deep": "model: {name: wide-deep, embedding_dim: 3, bottom: [8, 6, 4], cut_after: 2}",
     "sparse": "model: {name: wide-deep, embedding_dim: 3, bottom: [8, 4], sparse: true}",
 }

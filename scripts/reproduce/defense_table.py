@@ -46,8 +46,8 @@ known_negatives: 10
 # Of the label defenses, in nats.
 EPSILON = 1.5
 
-# They solve equations about residues, which a linear bottom's gradient is; the model here has none.
-LINEAR_ONLY = frozenset({"label-sum", "own-prediction", "residue-solving", "stacked-epochs"})
+# They are about residues, which a linear bottom's gradient is made of; the model here has none.
+LINEAR_ONLY = frozenset({"coefficient-noise", "label-sum", "own-prediction", "residue-solving", "stacked-epochs"})
 
 # Defenses that can promise the same get the same setting, so that they can be compared.
 DEFENSES = (
@@ -225,7 +225,7 @@ passive party could predict with AUC {own}: what is below that may be learned fr
   above that comes from columns.
 - *asymmetric-response* promises a detection error between records that are alike in all else, and nothing of what the
   model predicts, which its gradients tell plainly; [beyond the prediction](label-leakage.md) it leaks least.
-{after}- *{linear}* attack linear models, and are not run on this one.
+{after}- *{linear}* are for linear models, and are not run on this one.
 
 {table}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import torch
@@ -43,6 +43,12 @@ class Columns(NamedTuple):
         """Return the columns on a device."""
         return Columns(self.numeric.to(device), self.categorical.to(device))
 
+    def bounded(self, norm: float) -> Columns:
+        """Return the columns with every numeric row ``x`` as ``x · min(1, norm / ‖x‖)``."""
+        lengths = torch.linalg.vector_norm(self.numeric, dim=1, keepdim=True, dtype=torch.float64)
+        scales = (norm / lengths.clamp(min=norm)).to(self.numeric.dtype)
+        return Columns(self.numeric * scales, self.categorical)
+
     def module_input(self) -> Tensor | Columns:
         """Return what a bottom model is called with: the numeric tensor alone where there is no categorical field."""
         return self.numeric if self.categorical.shape[1] == 0 else self
@@ -66,12 +72,15 @@ class Records:
             (regression). ``None`` at a passive party.
         real: At the active party of a padded alignment, ``(n,)``, bool: which records it holds. The others are dummies,
             which are trained on and sent like all, and count in no figure. ``None``: it holds all of them.
+        row_norm: Numeric rows with a larger Euclidean norm are scaled down to it when they are taken
+            (:meth:`rows`); ``columns`` holds them as they are. ``None``: they are taken as they are.
     """
 
     ids: Tensor
     columns: Columns
     labels: Tensor | None = None
     real: Tensor | None = None
+    row_norm: float | None = None
 
     def __post_init__(self) -> None:
         """Check that ids, columns and labels have one length."""
@@ -94,12 +103,15 @@ class Records:
     def rows(self, index: Tensor) -> Records:
         """Return the records at these positions, int64 ``(k,)``, in their order."""
         labels, real = (None if own is None else _gathered(own, index) for own in (self.labels, self.real))
-        return Records(_gathered(self.ids, index), self.columns.rows(index), labels, real)
+        columns = self.columns.rows(index)
+        if self.row_norm is not None:
+            columns = columns.bounded(self.row_norm)
+        return Records(_gathered(self.ids, index), columns, labels, real, self.row_norm)
 
     def to(self, device: torch.device | str) -> Records:
         """Return the records on a device."""
         labels, real = (None if own is None else own.to(device) for own in (self.labels, self.real))
-        return Records(self.ids.to(device), self.columns.to(device), labels, real)
+        return Records(self.ids.to(device), self.columns.to(device), labels, real, self.row_norm)
 
     @property
     def judged(self) -> Tensor | None:
@@ -135,6 +147,14 @@ class PartyData:
     def width(self) -> int:
         """Number of numeric columns after encoding, ``d``."""
         return len(self.numeric_names)
+
+    def with_row_norm(self, norm: float | None) -> PartyData:
+        """Return the same data, of which every row is scaled down to this Euclidean norm when it is taken.
+
+        Args:
+            norm: Above 0; ``None`` takes rows as they are.
+        """
+        return replace(self, train=replace(self.train, row_norm=norm), test=replace(self.test, row_norm=norm))
 
 
 @dataclass(frozen=True, eq=False)

@@ -164,7 +164,7 @@ def judge_after_training(
     Raises:
         HookError: If the attack breaks its contract.
     """
-    parts = (data.train.columns.rows(quiz.train), data.test.columns.rows(quiz.test))
+    parts = (data.train.rows(quiz.train).columns, data.test.rows(quiz.test).columns)
     columns = Columns(*(torch.cat(pair) for pair in zip(*parts, strict=True))).to(device).module_input()
 
     def judged(model: nn.Module) -> tuple[float | None, float | None]:

@@ -98,17 +98,22 @@ class RunGroup:
 
 
 def group_runs(runs: Sequence[RunSummary]) -> list[RunGroup]:
-    """Return the runs grouped by data set, model, epochs and batch size, in order of appearance.
+    """Return the runs grouped by data set, model, exchange, epochs and batch size, in order of appearance.
 
     Runs that may stop early belong together, wherever they stopped.
     """
-    found: dict[tuple[str, str, str, str, int], list[RunSummary]] = {}
+    found: dict[tuple[str, str, str, int], list[RunSummary]] = {}
     for run in runs:
-        found.setdefault((run.data, run.model, run.metric, _length(run), run.batch_size), []).append(run)
+        found.setdefault((_title(run), run.metric, _length(run), run.batch_size), []).append(run)
     return [
-        RunGroup(f"{data}, {model}", f"{length}, batches of {size}", members)
-        for (data, model, _, length, size), members in found.items()
+        RunGroup(title, f"{length}, batches of {size}", members)
+        for (title, _, length, size), members in found.items()
     ]
+
+
+def _title(run: RunSummary) -> str:
+    exchange = "" if run.exchange == "split" else f", exchange {run.exchange}"
+    return f"{run.data}, {run.model}{exchange}"
 
 
 def _length(run: RunSummary) -> str:
@@ -344,6 +349,11 @@ def rows_by_run(group: RunGroup) -> list[DefenseRow]:
 def rows_by_defense(group: RunGroup) -> list[DefenseRow]:
     """Return a row for every defense, averaged over its runs."""
     return [DefenseRow.of(defense, group.of_defense(defense)) for defense in group.defenses]
+
+
+def run_notes(runs: Iterable[RunSummary]) -> list[str]:
+    """Return what is to be known beside the figures of runs, each once."""
+    return list(dict.fromkeys(note for run in runs for note in run.notes))
 
 
 def unavailable_notes(rows: Sequence[DefenseRow]) -> list[str]:

@@ -30,6 +30,7 @@ from splitvfl.leakage.findings import (
     leakiest,
     own_columns_floor,
     rows_by_defense,
+    run_notes,
     stopping_note,
     unavailable_notes,
 )
@@ -162,7 +163,7 @@ def _sections(summaries: Sequence[RunSummary], folders: Sequence[Path]) -> Itera
             after=[
                 (row, party, *found) for row in rows for party in row.parties for found in party.after_training.items()
             ],
-            notes=unavailable_notes(rows),
+            notes=[*run_notes(group.runs), *(f"{note}." for note in unavailable_notes(rows))],
             several_parties=any(len(row.parties) > 1 for row in rows),
             several_runs=any(row.runs > 1 for row in rows),
             # matplotlib escapes the names that it draws, so its figures may go into the page as they are.

@@ -109,6 +109,8 @@ class RunSummary:
         planned_epochs: With early stopping, the epochs that it could have cut short; else ``None``.
         kept_epoch: With early stopping, the epoch whose weights were kept, from 1; else ``None``.
         validation_metric: With early stopping, the headline figure of these weights on the records held out.
+        exchange: Name of the exchange.
+        notes: What is to be known beside the figures, in sentences.
     """
 
     name: str
@@ -131,6 +133,8 @@ class RunSummary:
     planned_epochs: int | None = None
     kept_epoch: int | None = None
     validation_metric: float | None = None
+    exchange: str = "split"
+    notes: list[str] = field(default_factory=list)
 
     @property
     def defense(self) -> str:

@@ -67,3 +67,24 @@ def test_parties_are_found_by_name() -> None:
     assert (bank.width, shop.width) == (2, 1)
     with pytest.raises(ArgumentError, match="no party 'telecom' in credit; expected one of bank, shop"):
         data["telecom"]
+
+
+def test_rows_of_bounded_data_are_no_longer_than_agreed() -> None:
+    generator = torch.Generator().manual_seed(0)
+    numeric = torch.randn(50, 3, generator=generator)
+    records = Records(torch.arange(50), Columns.of(numeric))
+    data = PartyData("lab", ("a", "b", "c"), ("a", "b", "c"), (), records, records).with_row_norm(1.5)
+    for part in (data.train, data.test):
+        taken = part.rows(torch.arange(50)).to("cpu").columns.numeric
+        for given, found in zip(numeric.tolist(), taken.tolist(), strict=True):
+            length = sum(entry**2 for entry in given) ** 0.5
+            # A float32 product of float32 numbers errs by two roundings.
+            assert found == pytest.approx([entry * min(1.0, 1.5 / length) for entry in given], rel=3e-7)
+    # Taken twice, they do not change again.
+    twice = data.train.rows(torch.arange(50)).rows(torch.arange(50)).columns.numeric
+    torch.testing.assert_close(twice, data.train.rows(torch.arange(50)).columns.numeric, rtol=2e-7, atol=0)
+    assert torch.equal(data.with_row_norm(None).train.rows(torch.arange(50)).columns.numeric, numeric)
+
+
+def test_rows_of_zeros_stay_zero() -> None:
+    assert Columns.of(torch.zeros(2, 3)).bounded(0.1).numeric.tolist() == [[0.0] * 3] * 2

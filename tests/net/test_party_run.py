@@ -78,6 +78,13 @@ EXCHANGES = {
 CASES = {"three": (THREE, ("lab", "shop")), "two": (TWO, ("lab",))} | {
     name: (LOGISTIC.replace("EXCHANGE", section), ("lab", "shop")) for name, section in EXCHANGES.items()
 }
+NOISE = "{name: taylor, encryption: {key_bits: 2048}, noise: {epsilon: 0.5, delta: 0.1}}"
+CASES["noise"] = (
+    LOGISTIC.replace("EXCHANGE", NOISE)
+    .replace("model: logistic-regression", "model: {name: logistic-regression, row_norm: 1.0}")
+    .replace("  seed: 1\n", "  seed: 1\n  noise_seed_for_experiments: 2\n"),
+    ("lab", "shop"),
+)
 
 
 @pytest.mark.parametrize(("text", "passives"), CASES.values(), ids=CASES)
