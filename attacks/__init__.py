@@ -21,7 +21,7 @@ from splitvfl.attacks.recover_labels import LabelSumAttack, label_sum, recover_l
 from splitvfl.attacks.residual import ResidualAttack
 from splitvfl.attacks.residue_solving import ResidueSolvingAttack, solve_residues
 from splitvfl.attacks.sign import SignAttack
-from splitvfl.attacks.sign_horizon import initial_margin, label_success, sign_attack_horizon
+from splitvfl.attacks.sign_horizon import initial_margin, sign_attack_horizon
 from splitvfl.attacks.single_feature import recover_single_feature
 from splitvfl.attacks.stacked_epochs import StackedEpochsAttack, stack_epochs, two_mean_labels
 
@@ -42,7 +42,6 @@ __all__ = [
     "equations",
     "gradient_inversion",
     "initial_margin",
-    "label_success",
     "label_sum",
     "least_squares",
     "orthogonal_twin",

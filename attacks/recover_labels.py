@@ -381,6 +381,7 @@ class LabelSumAttack:
     """
 
     name: ClassVar[str] = "label-sum"
+    signed: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -80,6 +80,7 @@ class ResidueSolvingAttack:
 
     name: ClassVar[str] = "residue-solving"
     needs: ClassVar[frozenset[str]] = frozenset({"columns", "aggregated_gradient"})
+    signed: ClassVar[bool] = True
 
     def __init__(self, *, underdetermined: bool = True) -> None:
         self._underdetermined = underdetermined

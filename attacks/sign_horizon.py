@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final
 
-from scipy.special import ndtr, ndtri
+from scipy.special import ndtri
 
 from splitvfl.errors import ArgumentError
 from splitvfl.models.sigmoid_coefficients import Approximation, checked_approximation
@@ -27,8 +26,9 @@ def sign_attack_horizon(
     where margin ≥ c. No step can make the largest logit M grow faster than ``2 + M → (1 + eta radius²/4) (2 + M)``. For
     exact and piecewise residues −sign(f) never expires; a piecewise residue of 0 carries no label.
 
-    A lower bound: labels may leak for longer. It does not hold under noise on the residues (see
-    :func:`label_success`), nor with another optimiser than plain gradient descent or a lasso penalty.
+    A lower bound: labels may leak for longer. It does not hold under noise on the residues
+    (:func:`~splitvfl.privacy.label_attack_success`), nor with another optimiser than plain gradient descent or a lasso
+    penalty.
 
     Source: *Is Vertical Logistic Regression Privacy-Preserving?*, the validity of the residue solving attack, in the
     form for rows of norm up to ``radius``.
@@ -95,85 +95,6 @@ def initial_margin(tau: float, radius: float, records: int, probability: float) 
         raise ArgumentError(f"expected at least 1 record and a probability in (0, 1), got {records} and {probability}")
     # The lower tail: 1 − p would round to 1 for small p.
     return tau * radius * -float(ndtri(probability / (2 * records)))
-
-
-def label_success(sigma: float, epochs: int = 1) -> float:
-    """Return how often −sign of a solved noisy Taylor coefficient is the label: ``Φ(2 √epochs / sigma)``.
-
-    For noise N(0, sigma²) on the sender's coefficient ``g − 2y`` and logits near zero, averaged over ``epochs``
-    releases of the same record with fresh noise. It assumes that the attacker solves the coefficient itself (s ≤ rank),
-    so it says what the noise leaves, not what a larger batch hides in addition.
-
-    Source: *Is Vertical Logistic Regression Privacy-Preserving?*, corrected: its theorem 6.6 bounds the trajectory and
-    leaves out the noise on the coefficient.
-
-    Args:
-        sigma: Noise scale, > 0, in the unit of the coefficients, whose label part is ±2.
-        epochs: Number of noisy releases of a record, at least 1.
-
-    Returns:
-        A probability in [.5, 1].
-
-    Raises:
-        ArgumentError: If an argument is out of its range or not finite.
-
-    >>> round(label_success(10.0), 3), round(label_success(10.0, epochs=25), 3)
-    (0.579, 0.841)
-    """
-    _check(sigma=sigma)
-    if epochs < 1:
-        raise ArgumentError(f"expected at least 1 epoch, got {epochs}")
-    return float(ndtr(2 * math.sqrt(epochs) / sigma))
-
-
-@dataclass(frozen=True, kw_only=True)
-class LeakHorizon:
-    """Until which step of a run solved residues provably tell the labels, for a monitor to say so live.
-
-    Provable needs no noise: with a noise scale above 0 the horizon is 0, and :attr:`success` says what remains.
-    A batch must also be solvable (at most as many records as the solver's rank), which is not judged here.
-
-    Source: :func:`sign_attack_horizon` and :func:`label_success`.
-
-    Args:
-        eta: Learning rate.
-        margin: The attacker's :func:`initial_margin`; the auditor may use the largest logit that was observed.
-        approximation: Whose residues are solved.
-        radius: The agreed norm bound; the auditor may use the largest row norm that was observed.
-        sigma: Noise scale on the coefficients, ≥ 0.
-        epochs: Number of noisy releases of a record.
-
-    Raises:
-        ArgumentError: If an argument is out of its range or not finite.
-    """
-
-    eta: float
-    margin: float
-    approximation: Approximation = "taylor"
-    radius: float = 1.0
-    sigma: float = 0.0
-    epochs: int = 1
-
-    def __post_init__(self) -> None:
-        sign_attack_horizon(self.eta, self.margin, approximation=self.approximation, radius=self.radius)
-        if self.sigma != 0:
-            label_success(self.sigma, self.epochs)
-
-    @property
-    def steps(self) -> int | float:
-        """Number of first steps whose labels provably leak: T without noise, 0 with it."""
-        if self.sigma > 0:
-            return 0
-        return sign_attack_horizon(self.eta, self.margin, approximation=self.approximation, radius=self.radius)
-
-    @property
-    def success(self) -> float | None:
-        """Share of labels that signs get right under noise (:func:`label_success`); ``None`` without noise."""
-        return label_success(self.sigma, self.epochs) if self.sigma > 0 else None
-
-    def provable(self, step: int) -> bool:
-        """Return whether signs are provably right in a step, counted from 0 as :attr:`View.step` is."""
-        return 0 <= step < self.steps
 
 
 def _check(**positive: float) -> None:

@@ -123,7 +123,12 @@ def train(
     try:
         with RunProgress(_errors()) as progress:
             summary = run_experiment(
-                config, folder, resume=resume, overwrite=overwrite, progress=progress.run(config.name)
+                config,
+                folder,
+                resume=resume,
+                overwrite=overwrite,
+                progress=progress.run(config.name),
+                notify=progress.tell,
             )
     except Interrupted:
         raise _interrupted(

@@ -47,6 +47,7 @@ from splitvfl.experiment import (
 )
 from splitvfl.folder_lock import locked
 from splitvfl.hooks import Attack, crossing_of, hook_name, moment_of, placed, target_of
+from splitvfl.label_horizon import agreed_horizon, before
 from splitvfl.leakage.judging import Leak, check_known
 from splitvfl.leakage.summary import AttackResult, PartyResult, RunSummary, known
 from splitvfl.leakage.watching import Watch
@@ -506,8 +507,9 @@ def _run_in(
         torch.set_num_threads(config.train.threads)
     own = own_data(config, name)
     noise = noise_plan(config, own.data)
-    for note in [] if noise is None else noise.notes():
-        notify(note)
+    known = [] if noise is None else noise.notes()
+    for line in [*known, *before(None, agreed_horizon(config, own.data.train.count))]:
+        notify(line)
     run = party_run(config, name, folder, own=own, notify=notify, progress=progress)
     folder.mkdir(parents=True, exist_ok=True)
     if not going_on:

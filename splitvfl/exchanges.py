@@ -49,13 +49,14 @@ def sums_only(section: ExchangeConfig) -> bool:
 
 def task_of(section: ExchangeConfig, name: str, classes: int) -> Task:
     """Return the task, with the loss whose gradient the exchange computes."""
-    approximation = _approximation(section)
+    approximation = approximation_of(section)
     if name == "binary" and approximation != "exact":
         return Binary(record_loss=partial(approximate_loss, approximation=approximation))
     return task_for(name, classes)
 
 
-def _approximation(section: ExchangeConfig) -> Approximation:
+def approximation_of(section: ExchangeConfig) -> Approximation:
+    """Return the sigmoid's approximation of an exchange."""
     if isinstance(section, TaylorConfig):
         return "taylor"
     return section.approximation if isinstance(section, OracleConfig | ResidueConfig) else "exact"

@@ -39,6 +39,7 @@ from splitvfl.data.store import open_tables
 from splitvfl.errors import ArgumentError, ConfigError
 from splitvfl.exchanges import exchange_of, task_of
 from splitvfl.hooks import At, Defense
+from splitvfl.label_horizon import LabelHorizon, agreed_horizon, before, observed_horizon, outcome
 from splitvfl.leakage.summary import FILE_NAME, AttackResult, PartyResult, RunSummary, known
 from splitvfl.models import MLP, Linear, LinearTop, WideDeepBottom, WideDeepTop
 from splitvfl.net.party_run import FAREWELL_FILE
@@ -437,6 +438,7 @@ def run_experiment(
     resume: bool = False,
     overwrite: bool = False,
     progress: Progress | None = None,
+    notify: Callable[[str], None] = lambda line: None,
 ) -> RunSummary:
     """Train one experiment and write everything about it into a folder.
 
@@ -450,6 +452,7 @@ def run_experiment(
         resume: Go on from the folder's last checkpoint.
         overwrite: Replace what the folder holds.
         progress: Called after every step.
+        notify: Told in one line what is known before the first step.
 
     Raises:
         ConfigError: If the folder holds another run, or parts do not fit together.
@@ -460,6 +463,7 @@ def run_experiment(
         torch.set_num_threads(config.train.threads)
     bench = workbench or prepare(config)
     trainer = build_trainer(config, bench.data, folder=folder)
+    horizon = observed_horizon(config, trainer)  # of the first weights, also where the run goes on
     if resume:
         _refuse_changes(config, folder / CONFIG_FILE)
         trainer.resume()
@@ -468,8 +472,10 @@ def run_experiment(
         folder.mkdir(parents=True, exist_ok=True)
         clear_run(folder)
     write_config(folder, config)
+    for line in before(horizon, agreed_horizon(config, bench.data.active.train.count)):
+        notify(line)
     trainer.fit(config.train.epochs, progress=progress)
-    summary = summarise(config, trainer, bench)
+    summary = summarise(config, trainer, bench, horizon)
     save_weights(trainer, folder / "weights")
     summary.save(folder)
     return summary
@@ -502,8 +508,10 @@ def save_weights(trainer: Trainer, folder: Path) -> None:
         save_file(weights, folder / f"{party.name}.safetensors")
 
 
-def summarise(config: ExperimentConfig, trainer: Trainer, bench: Workbench) -> RunSummary:
-    """Return a finished run in numbers."""
+def summarise(
+    config: ExperimentConfig, trainer: Trainer, bench: Workbench, horizon: LabelHorizon | None = None
+) -> RunSummary:
+    """Return a finished run in numbers; ``horizon`` is that of its first weights."""
     task = trainer.active.task
     noise = noise_plan(config, trainer.active.data)
     features = trainer.feature_leaks()
@@ -528,7 +536,7 @@ def summarise(config: ExperimentConfig, trainer: Trainer, bench: Workbench) -> R
         model=config.model.name,
         defenses=[*map(describe_hook, config.defenses), *([] if noise is None else [noise.name])],
         exchange=config.exchange.name,
-        notes=[] if noise is None else noise.notes(),
+        notes=[*([] if noise is None else noise.notes()), *outcome(trainer, horizon)],
         seed=config.train.seed,
         epochs=trainer.step // len(trainer.batches),
         planned_epochs=config.train.epochs if config.train.early_stopping else None,

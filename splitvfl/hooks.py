@@ -305,6 +305,18 @@ def target_of(attack: object) -> Target:
     return "features" if target == "features" else "labels"
 
 
+def is_signed(attack: object) -> bool:
+    """Return whether the sign of a score is the label that the attack infers (0 or NaN: none), not the ranking alone.
+
+    Raises:
+        HookError: If what it says of that is no truth value.
+    """
+    signed = getattr(attack, "signed", False)
+    if not isinstance(signed, bool):
+        raise HookError(f"{hook_name(attack)}: signed must be true or false, got {signed!r}")
+    return signed
+
+
 def moment_of(attack: object) -> Moment:
     """Return when a label attack is called: at ``"every-step"``, or ``"after-training"``."""
     moment = getattr(attack, "when", "every-step")

@@ -53,6 +53,7 @@ FLOORS: tuple[frozenset[str], ...] = (
             "leakage.judging",
             "leakage.monitor",
             "leakage.own_columns",
+            "leakage.signs",
             "leakage.transcript",
             "leakage.watching",
             "models",
@@ -68,6 +69,7 @@ FLOORS: tuple[frozenset[str], ...] = (
             "demo",
             "deployment",
             "exchanges",
+            "label_horizon",
             "noise",
             "experiment",
             "leakage.drawing",
@@ -90,7 +92,7 @@ FLOORS: tuple[frozenset[str], ...] = (
 
 # The parts that a user may replace; in the core, only those that turn names into objects know them.
 PLUGINS = ("attacks", "defenses", "models")
-KNOW_PLUGINS = {"cli", "demo", "exchanges", "experiment", "noise", "registry"}
+KNOW_PLUGINS = {"cli", "demo", "exchanges", "experiment", "label_horizon", "noise", "registry"}
 
 # These hold no code of their own, and their names stand for what they contain.
 DOORS = {"splitvfl", "leakage"}

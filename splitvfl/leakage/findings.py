@@ -106,8 +106,7 @@ def group_runs(runs: Sequence[RunSummary]) -> list[RunGroup]:
     for run in runs:
         found.setdefault((_title(run), run.metric, _length(run), run.batch_size), []).append(run)
     return [
-        RunGroup(title, f"{length}, batches of {size}", members)
-        for (title, _, length, size), members in found.items()
+        RunGroup(title, f"{length}, batches of {size}", members) for (title, _, length, size), members in found.items()
     ]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from splitvfl.errors import ArgumentError, HookError
-from splitvfl.hooks import Attack, View, call_attack, hook_name, moment_of, needs_of, target_of
+from splitvfl.hooks import Attack, View, call_attack, hook_name, is_signed, moment_of, needs_of, target_of
+from splitvfl.leakage.signs import SignKeeper
 from splitvfl.metrics import Array, leak_auc, rank_auc, scores_and_positives
 from splitvfl.randomness import PartyRandom
 from splitvfl.records import Ids, RecordTable
@@ -68,6 +69,9 @@ class LeakSummary:
         worst_accumulated_auc: ``max(accumulated_auc, 1 − accumulated_auc)``.
         steps: Number of steps with an AUC.
         undefined: Number of steps without one (one class only, or nothing scored); they enter no average.
+        signs_right: Of an attack whose score's sign is the label: share of right ones over the run. NaN for others.
+        records_right: Of how many records most signs were right.
+        records: Of how many records there was any sign.
     """
 
     auc: float
@@ -77,6 +81,9 @@ class LeakSummary:
     worst_accumulated_auc: float
     steps: int
     undefined: int
+    signs_right: float = math.nan
+    records_right: int = 0
+    records: int = 0
 
     @property
     def worst(self) -> float:
@@ -266,6 +273,7 @@ class Leak(Handle):
         name: The attack's name.
         needs: View fields that it reads, besides what the judge grants.
         keeper: The judge's figures.
+        signs: How many labels it has right, if the sign of its score is the label.
         seconds: Time spent on attacking and judging, so that a step's own time can be told apart.
 
     Raises:
@@ -302,6 +310,7 @@ class Leak(Handle):
         )
         self.needs = needs_of(attack) - GRANTED
         self.keeper = ScoreKeeper()
+        self.signs = SignKeeper() if is_signed(attack) else None
         self.seconds = 0.0
         # An attack that draws numbers must not change the dropout of what it watches.
         self._random = PartyRandom(0)
@@ -327,8 +336,11 @@ class Leak(Handle):
             self._random.use_cuda()
         with self._random:
             scores = call_attack(self.attack, view)
+        ids = view.ids if ids_known else None
         try:
-            return self.keeper.add(view.ids if ids_known else None, scores, labels)
+            if self.signs is not None:
+                self.signs.add(ids, scores, labels)
+            return self.keeper.add(ids, scores, labels)
         except ArgumentError as error:
             raise HookError(f"attack {self.name} cannot be judged at step {view.step}: {error}") from error
         finally:
@@ -347,7 +359,11 @@ class Leak(Handle):
     @property
     def summary(self) -> LeakSummary:
         """All figures so far."""
-        return self.keeper.summary()
+        summary = self.keeper.summary()
+        if self.signs is None:
+            return summary
+        right, records = self.signs.records
+        return replace(summary, signs_right=self.signs.share(), records_right=right, records=records)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the judge's state, and the attack's where it has one."""
@@ -356,6 +372,8 @@ class Leak(Handle):
             "known": {grant.field: grant.ids for grant in self._grants},
             "random": self._random.state_dict(),
         }
+        if self.signs is not None:
+            state["signs"] = self.signs.state_dict()
         if hasattr(self.attack, "state_dict"):
             state["attack"] = self.attack.state_dict()
         return state
@@ -363,6 +381,8 @@ class Leak(Handle):
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Take back what :meth:`state_dict` returned."""
         self.keeper.load_state_dict(state["keeper"])
+        if self.signs is not None:
+            self.signs.load_state_dict(state["signs"])
         for grant in self._grants:
             grant.ids = state["known"][grant.field]
         self._random.load_state_dict(state["random"])

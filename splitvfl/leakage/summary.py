@@ -28,6 +28,9 @@ class AttackResult:
     worst_accumulated_auc: float | None
     steps: int
     undefined: int
+    signs_right: float | None = None
+    records_right: int = 0
+    records: int = 0
 
     @classmethod
     def of(cls, summary: LeakSummary) -> AttackResult:
@@ -40,6 +43,9 @@ class AttackResult:
             worst_accumulated_auc=known(summary.worst_accumulated_auc),
             steps=summary.steps,
             undefined=summary.undefined,
+            signs_right=known(summary.signs_right),
+            records_right=summary.records_right,
+            records=summary.records,
         )
 
     @property

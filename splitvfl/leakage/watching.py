@@ -43,7 +43,9 @@ class Watch:
 
     def summaries(self, party: str) -> dict[str, LeakSummary]:
         """Return the figures of every attack on one passive party's messages, and of the auditor's, by name."""
-        return {name: keeper.summary() for name, keeper in self._keepers(party).items()}
+        found = {name: leak.summary for name, leak in self.leaks[party].items()}
+        audits = self.audits[party].keepers if party in self.audits else {}
+        return found | {name: keeper.summary() for name, keeper in audits.items()}
 
     @property
     def worst(self) -> tuple[float, str]:
@@ -64,6 +66,9 @@ class Watch:
                 values[f"leak_auc/{party}/{name}"] = keeper.recent_auc
                 if epoch_ends or keeper.records <= _CHEAP_RECORDS:
                     values[f"leak_auc_accumulated/{party}/{name}"] = keeper.accumulated_auc
+            for name, leak in self.leaks[party].items():
+                if leak.signs is not None:
+                    values[f"signs_right/{party}/{name}"] = leak.signs.recent_share
             if party in self.audits:
                 values[f"detection_error/{party}/measured"] = self.audits[party].detection_error
         if epoch_ends:

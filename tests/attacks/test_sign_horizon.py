@@ -2,14 +2,12 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from statistics import NormalDist
 
 import numpy as np
 import pytest
 import torch
 
-from splitvfl.attacks import initial_margin, label_success, sign_attack_horizon
-from splitvfl.attacks.sign_horizon import LeakHorizon
+from splitvfl.attacks import initial_margin, sign_attack_horizon
 from splitvfl.errors import ArgumentError
 from splitvfl.models import gradient_scale, sigmoid_coefficients
 from splitvfl.models.sigmoid_coefficients import Approximation
@@ -100,38 +98,12 @@ def test_the_margin_of_a_tiny_probability_is_finite() -> None:
     assert initial_margin(1.0, 1.0, 10**9, 1e-12) == pytest.approx(9.5, abs=0.5)
 
 
-@pytest.mark.parametrize(("sigma", "epochs"), [(10.0, 1), (10.0, 30), (0.7, 1)])
-def test_what_noise_leaves_of_the_label(sigma: float, epochs: int) -> None:
-    generator = np.random.default_rng(0)
-    means = -2.0 + sigma * generator.normal(size=(40_000, epochs)).mean(axis=1)
-    # Four standard errors of a share of 40 000.
-    assert label_success(sigma, epochs) == pytest.approx((means < 0).mean(), abs=4 * 0.5 / math.sqrt(40_000))
-    assert label_success(sigma, epochs) == pytest.approx(NormalDist().cdf(2 * math.sqrt(epochs) / sigma))
-
-
-def test_a_horizon_says_at_which_steps_signs_are_proven() -> None:
-    horizon = LeakHorizon(eta=0.1, margin=0.5)
-    steps = [step for step in range(100) if horizon.provable(step)]
-    assert steps == list(range(len(steps)))
-    assert len(steps) == sign_attack_horizon(0.1, 0.5)
-    assert horizon.success is None
-
-
-def test_noise_takes_the_horizon_away_and_leaves_a_probability() -> None:
-    horizon = LeakHorizon(eta=0.01, margin=0.0, approximation="exact", sigma=10.0, epochs=30)
-    assert horizon.steps == 0
-    assert not horizon.provable(0)
-    assert horizon.success == label_success(10.0, 30)
-
-
 @pytest.mark.parametrize("wrong", [0.0, -1.0, math.nan, math.inf])
 def test_settings_out_of_range_are_refused(wrong: float) -> None:
     with pytest.raises(ArgumentError, match="eta above 0"):
         sign_attack_horizon(wrong, 0.0)
     with pytest.raises(ArgumentError, match="radius above 0"):
         sign_attack_horizon(0.1, 0.0, radius=wrong)
-    with pytest.raises(ArgumentError, match="sigma above 0"):
-        label_success(wrong)
 
 
 def test_other_settings_out_of_range_are_refused() -> None:
@@ -143,9 +115,3 @@ def test_other_settings_out_of_range_are_refused() -> None:
     for records, probability in ((0, 0.1), (10, 0.0), (10, 1.0), (10, math.nan)):
         with pytest.raises(ArgumentError, match=r"probability in \(0, 1\)"):
             initial_margin(1.0, 1.0, records, probability)
-    with pytest.raises(ArgumentError, match="at least 1 epoch"):
-        label_success(1.0, 0)
-    with pytest.raises(ArgumentError, match="sigma above 0"):
-        LeakHorizon(eta=0.1, margin=0.0, sigma=-1.0)
-    with pytest.raises(ArgumentError, match="eta above 0"):
-        LeakHorizon(eta=0.0, margin=0.0)

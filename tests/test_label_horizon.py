@@ -1,0 +1,108 @@
+"""The run says until which step signs of solved residues are labels, and how many were."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from splitvfl.attacks import initial_margin, sign_attack_horizon
+from splitvfl.config import ExperimentConfig, parse_config
+from splitvfl.experiment import build_trainer, load_data, run_experiment
+from splitvfl.label_horizon import agreed_horizon, before, observed_horizon
+
+TEXT = """
+data: {name: breast-cancer}
+parties:
+  clinic: {role: active, columns: ["mean *"]}
+  lab: {role: passive, columns: ["* error", "worst *"]}
+model: {name: logistic-regression, row_norm: 2.0}
+exchange: {name: oracle, approximation: taylor}
+train: {epochs: 1, batch_size: 16, optimizer: {name: sgd, lr: 0.05}}
+attacks: [residue-solving, norm]
+"""
+
+
+def config_of(*changes: str) -> ExperimentConfig:
+    return parse_config(TEXT, source="horizon.yaml", overrides=changes)
+
+
+@pytest.mark.parametrize("approximation", ["taylor", "minimax", "exact"])
+def test_the_observed_horizon_is_that_of_the_rows_and_weights_that_there_are(approximation: str) -> None:
+    config = config_of(f"exchange.approximation={approximation}")
+    trainer = build_trainer(config, load_data(config))
+    found = observed_horizon(config, trainer)
+    assert found is not None
+    bank, lab = trainer.active, trainer.passives["lab"]
+    radius = margin = 0.0
+    for row in range(bank.data.train.count):
+        index = torch.tensor([row])
+        own, other = bank.train_batch(index).columns.numeric.double(), lab.train_batch(index).columns.numeric.double()
+        radius = max(radius, math.sqrt(1 + float(own.square().sum() + other.square().sum())))
+        logit = (
+            own @ bank.top.own.weight.double().T + other @ lab.bottom.weight.double().T + bank.top.intercept.double()
+        )
+        margin = max(margin, abs(logit.item()))
+    # Logits are float32.
+    assert (found.radius, found.margin) == pytest.approx((radius, margin), rel=1e-5)
+    assert found.steps == sign_attack_horizon(0.05, found.margin, approximation=approximation, radius=found.radius)
+
+
+@pytest.mark.parametrize(("init", "deviation"), [("zero", 0.0), ("normal", 1.0), ("xavier", 1.0), ("kaiming", 2**0.5)])
+def test_the_agreed_horizon_takes_the_norm_and_the_initialisation_alone(init: str, deviation: float) -> None:
+    found = agreed_horizon(config_of(f"model.init={init}", "model.row_norm=0.1"), 400)
+    assert found is not None
+    # Two parties of norm .1, and the intercept's one.
+    assert found.radius == pytest.approx(math.sqrt(1.02))
+    assert found.margin == pytest.approx(initial_margin(deviation, found.radius, 400, 0.01))
+    assert found.steps == sign_attack_horizon(0.05, found.margin, radius=found.radius)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "train.optimizer={name: adam}",
+        "train.optimizer.momentum=0.5",
+        "train.optimizer.weight_decay=0.5",
+        "defenses=[{name: isotropic, ratio: 1}]",
+        "exchange={name: taylor, noise: {epsilon: 0.5, delta: 0.1}}",
+        "model={name: mlp, bottom: [4]}",
+    ],
+)
+def test_no_horizon_is_claimed_where_signs_are_not_proven(change: str) -> None:
+    config = config_of("exchange=split", change) if "mlp" in change else config_of("model.row_norm=1.0", change)
+    assert agreed_horizon(config, 400) is None
+    assert observed_horizon(config, build_trainer(config, load_data(config))) is None
+
+
+def test_without_an_agreed_norm_nobody_but_the_auditor_knows() -> None:
+    config = config_of("model=logistic-regression")
+    assert agreed_horizon(config, 400) is None
+    assert observed_horizon(config, build_trainer(config, load_data(config))) is not None
+
+
+def test_signs_are_right_in_the_proven_steps_and_not_for_ever(tmp_path: Path) -> None:
+    lines: list[str] = []
+    config = config_of("model.init=zero", "train.epochs=4", "train.optimizer.lr=0.6")
+    summary = run_experiment(config, tmp_path / "run", notify=lines.append)
+    proven, alone = lines
+    # A radius of 3 at most: growth by .6 · 9 / 4 at each step, so that logits may reach 2 in the second.
+    assert "is provably its record's label in step 1 (rows of norm up to 3, first logits up to 0)." in proven
+    assert alone.startswith("From the agreed norm and initialisation alone")
+    (note,) = summary.notes
+    found = summary.parties["lab"].attacks["residue-solving"]
+    assert found.signs_right is not None
+    assert 0.5 < found.signs_right < 1
+    assert note.startswith(f"residue-solving at lab: {found.signs_right:.1%} of signs were the label; of 455 records")
+    assert note.endswith("In the steps where that is proven it was 100.0%.")
+    assert summary.parties["lab"].attacks.get("norm") is None
+    logged = [
+        line for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines() if "signs_right/lab" in line
+    ]
+    assert logged
+
+
+def test_what_is_not_known_is_not_said() -> None:
+    assert before(None, None) == []
