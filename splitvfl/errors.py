@@ -6,6 +6,7 @@
     ├── ArgumentError    a function or constructor was called with a value it cannot take
     ├── ConfigError      an experiment file or the command line is wrong
     ├── CryptoError      a key, ciphertext or plaintext is not what encryption needs
+    │   └── WorkerError  a process that helps to compute has ended, or its work cannot be had
     ├── DataError        columns, labels or records are not what the model needs
     ├── HookError        an attack or a defense broke its contract
     ├── ProtocolError    a party sent, or waited for, something outside the conversation
@@ -35,6 +36,10 @@ class ConfigError(SplitVFLError):
 
 class CryptoError(SplitVFLError):
     """A key, ciphertext or plaintext is not what encryption needs."""
+
+
+class WorkerError(CryptoError):
+    """A process that helps to compute has ended, or its work cannot be had; no other party has to do with it."""
 
 
 class DataError(SplitVFLError):

@@ -1,17 +1,20 @@
-"""Ciphertexts as they arrive and leave: checked, added, and multiplied by fresh obfuscators."""
+"""Ciphertexts as they arrive and leave: checked, compared with those before, and added."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterable, Sequence
 from functools import reduce
+from itertools import islice
 
 import gmpy2
 from gmpy2 import mpz
 from torch import Tensor
 
-from splitvfl.crypto.integers import integers_to_tensor, tensor_to_integers
+from splitvfl.crypto.integers import integers_to_tensor, plain_integers, tensor_to_integers
 from splitvfl.crypto.keys import PublicKey
-from splitvfl.errors import CryptoError
+from splitvfl.crypto.obfuscators import Obfuscators
+from splitvfl.errors import ArgumentError, CryptoError
 
 
 def check_ciphertexts(tensor: Tensor, public: PublicKey, *, count: int | None = None) -> None:
@@ -54,11 +57,90 @@ def write_ciphertexts(values: Sequence[int | mpz], public: PublicKey) -> Tensor:
     return integers_to_tensor(values, public.ciphertext_bytes)
 
 
+class Seen:
+    """Notices ciphertexts that have come before, and obfuscators that were used before.
+
+    Modulo ``n`` a ciphertext is its obfuscator, whatever is in it, and these are all different. A repeated one was sent
+    again in place of a new one, or it was obfuscated with an old one, or not at all: two ciphertexts with one
+    obfuscator tell everybody the difference of their plaintexts. What it does not promise: to notice an old ciphertext
+    that was obfuscated anew, which looks like any other.
+
+    Args:
+        public: The key that they are under.
+        capacity: How many are remembered, about 150 bytes each; the oldest are forgotten first.
+    """
+
+    def __init__(self, public: PublicKey, *, capacity: int = 1 << 16) -> None:
+        if capacity < 1:
+            raise ArgumentError(f"expected a capacity from 1, got {capacity}")
+        self._public = public
+        self._capacity = capacity
+        self._steps: dict[bytes, int] = {}
+
+    def check(self, ciphertexts: Tensor, *, step: int) -> None:
+        """Remember ciphertexts, unless one of them is known already.
+
+        Args:
+            ciphertexts: uint8 ``(count, ciphertext_bytes)``.
+            step: When they came. A step that is taken again, after a link broke, may bring the same.
+
+        Raises:
+            CryptoError: If one came in another step, or twice in this message; it says which. None of the message is
+                remembered then.
+        """
+        found: dict[bytes, int] = {}
+        for place, value in enumerate(tensor_to_integers(ciphertexts, self._public.ciphertext_bytes)):
+            digest = self._digest(value)
+            before = self._steps.get(digest, step)
+            if digest in found or before != step:
+                when = f"in step {before}" if before != step else "in this message"
+                raise CryptoError(
+                    f"expected new ciphertexts in step {step}, number {place}, or its obfuscator, came {when} already"
+                )
+            found[digest] = step
+        self._steps |= found
+        for oldest in list(islice(self._steps, max(len(self._steps) - self._capacity, 0))):
+            del self._steps[oldest]
+
+    def _digest(self, value: int) -> bytes:
+        obfuscator = (value % self._public.n).to_bytes(self._public.plaintext_bytes, "big")
+        return hashlib.blake2b(obfuscator, digest_size=16).digest()
+
+
+def encrypted(
+    values: Tensor | Iterable[int], public: PublicKey, obfuscators: Obfuscators, *, limit: int | None
+) -> Tensor:
+    """Return ``(1 + m·n) · f mod n²`` for each integer ``m``, with a fresh obfuscator ``f`` each.
+
+    Args:
+        values: int64 ``(count,)``, or integers.
+        public: The key.
+        obfuscators: Where obfuscators come from.
+        limit: Largest size of a value; ``None``: anything below ``n/2``.
+
+    Raises:
+        CryptoError: If a value is larger; it says which.
+    """
+    plain = plain_integers(values)
+    largest = (public.n - 1) // 2 if limit is None else limit
+    for place, value in enumerate(plain):
+        if abs(value) > largest:
+            what = "n/2" if limit is None else "the agreed limit"
+            raise CryptoError(
+                f"expected values up to 2^{largest.bit_length()} in size ({what}), number {place} has "
+                f"{value.bit_length()} bits"
+            )
+    n, square = public.modulus, public.square
+    fresh = obfuscators.take(len(plain))
+    made = [(1 + value * n) * factor % square for value, factor in zip(plain, fresh, strict=True)]
+    return write_ciphertexts(made, public)
+
+
 def add_ciphertexts(public: PublicKey, addends: Sequence[Tensor]) -> Tensor:
     """Return the encrypted elementwise sums of encrypted vectors.
 
     The result is fit for the next computation, not for sending: it is the product of its factors, which whoever has
-    them recognises.
+    them recognises. Its values are as large as the sums: a budget's ``value_limit`` has to hold for these.
 
     Args:
         public: The key of all of them.

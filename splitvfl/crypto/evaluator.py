@@ -12,11 +12,11 @@ from gmpy2 import mpz
 from torch import Tensor
 
 from splitvfl.crypto.budget import MASK_BITS, Budget
-from splitvfl.crypto.ciphertexts import read_ciphertexts, write_ciphertexts
+from splitvfl.crypto.ciphertexts import encrypted, read_ciphertexts, write_ciphertexts
 from splitvfl.crypto.integers import plain_integers, tensor_to_integers
 from splitvfl.crypto.kernels import Weights
 from splitvfl.crypto.keys import PublicKey
-from splitvfl.crypto.obfuscators import Obfuscators, Powers
+from splitvfl.crypto.obfuscators import Obfuscators, Products
 from splitvfl.crypto.packing import centred, split_slots
 from splitvfl.crypto.processes import Workers, shared_sums
 from splitvfl.errors import ArgumentError, CryptoError
@@ -32,10 +32,12 @@ class MaskedSums:
     Attributes:
         reply: Ciphertexts to send, uint8 ``(budget.replies, ciphertext_bytes)``.
         masks: One per ciphertext. A secret, for one use.
+        limits: Largest size of each sum, which follows from its weights.
     """
 
     reply: Tensor
     masks: tuple[int, ...] = field(repr=False)
+    limits: tuple[int, ...] = field(repr=False)
 
 
 class Evaluator:
@@ -44,8 +46,8 @@ class Evaluator:
     Args:
         public: The key that the values are under.
         budget: What was agreed.
-        obfuscators: Where obfuscators come from; by default :class:`~splitvfl.crypto.obfuscators.Powers`. Give all
-            evaluators under one key the same.
+        obfuscators: Where obfuscators come from; by default :class:`~splitvfl.crypto.obfuscators.Products` of its own.
+            Evaluators under one key may have the same, which is then faster sooner.
         workers: Processes that share the work; by default this one does all of it.
 
     Raises:
@@ -65,7 +67,18 @@ class Evaluator:
         self.public = public
         self.budget = budget
         self._workers = workers
-        self._obfuscators = obfuscators if obfuscators is not None else Powers(public)
+        self._obfuscators = obfuscators if obfuscators is not None else Products(public)
+
+    def encrypt(self, values: Tensor | Sequence[int]) -> Tensor:
+        """Return values of its own under the other party's key, uint8 ``(count, ciphertext_bytes)``.
+
+        Args:
+            values: int64 ``(count,)``, or integers; see :meth:`~splitvfl.crypto.budget.Budget.encode_values`.
+
+        Raises:
+            CryptoError: If a value exceeds the budget; it says which.
+        """
+        return encrypted(values, self.public, self._obfuscators, limit=self.budget.value_size)
 
     def masked_sums(self, terms: Sequence[Term], *, plain: Tensor | Sequence[int] | None = None) -> MaskedSums:
         """Return encrypted ``Σ terms Σᵢ wᵢⱼ mᵢ + plainⱼ`` under masks that nobody else knows.
@@ -93,7 +106,8 @@ class Evaluator:
             workers=self._workers,
         )
         masks = tuple(self._mask(count) for count in self.budget.counts)
-        return MaskedSums(self._hidden(sums, self._addends(plain), masks), masks)
+        addends = self._addends(plain)
+        return MaskedSums(self._hidden(sums, addends, masks), masks, self._limits(weights, addends))
 
     def unmask(self, opened: Tensor, masked: MaskedSums) -> list[int]:
         """Return the sums, ``(outputs,)``.
@@ -105,8 +119,9 @@ class Evaluator:
             masked: What :meth:`masked_sums` returned.
 
         Raises:
-            CryptoError: If these are not that many numbers, or what is under the mask is larger than agreed: then
-                something else was decrypted.
+            CryptoError: If these are not that many numbers, or a sum is larger than its weights and the agreed values
+                can make it: then something else was decrypted. Of bits at random a sum passes with a probability of
+                ``limit / 2^(slot_bits - 1)``, below one half, and all must pass; a lie within the limits is not seen.
         """
         values = tensor_to_integers(opened, self.budget.opened_bytes)
         if len(values) != self.budget.replies:
@@ -114,6 +129,12 @@ class Evaluator:
         sums: list[int] = []
         for place, (value, mask, count) in enumerate(zip(values, masked.masks, self.budget.counts, strict=True)):
             sums += self._unpacked(place, centred(value - mask, self._modulus(count)), count)
+        for place, (value, limit) in enumerate(zip(sums, masked.limits, strict=True)):
+            if abs(value) > limit:
+                raise CryptoError(
+                    f"expected sum {place} of {len(sums)} below 2^{limit.bit_length()} in size, from its weights and "
+                    f"the agreed values, got one of {value.bit_length()} bits: something else was decrypted"
+                )
         return sums
 
     def _unpacked(self, place: int, signed: int, count: int) -> list[int]:
@@ -121,6 +142,13 @@ class Evaluator:
             return split_slots(signed, slot_bits=self.budget.slot_bits, count=count)
         except ArgumentError as error:
             raise CryptoError(f"masked plaintext {place} is not what was sent: {error}") from error
+
+    def _limits(self, weights: Weights, addends: Sequence[int]) -> tuple[int, ...]:
+        # In floating point, and 2^-30 more than that: above the true one, whatever was rounded.
+        sizes = np.abs(weights.astype(np.float64)).sum(axis=0) * (1 + 2.0**-30)
+        return tuple(
+            int(size) * self.budget.value_size + abs(addend) for size, addend in zip(sizes, addends, strict=True)
+        )
 
     def _weights(self, weights: Tensor, rows: int) -> Weights:
         if weights.dtype != torch.int64 or weights.shape != (rows, self.budget.outputs):

@@ -34,7 +34,7 @@ import numpy as np
 import numpy.typing as npt
 from gmpy2 import mpz
 
-from splitvfl.crypto.halves import ONE, Factor, entry, inverted_factor, log_bits, multiplied, split, square_often
+from splitvfl.crypto.halves import ONE, Factor, inverted_factor, multiplied, split, square_often
 
 Weights = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.int64]
@@ -114,16 +114,18 @@ class Tables:
 
     def __init__(self, ciphertexts: Sequence[mpz], sizes: Sequence[int], n: mpz) -> None:
         self._n, self._square = n, n * n
-        self._entries: list[mpz] = []
+        self._roots: list[mpz] = []
+        self._logs: list[mpz] = []
         self._sizes = sizes
         factors, everything = split(ciphertexts, n), ONE
         first = 0
         for size in sizes:
             subsets = _subsets(factors[first : first + size], n)
-            self._entries += [entry(subset, n) for subset in subsets]
+            self._roots += [subset.t for subset in subsets]
+            self._logs += [subset.log for subset in subsets]
             everything = multiplied(everything, subsets[-1], n)
             first += size
-        self._undo = entry(inverted_factor(everything, n), n)
+        self._undo = inverted_factor(everything, n)
 
     def lookups(self, weights: Weights, planes: Rows) -> list[list[list[int]]]:
         """Return the entries to multiply by: for each column, each of its planes from the top, each group.
@@ -157,20 +159,17 @@ class Tables:
         return value * (1 + log % self._n * self._n) % self._square
 
     def _add_planes(self, value: mpz, log: mpz, planes: Sequence[Sequence[int]]) -> tuple[mpz, mpz]:
-        n, square, entries, bits = self._n, self._square, self._entries, log_bits(self._n)
+        n, square, roots, logs = self._n, self._square, self._roots, self._logs
         # The top plane is that of the shift by 2^B, which this undoes.
-        logs = self._undo
-        value = value * (logs >> bits) % square
+        value, log = value * self._undo.t % square, log + self._undo.log
         for number, plane in enumerate(planes):
             if number:
                 # Squared without a last reduction: that of the next product does for both.
                 high, low = gmpy2.f_divmod(value, n)
-                value, logs, log = low * low + (low + low) * high % n * n, mpz(0), log << 1
+                value, log = low * low + (low + low) * high % n * n, log << 1
             for place in plane:
-                found = entries[place]
-                value = value * (found >> bits) % square
-                logs += found
-            log += gmpy2.f_mod_2exp(logs, bits)
+                value = value * roots[place] % square
+                log += logs[place]
         return value, log % n
 
 

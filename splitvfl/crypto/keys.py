@@ -41,8 +41,9 @@ _SCRYPT_COST, _SCRYPT_BLOCK = 1 << 17, 8
 class PublicKey:
     """A Paillier modulus ``n``; a ciphertext is a number modulo ``n²``.
 
-    What it does not promise: that ``n`` has exactly two prime factors, or was drawn at random. That cannot be seen from
-    ``n``; an owner who chooses it badly harms the secrecy of its own plaintexts.
+    What it does not promise: that ``n`` has exactly two prime factors, none of which divides the other less one, or was
+    drawn at random. That cannot be seen from ``n``. An owner who chooses it badly harms the secrecy of its own
+    plaintexts; one who cheats, with many primes, say, may learn more from replies than the sums: no proof is asked for.
 
     Attributes:
         n: The modulus: odd, no prime, no power, without factors below 4096.

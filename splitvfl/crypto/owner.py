@@ -11,14 +11,13 @@ from gmpy2 import mpz
 from torch import Tensor
 
 from splitvfl.crypto.budget import Budget
-from splitvfl.crypto.ciphertexts import read_ciphertexts, write_ciphertexts
+from splitvfl.crypto.ciphertexts import encrypted, read_ciphertexts
 from splitvfl.crypto.halves import power
-from splitvfl.crypto.integers import integers_to_tensor, plain_integers
+from splitvfl.crypto.integers import integers_to_tensor
 from splitvfl.crypto.keys import PrivateKey, PublicKey
 from splitvfl.crypto.obfuscators import FixedBase, Obfuscators
 from splitvfl.crypto.packing import centred
 from splitvfl.crypto.processes import Workers, powers
-from splitvfl.errors import CryptoError
 
 
 class Owner:
@@ -62,19 +61,7 @@ class Owner:
         Raises:
             CryptoError: If a value exceeds the budget; it says which.
         """
-        plain = plain_integers(values)
-        limit = (self.public.n - 1) // 2 if budget is None else budget.value_size
-        for place, value in enumerate(plain):
-            if abs(value) > limit:
-                what = "n/2" if budget is None else "the agreed limit"
-                raise CryptoError(
-                    f"expected values up to 2^{limit.bit_length()} in size ({what}), number {place} has "
-                    f"{value.bit_length()} bits"
-                )
-        n, square = self.public.modulus, self.public.square
-        fresh = self._obfuscators.take(len(plain))
-        made = [(1 + value * n) * factor % square for value, factor in zip(plain, fresh, strict=True)]
-        return write_ciphertexts(made, self.public)
+        return encrypted(values, self.public, self._obfuscators, limit=None if budget is None else budget.value_size)
 
     def decrypt(self, ciphertexts: Tensor, *, count: int | None = None) -> list[int]:
         """Return the plaintexts, centred in ``(-n/2, n/2]``.
@@ -114,6 +101,8 @@ class Owner:
         return integers_to_tensor([value % self.public.n for value in opened], budget.opened_bytes)
 
     def _decrypted(self, values: Sequence[mpz]) -> list[mpz]:
+        # Modulo both primes even where the agreed sums would fit one: a party that sends a longer plaintext than agreed
+        # would get it back modulo a prime, and with it the key.
         raised = powers([half.task(value) for value in values for half in self._halves], self._workers)
         by_prime = [half.plaintext(found) for half, found in zip(cycle(self._halves), raised, strict=False)]
         p, q, inverse = self._key.p, self._key.q, self._q_inverse

@@ -66,6 +66,7 @@ def ciphertexts_to_phe(key: PublicKey, ciphertexts: Tensor, *, bits: int) -> lis
     """Return ciphertexts of fixed-point numbers as ``phe`` holds encrypted floats.
 
     ``phe`` writes ``mantissa · 16^exponent`` and sends the exponent in the clear; here it is the same for every number.
+    It decrypts plaintexts up to ``n/3`` in size, and raises ``OverflowError`` for masked ones beyond.
 
     Args:
         key: The key that they are under.
@@ -84,7 +85,10 @@ def ciphertexts_to_phe(key: PublicKey, ciphertexts: Tensor, *, bits: int) -> lis
 
 
 def ciphertexts_from_phe(key: PublicKey, numbers: list[phe.EncryptedNumber], *, bits: int) -> Tensor:
-    """Return encrypted numbers of ``phe`` that have one exponent, re-randomised, as ciphertexts.
+    """Return encrypted numbers of ``phe`` that have one exponent as ciphertexts.
+
+    Those that ``phe`` has not obfuscated yet, as the results of its arithmetic, are obfuscated: it does so only when it
+    is asked for the ciphertext.
 
     Args:
         key: The key that they must be under.

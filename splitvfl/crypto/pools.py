@@ -14,7 +14,7 @@ from gmpy2 import mpz
 from splitvfl.crypto import worker
 from splitvfl.crypto.keys import PrivateKey, PublicKey
 from splitvfl.crypto.processes import Process
-from splitvfl.errors import ArgumentError, CryptoError
+from splitvfl.errors import ArgumentError, WorkerError
 
 
 class Pool:
@@ -35,10 +35,14 @@ class Pool:
         self._capacity = capacity
         self._stock: deque[mpz] = deque()
         self._changed = threading.Condition()
-        self._error: CryptoError | None = None
+        self._error: WorkerError | None = None
         self._owner = os.getpid()
         self._process = Process()
-        self._process.send(worker.fill_job(source, numbers))
+        try:
+            self._process.send(worker.fill_job(source, numbers))
+        except WorkerError:
+            self._process.close()
+            raise
         self._reader = threading.Thread(target=self._read, name="obfuscators", daemon=True)
         self._reader.start()
 
@@ -61,6 +65,11 @@ class Pool:
         """Return how many are ready."""
         return len(self._stock)
 
+    @property
+    def pids(self) -> list[int]:
+        """The process that makes them, for whoever measures."""
+        return [self._process.pid]
+
     def __enter__(self) -> Self:
         return self
 
@@ -73,11 +82,11 @@ class Pool:
         """Return new obfuscators, waiting for them if need be.
 
         Raises:
-            CryptoError: If the process that makes them has ended and there are not enough left, the pool is closed, or
+            WorkerError: If the process that makes them has ended and there are not enough left, the pool is closed, or
                 this is another process than the pool's.
         """
         if os.getpid() != self._owner:
-            raise CryptoError(
+            raise WorkerError(
                 "this pool belongs to another process, which would hand out the same obfuscators: make a new one"
             )
         taken: list[mpz] = []
@@ -94,7 +103,7 @@ class Pool:
     def close(self) -> None:
         """End the process and forget what is ready. Closing twice does nothing."""
         with self._changed:
-            self._error = CryptoError("this pool is closed")
+            self._error = WorkerError("this pool is closed")
             self._stock.clear()
             self._changed.notify_all()
         if os.getpid() == self._owner:
@@ -104,15 +113,18 @@ class Pool:
 
     def _read(self) -> None:
         try:
-            while True:
-                made = self._process.receive()
-                with self._changed:
-                    self._changed.wait_for(lambda: len(self._stock) < self._capacity or self._error)
-                    if self._error is not None:
-                        return
-                    self._stock.extend(made)
-                    self._changed.notify_all()
-        except CryptoError as error:
+            while self._add(self._process.receive()):
+                pass
+        except WorkerError as error:
             with self._changed:
                 self._error = self._error or error
                 self._changed.notify_all()
+
+    def _add(self, made: list[mpz]) -> bool:
+        """Wait for room, and put these in; return whether the pool is still open."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._stock) < self._capacity or self._error)
+            if self._error is None:
+                self._stock.extend(made)
+                self._changed.notify_all()
+            return self._error is None

@@ -5,21 +5,25 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from itertools import pairwise
 from types import TracebackType
 from typing import Any, Self
 
+import msgspec
 import numpy as np
 from gmpy2 import mpz
 
 from splitvfl.crypto import worker
 from splitvfl.crypto.halves import power
 from splitvfl.crypto.kernels import cost, packed_sums
-from splitvfl.errors import ArgumentError, CryptoError
+from splitvfl.errors import ArgumentError, WorkerError
 
 _MOST_WORKERS = 256
 _ENDS_WITHIN_S = 5.0
+# Of the time that one process takes.
+_WORTH_SHARING = 0.72
 
 
 class Process:
@@ -31,15 +35,25 @@ class Process:
     def __init__(self) -> None:
         # Its threads would only be in the way of its sisters, and it finds the package where this process has found it.
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        # In a group of its own: Ctrl-C is for the main process, which then ends this one.
         self._process = subprocess.Popen(
-            [sys.executable, "-m", worker.__name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+            [sys.executable, "-m", worker.__name__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            process_group=0,
         )
+
+    @property
+    def pid(self) -> int:
+        """Number of the process."""
+        return self._process.pid
 
     def send(self, job: worker.Job) -> None:
         """Give it a job.
 
         Raises:
-            CryptoError: If it has ended.
+            WorkerError: If it has ended.
         """
         assert self._process.stdin is not None
         try:
@@ -51,10 +65,16 @@ class Process:
         """Wait for its next answer.
 
         Raises:
-            CryptoError: If it has ended.
+            WorkerError: If it has ended, or what it wrote is no answer.
         """
         assert self._process.stdout is not None
-        found = worker.read_frame(self._process.stdout)  # type: ignore[arg-type]
+        try:
+            found = worker.read_frame(self._process.stdout)  # type: ignore[arg-type]
+        except (msgspec.MsgspecError, OverflowError, MemoryError) as error:
+            self.end()
+            raise WorkerError(
+                "a worker process wrote something that is no answer: something printed before it began"
+            ) from error
         if found is None:
             raise self._ended()
         return [worker.to_number(value) for value in found]
@@ -74,12 +94,12 @@ class Process:
                 except BrokenPipeError:
                     continue  # the rest of a job that nobody reads any more
 
-    def _ended(self) -> CryptoError:
+    def _ended(self) -> WorkerError:
         try:
             code = str(self._process.wait(_ENDS_WITHIN_S))
         except subprocess.TimeoutExpired:
             code = "unknown"
-        return CryptoError(
+        return WorkerError(
             f"a worker process ended (exit status {code}) before its work was done; its own message, if any, is on "
             "the standard error. Go on with new workers"
         )
@@ -88,7 +108,8 @@ class Process:
 class Workers:
     """A number of worker processes that share the work of this one.
 
-    A context manager. With ``count=1``, say, there are two that compute: this process and one more.
+    A context manager. With ``count=1``, say, there are two that compute: this process and one more. Threads take turns.
+    After a fork the child is refused: its jobs would get in between the parent's.
 
     Args:
         count: How many processes beside this one, ≥ 1.
@@ -97,10 +118,23 @@ class Workers:
     def __init__(self, count: int) -> None:
         if not 1 <= count <= _MOST_WORKERS:
             raise ArgumentError(f"expected 1 to {_MOST_WORKERS} workers beside this process, got {count}")
-        self._processes = [Process() for _ in range(count)]
+        self._owner = os.getpid()
+        self._turn = threading.Lock()
+        self._processes: list[Process] = []
+        try:
+            for _ in range(count):
+                self._processes.append(Process())
+        except OSError:
+            self.close()
+            raise
 
     def __len__(self) -> int:
         return len(self._processes)
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes beside this one, for whoever measures."""
+        return [process.pid for process in self._processes]
 
     def __enter__(self) -> Self:
         return self
@@ -112,8 +146,9 @@ class Workers:
 
     def close(self) -> None:
         """End the processes. Closing twice does nothing."""
-        for process in self._processes:
-            process.close()
+        if os.getpid() == self._owner:
+            for process in self._processes:
+                process.close()
         self._processes = []
 
     def done(self, jobs: Sequence[worker.Job]) -> list[list[mpz]]:
@@ -123,11 +158,17 @@ class Workers:
             jobs: At most one more than there are workers.
 
         Raises:
-            CryptoError: If a worker has ended; the others are ended too, so that no late answer can be taken for
-                another's.
+            WorkerError: If a worker has ended; the others are ended too, so that no late answer can be taken for
+                another's. Or if this is another process than that which made the workers.
         """
+        if os.getpid() != self._owner:
+            raise WorkerError("these workers belong to another process: make new ones")
+        with self._turn:
+            return self._done(jobs)
+
+    def _done(self, jobs: Sequence[worker.Job]) -> list[list[mpz]]:
         if len(jobs) > len(self._processes) + 1:
-            raise CryptoError(
+            raise WorkerError(
                 f"expected up to {len(self._processes) + 1} jobs at once, got {len(jobs)}: are they closed?"
             )
         busy = self._processes[: len(jobs) - 1]
@@ -162,19 +203,34 @@ def shared_sums(
     """Return what :func:`~splitvfl.crypto.kernels.packed_sums` does, side by side if there are workers.
 
     Work is divided by results or by samples, whichever is done sooner: results divide all work but the tables, samples
-    all but the squarings.
+    all but the squarings. It is not divided if that saves too little: what is done twice is better spent elsewhere, on
+    obfuscators for the next step, say.
     """
-    if workers is None or not len(workers):
-        return packed_sums(ciphertexts, weights, counts=counts, slot_bits=slot_bits, n=n)
-    parts = len(workers) + 1
+    alone = cost(len(ciphertexts), sum(counts), slot_bits)
+    parts = 1 + (len(workers) if workers else 0)
     by_samples, by_results = _cut(len(ciphertexts), parts), _cut(len(counts), parts)
     widest = max(sum(counts[part]) for part in by_results)
     longest = max(len(ciphertexts[part]) for part in by_samples)
-    if cost(len(ciphertexts), widest, slot_bits) <= cost(longest, sum(counts), slot_bits):
+    with_results = cost(len(ciphertexts), widest, slot_bits)
+    with_samples = cost(longest, sum(counts), slot_bits)
+    if workers is None or min(with_results, with_samples) > _WORTH_SHARING * alone:
+        return packed_sums(ciphertexts, weights, counts=counts, slot_bits=slot_bits, n=n)
+    if with_results <= with_samples:
         return _shared_by_results(ciphertexts, weights, by_results, counts, slot_bits, n, workers)
+    return _shared_by_samples(ciphertexts, weights, by_samples, counts, slot_bits, n, workers)
+
+
+def _shared_by_samples(
+    ciphertexts: Sequence[mpz],
+    weights: np.ndarray[Any, Any],
+    parts: Sequence[slice],
+    counts: Sequence[int],
+    slot_bits: int,
+    n: mpz,
+    workers: Workers,
+) -> list[mpz]:
     jobs = [
-        worker.sums_job(ciphertexts[part], weights[part], counts=counts, slot_bits=slot_bits, n=n)
-        for part in by_samples
+        worker.sums_job(ciphertexts[part], weights[part], counts=counts, slot_bits=slot_bits, n=n) for part in parts
     ]
     answers, square = workers.done(jobs), n * n
     products = answers[0]

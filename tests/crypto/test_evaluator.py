@@ -8,6 +8,7 @@ from torch import Tensor
 
 from splitvfl.crypto.budget import Budget
 from splitvfl.crypto.evaluator import Evaluator, MaskedSums
+from splitvfl.crypto.integers import integers_to_tensor
 from splitvfl.crypto.keys import PrivateKey
 from splitvfl.crypto.obfuscators import Products
 from splitvfl.crypto.owner import Owner
@@ -139,6 +140,25 @@ def test_bad_addends_are_refused(key: PrivateKey, budget: Budgets, plain: list[i
 
     with pytest.raises(CryptoError, match=said):
         evaluator.masked_sums([(sent, torch.ones(1, 9, dtype=torch.int64))], plain=plain)
+
+
+@pytest.mark.parametrize("mask", ["uniform", "bounded"])
+@pytest.mark.parametrize("shift", [1, -1])
+def test_a_sum_larger_than_its_weights_can_make_it_is_refused(
+    key: PrivateKey, budget: Budgets, mask: str, shift: int
+) -> None:
+    agreed = budget(mask=mask, outputs=1, plain_limit=1.0)
+    evaluator, owner = Evaluator(key.public, agreed), Owner(key)
+    # The largest sum of these weights, 3 of the largest value and what is added, has the bits for no more than itself.
+    sent = owner.encrypt([shift * agreed.value_size], agreed)
+    masked = evaluator.masked_sums([(sent, torch.tensor([[3]]))], plain=[5 * shift])
+    opened = owner.open_masked(masked.reply, agreed)
+    number = int.from_bytes(bytes(opened[0].tolist()), "big")
+    more = integers_to_tensor([(number + shift) % 256**agreed.opened_bytes], agreed.opened_bytes)
+
+    assert evaluator.unmask(opened, masked) == [shift * (3 * agreed.value_size + 5)]
+    with pytest.raises(CryptoError, match="expected sum 0 of 1 below 2"):
+        evaluator.unmask(more, masked)
 
 
 @pytest.mark.parametrize("mask", ["uniform", "bounded"])

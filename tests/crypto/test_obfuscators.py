@@ -68,6 +68,24 @@ def test_obfuscators_are_uniform(source: str) -> None:
     assert statistic < 59 + 7 * 118**0.5
 
 
+def test_the_first_products_are_the_powers_of_which_all_others_are_made(key: PrivateKey) -> None:
+    source = Products(key.public)
+    made = [value for count in (1, 0, 100, 40, 9) for value in source.take(count)]
+
+    assert made[:128] == source._generators
+    assert len(set(made)) == len(made) == 150
+
+
+def test_what_is_prepared_is_not_handed_out(key: PrivateKey) -> None:
+    source = Products(key.public)
+    first = source.take(3)
+    source.prepare()
+
+    assert source._generators[:3] == first
+    assert len(source._generators) == 128
+    assert not set(source.take(50)) & set(source._generators)
+
+
 def test_the_owners_obfuscators_are_uniform_on_what_their_base_generates() -> None:
     # A base that is a square modulo neither prime, nor a cube or a fifth power where these divide, generates everything
     # that one base can: as many as lcm(6, 10) when exponents are equal, and all pairs when they are drawn apart.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,11 +17,19 @@ from phe import paillier as phe
 from splitvfl.crypto.budget import Budget
 from splitvfl.crypto.ciphertexts import read_ciphertexts, write_ciphertexts
 from splitvfl.crypto.evaluator import Evaluator
+from splitvfl.crypto.fixed_point import encode
 from splitvfl.crypto.kernels import packed_sums
-from splitvfl.crypto.keys import PrivateKey
+from splitvfl.crypto.keys import PrivateKey, PublicKey
 from splitvfl.crypto.owner import Owner
 from splitvfl.crypto.packing import pack, split_slots, unpack
-from splitvfl.crypto.paillier import ciphertexts_from_phe, ciphertexts_to_phe, private_to_phe, to_phe
+from splitvfl.crypto.paillier import (
+    ciphertexts_from_phe,
+    ciphertexts_to_phe,
+    generate_keys,
+    private_to_phe,
+    to_phe,
+)
+from splitvfl.crypto.pools import Pool
 from splitvfl.errors import ArgumentError, CryptoError
 
 Budgets = Callable[..., Budget]
@@ -126,6 +135,16 @@ def test_a_bounded_mask_is_forty_bits_longer_than_what_it_hides(key: PrivateKey,
         assert longest == count * agreed.slot_bits + 40
 
 
+def test_a_bounded_mask_has_to_fit_the_key_with_what_it_hides() -> None:
+    # W bits, 40 of the mask, one for the sum of the two, and one for its sign: W + 42 of the 512, at most.
+    fitting = {"key_bits": 512, "rows": 1, "outputs": 1, "value_limit": 1.0, "mask": "bounded", "weight_bits": 60}
+    widest = Budget(**fitting, value_bits=60, weight_limit=2.0**347)  # type: ignore[arg-type]
+
+    assert widest.slot_bits + 41 < 511
+    with pytest.raises(ArgumentError, match="a bounded mask holds 469"):
+        Budget(**fitting, value_bits=60, weight_limit=2.0**348)  # type: ignore[arg-type]
+
+
 # Packing is also the active attack
 
 
@@ -173,6 +192,18 @@ def test_more_ciphertexts_than_agreed_are_not_decrypted(key: PrivateKey, budget:
         Owner(key).open_masked(sent, agreed)
 
 
+def test_a_longer_plaintext_than_agreed_is_not_decrypted_modulo_one_prime(key: PrivateKey) -> None:
+    # The agreed sums would fit one prime, which is half the work. But then this request returned a multiple of p
+    # subtracted, low bits or all, and with it the key: n and 2^500 - (2^500 mod p) have p in common.
+    agreed = Budget(key_bits=512, rows=1, outputs=1, value_limit=1.0, weight_limit=1.0, packed=False)
+    sent = Owner(key).encrypt([1 << 500])
+
+    opened = int.from_bytes(bytes(Owner(key).open_masked(sent, agreed)[0].tolist()), "big")
+
+    assert opened == 1 << 500
+    assert gmpy2.gcd((1 << 500) - int((1 << 500) % key.p), key.public.n) == key.p
+
+
 # Re-randomising
 
 
@@ -212,6 +243,18 @@ def test_replies_are_re_randomised_even_when_masked(key: PrivateKey) -> None:
     assert guesses_that_fit(value, read_ciphertexts(made, key.public), key.public.modulus) == []
 
 
+def test_an_obfuscator_serves_once(key: PrivateKey) -> None:
+    n, square = key.public.modulus, key.public.square
+    factor = gmpy2.powmod(2, n, square)
+    first, second = ((1 + value * n) * factor % square for value in (10, 35))
+    # Two ciphertexts with one obfuscator tell everybody the difference of their plaintexts.
+    assert ((second * gmpy2.invert(first, square) % square) - 1) // n == 25
+
+    with Pool.fixed_base(key, capacity=2) as pool:
+        sent = torch.cat([Owner(key, obfuscators=pool).encrypt([10, 35]) for _ in range(8)])
+    assert len({value % n for value in read_ciphertexts(sent, key.public)}) == 16
+
+
 # Exponents, and other habits of phe
 
 
@@ -241,8 +284,10 @@ def test_every_ciphertext_of_ours_is_obfuscated(key: PrivateKey) -> None:
 
 
 def test_numbers_of_numpy_and_torch_are_converted_where_phe_refuses_them(key: PrivateKey) -> None:
-    with pytest.raises(TypeError):
-        to_phe(key.public).encrypt(np.int64(3))
+    for refused in (np.int64(3), np.float32(3.0)):
+        with pytest.raises(TypeError):
+            to_phe(key.public).encrypt(refused)
+    assert encode(torch.tensor([3.0], dtype=torch.float32), bits=4, limit=8.0).tolist() == [48]
     owner = Owner(key)
     assert owner.decrypt(owner.encrypt([np.int64(3), np.int32(-4)])) == [3, -4]
     assert private_to_phe(key).raw_decrypt(int(read_ciphertexts(owner.encrypt([np.int64(3)]), key.public)[0])) == 3
@@ -261,6 +306,11 @@ def test_no_module_of_the_cryptography_has_randomness_but_from_secrets(checkout:
         assert not {name for name in names if any(name == bad or name.startswith(f"{bad}.") for bad in forbidden)}, path
 
 
+def test_every_process_has_randomness_of_its_own(key: PrivateKey) -> None:
+    with Pool.powers(key.public, capacity=2) as first, Pool.powers(key.public, capacity=2) as second:
+        assert not set(first.take(10)) & set(second.take(10))
+
+
 # Unmasking
 
 
@@ -276,6 +326,18 @@ def test_a_party_with_as_many_columns_as_records_solves_for_the_residues(key: Pr
 
     # Encryption does not help here, whatever the key: the sums are what the party is meant to learn.
     assert torch.linalg.solve(columns.T, sums) == pytest.approx(residues, abs=1e-8)
+
+
+# Short keys
+
+
+@pytest.mark.parametrize("bits", [512, 1024, 2046])
+def test_short_keys_are_for_tests_and_papers_only(bits: int, key: PrivateKey) -> None:
+    with pytest.raises(ArgumentError, match="even key length from 2048 bits"):
+        generate_keys(bits)
+    with pytest.raises(CryptoError, match="expected a key of 2048 to 16384 bits"):
+        PublicKey(key.public.n)
+    assert inspect.signature(generate_keys).parameters["bits"].default == phe.DEFAULT_KEYSIZE == 3072
 
 
 # Limits that are stated rather than removed

@@ -2,9 +2,12 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import gmpy2
 import pytest
@@ -87,6 +90,46 @@ def test_who_waits_when_a_pool_is_closed_is_told(key: PrivateKey) -> None:
     pool.close()
     with pytest.raises(CryptoError, match="closed"):
         pool.take(1)
+
+
+SCRIPT = """
+import signal
+signal.alarm(60)  # whatever becomes of the test
+from splitvfl.crypto.keys import PublicKey
+from splitvfl.crypto.pools import Pool
+from splitvfl.crypto.processes import Workers
+
+pool, workers = Pool.powers(PublicKey({n}, insecure_for_tests=True), capacity=4), Workers(1)
+pool.take(1)
+print(pool._process._process.pid, workers._processes[0]._process.pid, flush=True)
+pool.take(10**9)
+"""
+
+
+def is_running(pid: int) -> bool:
+    try:
+        # A process that has ended and was not waited for is a Z; it is not ours to wait for.
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
+def test_processes_end_with_the_one_that_made_them(key: PrivateKey, checkout: Path, sent: signal.Signals) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", SCRIPT.format(n=key.public.n)],
+        cwd=checkout,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as party:
+        assert party.stdout is not None
+        pids = [int(pid) for pid in party.stdout.readline().split()]
+        party.send_signal(sent)
+        assert party.wait(PATIENCE_S) == -sent
+
+    assert len(pids) == 2
+    wait_for(lambda: not any(map(is_running, pids)))
 
 
 def test_a_forked_child_is_refused(key: PrivateKey, monkeypatch: pytest.MonkeyPatch) -> None:

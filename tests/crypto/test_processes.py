@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+import copy
 import io
 import os
 import signal
+import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import gmpy2
 import numpy as np
@@ -11,14 +16,14 @@ import pytest
 import torch
 from gmpy2 import mpz
 
-from splitvfl.crypto import worker
+from splitvfl.crypto import processes, worker
 from splitvfl.crypto.budget import Budget
 from splitvfl.crypto.evaluator import Evaluator
 from splitvfl.crypto.kernels import packed_sums
 from splitvfl.crypto.keys import PrivateKey
 from splitvfl.crypto.owner import Owner
-from splitvfl.crypto.processes import Workers, powers, shared_sums
-from splitvfl.errors import ArgumentError, CryptoError
+from splitvfl.crypto.processes import Process, Workers, powers, shared_sums
+from splitvfl.errors import ArgumentError, CryptoError, WorkerError
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +35,10 @@ def workers() -> Iterator[Workers]:
 @pytest.mark.parametrize(
     ("rows", "counts"), [(1, [1]), (2, [3]), (40, [2]), (7, [2, 2, 1]), (3, [4, 4, 4, 4]), (5, [6, 5])]
 )
-def test_shared_sums_are_those_of_one_process(key: PrivateKey, workers: Workers, rows: int, counts: list[int]) -> None:
+def test_shared_sums_are_those_of_one_process(
+    key: PrivateKey, workers: Workers, rows: int, counts: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "_WORTH_SHARING", float("inf"))
     weights = np.random.default_rng(rows).integers(-(2**20), 2**20, (rows, sum(counts)))
     state = gmpy2.random_state(rows)
     ciphertexts = [gmpy2.mpz_random(state, key.public.square) for _ in range(rows)]
@@ -39,6 +47,27 @@ def test_shared_sums_are_those_of_one_process(key: PrivateKey, workers: Workers,
     found = shared_sums(ciphertexts, weights, workers=workers, **settings)  # type: ignore[arg-type]
 
     assert found == packed_sums(ciphertexts, weights, **settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("rows", "counts", "shared"),
+    [(8, [10], 0), (16, [30], 0), (32, [32, 32], 2), (32, [27] * 3, 2), (256, [22] * 3, 2)],
+)
+def test_small_sums_are_not_shared(
+    key: PrivateKey, rows: int, counts: list[int], shared: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs: list[int] = []
+
+    def counted(given: list[worker.Job]) -> list[list[mpz]]:
+        jobs.append(len(given))
+        return [worker.done(job) for job in given]
+
+    with Workers(1) as one:
+        monkeypatch.setattr(one, "done", counted)
+        ciphertexts = [mpz(place + 2) for place in range(rows)]
+        weights = np.full((rows, sum(counts)), 3 << 24)
+        shared_sums(ciphertexts, weights, counts=counts, slot_bits=62, n=key.public.modulus, workers=one)
+    assert sum(jobs) == shared
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 7])
@@ -83,6 +112,64 @@ def test_closing_leaves_no_process() -> None:
         assert process.poll() is None
     assert process.returncode is not None
     workers.close()
+
+
+def test_a_forked_child_is_refused_and_leaves_the_parents_processes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Workers(1) as workers:
+        (process,) = (process._process for process in workers._processes)
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "getpid", lambda: -1)
+            with pytest.raises(CryptoError, match="belong to another process"):
+                powers([(mpz(2), mpz(5), mpz(101))] * 2, workers)
+            copied = copy.copy(workers)
+            copied.close()
+        assert process.poll() is None
+        assert powers([(mpz(2), mpz(5), mpz(101))] * 2, workers) == [32, 32]
+
+
+def test_threads_take_turns(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: dict[int, list[mpz]] = {}
+    send = Process.send
+
+    def slow_send(process: Process, job: worker.Job) -> None:
+        send(process, job)
+        time.sleep(0.002)  # another thread's turn, if it gets one
+
+    monkeypatch.setattr(Process, "send", slow_send)
+
+    def work(base: int) -> None:
+        for _ in range(5):
+            found[base] = powers([(mpz(base + place), mpz(300), mpz(10**9 + 7)) for place in range(3)], workers)
+
+    threads = [threading.Thread(target=work, args=(base,)) for base in (10, 20, 30)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+
+    square = (10**9 + 7) ** 2
+    assert found == {base: [pow(base + place, 300, square) for place in range(3)] for base in (10, 20, 30)}
+
+
+@pytest.mark.parametrize("text", [b"hello, this is no frame", (1).to_bytes(8, "big") + b"\xc1"])
+def test_what_is_no_answer_is_an_error(tmp_path: Path, text: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As if something printed before the worker began.
+    printing = tmp_path / "python"
+    printing.write_text(f"#!{sys.executable}\nimport sys, time\nsys.stdout.buffer.write({text!r})\n")
+    printing.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(printing))
+    process = Process()
+
+    with pytest.raises(WorkerError, match="a worker process wrote something that is no answer"):
+        process.receive()
+    process.close()
+
+
+def test_an_interrupt_from_the_keyboard_does_not_reach_a_worker() -> None:
+    with Workers(1) as workers:
+        (process,) = (process._process for process in workers._processes)
+        # The terminal sends it to the group of the main process.
+        assert os.getpgid(process.pid) == process.pid != os.getpgrp()
 
 
 @pytest.mark.parametrize("count", [0, -1, 257])
