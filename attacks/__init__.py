@@ -1,5 +1,6 @@
 """Attacks: what a party can infer from what it holds and received. One idea per file."""
 
+from splitvfl.attacks.active_packing import PackingEngine
 from splitvfl.attacks.direction import DirectionAttack
 from splitvfl.attacks.equation_solving import LeastSquaresAttack, equations, least_squares
 from splitvfl.attacks.gradient_classifier import GradientClassifierAttack
@@ -34,6 +35,7 @@ __all__ = [
     "ModelCompletionAttack",
     "NormAttack",
     "OwnPredictionAttack",
+    "PackingEngine",
     "ReadoutAttack",
     "ResidualAttack",
     "ResidueSolvingAttack",

@@ -21,6 +21,7 @@ from splitvfl.signals import stoppable
 
 # Commands import what they need when they run: --help and list do not wait for torch.
 if TYPE_CHECKING:
+    from splitvfl.config import ExperimentConfig
     from splitvfl.console import RunProgress
     from splitvfl.experiment import Variant
     from splitvfl.leakage.summary import RunSummary
@@ -159,7 +160,7 @@ def party(
     ] = False,
 ) -> None:
     """Train as one of several parties, each in its own process, over mutual TLS."""
-    from splitvfl.config import load_config
+    from splitvfl.config import COORDINATOR, CoordinatorConfig, load_config
     from splitvfl.console import RunProgress
     from splitvfl.deployment import own_name, run_party
     from splitvfl.leakage.findings import verdict
@@ -168,6 +169,9 @@ def party(
 
     config = load_config(experiment, overrides or [])
     name = own_name(config, as_)
+    if isinstance(config.exchange, CoordinatorConfig) and name == COORDINATOR:
+        _coordinate(config)
+        return
     folder = out or Path("runs") / f"{config.name}-{name}"
     try:
         with RunProgress(_errors()) as progress:
@@ -528,6 +532,20 @@ def clicks(
     parties = ["--label", "label", "--id", "id", "--active", "shop=I[1-6]", "--passive", "publisher=rest"]
     encoding = ["--scale", "log1p", "--missing", "indicator", "--min-count", 5]
     _next_steps(_command("ingest", out, *parties, *encoding, "--out", "tables"))
+
+
+def _coordinate(config: ExperimentConfig) -> None:
+    """Serve a run as the party that has the key and no data."""
+    from splitvfl.deployment import coordinator_run
+
+    console = _errors()
+    run = coordinator_run(config, notify=lambda line: console.print(Text(line), soft_wrap=True))
+    try:
+        run.run()
+    except KeyboardInterrupt:
+        print("splitvfl: stopped; start it again with the same command", file=sys.stderr)
+        raise typer.Exit(130) from None
+    print(f"coordinator: {run.step} steps served")
 
 
 def _errors() -> Console:

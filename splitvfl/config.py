@@ -56,6 +56,7 @@ __all__ = [
     "AdagradConfig",
     "AdamConfig",
     "Approximation",
+    "CoordinatorConfig",
     "DataConfig",
     "EarlyStoppingConfig",
     "EmbeddingOptimizerConfig",
@@ -66,8 +67,8 @@ __all__ = [
     "LogisticRegressionConfig",
     "MLPConfig",
     "ModelConfig",
-    "NoiseConfig",
     "NetworkConfig",
+    "NoiseConfig",
     "OptimizerConfig",
     "OracleConfig",
     "PartyConfig",
@@ -339,15 +340,27 @@ class EncryptionConfig(_Section):
     most_columns: Count = 4096
 
 
-class ResidueConfig(_Crossing):
+class _Encrypted(_Crossing):
+    """What every exchange under encryption can set.
+
+    ``encryption`` is what is agreed. ``processes`` are worker processes beside this one that share sums and
+    decryption, and ``stock`` how many encryptions are prepared beforehand by one more process (about two batches,
+    where cores are idle): each party's own business. The rest is as for ``split``.
+    """
+
+    encryption: EncryptionConfig = EncryptionConfig()
+    processes: Annotated[int, Field(ge=0, le=256)] = 0
+    stock: Annotated[int, Field(ge=0)] = 0
+
+
+class ResidueConfig(_Encrypted):
     """Logistic regression: logits cross in the clear, residues under Paillier encryption, the active party's key.
 
-    ``approximation`` is the sigmoid's, ``encryption`` what is agreed; the rest is as for ``split``.
+    ``approximation`` is the sigmoid's.
     """
 
     name: Literal["residue"] = "residue"
     approximation: Approximation = "exact"
-    encryption: EncryptionConfig = EncryptionConfig()
 
 
 class NoiseConfig(_Section):
@@ -381,17 +394,16 @@ class NoiseConfig(_Section):
         return self
 
 
-class TaylorConfig(_Crossing):
+class TaylorConfig(_Encrypted):
     """Logistic regression, Taylor's sigmoid: every party's part of the logits encrypted under a key of its own.
 
-    ``encryption`` is what is agreed, ``loss`` whether the active party learns the loss of each step: ``null`` takes
-    yes, and no with ``noise``, under which it would mean nothing.
+    ``loss`` is whether the active party learns the loss of each step: ``null`` takes yes, and no with ``noise``, under
+    which it would mean nothing.
     """
 
     name: Literal["taylor"] = "taylor"
     loss: bool | None = None
     noise: NoiseConfig | None = None
-    encryption: EncryptionConfig = EncryptionConfig()
 
     @model_validator(mode="after")
     def _check_loss(self) -> TaylorConfig:
@@ -400,7 +412,24 @@ class TaylorConfig(_Crossing):
         return self
 
 
-ExchangeConfig = Annotated[SplitConfig | OracleConfig | ResidueConfig | TaylorConfig, Field(discriminator="name")]
+COORDINATOR = "coordinator"
+
+
+class CoordinatorConfig(_Encrypted):
+    """Logistic regression, Taylor's sigmoid, under the key of a third party without data, called ``coordinator``.
+
+    ``address`` and ``identity`` are, over a network, where the active party finds it and the name in its certificate,
+    as for a party; without an address it dials.
+    """
+
+    name: Literal["coordinator"] = "coordinator"
+    address: str | None = None
+    identity: str | None = None
+
+
+ExchangeConfig = Annotated[
+    SplitConfig | OracleConfig | ResidueConfig | TaylorConfig | CoordinatorConfig, Field(discriminator="name")
+]
 
 
 def _named_exchange(value: object) -> object:
@@ -627,6 +656,15 @@ class ExperimentConfig(_Section):
         own = self.parties[self.active].label
         if own is not None and self.data.label not in (None, own):
             raise ValueError(f"data.label is {self.data.label!r}, and parties.{self.active}.label is {own!r}; keep one")
+        return self
+
+    @model_validator(mode="after")
+    def _check_coordinator(self) -> ExperimentConfig:
+        if isinstance(self.exchange, CoordinatorConfig) and COORDINATOR in self.parties:
+            raise ValueError(
+                f"parties.{COORDINATOR}: so is called who has the key in exchange {COORDINATOR}, and has no data; "
+                "give the party another name"
+            )
         return self
 
     @property

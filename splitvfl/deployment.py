@@ -17,7 +17,7 @@ import torch
 
 from splitvfl import checkpoint
 from splitvfl.attaching import attach_defense, check_clips
-from splitvfl.config import ExperimentConfig, NetworkConfig
+from splitvfl.config import COORDINATOR, CoordinatorConfig, ExperimentConfig, NetworkConfig, PartyConfig
 from splitvfl.data.batches import BLOCK_ROWS, Batches
 from splitvfl.data.columns import PartyData, TaskName
 from splitvfl.data.encoding import FittedEncoding
@@ -27,6 +27,7 @@ from splitvfl.data.sets import TABLES
 from splitvfl.data.store import open_party
 from splitvfl.errors import ArgumentError, ConfigError
 from splitvfl.exchange.agreement import agreed_settings, terms_of
+from splitvfl.exchange.coordinator import ThirdParty
 from splitvfl.exchange.evaluation import EvaluationPlan
 from splitvfl.exchange.introduction import Learned
 from splitvfl.exchanges import exchange_of, sums_only, task_of
@@ -51,6 +52,7 @@ from splitvfl.label_horizon import agreed_horizon, before
 from splitvfl.leakage.judging import Leak, check_known
 from splitvfl.leakage.summary import AttackResult, PartyResult, RunSummary, known
 from splitvfl.leakage.watching import Watch
+from splitvfl.net.coordinator_run import CoordinatorRun
 from splitvfl.net.meeting import Meeting, Partner
 from splitvfl.net.party_run import ActiveRun, PassiveRun, RunSettings
 from splitvfl.net.tls import Identity, Plaintext, identities, split_address
@@ -91,7 +93,7 @@ def own_name(config: ExperimentConfig, name: str) -> str:
     Raises:
         ConfigError: If the file has no such party.
     """
-    if name in config.parties:
+    if name in config.parties or (name == COORDINATOR and isinstance(config.exchange, CoordinatorConfig)):
         return name
     if name == "active":
         return config.active
@@ -171,10 +173,10 @@ def meeting_of(
     network = config.network
     if network is None:
         raise ConfigError(f"{config.source}: network: where do the parties meet? Say listen and certificates")
-    partners = _partners(config, name, network)
+    partners = _partners(config, name, network, purpose)
     return Meeting(
         name,
-        config.parties[name].role,
+        "active" if name == config.active else "passive",
         partners,
         _identity(config, name, network),
         run=f"{network.run or config.active}, {purpose}",
@@ -184,19 +186,32 @@ def meeting_of(
     )
 
 
-def _partners(config: ExperimentConfig, name: str, network: NetworkConfig) -> tuple[Partner, ...]:
-    wanted = [config.active] if name != config.active else [other for other in config.parties if other != name]
-    names = identities({other: party.identity for other, party in config.parties.items()})
+def _partners(config: ExperimentConfig, name: str, network: NetworkConfig, purpose: str) -> tuple[Partner, ...]:
+    places = _places(config)
+    wanted = [config.active] if name != config.active else [other for other in places if other != name]
+    if purpose != "training" and COORDINATOR in wanted:
+        wanted.remove(COORDINATOR)
+    names = identities({other: place.identity for other, place in places.items()})
     _check_address(config, "network.listen", network.listen)
     for other in wanted:
-        _check_address(config, f"parties.{other}.address", config.parties[other].address)
-    waiting = [other for other in wanted if config.parties[other].address is None]
+        _check_address(config, f"{_section_of(other, config)}.address", places[other].address)
+    waiting = [other for other in wanted if places[other].address is None]
     if waiting and network.listen is None:
         raise ConfigError(
-            f"{config.source}: how do {name} and {waiting[0]} meet? Give parties.{waiting[0]}.address, where "
-            f"{waiting[0]} is found, or network.listen, where {waiting[0]} finds {name}"
+            f"{config.source}: how do {name} and {waiting[0]} meet? Give {_section_of(waiting[0], config)}.address, "
+            f"where {waiting[0]} is found, or network.listen, where {waiting[0]} finds {name}"
         )
-    return tuple(Partner(other, names[other], config.parties[other].address) for other in wanted)
+    return tuple(Partner(other, names[other], places[other].address) for other in wanted)
+
+
+def _places(config: ExperimentConfig) -> dict[str, PartyConfig | CoordinatorConfig]:
+    """Return where each party is found, and a coordinator."""
+    exchange = config.exchange
+    return {**config.parties, **({COORDINATOR: exchange} if isinstance(exchange, CoordinatorConfig) else {})}
+
+
+def _section_of(name: str, config: ExperimentConfig) -> str:
+    return f"parties.{name}" if name in config.parties else "exchange"
 
 
 def _check_address(config: ExperimentConfig, key: str, address: str | None) -> None:
@@ -219,7 +234,7 @@ def _identity(config: ExperimentConfig, name: str, network: NetworkConfig) -> Id
         )
     places = {key: None if value is None else _beside(config, value) for key, value in files.items()}
     roots = None if network.roots is None else _beside(config, network.roots)
-    return Identity.load(name, identity=config.parties[name].identity, roots=roots, **places)
+    return Identity.load(name, identity=_places(config)[name].identity, roots=roots, **places)
 
 
 def _beside(config: ExperimentConfig, path: str) -> Path:
@@ -454,6 +469,24 @@ def _unavailable(attack: Attack, party: ActiveParty, *, summed: bool) -> str:
     if summed and not missing:
         return "the partner gets no gradient per record"
     return f"needs the partner's {' and '.join(missing)}" if missing else ""
+
+
+def coordinator_run(config: ExperimentConfig, *, notify: Callable[[str], None] = lambda line: None) -> CoordinatorRun:
+    """Return the run of the party that has the key and no data, ready to be run.
+
+    Args:
+        config: Its file, in which data are not looked at.
+        notify: Told in one line what happens.
+
+    Raises:
+        ConfigError: If parts do not fit together.
+    """
+    exchange, network = exchange_of(config.exchange, rows=config.train.batch_size), config.network
+    side = exchange.third_parties(config.active)[COORDINATOR]
+    assert isinstance(side, ThirdParty)
+    meeting = meeting_of(config, COORDINATOR, notify=notify)
+    assert network is not None, "else nobody meets"
+    return CoordinatorRun(side, meeting, message_s=network.message_s, retries=network.retries, notify=notify)
 
 
 # --- from beginning to end

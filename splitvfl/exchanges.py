@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from splitvfl.config import (
     Approximation,
+    CoordinatorConfig,
     EncryptionConfig,
     ExchangeConfig,
     OracleConfig,
@@ -13,7 +15,9 @@ from splitvfl.config import (
     SplitConfig,
     TaylorConfig,
 )
+from splitvfl.crypto.engine import Engine
 from splitvfl.exchange.base import Exchange
+from splitvfl.exchange.coordinator import Coordinator
 from splitvfl.exchange.oracle import Oracle
 from splitvfl.exchange.paillier import Encryption
 from splitvfl.exchange.residue import Residue
@@ -35,16 +39,30 @@ def exchange_of(section: ExchangeConfig, *, rows: int, noise: NoisePlan | None =
     if isinstance(section, OracleConfig):
         return Oracle(approximation=section.approximation)
     if isinstance(section, ResidueConfig):
-        return Residue(rows=rows, encryption=_encryption(section.encryption), approximation=section.approximation)
+        return Residue(
+            rows=rows,
+            encryption=_encryption(section.encryption),
+            approximation=section.approximation,
+            engine=_engine(section),
+        )
     if isinstance(section, TaylorConfig):
         loss = noise is None if section.loss is None else section.loss
-        return Taylor(rows=rows, encryption=_encryption(section.encryption, noise), loss=loss)
+        return Taylor(
+            rows=rows, encryption=_encryption(section.encryption, noise), loss=loss, engine=_engine(section)
+        )
+    if isinstance(section, CoordinatorConfig):
+        return Coordinator(rows=rows, encryption=_encryption(section.encryption), engine=_engine(section))
     return Split()
 
 
 def sums_only(section: ExchangeConfig) -> bool:
     """Return whether a passive party learns no gradient per record under the exchange of a section."""
     return not isinstance(section, SplitConfig)
+
+
+def hides_parts(section: ExchangeConfig) -> bool:
+    """Return whether a passive party's part of the logits stays hidden among the others', in scores too."""
+    return isinstance(section, TaylorConfig | CoordinatorConfig)
 
 
 def task_of(section: ExchangeConfig, name: str, classes: int) -> Task:
@@ -57,7 +75,7 @@ def task_of(section: ExchangeConfig, name: str, classes: int) -> Task:
 
 def approximation_of(section: ExchangeConfig) -> Approximation:
     """Return the sigmoid's approximation of an exchange."""
-    if isinstance(section, TaylorConfig):
+    if isinstance(section, TaylorConfig | CoordinatorConfig):
         return "taylor"
     return section.approximation if isinstance(section, OracleConfig | ResidueConfig) else "exact"
 
@@ -67,3 +85,7 @@ def _encryption(section: EncryptionConfig, noise: NoisePlan | None = None) -> En
     if noise is not None and section.value_limit is None:
         chosen["value_limit"] = noise.value_limit
     return Encryption(**chosen)
+
+
+def _engine(section: ResidueConfig | TaylorConfig | CoordinatorConfig) -> Callable[[], Engine]:
+    return partial(Engine, processes=section.processes, stock=section.stock)

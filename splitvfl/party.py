@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -14,11 +15,12 @@ from torch.optim import Optimizer
 from splitvfl.best_weights import BestWeights
 from splitvfl.conversation import Expected
 from splitvfl.crossing import ActivationDefenses, DefenseChain
+from splitvfl.crypto.sum_masks import SumMasks
 from splitvfl.cut import CutLayer, Seat, available_fields, call_top, responses_of
 from splitvfl.data.columns import Columns, PartyData, Records
 from splitvfl.errors import ArgumentError, DataError, ProtocolError
 from splitvfl.hooks import Phase, View, all_finite, all_finite_together
-from splitvfl.messages import FLOATS
+from splitvfl.messages import FLOATS, Message
 from splitvfl.optimizers import PerParameter
 from splitvfl.precision import widened
 from splitvfl.randomness import PartyRandom
@@ -48,6 +50,9 @@ class Observer(Protocol):
         ...
 
 
+def _ignored(message: Message) -> None: ...
+
+
 class Party(ABC):
     """What both kinds of party have.
 
@@ -55,6 +60,8 @@ class Party(ABC):
         autocast: The dtype in which its model runs under :class:`torch.autocast`, bfloat16; ``None``: as it is.
         wire: The dtype in which activations and gradients cross, bfloat16; ``None``: as they were computed.
         best: Its weights at the best evaluation, where training stops early.
+        remember: Told what is under the masks of messages that are new each time they are sent: what must be the same
+            whenever a step is taken again.
     """
 
     def __init__(self, data: PartyData, module: nn.Module, optimizer: OptimizerFactory) -> None:
@@ -65,6 +72,7 @@ class Party(ABC):
         self.autocast: torch.dtype | None = None
         self.wire: torch.dtype | None = None
         self.best = BestWeights(module)
+        self.remember: Callable[[Message], None] = _ignored
         self.random = PartyRandom(0)
         self._factory = optimizer
         self.optimizer = self._new_optimizer()
@@ -188,6 +196,7 @@ class PassiveParty(Party):
         activation: Defenses of what it sends.
         observers: Its own attacks on what it receives.
         sums_only: Whether it learns no gradient per record, only their sum times its columns.
+        masks: What hides its part in what it sends for evaluations and scores; ``None``: nothing does.
     """
 
     def __init__(self, data: PartyData, bottom: nn.Module, *, optimizer: OptimizerFactory = adam) -> None:
@@ -196,6 +205,7 @@ class PassiveParty(Party):
         self.activation = ActivationDefenses(self.name)
         self.observers: list[Observer] = []
         self.sums_only = False
+        self.masks: SumMasks | None = None
         self.batch_ids: Tensor | None = None
 
     @property
@@ -298,6 +308,7 @@ class ActiveParty(Party):
         self.cuts: dict[str, CutLayer] = {}
         self.widths: dict[str, int] = {}
         self.patience: Patience | None = None
+        self.sums_parts = False
         self.labels = DefenseChain("labels", self.name)
         self.scores = DefenseChain("scores", self.name)
 
@@ -353,6 +364,13 @@ class ActiveParty(Party):
         return tuple(
             Expected(name, kind, step, dtypes, (count, self.widths.get(name, _ANY_WIDTH))) for name in self.cuts
         )
+
+    def await_parts(self, kind: str, number: int, count: int) -> tuple[Expected, ...]:
+        """Return what is awaited of every passive party for an evaluation or for scores."""
+        awaited = self.await_activations(kind, number, count)
+        if not self.sums_parts:
+            return awaited
+        return tuple(replace(one, dtypes=(torch.int64,)) for one in awaited)
 
     def _dtypes(self) -> tuple[torch.dtype, ...]:
         """Return the dtypes that its top model can take."""

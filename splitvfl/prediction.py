@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from splitvfl.conversation import Expected, Half, Inbox, Outbox, converse
+from splitvfl.crypto.sum_masks import sum_of
 from splitvfl.data.columns import Records
 from splitvfl.errors import ProtocolError
 from splitvfl.hooks import Phase, all_finite
@@ -32,10 +33,22 @@ class Prediction:
     scores: Tensor
 
 
-def activation_to_score(party: PassiveParty, batch: Records, step: int, phase: Phase) -> Tensor:
-    """Return what a passive party sends of records that are not trained on, after the phase's defenses."""
+def part_to_score(
+    party: PassiveParty, batch: Records, number: int, phase: Phase, *, kind: str, piece: int = 0
+) -> Tensor:
+    """Return what a passive party sends of records that are not trained on, after the phase's defenses, and masked.
+
+    Args:
+        party: The passive party.
+        batch: Its records.
+        number: Number of the conversation.
+        phase: The phase.
+        kind: What the message is.
+        piece: Number of the message in the conversation.
+    """
     with torch.no_grad():
-        return party.defend_activation(party.activate(batch), batch, step, phase)
+        activation = party.defend_activation(party.activate(batch), batch, number, phase)
+    return activation if party.masks is None else party.masks.masked(activation, kind=kind, number=number, piece=piece)
 
 
 def joint_outputs(party: ActiveParty, inbox: Inbox, batch: Records) -> Tensor:
@@ -44,20 +57,30 @@ def joint_outputs(party: ActiveParty, inbox: Inbox, batch: Records) -> Tensor:
     Raises:
         ProtocolError: If an activation or an output holds NaN or infinite values.
     """
-    activations = []
-    for name in party.cuts:
-        message = inbox[name]
-        if not all_finite(message.payload):
-            raise ProtocolError(f"the {message.kind} of step {message.step} from {name} holds NaN or infinite values")
-        activations.append(party.received(message.payload))
     with torch.no_grad():
-        outputs = party.run_top(activations, batch)
+        outputs = party.run_top(_summed(party, inbox) if party.sums_parts else _received(party, inbox), batch)
     if not all_finite(outputs):
         raise ProtocolError(
             f"the outputs of {party.name} on what {' and '.join(party.cuts)} sent hold NaN or infinite values: "
             "a party sent too large values, or a model's weights are spoiled"
         )
     return outputs
+
+
+def _received(party: ActiveParty, inbox: Inbox) -> list[Tensor]:
+    for name in party.cuts:
+        if not all_finite(inbox[name].payload):
+            message = inbox[name]
+            raise ProtocolError(f"the {message.kind} of step {message.step} from {name} holds NaN or infinite values")
+    return [party.received(inbox[name].payload) for name in party.cuts]
+
+
+def _summed(party: ActiveParty, inbox: Inbox) -> list[Tensor]:
+    """Return the sum of masked parts in the place of the first, and zeros for the others: the top adds them up."""
+    total = party.received(sum_of([inbox[name].payload for name in party.cuts]).float())
+    one = next(iter(inbox.values()))
+    party.remember(replace(one, sender=" and ".join(party.cuts), payload=total))
+    return [total, *(torch.zeros_like(total) for _ in range(len(party.cuts) - 1))]
 
 
 def active_prediction(party: ActiveParty, batch: Records, number: int, *, publish: bool = True) -> Half:
@@ -72,7 +95,7 @@ def active_prediction(party: ActiveParty, batch: Records, number: int, *, publis
     Raises:
         ProtocolError: If an activation holds NaN or infinite values.
     """
-    inbox = yield Outbox(wait=party.await_activations("activation", number, batch.count))
+    inbox = yield Outbox(wait=party.await_parts("activation", number, batch.count))
     outputs = joint_outputs(party, inbox, batch)
     with torch.no_grad():
         scores = party.scores.apply(party.task.scores(outputs), step=number, ids=batch.ids, labels=None)
@@ -97,10 +120,10 @@ def passive_prediction(
     Raises:
         ProtocolError: If the activation, which is not sent then, or a score is NaN or infinite.
     """
-    activation = activation_to_score(party, batch, number, "prediction")
+    part = part_to_score(party, batch, number, "prediction", kind="activation")
     shape = (batch.count,) if outputs == 1 else (batch.count, outputs)
     awaited = (Expected(active, "scores", number, FLOATS, shape),) if publish else ()
-    inbox = yield Outbox(send=(Message(party.name, active, "activation", number, activation),), wait=awaited)
+    inbox = yield Outbox(send=(Message(party.name, active, "activation", number, part),), wait=awaited)
     return _scores(inbox[active]) if publish else None
 
 

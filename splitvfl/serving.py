@@ -20,6 +20,7 @@ from splitvfl.data.sets import TABLES
 from splitvfl.data.store import open_party
 from splitvfl.deployment import meeting_of, own_data
 from splitvfl.errors import ConfigError, DataError
+from splitvfl.exchanges import hides_parts
 from splitvfl.experiment import choose_device
 from splitvfl.hooks import crossing_of
 from splitvfl.net.meeting import Meeting
@@ -159,6 +160,7 @@ def prepare_prediction(
         step=half.schema.step,
         epoch=half.schema.epoch,
         publish=network.publish_scores,
+        masked=hides_parts(config.exchange),
         message_s=network.message_s,
         meeting_s=network.meeting_s,
         retries=min(network.retries, _MOST_RETRIES),

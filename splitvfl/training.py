@@ -20,7 +20,7 @@ from splitvfl.attaching import attach_defense, check_labels
 from splitvfl.conversation import Half, Recorder, converse
 from splitvfl.cut import observe, refuse_batch_mixing
 from splitvfl.data.batches import Batches
-from splitvfl.data.columns import Records
+from splitvfl.data.columns import NO_RECORDS, Records
 from splitvfl.errors import ArgumentError, CheckpointError, ConfigError, HookError
 from splitvfl.exchange.agreement import agreed_settings, agreement, terms_of
 from splitvfl.exchange.base import Exchange, Side
@@ -170,7 +170,8 @@ class Trainer:
             losses, defenses and attacks compute in float32. ``None``: models run as they are.
         wire: ``torch.bfloat16`` rounds activations and gradients to bfloat16 as the last thing before they cross; the
             receiver goes on in float32. ``None``: they cross as they were computed.
-        exchange: How a step is talked through. Default: activations and gradients in the clear.
+        exchange: How a step is talked through; by party's name where one of them deviates, in an experiment with a
+            malicious party. Default: activations and gradients in the clear.
         record: Called with every message of the training steps, e.g. ``Transcript().record``.
 
     Raises:
@@ -203,13 +204,14 @@ class Trainer:
         device: torch.device | str = "cpu",
         autocast: torch.dtype | None = None,
         wire: torch.dtype | None = None,
-        exchange: Exchange | None = None,
+        exchange: Exchange | Mapping[str, Exchange] | None = None,
         record: Recorder | None = None,
     ) -> None:
-        exchange = exchange or Split()
         self.active = active
         self.passives = dict(passives)
         self._check_names()
+        exchanges = self._by_party(exchange or Split())
+        own = exchanges[active.name]
         self.folder = None if log_dir is None else Path(log_dir)
         self._overwrite = overwrite
         self.batches = Batches(
@@ -225,7 +227,7 @@ class Trainer:
             seed=seed,
             evaluate_every=evaluate_every,
             early_stopping=early_stopping,
-            exchange=exchange.terms(),
+            exchange=own.terms(),
             autocast=autocast,
             wire=wire,
         )
@@ -235,12 +237,12 @@ class Trainer:
         if early_stopping is not None:
             active.judge_by(early_stopping, self.batches.held_out)
         self._connect(defenses, noise_seed_for_experiments)
-        self._sides = self._take_sides(exchange)
+        self._sides = self._take_sides(exchanges)
         self.watch = Watch(self.passives)
         check_known(known_positives, known_negatives)
         self.known_positives, self.known_negatives = known_positives, known_negatives
         self._feature_attacks = [attack for attack in attacks if target_of(attack) == "features"]
-        self._watch([attack for attack in attacks if target_of(attack) == "labels"], audit and not exchange.sums_only)
+        self._watch([attack for attack in attacks if target_of(attack) == "labels"], audit and not own.sums_only)
         self.after_training: dict[str, dict[str, AfterTraining]] = {name: {} for name in self.passives}
         self._quiz_seed = derive_seed(seed, "after training")
         self.step = 0
@@ -283,11 +285,20 @@ class Trainer:
                 own = copy.deepcopy(defense) if shared else defense
                 attach_defense(party, own, number=number, noise_seed=noise_seed, phases=phases)
 
-    def _take_sides(self, exchange: Exchange) -> dict[str, Side]:
-        sides = {name: exchange.passive(party, self.active.name) for name, party in self.passives.items()}
-        for party in self.passives.values():
-            party.sums_only = exchange.sums_only
-        return sides | {self.active.name: exchange.active(self.active)}
+    def _by_party(self, exchange: Exchange | Mapping[str, Exchange]) -> Mapping[str, Exchange]:
+        names = (self.active.name, *self.passives)
+        if isinstance(exchange, Exchange):
+            return dict.fromkeys(names, exchange)
+        if set(exchange) != set(names):
+            raise ArgumentError(f"expected an exchange for each of {', '.join(names)}, got {', '.join(exchange)}")
+        return exchange
+
+    def _take_sides(self, exchanges: Mapping[str, Exchange]) -> dict[str, Side]:
+        sides = {name: exchanges[name].passive(party, self.active.name) for name, party in self.passives.items()}
+        for name, party in self.passives.items():
+            party.sums_only = exchanges[name].sums_only
+        own = exchanges[self.active.name]
+        return sides | {self.active.name: own.active(self.active)} | dict(own.third_parties(self.active.name))
 
     def _watch(self, attacks: Sequence[Attack], audit: bool) -> None:
         binary = self.active.task.name == "binary"
@@ -311,7 +322,8 @@ class Trainer:
         observer = _Judged(leak, self.labels_of)
         missing = sorted(leak.needs - party.shows)
         if missing:
-            self.unavailable[party.name][leak.name] = f"needs {', '.join(missing)}"
+            per_record = " per record, and the exchange shows only their sum" if missing == ["gradient"] else ""
+            self.unavailable[party.name][leak.name] = f"needs {', '.join(missing)}{per_record}"
             return
         self.watch.add(party.name, leak)
         party.observers.append(observer)
@@ -487,7 +499,7 @@ class Trainer:
         batches = {party.name: party.train_batch(rows) for party in self._parties}
         if self.active.task.name == "binary":
             self.labels_of.turn_to(batches[self.active.name])
-        halves = {name: side.step(batches[name], step) for name, side in self._sides.items()}
+        halves = {name: side.step(batches.get(name, NO_RECORDS), step) for name, side in self._sides.items()}
         judging = self.watch.seconds
         started = time.perf_counter()
         results = converse(halves, turns=self._turns(), record=self._record)

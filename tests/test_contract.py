@@ -224,7 +224,8 @@ def equal(left: Tensor, right: Tensor) -> bool:
 
 def test_the_tables_have_a_row_for_every_attack_and_every_defense() -> None:
     def classes(package: Any) -> set[type]:
-        return {value for name in package.__all__ if inspect.isclass(value := getattr(package, name))}
+        exported = (getattr(package, name) for name in package.__all__)
+        return {value for value in exported if inspect.isclass(value) and hasattr(value, "name")}
 
     assert {type(row.make()) for row in ATTACKS.values()} == classes(attacks)
     assert {type(row.make()) for row in DEFENSES.values()} == classes(defenses)

@@ -79,6 +79,7 @@ FLOORS: tuple[frozenset[str], ...] = (
             "leakage.summary",
             "leakage.tables",
             "net.aligning",
+            "net.coordinator_run",
             "net.party_run",
             "net.predict_run",
             "registry",

@@ -121,6 +121,9 @@ class Records:
         return self.labels.double().masked_fill(~self.real, torch.nan)
 
 
+NO_RECORDS = Records(torch.zeros(0, dtype=torch.int64), Columns.of(torch.zeros(0, 0)))
+
+
 @dataclass(frozen=True, eq=False)
 class PartyData:
     """Everything that one party holds.

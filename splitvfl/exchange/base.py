@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from contextlib import ExitStack
+from collections.abc import Mapping
 from typing import ClassVar
 
 from splitvfl.conversation import Half, Outbox
@@ -12,14 +12,7 @@ from splitvfl.party import ActiveParty, PassiveParty
 
 
 class Side(ABC):
-    """One party's part in the steps of a run: its halves, and what it keeps between them (keys, say).
-
-    Attributes:
-        kept: What is let go of in the end.
-    """
-
-    def __init__(self) -> None:
-        self.kept = ExitStack()
+    """One party's part in the steps of a run: its halves, and what it keeps between them (keys, say)."""
 
     def open(self) -> Half:
         """Return its half of what comes before the first step; it may come again, after a link broke."""
@@ -29,9 +22,12 @@ class Side(ABC):
     def step(self, batch: Records, step: int) -> Half:
         """Return its half of one training step; its result is the batch's loss at the active party, else ``None``."""
 
-    def close(self) -> None:
-        """Let go of what it keeps; the second time does nothing."""
-        self.kept.close()
+    def leave(self) -> Half:
+        """Return its half of what comes after the last step of a networked run."""
+        yield Outbox()
+
+    def close(self) -> None:  # noqa: B027 - most sides keep nothing
+        """Let go of what it keeps, until it is opened again; the second time does nothing."""
 
 
 class Exchange(ABC):
@@ -68,3 +64,11 @@ class Exchange(ABC):
         Raises:
             ConfigError: If its model is not one that this exchange can train.
         """
+
+    def third_parties(self, active: str) -> Mapping[str, Side]:
+        """Return the sides of those that take part without data, by name; nobody does as a rule.
+
+        Args:
+            active: Name of the active party.
+        """
+        return {}

@@ -19,7 +19,7 @@ from splitvfl.data.columns import Records
 from splitvfl.errors import ProtocolError
 from splitvfl.messages import Message
 from splitvfl.party import ActiveParty, Party, PassiveParty
-from splitvfl.prediction import activation_to_score, joint_outputs
+from splitvfl.prediction import joint_outputs, part_to_score
 from splitvfl.schedule import GO_ON, Verdict
 from splitvfl.tasks import Task
 
@@ -89,7 +89,7 @@ def active_evaluation(party: ActiveParty, plan: EvaluationPlan, *, step: int, ep
     parts = {part: _Scored() for part in plan.parts}
     with party.evaluating():
         for part, batch in plan.batches(party):
-            inbox = yield Outbox(wait=party.await_activations("evaluation", step, batch.count))
+            inbox = yield Outbox(wait=party.await_parts("evaluation", step, batch.count))
             parts[part].add(joint_outputs(party, inbox, batch), batch)
     figures = {
         f"{part}/{name}": value for part, scored in parts.items() for name, value in scored.figures(party.task).items()
@@ -115,9 +115,9 @@ def passive_evaluation(party: PassiveParty, plan: EvaluationPlan, *, step: int, 
         ProtocolError: If the verdict is none.
     """
     with party.evaluating():
-        for _, batch in plan.batches(party):
-            activation = activation_to_score(party, batch, step, "evaluation")
-            yield Outbox(send=(Message(party.name, active, "evaluation", step, activation),))
+        for piece, (_, batch) in enumerate(plan.batches(party)):
+            part = part_to_score(party, batch, step, "evaluation", kind="evaluation", piece=piece)
+            yield Outbox(send=(Message(party.name, active, "evaluation", step, part),))
     inbox = yield Outbox(wait=(Expected(active, "verdict", step, (torch.int64,), (2,)),))
     verdict = _verdict(inbox[active])
     party.best.heed(verdict, epoch=epoch)

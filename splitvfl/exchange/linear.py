@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 
+from splitvfl.cut import CutLayer
 from splitvfl.data.columns import Records
-from splitvfl.errors import ConfigError
+from splitvfl.errors import ConfigError, ProtocolError
+from splitvfl.hooks import all_finite
 from splitvfl.party import ActiveParty, PassiveParty
+
+# Of the gradient's 1 / (4 n) with Taylor's sigmoid.
+SCALE = 4.0
 
 
 def weight_of(party: PassiveParty, exchange: str) -> nn.Parameter:
@@ -43,3 +50,68 @@ def check_top(party: ActiveParty, exchange: str) -> None:
 def columns_of(batch: Records) -> Tensor:
     """Return the numeric columns of a batch in double precision, ``(n, d)``."""
     return batch.columns.numeric.to(torch.float64)
+
+
+def with_one(columns: Tensor) -> Tensor:
+    """Return columns with the intercept's one behind, ``(n, d + 1)``."""
+    return torch.cat([columns, columns.new_ones(len(columns), 1)], dim=1)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnPart:
+    """What the active party adds to a record's coefficient ``f = z − 2 y``, where Taylor's sigmoid makes it a sum.
+
+    Attributes:
+        logits: Its part of the logits, ``(n,)``, float64.
+        labels: −1 and +1, ``(n,)``, float64.
+        coefficients: The one less twice the other, ``(n,)``, float64.
+    """
+
+    logits: Tensor
+    labels: Tensor
+    coefficients: Tensor
+
+    @classmethod
+    def of(cls, party: ActiveParty, batch: Records, step: int) -> OwnPart:
+        """Return the part of a batch.
+
+        Raises:
+            ProtocolError: If its logits are NaN or infinite.
+        """
+        with torch.no_grad():
+            logits = party.top.active_logits(batch.columns.numeric).squeeze(1).double()  # type: ignore[operator]
+        targets, _ = party.answer(batch, step)
+        labels = 2 * targets.double() - 1
+        if not all_finite(logits):
+            raise ProtocolError(f"the logits of {party.name} at step {step} are NaN or infinite")
+        return cls(logits, labels, logits - 2 * labels)
+
+    def defended(self, cut: CutLayer, batch: Records, step: int) -> Tensor:
+        """Return the coefficients that a passive party is to get, after the defenses of its gradient, ``(n,)``."""
+        scale = SCALE * batch.count
+        gradient = (self.coefficients / scale).unsqueeze(1)
+        defended = cut.gradient.apply(gradient, step=step, ids=batch.ids, labels=batch.judged)
+        return (defended.squeeze(1).double() * scale).cpu()
+
+    def learn(self, party: ActiveParty, others: Tensor, batch: Records, step: int) -> None:
+        """Take the active party's step.
+
+        Args:
+            party: The active party.
+            others: Its columns and one, multiplied with the other parties' parts and summed, ``(d + 1,)``.
+            batch: Its records.
+            step: Number of the step.
+
+        Raises:
+            ProtocolError: If a gradient is NaN or infinite; no weight changes then.
+        """
+        party.clear_gradients()
+        own = with_one(columns_of(batch)).cpu().T @ self.coefficients.cpu()
+        gradient = (own + others) / (SCALE * batch.count)
+        layer, intercept = party.top.own, party.top.intercept
+        if layer is not None:
+            layer.weight.grad = gradient[:-1].reshape(layer.weight.shape).to(layer.weight)  # type: ignore[union-attr, arg-type]
+        intercept.grad = gradient[-1:].reshape(intercept.shape).to(intercept)  # type: ignore[arg-type]
+        if not party.has_finite_gradients():
+            raise ProtocolError(f"gradients of {party.name} at step {step} are NaN or infinite; no weight was changed")
+        party.update()

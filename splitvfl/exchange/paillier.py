@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 
 import torch
 from torch import Tensor
 
 from splitvfl.conversation import Expected
 from splitvfl.crypto.budget import Budget, Mask
-from splitvfl.crypto.keys import PublicKey
+from splitvfl.crypto.engine import Engine
+from splitvfl.crypto.keys import PrivateKey, PublicKey
+from splitvfl.crypto.owner import Owner
+from splitvfl.crypto.paillier import generate_keys
 from splitvfl.data.columns import PartyData
-from splitvfl.errors import DataError
+from splitvfl.errors import CryptoError, DataError, ProtocolError, WorkerError
+from splitvfl.exchange.base import Exchange, Side
 from splitvfl.messages import Message
 
 KEY = "key"
@@ -74,13 +79,22 @@ class Encryption:
             packed=self.packed,
         )
 
-    def read_key(self, tensor: Tensor) -> PublicKey:
-        """Return the public key of another party.
+    def read_key(self, message: Message) -> PublicKey:
+        """Return the public key that a party has sent.
 
         Raises:
-            CryptoError: If it cannot be one, or has another length than agreed.
+            ProtocolError: If it cannot be one, or has another length than agreed.
         """
-        return PublicKey.from_tensor(tensor, bits=self.key_bits, insecure_for_tests=self.insecure_for_tests)
+        (key,) = self.read_keys(replace(message, payload=message.payload.unsqueeze(0)))
+        return key
+
+    def read_keys(self, message: Message) -> list[PublicKey]:
+        """Return several public keys in one message; see :meth:`read_key`."""
+        with refusing(message):
+            return [
+                PublicKey.from_tensor(tensor, bits=self.key_bits, insecure_for_tests=self.insecure_for_tests)
+                for tensor in message.payload
+            ]
 
     def awaited_key(self, sender: str) -> Expected:
         """Return what is awaited of a party that has a key."""
@@ -111,6 +125,20 @@ class Encryption:
             )
         return count
 
+    def check_values(self, values: Tensor, owner: str, step: int) -> None:
+        """Check what a party is about to encrypt against the agreed limit.
+
+        Raises:
+            CryptoError: If a value is NaN, infinite or larger than agreed: nothing is sent.
+        """
+        largest = values.abs().max().item() if values.numel() else 0.0
+        if not largest <= self.value_limit:
+            raise CryptoError(
+                f"{owner} would send a value of size {largest:g} at step {step}, and "
+                f"exchange.encryption.value_limit is {self.value_limit:g}: take a smaller learning rate, or "
+                "agree on a higher limit (with noise, eight times its standard deviation more)"
+            )
+
     def check_columns(self, data: PartyData) -> None:
         """Check a party's own columns against the agreed limit.
 
@@ -118,7 +146,7 @@ class Encryption:
             DataError: If an entry is larger; it names the column.
         """
         for part in (data.train, data.test):
-            if not part.count:
+            if not part.count or (part.row_norm is not None and part.row_norm <= self.feature_limit):
                 continue
             largest, row = part.columns.numeric.abs().max(dim=0)
             for column in (largest > self.feature_limit).nonzero().flatten().tolist():
@@ -127,6 +155,84 @@ class Encryption:
                     f"{part.ids[row[column]].item()}), and exchange.feature_limit is {self.feature_limit:g}: scale the "
                     "column (data.scale: standard), or agree on a higher limit"
                 )
+
+
+class EncryptedExchange(Exchange):
+    """An exchange under Paillier encryption.
+
+    Args:
+        rows: Largest batch.
+        encryption: What the parties agree on.
+        key: This party's key, from a run before, say. Default: a new one for every run.
+        engine: Makes what this party computes with: it is nobody else's business, and not agreed.
+    """
+
+    sums_only = True
+
+    def __init__(
+        self,
+        *,
+        rows: int,
+        encryption: Encryption | None = None,
+        key: PrivateKey | None = None,
+        engine: Callable[[], Engine] = Engine,
+    ) -> None:
+        self.rows = rows
+        self.encryption = encryption or Encryption()
+        self.key = key
+        self.engine = engine
+
+    def terms(self) -> dict[str, object]:
+        """Return what must be equal at every party."""
+        return {**super().terms(), **self.encryption.terms()}
+
+
+class EncryptedSide(Side):
+    """A party's side of such an exchange, with what it computes with, and its key if it has one."""
+
+    def __init__(self, exchange: EncryptedExchange) -> None:
+        super().__init__()
+        self._engine = exchange.engine()
+        self._keys = exchange
+        self._owner: Owner | None = None
+
+    def take_key(self) -> Owner:
+        """Return the owner of its key, which is made if there is none yet."""
+        if self._owner is None:
+            limits = self._keys.encryption
+            new = self._keys.key or generate_keys(limits.key_bits, insecure_for_tests=limits.insecure_for_tests)
+            self._owner = self._engine.owner(new)
+        return self._owner
+
+    def close(self) -> None:
+        """End its processes, and forget its key."""
+        self._engine.close()
+        self._owner = None
+
+
+@contextmanager
+def refusing(message: Message) -> Iterator[None]:
+    """Say whose message it is if what it holds is refused in the block.
+
+    Raises:
+        ProtocolError: In place of a ``CryptoError``.
+    """
+    try:
+        yield
+    except WorkerError:
+        raise  # which the sender has nothing to do with
+    except CryptoError as error:
+        raise ProtocolError(f"{message.kind} of step {message.step} from {message.sender}: {error}") from error
+
+
+def opened(owner: Owner, message: Message, budget: Budget) -> Tensor:
+    """Return the masked plaintexts of what a party asks to have decrypted.
+
+    Raises:
+        ProtocolError: If these are not the agreed number of ciphertexts; nothing is decrypted then.
+    """
+    with refusing(message):
+        return owner.open_masked(message.payload, budget)
 
 
 def awaited_bytes(sender: str, kind: str, step: int, shape: tuple[int, ...]) -> Expected:

@@ -13,24 +13,37 @@ coordinator*, arXiv:1911.09824.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from splitvfl.conversation import Half, Outbox
+from splitvfl.crypto.engine import Engine
 from splitvfl.crypto.evaluator import Evaluator
 from splitvfl.crypto.keys import PrivateKey
 from splitvfl.crypto.owner import Owner
-from splitvfl.crypto.paillier import generate_keys
 from splitvfl.data.columns import Records
-from splitvfl.exchange.base import Exchange, Side
+from splitvfl.exchange.base import Side
 from splitvfl.exchange.linear import check_top, columns_of, weight_of
-from splitvfl.exchange.paillier import COLUMNS, KEY, Encryption, awaited_bytes, one_each
+from splitvfl.exchange.paillier import (
+    COLUMNS,
+    KEY,
+    EncryptedExchange,
+    EncryptedSide,
+    Encryption,
+    awaited_bytes,
+    one_each,
+    opened,
+    refusing,
+)
 from splitvfl.exchange.split import answer, update
 from splitvfl.messages import Message
 from splitvfl.party import ActiveParty, PassiveParty
 
 
-class Residue(Exchange):
+class Residue(EncryptedExchange):
     """Logistic regression whose residues cross under Paillier encryption.
 
     A run ends with the weights of :class:`~splitvfl.exchange.oracle.Oracle` up to fixed-point errors: each gradient
@@ -41,10 +54,10 @@ class Residue(Exchange):
         encryption: What the parties agree on.
         approximation: What the loss of the active party's task is called, for the agreement.
         key: The active party's key, from a run before, say. Default: a new one for every run.
+        engine: Makes what this party computes with.
     """
 
     name = "residue"
-    sums_only = True
 
     def __init__(
         self,
@@ -53,15 +66,14 @@ class Residue(Exchange):
         encryption: Encryption | None = None,
         approximation: str = "exact",
         key: PrivateKey | None = None,
+        engine: Callable[[], Engine] = Engine,
     ) -> None:
-        self.rows = rows
-        self.encryption = encryption or Encryption()
+        super().__init__(rows=rows, encryption=encryption, key=key, engine=engine)
         self.approximation = approximation
-        self.key = key
 
     def terms(self) -> dict[str, object]:
         """Return what must be equal at every party."""
-        return {**super().terms(), "approximation": self.approximation, **self.encryption.terms()}
+        return {**super().terms(), "approximation": self.approximation}
 
     def active(self, party: ActiveParty) -> Side:
         """Return the active party's side, with a key.
@@ -84,22 +96,16 @@ class Residue(Exchange):
         return _Passive(party, active, self)
 
 
-class _Active(Side):
+class _Active(EncryptedSide):
     def __init__(self, party: ActiveParty, exchange: Residue) -> None:
-        super().__init__()
+        super().__init__(exchange)
         self._party, self._exchange = party, exchange
-        self._owner: Owner | None = None
         self._columns: dict[str, int] = {}
 
     def open(self) -> Half:
         """Send the public key, and learn how many columns each passive party has."""
         party, encryption = self._party, self._exchange.encryption
-        if self._owner is None:
-            key = self._exchange.key or generate_keys(
-                encryption.key_bits, insecure_for_tests=encryption.insecure_for_tests
-            )
-            self._owner = Owner(key)
-        public = self._owner.public.to_tensor()
+        public = self.take_key().public.to_tensor()
         inbox = yield Outbox(
             send=one_each(dict.fromkeys(party.cuts, public), party.name, KEY, 0),
             wait=tuple(map(encryption.awaited_columns, party.cuts)),
@@ -116,20 +122,19 @@ class _Active(Side):
             name: self._exchange.encryption.budget(self._exchange.rows, self._columns[name]) for name in gradients
         }
         # Times the batch's size: a residue is of the size of one, whatever the batch.
+        residues = {name: _column(gradient) * batch.count for name, gradient in gradients.items()}
+        for values in residues.values():
+            self._exchange.encryption.check_values(values, party.name, step)
         encrypted = _encrypted_once(
-            owner,
-            {
-                name: budgets[name].encode_values(_column(gradient) * batch.count)
-                for name, gradient in gradients.items()
-            },
+            owner, {name: budgets[name].encode_values(values) for name, values in residues.items()}
         )
         width = owner.public.ciphertext_bytes
         inbox = yield Outbox(
             send=one_each(encrypted, party.name, "residues", step),
             wait=tuple(awaited_bytes(name, "sums", step, (budgets[name].replies, width)) for name in gradients),
         )
-        opened = {name: owner.open_masked(inbox[name].payload, budgets[name]) for name in gradients}
-        yield Outbox(send=one_each(opened, party.name, "opened", step))
+        plain = {name: opened(owner, inbox[name], budgets[name]) for name in gradients}
+        yield Outbox(send=one_each(plain, party.name, "opened", step))
         party.update()
         return value
 
@@ -151,9 +156,9 @@ def _encrypted_once(owner: Owner, values: dict[str, Tensor]) -> dict[str, Tensor
     return found
 
 
-class _Passive(Side):
+class _Passive(EncryptedSide):
     def __init__(self, party: PassiveParty, active: str, exchange: Residue) -> None:
-        super().__init__()
+        super().__init__(exchange)
         self._party, self._active, self._exchange = party, active, exchange
         self._budget = exchange.encryption.budget(exchange.rows, party.data.train.columns.numeric.shape[1])
         self._evaluator: Evaluator | None = None
@@ -166,7 +171,7 @@ class _Passive(Side):
             send=(Message(party.name, self._active, COLUMNS, 0, columns),),
             wait=(encryption.awaited_key(self._active),),
         )
-        self._evaluator = Evaluator(encryption.read_key(inbox[self._active].payload), self._budget)
+        self._evaluator = self._engine.evaluator(encryption.read_key(inbox[self._active]), self._budget)
 
     def step(self, batch: Records, step: int) -> Half:
         """Return its half of one step."""
@@ -180,12 +185,15 @@ class _Passive(Side):
             wait=(awaited_bytes(active, "residues", step, shape),),
         )
         weights = budget.encode_weights(columns_of(batch).cpu())
-        masked = evaluator.masked_sums([(inbox[active].payload, weights)])
+        with refusing(inbox[active]):
+            masked = evaluator.masked_sums([(inbox[active].payload, weights)])
         inbox = yield Outbox(
             send=(Message(party.name, active, "sums", step, masked.reply),),
             wait=(awaited_bytes(active, "opened", step, (budget.replies, budget.opened_bytes)),),
         )
-        sums = budget.decode_sums(evaluator.unmask(inbox[active].payload, masked)) / batch.count
+        with refusing(inbox[active]):
+            sums = budget.decode_sums(evaluator.unmask(inbox[active].payload, masked)) / batch.count
+        party.remember(replace(inbox[active], payload=sums))
         party.clear_gradients()
         party.learn_sum(activation, sums.unsqueeze(1).to(activation.device), batch, step)
         update(party, step, active)

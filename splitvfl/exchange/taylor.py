@@ -10,8 +10,9 @@ What it reveals: to each party the gradients of its own weights, one sum for eac
 of each step, if that is agreed. Gradients give labels and logits away by solving equations, as without encryption. With
 several passive parties it does not hold against an active party that hands out keys of its own as those of others.
 
-Evaluations and predictions are not encrypted: a passive party's part of the logits of those records crosses in the
-clear. With one passive party the scores would tell it anyway.
+In evaluations and predictions the active party learns the logits, and so the sum of the passive parties' parts: these
+cross under masks that cancel in the sum (:mod:`splitvfl.crypto.sum_masks`). With one passive party that sum is its
+part.
 
 Source: *Is Vertical Logistic Regression Privacy-Preserving?*, protocol 1; with Gaussian noise on what is encrypted it
 is its DP-Paillier-MGD (algorithm 3, corrected).
@@ -20,8 +21,8 @@ is its DP-Paillier-MGD (algorithm 3, corrected).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TypeVar
 
 import torch
@@ -29,28 +30,37 @@ from torch import Tensor
 
 from splitvfl.conversation import Expected, Half, Outbox
 from splitvfl.crypto.budget import Budget
+from splitvfl.crypto.engine import Engine
 from splitvfl.crypto.evaluator import Evaluator, MaskedSums
 from splitvfl.crypto.keys import PrivateKey
-from splitvfl.crypto.owner import Owner
-from splitvfl.crypto.paillier import generate_keys
+from splitvfl.crypto.sum_masks import SumMasks
 from splitvfl.data.columns import Records
-from splitvfl.errors import CryptoError, ProtocolError
-from splitvfl.exchange.base import Exchange, Side
-from splitvfl.exchange.linear import check_top, columns_of, weight_of
-from splitvfl.exchange.paillier import COLUMNS, KEY, Encryption, awaited_bytes, one_each
+from splitvfl.errors import ProtocolError
+from splitvfl.exchange.base import Side
+from splitvfl.exchange.linear import SCALE, OwnPart, check_top, columns_of, weight_of, with_one
+from splitvfl.exchange.masking import active_masking, passive_masking
+from splitvfl.exchange.paillier import (
+    COLUMNS,
+    KEY,
+    EncryptedExchange,
+    EncryptedSide,
+    Encryption,
+    awaited_bytes,
+    one_each,
+    opened,
+    refusing,
+)
 from splitvfl.exchange.split import update
 from splitvfl.hooks import all_finite
 from splitvfl.messages import Message
 from splitvfl.party import ActiveParty, PassiveParty
 
-# Of the gradient's 1 / (4 s).
-_SCALE = 4.0
 _MOST_PEERS = 1 << 10
 
 _T = TypeVar("_T")
 
 
-class Taylor(Exchange):
+class Taylor(EncryptedExchange):
     """Logistic regression with every part of the logits encrypted under its owner's key.
 
     A run ends with the weights of :class:`~splitvfl.exchange.oracle.Oracle` with the Taylor approximation up to
@@ -63,22 +73,26 @@ class Taylor(Exchange):
         loss: Whether the active party learns the loss of each step. With several passive parties each learns for that
             the inner product of its logits with each other's.
         key: This party's key, from a run before, say. Default: a new one for every run.
+        engine: Makes what this party computes with.
     """
 
     name = "taylor"
-    sums_only = True
 
     def __init__(
-        self, *, rows: int, encryption: Encryption | None = None, loss: bool = True, key: PrivateKey | None = None
+        self,
+        *,
+        rows: int,
+        encryption: Encryption | None = None,
+        loss: bool = True,
+        key: PrivateKey | None = None,
+        engine: Callable[[], Engine] = Engine,
     ) -> None:
-        self.rows = rows
-        self.encryption = encryption or Encryption()
+        super().__init__(rows=rows, encryption=encryption, key=key, engine=engine)
         self.loss = loss
-        self.key = key
 
     def terms(self) -> dict[str, object]:
         """Return what must be equal at every party."""
-        return {**super().terms(), "loss of each step": self.loss, **self.encryption.terms()}
+        return {**super().terms(), "loss of each step": self.loss}
 
     def active(self, party: ActiveParty) -> Side:
         """Return the active party's side.
@@ -102,11 +116,6 @@ class Taylor(Exchange):
         self.encryption.check_columns(party.data)
         return _Passive(party, active, self)
 
-    def owner(self) -> Owner:
-        """Return the owner of this party's key, which is made if there is none."""
-        limits = self.encryption
-        return Owner(self.key or generate_keys(limits.key_bits, insecure_for_tests=limits.insecure_for_tests))
-
     @property
     def values(self) -> Budget:
         """Sizes of what is encrypted: parts of the logits, and the helper of the loss."""
@@ -124,15 +133,9 @@ class Taylor(Exchange):
         """Return a party's values as integers.
 
         Raises:
-            ProtocolError: If one is NaN, infinite or larger than agreed: nothing is sent.
+            CryptoError: If one is NaN, infinite or larger than agreed: nothing is sent.
         """
-        largest = values.abs().max().item() if values.numel() else 0.0
-        if not largest <= self.encryption.value_limit:
-            raise ProtocolError(
-                f"{owner} would send a value of size {largest:g} at step {step}, and "
-                f"exchange.encryption.value_limit is {self.encryption.value_limit:g}: take a smaller learning rate, or "
-                "agree on a higher limit (with noise, eight times its standard deviation more)"
-            )
+        self.encryption.check_values(values, owner, step)
         return self.values.encode_values(values)
 
 
@@ -147,11 +150,10 @@ def _with_helper(logits: Tensor, exchange: Taylor) -> Tensor:
 # --- the active party
 
 
-class _Active(Side):
+class _Active(EncryptedSide):
     def __init__(self, party: ActiveParty, exchange: Taylor) -> None:
-        super().__init__()
+        super().__init__(exchange)
         self._party, self._exchange = party, exchange
-        self._owner: Owner | None = None
         self._evaluators: dict[str, Evaluator] = {}
         self._columns: dict[str, int] = {}
 
@@ -163,25 +165,27 @@ class _Active(Side):
     def open(self) -> Half:
         """Hand out public keys and numbers of columns, its own and those of the passive parties."""
         party, exchange, limits = self._party, self._exchange, self._exchange.encryption
-        self._owner = self._owner or exchange.owner()
+        owner = self.take_key()
         inbox = yield Outbox(wait=tuple(map(limits.awaited_columns, party.cuts)))
         self._columns = {name: limits.read_columns(inbox[name]) for name in party.cuts}
         inbox = yield Outbox(wait=tuple(map(limits.awaited_key, party.cuts)))
         keys = {name: inbox[name].payload for name in party.cuts}
         self._evaluators = {
-            name: Evaluator(limits.read_key(key), exchange.budget(self._sums)) for name, key in keys.items()
+            name: self._engine.evaluator(limits.read_key(inbox[name]), exchange.budget(self._sums))
+            for name in party.cuts
         }
-        own = self._owner.public.to_tensor()
+        own = owner.public.to_tensor()
         sizes = {name: torch.tensor([self._sums, *_others(name, self._columns)]) for name in keys}
         rings = {name: torch.stack([own, *_others(name, keys)]) for name in keys}
         yield Outbox(send=one_each(sizes, party.name, "peers", 0) + one_each(rings, party.name, KEY, 0))
+        yield from active_masking(party)
 
     def step(self, batch: Records, step: int) -> Half:
         """Return its half of one step; its result is the batch's loss, NaN if that is not agreed."""
         party, exchange, owner = self._party, self._exchange, self._owner
         assert owner is not None, "keys cross first"
         width, rows = owner.public.ciphertext_bytes, batch.count + exchange.loss
-        own = _OwnPart.of(party, batch, step)
+        own = OwnPart.of(party, batch, step)
         inbox = yield Outbox(wait=tuple(awaited_bytes(name, "logits", step, (rows, width)) for name in party.cuts))
         logits = {name: inbox[name].payload for name in party.cuts}
         yield Outbox(send=one_each(self._encrypted(own, batch, step), party.name, "residues", step))
@@ -189,43 +193,39 @@ class _Active(Side):
             relayed = {name: torch.cat([part[: batch.count] for part in _others(name, logits)]) for name in logits}
             yield Outbox(send=one_each(relayed, party.name, "relayed", step))
         weights = self._weights(own, batch)
-        masked = {name: self._evaluators[name].masked_sums([(logits[name], weights)]) for name in logits}
+        masked = {name: self._masked(inbox[name], weights) for name in logits}
         replies = {name: one.reply for name, one in masked.items()}
         inbox = yield Outbox(
             send=one_each(replies, party.name, "sums", step),
             wait=tuple(self._awaited_opened(name, step) for name in logits),
         )
-        sums = torch.stack([self._unmasked(name, inbox[name].payload, masked[name]) for name in logits]).sum(dim=0)
+        sums = torch.stack([self._unmasked(inbox[name], masked[name]) for name in logits]).sum(dim=0)
         inbox = yield Outbox(
             wait=tuple(
                 awaited_bytes(name, "sums", step, (exchange.budget(self._columns[name]).replies, width))
                 for name in logits
             )
         )
-        opened = {name: owner.open_masked(inbox[name].payload, exchange.budget(self._columns[name])) for name in logits}
-        yield Outbox(send=one_each(opened, party.name, "opened", step))
+        plain = {name: opened(owner, inbox[name], exchange.budget(self._columns[name])) for name in logits}
+        yield Outbox(send=one_each(plain, party.name, "opened", step))
         cross = 0.0
         if len(logits) > 1:
             cross = yield from self._relay(step, width)
         return self._learn(own, sums, cross, batch, step)
 
-    def _encrypted(self, own: _OwnPart, batch: Records, step: int) -> dict[str, Tensor]:
+    def _encrypted(self, own: OwnPart, batch: Records, step: int) -> dict[str, Tensor]:
         """Return what each passive party gets: logits less twice the labels, after the defenses of its gradient."""
         assert self._owner is not None
         sent = {}
         for name, cut in self._party.cuts.items():
-            scale = _SCALE * batch.count
-            defended = cut.gradient.apply(
-                (own.residues / scale).unsqueeze(1), step=step, ids=batch.ids, labels=batch.judged
-            )
-            values = defended.squeeze(1).double() * scale
-            sent[name] = self._owner.encrypt(self._exchange.encode(values.cpu(), self._party.name, step))
+            values = own.defended(cut, batch, step)
+            sent[name] = self._owner.encrypt(self._exchange.encode(values, self._party.name, step))
         return sent
 
-    def _weights(self, own: _OwnPart, batch: Records) -> Tensor:
+    def _weights(self, own: OwnPart, batch: Records) -> Tensor:
         """Return what the parts of the logits are multiplied with: columns, one, and what the loss needs."""
         columns = columns_of(batch)
-        parts = [columns, torch.ones_like(columns[:, :1])]
+        parts = [with_one(columns)]
         if self._exchange.loss:
             parts.append((own.logits / 4 - own.labels / 2).unsqueeze(1))
         weights = torch.cat(parts, dim=1).cpu()
@@ -239,11 +239,16 @@ class _Active(Side):
         budget = self._exchange.budget(self._sums)
         return awaited_bytes(name, "opened", step, (budget.replies, budget.opened_bytes))
 
-    def _unmasked(self, name: str, opened: Tensor, masked: MaskedSums) -> Tensor:
-        try:
-            return self._exchange.budget(self._sums).decode_sums(self._evaluators[name].unmask(opened, masked))
-        except CryptoError as error:
-            raise CryptoError(f"{name}: {error}") from error
+    def _masked(self, logits: Message, weights: Tensor) -> MaskedSums:
+        with refusing(logits):
+            return self._evaluators[logits.sender].masked_sums([(logits.payload, weights)])
+
+    def _unmasked(self, plain: Message, masked: MaskedSums) -> Tensor:
+        evaluator = self._evaluators[plain.sender]
+        with refusing(plain):
+            sums = evaluator.budget.decode_sums(evaluator.unmask(plain.payload, masked))
+        self._party.remember(replace(plain, payload=sums))
+        return sums
 
     def _relay(self, step: int, width: int) -> Half:
         """Pass on what passive parties ask of each other, and return the sum of their logits' products."""
@@ -287,63 +292,31 @@ class _Active(Side):
             tuple(Expected(name, "products", step, (torch.float64,), (1,)) for name in names) if exchange.loss else ()
         )
         inbox = yield Outbox(send=one_each(back, party.name, "answered", step), wait=awaited)
+        for message in inbox.values():
+            if not all_finite(message.payload):
+                raise ProtocolError(f"products of step {step} from {message.sender} are NaN or infinite")
         return sum(inbox[name].payload.item() for name in names) / 2 if exchange.loss else 0.0
 
-    def _learn(self, own: _OwnPart, sums: Tensor, cross: float, batch: Records, step: int) -> float:
-        party, width = self._party, self._party.data.width
-        party.clear_gradients()
-        columns = columns_of(batch).cpu()
-        residues = own.residues.cpu()
-        gradient = (sums[:width] + columns.T @ residues) / (_SCALE * batch.count)
-        intercept = (sums[width] + residues.sum()) / (_SCALE * batch.count)
-        _set_gradients(party, gradient, intercept)
-        if not party.has_finite_gradients():
-            raise ProtocolError(f"gradients of {party.name} at step {step} are NaN or infinite; no weight was changed")
-        party.update()
+    def _learn(self, own: OwnPart, sums: Tensor, cross: float, batch: Records, step: int) -> float:
+        width = self._party.data.width
+        own.learn(self._party, sums[: width + 1], batch, step)
         if not self._exchange.loss:
             return math.nan
         alone = (own.logits.square() / 8 - own.labels * own.logits / 2).sum().item()
         return math.log(2) + (alone + sums[-1].item() + cross / 4) / batch.count
 
 
-@dataclass(frozen=True, slots=True)
-class _OwnPart:
-    """The active party's logits, its labels in −1 and +1, and the one less twice the other: ``(n,)``, float64."""
-
-    logits: Tensor
-    labels: Tensor
-    residues: Tensor
-
-    @classmethod
-    def of(cls, party: ActiveParty, batch: Records, step: int) -> _OwnPart:
-        with torch.no_grad():
-            logits = party.top.active_logits(batch.columns.numeric).squeeze(1).double()  # type: ignore[operator]
-        targets, _ = party.answer(batch, step)
-        labels = 2 * targets.double() - 1
-        if not all_finite(logits):
-            raise ProtocolError(f"the logits of {party.name} at step {step} are NaN or infinite")
-        return cls(logits, labels, logits - 2 * labels)
-
-
 def _others(name: str, things: Mapping[str, _T]) -> list[_T]:
     return [thing for other, thing in things.items() if other != name]
-
-
-def _set_gradients(party: ActiveParty, weight: Tensor, intercept: Tensor) -> None:
-    own, shift = party.top.own, party.top.intercept
-    if own is not None:
-        own.weight.grad = weight.reshape(own.weight.shape).to(own.weight)  # type: ignore[union-attr, arg-type]
-    shift.grad = intercept.reshape(shift.shape).to(shift)  # type: ignore[arg-type]
 
 
 # --- a passive party
 
 
-class _Passive(Side):
+class _Passive(EncryptedSide):
     def __init__(self, party: PassiveParty, active: str, exchange: Taylor) -> None:
-        super().__init__()
+        super().__init__(exchange)
         self._party, self._active, self._exchange = party, active, exchange
-        self._owner: Owner | None = None
         self._asked = exchange.budget(1)  # by the active party, which says for how many sums
         self._evaluator: Evaluator | None = None  # under the active party's key
         self._peers: list[Evaluator] = []
@@ -352,13 +325,13 @@ class _Passive(Side):
     def open(self) -> Half:
         """Hand out its public key and number of columns, and receive those of the others."""
         party, active, exchange, limits = self._party, self._active, self._exchange, self._exchange.encryption
-        self._owner = self._owner or exchange.owner()
-        width, key_bytes = party.data.width, self._owner.public.plaintext_bytes
+        owner = self.take_key()
+        width, key_bytes = party.data.width, owner.public.plaintext_bytes
         sizes = Expected(active, "peers", 0, (torch.int64,), (range(1, _MOST_PEERS),))
         inbox = yield Outbox(
             send=(
                 Message(party.name, active, COLUMNS, 0, torch.tensor([width])),
-                Message(party.name, active, KEY, 0, self._owner.public.to_tensor()),
+                Message(party.name, active, KEY, 0, owner.public.to_tensor()),
             ),
             wait=(sizes,),
         )
@@ -368,9 +341,10 @@ class _Passive(Side):
             exchange.budget(limits.checked_columns(other, active) + exchange.loss) for other in others
         ]
         inbox = yield Outbox(wait=(awaited_bytes(active, KEY, 0, (len(others) + 1, key_bytes)),))
-        first, *rest = map(limits.read_key, inbox[active].payload)
-        self._evaluator = Evaluator(first, exchange.budget(width))
-        self._peers = [Evaluator(key, exchange.budget(width + exchange.loss)) for key in rest]
+        first, *rest = limits.read_keys(inbox[active])
+        self._evaluator = self._engine.evaluator(first, exchange.budget(width))
+        self._peers = [self._engine.evaluator(key, exchange.budget(width + exchange.loss)) for key in rest]
+        yield from passive_masking(party, active, SumMasks(), others=len(rest))
 
     def step(self, batch: Records, step: int) -> Half:
         """Return its half of one step."""
@@ -387,61 +361,65 @@ class _Passive(Side):
             send=(Message(party.name, active, "logits", step, sent),),
             wait=(awaited_bytes(active, "residues", step, (batch.count, width)),),
         )
-        residues = inbox[active].payload
-        relayed: Sequence[Tensor] = ()
+        residues, relayed = inbox[active], None
         if self._peers:
             shape = (len(self._peers) * batch.count, width)
             inbox = yield Outbox(wait=(awaited_bytes(active, "relayed", step, shape),))
-            relayed = inbox[active].payload.split(batch.count)
+            relayed = inbox[active]
         inbox = yield Outbox(wait=(awaited_bytes(active, "sums", step, (self._asked.replies, width)),))
-        yield Outbox(
-            send=(Message(party.name, active, "opened", step, owner.open_masked(inbox[active].payload, self._asked)),)
-        )
+        yield Outbox(send=(Message(party.name, active, "opened", step, opened(owner, inbox[active], self._asked)),))
         weights = self._evaluator.budget.encode_weights(columns_of(batch).cpu())
-        masked = self._evaluator.masked_sums([(residues, weights)])
+        with refusing(residues):
+            masked = self._evaluator.masked_sums([(residues.payload, weights)])
         budget = self._evaluator.budget
         inbox = yield Outbox(
             send=(Message(party.name, active, "sums", step, masked.reply),),
             wait=(awaited_bytes(active, "opened", step, (budget.replies, budget.opened_bytes)),),
         )
-        total = budget.decode_sums(self._evaluator.unmask(inbox[active].payload, masked))
-        if self._peers:
+        with refusing(inbox[active]):
+            total = budget.decode_sums(self._evaluator.unmask(inbox[active].payload, masked))
+        if relayed is not None:
             total = total + (yield from self._ask_peers(relayed, weights, logits, step))
-        total = (total + columns_of(batch).cpu().T @ logits) / (_SCALE * batch.count)
+        party.remember(replace(inbox[active], payload=total))
+        total = (total + columns_of(batch).cpu().T @ logits) / (SCALE * batch.count)
         party.clear_gradients()
         party.learn_sum(activation, total.unsqueeze(1).to(activation.device), batch, step)
         update(party, step, active)
 
-    def _ask_peers(self, relayed: Sequence[Tensor], weights: Tensor, logits: Tensor, step: int) -> Half:
+    def _ask_peers(self, relayed: Message, weights: Tensor, logits: Tensor, step: int) -> Half:
         """Have the other passive parties decrypt sums over their logits, decrypt theirs, and return the sum of all."""
         party, active, exchange, owner = self._party, self._active, self._exchange, self._owner
         assert owner is not None
         if exchange.loss:
             own = self._peers[0].budget.encode_weights(logits.unsqueeze(1))
             weights = torch.cat([weights, own], dim=1)
-        masked = [peer.masked_sums([(part, weights)]) for peer, part in zip(self._peers, relayed, strict=True)]
+        parts = relayed.payload.split(len(logits))
+        with refusing(relayed):
+            masked = [peer.masked_sums([(part, weights)]) for peer, part in zip(self._peers, parts, strict=True)]
         width, counts = owner.public.ciphertext_bytes, [budget.replies for budget in self._peer_budgets]
         inbox = yield Outbox(
             send=(Message(party.name, active, "asked", step, torch.cat([one.reply for one in masked])),),
             wait=(awaited_bytes(active, "asked", step, (sum(counts), width)),),
         )
-        opened = [
-            owner.open_masked(part, budget).flatten()
-            for part, budget in zip(inbox[active].payload.split(counts), self._peer_budgets, strict=True)
-        ]
+        with refusing(inbox[active]):
+            plain = [
+                owner.open_masked(part, budget).flatten()
+                for part, budget in zip(inbox[active].payload.split(counts), self._peer_budgets, strict=True)
+            ]
         mine = self._peers[0].budget
         size = mine.replies * mine.opened_bytes
         inbox = yield Outbox(
-            send=(Message(party.name, active, "answered", step, torch.cat(opened)),),
+            send=(Message(party.name, active, "answered", step, torch.cat(plain)),),
             wait=(awaited_bytes(active, "answered", step, (len(self._peers) * size,)),),
         )
         answers = inbox[active].payload.reshape(len(self._peers), mine.replies, mine.opened_bytes)
-        sums = torch.stack(
-            [
-                mine.decode_sums(peer.unmask(answer, one))
-                for peer, answer, one in zip(self._peers, answers, masked, strict=True)
-            ]
-        ).sum(dim=0)
+        with refusing(inbox[active]):
+            sums = torch.stack(
+                [
+                    mine.decode_sums(peer.unmask(answer, one))
+                    for peer, answer, one in zip(self._peers, answers, masked, strict=True)
+                ]
+            ).sum(dim=0)
         if not exchange.loss:
             return sums
         yield Outbox(send=(Message(party.name, active, "products", step, sums[-1:].clone()),))

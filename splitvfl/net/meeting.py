@@ -11,12 +11,14 @@ from typing import Final, Self
 
 from splitvfl.errors import (
     CheckpointError,
+    CryptoError,
     DataError,
     HookError,
     LinkError,
     PrivacyError,
     ProtocolError,
     ReplayError,
+    WorkerError,
 )
 from splitvfl.net.frames import Hello, Role
 from splitvfl.net.links import Link, Listener, Times, dial
@@ -27,6 +29,8 @@ from splitvfl.net.tls import Identity, Plaintext
 _REASONS: Final[tuple[tuple[type[BaseException], str], ...]] = (
     (DataError, "the parties do not agree; what differs is said where it was noticed"),
     (CheckpointError, "it cannot write its checkpoint"),
+    (WorkerError, "a process that helps it to compute has ended"),
+    (CryptoError, "it has something to encrypt that exceeds what was agreed; what, is said there"),
     (HookError, "one of its hooks failed"),
     (PrivacyError, "a guarantee cannot be kept there"),
     (ReplayError, "it was sent another message for the same step than before the run went back"),
@@ -34,6 +38,9 @@ _REASONS: Final[tuple[tuple[type[BaseException], str], ...]] = (
     (LinkError, "it lost another party, or waited for one in vain"),
     (KeyboardInterrupt, "it was stopped by its operator"),
 )
+
+# It would be the same another time.
+_FINAL: Final = (DataError, ReplayError, CryptoError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +141,7 @@ class Meeting:
         except BaseException as error:
             reason = next((text for kind, text in _REASONS if isinstance(error, kind)), "it was stopped")
             for link in links.values():
-                link.close(reason, final=isinstance(error, DataError | ReplayError))
+                link.close(reason, final=isinstance(error, _FINAL) and not isinstance(error, WorkerError))
             raise
         for link in links.values():
             link.close("it has done everything")

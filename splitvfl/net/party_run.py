@@ -308,6 +308,7 @@ class PartyRun(ABC, Generic[_P]):
             self._guard = ReplayJournal(self.settings.folder / JOURNAL, self._answered())
         if self._guard is not None:
             self._guard.go_back()
+            self.party.remember = self._guard.admit
 
     def save(self) -> None:
         """Write a checkpoint.
@@ -479,13 +480,20 @@ class ActiveRun(PartyRun[ActiveParty]):
 
     def _take_leave(self) -> None:
         self._drive(active_farewell(self.name, self.partners, self.step, self._note_farewell))
+        assert self._side is not None, "it was taken at the first meeting"
+        try:
+            self._drive(self._side.leave())
+        except LinkError as error:  # nothing is needed of anybody any more
+            self._notify(f"{error}; everything had been said before")
 
     def _build_as(self, run: Mapping[str, Any]) -> None:
         self._party, self.watch = self._build(run["widths"])
 
     def _answered(self) -> frozenset[str]:
         chains = (self.party.labels, *(cut.gradient for cut in self.party.cuts.values()))
-        return frozenset({"activation", "evaluation"} if any(map(len, chains)) else ())
+        # Of parts under masks that are new at every meeting, the sum is remembered.
+        kinds = {"activation"} if self.party.sums_parts else {"activation", "evaluation"}
+        return frozenset(kinds if any(map(len, chains)) else ())
 
     def _evaluate(self, turn: Turn) -> Verdict:
         plan = self.settings.evaluation

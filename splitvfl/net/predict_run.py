@@ -18,12 +18,14 @@ import torch
 from torch import Tensor
 
 from splitvfl.conversation import Half
+from splitvfl.crypto.sum_masks import SumMasks
 from splitvfl.data.columns import Records
 from splitvfl.data.id_column import order_digest
 from splitvfl.errors import DataError, LinkError, ProtocolError
 from splitvfl.exchange.agreement import agreement
 from splitvfl.exchange.farewell import active_farewell, farewell
 from splitvfl.exchange.introduction import Learned, active_introduction, passive_introduction
+from splitvfl.exchange.masking import active_masking, passive_masking
 from splitvfl.net.driver import Correspondent, drive
 from splitvfl.net.replay import ReplayGuard
 from splitvfl.party import ActiveParty, Party, PassiveParty
@@ -52,6 +54,7 @@ class PredictionSettings:
         step: Training steps that were done with them.
         epoch: Epoch whose weights they are.
         publish: Whether the passive parties get the scores.
+        masked: Whether the active party learns only the sum of the passive parties' parts.
         rows: Records in a message.
         message_s: Seconds that a message may take.
         meeting_s: Seconds that the active party may wait for everybody, before it says anything.
@@ -63,6 +66,7 @@ class PredictionSettings:
     step: int
     epoch: int
     publish: bool = False
+    masked: bool = False
     rows: int = ROWS
     message_s: float = 300.0
     meeting_s: float = 600.0
@@ -81,6 +85,7 @@ def prediction_terms(party: Party, settings: PredictionSettings) -> dict[str, ob
         "order of the record ids": order_digest(ids.cpu().numpy()),
         "records in a message": settings.rows,
         "scores are published": settings.publish,
+        "parts are masked": settings.masked,
         "autocast": _name(party.autocast),
         "wire": _name(party.wire),
     }
@@ -156,6 +161,8 @@ class JointPrediction(ABC, Generic[_P]):
         terms = prediction_terms(self.party, self.settings)
         driven(agreement(self.party.name, self.partners, terms), self._patience)
         self._introduce(driven)
+        if self.settings.masked:
+            driven(self._masking())
         parts = []
         for number, batch in enumerate(self._batches()):
             parts.append(driven(self._half(batch, number)))
@@ -188,6 +195,10 @@ class JointPrediction(ABC, Generic[_P]):
         """Check that the halves fit together."""
 
     @abstractmethod
+    def _masking(self) -> Half:
+        """Agree on masks that cancel in the sum of the passive parties' parts."""
+
+    @abstractmethod
     def _half(self, batch: Records, number: int) -> Half:
         """Return its half of one batch."""
 
@@ -213,7 +224,10 @@ class ActivePrediction(JointPrediction[ActiveParty]):
     ) -> None:
         super().__init__(party, partners, settings, meeting, **options)
         if settings.publish and len(party.scores):
-            self._guard = ReplayGuard({"activation"})
+            # Masks are new when a passive party starts again: their sum is what must not vary.
+            self._guard = ReplayGuard(() if settings.masked else {"activation"})
+            if settings.masked:
+                party.remember = self._guard.admit
 
     def _introduce(self, driven: Callable[[Half], Any]) -> None:
         widths = driven(active_introduction(self.party.name, self.partners, self.settings.learned))
@@ -223,6 +237,9 @@ class ActivePrediction(JointPrediction[ActiveParty]):
                     f"{name} sends activations of width {width}; the half of {self.party.name} was trained on "
                     f"{self.party.widths[name]}"
                 )
+
+    def _masking(self) -> Half:
+        return active_masking(self.party)
 
     def _half(self, batch: Records, number: int) -> Half:
         return active_prediction(self.party, batch, number, publish=self.settings.publish)
@@ -241,6 +258,17 @@ class ActivePrediction(JointPrediction[ActiveParty]):
 class PassivePrediction(JointPrediction[PassiveParty]):
     """A passive party's part; its result is the published scores, or ``None`` where none are published."""
 
+    def __init__(
+        self,
+        party: PassiveParty,
+        partners: Sequence[str],
+        settings: PredictionSettings,
+        meeting: Meeting,
+        **options: Any,
+    ) -> None:
+        super().__init__(party, partners, settings, meeting, **options)
+        self._masks = SumMasks()  # for all meetings: what is sent again is the same to the bit
+
     def _introduce(self, driven: Callable[[Half], Any]) -> None:
         driven(passive_introduction(self.party.name, self._active, self._width_for))
 
@@ -256,6 +284,9 @@ class PassivePrediction(JointPrediction[PassiveParty]):
         if learned != self.settings.learned:
             raise DataError(f"{self._active} predicts {learned}, and {self.party.name} learned {self.settings.learned}")
         return self.party.output_width()
+
+    def _masking(self) -> Half:
+        return passive_masking(self.party, self._active, self._masks)
 
     def _half(self, batch: Records, number: int) -> Half:
         settings = self.settings

@@ -43,6 +43,7 @@ def trainer_of(
     defenses: tuple[Defense, ...] = (),
     record: Callable[[Message], None] | None = None,
     own: int = 3,
+    batch: int = BATCH,
     **options: object,
 ) -> Trainer:
     torch.manual_seed(7)
@@ -52,7 +53,7 @@ def trainer_of(
     return Trainer(
         ActiveParty(data_of("bank", own, labels=True), top, task=Binary(record_loss=loss), optimizer=sgd),
         {name: PassiveParty(data_of(name, width), Linear(width), optimizer=sgd) for name, width in widths.items()},
-        batch_size=BATCH,
+        batch_size=batch,
         exchange=exchange,
         defenses=defenses,
         record=record,
@@ -63,7 +64,7 @@ def trainer_of(
 
 def weights_of(trainer: Trainer) -> dict[str, Tensor]:
     """Every party's weights, the active party's with its intercept behind."""
-    found = {name: party.bottom.weight.detach().flatten() for name, party in trainer.passives.items()}
+    found = {name: party.bottom.weight.detach().flatten().clone() for name, party in trainer.passives.items()}
     top = trainer.active.top
     own = torch.empty(0) if top.own is None else top.own.weight.detach().flatten()
     return {**found, "bank": torch.cat([own, top.intercept.detach()])}

@@ -1,50 +1,129 @@
-"""What a party that deviates from an encrypted exchange can send: a clear error, and no weight changes."""
+"""Every message of an encrypted exchange, damaged in every way: who receives it says whose it is, and learns nothing.
+
+The parties are live: what is no longer what was sent goes through real keys, sums and masks.
+"""
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cache
 
+import gmpy2
 import pytest
 import torch
 from torch import Tensor
 
 from splitvfl.conversation import Half, Outbox, converse
-from splitvfl.crypto.keys import PublicKey
-from splitvfl.crypto.paillier import generate_keys
-from splitvfl.errors import SplitVFLError
+from splitvfl.crypto.ciphertexts import encrypted
+from splitvfl.crypto.integers import integers_to_tensor, tensor_to_integers
+from splitvfl.crypto.keys import PrivateKey
+from splitvfl.crypto.obfuscators import Powers
+from splitvfl.crypto.owner import Owner
+from splitvfl.data.columns import NO_RECORDS
+from splitvfl.errors import DataError, ProtocolError, ReplayError, SplitVFLError
 from splitvfl.exchange.base import Exchange
+from splitvfl.exchange.coordinator import Coordinator
 from splitvfl.exchange.residue import Residue
 from splitvfl.exchange.taylor import Taylor
+from splitvfl.messages import Message
+from splitvfl.net.replay import ReplayGuard
 from tests.exchange.logistic import BATCH, SHORT, trainer_of, weights_of
 
 EXCHANGES: dict[str, Callable[[], Exchange]] = {
     "residue": lambda: Residue(rows=BATCH, encryption=SHORT),
     "taylor": lambda: Taylor(rows=BATCH, encryption=SHORT),
+    "coordinator": lambda: Coordinator(rows=BATCH, encryption=SHORT),
 }
-KINDS = {"residue": ["residues", "sums"], "taylor": ["logits", "residues", "relayed", "sums", "asked"]}
-WIDTHS = {"lab": 4, "shop": 2, "telecom": 5}
+WIDTHS = {"lab": 4, "shop": 2}
+CIPHERTEXT_BYTES = SHORT.key_bits // 4
+# Messages of ciphertexts that its receiver computes with or decrypts, and of masked plaintexts.
+ENCRYPTED = {"residues", "sums", "logits", "relayed", "asked"}
+MASKED = {"opened", "answered"}
 
 
-DAMAGE: dict[str, Callable[[Tensor], Tensor]] = {
-    "zeros": torch.zeros_like,
-    "above n²": lambda payload: torch.full_like(payload, 255),
-    "a row less": lambda payload: payload[:-1],
-    "a row more": lambda payload: torch.cat([payload, payload[:1]]),
-    "shorter rows": lambda payload: payload[:, :-1].contiguous(),
-    "numbers instead": lambda payload: payload.float(),
-}
-CASES = [(name, kind, damage) for name, kinds in KINDS.items() for kind in kinds for damage in DAMAGE]
+@dataclass(frozen=True)
+class Place:
+    """One message of a run: whose, to whom, what, and in which step; the keys cross before the first one."""
+
+    exchange: str
+    sender: str
+    receiver: str
+    kind: str
+    step: int | None
+
+    def __str__(self) -> str:
+        return f"{self.exchange}: {self.kind}, {self.sender} to {self.receiver}"
 
 
-def _tampering(half: Half, kind: str, damage: Callable[[Tensor], Tensor]) -> Half:
-    """A half whose messages of one kind are damaged on their way out."""
+class Stage:
+    """Parties that have exchanged keys and taken a step, and go back to where they were after every attempt."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.trainer = trainer_of(exchange, WIDTHS)
+        self.messages: list[Message] = []
+        self.opening: list[Message] = []
+        converse(self._halves(None), record=self.opening.append)
+        converse(self._halves(0), record=self.messages.append)
+        self._state = {party.name: copy.deepcopy(party.state_dict()) for party in self.trainer._parties}
+
+    def _halves(self, step: int | None) -> dict[str, Half]:
+        sides = self.trainer._sides
+        if step is None:
+            return {name: side.open() for name, side in sides.items()}
+        rows = self.trainer.batches.epoch(0)[step]
+        batches = {party.name: party.train_batch(rows) for party in self.trainer._parties}
+        return {name: side.step(batches.get(name, NO_RECORDS), step) for name, side in sides.items()}
+
+    def attempt(self, place: Place, change: Change, *, record: Callable[[Message], None] | None = None) -> None:
+        """Exchange keys again, or take the second step, with one message changed on its way."""
+        step = place.step
+        before = weights_of(self.trainer)
+        try:
+            halves = {name: _changing(half, place, change) for name, half in self._halves(step).items()}
+            converse(halves, record=record)
+        except SplitVFLError as error:
+            if "without reading" not in str(error):  # then it came after the step was taken
+                assert torch.equal(weights_of(self.trainer)[place.receiver], before[place.receiver])
+            raise
+        else:
+            assert all(weight.isfinite().all() for weight in weights_of(self.trainer).values())
+        finally:
+            for party in self.trainer._parties:
+                party.load_state_dict(copy.deepcopy(self._state[party.name]))
+            if step is None:
+                converse(self._halves(None))
+
+
+@cache
+def stage(name: str) -> Stage:
+    return Stage(EXCHANGES[name]())
+
+
+@cache
+def places(name: str) -> tuple[Place, ...]:
+    """The messages that go to and from lab, of the exchange of keys and of the second step."""
+    found = [(None, message) for message in stage(name).opening] + [(1, message) for message in stage(name).messages]
+    return tuple(
+        Place(name, message.sender, message.receiver, message.kind, step)
+        for step, message in found
+        if "lab" in (message.sender, message.receiver)
+    )
+
+
+PLACES = [place for name in EXCHANGES for place in places(name)]
+Change = Callable[[Message], tuple[Message, ...]]
+
+
+def _changing(half: Half, place: Place, change: Change) -> Half:
     outbox = next(half)
     while True:
-        sent = tuple(
-            replace(message, payload=damage(message.payload)) if message.kind == kind else message
-            for message in outbox.send
-        )
+        sent: tuple[Message, ...] = ()
+        for message in outbox.send:
+            hit = (message.sender, message.receiver, message.kind) == (place.sender, place.receiver, place.kind)
+            sent += change(message) if hit else (message,)
         inbox = yield Outbox(send=sent, wait=outbox.wait)
         try:
             outbox = half.send(inbox)
@@ -52,61 +131,266 @@ def _tampering(half: Half, kind: str, damage: Callable[[Tensor], Tensor]) -> Hal
             return stop.value
 
 
-@pytest.mark.parametrize(("name", "kind", "damage"), CASES)
-def test_what_is_no_ciphertext_is_refused_and_nothing_learned(name: str, kind: str, damage: str) -> None:
-    trainer = trainer_of(EXCHANGES[name](), WIDTHS)
-    sides = trainer._sides
-    converse({party: side.open() for party, side in sides.items()})
-    before = weights_of(trainer)
-    rows = trainer.batches.epoch(0)[0]
-    batches = {party.name: party.train_batch(rows) for party in trainer._parties}
-    halves = {party: _tampering(side.step(batches[party], 0), kind, DAMAGE[damage]) for party, side in sides.items()}
-    with pytest.raises(SplitVFLError, match=r"expected|ciphertext"):
-        converse(halves)
-    for party, weight in weights_of(trainer).items():
-        assert torch.equal(weight, before[party])
+# --- another form
 
 
-@pytest.mark.parametrize("name", EXCHANGES)
-def test_a_multiple_of_a_factor_of_n_is_refused(name: str) -> None:
+FORMS: dict[str, Callable[[Message], Message]] = {
+    "a row less": lambda message: replace(message, payload=message.payload[:-1]),
+    "a row more": lambda message: replace(message, payload=torch.cat([message.payload, message.payload[-1:]])),
+    "a hundred rows": lambda message: replace(
+        message, payload=torch.cat([message.payload] * 100) if message.payload.dim() else message.payload
+    ),
+    "nothing in it": lambda message: replace(message, payload=message.payload[:0]),
+    "shorter rows": lambda message: replace(message, payload=message.payload[..., :-1].contiguous()),
+    "another dtype": lambda message: replace(message, payload=message.payload.to(torch.float16)),
+    "of the step before": lambda message: replace(message, step=message.step - 1),
+    "another kind": lambda message: replace(message, kind="gradient"),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("place", PLACES, ids=str)
+def test_a_message_of_another_form_is_refused(place: Place, form: str) -> None:
+    step = place.step or 0
+    # A number of parties is not agreed: a message that brings it may be longer. What follows then does not fit it.
+    pattern = rf"expected {place.kind} of step {step} from {place.sender}"
+    if place.kind == "peers" and form in ("a row less", "shorter rows", "a row more", "a hundred rows"):
+        pattern = r"expected key of step 0 from bank|asks for"
+    with pytest.raises((ProtocolError, DataError), match=pattern):
+        stage(place.exchange).attempt(place, lambda message: (FORMS[form](message),))
+
+
+@pytest.mark.parametrize("place", PLACES, ids=str)
+def test_a_message_that_is_left_out_or_sent_twice_ends_the_step(place: Place) -> None:
+    missing = (
+        rf"nobody can go on: .*{place.receiver} waits for [\w, ]*{place.sender}"
+        rf"|expected {place.kind} of step \d from {place.sender}, got"
+    )
+    with pytest.raises(ProtocolError, match=missing):
+        stage(place.exchange).attempt(place, lambda message: ())
+    with pytest.raises(ProtocolError, match=r"without reading|expected \w+ of step|who takes no part"):
+        stage(place.exchange).attempt(place, lambda message: (message, message))
+
+
+# --- no ciphertexts, keys or numbers
+
+
+def _all(payload: Tensor, number: int) -> Tensor:
+    return integers_to_tensor([number] * len(payload), payload.shape[1])
+
+
+def _one(payload: Tensor, number: int) -> Tensor:
+    return torch.cat([payload[:-1], integers_to_tensor([number], payload.shape[1])])
+
+
+NO_CIPHERTEXTS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
+    "all zero": (lambda payload: _all(payload, 0), "is 0"),
+    "one zero": (lambda payload: _one(payload, 0), "is 0"),
+    "all 256^m - 1": (lambda payload: _all(payload, 256**CIPHERTEXT_BYTES - 1), "n² or more"),
+    "one 256^m - 1": (lambda payload: _one(payload, 256**CIPHERTEXT_BYTES - 1), "n² or more"),
+}
+
+
+@pytest.mark.parametrize("damage", NO_CIPHERTEXTS)
+@pytest.mark.parametrize("place", [place for place in PLACES if place.kind in ENCRYPTED], ids=str)
+def test_what_is_no_ciphertext_is_refused_by_whoever_it_is_for(place: Place, damage: str) -> None:
+    spoil, complaint = NO_CIPHERTEXTS[damage]
+    expected = f"{place.kind} of step 1 from {place.sender}: expected ciphertexts .*{complaint}"
+    if place.kind == "asked" and place.receiver == "bank":  # who passes it on, and cannot look into it
+        expected = expected.replace("from lab", "from bank")
+    if place.kind == "logits":
+        # Others compute with it too, by way of the active party, and may be first to see what it is.
+        expected = f"(logits of step 1 from lab|relayed of step 1 from bank): .*{complaint}"
+    with pytest.raises(ProtocolError, match=expected):
+        stage(place.exchange).attempt(place, lambda message: (replace(message, payload=spoil(message.payload)),))
+
+
+@pytest.mark.parametrize("place", [place for place in PLACES if place.kind in ("sums", "asked")], ids=str)
+def test_a_multiple_of_a_factor_of_n_is_refused(place: Place) -> None:
     """Whoever knew one had broken the key; the owner of another key may send one to see what happens."""
-    key = generate_keys(512, insecure_for_tests=True)
-    exchange = EXCHANGES[name]()
-    exchange.key = key  # type: ignore[attr-defined]
-    multiple = (int(key.p) * 12345).to_bytes(key.public.ciphertext_bytes, "big")
-    damaged = torch.frombuffer(bytearray(multiple), dtype=torch.uint8)
-    trainer = trainer_of(exchange, {"lab": 4})
-    converse({party: side.open() for party, side in trainer._sides.items()})
-    rows = trainer.batches.epoch(0)[0]
-    halves = {
-        party.name: _tampering(
-            trainer._sides[party.name].step(party.train_batch(rows), 0),
-            "sums",
-            lambda payload: damaged.repeat(len(payload), 1),
-        )
-        for party in trainer._parties
-    }
-    with pytest.raises(SplitVFLError, match="coprime to n"):
-        converse(halves)
+
+    def multiple(message: Message) -> tuple[Message, ...]:
+        reader = "shop" if (place.kind, place.receiver) == ("asked", "bank") else place.receiver
+        if place.exchange == "coordinator":
+            reader = "coordinator"
+        key = stage(place.exchange).trainer._sides[reader]._owner._key  # type: ignore[attr-defined]
+        return (replace(message, payload=_one(message.payload, 12345 * int(key.p))),)
+
+    with pytest.raises(ProtocolError, match=rf"{place.kind} of step 1 from \w+: expected ciphertexts coprime to n"):
+        stage(place.exchange).attempt(place, multiple)
+
+
+@pytest.mark.parametrize("place", [place for place in PLACES if place.kind in ("key", "peers", "columns")], ids=str)
+@pytest.mark.parametrize("wrong", ["zero", "even", "prime", "square", "small factor", "a bit shorter"])
+def test_what_is_no_key_and_no_number_of_columns_is_refused(place: Place, wrong: str) -> None:
+    bits = SHORT.key_bits
+    large = int(gmpy2.next_prime(1 << (bits - 1)))
+    root = int(gmpy2.next_prime(math.isqrt(1 << (bits - 1)) + 1))
+    number = {
+        "zero": 0,
+        "even": 1 << (bits - 1),
+        "prime": large,
+        "square": root**2,
+        "small factor": 3 * (large // 3 | 1) | (1 << (bits - 1)),
+        "a bit shorter": (1 << (bits - 1)) - 1,
+    }[wrong]
+    if wrong == "small factor":
+        number += 3 - number % 3 if number % 3 else 0
+        number += 3 * (number % 2 == 0)
+    count = {"zero": 0, "even": -1, "prime": 4097, "square": (1 << 63) - 1, "small factor": -(1 << 63)}.get(wrong, 0)
+
+    def spoiled(message: Message) -> tuple[Message, ...]:
+        payload = message.payload.clone()
+        if place.kind == "key":
+            row = integers_to_tensor([number], bits // 8)[0]
+            payload.view(-1, bits // 8)[-1] = row
+        else:
+            payload[-1] = count
+        return (replace(message, payload=payload),)
+
+    pattern = rf"key of step 0 from {place.sender}: expected" if place.kind == "key" else f"{place.sender} asks for"
+    if place.kind == "key" and place.sender == "lab":  # bank hands it out to others, who may be first
+        pattern = "key of step 0 from (lab|bank): expected"
+    with pytest.raises((ProtocolError, DataError), match=pattern):
+        stage(place.exchange).attempt(place, spoiled)
+
+
+@pytest.mark.parametrize("place", [place for place in PLACES if place.kind in ("activation", "products")], ids=str)
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_logits_and_products_that_are_not_finite_are_refused(place: Place, value: float) -> None:
+    def spoiled(message: Message) -> tuple[Message, ...]:
+        payload = message.payload.clone()
+        payload[-1] = value
+        return (replace(message, payload=payload),)
+
+    with pytest.raises(ProtocolError, match=rf"{place.kind}.* of step 1 from {place.sender} .*infinite"):
+        stage(place.exchange).attempt(place, spoiled)
 
 
 @pytest.mark.parametrize("name", EXCHANGES)
-@pytest.mark.parametrize("wrong", ["zero", "even", "prime"])
-def test_what_is_no_key_is_refused(name: str, wrong: str) -> None:
-    trainer = trainer_of(EXCHANGES[name](), {"lab": 4})
-    number = {"zero": 0, "even": 1 << 511, "prime": (1 << 512) - 569}[wrong]
-    tensor = torch.frombuffer(bytearray(number.to_bytes(64, "big")), dtype=torch.uint8)
-    halves = {
-        party: _tampering(side.open(), "key", lambda payload: tensor.expand_as(payload).contiguous())
-        for party, side in trainer._sides.items()
-    }
-    with pytest.raises(SplitVFLError, match=r"expected .*(key|product|bits)"):
-        converse(halves)
+def test_own_logits_that_are_not_finite_are_not_sent(name: str) -> None:
+    own = Stage(EXCHANGES[name]())
+    with torch.no_grad():
+        own.trainer.passives["lab"].bottom.get_parameter("weight").fill_(math.nan)
+    sent: list[Message] = []
+    nothing = Place(name, "lab", "bank", "", 1)
+    with pytest.raises(ProtocolError, match=r"activation of step 1 of lab holds NaN"):
+        own.attempt(nothing, lambda message: (message,), record=sent.append)
+    assert "lab" not in {message.sender for message in sent}
 
 
-def test_a_key_of_another_length_than_agreed_is_refused() -> None:
-    short = PublicKey(generate_keys(256, insecure_for_tests=True).public.n, insecure_for_tests=True).to_tensor()
-    trainer = trainer_of(EXCHANGES["residue"](), {"lab": 4})
-    halves = {party: _tampering(side.open(), "key", lambda payload: short) for party, side in trainer._sides.items()}
-    with pytest.raises(SplitVFLError, match=r"expected key .* to be 64 in uint8, got 32"):
-        converse(halves)
+# --- ciphertexts that are ciphertexts, but not these
+
+
+def other_key() -> PrivateKey:
+    """A key whose modulus is smaller than any other of its length: no ciphertext under it is too large."""
+    prime = gmpy2.next_prime(math.isqrt(1 << (SHORT.key_bits - 1)) + 1)
+    return PrivateKey(int(prime), int(gmpy2.next_prime(prime)), insecure_for_tests=True)
+
+
+@pytest.mark.parametrize("place", [place for place in PLACES if place.kind in ENCRYPTED], ids=str)
+def test_ciphertexts_under_another_key_are_noticed_once_sums_are_opened(place: Place) -> None:
+    """They decrypt to bits at random; a sum of which lies within what its weights allow with probability 2^-7."""
+    owner = Owner(other_key())
+
+    def under_another(message: Message) -> tuple[Message, ...]:
+        made = owner.encrypt([1] * len(message.payload))
+        assert made.shape == message.payload.shape
+        return (replace(message, payload=made),)
+
+    with pytest.raises(ProtocolError, match=r"of step 1 from \w+: (.* something else was decrypted|masked plaintext)"):
+        stage(place.exchange).attempt(place, under_another)
+
+
+@pytest.mark.parametrize("place", [place for place in PLACES if place.kind in MASKED], ids=str)
+def test_other_plaintexts_than_those_under_the_mask_are_noticed(place: Place) -> None:
+    changed = torch.Generator().manual_seed(0)
+
+    def at_random(message: Message) -> tuple[Message, ...]:
+        payload = torch.randint(0, 256, message.payload.shape, dtype=torch.uint8, generator=changed)
+        return (replace(message, payload=payload),)
+
+    with pytest.raises(ProtocolError, match=r"(opened|answered) of step 1 from \w+: .*(decrypted|masked plaintext)"):
+        stage(place.exchange).attempt(place, at_random)
+
+
+@pytest.mark.parametrize("name", EXCHANGES)
+def test_what_is_repeated_from_the_step_before_is_noticed_where_it_was_masked(name: str) -> None:
+    """What was encrypted before may be sent again: its receiver cannot know, and its sender spoils a step, no more."""
+    old = {(one.sender, one.receiver, one.kind): one.payload for one in stage(name).messages}
+    for place in places(name):
+        if place.step is None:
+            continue
+        payload = old[place.sender, place.receiver, place.kind]
+
+        def repeating(message: Message, payload: Tensor = payload) -> tuple[Message, ...]:
+            return (replace(message, payload=payload),)
+
+        if place.kind in (ENCRYPTED | MASKED) - {"logits", "residues", "relayed"}:
+            with pytest.raises(ProtocolError, match=r"of step 1 from \w+: .*(else was decrypted|masked plaintext)"):
+                stage(name).attempt(place, repeating)
+        else:
+            stage(name).attempt(place, repeating)
+
+
+@pytest.mark.parametrize("name", EXCHANGES)
+def test_values_above_the_agreed_limit_are_noticed_by_whoever_adds_them_up(name: str) -> None:
+    """An owner that encrypts more than was agreed would let slots overflow into their neighbours."""
+    kind, sender, receiver = ("residues", "bank", "lab") if name == "residue" else ("logits", "lab", "bank")
+    place = Place(name, sender, receiver, kind, 1)
+    side = stage(name).trainer._sides[sender]
+    keyed = side._owner or side._evaluator  # type: ignore[attr-defined]
+    size = SHORT.budget(BATCH, 1).value_size
+
+    def too_large(message: Message) -> tuple[Message, ...]:
+        values = [1000 * size * (-1) ** number for number in range(len(message.payload))]
+        public, obfuscators = keyed.public, Powers(keyed.public)
+        return (replace(message, payload=encrypted(values, public, obfuscators, limit=None)),)
+
+    with pytest.raises(ProtocolError, match=r"(opened|answered) of step 1 from \w+: .*(else was decrypted|overflow)"):
+        stage(name).attempt(place, too_large)
+
+
+def test_what_the_owner_returns_has_only_the_bits_that_were_asked_for() -> None:
+    """Whatever a party asks to have decrypted, the low bits of the agreed number of plaintexts come back."""
+    key, seen = other_key(), list[Message]()
+    budget = SHORT.budget(BATCH, WIDTHS["lab"])
+    asked = (key.public.n - 1) // 3
+    reply = Owner(key).encrypt([asked] * budget.replies)
+    with pytest.raises(ProtocolError):
+        Stage(Residue(rows=BATCH, encryption=SHORT, key=key)).attempt(
+            Place("residue", "lab", "bank", "sums", 1),
+            lambda message: (replace(message, payload=reply),),
+            record=seen.append,
+        )
+    (opened,) = [message.payload for message in seen if (message.kind, message.receiver) == ("opened", "lab")]
+    assert opened.shape == (budget.replies, budget.opened_bytes)
+    for value, count in zip(tensor_to_integers(opened, budget.opened_bytes), budget.counts, strict=True):
+        assert value == asked & ((1 << count * budget.slot_bits) - 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "cheat", "victim", "complaint"),
+    [
+        ("residue", "bank", "lab", "bank sent another opened for step 1"),
+        ("taylor", "bank", "lab", "bank sent another opened for step 1"),
+        ("taylor", "lab", "bank", "lab sent another opened for step 1"),
+        ("taylor", "shop", "lab", "bank sent another opened for step 1"),  # who passes it on
+    ],
+)
+def test_who_takes_a_step_again_must_get_the_same_under_other_masks(
+    name: str, cheat: str, victim: str, complaint: str
+) -> None:
+    own = Stage(EXCHANGES[name]())
+    parties = {party.name: party for party in own.trainer._parties}
+    guard = ReplayGuard(())
+    parties[victim].remember = guard.admit
+    nothing = Place(name, "", "", "", 1)
+    for _ in range(2):
+        guard.go_back()
+        own.attempt(nothing, lambda message: (message,))
+    guard.go_back()
+    with torch.no_grad():
+        next(parties[cheat].module.parameters()).add_(0.125)
+    with pytest.raises(ReplayError, match=complaint):
+        own.attempt(replace(nothing, receiver=victim), lambda message: (message,))

@@ -8,7 +8,7 @@ import torch
 
 from splitvfl.attacks import NormAttack, ResidueSolvingAttack
 from splitvfl.defenses import Isotropic
-from splitvfl.errors import ConfigError, CryptoError, DataError, ProtocolError
+from splitvfl.errors import ConfigError, CryptoError, DataError
 from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.oracle import Oracle
 from splitvfl.exchange.paillier import Encryption
@@ -120,7 +120,7 @@ def test_attacks_see_the_gradient_of_the_weight_and_no_residue(exchange: Exchang
         for parameter in party.module.parameters():
             torch.nn.init.zeros_(parameter)
     trainer.fit(1)
-    assert trainer.unavailable == {"lab": {"norm": "needs gradient"}}
+    assert trainer.unavailable == {"lab": {"norm": "needs gradient per record, and the exchange shows only their sum"}}
     # As many columns as records: the residues follow from the gradients, encrypted or not. At the first step of zero
     # weights they are the labels.
     assert trainer.leaks["lab"]["residue-solving"].keeper.aucs[0] == 1.0
@@ -144,9 +144,9 @@ def test_a_defense_of_the_gradient_acts_before_it_is_encrypted() -> None:
 
 def test_a_value_above_the_limit_ends_the_run() -> None:
     tight = Encryption(key_bits=512, insecure_for_tests=True, value_limit=0.5)
-    with pytest.raises(ProtocolError, match=r"value of size .* at step 0, and exchange.encryption.value_limit is 0.5"):
+    with pytest.raises(CryptoError, match=r"value of size .* at step 0, and exchange.encryption.value_limit is 0.5"):
         trainer_of(Taylor(rows=BATCH, encryption=tight), ONE).fit(1)
-    with pytest.raises(CryptoError, match=r"0.1"):
+    with pytest.raises(CryptoError, match=r"bank would send a value of size .* at step 0, .*value_limit is 0.1"):
         trainer_of(
             Residue(rows=BATCH, encryption=Encryption(key_bits=512, insecure_for_tests=True, value_limit=0.1)), ONE
         ).fit(1)

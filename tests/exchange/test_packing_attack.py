@@ -1,112 +1,180 @@
-"""A passive party that asks for other sums than its own: what it reads, and what the bounded mask leaves of it.
+"""A party that asks for other sums than its own, in either role: what it reads, and what stops it.
 
 Source: *Is Vertical Logistic Regression Privacy-Preserving?*, section 5.2.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
-import gmpy2
 import pytest
 import torch
+from torch import Tensor
 
-from splitvfl.attacks.packed_equations import packed_selections, slots_available, unpack_equations
-from splitvfl.conversation import Half, Outbox, converse
-from splitvfl.crypto import unpack
-from splitvfl.crypto.integers import integers_to_tensor, tensor_to_integers
-from splitvfl.data.columns import Records
-from splitvfl.exchange.paillier import COLUMNS, Encryption, awaited_bytes
+from splitvfl.attacks import PackingEngine
+from splitvfl.attacks.packed_equations import slots_available
+from splitvfl.errors import DataError
+from splitvfl.exchange.paillier import EncryptedExchange, Encryption
 from splitvfl.exchange.residue import Residue
-from splitvfl.messages import Message
-from splitvfl.party import PassiveParty
-from tests.exchange.logistic import BATCH, SHORT, trainer_of
+from splitvfl.exchange.taylor import Taylor
+from splitvfl.training import Trainer
+from tests.exchange.logistic import BATCH, SHORT, taylor_coefficient, trainer_of, weights_of
 
+UNIFORM = replace(SHORT, mask="uniform")
 COLUMNS_HELD = 4
+# Residues and logits are computed in float32: 2^-24 of a number of size 16 at most.
+ROUNDED = 2.0**-19
 
 
-def _malicious_step(
-    party: PassiveParty, batch: Records, active: str, exchange: Residue, modulus: int, slot_bits: int
-) -> Half:
-    """Follow the protocol, but for the weights: each packs single records into the slots of one plaintext."""
-    budget = exchange.encryption.budget(exchange.rows, COLUMNS_HELD)
-    width = (2 * exchange.encryption.key_bits + 7) // 8
-    sent = Message(party.name, active, "activation", 0, party.activate(batch).detach())
-    inbox = yield Outbox(send=(sent,), wait=(awaited_bytes(active, "residues", 0, (batch.count, width)),))
-    values = tensor_to_integers(inbox[active].payload, width)
-    weights = packed_selections(
-        batch.count,
-        ciphertexts=budget.replies,
-        slot_bits=slot_bits,
-        value_bound=budget.value_size,
-        modulus=modulus,
+def exchanges(
+    kind: str, encryption: Encryption, *, malicious: str
+) -> tuple[dict[str, EncryptedExchange], PackingEngine]:
+    engine = PackingEngine()
+
+    def made(**options: object) -> EncryptedExchange:
+        if kind == "residue":
+            return Residue(rows=BATCH, encryption=encryption, **options)  # type: ignore[arg-type]
+        return Taylor(rows=BATCH, encryption=encryption, loss=False, **options)  # type: ignore[arg-type]
+
+    found = {name: made() for name in ("bank", "lab")}
+    found[malicious] = made(engine=lambda: engine)
+    return found, engine
+
+
+def trained(
+    kind: str, encryption: Encryption, *, malicious: str
+) -> tuple[Trainer, PackingEngine, dict[str, list[Tensor]]]:
+    """Train one epoch; return the trainer, what was read, and what there was to read at each step."""
+    by_party, engine = exchanges(kind, encryption, malicious=malicious)
+    approximation = "exact" if kind == "residue" else "taylor"
+    trainer = trainer_of(by_party, {"lab": COLUMNS_HELD}, approximation=approximation)  # type: ignore[arg-type]
+    truth = list(_values(trainer, kind))
+    trainer.fit(1)
+    return trainer, engine, {"residues": [one for one, _ in truth], "logits": [two for _, two in truth]}
+
+
+def _values(trainer: Trainer, kind: str) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield at each step what crosses encrypted to the passive party, and to the active one: an honest run's."""
+    by_party = {name: exchange(kind) for name, exchange in {"bank": _honest, "lab": _honest}.items()}
+    honest = trainer_of(
+        by_party,
+        {"lab": COLUMNS_HELD},
+        approximation="exact" if kind == "residue" else "taylor",  # type: ignore[arg-type]
     )
-    square = gmpy2.mpz(modulus) ** 2
-    sums = []
-    for row in weights:
-        total = gmpy2.mpz(1)
-        for value, weight in zip(values, row, strict=True):
-            total = total * gmpy2.powmod(value, weight, square) % square
-        sums.append(int(total))
-    reply = Message(party.name, active, "sums", 0, integers_to_tensor(sums, width))
-    shape = (budget.replies, budget.opened_bytes)
-    inbox = yield Outbox(send=(reply,), wait=(awaited_bytes(active, "opened", 0, shape),))
-    return tensor_to_integers(inbox[active].payload, budget.opened_bytes)
+    bank, lab = honest.active, honest.passives["lab"]
+    taken: list[tuple[Tensor, Tensor]] = []
+
+    def note(number: int) -> None:
+        if number < len(rows):
+            mine, theirs = bank.train_batch(rows[number]), lab.train_batch(rows[number])
+            with torch.no_grad():
+                own = bank.top.active_logits(mine.columns.numeric)[:, 0].double()  # type: ignore[operator]
+                part = lab.bottom(theirs.columns.numeric)[:, 0].double()
+            assert mine.labels is not None
+            labels = 2 * mine.labels.double() - 1
+            residues = torch.sigmoid(own + part) - mine.labels.double() if kind == "residue" else own - 2 * labels
+            taken.append((residues, part))
+
+    rows = honest.batches.epoch(0)
+    note(0)
+    honest.fit(1, progress=lambda status: note(status.step))
+    yield from taken
 
 
-def _attacked(encryption: Encryption) -> tuple[list[int], list[int], int, int]:
-    """Return what the attacker was told, the encoded residues, the modulus and the width of its slots."""
-    exchange = Residue(rows=BATCH, encryption=encryption)
-    trainer = trainer_of(exchange, {"lab": COLUMNS_HELD}, approximation="exact")
-    sides, lab = trainer._sides, trainer.passives["lab"]
-    seen: list[Message] = []
-    opening = {
-        "bank": sides["bank"].open(),
-        "lab": _opening(encryption, seen),
-    }
-    converse(opening)
-    modulus = int.from_bytes(bytes(seen[0].payload.tolist()), "big")
-    rows = trainer.batches.epoch(0)[0]
-    batch = lab.train_batch(rows)
-    bank = trainer.active.train_batch(rows)
-    logits = lab.activate(batch).detach().squeeze(1) + trainer.active.top.active_logits(bank.columns.numeric).squeeze(1)
-    residues = (torch.sigmoid(logits) - bank.labels).detach().double()
-    budget = encryption.budget(BATCH, COLUMNS_HELD)
-    slot_bits = budget.value_size.bit_length() + 2
-    halves = {
-        "bank": sides["bank"].step(bank, 0),
-        "lab": _malicious_step(lab, batch, "bank", exchange, modulus, slot_bits),
-    }
-    told = converse(halves)["lab"]
-    return told, budget.encode_values(residues).tolist(), modulus, slot_bits
+def _honest(kind: str) -> EncryptedExchange:
+    if kind == "residue":
+        return Residue(rows=BATCH, encryption=UNIFORM)
+    return Taylor(rows=BATCH, encryption=UNIFORM, loss=False)
 
 
-def _opening(encryption: Encryption, seen: list[Message]) -> Half:
-    own = Message("lab", "bank", COLUMNS, 0, torch.tensor([COLUMNS_HELD]))
-    inbox = yield Outbox(send=(own,), wait=(encryption.awaited_key("bank"),))
-    seen.append(inbox["bank"])
+@pytest.mark.parametrize(
+    ("kind", "malicious", "target"),
+    [("residue", "lab", "residues"), ("taylor", "lab", "residues"), ("taylor", "bank", "logits")],
+)
+def test_a_uniform_mask_lets_one_ciphertext_tell_far_more_records_than_there_are_columns(
+    kind: str, malicious: str, target: str
+) -> None:
+    trainer, engine, truth = trained(kind, UNIFORM, malicious=malicious)
+    exchange = _honest(kind)
+    budget = exchange.budget if isinstance(exchange, Taylor) else exchange.encryption.budget
+    columns = COLUMNS_HELD if malicious == "lab" else 4  # three of its own, and the intercept's
+    agreed = budget(columns) if isinstance(exchange, Taylor) else budget(BATCH, columns)
+    slots = slots_available(512, agreed.value_size.bit_length() + 2)
+    assert columns < slots < BATCH
+    assert [len(read) for read in engine.learned] == [min(slots, len(values)) for values in truth[target]]
+    # The first step is that of an honest run; later ones are not, for the attacker's own gradients are zero where it
+    # cannot read a whole batch.
+    torch.testing.assert_close(engine.learned[0], truth[target][0][:slots], rtol=0, atol=ROUNDED)
+    if target == "residues":
+        labels = trainer.active.train_batch(trainer.batches.epoch(0)[0]).labels
+        assert labels is not None
+        read = -engine.learned[0]
+        assert torch.equal(read > 0, labels[:slots] == 1)
 
 
-def test_a_uniform_mask_lets_one_ciphertext_tell_far_more_records_than_there_are_columns() -> None:
-    told, truth, modulus, slot_bits = _attacked(replace(SHORT, mask="uniform"))
-    slots = slots_available(modulus.bit_length(), slot_bits)
-    assert len(told) == 1
-    assert COLUMNS_HELD < slots < BATCH
-    read = unpack_equations(told, slot_bits=slot_bits, count=slots, modulus=modulus)
-    # Residues are float32 on the wire's other side: 2^-24 of one is 2^8 of an encoded one.
-    assert read == pytest.approx(truth[:slots], abs=2**10)
-    assert [value > 0 for value in read] == [value > 0 for value in truth[:slots]]
+def test_who_reads_whole_batches_trains_on_as_if_it_were_honest() -> None:
+    longer = replace(UNIFORM, key_bits=1024)
+    by_party, engine = exchanges("taylor", longer, malicious="lab")
+    attacked = trainer_of(by_party, {"lab": COLUMNS_HELD})  # type: ignore[arg-type]
+    attacked.fit(2)
+    honest = trainer_of(Taylor(rows=BATCH, encryption=longer, loss=False), {"lab": COLUMNS_HELD})
+    honest.fit(2)
+    assert all(len(read) == BATCH for read in engine.learned[:4])
+    for name, weight in weights_of(honest).items():
+        assert torch.equal(weight, weights_of(attacked)[name]), name
 
 
-def test_a_bounded_mask_leaves_as_many_bits_as_the_agreed_sums_take() -> None:
-    told, truth, modulus, slot_bits = _attacked(SHORT)
-    budget = SHORT.budget(BATCH, COLUMNS_HELD)
-    bits = COLUMNS_HELD * budget.slot_bits
-    assert told[0].bit_length() <= bits
-    whole = bits // slot_bits
-    assert whole < slots_available(modulus.bit_length(), slot_bits)
-    # What comes back are the low bits: so many records, and of the rest nothing.
-    low = told[0] & ((1 << whole * slot_bits) - 1)
-    signed = low - (1 << whole * slot_bits) if low >> (whole * slot_bits - 1) else low
-    read = unpack(signed, slot_bits=slot_bits, count=whole, modulus=modulus)
-    assert read == pytest.approx(truth[:whole], abs=2**10)
+@pytest.mark.parametrize(
+    ("kind", "malicious", "target"),
+    [("residue", "lab", "residues"), ("taylor", "lab", "residues"), ("taylor", "bank", "logits")],
+)
+def test_a_bounded_mask_leaves_as_many_bits_as_the_agreed_sums_take(kind: str, malicious: str, target: str) -> None:
+    _, engine, truth = trained(kind, SHORT, malicious=malicious)
+    exchange = _honest(kind)
+    columns = COLUMNS_HELD if malicious == "lab" else 4
+    agreed = exchange.budget(columns) if isinstance(exchange, Taylor) else SHORT.budget(BATCH, columns)
+    room = columns * agreed.slot_bits // (agreed.value_size.bit_length() + 2)
+    assert room <= 2 * columns
+    assert room < slots_available(512, agreed.value_size.bit_length() + 2)
+    assert [len(read) for read in engine.learned] == [min(room, len(values)) for values in truth[target]]
+    torch.testing.assert_close(engine.learned[0], truth[target][0][:room], rtol=0, atol=ROUNDED)
+
+
+def test_more_columns_than_there_are_buy_more_values_up_to_what_is_agreed() -> None:
+    read = {}
+    for claimed in (COLUMNS_HELD, 3 * COLUMNS_HELD):
+        by_party, engine = exchanges("residue", SHORT, malicious="lab")
+        trainer = trainer_of(by_party, {"lab": COLUMNS_HELD}, approximation="exact")  # type: ignore[arg-type]
+        _claim(trainer, claimed)
+        trainer.fit(1)
+        read[claimed] = len(engine.learned[0])
+    assert read[COLUMNS_HELD] < read[3 * COLUMNS_HELD]
+
+    capped = replace(SHORT, most_columns=COLUMNS_HELD)
+    by_party, engine = exchanges("residue", capped, malicious="lab")
+    trainer = trainer_of(by_party, {"lab": COLUMNS_HELD}, approximation="exact")  # type: ignore[arg-type]
+    _claim(trainer, COLUMNS_HELD + 1)
+    with pytest.raises(DataError, match="lab asks for 5 sums at each step; agreed are 1 to 4"):
+        trainer.fit(1)
+    assert not engine.learned
+
+
+def _claim(trainer: Trainer, columns: int) -> None:
+    """Have the passive party say that it has so many columns."""
+    side = trainer._sides["lab"]
+    side._budget = SHORT.budget(BATCH, columns)  # type: ignore[attr-defined]
+
+
+def test_the_coefficient_of_the_taylor_exchange_is_what_is_read() -> None:
+    trainer, engine, truth = trained("taylor", UNIFORM, malicious="lab")
+    labels = trainer.active.train_batch(trainer.batches.epoch(0)[0]).labels
+    assert labels is not None
+    # With its own part added, the residue's coefficient of the paper.
+    part = truth["logits"][0][: len(engine.learned[0])]
+    signs = (2 * labels - 1).tolist()
+    with torch.no_grad():
+        own = truth["residues"][0] + 2 * (2 * labels.double() - 1)
+    for number, value in enumerate((engine.learned[0] + part).tolist()):
+        logit = own[number].item() + part[number].item()
+        assert value == pytest.approx(taylor_coefficient(logit, signs[number]), abs=2 * ROUNDED)

@@ -1,21 +1,15 @@
 """Runs that are disturbed in every way end like undisturbed ones: one run of two parties, one of three.
 
 The same faults as ``scripts.bench.faults``, each once. Nothing here depends on how fast the machine is: faults are
-timed by steps, and what must happen has minutes to happen. Parties are processes that are forked from one that has
-imported everything, as imports would take most of the time.
+timed by steps, and what must happen has minutes to happen.
 """
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
-import os
 import random
 import signal
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,7 +20,6 @@ from scripts.bench.faults import (
     LEAVING,
     LIMIT_S,
     Outcome,
-    Pace,
     Run,
     Scenario,
     differences,
@@ -36,69 +29,14 @@ from scripts.bench.faults import (
     shares_of,
     undisturbed,
 )
-from scripts.bench.faulty import run_party
 from splitvfl import checkpoint
 from splitvfl.net.certs import make_certificates
 from splitvfl.net.party_run import FAREWELL_FILE
+from tests.net.forked import PACE, Forked
 
-PACE = Pace(message_s=2.0, long_s=2.5, short_s=0.3, start_s=0.5)
 TWO, THREE = scenarios(epochs=5, batch=32, patience=3)
 # Each kind once; the run of three takes those that begin at an odd place.
 SHARES = {plan.name: [*list(KINDS)[number::2], LEAVING] for number, plan in enumerate((TWO, THREE))}
-
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(
-    [
-        "splitvfl.deployment",
-        "splitvfl.attacks",
-        "splitvfl.defenses",
-        "splitvfl.leakage.findings",
-        "splitvfl.leakage.tables",
-        "sklearn.datasets",
-        "torch.utils.tensorboard",
-    ]
-)
-
-
-class Forked:
-    """A party that is forked; otherwise as :class:`scripts.bench.faults.Command`."""
-
-    def __init__(self, folder: Path, arguments: Sequence[str]) -> None:
-        # What it says goes through a pipe with a name: a file would be too large where its disk is full.
-        said = folder / "said"
-        said.unlink(missing_ok=True)
-        os.mkfifo(said)
-        self._process = FORKS.Process(target=_party, args=(folder, list(arguments), said))
-        self._process.start()
-        assert self._process.pid is not None
-        self.pid: int = self._process.pid
-        self._lines: deque[str] = deque(maxlen=12)
-        self._held = os.open(said, os.O_RDWR)  # so that reading begins without waiting for a writer
-        self._reader = threading.Thread(target=self._read, args=(said,), daemon=True)
-        self._reader.start()
-
-    def _read(self, said: Path) -> None:
-        with said.open() as lines:
-            self._lines.extend(lines)
-
-    def code(self) -> int | None:
-        return self._process.exitcode
-
-    def words(self) -> str:
-        with contextlib.suppress(OSError):
-            os.close(self._held)
-        self._reader.join(5)
-        return "".join(self._lines)
-
-
-def _party(folder: Path, arguments: list[str], said: Path) -> None:
-    torch.set_num_threads(1)
-    os.chdir(folder)
-    os.environ["COLUMNS"] = "200"
-    pipe = os.open(said, os.O_WRONLY)
-    for number in (1, 2):
-        os.dup2(pipe, number)
-    raise SystemExit(run_party(folder, arguments))
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,107 @@
+"""The active packing attack: a party under Paillier encryption that asks for other sums than its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gmpy2
+import torch
+from gmpy2 import mpz
+from torch import Tensor
+
+from splitvfl.attacks.packed_equations import slots_available, unpack_equations
+from splitvfl.crypto.budget import Budget
+from splitvfl.crypto.ciphertexts import read_ciphertexts, write_ciphertexts
+from splitvfl.crypto.engine import Engine
+from splitvfl.crypto.evaluator import Evaluator, MaskedSums, Term
+from splitvfl.crypto.integers import tensor_to_integers
+from splitvfl.crypto.keys import PublicKey
+from splitvfl.crypto.packing import centred
+
+
+class PackingEngine(Engine):
+    """What a malicious party computes with: it reads the other party's encrypted values instead of summing them.
+
+    Give it to the exchange of one party, ``Residue(rows=..., engine=PackingEngine)``: a passive party then reads the
+    residues of single records (under ``taylor`` the active party's part less 2y), the active party under ``taylor`` a
+    passive party's part of the logits. Where it reads all values of a batch it goes on training as if it were honest,
+    and the other party sees nothing unusual; where it does not, its gradients are zero.
+
+    Each ciphertext that the other party decrypts carries ``u = ⌊(κ − 1) / ι⌋`` values in slots of ι bits, if it
+    decrypts and returns all of it: with a uniform mask. A bounded mask returns no more bits than the agreed sums take,
+    which is room for about two values a sum, whatever is packed. A claim to more columns than there are buys more
+    ciphertexts, up to ``most_columns``.
+
+    Source: *Is Vertical Logistic Regression Privacy-Preserving?*, section 5.2, the active packing attack.
+
+    Attributes:
+        learned: For each request in turn the values that were read, float64 ``(k,)``, k at most the batch's: those of
+            the first k records.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.learned: list[Tensor] = []
+
+    def evaluator(self, public: PublicKey, budget: Budget) -> Evaluator:
+        """Return an evaluator that packs single records; see :class:`~splitvfl.crypto.engine.Engine`."""
+        return _Packing(public, budget, self.learned)
+
+
+class _Packing(Evaluator):
+    def __init__(self, public: PublicKey, budget: Budget, learned: list[Tensor]) -> None:
+        super().__init__(public, budget)
+        self._learned = learned
+        # A value and its sign, and one bit to spare.
+        self._slot_bits = budget.value_size.bit_length() + 2
+        self._slots = slots_available(public.bits, self._slot_bits)
+        self._agreed: list[list[int]] = []
+        self._counts: list[int] = []
+
+    def masked_sums(self, terms: Sequence[Term], *, plain: Tensor | Sequence[int] | None = None) -> MaskedSums:
+        """Return ciphertexts of packed values; nothing is masked."""
+        values = [value for given, _ in terms for value in read_ciphertexts(given, self.public)]
+        self._agreed = [row for _, weights in terms for row in weights.tolist()]
+        self._counts = self._shared_out(len(values))
+        fresh = iter(self._obfuscators.take(self.budget.replies))
+        packed, first = [], 0
+        for count in self._counts:
+            packed.append(self._packed(values[first : first + count]) * next(fresh) % self.public.square)
+            first += count
+        return MaskedSums(write_ciphertexts(packed, self.public), (0,) * len(packed), ())
+
+    def _shared_out(self, values: int) -> list[int]:
+        """Return how many values go into each ciphertext: as many as come back of it."""
+        counts: list[int] = []
+        for sums in self.budget.counts:
+            back = self.public.bits if self.budget.mask == "uniform" else sums * self.budget.slot_bits
+            counts.append(min(values - sum(counts), self._slots, back // self._slot_bits))
+        return counts
+
+    def _packed(self, values: Sequence[mpz]) -> mpz:
+        """Return the ciphertext with the values in its slots, the first one lowest."""
+        total, square, shift = mpz(1), self.public.square, mpz(1) << self._slot_bits
+        for value in reversed(values):
+            total = gmpy2.powmod(total, shift, square) * value % square
+        return total
+
+    def unmask(self, opened: Tensor, masked: MaskedSums) -> list[int]:
+        """Return the agreed sums if all values could be read, else zeros; what was read is noted."""
+        plaintexts = tensor_to_integers(opened, self.budget.opened_bytes)
+        found = [
+            value
+            for plaintext, count in zip(plaintexts, self._counts, strict=True)
+            for value in self._read(plaintext, count)
+        ]
+        self._learned.append(torch.tensor(found, dtype=torch.float64) * 2.0**-self.budget.value_bits)
+        if len(found) < len(self._agreed):
+            return [0] * self.budget.outputs
+        columns = zip(*self._agreed, strict=True)
+        return [sum(weight * value for weight, value in zip(column, found, strict=True)) for column in columns]
+
+    def _read(self, plaintext: int, count: int) -> list[int]:
+        """Return the lowest slots of a plaintext, of which the low bits came back."""
+        whole = self.public.n if self.budget.mask == "uniform" else 1 << (count * self._slot_bits)
+        signed = centred(plaintext % whole, whole)
+        return unpack_equations([signed], slot_bits=self._slot_bits, count=count, modulus=self.public.n)

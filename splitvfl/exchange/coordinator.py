@@ -1,0 +1,314 @@
+"""Logistic regression with a third party that has the only key: what the exchanges without one are compared with.
+
+The coordinator has no data. A step, with Taylor's sigmoid, where a record's coefficient ``f = z - 2y`` is a sum of the
+parties' parts: every passive party encrypts its part under the coordinator's key; the active party adds them up under
+encryption, with its own part, and hands ``⟦f⟧`` to all; each party computes ``⟦Xᵀf⟧`` for its own columns and masks it;
+the coordinator decrypts the masked sums. All talk through the active party, which passes on what it cannot read.
+
+What it reveals: to each party the gradient of its own weights, and nothing to a coordinator that keeps to itself. But a
+coordinator and any one party together read every record's coefficient, and so every label: everything rests on a party
+that gains nothing by being honest. There is one encryption for each record and party, however many parties there are,
+where :mod:`~splitvfl.exchange.taylor` needs sums for each pair. Losses of steps are not known to anybody.
+
+Source: Hardy et al., *Private federated learning on vertically partitioned data via entity resolution and additively
+homomorphic encryption*, arXiv:1711.10677, of which this keeps the training; sums are masked, which there the
+coordinator sees.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from splitvfl.conversation import Expected, Half, Outbox
+from splitvfl.crypto.budget import Budget
+from splitvfl.crypto.ciphertexts import add_ciphertexts, check_ciphertexts
+from splitvfl.crypto.evaluator import Evaluator
+from splitvfl.crypto.sum_masks import SumMasks
+from splitvfl.data.columns import Records
+from splitvfl.errors import ProtocolError
+from splitvfl.exchange.agreement import agreement
+from splitvfl.exchange.base import Side
+from splitvfl.exchange.linear import SCALE, OwnPart, check_top, columns_of, weight_of, with_one
+from splitvfl.exchange.masking import active_masking, passive_masking
+from splitvfl.exchange.paillier import (
+    COLUMNS,
+    KEY,
+    EncryptedExchange,
+    EncryptedSide,
+    awaited_bytes,
+    one_each,
+    opened,
+    refusing,
+)
+from splitvfl.exchange.split import update
+from splitvfl.messages import Message
+from splitvfl.party import ActiveParty, PassiveParty
+
+NAME = "coordinator"
+_MOST_PARTIES = 1 << 10
+# In the place of a step's number: no step comes any more.
+_END = -1
+
+
+class Coordinator(EncryptedExchange):
+    """Logistic regression under the key of a third party.
+
+    A run ends with the weights of :class:`~splitvfl.exchange.oracle.Oracle` with the Taylor approximation up to
+    fixed-point errors. The loss of a step is NaN; evaluations tell it.
+
+    Args:
+        rows: Largest batch.
+        encryption: What the parties agree on; its ``value_limit`` bounds each party's part.
+        key: The coordinator's key. Default: a new one for every run.
+        engine: Makes what a party computes with.
+    """
+
+    name: ClassVar[str] = "coordinator"
+
+    def active(self, party: ActiveParty) -> Side:
+        """Return the active party's side.
+
+        Raises:
+            ConfigError: If its top does not add up logits, or its task is not binary.
+            DataError: If an entry of its columns exceeds the agreed limit.
+        """
+        check_top(party, self.name)
+        self.encryption.check_columns(party.data)
+        return _Active(party, self)
+
+    def passive(self, party: PassiveParty, active: str) -> Side:
+        """Return a passive party's side.
+
+        Raises:
+            ConfigError: If its bottom is not one linear layer without intercept.
+            DataError: If an entry of its columns exceeds the agreed limit.
+        """
+        weight_of(party, self.name)
+        self.encryption.check_columns(party.data)
+        return _Passive(party, active, self)
+
+    def third_parties(self, active: str) -> Mapping[str, Side]:
+        """Return the coordinator's side."""
+        return {NAME: ThirdParty(active, self)}
+
+    @property
+    def agreed(self) -> dict[str, object]:
+        """What the coordinator and the active party compare."""
+        return {**self.terms(), "largest batch": self.rows}
+
+    def budget(self, outputs: int, parties: int) -> Budget:
+        """Return the budget of so many sums over coefficients that are the sum of so many parties' parts."""
+        budget = self.encryption.budget(self.rows, outputs)
+        return replace(budget, value_limit=parties * budget.value_limit)
+
+    def encode(self, values: Tensor, owner: str, step: int) -> Tensor:
+        """Return a party's part as integers.
+
+        Raises:
+            CryptoError: If one is NaN, infinite or larger than agreed: nothing is sent.
+        """
+        self.encryption.check_values(values, owner, step)
+        return self.encryption.budget(self.rows, 1).encode_values(values)
+
+
+class ThirdParty(EncryptedSide):
+    """The coordinator: it decrypts, at each step, as many masked sums as were agreed.
+
+    Args:
+        active: Name of the active party.
+        exchange: What was agreed.
+
+    Attributes:
+        served: Steps that it has taken part in.
+    """
+
+    def __init__(self, active: str, exchange: Coordinator) -> None:
+        super().__init__(exchange)
+        self._active, self._exchange = active, exchange
+        self._budgets: list[Budget] = []
+        self.served = 0
+
+    def open(self) -> Half:
+        """Send its key, and learn how many sums each party needs."""
+        yield from agreement(NAME, (self._active,), self._exchange.agreed)
+        public = self.take_key().public.to_tensor()
+        sizes = Expected(self._active, COLUMNS, 0, (torch.int64,), (range(2, _MOST_PARTIES),))
+        inbox = yield Outbox(send=(Message(NAME, self._active, KEY, 0, public),), wait=(sizes,))
+        counts = inbox[self._active].payload.tolist()
+        limits = self._exchange.encryption
+        self._budgets = [
+            self._exchange.budget(limits.checked_columns(count, self._active), len(counts)) for count in counts
+        ]
+
+    def step(self, batch: Records, step: int) -> Half:
+        """Decrypt the masked sums of all parties.
+
+        Raises:
+            ProtocolError: If the active party takes another step.
+        """
+        turn = yield from self._turn()
+        if turn != step:
+            raise ProtocolError(f"expected step {step} of {self._active}, got {turn}")
+        yield from self._decrypted(step)
+
+    def serve(self) -> Half:
+        """Return the half of a whole run over a network: it ends when the active party says so."""
+        yield from self.open()
+        while (turn := (yield from self._turn())) != _END:
+            yield from self._decrypted(turn)
+
+    def _turn(self) -> Half:
+        inbox = yield Outbox(wait=(Expected(self._active, "turn", 0, (torch.int64,), (1,)),))
+        turn = int(inbox[self._active].payload.item())
+        if turn < _END:
+            raise ProtocolError(f"expected the number of a step of {self._active}, got {turn}")
+        return turn
+
+    def _decrypted(self, step: int) -> Half:
+        owner = self.take_key()
+        replies = [budget.replies for budget in self._budgets]
+        shape = (sum(replies), owner.public.ciphertext_bytes)
+        inbox = yield Outbox(wait=(awaited_bytes(self._active, "asked", step, shape),))
+        asked = inbox[self._active]
+        plain = [
+            opened(owner, replace(asked, payload=part), budget).flatten()
+            for part, budget in zip(asked.payload.split(replies), self._budgets, strict=True)
+        ]
+        yield Outbox(send=(Message(NAME, self._active, "answered", step, torch.cat(plain)),))
+        self.served += 1
+
+
+class _Active(EncryptedSide):
+    def __init__(self, party: ActiveParty, exchange: Coordinator) -> None:
+        super().__init__(exchange)
+        self._party, self._exchange = party, exchange
+        self._budgets: dict[str, Budget] = {}  # its own first
+        self._evaluator: Evaluator | None = None
+
+    def open(self) -> Half:
+        """Pass on the coordinator's key, and tell it how many sums each party needs."""
+        party, exchange, limits = self._party, self._exchange, self._exchange.encryption
+        yield from agreement(party.name, (NAME,), exchange.agreed)
+        inbox = yield Outbox(wait=(*map(limits.awaited_columns, party.cuts), limits.awaited_key(NAME)))
+        counts = {party.name: party.data.width + 1} | {name: limits.read_columns(inbox[name]) for name in party.cuts}
+        parties = len(counts)
+        self._budgets = {name: exchange.budget(count, parties) for name, count in counts.items()}
+        self._evaluator = self._engine.evaluator(limits.read_key(inbox[NAME]), self._budgets[party.name])
+        size = torch.tensor([parties])
+        yield Outbox(
+            send=(
+                Message(party.name, NAME, COLUMNS, 0, torch.tensor([*counts.values()])),
+                *one_each(dict.fromkeys(party.cuts, inbox[NAME].payload), party.name, KEY, 0),
+                *one_each(dict.fromkeys(party.cuts, size), party.name, "parties", 0),
+            )
+        )
+        yield from active_masking(party)
+
+    def step(self, batch: Records, step: int) -> Half:
+        """Return its half of one step; its result is NaN."""
+        party, evaluator = self._party, self._evaluator
+        assert evaluator is not None, "keys cross first"
+        width = evaluator.public.ciphertext_bytes
+        own = OwnPart.of(party, batch, step)
+        inbox = yield Outbox(
+            send=(self._says(step),),
+            wait=tuple(awaited_bytes(name, "logits", step, (batch.count, width)) for name in party.cuts),
+        )
+        for message in inbox.values():
+            with refusing(message):
+                check_ciphertexts(message.payload, evaluator.public)
+        parts = add_ciphertexts(evaluator.public, [inbox[name].payload for name in party.cuts])
+        masked = evaluator.masked_sums([(parts, evaluator.budget.encode_weights(with_one(columns_of(batch)).cpu()))])
+        inbox = yield Outbox(
+            send=one_each(self._coefficients(own, parts, batch, step), party.name, "residues", step),
+            wait=tuple(awaited_bytes(name, "sums", step, (self._budgets[name].replies, width)) for name in party.cuts),
+        )
+        for message in inbox.values():
+            with refusing(message):  # the coordinator would not know whose it is
+                check_ciphertexts(message.payload, evaluator.public)
+        asked = torch.cat([masked.reply, *(inbox[name].payload for name in party.cuts)])
+        sizes = [budget.replies * budget.opened_bytes for budget in self._budgets.values()]
+        inbox = yield Outbox(
+            send=(Message(party.name, NAME, "asked", step, asked),),
+            wait=(awaited_bytes(NAME, "answered", step, (sum(sizes),)),),
+        )
+        answers = {
+            name: answer.reshape(budget.replies, budget.opened_bytes)
+            for (name, budget), answer in zip(self._budgets.items(), inbox[NAME].payload.split(sizes), strict=True)
+        }
+        yield Outbox(send=one_each({name: answers[name] for name in party.cuts}, party.name, "opened", step))
+        with refusing(inbox[NAME]):
+            sums = evaluator.budget.decode_sums(evaluator.unmask(answers[party.name], masked))
+        party.remember(replace(inbox[NAME], payload=sums))
+        own.learn(party, sums, batch, step)
+        return math.nan
+
+    def leave(self) -> Half:
+        """Tell the coordinator that no step comes any more."""
+        yield Outbox(send=(self._says(_END),))
+
+    def _says(self, turn: int) -> Message:
+        return Message(self._party.name, NAME, "turn", 0, torch.tensor([turn]))
+
+    def _coefficients(self, own: OwnPart, parts: Tensor, batch: Records, step: int) -> dict[str, Tensor]:
+        """Return the encrypted coefficients for each passive party, after the defenses of its gradient."""
+        evaluator = self._evaluator
+        assert evaluator is not None
+        sent = {}
+        for name, cut in self._party.cuts.items():
+            values = self._exchange.encode(own.defended(cut, batch, step), self._party.name, step)
+            sent[name] = add_ciphertexts(evaluator.public, [parts, evaluator.encrypt(values)])
+        return sent
+
+
+class _Passive(EncryptedSide):
+    def __init__(self, party: PassiveParty, active: str, exchange: Coordinator) -> None:
+        super().__init__(exchange)
+        self._party, self._active, self._exchange = party, active, exchange
+        self._evaluator: Evaluator | None = None
+
+    def open(self) -> Half:
+        """Say how many columns it has, and receive the coordinator's key and the number of parties."""
+        party, active, exchange, limits = self._party, self._active, self._exchange, self._exchange.encryption
+        width = party.data.width
+        inbox = yield Outbox(
+            send=(Message(party.name, active, COLUMNS, 0, torch.tensor([width])),), wait=(limits.awaited_key(active),)
+        )
+        public = limits.read_key(inbox[active])
+        sizes = Expected(active, "parties", 0, (torch.int64,), (1,))
+        inbox = yield Outbox(wait=(sizes,))
+        parties = int(inbox[active].payload.item())
+        self._evaluator = self._engine.evaluator(public, exchange.budget(width, parties))
+        yield from passive_masking(party, active, SumMasks(), others=parties - 2)
+
+    def step(self, batch: Records, step: int) -> Half:
+        """Return its half of one step."""
+        party, active, evaluator = self._party, self._active, self._evaluator
+        assert evaluator is not None, "keys cross first"
+        activation = party.activate(batch).detach()
+        defended = party.defend_activation(activation, batch, step).squeeze(1).double().cpu()
+        sent = evaluator.encrypt(self._exchange.encode(defended, party.name, step))
+        inbox = yield Outbox(
+            send=(Message(party.name, active, "logits", step, sent),),
+            wait=(awaited_bytes(active, "residues", step, tuple(sent.shape)),),
+        )
+        budget = evaluator.budget
+        with refusing(inbox[active]):
+            weights = budget.encode_weights(columns_of(batch).cpu())
+            masked = evaluator.masked_sums([(inbox[active].payload, weights)])
+        inbox = yield Outbox(
+            send=(Message(party.name, active, "sums", step, masked.reply),),
+            wait=(awaited_bytes(active, "opened", step, (budget.replies, budget.opened_bytes)),),
+        )
+        with refusing(inbox[active]):
+            sums = budget.decode_sums(evaluator.unmask(inbox[active].payload, masked))
+        party.remember(replace(inbox[active], payload=sums))
+        party.clear_gradients()
+        party.learn_sum(activation, (sums / (SCALE * batch.count)).unsqueeze(1).to(activation.device), batch, step)
+        update(party, step, active)

@@ -1,0 +1,64 @@
+"""Joint scores under masks: the same scores, and the active party sees no passive party's part of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from splitvfl.errors import ConfigError, DataError
+from splitvfl.models import Linear, LinearTop
+from splitvfl.party import ActiveParty, Party, PassiveParty
+from tests.builders import ACTIVE, party_data
+from tests.net.test_predict_run import World, alike, in_one_process, parties, score
+
+NAMES = ("lab", "shop", "telecom")
+
+
+def linear_parties() -> dict[str, Party]:
+    torch.manual_seed(0)
+    data = party_data(ACTIVE, width=2, task="binary")
+    active = ActiveParty(data, LinearTop(len(NAMES), active_inputs=data.width))
+    found: dict[str, Party] = {ACTIVE: active}
+    for name in NAMES:
+        active.connect(name)
+        own = party_data(name, width=3)
+        found[name] = PassiveParty(own, Linear(own.width))
+    active.widths = dict.fromkeys(NAMES, 1)
+    return found
+
+
+@pytest.mark.parametrize("breaks", [[], [("shop", 3)]], ids=["whole", "broken"])
+def test_masked_scores_are_those_of_one_process(breaks: list[Any]) -> None:
+    expected = in_one_process(linear_parties())
+    plain, masked = World(NAMES), World(NAMES, breaks=breaks)
+    score(plain, linear_parties(), alike(NAMES))
+    found = score(masked, linear_parties(), alike(NAMES, masked=True))
+    # Parts are rounded to 2^-32 and their sum to float32.
+    torch.testing.assert_close(found[ACTIVE].outputs, expected.outputs, rtol=0, atol=1e-6)
+    for name in NAMES:
+        clear = [message.payload for message in plain.sent[name] if message.kind == "activation"]
+        sent = {message.step: message.payload for message in masked.sent[name] if message.kind == "activation"}
+        for part, hidden in zip(clear, (sent[step] for step in sorted(sent)), strict=True):
+            assert hidden.dtype == torch.int64
+            off = (hidden.double() * 2.0**-32 - part.double()).abs()
+            assert off.min() > 2.0**10  # masks are uniform on 2^32 of these units: 2^-21 of them are so small
+    repeated: dict[tuple[str, int], torch.Tensor] = {}
+    for name in NAMES:
+        for message in masked.sent[name]:
+            if message.kind == "activation":
+                assert torch.equal(repeated.setdefault((name, message.step), message.payload), message.payload)
+
+
+def test_one_party_that_would_not_mask_is_told() -> None:
+    agreed = alike(NAMES, masked=True) | {"shop": alike(NAMES)["shop"]}
+    found = score(World(NAMES), linear_parties(), agreed)
+    assert isinstance(found["shop"], DataError)
+    assert "parts are masked" in str(found["shop"])
+
+
+def test_a_top_that_does_more_than_add_up_is_refused() -> None:
+    found = score(World(("telecom",)), parties(("telecom",)), alike(("telecom",), masked=True))
+    assert isinstance(found[ACTIVE], ConfigError)
+    assert "adds up logits" in str(found[ACTIVE])

@@ -1,0 +1,95 @@
+"""From the exchange section of an experiment to the exchange, and what it says of itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from splitvfl.config import ExperimentConfig, parse_config
+from splitvfl.crypto.engine import Engine
+from splitvfl.deployment import meeting_of
+from splitvfl.errors import ConfigError
+from splitvfl.exchange.paillier import EncryptedExchange, Encryption
+from splitvfl.exchanges import approximation_of, exchange_of, hides_parts, sums_only
+from splitvfl.experiment import load_data
+from splitvfl.noise import noise_plan
+
+TEXT = """
+data: {name: breast-cancer}
+parties:
+  clinic: {role: active, columns: ["mean *"]}
+  lab: {role: passive, columns: ["worst *", "* error"]}
+model: {name: logistic-regression, row_norm: 1.0}
+train: {batch_size: 32, optimizer: {name: sgd, lr: 0.1}}
+network: {listen: "127.0.0.1:7000", plaintext_on_loopback: true}
+"""
+KINDS = {
+    "split": ("exact", False, False),
+    "oracle": ("exact", True, False),
+    "residue": ("exact", True, False),
+    "taylor": ("taylor", True, True),
+    "coordinator": ("taylor", True, True),
+}
+
+
+def config_of(section: str) -> ExperimentConfig:
+    return parse_config(TEXT + f"exchange: {section}\n", source="exchanges.yaml")
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_name_gives_its_exchange(name: str) -> None:
+    section = config_of(name).exchange
+    exchange = exchange_of(section, rows=32)
+    assert exchange.name == name
+    assert (approximation_of(section), sums_only(section), hides_parts(section)) == KINDS[name]
+    assert exchange.sums_only == sums_only(section)
+    if isinstance(exchange, EncryptedExchange):
+        assert exchange.rows == 32
+        assert exchange.encryption == Encryption()
+
+
+def test_settings_reach_the_exchange() -> None:
+    section = config_of(
+        "{name: residue, approximation: minimax, processes: 2, stock: 7, "
+        "encryption: {key_bits: 2048, value_limit: 5, mask: uniform, most_columns: 9}}"
+    ).exchange
+    exchange = exchange_of(section, rows=8)
+    assert isinstance(exchange, EncryptedExchange)
+    assert exchange.encryption == Encryption(key_bits=2048, value_limit=5.0, mask="uniform", most_columns=9)
+    assert exchange.terms()["approximation"] == "minimax"
+    engine = exchange.engine()
+    assert isinstance(engine, Engine)
+    assert (engine._processes, engine._stock) == (2, 7)
+
+
+def test_what_is_a_partys_own_business_is_not_agreed() -> None:
+    plain = exchange_of(config_of("taylor").exchange, rows=32).terms()
+    assert exchange_of(config_of("{name: taylor, processes: 1, stock: 64}").exchange, rows=32).terms() == plain
+
+
+def test_noise_raises_the_limit_of_values_and_leaves_the_loss_out() -> None:
+    config = config_of("{name: taylor, noise: {epsilon: 0.5, delta: 0.1}}")
+    noise = noise_plan(config, load_data(config).active)
+    assert noise is not None
+    terms = exchange_of(config.exchange, rows=32, noise=noise).terms()
+    limit = terms["encryption: value limit"]
+    assert isinstance(limit, float)
+    assert limit >= 4 + 8 * noise.active
+    assert limit < 2 * (4 + 8 * noise.active)
+    assert terms["loss of each step"] is False
+    own = config_of("{name: taylor, encryption: {value_limit: 9000}, noise: {epsilon: 0.5, delta: 0.1}}")
+    assert exchange_of(own.exchange, rows=32, noise=noise).terms()["encryption: value limit"] == 9000
+
+
+def test_no_party_is_called_like_the_coordinator() -> None:
+    with pytest.raises(ConfigError, match="give the party another name"):
+        parse_config(TEXT.replace("lab:", "coordinator:") + "exchange: coordinator\n", source="exchanges.yaml")
+    assert "coordinator" in parse_config(TEXT.replace("lab:", "coordinator:"), source="exchanges.yaml").parties
+
+
+def test_where_the_coordinator_is_found_is_said() -> None:
+    text = TEXT.replace('network: {listen: "127.0.0.1:7000", ', "network: {")
+    config = parse_config(
+        text.replace("lab: {", 'lab: {address: "127.0.0.1:7001", ') + "exchange: coordinator\n", source="e.yaml"
+    )
+    with pytest.raises(ConfigError, match=r"how do clinic and coordinator meet\? Give exchange.address"):
+        meeting_of(config, "clinic", notify=print)
