@@ -2,7 +2,8 @@
 
 ``python -m scripts.bench.faulty FOLDER party run.yaml --as lab ...`` runs that command. A file ``order`` in the folder
 names one fault, which happens at the next opportunity; the file is gone then. ``steps`` tells how many steps are done,
-and how many have been taken, those that were taken again included.
+and how many have been taken, those that were taken again included. A file ``key bits`` holds the length of all keys,
+which then may be shorter than an experiment allows: faults do not depend on it, and steps are faster.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from pathlib import Path
 from typing import Any, Final
 from unittest import mock
 
-from splitvfl import checkpoint
+from splitvfl import checkpoint, exchanges
 from splitvfl.cli import main
+from splitvfl.exchange.paillier import Encryption
 from splitvfl.messages import Message
 from splitvfl.net import party_run
 from splitvfl.net.frames import Packed, pack
@@ -147,11 +149,24 @@ def count_steps(orders: Orders) -> None:
     mock.patch.object(party_run.PartyRun, "_take_turn", counted).start()
 
 
+def shorten_keys(folder: Path) -> None:
+    """Let keys be as long as a file says, if there is one."""
+    path = folder / "key bits"
+    if path.exists():
+        bits = int(path.read_text())
+
+        def short(**options: Any) -> Encryption:
+            return Encryption(**options | {"key_bits": bits, "insecure_for_tests": True})
+
+        mock.patch.object(exchanges, "Encryption", short).start()
+
+
 def run_party(folder: Path, arguments: Sequence[str]) -> int:
     """Run a command of ``splitvfl`` as a party that takes orders, and return its exit code."""
     orders = Orders(folder)
     for seam in (spoil_messages, die_in_checkpoints, die_while_leaving, count_steps):
         seam(orders)
+    shorten_keys(folder)
     return main(arguments)
 
 

@@ -4,11 +4,12 @@ Three parties go through every exchange once. Then each half hears its peers' fr
 flipped, cut short, extended, spliced with another, heads forged, fields swapped, repeated, out of order, left out,
 filled with other values. They pass through what a networked party has, from the link's hello to the half; only the
 sockets are missing. A half may end as it should, or refuse with an error that names the sender; nothing else.
-Run ``python -m scripts.bench.hostile [--quick] [--json OUT]``.
+Run ``python -m scripts.bench.hostile [--quick] [--json OUT] [--messages 100000] [--exchange residue]``.
 """
 
 from __future__ import annotations
 
+import argparse
 import random
 import resource
 import struct
@@ -16,6 +17,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -228,6 +230,9 @@ def _hostile_payload(rng: random.Random, message: Message) -> Tensor:
     payload = message.payload.clone()
     if payload.dtype == torch.uint8 and payload.dim() == 1 and rng.random() < 0.8:
         return torch.frombuffer(bytearray(rng.choice(HOSTILE_NOTES)), dtype=torch.uint8)
+    if payload.dtype == torch.uint8 and rng.random() < 0.3:  # a ciphertext under another key, say
+        drawn = bytearray(rng.randbytes(payload.numel()))
+        return torch.frombuffer(drawn, dtype=torch.uint8).view(payload.shape) if drawn else payload
     if payload.dtype == torch.uint8:
         value: float = rng.choice((0, 1, 255))
     else:
@@ -283,11 +288,11 @@ class Fault:
     error: BaseException
 
 
-def mutants(messages: int, seed: int = 0) -> Iterator[tuple[str, Fault | None]]:
+def mutants(messages: int, seed: int = 0, exchanges: Sequence[str] = EXCHANGES) -> Iterator[tuple[str, Fault | None]]:
     """Yield what became of one mutated message after the other: ``"accepted"`` or ``"refused"``, and what is wrong."""
     rng = random.Random(seed)
     with mock.patch.object(frames, "CHUNK", CHUNK):
-        stage = [scene for scene in scenes() if any(heard.messages for heard in scene.heard.values())]
+        stage = [scene for scene in scenes(exchanges) if any(heard.messages for heard in scene.heard.values())]
         done = 0
         while done < messages:
             scene = rng.choice(stage)
@@ -327,24 +332,23 @@ def peak_mib() -> float:
     return peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)
 
 
-def measure(quick: bool) -> list[Result]:
-    """Return every row; ``quick`` sends fewer messages."""
-    total = QUICK_MESSAGES if quick else MESSAGES
+def measure(quick: bool, *, messages: int | None = None, exchanges: Sequence[str] = EXCHANGES) -> list[Result]:
+    """Return every row; ``quick`` sends fewer messages, if it is not said how many."""
+    total = messages or (QUICK_MESSAGES if quick else MESSAGES)
     outcomes: Counter[str] = Counter()
     faults: list[Fault] = []
     before = 0.0
-    for number, (outcome, fault) in enumerate(mutants(total)):
+    for number, (outcome, fault) in enumerate(mutants(total, exchanges=exchanges)):
         outcomes[outcome] += 1
         if fault is not None:
             faults.append(fault)
         if number == min(WARM_UP, total // 2):
             before = peak_mib()
     growth = peak_mib() - before
-    return _results(total, outcomes, faults, growth)
+    return _results(f"{total} mutated messages; both halves of {', '.join(exchanges)}", outcomes, faults, growth)
 
 
-def _results(total: int, outcomes: Mapping[str, int], faults: Sequence[Fault], growth: float) -> list[Result]:
-    halves = f"{total} mutated messages, {len(EXCHANGES)} exchanges, both halves"
+def _results(halves: str, outcomes: Mapping[str, int], faults: Sequence[Fault], growth: float) -> list[Result]:
     rows = [
         Result("accepted: the half ended as it should", outcomes.get("accepted", 0), "messages", None, note=halves),
         Result("refused", outcomes.get("refused", 0), "messages", None, note="an error of splitvfl's own"),
@@ -361,5 +365,15 @@ def _results(total: int, outcomes: Mapping[str, int], faults: Sequence[Fault], g
     return [*rows, Result("growth of the peak of memory", growth, "MiB", MOST_GROWTH_MIB, note=f"after {WARM_UP}")]
 
 
+def command(argv: Sequence[str] | None = None) -> int:
+    """Parse what is this benchmark's own, and run it."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--messages", type=int)
+    parser.add_argument("--exchange", choices=EXCHANGES, action="append")
+    own, rest = parser.parse_known_args(argv)
+    chosen = partial(measure, messages=own.messages, exchanges=own.exchange or EXCHANGES)
+    return main("Hostile messages: what becomes of them", chosen, rest)
+
+
 if __name__ == "__main__":
-    raise SystemExit(main("Hostile messages: what becomes of them", measure))
+    raise SystemExit(command())

@@ -6,7 +6,9 @@ import copy
 import random
 import secrets
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cache
 from types import TracebackType
 from typing import Any
 from unittest import mock
@@ -16,6 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from splitvfl.conversation import Expected, Half, converse
+from splitvfl.crypto import owner
+from splitvfl.crypto.keys import PrivateKey
+from splitvfl.crypto.obfuscators import FixedBase
+from splitvfl.crypto.paillier import generate_keys
 from splitvfl.crypto.psi import Terms, align
 from splitvfl.data import Columns, PartyData, Records
 from splitvfl.data.id_column import id_digest
@@ -23,10 +29,14 @@ from splitvfl.exchange.agreement import agreement, terms_of
 from splitvfl.exchange.evaluation import EvaluationPlan, active_evaluation, passive_evaluation
 from splitvfl.exchange.farewell import farewell
 from splitvfl.exchange.introduction import Learned, active_introduction, passive_introduction
+from splitvfl.exchange.paillier import Encryption
+from splitvfl.exchange.residue import Residue
 from splitvfl.exchange.resuming import Standing, active_resuming, passive_resuming
 from splitvfl.exchange.split import active_step, passive_step
+from splitvfl.exchange.taylor import Taylor
 from splitvfl.leakage.transcript import Transcript
 from splitvfl.messages import Message
+from splitvfl.models import Linear, LinearTop
 from splitvfl.net import frames
 from splitvfl.net.driver import Correspondent, drive
 from splitvfl.net.link import Link, Stream, greeted
@@ -44,36 +54,47 @@ class Fixed:
     """Entered while a party acts: what it draws from the operating system is the same in every run."""
 
     def __init__(self, party: str) -> None:
-        self._drawn = random.Random(party)
-        self._patch: Any = None
+        drawn = random.Random(party)
+        self._functions: dict[str, Any] = {
+            "token_bytes": drawn.randbytes,
+            "randbits": drawn.getrandbits,
+            "randbelow": drawn.randrange,
+        }
+        self._stack = ExitStack()
 
     def __enter__(self) -> None:
-        self._patch = mock.patch.object(secrets, "token_bytes", self._drawn.randbytes)
-        self._patch.start()
+        self._stack.enter_context(mock.patch.multiple(secrets, **self._functions))
+        self._stack.enter_context(mock.patch.object(owner, "FixedBase", tables_of))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._patch.stop()
+        self._stack.close()
 
 
 class Parties:
     """A label party and two passive ones, and a half of each exchange for each of them."""
 
+    plan = EvaluationPlan(range(0, RECORDS, 2), RECORDS, rows=5)
+    width = WIDTH
+
     def __init__(self) -> None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            top = nn.Sequential(nn.Linear(len(PASSIVES) * WIDTH + 2, 3), nn.ReLU(), nn.Linear(3, 1))
-            self.active = ActiveParty(_data(ACTIVE, labels=True), top)
-            self.passives = {name: PassiveParty(_data(name), nn.Linear(2, WIDTH)) for name in PASSIVES}
+            self.active = ActiveParty(_data(ACTIVE, labels=True), self._top())
+            self.passives = {name: PassiveParty(_data(name), self._bottom()) for name in PASSIVES}
         for name in PASSIVES:
             self.active.connect(name)
-        self.active.widths = dict.fromkeys(PASSIVES, WIDTH)
+        self.active.widths = dict.fromkeys(PASSIVES, self.width)
         self.active.judge_by(EarlyStopping(), self.plan.validation)
         for party in (self.active, *self.passives.values()):
             party.prepare(seed=0, device=torch.device("cpu"))
 
-    plan = EvaluationPlan(range(0, RECORDS, 2), RECORDS, rows=5)
+    def _top(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(len(PASSIVES) * WIDTH + 2, 3), nn.ReLU(), nn.Linear(3, 1))
+
+    def _bottom(self) -> nn.Module:
+        return nn.Linear(2, WIDTH)
 
     def party(self, name: str) -> Party:
         """Return a party by its name."""
@@ -125,6 +146,53 @@ class Parties:
         return align(name, peers_of(name), digests, terms, threads=1)
 
 
+class LogisticParties(Parties):
+    """The same with linear models, and a half of each exchange of logistic regression: keys, and one step."""
+
+    width = 1
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Made before anybody acts: what a party draws is then the same the first time and every other time.
+        self._keys = {name: key_of(name) for name in (ACTIVE, *PASSIVES)}
+
+    def _top(self) -> nn.Module:
+        return LinearTop(len(PASSIVES), active_inputs=2)
+
+    def _bottom(self) -> nn.Module:
+        return Linear(2)
+
+    def _residue(self, name: str) -> Half:
+        return self._keys_and_step(name, Residue(rows=RECORDS, encryption=ENCRYPTION, key=self._keys[name]))
+
+    def _taylor(self, name: str) -> Half:
+        return self._keys_and_step(name, Taylor(rows=RECORDS, encryption=ENCRYPTION, key=self._keys[name]))
+
+    def _keys_and_step(self, name: str, exchange: Residue | Taylor) -> Half:
+        side = exchange.active(self.active) if name == ACTIVE else exchange.passive(self.passives[name], ACTIVE)
+        yield from side.open()
+        return (yield from side.step(self.party(name).train_batch(torch.arange(RECORDS)), STEP))
+
+
+# As short as sums fit: what is looked for here does not depend on the length of a key.
+ENCRYPTION = Encryption(key_bits=256, insecure_for_tests=True)
+
+
+@cache
+def key_of(name: str) -> PrivateKey:
+    """Return a party's key, the same for every half."""
+    key = generate_keys(ENCRYPTION.key_bits, insecure_for_tests=True)
+    tables_of(key)
+    return key
+
+
+@cache
+def tables_of(key: PrivateKey) -> FixedBase:
+    """Return what a key's owner prepares, which takes longer than all the rest of a step."""
+    return FixedBase(key)
+
+
+ENCRYPTED = ("residue", "taylor")
 EXCHANGES = (
     "introduction",
     "agreement",
@@ -136,6 +204,7 @@ EXCHANGES = (
     "alignment both",
     "alignment padded",
     "alignment size-only",
+    *ENCRYPTED,
 )
 
 
@@ -262,10 +331,10 @@ def hello_of(name: str) -> frames.Hello:
     return frames.Hello(name, "a run", "active" if name == ACTIVE else "passive")
 
 
-def scenes() -> list[Scene]:
-    """Go through every exchange once, and return each half with what it heard."""
-    parties = Parties()
-    recorded = {exchange: _transcript(exchange) for exchange in EXCHANGES}
+def scenes(exchanges: Sequence[str] = EXCHANGES) -> list[Scene]:
+    """Go through every one of these exchanges once, and return each half with what it heard."""
+    parties = {encrypted: _parties(encrypted) for encrypted in (False, True)}
+    recorded = {exchange: _transcript(exchange) for exchange in exchanges}
     said = {
         (exchange, sender, name): [one for one in transcript if (one.sender, one.receiver) == (sender, name)]
         for exchange, transcript in recorded.items()
@@ -275,7 +344,7 @@ def scenes() -> list[Scene]:
     pool = tuple(frame for (_, sender, _), messages in said.items() for frame in framed(sender, messages))
     return [
         Scene(
-            parties,
+            parties[exchange in ENCRYPTED],
             exchange,
             name,
             {
@@ -284,13 +353,17 @@ def scenes() -> list[Scene]:
                 for messages in (said[exchange, sender, name],)
             },
         )
-        for exchange in EXCHANGES
+        for exchange in exchanges
         for name in (ACTIVE, PASSIVES[0])
     ]
 
 
+def _parties(encrypted: bool) -> Parties:
+    return LogisticParties() if encrypted else Parties()
+
+
 def _transcript(exchange: str) -> Transcript:
-    parties, transcript = Parties(), Transcript()
+    parties, transcript = _parties(exchange in ENCRYPTED), Transcript()
     turns = {name: Fixed(name) for name in (ACTIVE, *PASSIVES)}
     halves = {}
     for name, turn in turns.items():

@@ -58,6 +58,17 @@ _ATTACKS = {
     "model-completion": "After training, the partner puts an output of its own on its half of the model, fits it to "
     "the few records whose labels it knows, and reads the others. It needs no message: it reads what training has "
     "taught the partner's half.",
+    "own-prediction": "After training, scores a record by what the partner's own part of the linear model says of it. "
+    "It needs no message: what others read counts as far as it is more than that.",
+    "readout": "At a linear top the gradients show the top's weights; with its own activations the partner then has "
+    "the model's own prediction of every record, whatever the noise.",
+    "residue-solving": "Solves the sum of residues times rows, which is the gradient of the partner's weights, for the "
+    "residues: exactly if a batch has no more records than the partner has columns, else as well as least squares can. "
+    "A residue's sign is its record's label. It makes no difference whether the sum was encrypted on its way.",
+    "label-sum": "Searches the labels that explain the sum of residues times rows exactly: at weights of zero all "
+    "residues are of one size, and a few sums tell the labels of far more records than there are columns.",
+    "stacked-epochs": "Adds up the equations of many epochs: each batch gives new ones about the same labels, so that "
+    "batches with more records than the partner has columns are solved for after all.",
     AUDITOR: "The label party attacks its own messages with all that it knows, the labels and the gradients before any "
     "noise: more than a partner has. Two attacks, of which the better one counts at every figure: a projection on the "
     "true difference of the classes, and a likelihood ratio fitted on earlier steps. It shows leaks that no partner's "

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from splitvfl.leakage.findings import (
+    AUDITOR,
     PARTLY_VISIBLE,
     VISIBLE,
     AttackRow,
@@ -54,6 +55,9 @@ _SUMMARY_LEGEND = {
     "noise": "noise power over the message's own; p: the power itself, where only that is known",
 }
 
+# What stands in the table of costs.
+_OF_COSTS = {"noise", "±"}
+
 _AFTER_LEGEND = {
     "train, test": "leak AUC of the attack with the partner's trained model, on records that it did not know",
     "before": "the same attack's leak AUCs with that model as it was before training",
@@ -80,7 +84,7 @@ def summary_table(runs: Sequence[RunSummary]) -> RenderableType:
         rows = rows_by_run(group)
         tables = [_costs(group, rows), *(_leaks(group, rows) if group.judged else ()), *_features(rows), *_after(rows)]
         parts += _section(group, tables, rows)
-    return Group(*parts, _legend(_SUMMARY_LEGEND | _after_legend(runs)))
+    return Group(*parts, _legend(_fitting(_SUMMARY_LEGEND, runs) | _after_legend(runs)))
 
 
 def comparison_table(runs: Sequence[RunSummary]) -> RenderableType:
@@ -94,7 +98,7 @@ def comparison_table(runs: Sequence[RunSummary]) -> RenderableType:
         rows = rows_by_defense(group)
         tables = [_compared_costs(group, rows), *(_compared_leaks(group, rows) if group.judged else ()), *_after(rows)]
         parts += _section(group, tables, rows)
-    return Group(*parts, _legend(_COMPARISON_LEGEND | _after_legend(runs)))
+    return Group(*parts, _legend(_fitting(_COMPARISON_LEGEND, runs) | _after_legend(runs)))
 
 
 def _section(group: RunGroup, tables: Sequence[Table], rows: Sequence[DefenseRow]) -> Iterator[RenderableType]:
@@ -197,6 +201,15 @@ def _after(rows: Sequence[DefenseRow]) -> Iterator[Table]:
         before = Text.assemble(_plain(after.before_train, 2), "\n", _plain(after.before_test, 2))
         table.add_row(name, Text(attack), _coloured(after.train), _coloured(after.test), before)
     yield table
+
+
+def _fitting(legend: dict[str, str], runs: Sequence[RunSummary]) -> dict[str, str]:
+    """Return a legend without what no table of these runs shows: an auditor, say, or any attack."""
+    attacks = attack_names(runs)
+    if AUDITOR in attacks:
+        return legend
+    shown = legend.keys() - {AUDITOR} if attacks else legend.keys() & _OF_COSTS
+    return {term: text for term, text in legend.items() if term in shown}
 
 
 def _after_legend(runs: Sequence[RunSummary]) -> dict[str, str]:

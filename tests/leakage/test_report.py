@@ -16,8 +16,9 @@ from splitvfl.leakage import figures
 from splitvfl.leakage.after_training import AfterTraining
 from splitvfl.leakage.features import FeatureLeak
 from splitvfl.leakage.findings import group_runs
-from splitvfl.leakage.report import write_report
+from splitvfl.leakage.report import _ATTACKS, write_report
 from splitvfl.leakage.summary import AttackResult, PartyResult, RunSummary
+from splitvfl.registry import ATTACKS
 
 EVIL = "<script>alert('x')</script> & \"$\\frac{1}$\" {{ 7*7 }}"
 VOID = {"meta", "link", "img", "br", "hr", "input"}
@@ -330,3 +331,7 @@ def test_labels_keep_their_distance_and_order() -> None:
     assert min(after - before for before, after in itertools.pairwise(placed)) >= 0.1 - 1e-12
     assert placed[-1] <= 0.95 + 1e-12
     assert placed[0] >= 0.45 - 1e-12
+
+
+def test_every_label_attack_is_explained() -> None:
+    assert ATTACKS.keys() - {"least-squares", "gradient-inversion"} <= _ATTACKS.keys()

@@ -128,6 +128,17 @@ def test_nothing_is_cut_at_80_columns() -> None:
     assert {"1.2e+05", "-1.0e+05", "9.9e+04", "-1.2e+03"} <= set(printed(summary_table(runs)).split())
 
 
+def test_the_legend_explains_what_is_there() -> None:
+    without = [run(parties={"telecom": party(norm=result(0.61, 0.62))})]
+    for table in (summary_table, comparison_table):
+        assert "auditor  " in printed(table(all_figures()))
+        assert "auditor  " not in printed(table(without))
+        assert "leak AUC  " in printed(table(without))
+    unseen = printed(summary_table([run(parties={"telecom": PartyResult(attacks={}, unavailable={"norm": "x"})})]))
+    assert "noise  " in unseen
+    assert "leak AUC  " not in unseen
+
+
 @pytest.mark.parametrize("count", [1, 4, 5, 9])
 def test_any_number_of_attacks_fits(count: int) -> None:
     names = [f"my-own-attack-number-{number}@bottom.layers.{number}" for number in range(count)]
