@@ -223,6 +223,7 @@ class _Active(EncryptedSide):
         for message in inbox.values():
             with refusing(message):
                 check_ciphertexts(message.payload, evaluator.public)
+            self.check_new(message, evaluator.public)
         parts = add_ciphertexts(evaluator.public, [inbox[name].payload for name in party.cuts])
         masked = evaluator.masked_sums([(parts, evaluator.budget.encode_weights(with_one(columns_of(batch)).cpu()))])
         inbox = yield Outbox(
@@ -302,6 +303,7 @@ class _Passive(EncryptedSide):
         with refusing(inbox[active]):
             weights = budget.encode_weights(columns_of(batch).cpu())
             masked = evaluator.masked_sums([(inbox[active].payload, weights)])
+        self.check_new(inbox[active], evaluator.public)
         inbox = yield Outbox(
             send=(Message(party.name, active, "sums", step, masked.reply),),
             wait=(awaited_bytes(active, "opened", step, (budget.replies, budget.opened_bytes)),),

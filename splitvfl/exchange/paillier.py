@@ -11,6 +11,7 @@ from torch import Tensor
 
 from splitvfl.conversation import Expected
 from splitvfl.crypto.budget import Budget, Mask
+from splitvfl.crypto.ciphertexts import Seen
 from splitvfl.crypto.engine import Engine
 from splitvfl.crypto.keys import PrivateKey, PublicKey
 from splitvfl.crypto.owner import Owner
@@ -195,6 +196,7 @@ class EncryptedSide(Side):
         self._engine = exchange.engine()
         self._keys = exchange
         self._owner: Owner | None = None
+        self._seen: dict[int, Seen] = {}
 
     def take_key(self) -> Owner:
         """Return the owner of its key, which is made if there is none yet."""
@@ -204,10 +206,25 @@ class EncryptedSide(Side):
             self._owner = self._engine.owner(new)
         return self._owner
 
+    def check_new(self, message: Message, *keys: PublicKey) -> None:
+        """Check that what a party has encrypted was not sent in another step, or obfuscated as something before it.
+
+        Args:
+            message: Ciphertexts, as many under each key.
+            keys: The keys, in their order.
+
+        Raises:
+            ProtocolError: If one was.
+        """
+        with refusing(message):
+            for part, key in zip(message.payload.chunk(len(keys)), keys, strict=True):
+                self._seen.setdefault(key.n, Seen(key)).check(part, step=message.step)
+
     def close(self) -> None:
         """End its processes, and forget its key."""
         self._engine.close()
         self._owner = None
+        self._seen.clear()
 
 
 @contextmanager

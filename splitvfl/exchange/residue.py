@@ -187,6 +187,7 @@ class _Passive(EncryptedSide):
         weights = budget.encode_weights(columns_of(batch).cpu())
         with refusing(inbox[active]):
             masked = evaluator.masked_sums([(inbox[active].payload, weights)])
+        self.check_new(inbox[active], evaluator.public)
         inbox = yield Outbox(
             send=(Message(party.name, active, "sums", step, masked.reply),),
             wait=(awaited_bytes(active, "opened", step, (budget.replies, budget.opened_bytes)),),

@@ -194,6 +194,8 @@ class _Active(EncryptedSide):
             yield Outbox(send=one_each(relayed, party.name, "relayed", step))
         weights = self._weights(own, batch)
         masked = {name: self._masked(inbox[name], weights) for name in logits}
+        for name, evaluator in self._evaluators.items():
+            self.check_new(inbox[name], evaluator.public)
         replies = {name: one.reply for name, one in masked.items()}
         inbox = yield Outbox(
             send=one_each(replies, party.name, "sums", step),
@@ -371,6 +373,7 @@ class _Passive(EncryptedSide):
         weights = self._evaluator.budget.encode_weights(columns_of(batch).cpu())
         with refusing(residues):
             masked = self._evaluator.masked_sums([(residues.payload, weights)])
+        self.check_new(residues, self._evaluator.public)
         budget = self._evaluator.budget
         inbox = yield Outbox(
             send=(Message(party.name, active, "sums", step, masked.reply),),
@@ -396,6 +399,7 @@ class _Passive(EncryptedSide):
         parts = relayed.payload.split(len(logits))
         with refusing(relayed):
             masked = [peer.masked_sums([(part, weights)]) for peer, part in zip(self._peers, parts, strict=True)]
+        self.check_new(relayed, *(peer.public for peer in self._peers))
         width, counts = owner.public.ciphertext_bytes, [budget.replies for budget in self._peer_budgets]
         inbox = yield Outbox(
             send=(Message(party.name, active, "asked", step, torch.cat([one.reply for one in masked])),),
