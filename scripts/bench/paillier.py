@@ -51,6 +51,8 @@ BITS, QUICK_BITS = (2048, 3072), (512,)
 # Rows, columns, counted runs; the slowest takes naive phe eight seconds at 2048 bits, and 25 at 3072.
 SHAPES = ((8, 10, 9), (16, 30, 7), (32, 64, 5), (32, 81, 5), (256, 64, 3))
 QUICK_SHAPES = ((8, 10, 2), (16, 30, 2))
+# Steps in a row on two cores, times columns: enough that filling the pools after the last one counts little.
+STEPS = 640
 TARGET, SMALL_TARGET, TWO_CORE_TARGET, ERROR_TARGET = 18.0, 14.0, 35.0, 1e-7
 # An epoch's steps: breast cancer has 569 records, digits 1797; whole batches only.
 EPOCHS = {(16, 30): ("breast cancer", 569 // 16), (32, 64): ("digits", 1797 // 32)}
@@ -236,7 +238,7 @@ def _shape_results(key: PrivateKey, work: Work, fixed: Obfuscators, products: Ob
     base, fast, true = [], [], []
     two_cores: list[TwoCores] = []
     worst = 0.0
-    room = 2 * rows
+    room, steps = 2 * rows, max(4, STEPS // columns)
     with (
         Workers(1) as workers,
         Pool.fixed_base(key, capacity=room) as of_owner,
@@ -254,7 +256,7 @@ def _shape_results(key: PrivateKey, work: Work, fixed: Obfuscators, products: Ob
             mine = [(online.step(work)) for _ in range(3)]
             fast.append(_middle([clock for clock, _ in mine]))
             true.append(strict.step(work)[0].total)
-            two_cores.append(_two_cores(pooled, work, pools, (workers, of_owner, of_evaluator), steps=4))
+            two_cores.append(_two_cores(pooled, work, pools, (workers, of_owner, of_evaluator), steps=steps))
             worst = max(worst, *(float((sums - work.true).abs().max()) for _, sums in mine))
             assert torch.allclose(found, work.true)
     return _rows(name, work, budget, base, fast, true, two_cores, worst)
