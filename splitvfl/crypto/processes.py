@@ -202,20 +202,19 @@ def shared_sums(
 ) -> list[mpz]:
     """Return what :func:`~splitvfl.crypto.kernels.packed_sums` does, side by side if there are workers.
 
-    Work is divided by results or by samples, whichever is done sooner: results divide all work but the tables, samples
-    all but the squarings. It is not divided if that saves too little: what is done twice is better spent elsewhere, on
-    obfuscators for the next step, say.
+    Work is divided by results or by samples: results divide all work but the tables, samples all but the squarings.
+    What is done twice counts too, as it is better spent elsewhere, on obfuscators for the next step, say; and if
+    division saves too little, nothing is divided.
     """
     alone = cost(len(ciphertexts), sum(counts), slot_bits)
     parts = 1 + (len(workers) if workers else 0)
     by_samples, by_results = _cut(len(ciphertexts), parts), _cut(len(counts), parts)
-    widest = max(sum(counts[part]) for part in by_results)
-    longest = max(len(ciphertexts[part]) for part in by_samples)
-    with_results = cost(len(ciphertexts), widest, slot_bits)
-    with_samples = cost(longest, sum(counts), slot_bits)
-    if workers is None or min(with_results, with_samples) > _WORTH_SHARING * alone:
+    with_results = [cost(len(ciphertexts), sum(counts[part]), slot_bits) for part in by_results]
+    with_samples = [cost(len(ciphertexts[part]), sum(counts), slot_bits) for part in by_samples]
+    costs = min(with_results, with_samples, key=lambda costs: max(costs) + sum(costs) / parts)
+    if workers is None or max(costs) > _WORTH_SHARING * alone:
         return packed_sums(ciphertexts, weights, counts=counts, slot_bits=slot_bits, n=n)
-    if with_results <= with_samples:
+    if costs is with_results:
         return _shared_by_results(ciphertexts, weights, by_results, counts, slot_bits, n, workers)
     return _shared_by_samples(ciphertexts, weights, by_samples, counts, slot_bits, n, workers)
 
