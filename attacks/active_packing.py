@@ -30,8 +30,9 @@ class PackingEngine(Engine):
 
     Each ciphertext that the other party decrypts carries ``u = ⌊(κ − 1) / ι⌋`` values in slots of ι bits, if it
     decrypts and returns all of it: with a uniform mask. A bounded mask returns no more bits than the agreed sums take,
-    which is room for about two values a sum, whatever is packed. A claim to more columns than there are buys more
-    ciphertexts, up to ``most_columns``.
+    which is room for about two values a sum. Where values are known to be one of two, as residues after zero weights,
+    a bit tells one: such a mask then leaves room for some forty a sum, which this attack does not try. A claim to more
+    columns than there are buys more ciphertexts, up to ``most_columns``.
 
     Source: *Is Vertical Logistic Regression Privacy-Preserving?*, section 5.2, the active packing attack.
 

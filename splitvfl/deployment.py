@@ -17,7 +17,14 @@ import torch
 
 from splitvfl import checkpoint
 from splitvfl.attaching import attach_defense, check_clips
-from splitvfl.config import COORDINATOR, CoordinatorConfig, ExperimentConfig, NetworkConfig, PartyConfig
+from splitvfl.config import (
+    COORDINATOR,
+    CoordinatorConfig,
+    ExperimentConfig,
+    LogisticRegressionConfig,
+    NetworkConfig,
+    PartyConfig,
+)
 from splitvfl.data.batches import BLOCK_ROWS, Batches
 from splitvfl.data.columns import PartyData, TaskName
 from splitvfl.data.encoding import FittedEncoding
@@ -48,7 +55,7 @@ from splitvfl.experiment import (
 )
 from splitvfl.folder_lock import locked
 from splitvfl.hooks import Attack, crossing_of, hook_name, moment_of, placed, target_of
-from splitvfl.label_horizon import agreed_horizon, before
+from splitvfl.label_horizon import agreed_horizon, before, plain_rate
 from splitvfl.leakage.judging import Leak, check_known
 from splitvfl.leakage.summary import AttackResult, PartyResult, RunSummary, known
 from splitvfl.leakage.watching import Watch
@@ -326,6 +333,7 @@ def _settings(config: ExperimentConfig, data: PartyData, folder: Path) -> RunSet
         "clip of activations": config.exchange.activation_clip,
         "clip of gradients": config.exchange.gradient_clip,
         **({} if noise is None else noise.terms()),
+        **_horizon_terms(config),
     }
     terms = terms_of(data, agreed)
     return RunSettings(
@@ -338,6 +346,18 @@ def _settings(config: ExperimentConfig, data: PartyData, folder: Path) -> RunSet
         message_s=network.message_s,
         retries=network.retries,
     )
+
+
+def _horizon_terms(config: ExperimentConfig) -> dict[str, object]:
+    """Return what must be alike if a norm is agreed: on it rests what a run says of its labels."""
+    model = config.model
+    if not isinstance(model, LogisticRegressionConfig) or model.row_norm is None:
+        return {}
+    return {
+        "norm of rows": model.row_norm,
+        "first weights": model.init,
+        "rate of plain gradient descent": plain_rate(config),
+    }
 
 
 def _batches(config: ExperimentConfig, data: PartyData) -> Batches:
@@ -541,7 +561,7 @@ def _run_in(
     own = own_data(config, name)
     noise = noise_plan(config, own.data)
     known = [] if noise is None else noise.notes()
-    for line in [*known, *before(None, agreed_horizon(config, own.data.train.count))]:
+    for line in [*known, *before(None, agreed_horizon(config, own.data.train.count, task=own.task))]:
         notify(line)
     run = party_run(config, name, folder, own=own, notify=notify, progress=progress)
     folder.mkdir(parents=True, exist_ok=True)

@@ -472,7 +472,7 @@ def run_experiment(
         folder.mkdir(parents=True, exist_ok=True)
         clear_run(folder)
     write_config(folder, config)
-    for line in before(horizon, agreed_horizon(config, bench.data.active.train.count)):
+    for line in before(horizon, agreed_horizon(config, bench.data.active.train.count, task=bench.data.task)):
         notify(line)
     trainer.fit(config.train.epochs, progress=progress)
     summary = summarise(config, trainer, bench, horizon)
@@ -482,10 +482,14 @@ def run_experiment(
 
 
 def _refuse_changes(config: ExperimentConfig, path: Path) -> None:
-    """Raise :class:`ConfigError` if a run is to be resumed with other settings; more epochs are welcome."""
+    """Raise :class:`ConfigError` if a run is to be resumed with other settings; more epochs are welcome without noise.
+
+    Noise is calculated for the epochs that were planned: that of the first ones would be too little for more.
+    """
     before = parse_config(path.read_text(), source=path, folder=config.folder).model_dump(mode="json")
     now = config.model_dump(mode="json")
-    changed = [key for key in _differing(before, now) if key != "train.epochs"]
+    free = () if getattr(config.exchange, "noise", None) is not None else ("train.epochs",)
+    changed = [key for key in _differing(before, now) if key not in free]
     if changed:
         raise ConfigError(
             f"{path.parent} was started with other settings: {', '.join(changed)}; "

@@ -14,7 +14,8 @@ import torch
 
 from splitvfl.attacks import initial_margin, sign_attack_horizon
 from splitvfl.config import ExperimentConfig, LogisticRegressionConfig, SGDConfig
-from splitvfl.exchanges import approximation_of
+from splitvfl.data.columns import TaskName
+from splitvfl.exchanges import approximation_of, sums_only
 from splitvfl.models.sigmoid_coefficients import Approximation
 from splitvfl.training import Trainer
 
@@ -53,19 +54,22 @@ class LabelHorizon:
         return f"{where} (rows of norm up to {self.radius:.3g}, first logits up to {self.margin:.3g})"
 
 
-def agreed_horizon(config: ExperimentConfig, records: int) -> LabelHorizon | None:
+def agreed_horizon(config: ExperimentConfig, records: int, *, task: TaskName | None) -> LabelHorizon | None:
     """Return what any party can know of the horizon: from the agreed norm, rate and initialisation alone.
 
     Args:
         config: The experiment.
         records: Number of training records.
+        task: What is learned, as far as the party knows.
 
     Returns:
-        ``None`` where nothing is known: no norm is agreed, or the sign is not the label's for another reason, as under
-        noise or with another optimiser than plain gradient descent.
+        ``None`` where nothing is known: no norm is agreed, labels need not be binary, or the sign is not the label's
+        for another reason, as under noise or with another optimiser than plain gradient descent.
     """
-    model, rate = config.model, _plain_rate(config)
+    model, rate = config.model, plain_rate(config)
     if rate is None or not isinstance(model, LogisticRegressionConfig) or model.row_norm is None:
+        return None
+    if task != "binary" and not (task is None and sums_only(config.exchange)):
         return None
     radius = math.sqrt(len(config.parties) * model.row_norm**2 + 1)
     deviation = _LARGEST_DEVIATION[model.init]
@@ -83,7 +87,7 @@ def observed_horizon(config: ExperimentConfig, trainer: Trainer) -> LabelHorizon
     Returns:
         ``None`` where the sign is not the label's; see :func:`agreed_horizon`.
     """
-    rate = _plain_rate(config)
+    rate = plain_rate(config)
     if rate is None or trainer.active.task.name != "binary":
         return None
     radius = margin = 0.0
@@ -93,7 +97,7 @@ def observed_horizon(config: ExperimentConfig, trainer: Trainer) -> LabelHorizon
     return LabelHorizon.of(rate, radius, margin, approximation_of(config.exchange))
 
 
-def _plain_rate(config: ExperimentConfig) -> float | None:
+def plain_rate(config: ExperimentConfig) -> float | None:
     """Return the learning rate if each step is plain gradient descent on clean residues."""
     optimizer = config.train.optimizer
     plain = isinstance(optimizer, SGDConfig) and not optimizer.momentum and not optimizer.weight_decay
@@ -122,7 +126,10 @@ def before(observed: LabelHorizon | None, agreed: LabelHorizon | None) -> list[s
     if observed is not None:
         said.append(f"The sign of a residue that can be solved for is provably its record's label in {observed}.")
     if agreed is not None:
-        said.append(f"From the agreed norm and initialisation alone a party is sure of that in {agreed}.")
+        said.append(
+            "From the agreed norm, rate and initialisation alone any party knows that the sign of a residue that it "
+            f"can solve for is the record's label in {agreed}."
+        )
     return said
 
 

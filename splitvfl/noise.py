@@ -89,9 +89,8 @@ class NoisePlan:
     def _assumed(self) -> str:
         bound = self.settings.gradient_bound
         return (
-            f"It assumes weights of norm at most {4 * bound - 2:g} at each party, which nothing enforces; the "
-            "intercept, a column of ones, is not in the formula; evaluations, whose parts of the logits cross as they "
-            "are, are not covered."
+            f"It assumes weights of norm at most {4 * bound - 2:g} over all parties, which nothing enforces; the "
+            "intercept, a column of ones, is not in the formula; evaluations, which are without noise, are not covered."
         )
 
 
@@ -121,14 +120,19 @@ def noise_plan(config: ExperimentConfig, data: PartyData) -> NoisePlan | None:
             f"{config.source}: train.optimizer: exchange.noise is calculated for plain gradient descent; take "
             "{name: sgd, lr: ...} without momentum and weight decay"
         )
-    if not isinstance(model, LogisticRegressionConfig) or model.row_norm is None or model.row_norm > 1:
+    # Rows of all parties together have a norm of at most 1 then.
+    largest = 1 / math.sqrt(len(config.parties))
+    if not isinstance(model, LogisticRegressionConfig) or model.row_norm is None or model.row_norm > largest:
         raise ConfigError(
-            f"{config.source}: model.row_norm: exchange.noise is calculated for rows of norm at most 1; write "
-            "model: {name: logistic-regression, row_norm: 1.0}"
+            f"{config.source}: model.row_norm: exchange.noise is calculated for rows of norm at most 1 over all "
+            f"parties; with {len(config.parties)} of them write model: "
+            f"{{name: logistic-regression, row_norm: {math.floor(100 * largest) / 100}}}"
         )
     if train.optimizer.lr > 1:
         raise ConfigError(f"{config.source}: train.optimizer.lr: exchange.noise is calculated for at most 1")
-    passives = len(config.parties) - 1
+    passives, stopping = len(config.parties) - 1, train.early_stopping
+    held_out = 0 if stopping is None else len(range(0, data.train.count, stopping.validation_every))
+    records = data.train.count - held_out
     if settings.protects == "passive" and passives > 1:
         raise ConfigError(
             f"{config.source}: exchange.noise.protects: the corrected noise of a passive party is for one passive "
@@ -138,9 +142,10 @@ def noise_plan(config: ExperimentConfig, data: PartyData) -> NoisePlan | None:
         settings,
         passives=passives,
         epochs=train.epochs,
-        steps=math.ceil(data.train.count / train.batch_size),
+        steps=math.ceil(records / train.batch_size),
         eta=train.optimizer.lr,
-        batch_size=train.batch_size,
+        # Everybody knows the order: a record may be known to sit in the smaller last batch.
+        batch_size=records % train.batch_size or train.batch_size,
     )
 
 

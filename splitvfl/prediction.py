@@ -105,7 +105,14 @@ def active_prediction(party: ActiveParty, batch: Records, number: int, *, publis
 
 
 def passive_prediction(
-    party: PassiveParty, batch: Records, number: int, *, active: str, outputs: int, publish: bool = True
+    party: PassiveParty,
+    batch: Records,
+    number: int,
+    *,
+    active: str,
+    outputs: int,
+    publish: bool = True,
+    piece: int = 0,
 ) -> Half:
     """Return a passive party's half of one prediction batch; its result is the published scores, or ``None``.
 
@@ -116,11 +123,12 @@ def passive_prediction(
         active: Name of the active party.
         outputs: Scores of a record, as the active party's task has them.
         publish: Whether the active party publishes them.
+        piece: Tells batches apart that have one number: masks are for one use.
 
     Raises:
         ProtocolError: If the activation, which is not sent then, or a score is NaN or infinite.
     """
-    part = part_to_score(party, batch, number, "prediction", kind="activation")
+    part = part_to_score(party, batch, number, "prediction", kind="activation", piece=piece)
     shape = (batch.count,) if outputs == 1 else (batch.count, outputs)
     awaited = (Expected(active, "scores", number, FLOATS, shape),) if publish else ()
     inbox = yield Outbox(send=(Message(party.name, active, "activation", number, part),), wait=awaited)
@@ -166,7 +174,14 @@ def _predict_rows(
 
     halves: dict[str, Half] = {active.name: active_prediction(active, batch(active), number)}
     for name, party in passives.items():
-        halves[name] = passive_prediction(party, batch(party), number, active=active.name, outputs=active.task.outputs)
+        halves[name] = passive_prediction(
+            party,
+            batch(party),
+            number,
+            active=active.name,
+            outputs=active.task.outputs,
+            piece=0 if part == "test" else 1,
+        )
     turns = {active.name: active.random, **{name: party.random for name, party in passives.items()}}
     result: Prediction = converse(halves, turns=turns)[active.name]
     return result

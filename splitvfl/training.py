@@ -614,7 +614,7 @@ class Trainer:
                     self.unavailable[name][hook_name(attack)] = reason
                 else:
                     view = self._prediction_view(attack, party, prediction)
-                    truth = party.data.test.columns.numeric.to(party.device)
+                    truth = party.test_batch(torch.arange(party.data.test.count)).columns.numeric
                     found.setdefault(name, []).append(judge_features(attack, view, truth))
         return found
 
@@ -626,7 +626,7 @@ class Trainer:
         return ""
 
     def _prediction_view(self, attack: Attack, party: PassiveParty, prediction: Prediction) -> View:
-        own = self.active.data.test.to(self.active.device)
+        own = self.active.test_batch(torch.arange(self.active.data.test.count))
         with torch.no_grad():
             logits: Tensor = self.active.top.active_logits(own.columns.numeric)  # type: ignore[operator]
         weight, *bias = (parameter.detach() for parameter in party.bottom.parameters())

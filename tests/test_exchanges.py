@@ -18,7 +18,7 @@ data: {name: breast-cancer}
 parties:
   clinic: {role: active, columns: ["mean *"]}
   lab: {role: passive, columns: ["worst *", "* error"]}
-model: {name: logistic-regression, row_norm: 1.0}
+model: {name: logistic-regression, row_norm: 0.7}
 train: {batch_size: 32, optimizer: {name: sgd, lr: 0.1}}
 network: {listen: "127.0.0.1:7000", plaintext_on_loopback: true}
 """

@@ -52,7 +52,7 @@ def test_the_observed_horizon_is_that_of_the_rows_and_weights_that_there_are(app
 
 @pytest.mark.parametrize(("init", "deviation"), [("zero", 0.0), ("normal", 1.0), ("xavier", 1.0), ("kaiming", 2**0.5)])
 def test_the_agreed_horizon_takes_the_norm_and_the_initialisation_alone(init: str, deviation: float) -> None:
-    found = agreed_horizon(config_of(f"model.init={init}", "model.row_norm=0.1"), 400)
+    found = agreed_horizon(config_of(f"model.init={init}", "model.row_norm=0.1"), 400, task="binary")
     assert found is not None
     # Two parties of norm .1, and the intercept's one.
     assert found.radius == pytest.approx(math.sqrt(1.02))
@@ -72,14 +72,14 @@ def test_the_agreed_horizon_takes_the_norm_and_the_initialisation_alone(init: st
     ],
 )
 def test_no_horizon_is_claimed_where_signs_are_not_proven(change: str) -> None:
-    config = config_of("exchange=split", change) if "mlp" in change else config_of("model.row_norm=1.0", change)
-    assert agreed_horizon(config, 400) is None
+    config = config_of("exchange=split", change) if "mlp" in change else config_of("model.row_norm=0.7", change)
+    assert agreed_horizon(config, 400, task="binary") is None
     assert observed_horizon(config, build_trainer(config, load_data(config))) is None
 
 
 def test_without_an_agreed_norm_nobody_but_the_auditor_knows() -> None:
     config = config_of("model=logistic-regression")
-    assert agreed_horizon(config, 400) is None
+    assert agreed_horizon(config, 400, task="binary") is None
     assert observed_horizon(config, build_trainer(config, load_data(config))) is not None
 
 
@@ -90,7 +90,7 @@ def test_signs_are_right_in_the_proven_steps_and_not_for_ever(tmp_path: Path) ->
     proven, alone = lines
     # A radius of 3 at most: growth by .6 · 9 / 4 at each step, so that logits may reach 2 in the second.
     assert "is provably its record's label in step 1 (rows of norm up to 3, first logits up to 0)." in proven
-    assert alone.startswith("From the agreed norm and initialisation alone")
+    assert alone.startswith("From the agreed norm, rate and initialisation alone any party knows")
     (note,) = summary.notes
     found = summary.parties["lab"].attacks["residue-solving"]
     assert found.signs_right is not None
@@ -106,3 +106,9 @@ def test_signs_are_right_in_the_proven_steps_and_not_for_ever(tmp_path: Path) ->
 
 def test_what_is_not_known_is_not_said() -> None:
     assert before(None, None) == []
+
+
+def test_where_labels_need_not_be_binary_nothing_is_said() -> None:
+    assert agreed_horizon(config_of(), 400, task="regression") is None
+    assert agreed_horizon(config_of(), 400, task=None) is not None  # a passive party: the exchange is for binary labels
+    assert agreed_horizon(config_of("exchange=split"), 400, task=None) is None

@@ -14,6 +14,7 @@ from splitvfl.data import VerticalData
 from splitvfl.defenses import CoefficientNoise, GaussianIR
 from splitvfl.errors import ConfigError
 from splitvfl.experiment import build_trainer, load_data, run_experiment
+from splitvfl.messages import Message
 from splitvfl.noise import noise_plan
 
 TEXT = """
@@ -21,10 +22,14 @@ data: {name: breast-cancer}
 parties:
   clinic: {role: active, columns: ["mean *"]}
   lab: {role: passive, columns: ["* error", "worst *"]}
-model: {name: logistic-regression, row_norm: 1.0, init: zero}
+model: {name: logistic-regression, row_norm: 0.7, init: zero}
 exchange: {name: taylor, encryption: {key_bits: 2048}, noise: {epsilon: 0.2, delta: 0.1}}
 train: {epochs: 30, batch_size: 256, optimizer: {name: sgd, lr: 0.01}, noise_seed_for_experiments: 3}
 """
+
+THREE = TEXT.replace(
+    'columns: ["* error", "worst *"]}', 'columns: ["* error"]}\n  far: {role: passive, columns: ["worst *"]}'
+)
 
 
 def config_of(*changes: str, text: str = TEXT) -> ExperimentConfig:
@@ -37,8 +42,8 @@ def data() -> VerticalData:
 
 
 def sigma_by_hand(party: str, *, epsilon: float, epochs: int, steps: int) -> float:
-    """The published formula at δ = .1, G = 1, η = .01, s = 256."""
-    drift = 8 * epochs**2 * steps * 0.01**2 / 256
+    """The published formula at δ = .1, G = 1, η = .01, s = 199: 455 records in batches of 256."""
+    drift = 8 * epochs**2 * steps * 0.01**2 / 199
     own = 64 * epochs if party == "A" else 16 * epochs
     return math.sqrt(2 * math.log(1.25 / 0.1)) * math.sqrt(drift + own) / epsilon
 
@@ -75,8 +80,8 @@ def test_corrected_noise_protects_one_party(data: VerticalData) -> None:
     assert (alone.active, alone.passive) == (published.active, 0.0)
     assert beside.active == 2.0
     # G grows by 2 tau / 4 with tau = sqrt(2 ln(2 s T / δ')), δ' = .05, and δ is .05 too.
-    bound = 1 + 2 * math.sqrt(2 * math.log(2 * 256 * beside.steps / 0.05)) / 4
-    drift = 8 * bound**2 * 900 * beside.steps * 0.01**2 / 256
+    bound = 1 + 2 * math.sqrt(2 * math.log(2 * 199 * beside.steps / 0.05)) / 4
+    drift = 8 * bound**2 * 900 * beside.steps * 0.01**2 / 199
     by_hand = math.sqrt(2 * math.log(1.25 / 0.05)) * math.sqrt(drift + (8 * bound - 4) ** 2 * 30) / 0.2
     assert beside.passive == pytest.approx(by_hand, rel=1e-6)
 
@@ -109,7 +114,7 @@ def test_steps_are_those_of_the_algorithm_with_the_noise_that_was_drawn(data: Ve
     for number, rows in enumerate(trainer.batches.epoch(0)):
         mine, theirs = bank.train_batch(rows), lab.train_batch(rows)
         columns = {"clinic": mine.columns.numeric.double(), "lab": theirs.columns.numeric.double()}
-        assert all(part.norm(dim=1).max() <= 1 + 1e-6 for part in columns.values())
+        assert all(part.norm(dim=1).max() <= 0.7 + 1e-6 for part in columns.values())
         columns["clinic"] = torch.cat([columns["clinic"], torch.ones(len(rows), 1, dtype=torch.float64)], dim=1)
         own_part = columns["clinic"] @ weights["clinic"] - 2 * (2 * mine.labels.double() - 1)
         their_part = columns["lab"] @ weights["lab"]
@@ -157,8 +162,8 @@ def test_a_run_says_what_its_noise_buys(tmp_path: Path) -> None:
         ("train.optimizer={name: sgd, lr: 0.01, momentum: 0.9}", "plain gradient descent"),
         ("train.optimizer={name: adam}", "plain gradient descent"),
         ("train.optimizer.lr=1.5", "at most 1"),
-        ("model=logistic-regression", "row_norm: 1.0"),
-        ("model.row_norm=1.2", "row_norm: 1.0"),
+        ("model=logistic-regression", r"with 2 of them .* row_norm: 0.7"),
+        ("model.row_norm=0.71", r"with 2 of them .* row_norm: 0.7"),
     ],
 )
 def test_training_that_the_noise_is_not_calculated_for_is_refused(
@@ -185,10 +190,37 @@ def test_noise_that_contradicts_itself_is_refused(change: str, message: str) -> 
         config_of(change)
 
 
+def test_held_out_records_take_no_step(data: VerticalData) -> None:
+    plan = noise_plan(config_of("train.early_stopping={validation_every: 4}"), data.active)
+    trainer = build_trainer(config_of("train.early_stopping={validation_every: 4}"), data)
+    assert plan is not None
+    assert plan.steps == 30 * len(trainer.batches)
+
+
+def test_a_run_with_noise_is_not_resumed_for_more_epochs(tmp_path: Path) -> None:
+    run_experiment(config_of("train.epochs=1", "exchange.noise.epsilon=0.5"), tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"started with other settings: train\.epochs"):
+        run_experiment(config_of("train.epochs=2", "exchange.noise.epsilon=0.5"), tmp_path / "run", resume=True)
+
+
+def test_all_passive_parties_get_one_draw_of_the_active_partys_noise() -> None:
+    config = config_of("train.epochs=1", "exchange.noise.epsilon=0.5", "model.row_norm=0.5", text=THREE)
+    trainer = build_trainer(config, load_data(config))
+    messages: list[Message] = []
+    trainer._record = messages.append
+    trainer.fit(1)
+    sent: dict[int, list[torch.Tensor]] = {}
+    for message in messages:
+        if message.kind == "residues":
+            sent.setdefault(message.step, []).append(message.payload)
+    assert {len(payloads) for payloads in sent.values()} == {2}
+    # One ciphertext for both: two draws would average out between them.
+    assert all(torch.equal(*payloads) for payloads in sent.values())
+
+
 def test_corrected_noise_of_several_passive_parties_is_refused() -> None:
-    text = TEXT.replace(
-        'columns: ["* error", "worst *"]}', 'columns: ["* error"]}\n  far: {role: passive, columns: ["worst *"]}'
+    config = config_of(
+        "exchange.noise.calibration=corrected", "exchange.noise.protects=passive", "model.row_norm=0.5", text=THREE
     )
-    config = config_of("exchange.noise.calibration=corrected", "exchange.noise.protects=passive", text=text)
     with pytest.raises(ConfigError, match="for one passive party; here are 2"):
         build_trainer(config, load_data(config))

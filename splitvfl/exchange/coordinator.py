@@ -34,7 +34,7 @@ from splitvfl.data.columns import Records
 from splitvfl.errors import ProtocolError
 from splitvfl.exchange.agreement import agreement
 from splitvfl.exchange.base import Side
-from splitvfl.exchange.linear import SCALE, OwnPart, check_top, columns_of, weight_of, with_one
+from splitvfl.exchange.linear import SCALE, OwnPart, columns_of, with_one
 from splitvfl.exchange.masking import active_masking, passive_masking
 from splitvfl.exchange.paillier import (
     COLUMNS,
@@ -71,26 +71,12 @@ class Coordinator(EncryptedExchange):
 
     name: ClassVar[str] = "coordinator"
 
-    def active(self, party: ActiveParty) -> Side:
-        """Return the active party's side.
-
-        Raises:
-            ConfigError: If its top does not add up logits, or its task is not binary.
-            DataError: If an entry of its columns exceeds the agreed limit.
-        """
-        check_top(party, self.name)
-        self.encryption.check_columns(party.data)
+    def active_side(self, party: ActiveParty) -> Side:
+        """Return the active party's side."""
         return _Active(party, self)
 
-    def passive(self, party: PassiveParty, active: str) -> Side:
-        """Return a passive party's side.
-
-        Raises:
-            ConfigError: If its bottom is not one linear layer without intercept.
-            DataError: If an entry of its columns exceeds the agreed limit.
-        """
-        weight_of(party, self.name)
-        self.encryption.check_columns(party.data)
+    def passive_side(self, party: PassiveParty, active: str) -> Side:
+        """Return a passive party's side."""
         return _Passive(party, active, self)
 
     def third_parties(self, active: str) -> Mapping[str, Side]:
@@ -261,11 +247,9 @@ class _Active(EncryptedSide):
         """Return the encrypted coefficients for each passive party, after the defenses of its gradient."""
         evaluator = self._evaluator
         assert evaluator is not None
-        sent = {}
-        for name, cut in self._party.cuts.items():
-            values = self._exchange.encode(own.defended(cut, batch, step), self._party.name, step)
-            sent[name] = add_ciphertexts(evaluator.public, [parts, evaluator.encrypt(values)])
-        return sent
+        values = self._exchange.encode(own.defended(self._party, batch, step), self._party.name, step)
+        sent = add_ciphertexts(evaluator.public, [parts, evaluator.encrypt(values)])
+        return dict.fromkeys(self._party.cuts, sent)
 
 
 class _Passive(EncryptedSide):

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from splitvfl.cut import CutLayer
 from splitvfl.data.columns import Records
 from splitvfl.errors import ConfigError, ProtocolError
 from splitvfl.hooks import all_finite
@@ -65,11 +64,13 @@ class OwnPart:
         logits: Its part of the logits, ``(n,)``, float64.
         labels: −1 and +1, ``(n,)``, float64.
         coefficients: The one less twice the other, ``(n,)``, float64.
+        shown: What later defenses get for labels: the answers of the label defenses where there are any.
     """
 
     logits: Tensor
     labels: Tensor
     coefficients: Tensor
+    shown: Tensor | None
 
     @classmethod
     def of(cls, party: ActiveParty, batch: Records, step: int) -> OwnPart:
@@ -80,17 +81,21 @@ class OwnPart:
         """
         with torch.no_grad():
             logits = party.top.active_logits(batch.columns.numeric).squeeze(1).double()  # type: ignore[operator]
-        targets, _ = party.answer(batch, step)
+        targets, responses = party.answer(batch, step)
         labels = 2 * targets.double() - 1
         if not all_finite(logits):
             raise ProtocolError(f"the logits of {party.name} at step {step} are NaN or infinite")
-        return cls(logits, labels, logits - 2 * labels)
+        return cls(logits, labels, logits - 2 * labels, batch.judged if responses is None else responses)
 
-    def defended(self, cut: CutLayer, batch: Records, step: int) -> Tensor:
-        """Return the coefficients that a passive party is to get, after the defenses of its gradient, ``(n,)``."""
+    def defended(self, party: ActiveParty, batch: Records, step: int) -> Tensor:
+        """Return the coefficients that the passive parties are to get, after the defenses of gradients, ``(n,)``.
+
+        All get the same: what is drawn for each of them apart averages out between parties that put it together.
+        """
         scale = SCALE * batch.count
         gradient = (self.coefficients / scale).unsqueeze(1)
-        defended = cut.gradient.apply(gradient, step=step, ids=batch.ids, labels=batch.judged)
+        chain = next(iter(party.cuts.values())).gradient
+        defended = chain.apply(gradient, step=step, ids=batch.ids, labels=self.shown)
         return (defended.squeeze(1).double() * scale).cpu()
 
     def learn(self, party: ActiveParty, others: Tensor, batch: Records, step: int) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -19,7 +21,9 @@ from splitvfl.crypto.paillier import generate_keys
 from splitvfl.data.columns import PartyData
 from splitvfl.errors import CryptoError, DataError, ProtocolError, WorkerError
 from splitvfl.exchange.base import Exchange, Side
+from splitvfl.exchange.linear import check_top, weight_of
 from splitvfl.messages import Message
+from splitvfl.party import ActiveParty, PassiveParty
 
 KEY = "key"
 COLUMNS = "columns"
@@ -166,9 +170,13 @@ class EncryptedExchange(Exchange):
         encryption: What the parties agree on.
         key: This party's key, from a run before, say. Default: a new one for every run.
         engine: Makes what this party computes with: it is nobody else's business, and not agreed.
+
+    Attributes:
+        computes_at_active: Whether the active party multiplies what is encrypted with its columns, as passive ones do.
     """
 
     sums_only = True
+    computes_at_active: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -186,6 +194,37 @@ class EncryptedExchange(Exchange):
     def terms(self) -> dict[str, object]:
         """Return what must be equal at every party."""
         return {**super().terms(), **self.encryption.terms()}
+
+    def active(self, party: ActiveParty) -> Side:
+        """Return the active party's side.
+
+        Raises:
+            ConfigError: If its top does not add up logits, or its task is not binary.
+            DataError: If an entry of columns that it computes with exceeds the agreed limit.
+        """
+        check_top(party, self.name)
+        if self.computes_at_active:
+            self.encryption.check_columns(party.data)
+        return self.active_side(party)
+
+    def passive(self, party: PassiveParty, active: str) -> Side:
+        """Return a passive party's side.
+
+        Raises:
+            ConfigError: If its bottom is not one linear layer without intercept.
+            DataError: If an entry of its columns exceeds the agreed limit.
+        """
+        weight_of(party, self.name)
+        self.encryption.check_columns(party.data)
+        return self.passive_side(party, active)
+
+    @abstractmethod
+    def active_side(self, party: ActiveParty) -> Side:
+        """Return the side of an active party that can take part."""
+
+    @abstractmethod
+    def passive_side(self, party: PassiveParty, active: str) -> Side:
+        """Return the side of a passive party that can take part."""
 
 
 class EncryptedSide(Side):

@@ -26,7 +26,7 @@ from splitvfl.crypto.keys import PrivateKey
 from splitvfl.crypto.owner import Owner
 from splitvfl.data.columns import Records
 from splitvfl.exchange.base import Side
-from splitvfl.exchange.linear import check_top, columns_of, weight_of
+from splitvfl.exchange.linear import columns_of
 from splitvfl.exchange.paillier import (
     COLUMNS,
     KEY,
@@ -58,6 +58,7 @@ class Residue(EncryptedExchange):
     """
 
     name = "residue"
+    computes_at_active = False
 
     def __init__(
         self,
@@ -75,24 +76,12 @@ class Residue(EncryptedExchange):
         """Return what must be equal at every party."""
         return {**super().terms(), "approximation": self.approximation}
 
-    def active(self, party: ActiveParty) -> Side:
-        """Return the active party's side, with a key.
-
-        Raises:
-            ConfigError: If its top does not add up logits, or its task is not binary.
-        """
-        check_top(party, self.name)
+    def active_side(self, party: ActiveParty) -> Side:
+        """Return the active party's side."""
         return _Active(party, self)
 
-    def passive(self, party: PassiveParty, active: str) -> Side:
-        """Return a passive party's side.
-
-        Raises:
-            ConfigError: If its bottom is not one linear layer without intercept.
-            DataError: If an entry of its columns exceeds the agreed limit.
-        """
-        weight_of(party, self.name)
-        self.encryption.check_columns(party.data)
+    def passive_side(self, party: PassiveParty, active: str) -> Side:
+        """Return a passive party's side."""
         return _Passive(party, active, self)
 
 

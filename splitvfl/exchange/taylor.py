@@ -37,7 +37,7 @@ from splitvfl.crypto.sum_masks import SumMasks
 from splitvfl.data.columns import Records
 from splitvfl.errors import ProtocolError
 from splitvfl.exchange.base import Side
-from splitvfl.exchange.linear import SCALE, OwnPart, check_top, columns_of, weight_of, with_one
+from splitvfl.exchange.linear import SCALE, OwnPart, columns_of, with_one
 from splitvfl.exchange.masking import active_masking, passive_masking
 from splitvfl.exchange.paillier import (
     COLUMNS,
@@ -94,26 +94,12 @@ class Taylor(EncryptedExchange):
         """Return what must be equal at every party."""
         return {**super().terms(), "loss of each step": self.loss}
 
-    def active(self, party: ActiveParty) -> Side:
-        """Return the active party's side.
-
-        Raises:
-            ConfigError: If its top does not add up logits, or its task is not binary.
-            DataError: If an entry of its columns exceeds the agreed limit.
-        """
-        check_top(party, self.name)
-        self.encryption.check_columns(party.data)
+    def active_side(self, party: ActiveParty) -> Side:
+        """Return the active party's side."""
         return _Active(party, self)
 
-    def passive(self, party: PassiveParty, active: str) -> Side:
-        """Return a passive party's side.
-
-        Raises:
-            ConfigError: If its bottom is not one linear layer without intercept.
-            DataError: If an entry of its columns exceeds the agreed limit.
-        """
-        weight_of(party, self.name)
-        self.encryption.check_columns(party.data)
+    def passive_side(self, party: PassiveParty, active: str) -> Side:
+        """Return a passive party's side."""
         return _Passive(party, active, self)
 
     @property
@@ -188,7 +174,8 @@ class _Active(EncryptedSide):
         own = OwnPart.of(party, batch, step)
         inbox = yield Outbox(wait=tuple(awaited_bytes(name, "logits", step, (rows, width)) for name in party.cuts))
         logits = {name: inbox[name].payload for name in party.cuts}
-        yield Outbox(send=one_each(self._encrypted(own, batch, step), party.name, "residues", step))
+        sent = owner.encrypt(exchange.encode(own.defended(party, batch, step), party.name, step))
+        yield Outbox(send=one_each(dict.fromkeys(logits, sent), party.name, "residues", step))
         if len(logits) > 1:
             relayed = {name: torch.cat([part[: batch.count] for part in _others(name, logits)]) for name in logits}
             yield Outbox(send=one_each(relayed, party.name, "relayed", step))
@@ -214,15 +201,6 @@ class _Active(EncryptedSide):
         if len(logits) > 1:
             cross = yield from self._relay(step, width)
         return self._learn(own, sums, cross, batch, step)
-
-    def _encrypted(self, own: OwnPart, batch: Records, step: int) -> dict[str, Tensor]:
-        """Return what each passive party gets: logits less twice the labels, after the defenses of its gradient."""
-        assert self._owner is not None
-        sent = {}
-        for name, cut in self._party.cuts.items():
-            values = own.defended(cut, batch, step)
-            sent[name] = self._owner.encrypt(self._exchange.encode(values, self._party.name, step))
-        return sent
 
     def _weights(self, own: OwnPart, batch: Records) -> Tensor:
         """Return what the parts of the logits are multiplied with: columns, one, and what the loss needs."""

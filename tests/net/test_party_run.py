@@ -85,7 +85,7 @@ CASES["coordinator"] = (
 NOISE = "{name: taylor, encryption: {key_bits: 2048}, noise: {epsilon: 0.5, delta: 0.1}}"
 CASES["noise"] = (
     LOGISTIC.replace("EXCHANGE", NOISE)
-    .replace("model: logistic-regression", "model: {name: logistic-regression, row_norm: 1.0}")
+    .replace("model: logistic-regression", "model: {name: logistic-regression, row_norm: 0.5}")
     .replace("  seed: 1\n", "  seed: 1\n  noise_seed_for_experiments: 2\n"),
     ("lab", "shop"),
 )
