@@ -1,0 +1,118 @@
+"""What commands that reproduce a paper share: their options, and the way from parts to results, page and figures."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from scripts.reproduce.claims import write_results
+from scripts.reproduce.pages import Section, write_page
+from scripts.reproduce.study import Settings
+from splitvfl.errors import SplitVFLError
+
+_WHAT = "Run the parts that were asked for, write results, page and figures, and return 0 whatever the verdicts."
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A paper's reproduction.
+
+    Attributes:
+        name: Name of the script: ``label_leakage``.
+        parts: What computes each part of the page, in its order.
+        page: File name of the page.
+        settings_table: Returns the table of data sets and scales.
+        quick: What the quick run is, for ``--help``.
+        quick_seeds: Seeds of the quick run; ``None``: as many as asked for.
+        clicks: Rows of generated clicks, for which there is an option then; 0: none are needed.
+    """
+
+    name: str
+    parts: Mapping[str, Callable[[Settings], list[Section]]]
+    page: str
+    settings_table: Callable[[Settings], str]
+    quick: str
+    quick_seeds: int | None = None
+    clicks: int = 0
+
+    def main(self, argv: Sequence[str] | None = None) -> int:
+        """Run the parts that were asked for, and return 0 whatever the verdicts, 2 if anything prevents it.
+
+        Args:
+            argv: The command line.
+        """
+        arguments = self._parser().parse_args(argv)
+        quick_seeds = self.quick_seeds if arguments.quick else None
+        settings = Settings(
+            out=arguments.out,
+            quick=arguments.quick,
+            seeds=quick_seeds or arguments.seeds,
+            rows_of_clicks=arguments.rows_of_clicks if self.clicks else 0,
+            # Starting processes takes longer than the quick run's work.
+            workers=arguments.workers or (1 if arguments.quick else 2),
+        )
+        torch.set_num_threads(1)
+        try:
+            self.run(settings, parts=arguments.only, page=arguments.page)
+        except SplitVFLError as error:
+            print(f"{self.name}: {error}", file=sys.stderr)
+            return 2
+        return 0
+
+    def run(self, settings: Settings, *, parts: Sequence[str], page: Path | None = None) -> list[Section]:
+        """Run parts of the reproduction and write what they found.
+
+        Args:
+            settings: Scale and places.
+            parts: Keys of ``parts``, in the order of the page.
+            page: Folder in which the page and its figures are written besides.
+
+        Returns:
+            The sections.
+
+        Raises:
+            SplitVFLError: If data cannot be read, or a run fails.
+        """
+        sections = [section for part in parts for section in self.parts[part](settings)]
+        write_results(settings.out, [claim for section in sections for claim in section.claims])
+        table, template = self.settings_table(settings), Path(__file__).with_name(f"{self.name}.md")
+        for folder in [settings.out] if page is None else [settings.out, page]:
+            write_page(folder / self.page, template=template, sections=sections, settings_table=table)
+        settings.say(f"wrote {settings.out / 'results.json'} and {settings.out / self.page}")
+        return sections
+
+    def _parser(self) -> argparse.ArgumentParser:
+        names = ", ".join(self.parts)
+        parser = argparse.ArgumentParser(prog=f"python -m scripts.reproduce.{self.name}", description=_WHAT)
+        parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for results and work done")
+        parser.add_argument("--quick", action="store_true", help=f"{self.quick}: shows that it works")
+        parser.add_argument(
+            "--only", type=self._chosen, default=tuple(self.parts), metavar="PART,…", help=f"of {names}"
+        )
+        seeds = "" if self.quick_seeds is None else f"; the quick run has {self.quick_seeds}"
+        parser.add_argument("--seeds", type=_positive, default=5, help=f"seeds on the small data sets{seeds}")
+        if self.clicks:
+            parser.add_argument(
+                "--rows-of-clicks", type=int, default=self.clicks, help="rows of generated clicks; 0: none"
+            )
+        parser.add_argument("--workers", type=_positive, help="processes of one thread each (default: 2, quick: 1)")
+        parser.add_argument("--page", type=Path, metavar="FOLDER", help="also write the page and its figures here")
+        return parser
+
+    def _chosen(self, text: str) -> tuple[str, ...]:
+        chosen = tuple(part.strip() for part in text.split(","))
+        unknown = [part for part in chosen if part not in self.parts]
+        if unknown:
+            raise argparse.ArgumentTypeError(f"expected some of {', '.join(self.parts)}, got {', '.join(unknown)}")
+        return chosen
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1, got {text!r}")
+    return int(text)
