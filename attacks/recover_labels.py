@@ -16,7 +16,7 @@ from scipy.optimize import lsq_linear
 from torch import Tensor
 
 from splitvfl.attacks.residue_solving import solve_residues
-from splitvfl.errors import ArgumentError, HookError
+from splitvfl.errors import ArgumentError, AttackRefused, HookError
 from splitvfl.hooks import View
 from splitvfl.models.sigmoid_coefficients import (
     Approximation,
@@ -410,7 +410,8 @@ class LabelSumAttack:
             ``(n,)``, float64: −1 and +1; between them the mean label of identical rows, and NaN for a row of zeros.
 
         Raises:
-            HookError: If the columns are not one tensor, the cut is wider than 1, or the labels cannot be had.
+            HookError: If the columns are not one tensor, or the cut is wider than 1.
+            AttackRefused: If the labels cannot be had.
         """
         columns, gradient = view.columns, view.aggregated_gradient
         if not isinstance(columns, Tensor):
@@ -423,7 +424,10 @@ class LabelSumAttack:
             return self._labels(view, columns, gradient[:, 0]).to(columns.device)
         except ArgumentError as error:
             if not self._fallback:
-                raise HookError(f"attack {self.name} at step {view.step}: {error}") from error
+                raise AttackRefused(
+                    f"attack {self.name} at step {view.step}: {error}; it needs weights of zero at the first step, or "
+                    "an active party without columns and intercept (every_step)"
+                ) from error
             return -solve_residues(columns, gradient[:, 0], underdetermined=True)
 
     def _labels(self, view: View, columns: Tensor, gradient: Tensor) -> Tensor:

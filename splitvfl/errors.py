@@ -9,6 +9,7 @@
     │   └── WorkerError  a process that helps to compute has ended, or its work cannot be had
     ├── DataError        columns, labels or records are not what the model needs
     ├── HookError        an attack or a defense broke its contract
+    │   └── AttackRefused an attack cannot work on what it sees, and says why
     ├── ProtocolError    a party sent, or waited for, something outside the conversation
     │   ├── RefusedError another party ended the link for good, and said why
     │   └── ReplayError  after the run went back, a party sent another message for the same step than before
@@ -48,6 +49,10 @@ class DataError(SplitVFLError):
 
 class HookError(SplitVFLError):
     """An attack or a defense broke its contract; the message names it."""
+
+
+class AttackRefused(HookError):
+    """An attack cannot work on what it sees; the message says why. A run goes on without it."""
 
 
 class ProtocolError(SplitVFLError):

@@ -16,6 +16,7 @@ from splitvfl.config import (
     TaylorConfig,
 )
 from splitvfl.crypto.engine import Engine
+from splitvfl.errors import ConfigError
 from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.coordinator import Coordinator
 from splitvfl.exchange.oracle import Oracle
@@ -47,9 +48,7 @@ def exchange_of(section: ExchangeConfig, *, rows: int, noise: NoisePlan | None =
         )
     if isinstance(section, TaylorConfig):
         loss = noise is None if section.loss is None else section.loss
-        return Taylor(
-            rows=rows, encryption=_encryption(section.encryption, noise), loss=loss, engine=_engine(section)
-        )
+        return Taylor(rows=rows, encryption=_encryption(section.encryption, noise), loss=loss, engine=_engine(section))
     if isinstance(section, CoordinatorConfig):
         return Coordinator(rows=rows, encryption=_encryption(section.encryption), engine=_engine(section))
     return Split()
@@ -66,7 +65,16 @@ def hides_parts(section: ExchangeConfig) -> bool:
 
 
 def task_of(section: ExchangeConfig, name: str, classes: int) -> Task:
-    """Return the task, with the loss whose gradient the exchange computes."""
+    """Return the task, with the loss whose gradient the exchange computes.
+
+    Raises:
+        ConfigError: If the exchange is for binary labels and these are others.
+    """
+    if name != "binary" and sums_only(section):
+        raise ConfigError(
+            f"exchange {section.name} trains logistic regression, on labels 0 and 1; this is a {name} task: take "
+            "exchange split for it"
+        )
     approximation = approximation_of(section)
     if name == "binary" and approximation != "exact":
         return Binary(record_loss=partial(approximate_loss, approximation=approximation))

@@ -149,7 +149,10 @@ def _shares(trainer: Trainer, party: str, name: str, observed: LabelHorizon | No
     overall, (right, records) = signs.share(), signs.records
     if not records:
         return "no sign was told."
-    said = [f"{overall:.1%} of signs were the label; of {records} records {right} by the majority of their signs."]
+    said = [
+        f"{overall:.1%} of signs were the label; of {records} records {right} by the majority of their signs "
+        f"({signs.commoner:.1%} have the commoner label)."
+    ]
     largest, width = trainer.batches.batch_size, trainer.passives[party].data.width
     if largest > width:
         said.append(f"Batches of {largest} records are more than its {width} columns can be solved for.")

@@ -15,6 +15,7 @@ from splitvfl.data import PartyData
 from splitvfl.defenses import CoefficientNoise, GaussianIR
 from splitvfl.errors import ConfigError
 from splitvfl.hooks import At
+from splitvfl.leakage.findings import counted
 from splitvfl.privacy import corrected_dp_paillier_sigma, dp_paillier_sigma, label_attack_success
 from splitvfl.privacy.dp_paillier import Party
 
@@ -74,13 +75,14 @@ class NoisePlan:
         noise = f"Noise ({agreed.calibration}) for ε {agreed.epsilon:g} and δ {agreed.delta:g}"
         found = [
             f"{noise}: σ {self.active:.1f} on the active party's part of the logits less 2y, "
-            f"σ {self.passive:.1f} on each passive party's part; {self.epochs} epochs, {self.steps} steps."
+            f"σ {self.passive:.1f} on each passive party's part; {counted(self.epochs, 'epoch')}, "
+            f"{counted(self.steps, 'step')}."
         ]
         if self.active:
             once, all_epochs = label_attack_success(self.active), label_attack_success(self.active, self.epochs)
             found.append(
-                f"A label is still read right with probability {once:.3f} from one step, and {all_epochs:.3f} from the "
-                "mean of all epochs."
+                f"Who solves for it still reads a label right with probability {once:.3f} from one step, and "
+                f"{all_epochs:.3f} from the mean of all epochs, if neither label is commoner and nothing else is known."
             )
         else:
             found.append("The active party adds no noise: gradients tell labels as without.")

@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from splitvfl.conversation import Half, Recorder, converse
 from splitvfl.cut import observe, refuse_batch_mixing
 from splitvfl.data.batches import Batches
 from splitvfl.data.columns import NO_RECORDS, Records
-from splitvfl.errors import ArgumentError, CheckpointError, ConfigError, HookError
+from splitvfl.errors import ArgumentError, AttackRefused, CheckpointError, ConfigError, HookError
 from splitvfl.exchange.agreement import agreed_settings, agreement, terms_of
 from splitvfl.exchange.base import Exchange, Side
 from splitvfl.exchange.evaluation import Evaluation, EvaluationPlan, active_evaluation, passive_evaluation
@@ -81,15 +82,26 @@ class Status:
 
 
 class _Judged:
-    """A passive party's attack in an experiment: it sees the party's view, and the harness judges it."""
+    """A passive party's attack in an experiment: it sees the party's view, and the harness judges it.
 
-    def __init__(self, leak: Leak, labels_of: Callable[[Tensor], Tensor]) -> None:
+    One that refuses, as it cannot work, is not called again.
+    """
+
+    def __init__(self, leak: Leak, labels_of: Callable[[Tensor], Tensor], refused: Callable[[str], None]) -> None:
         self.needs = leak.needs
         self._leak = leak
         self._labels_of = labels_of
+        self._refused = refused
+        self._asked = True
 
     def __call__(self, view: View, /) -> None:
-        self._leak.see(view, self._labels_of(view.ids))
+        if not self._asked:
+            return
+        try:
+            self._leak.see(view, self._labels_of(view.ids))
+        except AttackRefused as error:
+            self._asked = False
+            self._refused(str(error))
 
 
 class LabelBook:
@@ -319,7 +331,7 @@ class Trainer:
 
     def _seat(self, party: PassiveParty, attack: Attack) -> None:
         leak = Leak(attack, remove=lambda: party.observers.remove(observer), **self._known)
-        observer = _Judged(leak, self.labels_of)
+        observer = _Judged(leak, self.labels_of, partial(self.unavailable[party.name].__setitem__, leak.name))
         missing = sorted(leak.needs - party.shows)
         if missing:
             per_record = " per record, and the exchange shows only their sum" if missing == ["gradient"] else ""

@@ -39,10 +39,15 @@ def check_top(party: ActiveParty, exchange: str) -> None:
     Raises:
         ConfigError: If it is not so.
     """
-    if not hasattr(party.top, "active_logits") or party.task.name != "binary":
+    if party.task.name != "binary":
         raise ConfigError(
-            f"exchange {exchange} trains logistic regression: expected a top that adds up logits (LinearTop) and a "
-            f"binary task at {party.name}, got {type(party.top).__name__} and a {party.task.name} task"
+            f"exchange {exchange} trains logistic regression: expected labels 0 and 1 at {party.name}, got a "
+            f"{party.task.name} task; take exchange split for it"
+        )
+    if not hasattr(party.top, "active_logits"):
+        raise ConfigError(
+            f"exchange {exchange} trains logistic regression: expected a top that adds up logits (LinearTop) at "
+            f"{party.name}, got {type(party.top).__name__}; choose model logistic-regression"
         )
 
 

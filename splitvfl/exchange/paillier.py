@@ -126,7 +126,7 @@ class Encryption:
         if not 1 <= count <= self.most_columns:
             raise DataError(
                 f"{sender} asks for {count} sums at each step; agreed are 1 to {self.most_columns} "
-                "(exchange.most_columns)"
+                "(exchange.encryption.most_columns)"
             )
         return count
 
@@ -140,8 +140,8 @@ class Encryption:
         if not largest <= self.value_limit:
             raise CryptoError(
                 f"{owner} would send a value of size {largest:g} at step {step}, and "
-                f"exchange.encryption.value_limit is {self.value_limit:g}: take a smaller learning rate, or "
-                "agree on a higher limit (with noise, eight times its standard deviation more)"
+                f"exchange.encryption.value_limit is {self.value_limit:g}: take a smaller learning rate, a defense "
+                "that adds less, or agree on a higher limit (with noise, eight times its standard deviation more)"
             )
 
     def check_columns(self, data: PartyData) -> None:
@@ -157,8 +157,8 @@ class Encryption:
             for column in (largest > self.feature_limit).nonzero().flatten().tolist():
                 raise DataError(
                     f"{data.name}: column {data.numeric_names[column]!r} holds {largest[column].item():g} (record "
-                    f"{part.ids[row[column]].item()}), and exchange.feature_limit is {self.feature_limit:g}: scale the "
-                    "column (data.scale: standard), or agree on a higher limit"
+                    f"{part.ids[row[column]].item()}), and exchange.encryption.feature_limit is "
+                    f"{self.feature_limit:g}: scale the column (data.scale: standard), or agree on a higher limit"
                 )
 
 

@@ -70,6 +70,13 @@ class SignKeeper:
         labels, votes = self._votes["label"], self._votes["votes"]
         return int((np.sign(votes) * labels == 1).sum()), int((labels != 0).sum())
 
+    @property
+    def commoner(self) -> float:
+        """The commoner label's share of these records: what a guess gets right; NaN if there is none."""
+        labels = self._votes["label"]
+        seen = int((labels != 0).sum())
+        return max(int((labels == sign).sum()) for sign in (-1, 1)) / seen if seen else math.nan
+
     def state_dict(self) -> dict[str, Any]:
         """Return tensors and numbers, fit for a checkpoint."""
         return {

@@ -34,6 +34,7 @@ MISSING = "–"
 
 # Attacks side by side that leave room for the defense's name; more of them go into a further table.
 _ATTACKS_PER_TABLE = 4
+_ATTACK_WIDTH = 9
 _NAME_WIDTH = 21
 _WIDE_NAME_WIDTH = 31
 _ATTACK_WIDTH = 9
@@ -121,21 +122,25 @@ def _table(first: str, width: int) -> Table:
 
 def _numbers(table: Table, *headers: tuple[str, int]) -> None:
     for header, width in headers:
-        # A space behind a hyphen is where a long name may be broken.
-        shown = header if len(header) <= width else header.replace("-", "- ")
+        shown = _hyphened(header, width)
         table.add_column(escape(shown), justify="right", width=width, overflow="fold", vertical="top")
+
+
+def _hyphened(name: str, width: int) -> str:
+    """Return a name, if it is too long with a space behind each hyphen, where it may be broken."""
+    return name if len(name) <= width else name.replace("-", "- ")
 
 
 def _costs(group: RunGroup, rows: Sequence[DefenseRow]) -> Table:
     table = _table("What it costs", _NAME_WIDTH)
-    _numbers(table, (f"test {group.metric}", 8), ("test loss", 8), ("noise", 7), ("ms per step", 8))
+    _numbers(table, (f"test {group.metric}", 8), ("test loss", 8), ("noise", 8), ("ms per step", 8))
     if group.judged:
         _numbers(table, ("worst leak", 6))
-        table.add_column("to", overflow="fold", width=10)
+        table.add_column("to", overflow="fold", width=_ATTACK_WIDTH)
     for row in rows:
         cells = [_two_lines(row.label), _plain(row.test, 3), _plain(row.loss, 3), _noise(row), _plain(row.step_ms, 2)]
         if group.judged:
-            cells += [_coloured(row.worst), Text(row.worst_attack)]
+            cells += [_coloured(row.worst), Text(_hyphened(row.worst_attack, _ATTACK_WIDTH))]
         table.add_row(*cells)
     return table
 

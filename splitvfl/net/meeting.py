@@ -11,6 +11,7 @@ from typing import Final, Self
 
 from splitvfl.errors import (
     CheckpointError,
+    ConfigError,
     CryptoError,
     DataError,
     HookError,
@@ -29,6 +30,7 @@ from splitvfl.net.tls import Identity, Plaintext
 _REASONS: Final[tuple[tuple[type[BaseException], str], ...]] = (
     (DataError, "the parties do not agree; what differs is said where it was noticed"),
     (CheckpointError, "it cannot write its checkpoint"),
+    (ConfigError, "its settings and those of the others make no run together; how, is said there"),
     (WorkerError, "a process that helps it to compute has ended"),
     (CryptoError, "it has something to encrypt that exceeds what was agreed; what, is said there"),
     (HookError, "one of its hooks failed"),
@@ -40,7 +42,7 @@ _REASONS: Final[tuple[tuple[type[BaseException], str], ...]] = (
 )
 
 # It would be the same another time.
-_FINAL: Final = (DataError, ReplayError, CryptoError)
+_FINAL: Final = (ConfigError, DataError, ReplayError, CryptoError)
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,11 +65,12 @@ def test_the_coordinator_alone_decrypts_masked_sums_only() -> None:
     messages: list[Message] = []
     trainer_of(coordinated(), {"lab": 2}, record=messages.append).fit(1)
     asked = [message.payload for message in messages if message.kind == "asked"]
-    budget = SHORT.budget(BATCH, 2)
+    exchange = coordinated()
     for payload in asked:
-        for value in Owner(KEY).decrypt(payload):
-            # A mask of 40 bits more than the sums: 2^-10 of them are 10 bits shorter.
-            assert value.bit_length() > 2 * budget.slot_bits
+        # One ciphertext of the bank, for its three columns and the intercept, and one of the lab.
+        for value, sums in zip(Owner(KEY).decrypt(payload), (4, 2), strict=True):
+            # A mask has 40 bits more than the sums: 2^-20 of them are 20 bits shorter.
+            assert value.bit_length() > sums * exchange.budget(sums, 2).slot_bits + 20
     width = KEY.public.ciphertext_bytes
     sums = [number for payload in asked for number in tensor_to_integers(payload, width)]
     assert len(set(sums)) == len(sums)

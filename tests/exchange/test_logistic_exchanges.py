@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from splitvfl.attacks import NormAttack, ResidueSolvingAttack
+from splitvfl.attacks import LabelSumAttack, NormAttack, ResidueSolvingAttack
 from splitvfl.defenses import Isotropic, MemoisedResponse
 from splitvfl.errors import ConfigError, CryptoError, DataError
 from splitvfl.exchange.base import Exchange
@@ -157,7 +157,7 @@ def test_a_value_above_the_limit_ends_the_run() -> None:
 @pytest.mark.parametrize("kind", [Residue, Taylor])
 def test_a_column_above_the_limit_is_named(kind: type[Residue | Taylor]) -> None:
     tight = Encryption(key_bits=512, insecure_for_tests=True, feature_limit=1.0)
-    with pytest.raises(DataError, match=r"column '(lab|bank) \d' holds -?\d.* exchange.feature_limit is 1"):
+    with pytest.raises(DataError, match=r"column '(lab|bank) \d' holds -?\d.* exchange.encryption.feature_limit is 1"):
         trainer_of(kind(rows=BATCH, encryption=tight), ONE)
 
 
@@ -196,6 +196,16 @@ def test_parties_that_agree_on_other_limits_do_not_agree() -> None:
     }
     assert ours.keys() == theirs.keys()
     assert Taylor(rows=8).terms()["exchange"] == "taylor"
+
+
+def test_a_run_goes_on_without_an_attack_that_cannot_work() -> None:
+    # Weights are not zero: the first gradient is no sum of labels.
+    attacks = [LabelSumAttack(), ResidueSolvingAttack()]
+    trainer = trainer_of(Oracle(), {"lab": 4}, approximation="exact", attacks=attacks)
+    trainer.fit(1)
+    assert "it needs weights of zero at the first step" in trainer.unavailable["lab"]["label-sum"]
+    assert trainer.leaks["lab"]["label-sum"].summary.steps == 0
+    assert trainer.leaks["lab"]["residue-solving"].summary.steps == 5
 
 
 # Labels that are told wrongly send weights far.

@@ -49,6 +49,6 @@ def test_no_part_can_be_read_and_no_mask_is_used_twice() -> None:
     messages: list[Message] = []
     evaluated(trainer, messages)
     sent = torch.cat([message.payload for message in messages if message.kind == "evaluation"])
-    assert sent.abs().double().min() > 2.0**40  # parts are below 2^36, and masks uniform on 2^64
+    assert sent.abs().double().min() > 2.0**37  # parts are below 2^36, and masks uniform on 2^64
     # The test records are the training records: validation pieces and test pieces hold the same parts.
     assert sent.unique().numel() == sent.numel()

@@ -39,6 +39,9 @@ def test_counts_are_those_of_a_slow_loop() -> None:
     majority = sum(vote != 0 and (vote > 0) == (truth[record] == 1) for record, vote in votes.items())
     assert keeper.records == (majority, len(votes))
 
+    positives = sum(truth[record] == 1 for record in votes)
+    assert keeper.commoner == max(positives, len(votes) - positives) / len(votes)
+
     again = SignKeeper()
     again.load_state_dict(keeper.state_dict())
     assert (again.share(), again.share(3), again.records) == (keeper.share(), keeper.share(3), keeper.records)
@@ -49,6 +52,7 @@ def test_nothing_decided_is_nan() -> None:
     assert math.isnan(keeper.share())
     keeper.add(None, torch.tensor([0.0, math.nan]), torch.tensor([1.0, 0.0]))
     assert math.isnan(keeper.recent_share)
+    assert math.isnan(keeper.commoner)
     assert keeper.records == (0, 0)
 
 

@@ -43,7 +43,7 @@ def test_masked_scores_are_those_of_one_process(breaks: list[Any]) -> None:
         for part, hidden in zip(clear, (sent[step] for step in sorted(sent)), strict=True):
             assert hidden.dtype == torch.int64
             off = (hidden.double() * 2.0**-32 - part.double()).abs()
-            assert off.min() > 2.0**10  # masks are uniform on 2^32 of these units: 2^-21 of them are so small
+            assert off.min() > 2.0**4  # masks are uniform on 2^32 of these units: 2^-27 of them are so small
     repeated: dict[tuple[str, int], torch.Tensor] = {}
     for name in NAMES:
         for message in masked.sent[name]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from splitvfl.conversation import Expected
 from splitvfl.defenses import GaussianIR, Rounding
-from splitvfl.errors import DataError, LinkError, ProtocolError, ReplayError
+from splitvfl.errors import ConfigError, DataError, LinkError, ProtocolError, ReplayError
 from splitvfl.exchange.introduction import Learned
 from splitvfl.messages import Message
 from splitvfl.net.driver import Correspondent
@@ -93,7 +93,7 @@ class World:
             yield {other: Spy(link, self.sent[name], when if name == who else None) for other, link in ends.items()}
         except BaseException as error:
             for link in ends.values():
-                link.close("it stopped", final=isinstance(error, DataError | ReplayError))
+                link.close("it stopped", final=isinstance(error, ConfigError | DataError | ReplayError))
             raise
         for link in ends.values():
             link.close()
