@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 import os
 import re
 import typing
@@ -324,6 +325,10 @@ class OracleConfig(_Crossing):
     approximation: Approximation = "exact"
 
 
+# Beyond it, sums of two integers leave int64.
+_LARGEST_INTEGER = 2.0**62
+
+
 class EncryptionConfig(_Section):
     """What parties agree on to compute under encryption (:class:`splitvfl.exchange.paillier.Encryption`).
 
@@ -338,6 +343,20 @@ class EncryptionConfig(_Section):
     mask: Literal["uniform", "bounded"] = "bounded"
     packed: bool = True
     most_columns: Count = 4096
+
+    @model_validator(mode="after")
+    def _check_sizes(self) -> EncryptionConfig:
+        for what, limit, bits in (
+            ("value", self.value_limit or 1.0, self.value_bits),
+            ("feature", self.feature_limit, self.feature_bits),
+        ):
+            if limit * 2.0**bits >= _LARGEST_INTEGER:
+                raise ValueError(
+                    f"{what}_limit {limit:g} with {what}_bits {bits} makes integers up to "
+                    f"2^{math.log2(limit) + bits:.0f}, and 2^{math.log2(_LARGEST_INTEGER):.0f} is too many: take fewer "
+                    "bits, or a lower limit"
+                )
+        return self
 
 
 class _Encrypted(_Crossing):

@@ -116,7 +116,30 @@ def noise_plan(config: ExperimentConfig, data: PartyData) -> NoisePlan | None:
     """
     if not isinstance(config.exchange, TaylorConfig) or config.exchange.noise is None:
         return None
-    settings, train, model = config.exchange.noise, config.train, config.model
+    settings, train = config.exchange.noise, config.train
+    eta = _checked_rate(config)
+    passives, stopping = len(config.parties) - 1, train.early_stopping
+    held_out = 0 if stopping is None else len(range(0, data.train.count, stopping.validation_every))
+    records = data.train.count - held_out
+    if settings.protects == "passive" and passives > 1:
+        raise ConfigError(
+            f"{config.source}: exchange.noise.protects: the corrected noise of a passive party is for one passive "
+            f"party; here are {passives}, whose noises would each have to be larger than the other's"
+        )
+    return _planned(
+        settings,
+        passives=passives,
+        epochs=train.epochs,
+        steps=math.ceil(records / train.batch_size),
+        eta=eta,
+        # Everybody knows the order: a record may be known to sit in the smaller last batch.
+        batch_size=records % train.batch_size or train.batch_size,
+    )
+
+
+def _checked_rate(config: ExperimentConfig) -> float:
+    """Return the learning rate of a training that the noise can be calculated for, or raise ConfigError."""
+    train, model = config.train, config.model
     if not isinstance(train.optimizer, SGDConfig) or train.optimizer.momentum or train.optimizer.weight_decay:
         raise ConfigError(
             f"{config.source}: train.optimizer: exchange.noise is calculated for plain gradient descent; take "
@@ -132,23 +155,7 @@ def noise_plan(config: ExperimentConfig, data: PartyData) -> NoisePlan | None:
         )
     if train.optimizer.lr > 1:
         raise ConfigError(f"{config.source}: train.optimizer.lr: exchange.noise is calculated for at most 1")
-    passives, stopping = len(config.parties) - 1, train.early_stopping
-    held_out = 0 if stopping is None else len(range(0, data.train.count, stopping.validation_every))
-    records = data.train.count - held_out
-    if settings.protects == "passive" and passives > 1:
-        raise ConfigError(
-            f"{config.source}: exchange.noise.protects: the corrected noise of a passive party is for one passive "
-            f"party; here are {passives}, whose noises would each have to be larger than the other's"
-        )
-    return _planned(
-        settings,
-        passives=passives,
-        epochs=train.epochs,
-        steps=math.ceil(records / train.batch_size),
-        eta=train.optimizer.lr,
-        # Everybody knows the order: a record may be known to sit in the smaller last batch.
-        batch_size=records % train.batch_size or train.batch_size,
-    )
+    return train.optimizer.lr
 
 
 def _planned(

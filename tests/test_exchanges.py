@@ -9,7 +9,7 @@ from splitvfl.crypto.engine import Engine
 from splitvfl.deployment import meeting_of
 from splitvfl.errors import ConfigError
 from splitvfl.exchange.paillier import EncryptedExchange, Encryption
-from splitvfl.exchanges import approximation_of, exchange_of, hides_parts, sums_only
+from splitvfl.exchanges import approximation_of, exchange_of, hides_parts, sums_only, task_of
 from splitvfl.experiment import load_data
 from splitvfl.noise import noise_plan
 
@@ -93,3 +93,15 @@ def test_where_the_coordinator_is_found_is_said() -> None:
     )
     with pytest.raises(ConfigError, match=r"how do clinic and coordinator meet\? Give exchange.address"):
         meeting_of(config, "clinic", notify=print)
+
+
+@pytest.mark.parametrize(("what", "limit"), [("value", 1e9), ("feature", 8.0)])
+def test_numbers_that_are_too_long_are_named(what: str, limit: float) -> None:
+    with pytest.raises(ConfigError, match=rf"{what}_limit .* with {what}_bits 60 .* take fewer bits"):
+        config_of(f"{{name: taylor, encryption: {{{what}_bits: 60, {what}_limit: {limit}}}}}")
+
+
+def test_a_task_that_is_not_binary_is_refused_by_name() -> None:
+    section = config_of("residue").exchange
+    with pytest.raises(ConfigError, match=r"exchange residue trains logistic regression, .* this is a multiclass task"):
+        task_of(section, "multiclass", 3)

@@ -251,3 +251,17 @@ def test_all_passive_parties_get_one_draw() -> None:
     first = [message.payload for message in messages if message.kind == "residues" and message.step == 0]
     assert len(first) == len(THREE)
     assert all(torch.equal(one, first[0]) for one in first)
+
+
+@pytest.mark.parametrize("exchange", [Oracle(approximation="taylor"), Taylor(rows=BATCH, encryption=WIDE)])
+def test_every_passive_party_with_columns_enough_reads_the_labels(exchange: Exchange) -> None:
+    widths = {"lab": BATCH + 2, "shop": BATCH, "telecom": 4}
+    trainer = trainer_of(exchange, widths, attacks=[ResidueSolvingAttack()])
+    for party in (trainer.active, *trainer.passives.values()):
+        for parameter in party.module.parameters():
+            torch.nn.init.zeros_(parameter)
+        party.optimizer.param_groups[0]["lr"] = 0.01  # type: ignore[union-attr]
+    trainer.fit(1)
+    shares = {name: leaks["residue-solving"].summary.signs_right for name, leaks in trainer.leaks.items()}
+    assert shares["lab"] == shares["shop"] == 1.0
+    assert shares["telecom"] < 0.9  # four equations for sixteen residues
