@@ -21,14 +21,14 @@ is its DP-Paillier-MGD (algorithm 3, corrected).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from splitvfl.conversation import Expected, Half, Outbox
+from splitvfl.conversation import Expected, Half, Inbox, Outbox
 from splitvfl.crypto.budget import Budget
 from splitvfl.crypto.engine import Engine
 from splitvfl.crypto.evaluator import Evaluator, MaskedSums
@@ -235,39 +235,18 @@ class _Active(EncryptedSide):
         party, exchange = self._party, self._exchange
         names = list(party.cuts)
         asked = {name: exchange.budget(self._columns[name] + exchange.loss) for name in names}
+        most = len(names) - 1
         inbox = yield Outbox(
-            wait=tuple(
-                awaited_bytes(name, "asked", step, ((len(names) - 1) * asked[name].replies, width)) for name in names
-            )
+            wait=tuple(awaited_bytes(name, "asked", step, (most * asked[name].replies, width)) for name in names)
         )
-        requests = {
-            (asker, keeper): part
-            for asker in names
-            for keeper, part in zip(
-                _others(asker, dict(zip(names, names, strict=True))),
-                inbox[asker].payload.split(asked[asker].replies),
-                strict=True,
-            )
-        }
-        passed = {
-            keeper: torch.cat([requests[asker, keeper] for asker in names if asker != keeper]) for keeper in names
-        }
-        sizes = {
-            keeper: [asked[asker].replies * asked[asker].opened_bytes for asker in names if asker != keeper]
-            for keeper in names
-        }
+        passed = _passed_on(inbox, names, lambda asker, keeper: asked[asker].replies)
+        sizes = {name: one.replies * one.opened_bytes for name, one in asked.items()}
+        total = sum(sizes.values())
         inbox = yield Outbox(
             send=one_each(passed, party.name, "asked", step),
-            wait=tuple(awaited_bytes(keeper, "answered", step, (sum(sizes[keeper]),)) for keeper in names),
+            wait=tuple(awaited_bytes(keeper, "answered", step, (total - sizes[keeper],)) for keeper in names),
         )
-        answers = {
-            (asker, keeper): part
-            for keeper in names
-            for asker, part in zip(
-                [one for one in names if one != keeper], inbox[keeper].payload.split(sizes[keeper]), strict=True
-            )
-        }
-        back = {asker: torch.cat([answers[asker, keeper] for keeper in names if keeper != asker]) for asker in names}
+        back = _passed_on(inbox, names, lambda keeper, asker: sizes[asker])
         awaited = (
             tuple(Expected(name, "products", step, (torch.float64,), (1,)) for name in names) if exchange.loss else ()
         )
@@ -284,6 +263,22 @@ class _Active(EncryptedSide):
             return math.nan
         alone = (own.logits.square() / 8 - own.labels * own.logits / 2).sum().item()
         return math.log(2) + (alone + sums[-1].item() + cross / 4) / batch.count
+
+
+def _passed_on(inbox: Inbox, names: Sequence[str], size: Callable[[str, str], int]) -> dict[str, Tensor]:
+    """Return what each party gets of messages in which every party has a part for each of the others, in their order.
+
+    Args:
+        inbox: The messages.
+        names: The parties.
+        size: Rows of the part that one party has for another.
+    """
+    parts: dict[tuple[str, str], Tensor] = {}
+    for sender in names:
+        others = [name for name in names if name != sender]
+        cut = inbox[sender].payload.split([size(sender, other) for other in others])
+        parts |= {(sender, other): part for other, part in zip(others, cut, strict=True)}
+    return {name: torch.cat([parts[other, name] for other in names if other != name]) for name in names}
 
 
 def _others(name: str, things: Mapping[str, _T]) -> list[_T]:
