@@ -86,6 +86,20 @@ def test_corrected_noise_protects_one_party(data: VerticalData) -> None:
     assert beside.passive == pytest.approx(by_hand, rel=1e-6)
 
 
+def test_noises_of_several_passive_parties_add_up_in_what_the_active_party_is_protected_from() -> None:
+    changes = ("exchange.noise.calibration=corrected", "exchange.noise.protects=active", "model.row_norm=0.5")
+    config = config_of(*changes, "exchange.noise.other_sigma=2.0", text=THREE)
+    found = noise_plan(config, load_data(config).active)
+    assert found is not None
+    assert found.passive == 2.0
+    # G grows by sqrt(2) 2 tau / 4: two noises of 2 have a deviation of 2 sqrt(2) together.
+    tau = math.sqrt(2 * math.log(2 * 199 * found.steps / 0.05))
+    bound = 1 + 2 * math.sqrt(2) * tau / 4
+    drift = 8 * bound**2 * 900 * found.steps * 0.01**2 / 199
+    by_hand = math.sqrt(2 * math.log(1.25 / 0.05)) * math.sqrt(drift + 64 * bound**2 * 30) / 0.2
+    assert found.active == pytest.approx(by_hand, rel=1e-6)
+
+
 def test_every_party_adds_its_noise_in_training_only(data: VerticalData) -> None:
     config = config_of()
     trainer = build_trainer(config, data)

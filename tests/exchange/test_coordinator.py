@@ -14,6 +14,7 @@ from splitvfl.crypto.paillier import generate_keys
 from splitvfl.errors import CryptoError, DataError
 from splitvfl.exchange.coordinator import NAME, Coordinator
 from splitvfl.messages import Message
+from splitvfl.training import Trainer
 from tests.exchange.logistic import BATCH, SHORT, by_hand, data_of, taylor_coefficient, trainer_of, weights_of
 
 KEY = generate_keys(512, insecure_for_tests=True)
@@ -97,6 +98,35 @@ def test_a_part_above_the_limit_is_not_sent() -> None:
     with pytest.raises(CryptoError, match="lab would send a value of size"):
         trainer.fit(1)
     assert not [message for message in messages if message.sender == "lab" and message.kind == "logits"]
+
+
+def test_parts_within_the_limit_may_add_up_to_more() -> None:
+    trainer = trainer_of(coordinated(value_limit=8.0), {"lab": 1, "shop": 1}, own=1)
+    for party in (trainer.active, *trainer.passives.values()):
+        columns = party.data.train.columns.numeric
+        columns.copy_(columns.abs().clamp(0.5, 1.0))
+        party.optimizer.param_groups[0]["lr"] = 1e-6  # type: ignore[union-attr]
+    for passive in trainer.passives.values():
+        torch.nn.init.constant_(passive.bottom.weight, 7.5)
+    torch.nn.init.constant_(trainer.active.top.own.weight, 5.0)  # type: ignore[union-attr, arg-type]
+    expected = by_hand_gradient(trainer)
+    before = weights_of(trainer)["lab"].clone()
+    trainer.fit(1)
+    # Five steps of 1e-6 times a gradient of about three, seen through float32 weights of size 8.
+    moved = (before - weights_of(trainer)["lab"]).item()
+    assert moved == pytest.approx(5e-6 * expected, abs=3e-6)
+    assert expected > 2
+
+
+def by_hand_gradient(trainer: Trainer) -> float:
+    """The gradient of the lab's weight over all training records, with weights as they are."""
+    bank, lab, shop = (
+        party.data.train.columns.numeric[:, 0].double() for party in (trainer.active, *trainer.passives.values())
+    )
+    labels = trainer.active.data.train.labels
+    assert labels is not None
+    logits = 5.0 * bank + 7.5 * (lab + shop)
+    return ((logits - 2 * (2 * labels.double() - 1)) * lab).mean().item() / 4
 
 
 def test_columns_above_the_limit_are_refused_before_anything_crosses() -> None:
