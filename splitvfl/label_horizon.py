@@ -67,7 +67,9 @@ def agreed_horizon(config: ExperimentConfig, records: int, *, task: TaskName | N
         for another reason, as under noise or with another optimiser than plain gradient descent.
     """
     model, rate = config.model, plain_rate(config)
-    if rate is None or not isinstance(model, LogisticRegressionConfig) or model.row_norm is None:
+    if rate is None or not _clean(config):
+        return None
+    if not isinstance(model, LogisticRegressionConfig) or model.row_norm is None:
         return None
     if task != "binary" and not (task is None and sums_only(config.exchange)):
         return None
@@ -88,7 +90,7 @@ def observed_horizon(config: ExperimentConfig, trainer: Trainer) -> LabelHorizon
         ``None`` where the sign is not the label's; see :func:`agreed_horizon`.
     """
     rate = plain_rate(config)
-    if rate is None or trainer.active.task.name != "binary":
+    if rate is None or not _clean(config) or trainer.active.task.name != "binary":
         return None
     radius = margin = 0.0
     for squares, logits in _blocks(trainer):
@@ -98,13 +100,15 @@ def observed_horizon(config: ExperimentConfig, trainer: Trainer) -> LabelHorizon
 
 
 def plain_rate(config: ExperimentConfig) -> float | None:
-    """Return the learning rate if each step is plain gradient descent on clean residues."""
+    """Return the learning rate of a party's logistic regression if it descends the gradient as it is."""
     optimizer = config.train.optimizer
     plain = isinstance(optimizer, SGDConfig) and not optimizer.momentum and not optimizer.weight_decay
-    noisy = bool(config.defenses) or getattr(config.exchange, "noise", None) is not None
-    if not isinstance(config.model, LogisticRegressionConfig) or not plain or noisy:
-        return None
-    return optimizer.lr
+    return optimizer.lr if plain and isinstance(config.model, LogisticRegressionConfig) else None
+
+
+def _clean(config: ExperimentConfig) -> bool:
+    """Return whether residues are without noise, as far as the file says: over a network other parties have theirs."""
+    return not config.defenses and getattr(config.exchange, "noise", None) is None
 
 
 def _blocks(trainer: Trainer) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -127,8 +131,8 @@ def before(observed: LabelHorizon | None, agreed: LabelHorizon | None) -> list[s
         said.append(f"The sign of a residue that can be solved for is provably its record's label in {observed}.")
     if agreed is not None:
         said.append(
-            "From the agreed norm, rate and initialisation alone any party knows that the sign of a residue that it "
-            f"can solve for is the record's label in {agreed}."
+            "From the agreed norm, rate and initialisation alone any party knows that, if nobody adds noise, the sign "
+            f"of a residue that it can solve for is the record's label in {agreed}."
         )
     return said
 

@@ -11,7 +11,7 @@ import torch
 from splitvfl.attacks import initial_margin, sign_attack_horizon
 from splitvfl.config import ExperimentConfig, parse_config
 from splitvfl.experiment import build_trainer, load_data, run_experiment
-from splitvfl.label_horizon import agreed_horizon, before, observed_horizon
+from splitvfl.label_horizon import agreed_horizon, before, observed_horizon, plain_rate
 
 TEXT = """
 data: {name: breast-cancer}
@@ -90,7 +90,9 @@ def test_signs_are_right_in_the_proven_steps_and_not_for_ever(tmp_path: Path) ->
     proven, alone = lines
     # A radius of 3 at most: growth by .6 · 9 / 4 at each step, so that logits may reach 2 in the second.
     assert "is provably its record's label in step 1 (rows of norm up to 3, first logits up to 0)." in proven
-    assert alone.startswith("From the agreed norm, rate and initialisation alone any party knows")
+    assert alone.startswith(
+        "From the agreed norm, rate and initialisation alone any party knows that, if nobody adds noise,"
+    )
     (note,) = summary.notes
     found = summary.parties["lab"].attacks["residue-solving"]
     assert found.signs_right is not None
@@ -112,3 +114,10 @@ def test_where_labels_need_not_be_binary_nothing_is_said() -> None:
     assert agreed_horizon(config_of(), 400, task="regression") is None
     assert agreed_horizon(config_of(), 400, task=None) is not None  # a passive party: the exchange is for binary labels
     assert agreed_horizon(config_of("exchange=split"), 400, task=None) is None
+
+
+def test_the_rate_that_parties_compare_does_not_tell_who_defends() -> None:
+    """A defense is its owner's business: parties with and without one agree."""
+    assert plain_rate(config_of()) == plain_rate(config_of("defenses=[{name: isotropic, ratio: 1}]")) == 0.05
+    assert plain_rate(config_of("train.optimizer={name: adam}")) is None
+    assert plain_rate(config_of("train.optimizer.momentum=0.5")) is None
