@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from splitvfl.claims import RowNorm
 from splitvfl.defenses.row_norms import log_change, row_norms
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import Secrets
@@ -50,6 +51,10 @@ class ClipGradient:
             raise ArgumentError(f"quantile must lie in [0, 1), got {quantile}")
         self.bound = bound
         self.quantile = quantile
+
+    def claims(self) -> tuple[RowNorm, ...]:
+        """Return what is claimed: the norm of rows; with ``quantile`` none, as it is another in each batch."""
+        return () if self.bound is None else (RowNorm(self.bound),)
 
     def __call__(self, gradient: Tensor, secrets: Secrets, /) -> Tensor:
         """Return the clipped gradient.

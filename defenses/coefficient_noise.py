@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from splitvfl.claims import PerRecord
 from splitvfl.defenses.row_norms import log_noise, row_norms
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import Secrets
@@ -40,14 +41,16 @@ class CoefficientNoise:
     """
 
     name: ClassVar[str] = "coefficient-noise"
-    per_record_guarantee: ClassVar[bool] = True
 
     def __init__(self, *, sigma: float, clip: float, scale: float = 4.0) -> None:
         for setting, value in (("sigma", sigma), ("clip", clip), ("scale", scale)):
             if not (value > 0 and math.isfinite(value)):
                 raise ArgumentError(f"{setting} must be positive and finite, got {value}")
-        # Not `clip`: that would be a promise about the gradient's rows, in their unit.
         self.sigma, self.largest, self.scale = sigma, clip, scale
+
+    def claims(self) -> tuple[PerRecord]:
+        """Return what is claimed; no norm of a row, whose unit here depends on the size of the batch."""
+        return (PerRecord(),)
 
     def __call__(self, gradient: Tensor, secrets: Secrets, /) -> Tensor:
         """Return the noisy gradient.

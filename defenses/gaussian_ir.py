@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from splitvfl.claims import Gaussian
 from splitvfl.defenses.row_norms import row_norms
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import Crossing, Secrets
@@ -41,7 +42,6 @@ class GaussianIR:
 
     name: ClassVar[str] = "gaussian-ir"
     crossing: ClassVar[Crossing] = "activation"
-    per_record_guarantee: ClassVar[bool] = True
 
     def __init__(self, *, clip: float, sigma: float) -> None:
         for setting, value in (("clip", clip), ("sigma", sigma)):
@@ -49,6 +49,10 @@ class GaussianIR:
                 raise ArgumentError(f"{setting} must be positive and finite, got {value}")
         self.clip = clip
         self.sigma = sigma
+
+    def claims(self) -> tuple[Gaussian]:
+        """Return what is claimed: the noise, and the norm of the rows that it is added to."""
+        return (Gaussian(self.sigma, bound=self.clip),)
 
     def __call__(self, activation: Tensor, secrets: Secrets, /) -> Tensor:
         """Return the activation to send.
@@ -64,5 +68,6 @@ class GaussianIR:
         scales = self.clip / norms.clamp(min=self.clip)
         secrets.log("power", activation.shape[1] * self.sigma**2)
         secrets.log("clipped_share", (norms > self.clip).double().mean().item())
+        secrets.before_noise(activation * scales)
         noise = torch.empty_like(activation).normal_(generator=secrets.generator).mul_(self.sigma)
         return noise.addcmul_(activation, scales)

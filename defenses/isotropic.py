@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from splitvfl.claims import Gaussian
 from splitvfl.defenses.row_norms import log_noise, row_norms
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import Secrets
@@ -48,6 +49,10 @@ class Isotropic:
                 raise ArgumentError(f"{setting} must be positive and finite, got {value}")
         self.ratio = _DEFAULT_RATIO if ratio is None and sigma is None else ratio
         self.sigma = sigma
+
+    def claims(self) -> tuple[Gaussian, ...]:
+        """Return what is claimed: with ``sigma`` the noise, so that a bound on the rows before it stays known."""
+        return () if self.sigma is None else (Gaussian(self.sigma),)
 
     def __call__(self, gradient: Tensor, secrets: Secrets, /) -> Tensor:
         """Return the noisy gradient.

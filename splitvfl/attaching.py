@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 
+from splitvfl.claims import claims_of, is_per_record
 from splitvfl.cut import refuse_batch_mixing
 from splitvfl.errors import ConfigError, PrivacyError
 from splitvfl.hooks import PHASES, Defense, Phase, crossing_of, hook_name
@@ -31,7 +32,7 @@ def attach_defense(
         PrivacyError: If it guarantees something per record, and the party's model mixes records.
     """
     crossing = crossing_of(defense)
-    if getattr(defense, "per_record_guarantee", False):
+    if is_per_record(claims_of(defense)):
         refuse_batch_mixing(party.module, defense)
 
     def seed(where: str) -> int | None:
@@ -55,32 +56,39 @@ def attach_defense(
     return bool(chains)
 
 
-def check_clips(party: Party, *, activation: float | None, gradient: float | None) -> None:
-    """Check that a party bounds what it sends as the parties have agreed.
+def check_clips(
+    party: Party, *, activation: float | None, gradient: float | None, phases: Sequence[Phase] = PHASES
+) -> None:
+    """Hold a party to bounding what it sends as the parties have agreed; asked again before every message.
+
+    What bounds a row is what its defenses claim (:mod:`splitvfl.claims`), in their order. A passive party's activations
+    are bounded in every phase in which it sends some.
 
     Args:
         party: The sender, with its defenses.
         activation: Largest norm of a row of an activation before noise; ``None``: none was agreed.
         gradient: Largest norm of a row of a gradient, likewise.
+        phases: Those in which the activation is sent.
 
     Raises:
-        PrivacyError: If no defense of a message does.
+        PrivacyError: If the defenses of a message do not claim that.
     """
     if isinstance(party, PassiveParty):
-        agreed, what, chains = activation, "activation", {f"{party.name} sends": party.activation["training"]}
+        agreed, what = activation, "activation"
+        chains = {f"{party.name} sends in {phase}": party.activation[phase] for phase in phases}
     else:
         assert isinstance(party, ActiveParty)
         agreed, what = gradient, "gradient"
         chains = {f"{party.name} sends to {name}": cut.gradient for name, cut in party.cuts.items()}
     for where, chain in chains.items():
-        bounds = [getattr(defense, name, None) for defense in chain for name in ("clip", "bound")]
-        if agreed is not None and agreed not in bounds:
-            found = ", ".join(f"{bound:g}" for bound in bounds if bound is not None) or "none"
+        try:
+            chain.keep_to(agreed)
+        except PrivacyError as error:
             raise PrivacyError(
-                f"exchange.{what}_clip: expected a defense that bounds each row of the {what} that {where} to "
-                f"{agreed:g}, got {found}; add one (gaussian-ir with clip, clip-gradient with bound), or agree on "
+                f"exchange.{what}_clip, of what {where}: {error}; add one that does (gaussian-ir with clip, "
+                "clip-gradient with bound, or your own that claims RowNorm), behind all that do not, or agree on "
                 "another bound"
-            )
+            ) from error
 
 
 def check_labels(party: ActiveParty, defense: Defense) -> None:

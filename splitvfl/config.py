@@ -43,10 +43,11 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
+from splitvfl.claims import claims_of
 from splitvfl.data.columns import TaskName
 from splitvfl.data.encoding import Categorical, Missing, Scale
 from splitvfl.data.sets import DATA_SETS, TABLES
-from splitvfl.errors import ArgumentError, ConfigError
+from splitvfl.errors import ArgumentError, ConfigError, HookError
 from splitvfl.hooks import PHASES, Phase, checked_phases, crossing_of
 from splitvfl.registry import Kind, check_options, construct, resolve
 from splitvfl.schedule import EarlyStopping
@@ -303,9 +304,12 @@ class SplitConfig(_Crossing):
 
     ``wire: bf16`` rounds both to bfloat16 as the last thing before they cross, which halves what is sent; ``null``
     sends them as they were computed. ``activation_clip`` and ``gradient_clip`` are promises that the parties agree on:
-    each row of an activation, or of a gradient, is bounded to this norm by a defense of its sender (``gaussian-ir``
-    with this ``clip``, ``clip-gradient`` with this ``bound``), who refuses to run without one. Noise comes after the
-    bound, so that a receiver cannot check it.
+    each row of an activation, or of a gradient, is bounded to this norm before noise is added to it, by the defenses of
+    its sender, in every phase. A defense counts that claims so (:mod:`splitvfl.claims`): ``gaussian-ir`` with a
+    ``clip``, ``clip-gradient`` with a ``bound``, or one's own. Behind it there may be noise that claims to be nothing
+    else (``isotropic`` with ``sigma``); any other defense that comes later voids the bound. The sender refuses to run
+    without, and stops before it sends a row that breaks the claim. The receiver cannot check it: it is a protection
+    from mistakes, not from a partner who lies.
     """
 
     name: Literal["split"] = "split"
@@ -896,8 +900,10 @@ def _check_hook(document: Document, kind: Kind, place: Place, hook: Mapping[str,
         document.report((*place, option), text)
     if not problems:
         try:
-            construct(factory, options)
-        except ConfigError as error:
+            built = construct(factory, options)
+            if kind == "defenses":
+                claims_of(built)
+        except (ConfigError, HookError) as error:
             document.report(place, f"{hook['name']}: {error}")
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from splitvfl.errors import ArgumentError
+from splitvfl.claims import RowBound, broken, claims_of, row_bound
+from splitvfl.errors import ArgumentError, HookError, PrivacyError
 from splitvfl.hooks import (
     PHASES,
     Crossing,
@@ -32,6 +34,8 @@ class _Attached:
     def __init__(self, defense: Defense, label: str, seed: int | None) -> None:
         self.defense = defense
         self.label = label
+        # Asked now: what it answers later, when its settings may have changed, would be another promise.
+        self.claims = claims_of(defense)
         self._seed = seed
         self._generator: torch.Generator | None = None
         self._saved: Tensor | None = None
@@ -74,6 +78,7 @@ class DefenseChain:
         self.party = party
         self.measurements: dict[str, float] = {}
         self._attached: list[_Attached] = []
+        self._agreed: float | None = None
 
     def __len__(self) -> int:
         return len(self._attached)
@@ -95,6 +100,7 @@ class DefenseChain:
 
         Raises:
             ArgumentError: If the defense belongs to another crossing.
+            HookError: If it does not say as it should what it claims.
         """
         if crossing_of(defense) != self.crossing:
             raise ArgumentError(
@@ -114,29 +120,69 @@ class DefenseChain:
         numbered = (f"{name}-{number}" for number in range(2, len(taken) + 3))
         return name if name not in taken else next(label for label in numbered if label not in taken)
 
+    def row_bound(self) -> RowBound:
+        """Return what is known of the rows of a message after the defenses, from what these claim."""
+        return row_bound([(attached.label, attached.claims) for attached in self._attached])
+
+    def keep_to(self, agreed: float | None) -> None:
+        """Send no message from now on unless it is known that its rows are not longer, before noise that comes after.
+
+        Args:
+            agreed: Largest Euclidean norm of a row; ``None``: any.
+
+        Raises:
+            PrivacyError: If that is not known. It is asked again before every message.
+        """
+        self._agreed = agreed
+        self._check_agreed()
+
+    def _check_agreed(self) -> None:
+        if self._agreed is None:
+            return
+        known = self.row_bound()
+        if known.norm is None or known.norm > self._agreed:
+            raise PrivacyError(
+                f"expected defenses that bound each row of the {self.crossing} of {self.party} to {self._agreed:g}: "
+                f"{known.why}, and nothing was sent"
+            )
+
     def apply(self, message: Tensor, *, step: int, ids: Tensor | None, labels: Tensor | None) -> Tensor:
         """Return what is sent instead of ``message``; the message itself when no defense is attached.
 
-        Half-precision messages are defended in float32 and cast back after the noise.
+        Half-precision messages are defended in float32 and cast back after the noise. Claims are about what defenses
+        return in float32: a row at its bound may be longer by a half's rounding, 1/256 of it in bfloat16, when it is
+        cast, here or on its way (``wire``).
 
         Raises:
-            HookError: If a defense breaks its contract.
-            PrivacyError: If a defense lacks labels or ids.
+            HookError: If a defense breaks its contract, or what it claims.
+            PrivacyError: If a defense lacks labels or ids, or rows are not bounded as agreed.
         """
+        self._check_agreed()
         if not self._attached:
             return message
         sent = widened(message)
         for attached in self._attached:
-            secrets = Secrets(
-                party=self.party,
-                step=step,
-                generator=attached.generator(message.device),
-                ids=ids,
-                labels=labels,
-                log=lambda name, value, label=attached.label: self._log(label, name, value),  # type: ignore[misc]
-            )
-            sent = call_defense(attached.defense, sent, secrets)
+            sent = self._defended(attached, sent, step, ids, labels)
         return sent.to(message.dtype)
+
+    def _defended(
+        self, attached: _Attached, message: Tensor, step: int, ids: Tensor | None, labels: Tensor | None
+    ) -> Tensor:
+        shown: list[Tensor] = []
+        secrets = Secrets(
+            party=self.party,
+            step=step,
+            generator=attached.generator(message.device),
+            ids=ids,
+            labels=labels,
+            log=partial(self._log, attached.label),
+            show=shown.append,
+        )
+        sent = call_defense(attached.defense, message, secrets)
+        complaint = broken(attached.claims, message=message, shown=shown, sent=sent)
+        if complaint:
+            raise HookError(f"defense {hook_name(attached.defense)} at step {step} {complaint}; nothing was sent")
+        return sent
 
     def _log(self, label: str, name: str, value: float) -> None:
         self.measurements[f"{label}/{name}"] = float(value)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from splitvfl.claims import claims_of, is_per_record
 from splitvfl.crossing import DefenseChain
 from splitvfl.errors import ArgumentError, PrivacyError
 from splitvfl.hooks import (
@@ -263,7 +264,7 @@ class CutLayer(nn.Module):
         crossing = crossing_of(defense)
         if crossing not in chains:
             raise ArgumentError(f"{hook_name(defense)} defends {crossing}, which do not cross at a cut layer")
-        if getattr(defense, "per_record_guarantee", False):
+        if is_per_record(claims_of(defense)):
             for bottom in self._bottoms:
                 refuse_batch_mixing(bottom, defense)
         return chains[crossing].attach(defense, noise_seed_for_experiments=noise_seed_for_experiments)
@@ -403,7 +404,7 @@ class SplitModel(nn.Module):
             ArgumentError: If there are several cuts to choose from, or it defends scores, which a model does not send.
             PrivacyError: If it claims a guarantee per record and a layer mixes records.
         """
-        if getattr(defense, "per_record_guarantee", False):
+        if is_per_record(claims_of(defense)):
             for bottom in self.bottoms.values():
                 refuse_batch_mixing(bottom, defense)
         chain = self.labels if crossing_of(defense) == "labels" else self.cut

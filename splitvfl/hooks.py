@@ -23,8 +23,12 @@ Optional class attributes refine a hook:
     ``True`` where its mathematics holds for labels in {0, 1} only. Default: ``False``.
 ``classes`` (defenses)
     Number of classes of the labels that it draws answers from; must be the task's. Default: any.
+``claims`` (defenses)
+    A method that returns what it states of what it returns: a tuple of the types of :mod:`splitvfl.claims`. Default:
+    nothing, and behind such a defense no bound on the rows of a message is known. It is asked once, where the defense
+    is attached; a message that breaks a claim is not sent.
 ``per_record_guarantee`` (defenses)
-    ``True`` where it claims a guarantee per record, which a batch-mixing layer would void. Default: ``False``.
+    ``True`` is short for :class:`~splitvfl.claims.PerRecord` among its claims. Default: ``False``.
 
 A hook with state of its own (running statistics, a reference) has ``state_dict()`` and ``load_state_dict(state)``;
 what they carry is checkpointed.
@@ -150,9 +154,10 @@ class Secrets:
         ids: Record ids of the batch, ``(n,)``, or ``None`` when the caller gave none.
         labels: Labels of the batch, ``(n,)``, or ``None`` where the sender has none.
         log: Receives named measurements (noise power, bounds) for the monitor.
+        show: Receives the rows that a defense is about to add noise to.
     """
 
-    __slots__ = ("_ids", "_labels", "_log", "generator", "party", "step")
+    __slots__ = ("_ids", "_labels", "_log", "_show", "generator", "party", "step")
 
     def __init__(
         self,
@@ -163,6 +168,7 @@ class Secrets:
         ids: Tensor | None = None,
         labels: Tensor | None = None,
         log: Callable[[str, float], None] | None = None,
+        show: Callable[[Tensor], None] | None = None,
     ) -> None:
         self.party = party
         self.step = step
@@ -170,6 +176,7 @@ class Secrets:
         self._ids = ids
         self._labels = labels
         self._log = log
+        self._show = show
 
     @property
     def labels(self) -> Tensor:
@@ -203,6 +210,16 @@ class Secrets:
         """Record one measurement of this step, such as the noise power, for the monitor."""
         if self._log is not None:
             self._log(name, value)
+
+    def before_noise(self, rows: Tensor) -> Tensor:
+        """Return rows as they are, after they have been shown to whoever compares them with what the defense claims.
+
+        A defense that claims :class:`~splitvfl.claims.Gaussian` with a bound calls it once, with the rows that it adds
+        the noise to.
+        """
+        if self._show is not None:
+            self._show(rows.detach().clone())  # noise may be added to them in place
+        return rows
 
 
 class Attack(Protocol):

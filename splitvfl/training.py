@@ -18,6 +18,7 @@ from torch import Tensor
 
 from splitvfl import checkpoint
 from splitvfl.attaching import attach_defense, check_labels
+from splitvfl.claims import claims_of, is_per_record
 from splitvfl.conversation import Half, Recorder, converse
 from splitvfl.cut import observe, refuse_batch_mixing
 from splitvfl.data.batches import Batches
@@ -288,7 +289,7 @@ class Trainer:
             self.active.connect(name)
         for number, given in enumerate(defenses):
             defense, phases = placed(given)
-            if getattr(defense, "per_record_guarantee", False):
+            if is_per_record(claims_of(defense)):
                 for party in self._parties:
                     refuse_batch_mixing(party.module, defense)
             check_labels(self.active, defense)

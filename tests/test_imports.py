@@ -22,6 +22,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset(
         {
             "best_weights",
+            "claims",
             "conversation",
             "crypto",
             "folder_lock",

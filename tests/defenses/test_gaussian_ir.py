@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from splitvfl.claims import claims_of, is_per_record
 from splitvfl.defenses import GaussianIR
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import Secrets, call_defense, crossing_of
@@ -63,7 +64,7 @@ def test_logs_power_and_share_of_clipped_rows(secrets_for_test: SecretsFactory) 
 
 def test_it_defends_activations_and_claims_a_guarantee_per_record() -> None:
     assert crossing_of(GaussianIR(clip=1.0, sigma=1.0)) == "activation"
-    assert GaussianIR.per_record_guarantee
+    assert is_per_record(claims_of(GaussianIR(clip=1.0, sigma=0.5)))
 
 
 @pytest.mark.parametrize(
