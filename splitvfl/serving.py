@@ -10,7 +10,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from splitvfl.attaching import attach_defense
+from splitvfl.attaching import attach_defense, check_clips
 from splitvfl.config import ExperimentConfig, NetworkConfig
 from splitvfl.data.columns import PartyData
 from splitvfl.data.new_records import read_new_records
@@ -267,6 +267,9 @@ def defend_predictions(config: ExperimentConfig, party: ActiveParty | PassivePar
 
     At a passive party these are the defenses of its activation that act on predictions, at the active one those of the
     scores. Seeds of experiments are not looked at: repeated, the noise of two predictions could be told.
+
+    Raises:
+        PrivacyError: If a norm is agreed on for activations, and they are not bounded in predictions.
     """
     crossing = "scores" if isinstance(party, ActiveParty) else "activation"
     for number, hook in enumerate(config.defenses):
@@ -274,3 +277,5 @@ def defend_predictions(config: ExperimentConfig, party: ActiveParty | PassivePar
         phases = [phase for phase in hook.phases if phase == "prediction"]
         if crossing_of(defense) == crossing and (phases or crossing == "scores"):
             attach_defense(party, defense, number=number, noise_seed=None, phases=phases or hook.phases)
+    if isinstance(party, PassiveParty):
+        check_clips(party, activation=config.exchange.activation_clip, gradient=None, phases=("prediction",))

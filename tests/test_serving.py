@@ -18,7 +18,7 @@ from splitvfl.config import ExperimentConfig, load_config
 from splitvfl.data.ingest import ingest, ingest_like
 from splitvfl.data.new_records import read_new_records
 from splitvfl.deployment import own_data
-from splitvfl.errors import CheckpointError, ConfigError, DataError
+from splitvfl.errors import CheckpointError, ConfigError, DataError, PrivacyError
 from splitvfl.exchange.introduction import Learned
 from splitvfl.experiment import bottom_of, seeded, top_of
 from splitvfl.party import ActiveParty, PassiveParty
@@ -292,6 +292,15 @@ def replace_config(own: ExperimentConfig, name: str) -> ExperimentConfig:
     hooks = tuple(hook.model_copy(update={"at": None}) for hook in own.defenses if hook.name == name)
     train = own.train.model_copy(update={"noise_seed_for_experiments": 3})
     return own.model_copy(update={"defenses": hooks, "train": train})
+
+
+def test_predictions_are_bounded_as_the_activations_of_training(folder: Path) -> None:
+    halves("bank", "telecom")
+    hooks = "defenses=[{name: gaussian-ir, clip: 1.0, sigma: 0.1, at: AT}]"
+    for name in ("bank", "telecom"):
+        prepared(name, "exchange.activation_clip=1.0", hooks.replace("AT", "[training, prediction]"))
+    with pytest.raises(PrivacyError, match=r"of what telecom sends in prediction: .* no defense bounds them"):
+        prepared("telecom", "exchange.activation_clip=1.0", hooks.replace("AT", "[training, evaluation]"))
 
 
 # --- mistakes
