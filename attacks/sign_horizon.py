@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Final
 
 from scipy.special import ndtri
@@ -11,7 +12,12 @@ from splitvfl.errors import ArgumentError
 from splitvfl.models.sigmoid_coefficients import Approximation, checked_approximation
 
 # The logit at which a residue changes its sign; the minimax cubic crosses at 3.209. The others have no such logit.
-_CROSSING: Final = {"taylor": 2.0, "minimax": 3.2}
+_CROSSING: Final[Mapping[Approximation, float | None]] = {
+    "taylor": 2.0,
+    "minimax": 3.2,
+    "piecewise": None,
+    "exact": None,
+}
 
 # The ratio of two logarithms is right to a few roundings; a step that is proven only by those is not counted.
 _ROUNDINGS = 1e-12
@@ -53,7 +59,7 @@ def sign_attack_horizon(
     _check(eta=eta, radius=radius)
     if not (math.isfinite(margin) and margin >= 0):
         raise ArgumentError(f"expected a finite margin of at least 0, got {margin}")
-    crossing = _CROSSING.get(checked_approximation(approximation))
+    crossing = _CROSSING[checked_approximation(approximation)]
     if crossing is None:
         return math.inf
     if margin >= crossing:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, assert_never
 
 import numpy as np
 import numpy.typing as npt
@@ -261,16 +261,20 @@ def logits_of_residues(residues: Array, labels: Array, *, approximation: Approxi
     Returns:
         ``(s,)``.
     """
-    if approximation == "taylor":
-        return residues + 2.0 * labels
-    if approximation == "minimax":
-        return _minimax_root(residues + 0.5 * labels)
     sizes = -labels * residues
     inside = (sizes > noise) & (sizes < 1.0 - noise)
-    if approximation == "piecewise":
-        return np.where(inside, residues + 0.5 * labels, np.nan)
-    shares = np.where(inside, sizes, 0.5)
-    return np.where(inside, -labels * (np.log(shares) - np.log1p(-shares)), np.nan)
+    match approximation:
+        case "taylor":
+            return residues + 2.0 * labels
+        case "minimax":
+            return _minimax_root(residues + 0.5 * labels)
+        case "piecewise":
+            return np.where(inside, residues + 0.5 * labels, np.nan)
+        case "exact":
+            shares = np.where(inside, sizes, 0.5)
+            return np.where(inside, -labels * (np.log(shares) - np.log1p(-shares)), np.nan)
+        case _:
+            assert_never(approximation)
 
 
 def _minimax_root(values: Array) -> Array:

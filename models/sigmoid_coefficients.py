@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import Literal, get_args
+from collections.abc import Mapping
+from typing import Literal, assert_never, get_args
 
 import torch
 from torch import Tensor
@@ -16,6 +17,8 @@ from splitvfl.wording import shown
 Approximation = Literal["taylor", "minimax", "piecewise", "exact"]
 
 APPROXIMATIONS: tuple[Approximation, ...] = get_args(Approximation)
+
+_SCALES: Mapping[Approximation, float] = {"taylor": 4.0, "minimax": 1.0, "piecewise": 1.0, "exact": 1.0}
 
 # S(z) is about 1/2 + LINEAR z + CUBIC z³ on |z| <= REACH, as published. The best such cubic has .19751 and -.004265.
 MINIMAX_LINEAR, MINIMAX_CUBIC, MINIMAX_REACH = 0.197, -0.004, 5.0
@@ -55,16 +58,20 @@ def sigmoid_coefficients(z: Tensor, y: Tensor, *, approximation: Approximation) 
     [-2.0, 3.0]
     """
     logits, labels = _checked(z, y, approximation)
-    if approximation == "taylor":
-        return logits - 2 * labels
-    if approximation == "minimax":
-        _warn_beyond_reach(logits)
-        return MINIMAX_CUBIC * logits**3 + MINIMAX_LINEAR * logits - labels / 2
-    if approximation == "piecewise":
-        inner = torch.where(logits.abs() < 0.5, logits - labels / 2, 0.0)
-        return inner - torch.where(labels * logits <= -0.5, labels, 0.0)
-    # S(t) − 1 = −S(−t): the difference would round to 0 for large t.
-    return -torch.sigmoid(-labels * logits) * labels
+    match approximation:
+        case "taylor":
+            return logits - 2 * labels
+        case "minimax":
+            _warn_beyond_reach(logits)
+            return MINIMAX_CUBIC * logits**3 + MINIMAX_LINEAR * logits - labels / 2
+        case "piecewise":
+            inner = torch.where(logits.abs() < 0.5, logits - labels / 2, 0.0)
+            return inner - torch.where(labels * logits <= -0.5, labels, 0.0)
+        case "exact":
+            # S(t) − 1 = −S(−t): the difference would round to 0 for large t.
+            return -torch.sigmoid(-labels * logits) * labels
+        case _:
+            assert_never(approximation)
 
 
 def gradient_scale(approximation: Approximation) -> float:
@@ -78,7 +85,7 @@ def gradient_scale(approximation: Approximation) -> float:
     >>> gradient_scale("taylor"), gradient_scale("exact")
     (4.0, 1.0)
     """
-    return 4.0 if checked_approximation(approximation) == "taylor" else 1.0
+    return _SCALES[checked_approximation(approximation)]
 
 
 def approximate_loss(z: Tensor, y: Tensor, *, approximation: Approximation) -> Tensor:
@@ -110,15 +117,19 @@ def approximate_loss(z: Tensor, y: Tensor, *, approximation: Approximation) -> T
     """
     logits, labels = _checked(z, y, approximation)
     margins = labels * logits
-    if approximation == "taylor":
-        return math.log(2) - margins / 2 + logits**2 / 8
-    if approximation == "minimax":
-        _warn_beyond_reach(logits)
-        return math.log(2) - margins / 2 + MINIMAX_LINEAR / 2 * logits**2 + MINIMAX_CUBIC / 4 * logits**4
-    if approximation == "piecewise":
-        between = (margins.clamp(max=0.5) - 0.5) ** 2 / 2
-        return torch.where(margins <= -0.5, -margins, between)
-    return functional.softplus(-margins)
+    match approximation:
+        case "taylor":
+            return math.log(2) - margins / 2 + logits**2 / 8
+        case "minimax":
+            _warn_beyond_reach(logits)
+            return math.log(2) - margins / 2 + MINIMAX_LINEAR / 2 * logits**2 + MINIMAX_CUBIC / 4 * logits**4
+        case "piecewise":
+            between = (margins.clamp(max=0.5) - 0.5) ** 2 / 2
+            return torch.where(margins <= -0.5, -margins, between)
+        case "exact":
+            return functional.softplus(-margins)
+        case _:
+            assert_never(approximation)
 
 
 def checked_approximation(approximation: Approximation) -> Approximation:

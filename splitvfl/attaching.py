@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from typing import assert_never
 
 from splitvfl.claims import claims_of, is_per_record
 from splitvfl.cut import refuse_batch_mixing
@@ -47,9 +48,15 @@ def attach_defense(
     if crossing == "activation":
         return False
     check_labels(party, defense)
-    chains = {name: cut.gradient for name, cut in party.cuts.items()}
-    if crossing in ("labels", "scores"):
-        chains = {party.name: party.labels if crossing == "labels" else party.scores}
+    match crossing:
+        case "gradient":
+            chains = {name: cut.gradient for name, cut in party.cuts.items()}
+        case "labels":
+            chains = {party.name: party.labels}
+        case "scores":
+            chains = {party.name: party.scores}
+        case _:
+            assert_never(crossing)
     for name, chain in chains.items():
         own = defense if len(chains) == 1 else copy.deepcopy(defense)
         chain.attach(own, noise_seed_for_experiments=seed(name))

@@ -65,6 +65,7 @@ from splitvfl.net.party_run import ActiveRun, PassiveRun, RunSettings
 from splitvfl.net.tls import Identity, Plaintext, identities, split_address
 from splitvfl.noise import noise_plan
 from splitvfl.party import ActiveParty, Party, PassiveParty
+from splitvfl.precision import narrow_dtype
 from splitvfl.randomness import PartyRandom, derive_seed, entropic_generator
 from splitvfl.registry import build
 from splitvfl.saved_half import Origin, save_half
@@ -324,8 +325,8 @@ def _settings(config: ExperimentConfig, data: PartyData, folder: Path) -> RunSet
         evaluate_every=train.evaluate_every_epochs,
         early_stopping=stopping,
         exchange=exchange.terms(),
-        autocast=_bf16(train.autocast),
-        wire=_bf16(config.exchange.wire),
+        autocast=narrow_dtype(train.autocast),
+        wire=narrow_dtype(config.exchange.wire),
     )
     agreed |= {
         "epochs": train.epochs,
@@ -369,10 +370,6 @@ def _batches(config: ExperimentConfig, data: PartyData) -> Batches:
         block_rows=train.block_rows or (BLOCK_ROWS if config.data.name == TABLES else 1),
         held_out_every=None if stopping is None else stopping.validation_every,
     )
-
-
-def _bf16(name: str | None) -> torch.dtype | None:
-    return torch.bfloat16 if name == "bf16" else None
 
 
 def _active(config: ExperimentConfig, own: OwnData, widths: Mapping[str, int]) -> tuple[ActiveParty, Watch]:
@@ -422,8 +419,8 @@ def _prepare(config: ExperimentConfig, party: Party) -> None:
     party.prepare(
         seed=own,
         device=choose_device(train.device),
-        autocast=_bf16(train.autocast),
-        wire=_bf16(config.exchange.wire),
+        autocast=narrow_dtype(train.autocast),
+        wire=narrow_dtype(config.exchange.wire),
     )
     if seed is None:
         party.random = PartyRandom.entropic(party.device)

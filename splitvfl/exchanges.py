@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from splitvfl.config import (
     Approximation,
@@ -29,6 +31,63 @@ from splitvfl.noise import NoisePlan
 from splitvfl.tasks import Binary, Task, task_for
 
 
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """How the exchange of a section is made, and what is known of it from the section alone.
+
+    Attributes:
+        make: Called with the section, the largest batch and the noise.
+        sums_only: See :func:`sums_only`.
+        hides_parts: See :func:`hides_parts`.
+        approximation: The sigmoid's; ``None``: the section says.
+    """
+
+    make: Callable[[Any, int, NoisePlan | None], Exchange]
+    sums_only: bool
+    hides_parts: bool
+    approximation: Approximation | None
+
+
+def _residue(section: ResidueConfig, rows: int, noise: NoisePlan | None) -> Exchange:
+    return Residue(
+        rows=rows,
+        encryption=_encryption(section.encryption),
+        approximation=section.approximation,
+        engine=_engine(section),
+    )
+
+
+def _taylor(section: TaylorConfig, rows: int, noise: NoisePlan | None) -> Exchange:
+    loss = noise is None if section.loss is None else section.loss
+    return Taylor(rows=rows, encryption=_encryption(section.encryption, noise), loss=loss, engine=_engine(section))
+
+
+def _coordinator(section: CoordinatorConfig, rows: int, noise: NoisePlan | None) -> Exchange:
+    return Coordinator(rows=rows, encryption=_encryption(section.encryption), engine=_engine(section))
+
+
+_KINDS: Mapping[type, _Kind] = {
+    SplitConfig: _Kind(lambda section, rows, noise: Split(), False, False, "exact"),
+    OracleConfig: _Kind(
+        lambda section, rows, noise: Oracle(approximation=section.approximation), True, False, approximation=None
+    ),
+    ResidueConfig: _Kind(_residue, sums_only=True, hides_parts=False, approximation=None),
+    TaylorConfig: _Kind(_taylor, sums_only=True, hides_parts=True, approximation="taylor"),
+    CoordinatorConfig: _Kind(_coordinator, sums_only=True, hides_parts=True, approximation="taylor"),
+}
+
+
+def _kind_of(section: ExchangeConfig) -> _Kind:
+    # By its very type: a section that is derived from another describes another exchange.
+    kind = _KINDS.get(type(section))
+    if kind is None:
+        raise ConfigError(
+            f"exchange {section.name}: nobody knows how its steps are taken; expected a section of "
+            f"{', '.join(known.__name__ for known in _KINDS)}, got {type(section).__name__}"
+        )
+    return kind
+
+
 def exchange_of(section: ExchangeConfig, *, rows: int, noise: NoisePlan | None = None) -> Exchange:
     """Return the exchange that a section describes.
 
@@ -36,32 +95,21 @@ def exchange_of(section: ExchangeConfig, *, rows: int, noise: NoisePlan | None =
         section: The section.
         rows: Largest batch.
         noise: What is added before encryption.
+
+    Raises:
+        ConfigError: If no exchange belongs to such a section, here and below.
     """
-    if isinstance(section, OracleConfig):
-        return Oracle(approximation=section.approximation)
-    if isinstance(section, ResidueConfig):
-        return Residue(
-            rows=rows,
-            encryption=_encryption(section.encryption),
-            approximation=section.approximation,
-            engine=_engine(section),
-        )
-    if isinstance(section, TaylorConfig):
-        loss = noise is None if section.loss is None else section.loss
-        return Taylor(rows=rows, encryption=_encryption(section.encryption, noise), loss=loss, engine=_engine(section))
-    if isinstance(section, CoordinatorConfig):
-        return Coordinator(rows=rows, encryption=_encryption(section.encryption), engine=_engine(section))
-    return Split()
+    return _kind_of(section).make(section, rows, noise)
 
 
 def sums_only(section: ExchangeConfig) -> bool:
     """Return whether a passive party learns no gradient per record under the exchange of a section."""
-    return not isinstance(section, SplitConfig)
+    return _kind_of(section).sums_only
 
 
 def hides_parts(section: ExchangeConfig) -> bool:
     """Return whether a passive party's part of the logits stays hidden among the others', in scores too."""
-    return isinstance(section, TaylorConfig | CoordinatorConfig)
+    return _kind_of(section).hides_parts
 
 
 def task_of(section: ExchangeConfig, name: str, classes: int) -> Task:
@@ -83,9 +131,11 @@ def task_of(section: ExchangeConfig, name: str, classes: int) -> Task:
 
 def approximation_of(section: ExchangeConfig) -> Approximation:
     """Return the sigmoid's approximation of an exchange."""
-    if isinstance(section, TaylorConfig | CoordinatorConfig):
-        return "taylor"
-    return section.approximation if isinstance(section, OracleConfig | ResidueConfig) else "exact"
+    fixed = _kind_of(section).approximation
+    if fixed is not None:
+        return fixed
+    chosen: Approximation = section.approximation  # type: ignore[union-attr]  # those that choose have it
+    return chosen
 
 
 def _encryption(section: EncryptionConfig, noise: NoisePlan | None = None) -> Encryption:

@@ -47,6 +47,7 @@ from splitvfl.net.replay import JOURNAL
 from splitvfl.noise import noise_plan
 from splitvfl.optimizers import ParameterFactory, PerParameter, ProximalSGD, RowWiseAdagrad, fused_adam
 from splitvfl.party import ActiveParty, PassiveParty
+from splitvfl.precision import narrow_dtype
 from splitvfl.randomness import derive_seed
 from splitvfl.registry import Kind, build
 from splitvfl.tasks import Task
@@ -184,8 +185,8 @@ def build_trainer(config: ExperimentConfig, data: VerticalData, *, folder: Path 
         evaluate_every=train.evaluate_every_epochs,
         early_stopping=None if train.early_stopping is None else train.early_stopping.settings(),
         device=choose_device(train.device),
-        autocast=torch.bfloat16 if train.autocast == "bf16" else None,
-        wire=torch.bfloat16 if config.exchange.wire == "bf16" else None,
+        autocast=narrow_dtype(train.autocast),
+        wire=narrow_dtype(config.exchange.wire),
         exchange=exchange_of(config.exchange, rows=config.train.batch_size, noise=noise),
     )
     for party in (trainer.active, *trainer.passives.values()):
@@ -231,11 +232,19 @@ def choose_device(name: str) -> torch.device:
     """Return the device: ``"auto"`` takes CUDA where there is one.
 
     Raises:
-        ConfigError: If CUDA is asked for and there is none.
+        ConfigError: If CUDA is asked for and there is none, or there is no such name.
     """
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("train.device: cuda was asked for, but torch finds no CUDA device; use auto or cpu")
-    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+    match name:
+        case "cpu":
+            return torch.device("cpu")
+        case "auto":
+            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        case "cuda":
+            if not torch.cuda.is_available():
+                raise ConfigError("train.device: cuda was asked for, but torch finds no CUDA device; use auto or cpu")
+            return torch.device("cuda")
+        case _:
+            raise ConfigError(f"train.device: expected auto, cpu or cuda, got {name!r}")
 
 
 _OPTIMIZERS: Mapping[str, Callable[..., Optimizer]] = {
@@ -257,10 +266,16 @@ def optimizers_of(train: TrainConfig) -> PerParameter:
 
 
 def optimizer_factory(config: BaseModel) -> ParameterFactory:
-    """Return what makes an optimiser out of parameters, from one of the sections of optimisers."""
+    """Return what makes an optimiser out of parameters, from one of the sections of optimisers.
+
+    Raises:
+        ConfigError: If no optimiser belongs to such a section.
+    """
     settings = config.model_dump()
-    kind = _OPTIMIZERS[settings.pop("name")]
-    return partial(kind, **settings)
+    name = settings.pop("name")
+    if name not in _OPTIMIZERS:
+        raise ConfigError(f"train.optimizer: nobody knows how {name} is made; there are {', '.join(_OPTIMIZERS)}")
+    return partial(_OPTIMIZERS[name], **settings)
 
 
 def _models(config: ExperimentConfig, data: VerticalData, task: Task) -> tuple[nn.Module, dict[str, nn.Module]]:
@@ -280,29 +295,103 @@ def bounded(model: ModelConfig, data: PartyData) -> PartyData:
     return data.with_row_norm(model.row_norm) if isinstance(model, LogisticRegressionConfig) else data
 
 
+@dataclass(frozen=True, slots=True)
+class _Recipe:
+    """What belongs to the section of a model.
+
+    Attributes:
+        width: Returns the width of what each bottom model puts out.
+        bottom: Returns a passive party's model.
+        top: Returns the active party's model, for activations of these widths.
+    """
+
+    width: Callable[[Any, Task], int]
+    bottom: Callable[[Any, PartyData, Task, TrainConfig], nn.Module]
+    top: Callable[[Any, PartyData, Task, Sequence[int], TrainConfig], nn.Module]
+
+
+def _mlp_bottom(model: MLPConfig, party: PartyData, task: Task, train: TrainConfig) -> nn.Module:
+    return MLP(party.width, model.bottom, dropout=model.dropout)
+
+
+def _mlp_top(model: MLPConfig, active: PartyData, task: Task, widths: Sequence[int], train: TrainConfig) -> nn.Module:
+    if model.top is not None and model.top[-1] != task.outputs:
+        raise ConfigError(f"model.top ends in {model.top[-1]}, a {task.name} task needs {task.outputs}")
+    inputs, layers = sum(widths) + active.width, [*model.top_hidden, task.outputs]
+    return MLP(inputs, layers, final_activation=False, dropout=model.dropout)
+
+
+def _linear_bottom(model: LogisticRegressionConfig, party: PartyData, task: Task, train: TrainConfig) -> nn.Module:
+    return Linear(party.width, task.outputs, init=model.init)
+
+
+def _linear_top(
+    model: LogisticRegressionConfig, active: PartyData, task: Task, widths: Sequence[int], train: TrainConfig
+) -> nn.Module:
+    if set(widths) != {task.outputs}:
+        raise ConfigError(f"model: logistic-regression needs activations of width {task.outputs}, got {widths}")
+    return LinearTop(len(widths), task.outputs, active_inputs=active.width, init=model.init)
+
+
+def _wide_deep_bottom(model: WideDeepConfig, party: PartyData, task: Task, train: TrainConfig) -> nn.Module:
+    dim, widths = model.embedding_dim, model.bottom[: model.cut_after]
+    return WideDeepBottom(
+        party.width,
+        party.field_sizes,
+        embedding_dim=dim,
+        widths=widths,
+        sparse=_sparse(model, train),
+    )
+
+
+def _wide_deep_top(
+    model: WideDeepConfig, active: PartyData, task: Task, widths: Sequence[int], train: TrainConfig
+) -> nn.Module:
+    hidden = model.bottom[model.cut_after or len(model.bottom) :]
+    return WideDeepTop(
+        sum(widths),
+        active.width,
+        active.field_sizes,
+        task.outputs,
+        hidden=hidden,
+        crosses=[[_field(name, active) for name in cross] for cross in model.crosses],
+        cross_buckets=model.cross_buckets,
+        sparse=_sparse(model, train),
+    )
+
+
+_RECIPES: Mapping[type, _Recipe] = {
+    MLPConfig: _Recipe(lambda model, task: model.bottom[-1], _mlp_bottom, _mlp_top),
+    LogisticRegressionConfig: _Recipe(lambda model, task: task.outputs, _linear_bottom, _linear_top),
+    WideDeepConfig: _Recipe(
+        lambda model, task: model.bottom[(model.cut_after or len(model.bottom)) - 1], _wide_deep_bottom, _wide_deep_top
+    ),
+}
+
+
+def _recipe_of(model: ModelConfig) -> _Recipe:
+    # By its very type: a section that is derived from another describes another model.
+    recipe = _RECIPES.get(type(model))
+    if recipe is None:
+        raise ConfigError(
+            f"model {model.name}: nobody knows how it is built; expected a section of "
+            f"{', '.join(known.__name__ for known in _RECIPES)}, got {type(model).__name__}"
+        )
+    return recipe
+
+
 def bottom_width(config: ExperimentConfig, task: Task) -> int:
-    """Return the width of what each bottom model of an experiment puts out."""
-    model = config.model
-    if isinstance(model, LogisticRegressionConfig):
-        return task.outputs
-    cut_after = model.cut_after if isinstance(model, WideDeepConfig) else None
-    return model.bottom[(cut_after or len(model.bottom)) - 1]
+    """Return the width of what each bottom model of an experiment puts out.
+
+    Raises:
+        ConfigError: If no model belongs to such a section, here and below.
+    """
+    return _recipe_of(config.model).width(config.model, task)
 
 
 def bottom_of(config: ExperimentConfig, party: PartyData, task: Task) -> nn.Module:
     """Return a passive party's model."""
-    model = config.model
-    if isinstance(model, MLPConfig):
-        return MLP(party.width, model.bottom, dropout=model.dropout)
-    if isinstance(model, LogisticRegressionConfig):
-        return Linear(party.width, task.outputs, init=model.init)
-    return WideDeepBottom(
-        party.width,
-        party.field_sizes,
-        embedding_dim=model.embedding_dim,
-        widths=model.bottom[: model.cut_after],
-        sparse=_sparse(model, config.train),
-    )
+    return _recipe_of(config.model).bottom(config.model, party, task, config.train)
 
 
 def top_of(config: ExperimentConfig, active: PartyData, task: Task, widths: Sequence[int]) -> nn.Module:
@@ -317,34 +406,7 @@ def top_of(config: ExperimentConfig, active: PartyData, task: Task, widths: Sequ
     Raises:
         ConfigError: If the model cannot take these widths.
     """
-    model = config.model
-    if isinstance(model, LogisticRegressionConfig):
-        if set(widths) != {task.outputs}:
-            raise ConfigError(f"model: logistic-regression needs activations of width {task.outputs}, got {widths}")
-        return LinearTop(len(widths), task.outputs, active_inputs=active.width, init=model.init)
-    if isinstance(model, WideDeepConfig):
-        return _wide_deep_top(model, sum(widths), active, task, sparse=_sparse(model, config.train))
-    if model.top is not None and model.top[-1] != task.outputs:
-        raise ConfigError(f"model.top ends in {model.top[-1]}, a {task.name} task needs {task.outputs}")
-    return MLP(
-        sum(widths) + active.width, [*model.top_hidden, task.outputs], final_activation=False, dropout=model.dropout
-    )
-
-
-def _wide_deep_top(
-    model: WideDeepConfig, joined: int, active: PartyData, task: Task, *, sparse: bool | None
-) -> nn.Module:
-    cut_after = model.cut_after or len(model.bottom)
-    return WideDeepTop(
-        joined,
-        active.width,
-        active.field_sizes,
-        task.outputs,
-        hidden=model.bottom[cut_after:],
-        crosses=[[_field(name, active) for name in cross] for cross in model.crosses],
-        cross_buckets=model.cross_buckets,
-        sparse=sparse,
-    )
+    return _recipe_of(config.model).top(config.model, active, task, widths, config.train)
 
 
 def _field(name: str, active: PartyData) -> int:

@@ -6,6 +6,7 @@ Source: *Is Vertical Logistic Regression Privacy-Preserving?*, algorithm 3.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -96,6 +97,13 @@ class NoisePlan:
         )
 
 
+# For how many of so many epochs each calibration counts.
+_EPOCHS_COUNTED: Mapping[str, Callable[[int], int]] = {
+    "published": lambda epochs: epochs,
+    "one-epoch": lambda epochs: 1,
+    "corrected": lambda epochs: epochs,
+}
+
 _WHAT_HOLDS = {
     "published": "The published proof leaves out that a changed row multiplies the other party's noise too: heuristic.",
     "one-epoch": "It is the noise of a single epoch, as the published experiments had it; all epochs together lose "
@@ -114,9 +122,14 @@ def noise_plan(config: ExperimentConfig, data: PartyData) -> NoisePlan | None:
     Raises:
         ConfigError: If the training is not one that the noise was calculated for.
     """
-    if not isinstance(config.exchange, TaylorConfig) or config.exchange.noise is None:
+    settings: NoiseConfig | None = getattr(config.exchange, "noise", None)
+    if settings is None:
         return None
-    settings, train = config.exchange.noise, config.train
+    if not isinstance(config.exchange, TaylorConfig):
+        raise ConfigError(
+            f"{config.source}: exchange.noise: no noise is calculated for exchange {config.exchange.name}"
+        )
+    train = config.train
     eta = _checked_rate(config)
     passives, stopping = len(config.parties) - 1, train.early_stopping
     held_out = 0 if stopping is None else len(range(0, data.train.count, stopping.validation_every))
@@ -161,7 +174,7 @@ def _checked_rate(config: ExperimentConfig) -> float:
 def _planned(
     settings: NoiseConfig, *, passives: int, epochs: int, steps: int, eta: float, batch_size: int
 ) -> NoisePlan:
-    counted = 1 if settings.calibration == "one-epoch" else epochs
+    counted = _EPOCHS_COUNTED[settings.calibration](epochs)
     formula = partial(
         _sigma,
         settings,
@@ -173,11 +186,13 @@ def _planned(
     )
     if settings.calibration != "corrected":
         return NoisePlan(settings, epochs, steps * epochs, formula("A"), formula("B"))
-    # The other parties' noises add up in the logits.
-    if settings.protects == "active":
-        active, passive = formula("A", other=math.sqrt(passives) * settings.other_sigma), settings.other_sigma
-    else:
-        active, passive = settings.other_sigma, formula("B", other=settings.other_sigma)
+    match settings.protects:
+        case "active":  # the other parties' noises add up in the logits
+            active, passive = formula("A", other=math.sqrt(passives) * settings.other_sigma), settings.other_sigma
+        case "passive":
+            active, passive = settings.other_sigma, formula("B", other=settings.other_sigma)
+        case unknown:
+            raise ConfigError(f"exchange.noise.protects: no noise is calculated that protects {unknown}")
     return NoisePlan(settings, epochs, steps * epochs, active, passive)
 
 

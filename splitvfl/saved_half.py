@@ -37,6 +37,7 @@ from splitvfl.errors import ArgumentError, CheckpointError, ConfigError, DataErr
 from splitvfl.exchange.introduction import Learned
 from splitvfl.experiment import bottom_of, bounded, seeded, top_of
 from splitvfl.party import ActiveParty, PassiveParty
+from splitvfl.precision import narrow_dtype
 from splitvfl.tasks import Task, task_for
 
 FORMAT = "splitvfl half"
@@ -48,6 +49,7 @@ _TABLE_FILES = (SCHEMA_FILE, VOCABULARY_FILE)
 _PIECE = 1 << 20
 
 Bf16 = Literal["bf16"]
+_NAMES: Mapping[torch.dtype | None, Bf16 | None] = {None: None, torch.bfloat16: "bf16"}
 
 
 class HalfSchema(msgspec.Struct, frozen=True, kw_only=True):
@@ -177,8 +179,8 @@ def _described(party: ActiveParty | PassiveParty, origin: Origin, files: Mapping
         field_names=data.field_names,
         field_sizes=data.field_sizes,
         widths=dict(party.widths) if isinstance(party, ActiveParty) else {},
-        autocast=_name(party.autocast),
-        wire=_name(party.wire),
+        autocast=_NAMES[party.autocast],
+        wire=_NAMES[party.wire],
         encoding=origin.encoding,
         id_column=origin.id_column,
         files=dict(files),
@@ -273,7 +275,9 @@ class SavedHalf:
             party.widths = dict(self.schema.widths)
         else:
             party = PassiveParty(data, module)
-        party.prepare(seed=0, device=device, autocast=_dtype(self.schema.autocast), wire=_dtype(self.schema.wire))
+        party.prepare(
+            seed=0, device=device, autocast=narrow_dtype(self.schema.autocast), wire=narrow_dtype(self.schema.wire)
+        )
         return party
 
     def _check_columns(self, data: PartyData) -> None:
@@ -390,11 +394,3 @@ def _is_half(folder: Path) -> bool:
     except (OSError, msgspec.DecodeError):
         return False
     return isinstance(head, dict) and head.get("format") == FORMAT
-
-
-def _name(dtype: torch.dtype | None) -> Bf16 | None:
-    return None if dtype is None else "bf16"
-
-
-def _dtype(name: Bf16 | None) -> torch.dtype | None:
-    return None if name is None else torch.bfloat16

@@ -106,13 +106,16 @@ def _powers(job: Job) -> list[mpz]:
 _JOBS: Mapping[str, Callable[[Job], list[mpz]]] = {"sums": _sums, "powers": _powers}
 
 
+_SOURCES: Mapping[str, Callable[[list[mpz]], Obfuscators]] = {
+    "fixed-base": lambda numbers: FixedBase(_Primes(*numbers)),
+    "products": lambda numbers: Products(_Modulus(*numbers)),
+    "powers": lambda numbers: Powers(_Modulus(*numbers)),
+}
+
+
 def _source(job: Job) -> Obfuscators:
     numbers = [to_number(number) for number in job["numbers"]]
-    if job["source"] == "fixed-base":
-        return FixedBase(_Primes(*numbers))
-    if job["source"] == "products":
-        return Products(_Modulus(*numbers))
-    return Powers(_Modulus(*numbers))
+    return _SOURCES[job["source"]](numbers)
 
 
 def _fill(job: Job, answers: BinaryIO) -> None:

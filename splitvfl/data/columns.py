@@ -13,6 +13,9 @@ from splitvfl.errors import ArgumentError, DataError
 
 TaskName = Literal["binary", "multiclass", "regression"]
 
+# As .npy files name them: the types in which labels are kept.
+LABEL_DTYPES: Mapping[TaskName, str] = {"binary": "<f4", "multiclass": "<i8", "regression": "<f4"}
+
 
 class Columns(NamedTuple):
     """One party's columns for some records.

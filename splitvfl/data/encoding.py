@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any, Literal, get_args
+from typing import Any, Literal, assert_never, get_args
 
 import msgspec
 import numpy as np
@@ -345,14 +345,20 @@ def scale_column(values: Floats, fitted_on: Floats, scale: Scale) -> Floats:
 
 def _fit_scale(fitted_on: Floats, scale: Scale) -> tuple[float, float]:
     """Return offset and spread as :func:`shift_and_scale` takes them."""
-    if scale == "none":
-        return 0.0, 1.0
-    if scale == "log1p":
-        fitted_on = symmetric_log(fitted_on)
-    low, high = fitted_on.min(), fitted_on.max()
-    offset, spread = (low, high - low) if scale == "minmax" else (fitted_on.mean(), fitted_on.std())
+    match scale:
+        case "none":
+            return 0.0, 1.0
+        case "minmax":
+            offset, spread = fitted_on.min(), fitted_on.max() - fitted_on.min()
+        case "standard":
+            offset, spread = fitted_on.mean(), fitted_on.std()
+        case "log1p":
+            fitted_on = symmetric_log(fitted_on)
+            offset, spread = fitted_on.mean(), fitted_on.std()
+        case _:
+            assert_never(scale)
     # Rounding leaves constants a spread of 1e-17; the squares of denormal numbers leave others none.
-    return float(offset), 0.0 if low == high else float(spread)
+    return float(offset), 0.0 if fitted_on.min() == fitted_on.max() else float(spread)
 
 
 def shift_and_scale(values: Floats, offset: float, spread: float, scale: Scale) -> Floats:
@@ -366,7 +372,13 @@ def shift_and_scale(values: Floats, offset: float, spread: float, scale: Scale) 
         return np.zeros_like(values)
     # Divided by an infinite spread, values would silently become zero.
     scaled: Floats = (values - offset) / (spread if np.isfinite(spread) else np.nan)
-    return np.clip(scaled, 0.0, 1.0) if scale == "minmax" else scaled
+    match scale:
+        case "minmax":
+            return np.clip(scaled, 0.0, 1.0)
+        case "standard" | "log1p":
+            return scaled
+        case _:
+            assert_never(scale)
 
 
 def symmetric_log(values: Floats) -> Floats:

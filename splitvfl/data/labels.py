@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
 import numpy.typing as npt
@@ -46,9 +46,13 @@ def read_labels(column: pa.Array, *, task: TaskName, positive: Positive | None, 
     if task == "regression":
         return _real(values, is_text(column), source), 1
     found, codes = np.unique(values, return_inverse=True)
-    if task == "multiclass":
-        return _classes(found, codes.astype(np.int64), source), len(found)
-    return (found == _positive(found.tolist(), positive, source))[codes].astype(np.float32), 2
+    match task:
+        case "multiclass":
+            return _classes(found, codes.astype(np.int64), source), len(found)
+        case "binary":
+            return (found == _positive(found.tolist(), positive, source))[codes].astype(np.float32), 2
+        case _:
+            assert_never(task)
 
 
 def _real(values: npt.NDArray[Any], text: bool, source: str) -> npt.NDArray[np.float32]:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from numpy.lib import format as npy
 
-from splitvfl.data.columns import Columns, PartyData, Records, TaskName, VerticalData
+from splitvfl.data.columns import LABEL_DTYPES, Columns, PartyData, Records, TaskName, VerticalData
 from splitvfl.data.schema import (
     PARTS,
     SCHEMA_FILE,
@@ -151,7 +151,7 @@ def _party_data(folder: Path, schema: PartySchema) -> PartyData:
 
 def _records(folder: Path, schema: PartySchema, part: Part) -> Records:
     rows, width, fields = schema.rows.get(part, 0), len(schema.numeric_names), len(schema.field_sizes)
-    label_dtype = "<i8" if schema.task == "multiclass" else "<f4"
+    label_dtype = LABEL_DTYPES[schema.task]
     return Records(
         _mapped(folder / f"{part}.ids.npy", (rows,), "<i8"),
         Columns(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final, Literal
 
-from splitvfl.crypto.psi import Aligned, Overlap, Progress, Terms, align
+from splitvfl.crypto.psi import Aligned, Mode, Overlap, Progress, Terms, align
 from splitvfl.data.alignment import check_alignment_target, write_alignment
 from splitvfl.data.id_column import fingerprint, read_digests
 from splitvfl.data.schema import Role
@@ -173,6 +174,10 @@ def _dialled(
     return dial(peer, address, job.credentials, hello=hello, identity=identity, timeout=limit, notify=notify)
 
 
+# Modes of which rows are kept; of "size-only" there are none.
+_KEPT: Final[Mapping[Mode, Literal["both", "padded"]]] = {"both": "both", "padded": "padded"}
+
+
 def _write(job: AlignmentJob, found: Aligned, source: str) -> None:
     assert job.out is not None, "the job was checked"
     write_alignment(
@@ -183,7 +188,7 @@ def _write(job: AlignmentJob, found: Aligned, source: str) -> None:
         ids=found.ids,
         sizes=found.sizes,
         shared=found.shared,
-        mode="padded" if job.terms.mode == "padded" else "both",
+        mode=_KEPT[job.terms.mode],
         padding=job.terms.padding,
         files=job.files,
         id_column=job.id_column,
@@ -204,11 +209,13 @@ def described(job: AlignmentJob, found: Aligned | Overlap) -> Iterator[str]:
     for peer, common in found.shared.items():
         yield f"in common with {peer}: {common:,}"
     real = len(found.ids) - found.dummies
-    if job.terms.mode == "padded" and job.role == "active":
-        yield f"{job.out}: {real:,} records of yours, and {found.dummies:,} dummies that pass for yours"
-    elif job.terms.mode == "padded":
-        share = 1 / (1 + job.terms.padding)
-        yield f"{job.out}: {real:,} records, of which about {share:.0%} are {job.terms.active}'s; you cannot tell which"
-    else:
-        yield f"{job.out}: {real:,} records that all parties have"
+    share = 1 / (1 + job.terms.padding)
+    match _KEPT[job.terms.mode], job.role:
+        case "both", _:
+            yield f"{job.out}: {real:,} records that all parties have"
+        case "padded", "active":
+            yield f"{job.out}: {real:,} records of yours, and {found.dummies:,} dummies that pass for yours"
+        case "padded", "passive":
+            who = f"about {share:.0%} are {job.terms.active}'s; you cannot tell which"
+            yield f"{job.out}: {real:,} records, of which {who}"
     yield f"digest of the order, the same at all parties: {found.digest[:16]}"

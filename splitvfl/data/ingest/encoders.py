@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, assert_never
 
 import numpy as np
 import numpy.typing as npt
@@ -59,16 +59,22 @@ def as_texts(values: pa.Array) -> list[str]:
 
 def read_type(kind: Kind, *, numeric: bool) -> pa.DataType:
     """Return the type that a column is read with; numeric columns are wanted as float64."""
-    if kind == "text":
-        return pa.string()
-    if kind == "truth":
-        return pa.bool_()
-    return pa.int64() if kind == "integer" and not numeric else pa.float64()
+    match kind:
+        case "text":
+            return pa.string()
+        case "truth":
+            return pa.bool_()
+        case "integer":
+            return pa.float64() if numeric else pa.int64()
+        case "number":
+            return pa.float64()
+        case _:
+            assert_never(kind)
 
 
 def category_type(kind: Kind) -> pa.DataType:
     """Return the type that the categories of a field have."""
-    return {"text": pa.string(), "number": pa.float64()}.get(kind, pa.int64())
+    return {"text": pa.string(), "number": pa.float64(), "integer": pa.int64(), "truth": pa.int64()}[kind]
 
 
 def categories(column: pa.Array) -> pa.Array:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from splitvfl.data.columns import TaskName
+from splitvfl.data.columns import LABEL_DTYPES, TaskName
 from splitvfl.data.ingest.hashing import mix64, text_ids
 from splitvfl.data.labels import Labels, Positive, check_split, read_labels
 from splitvfl.data.schema import Kind, LabelSchema
@@ -176,7 +176,7 @@ class LabelCoder:
     @property
     def dtype(self) -> str:
         """Type of the numbers, as ``.npy`` files name it."""
-        return "<i8" if self._task == "multiclass" else "<f4"
+        return LABEL_DTYPES[self._task]
 
     def encode(self, labels: pa.Array) -> tuple[Labels, int | None]:
         """Return the numbers, and the first row whose label is none of the known ones or too large, if there is one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import assert_never
 
 import numpy as np
 import numpy.typing as npt
@@ -190,6 +191,10 @@ class NumericStatistics:
             low, high = symmetric_log(np.array([low, high]))
         if low == high:
             return float(low), 0.0
-        if self._scale == "minmax":
-            return low, high - low
-        return self._moments.mean, self._moments.deviation
+        match self._scale:
+            case "minmax":
+                return low, high - low
+            case "standard" | "log1p":
+                return self._moments.mean, self._moments.deviation
+            case _:
+                assert_never(self._scale)

@@ -265,7 +265,8 @@ def _chunk_ids(chunk: Chunk, plan: Plan, first_row: int) -> Ids:
 
 def _tested(chunk: Chunk, plan: Plan, ids: Ids) -> Mask:
     split = plan.split
-    if split.rule == "column" and split.column is not None:
+    if split.rule == "column":
+        assert split.column is not None
         cells = categories(chunk.columns[split.column])
         hits = pc.equal(cells, pa.scalar(split.value).cast(cells.type)) if split.value is not None else None
         return np.zeros(chunk.rows, bool) if hits is None else hits.fill_null(False).to_numpy(zero_copy_only=False)
@@ -276,7 +277,9 @@ def tested_of(split: SplitRule, ids: Ids) -> Mask:
     """Return which records are test records, where their ids decide: some of them by a hash, or all."""
     if split.rule == "hash" and split.seed is not None and split.fraction is not None:
         return are_tested(ids, seed=split.seed, fraction=split.fraction)
-    return np.ones(len(ids), bool)
+    if split.rule == "all-test":
+        return np.ones(len(ids), bool)
+    raise DataError(f"ids do not decide which records are test records under {split}")
 
 
 def _check_parts(plan: Plan, rows: int, tested: int) -> None:

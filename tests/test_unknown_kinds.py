@@ -1,0 +1,284 @@
+"""What has a name and no branch is an error wherever names are told apart, and never taken for something else.
+
+A name that pydantic lets through today is told apart in several places. Whoever adds one and forgets a place should
+hear of it there, and not train something else under the new name.
+"""
+
+from __future__ import annotations
+
+import sys
+import typing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from pydantic import Field, create_model
+
+from splitvfl import config as sections
+from splitvfl.attaching import attach_defense
+from splitvfl.attacks.sign_horizon import sign_attack_horizon
+from splitvfl.config import (
+    ExchangeConfig,
+    ExperimentConfig,
+    MLPConfig,
+    ModelConfig,
+    NoiseConfig,
+    OptimizerConfig,
+    SplitConfig,
+    TaylorConfig,
+    parse_config,
+)
+from splitvfl.crypto import worker
+from splitvfl.data.columns import TaskName
+from splitvfl.data.encoding import scale_column
+from splitvfl.data.ingest import survey
+from splitvfl.data.ingest.encoders import category_type, read_type
+from splitvfl.data.ingest.records import LabelCoder
+from splitvfl.data.ingest.statistics import NumericStatistics
+from splitvfl.data.labels import read_labels
+from splitvfl.data.schema import LabelSchema, SplitRule
+from splitvfl.deployment import coordinator_run, party_run
+from splitvfl.errors import ArgumentError, ConfigError, DataError, HookError, ProtocolError
+from splitvfl.exchange.agreement import agreed_settings
+from splitvfl.exchanges import approximation_of, exchange_of, hides_parts, sums_only, task_of
+from splitvfl.experiment import (
+    bottom_of,
+    bottom_width,
+    choose_device,
+    optimizer_factory,
+    run_experiment,
+    top_of,
+)
+from splitvfl.label_horizon import agreed_horizon
+from splitvfl.messages import dtype_named
+from splitvfl.models import Linear
+from splitvfl.models.sigmoid_coefficients import approximate_loss, gradient_scale, sigmoid_coefficients
+from splitvfl.net import aligning
+from splitvfl.noise import noise_plan
+from splitvfl.precision import narrow_dtype
+from splitvfl.registry import describe
+from splitvfl.tasks import task_for
+from tests.builders import active_party, party_data
+
+TEXT = """
+data: {name: breast-cancer}
+parties:
+  clinic: {role: active, columns: ["mean *"]}
+  lab: {role: passive, columns: rest}
+model: MODEL
+train: {batch_size: 32, epochs: 1, optimizer: {name: sgd, lr: 0.1}}
+audit: false
+network: {listen: "127.0.0.1:7000", plaintext_on_loopback: true}
+"""
+
+
+def config_of(**changed: Any) -> ExperimentConfig:
+    linear = "exchange" in changed
+    text = TEXT.replace("MODEL", "{name: logistic-regression, row_norm: 0.7}" if linear else "mlp")
+    return parse_config(text, source="run.yaml").model_copy(update=changed)
+
+
+def new_section(base: type[Any], name: str = "telepathy", **fields: Any) -> Any:
+    """A section of a file that somebody has added, derived from one that there is."""
+    return create_model("NewConfig", __base__=base, name=(Literal[name], name), **fields)()  # type: ignore[call-overload]
+
+
+# --- exchanges
+
+NEW_EXCHANGES = {
+    "of its own": new_section(sections._Crossing),
+    "derived from split": new_section(SplitConfig),
+    "derived from taylor": new_section(TaylorConfig),
+}
+
+
+@pytest.mark.parametrize("section", NEW_EXCHANGES.values(), ids=NEW_EXCHANGES)
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda section: exchange_of(section, rows=32),
+        sums_only,
+        hides_parts,
+        approximation_of,
+        lambda section: task_of(section, "binary", 2),
+        lambda section: run_experiment(config_of(exchange=section), Path("never")),
+        lambda section: party_run(config_of(exchange=section), "lab", Path("never")),
+        lambda section: coordinator_run(config_of(exchange=section)),
+        lambda section: agreed_horizon(config_of(exchange=section), 10, task=None),
+    ],
+    ids=["exchange", "sums", "parts", "approximation", "task", "experiment", "party", "coordinator", "horizon"],
+)
+def test_an_exchange_with_a_section_and_no_branch_is_refused(
+    section: Any, use: Callable[[Any], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="exchange telepathy: nobody knows how its steps are taken"):
+        use(section)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_can_name_it_and_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole way: the section is one of those that a file may have, as it would be if its author forgot the rest."""
+    new = type(NEW_EXCHANGES["of its own"])
+    known = typing.get_args(typing.get_args(ExchangeConfig)[0])
+    union = typing.Annotated[typing.Union[(*known, new)], Field(discriminator="name")]
+    extended = create_model("Extended", __base__=ExperimentConfig, exchange=(union, SplitConfig()))
+    monkeypatch.setattr(sections, "ExperimentConfig", extended)
+    config = parse_config(TEXT.replace("MODEL", "mlp") + "exchange: telepathy\n", source=tmp_path / "run.yaml")
+    assert config.exchange.name == "telepathy"
+    with pytest.raises(ConfigError, match="exchange telepathy: nobody knows"):
+        run_experiment(config, tmp_path / "run")
+
+
+def test_every_section_of_an_exchange_trains_under_its_own_name() -> None:
+    for section in typing.get_args(typing.get_args(ExchangeConfig)[0]):
+        exchange = exchange_of(section(), rows=32)
+        assert exchange.name == section().name
+        assert exchange.sums_only == sums_only(section())
+
+
+def test_noise_of_an_exchange_for_which_none_is_calculated_is_refused() -> None:
+    section = new_section(sections._Encrypted, noise=(NoiseConfig, NoiseConfig(epsilon=0.5, delta=0.1)))
+    with pytest.raises(ConfigError, match=r"exchange.noise: no noise is calculated for exchange telepathy"):
+        noise_plan(config_of(exchange=section), party_data("lab", width=3))
+
+
+@pytest.mark.parametrize(("field", "value"), [("calibration", "guessed"), ("protects", "everybody")])
+def test_noise_of_an_unknown_kind_is_refused(field: str, value: str) -> None:
+    settings = NoiseConfig(epsilon=0.5, delta=0.1, calibration="corrected", protects="active")
+    section = TaylorConfig().model_copy(update={"noise": settings.model_copy(update={field: value})})
+    with pytest.raises((ConfigError, KeyError), match=value):
+        noise_plan(config_of(exchange=section), party_data("lab", width=3))
+
+
+# --- models, optimisers, devices, precisions
+
+
+@pytest.mark.parametrize("base", [sections._Section, MLPConfig, sections.WideDeepConfig])
+def test_a_model_with_a_section_and_no_branch_is_refused(base: type[Any]) -> None:
+    config = config_of(model=new_section(base))
+    task, data = task_for("binary"), party_data("lab", width=3)
+    for use in (
+        lambda: bottom_width(config, task),
+        lambda: bottom_of(config, data, task),
+        lambda: top_of(config, data, task, [4]),
+    ):
+        with pytest.raises(ConfigError, match="model telepathy: nobody knows how it is built"):
+            use()
+
+
+def test_every_section_of_a_model_is_built() -> None:
+    for section in typing.get_args(typing.get_args(ModelConfig)[0]):
+        config, task = config_of(model=section()), task_for("binary")
+        width = bottom_width(config, task)
+        assert bottom_of(config, party_data("lab", width=3), task)(torch.zeros(2, 3)).shape == (2, width)
+        top_of(config, party_data("clinic", width=3), task, [width])
+
+
+def test_every_section_of_an_optimiser_is_made_and_no_other() -> None:
+    parameters = [torch.nn.Parameter(torch.zeros(2))]
+    embeddings = typing.get_args(typing.get_args(sections.EmbeddingOptimizerConfig)[0])
+    for section in {*typing.get_args(typing.get_args(OptimizerConfig)[0]), *embeddings} - {type(None)}:
+        optimizer_factory(section())(parameters)
+    with pytest.raises(ConfigError, match="nobody knows how telepathy is made"):
+        optimizer_factory(new_section(sections.SGDConfig))
+
+
+# --- all other names
+
+WHOLE = pa.array([0.0, 1.0])
+ONE = torch.ones(1)
+UNKNOWN: dict[str, tuple[type[BaseException] | tuple[type[BaseException], ...], Callable[[], Any]]] = {
+    "device": (ConfigError, lambda: choose_device("tpu")),
+    "precision": (ArgumentError, lambda: narrow_dtype("fp8")),
+    "agreed precision": (
+        ArgumentError,
+        lambda: agreed_settings(
+            batch_size=1,
+            block_rows=1,
+            seed=0,
+            evaluate_every=1,
+            early_stopping=None,
+            exchange={},
+            autocast=None,
+            wire=torch.float16,
+        ),
+    ),
+    "dtype on the wire": (ProtocolError, lambda: dtype_named("float8")),
+    "task": (ArgumentError, lambda: task_for("ranking")),
+    "labels of a task": (ArgumentError, lambda: read_labels(WHOLE, task="ranking", positive=None, source="x")),  # type: ignore[arg-type]
+    "type of labels": (
+        KeyError,
+        lambda: LabelCoder(LabelSchema(column="y", kind="number", values=(), positive=None), "ranking").dtype,  # type: ignore[arg-type]
+    ),
+    "initialisation": (ArgumentError, lambda: Linear(2, init="ones")),  # type: ignore[arg-type]
+    "coefficients": (ArgumentError, lambda: sigmoid_coefficients(ONE, ONE, approximation="tanh")),  # type: ignore[arg-type]
+    "loss": (ArgumentError, lambda: approximate_loss(ONE, ONE, approximation="tanh")),  # type: ignore[arg-type]
+    "scale of a gradient": (ArgumentError, lambda: gradient_scale("tanh")),  # type: ignore[arg-type]
+    "horizon of signs": (ArgumentError, lambda: sign_attack_horizon(0.1, 1.0, approximation="tanh")),  # type: ignore[arg-type]
+    "scale": (AssertionError, lambda: scale_column(np.ones(2), np.arange(2.0), "rank")),  # type: ignore[arg-type]
+    "kind of a column": (AssertionError, lambda: read_type("date", numeric=False)),  # type: ignore[arg-type]
+    "kind of a field": (KeyError, lambda: category_type("date")),  # type: ignore[arg-type]
+    "rule of a split": (DataError, lambda: survey.tested_of(SplitRule(rule="newest"), np.arange(3))),  # type: ignore[arg-type]
+    "half a rule of a split": (
+        DataError,
+        lambda: survey.tested_of(SplitRule(rule="hash"), np.arange(3)),
+    ),
+    "obfuscators of a worker": (KeyError, lambda: worker._source({"source": "guesses", "numbers": []})),
+    "job of a worker": (KeyError, lambda: worker.done({"do": "guess"})),
+    "mode of an alignment": (KeyError, lambda: aligning._KEPT["size-only"]),
+    "what is listed": (ConfigError, lambda: describe("optimizers")),
+}
+
+
+@pytest.mark.parametrize(("error", "use"), UNKNOWN.values(), ids=UNKNOWN)
+def test_an_unknown_name_is_an_error(error: Any, use: Callable[[], Any]) -> None:
+    with pytest.raises(error):
+        use()
+
+
+@pytest.mark.parametrize("name", ["sigmoid_coefficients", "approximate_loss"])
+def test_an_approximation_that_is_listed_and_not_computed_is_an_error(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = sys.modules["splitvfl.models.sigmoid_coefficients"]  # a function of the package has its name
+    monkeypatch.setattr(module, "APPROXIMATIONS", (*module.APPROXIMATIONS, "tanh"))
+    with pytest.raises(AssertionError, match="unreachable"):
+        getattr(module, name)(ONE, ONE, approximation="tanh")
+    with pytest.raises(KeyError):
+        gradient_scale("tanh")  # type: ignore[arg-type]
+    with pytest.raises(KeyError):
+        sign_attack_horizon(0.1, 1.0, approximation="tanh")  # type: ignore[arg-type]
+
+
+def test_a_defense_of_an_unknown_message_is_refused() -> None:
+    class Strange:
+        crossing = "weights"
+
+        def __call__(self, message: Any, secrets: Any, /) -> Any: ...
+
+    with pytest.raises(HookError, match="crossing must be one of"):
+        attach_defense(active_party(), Strange(), number=0, noise_seed=None)
+
+
+def test_tables_of_ingest_scale_by_known_names_only() -> None:
+    statistics = NumericStatistics("x", "number", scale="rank", fill=False)  # type: ignore[arg-type]
+    statistics._low, statistics._high = 0.0, 1.0
+    with pytest.raises(AssertionError, match="unreachable"):
+        statistics._shift()
+
+
+def test_the_tables_of_names_are_complete() -> None:
+    from splitvfl.data.columns import LABEL_DTYPES
+    from splitvfl.label_horizon import _LARGEST_DEVIATION
+    from splitvfl.models.linear import Init
+    from splitvfl.noise import _EPOCHS_COUNTED, _WHAT_HOLDS
+
+    calibrations = typing.get_args(NoiseConfig.model_fields["calibration"].annotation)
+    assert set(_LARGEST_DEVIATION) == set(typing.get_args(Init))
+    assert set(_WHAT_HOLDS) == set(_EPOCHS_COUNTED) == set(calibrations)
+    assert set(LABEL_DTYPES) == set(typing.get_args(TaskName))
