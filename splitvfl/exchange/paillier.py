@@ -138,10 +138,12 @@ class Encryption:
         """
         largest = values.abs().max().item() if values.numel() else 0.0
         if not largest <= self.value_limit:
+            beyond = int((~(values.abs() <= self.value_limit)).sum())
             raise CryptoError(
                 f"{owner} would send a value of size {largest:g} at step {step}, and "
-                f"exchange.encryption.value_limit is {self.value_limit:g}: take a smaller learning rate, a defense "
-                "that adds less, or agree on a higher limit (with noise, eight times its standard deviation more)"
+                f"exchange.encryption.value_limit is {self.value_limit:g} ({beyond} of {values.numel()} values exceed "
+                f"it): {_what_to_do(step, few=2 * beyond < values.numel())}, or agree on a higher limit (with noise, "
+                "eight times its standard deviation more)"
             )
 
     def check_columns(self, data: PartyData) -> None:
@@ -160,6 +162,17 @@ class Encryption:
                     f"{part.ids[row[column]].item()}), and exchange.encryption.feature_limit is "
                     f"{self.feature_limit:g}: scale the column (data.scale: standard), or agree on a higher limit"
                 )
+
+
+def _what_to_do(step: int, *, few: bool) -> str:
+    """Return what helps where values are too large: few of a batch are so for their rows, most for the weights."""
+    rows = (
+        "scale its columns so that no row is far longer than others (data.scale, log1p or minmax), bound its rows "
+        "(model.row_norm), start from smaller weights (model.init), or take a defense that adds less"
+    )
+    if step == 0 or few:  # no learning rate has had a part in the first step
+        return rows
+    return f"take a smaller learning rate; or {rows}"
 
 
 class EncryptedExchange(Exchange):

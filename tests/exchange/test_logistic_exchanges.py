@@ -154,6 +154,34 @@ def test_a_value_above_the_limit_ends_the_run() -> None:
         ).fit(1)
 
 
+ROWS = r"scale its columns .*\(data.scale, log1p or minmax\).*\(model.row_norm\).*\(model.init\)"
+
+
+@pytest.mark.parametrize("owner", ["bank", "lab"])
+@pytest.mark.parametrize("step", [0, 1])
+def test_heavy_tails_are_told_by_what_helps_against_them(owner: str, step: int) -> None:
+    """At the first step no learning rate had a part in it, nor later where one row is far longer than the others."""
+    trainer = trainer_of(Taylor(rows=BATCH, encryption=SHORT), ONE)
+    party = trainer.active if owner == "bank" else trainer.passives[owner]
+    row = trainer.batches.epoch(0)[step][0]
+    party.data.train.columns.numeric[row] = 60.0  # within the limit of features, of which each part is a sum
+    with torch.no_grad():
+        for weight in party.module.parameters():
+            weight.fill_(0.3)
+    with pytest.raises(CryptoError, match=rf"{owner} would send .* at step {step}, .* \(1 of \d+ .*: {ROWS}") as caught:
+        trainer.fit(1)
+    assert "learning rate" not in str(caught.value)
+
+
+def test_a_learning_rate_is_named_where_most_values_are_too_large() -> None:
+    trainer = trainer_of(Taylor(rows=BATCH, encryption=SHORT), ONE)
+    for party in (trainer.active, *trainer.passives.values()):
+        assert party.optimizer is not None
+        party.optimizer.param_groups[0]["lr"] = 1e4
+    with pytest.raises(CryptoError, match=rf"at step 1, .*: take a smaller learning rate; or {ROWS}"):
+        trainer.fit(1)
+
+
 @pytest.mark.parametrize("kind", [Residue, Taylor])
 def test_a_column_above_the_limit_is_named(kind: type[Residue | Taylor]) -> None:
     tight = Encryption(key_bits=512, insecure_for_tests=True, feature_limit=1.0)
