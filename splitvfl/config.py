@@ -14,7 +14,8 @@
     attacks: [norm, direction]
 
 Where a section has a name and nothing else is said, the name is enough: ``model: mlp``. ``train.lr`` is short for
-``train.optimizer.lr``. All mistakes are told at once, each with its line.
+``train.optimizer.lr``. All mistakes are told at once, each with its line. Every number that decides how much memory is
+taken, or how long something runs, has a largest one.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ from splitvfl.data.encoding import Categorical, Missing, Scale
 from splitvfl.data.sets import DATA_SETS, TABLES
 from splitvfl.errors import ArgumentError, ConfigError, HookError
 from splitvfl.hooks import PHASES, Phase, checked_phases, crossing_of
+from splitvfl.party import MAX_WIDTH
 from splitvfl.registry import Kind, check_options, construct, resolve
 from splitvfl.schedule import EarlyStopping
 from splitvfl.wording import shown, suggestion, words
@@ -159,11 +161,29 @@ def _at_least_two(fields: tuple[str, ...]) -> tuple[str, ...]:
 Claim = Annotated[str | float | tuple[str, ...], BeforeValidator(_claim)]
 Names = Annotated[str | tuple[str, ...], BeforeValidator(_names)]
 Scalar = Annotated[str | int | float | bool, BeforeValidator(_scalar)]
-Count = Annotated[int, Field(ge=1)]
+
+# Whatever decides how much memory is taken, or how long something runs, has a largest number: a slip of the finger is
+# told with its line, before memory is taken for it. How large a model may be as a whole is a question of its data and
+# of the machine, asked where it is built (splitvfl.experiment).
+_MOST = 2**63 - 1  # counts of records and steps are kept in 64 bits
+_MOST_EPOCHS = 2**31 - 1  # so that with as many batches in each the steps are, too
+_MOST_ROWS = 2**24  # of a batch, which is in memory as a whole, in several copies
+_MOST_LAYERS = 1000
+_MOST_EMBEDDING = 4096
+_MOST_BUCKETS = 2**31 - 1  # as for hashed columns, whose codes have 32 bits
+_MOST_THREADS = 1024  # more than cores there are; torch starts as many as it is told to
+_MOST_STOCK = 2**20  # encryptions of up to 4 KB each
+_MOST_KNOWN = 2**20  # they are held as Python's integers, and sorted
+_MOST_RETRIES = 2**31 - 1
+
+Count = Annotated[int, Field(ge=1, le=_MOST)]
+Rows = Annotated[int, Field(ge=1, le=_MOST_ROWS)]
+Width = Annotated[int, Field(ge=1, le=MAX_WIDTH)]
+Known = Annotated[int, Field(ge=0, le=_MOST_KNOWN)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Phases = Annotated[tuple[Phase, ...] | None, BeforeValidator(_phases)]
 Cross = Annotated[tuple[str, ...], AfterValidator(_at_least_two)]
-Widths = Annotated[tuple[Count, ...], AfterValidator(_at_least_one)]
+Widths = Annotated[tuple[Width, ...], Field(max_length=_MOST_LAYERS), AfterValidator(_at_least_one)]
 
 
 class _Section(BaseModel):
@@ -240,7 +260,7 @@ class MLPConfig(_Section):
 
     name: Literal["mlp"] = "mlp"
     bottom: Widths = (64, 32)
-    top_hidden: tuple[Count, ...] = ()
+    top_hidden: Annotated[tuple[Width, ...], Field(max_length=_MOST_LAYERS)] = ()
     top: Widths | None = None
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
@@ -274,11 +294,11 @@ class WideDeepConfig(_Section):
     """
 
     name: Literal["wide-deep"] = "wide-deep"
-    embedding_dim: Count = 12
+    embedding_dim: Annotated[int, Field(ge=1, le=_MOST_EMBEDDING)] = 12
     bottom: Widths = (128, 128, 128, 128)
     cut_after: Count | None = None
     crosses: tuple[Cross, ...] = ()
-    cross_buckets: Count = 100_000
+    cross_buckets: Annotated[int, Field(ge=1, le=_MOST_BUCKETS)] = 100_000
     sparse: bool | None = None
 
     @model_validator(mode="after")
@@ -331,6 +351,10 @@ class OracleConfig(_Crossing):
 
 # Beyond it, sums of two integers leave int64.
 _LARGEST_INTEGER = 2.0**62
+# Of what is clipped or added before encryption: with the fewest bits, integers of it are that large.
+_LARGEST_BOUND = 2.0**54
+# Below, the noise is larger than any number that can be encrypted.
+_LEAST_EPSILON, _LEAST_DELTA = 1e-12, 1e-100
 
 
 class EncryptionConfig(_Section):
@@ -346,7 +370,7 @@ class EncryptionConfig(_Section):
     feature_limit: Annotated[float, Field(gt=0)] = 64.0
     mask: Literal["uniform", "bounded"] = "bounded"
     packed: bool = True
-    most_columns: Count = 4096
+    most_columns: Width = 4096
 
     @model_validator(mode="after")
     def _check_sizes(self) -> EncryptionConfig:
@@ -373,7 +397,7 @@ class _Encrypted(_Crossing):
 
     encryption: EncryptionConfig = EncryptionConfig()
     processes: Annotated[int, Field(ge=0, le=256)] = 0
-    stock: Annotated[int, Field(ge=0)] = 0
+    stock: Annotated[int, Field(ge=0, le=_MOST_STOCK)] = 0
 
 
 class ResidueConfig(_Encrypted):
@@ -396,12 +420,12 @@ class NoiseConfig(_Section):
     what it leaves to an attacker, is said with the run's figures.
     """
 
-    epsilon: Annotated[float, Field(gt=0, lt=1)]
-    delta: Annotated[float, Field(gt=0, lt=1)]
-    gradient_bound: Annotated[float, Field(gt=0.5)] = 1.0
+    epsilon: Annotated[float, Field(ge=_LEAST_EPSILON, lt=1)]
+    delta: Annotated[float, Field(ge=_LEAST_DELTA, lt=1)]
+    gradient_bound: Annotated[float, Field(gt=0.5, le=_LARGEST_BOUND)] = 1.0
     calibration: Literal["published", "one-epoch", "corrected"] = "published"
     protects: Literal["both", "active", "passive"] = "both"
-    other_sigma: Annotated[float, Field(ge=0)] = 0.0
+    other_sigma: Annotated[float, Field(ge=0, le=_LARGEST_BOUND)] = 0.0
 
     @model_validator(mode="after")
     def _check_sides(self) -> NoiseConfig:
@@ -540,7 +564,7 @@ class EarlyStoppingConfig(_Section):
 
     patience: Count = 3
     min_delta: Annotated[float, Field(ge=0)] = 0.0
-    validation_every: Annotated[int, Field(ge=2)] = 10
+    validation_every: Annotated[int, Field(ge=2, le=_MOST)] = 10
 
     def settings(self) -> EarlyStopping:
         """Return what a trainer takes."""
@@ -563,9 +587,9 @@ class TrainConfig(_Section):
     best weights; ``null`` trains all epochs on all records.
     """
 
-    epochs: Count = 10
-    batch_size: Count = 256
-    block_rows: Count | None = None
+    epochs: Annotated[int, Field(ge=1, le=_MOST_EPOCHS)] = 10
+    batch_size: Rows = 256
+    block_rows: Rows | None = None
     optimizer: OptimizerConfig = AdamConfig()
     embedding_optimizer: EmbeddingOptimizerConfig = None
     seed: Seed = 0
@@ -573,7 +597,7 @@ class TrainConfig(_Section):
     private_seed_for_experiments: Seed | None = None
     device: Literal["auto", "cpu", "cuda"] = "auto"
     autocast: Literal["bf16"] | None = None
-    threads: Count | None = 1
+    threads: Annotated[int, Field(ge=1, le=_MOST_THREADS)] | None = 1
     checkpoint_every_steps: Count | None = None
     evaluate_every_epochs: Count = 1
     early_stopping: EarlyStoppingConfig | None = None
@@ -634,7 +658,7 @@ class NetworkConfig(_Section):
     plaintext_on_loopback: bool = False
     meeting_s: Annotated[float, Field(gt=0, le=604_800)] = 600.0
     message_s: Annotated[float, Field(gt=0, le=86_400)] = 300.0
-    retries: Annotated[int, Field(ge=0)] = 20
+    retries: Annotated[int, Field(ge=0, le=_MOST_RETRIES)] = 20
     publish_scores: bool = False
 
 
@@ -668,8 +692,8 @@ class ExperimentConfig(_Section):
     defenses: tuple[HookConfig, ...] = ()
     attacks: tuple[HookConfig, ...] = ()
     audit: bool = True
-    known_positives: Annotated[int, Field(ge=0)] = 1
-    known_negatives: Annotated[int, Field(ge=0)] = 1
+    known_positives: Known = 1
+    known_negatives: Known = 1
 
     _source: str = PrivateAttr(default="experiment")
     _folder: Path = PrivateAttr(default=Path())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
 
 CONFIG_FILE = "experiment.yaml"
 _CONFIG_DRAFT = f".{CONFIG_FILE}"
+_MOST_SEEDS = 10_000
 HEADER = "# All settings of this run, written by splitvfl.\n"
 
 
@@ -295,6 +298,25 @@ def bounded(model: ModelConfig, data: PartyData) -> PartyData:
     return data.with_row_norm(model.row_norm) if isinstance(model, LogisticRegressionConfig) else data
 
 
+def _check_size(key: str, whose: str, weights: int) -> None:
+    """Refuse a part of a model before memory is taken for it that this machine has not.
+
+    Raises:
+        ConfigError: If its weights alone, in float32, are larger than the machine's memory.
+    """
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if 4 * weights > memory:
+        raise ConfigError(
+            f"{key}: with the columns of {whose} it makes {weights:,} weights, {4 * weights / 2**30:,.0f} GiB, and "
+            f"this machine has {memory / 2**30:,.0f} GiB of memory; take fewer"
+        )
+
+
+def _layers(inputs: int, widths: Sequence[int]) -> int:
+    """Return the number of weights of fully connected layers, without intercepts."""
+    return sum(before * after for before, after in itertools.pairwise((inputs, *widths)))
+
+
 @dataclass(frozen=True, slots=True)
 class _Recipe:
     """What belongs to the section of a model.
@@ -311,6 +333,7 @@ class _Recipe:
 
 
 def _mlp_bottom(model: MLPConfig, party: PartyData, task: Task, train: TrainConfig) -> nn.Module:
+    _check_size("model.bottom", party.name, _layers(party.width, model.bottom))
     return MLP(party.width, model.bottom, dropout=model.dropout)
 
 
@@ -318,6 +341,7 @@ def _mlp_top(model: MLPConfig, active: PartyData, task: Task, widths: Sequence[i
     if model.top is not None and model.top[-1] != task.outputs:
         raise ConfigError(f"model.top ends in {model.top[-1]}, a {task.name} task needs {task.outputs}")
     inputs, layers = sum(widths) + active.width, [*model.top_hidden, task.outputs]
+    _check_size("model.top_hidden", active.name, _layers(inputs, layers))
     return MLP(inputs, layers, final_activation=False, dropout=model.dropout)
 
 
@@ -335,6 +359,8 @@ def _linear_top(
 
 def _wide_deep_bottom(model: WideDeepConfig, party: PartyData, task: Task, train: TrainConfig) -> nn.Module:
     dim, widths = model.embedding_dim, model.bottom[: model.cut_after]
+    _check_size("model.embedding_dim", party.name, sum(party.field_sizes) * dim)
+    _check_size("model.bottom", party.name, _layers(party.width + len(party.field_sizes) * dim, widths))
     return WideDeepBottom(
         party.width,
         party.field_sizes,
@@ -348,6 +374,8 @@ def _wide_deep_top(
     model: WideDeepConfig, active: PartyData, task: Task, widths: Sequence[int], train: TrainConfig
 ) -> nn.Module:
     hidden = model.bottom[model.cut_after or len(model.bottom) :]
+    _check_size("model.cross_buckets", active.name, len(model.crosses) * model.cross_buckets * task.outputs)
+    _check_size("model.bottom", active.name, _layers(sum(widths), [*hidden, task.outputs]))
     return WideDeepTop(
         sum(widths),
         active.width,
@@ -655,10 +683,10 @@ def variants(
     """Return the runs of a comparison: each list of defenses under each seed, counted from the experiment's own.
 
     Raises:
-        ConfigError: If ``seeds`` is below 1.
+        ConfigError: If ``seeds`` is not from 1 to 10 000.
     """
-    if seeds < 1:
-        raise ConfigError(f"--seeds must be at least 1, got {seeds}")
+    if not 1 <= seeds <= _MOST_SEEDS:
+        raise ConfigError(f"--seeds: expected 1 to {_MOST_SEEDS}, got {seeds}")
     found = []
     for chosen in defenses:
         label = "+".join(describe_hook(hook) for hook in chosen) or "none"

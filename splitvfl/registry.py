@@ -194,6 +194,8 @@ def construct(factory: type[Any], options: Mapping[str, Any]) -> Any:
     """Return an instance; what its constructor objects to becomes a :class:`ConfigError`."""
     try:
         return factory(**options)
+    except ArithmeticError as error:
+        raise ConfigError(f"a number is too large or too small to compute with: {error}") from error
     except (SplitVFLError, TypeError, ValueError) as error:
         raise ConfigError(str(error)) from error
 
