@@ -250,12 +250,13 @@ def _too_long(rows: Tensor, bound: float, what: str) -> str:
 def _too_far(rows: Tensor, sent: Tensor, sigma: float) -> str:
     if not sent.numel():
         return ""
-    # In units of sigma; what rounding to the message's precision may add is not the noise's.
-    slack = 2 * _epsilon(sent) * (_norms(sent, sigma) + _norms(rows, sigma))
-    noise = _norms(_wide(sent) - _wide(rows), sigma)
+    noise = _norms(sent - rows, sigma)
     most = math.sqrt(sent[0].numel()) + _FARTHEST
-    beyond = noise - slack  # NaN where either is infinite, and so above
-    if bool((beyond <= most).all()):
+    if bool((noise <= most).all()):
+        return ""
+    # In units of sigma; what rounding to the message's precision may add is not the noise's.
+    beyond = noise - 4 * _epsilon(sent) * (_norms(sent, sigma) + _norms(rows, sigma))
+    if bool((beyond <= most).all()):  # NaN where either is infinite, and so above
         return ""
     worst = int(beyond.nan_to_num(nan=math.inf).argmax())
     return (
@@ -268,13 +269,11 @@ def _norms(rows: Tensor, unit: float) -> Tensor:
     """Return the norm of every row in units of a number: what vanishes or overflows then is far from one."""
     if not rows.numel():
         return torch.zeros(0, dtype=torch.float64)
-    norms: Tensor = torch.linalg.vector_norm(_wide(rows).reshape(len(rows), -1) / unit, dim=1)
+    flat = (rows.cpu() if rows.device.type == "mps" else rows).detach().reshape(len(rows), -1)  # which has no float64
+    if flat.dtype == torch.float32:  # squares of these neither vanish nor overflow in float64
+        return torch.linalg.vector_norm(flat, dim=1, dtype=torch.float64) / unit  # type: ignore[no-any-return]
+    norms: Tensor = torch.linalg.vector_norm(flat.double() / unit, dim=1)
     return norms
-
-
-def _wide(rows: Tensor) -> Tensor:
-    """Return rows in float64; on the CPU where their device has none."""
-    return (rows.cpu() if rows.device.type == "mps" else rows).detach().double()
 
 
 def _rounding(rows: Tensor) -> float:
