@@ -1,12 +1,18 @@
 """Which records do parties have in common? Private set intersection of record ids, as conversations.
 
-Each id is hashed to a point of the prime-order group of edwards25519, ``H(x) = E(h₁) + E(h₂)`` where ``h₁ ‖ h₂`` is
-SHA-512 of a prefix and the id, and ``E`` is Elligator 2 with the cofactor cleared (libsodium's ``from_uniform``). The
+The active party intersects with each passive party by itself, so what follows is about one pair. Each id is hashed to a
+point of the prime-order group of edwards25519, ``H(x) = E(h₁) + E(h₂)``, where ``h₁ ‖ h₂`` is SHA-512 of the pair's
+*context* and the id's digest, and ``E`` is Elligator 2 with the cofactor cleared (libsodium's ``from_uniform``). The
 active party draws a secret scalar ``a`` and sends ``a·H(x)``, the passive party draws ``b`` and sends ``b·H(y)``, both
 in an order of their own that is drawn anew. The passive party returns ``b·a·H(x)``, the active party computes
 ``a·b·H(y)``: the points that are equal are ids that both hold. Under the decisional Diffie-Hellman assumption, with
 SHA-512 as a random oracle, whoever lacks a secret sees random points; trying out guessed ids needs the other's secret.
-Secrets live for one alignment, so that two alignments cannot be linked.
+
+The context (:func:`pair_context`) is a hash of both parties' names and of a nonce of each, drawn for this pair and this
+alignment. So one id is another point, unrelated to the first, in every pair and at every alignment: an active party
+that passes one passive party's points on to another, or sends points that it has seen before, compares what cannot be
+equal. It rests on the passive parties' own nonces. Names alone would not do, as a party chooses its own, and the active
+party's nonce would not do, as it may send the same one twice. Secrets and orders are drawn anew for every pair, too.
 
 What each mode reveals, beside the number of records that each of a pair holds:
 
@@ -20,6 +26,10 @@ What each mode reveals, beside the number of records that each of a pair holds:
 ``size-only``
     Answers come back shuffled: the active party learns how many records it has in common with each passive party, and
     tells each its own number. Nobody learns which.
+
+About records that the active party does not hold, it learns nothing in any mode: not which of them two passive parties
+both have, and not how many. Of its own, it learns what each passive party has, and so what several have, in the modes
+``both`` and ``padded``; in ``size-only`` it learns one number for each pair, and none for several together.
 
 What it does not promise. Parties keep to the protocol, but look at what they see. One that does not can *stuff its
 set*: whoever enters the id of a person learns whether the other has it, as in any intersection; in the modes
@@ -35,6 +45,7 @@ kind              from                payload
 ================  ==================  ========================================================================
 ``agreement``     both                the terms, see :mod:`splitvfl.exchange.agreement`
 ``records``       both                int64 ``(1,)``: how many records the sender has
+``nonce``         both                uint8 ``(32,)``: random, for this pair and this alignment
 ``points``        both, in turn       uint8 ``(n, 32)``, pieces: own points times own secret
 ``answers``       passive             uint8 ``(n, 32)``, pieces: the active party's points times both secrets
 ``common``        active              int64 ``(1,)``: how many records are common, dummies included
@@ -50,14 +61,17 @@ Source: Huberman, Franklin and Hogg, EC 1999 (the protocol); Meadows, S&P 1986; 
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import secrets
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal, TypeVar, get_args
 
+import nacl
 import nacl.exceptions
 import numpy as np
 import numpy.typing as npt
@@ -71,7 +85,7 @@ from nacl.bindings import (
 
 from splitvfl.conversation import Expected, Half, Inbox, Outbox
 from splitvfl.data.id_column import DIGEST_BYTES, Case, Digests, first_repeat, order_digest
-from splitvfl.errors import ArgumentError, DataError, ProtocolError
+from splitvfl.errors import ArgumentError, CryptoError, DataError, ProtocolError
 from splitvfl.exchange.agreement import agreement
 from splitvfl.messages import Message
 
@@ -84,12 +98,14 @@ DUMMY_ROW = -1
 """The row of a record that the active party does not hold."""
 
 POINT_BYTES = 32
+NONCE_BYTES = 32
 # A message of points is 1 MiB, and one of the order half as many entries of twice the size.
 PIECE_POINTS = (1 << 20) // POINT_BYTES
 PIECE_ENTRIES = (1 << 20) // 16
 # Points between two calls of the progress, and handed to a thread at once.
 _SLICE = 2048
-_VERSION = 1
+_VERSION = 2
+_CONTEXT_PREFIX = b"splitvfl.align.2 pair\0"
 _MOST_PADDING = 100.0
 
 _Result = TypeVar("_Result")
@@ -207,10 +223,12 @@ def align(
     Raises:
         ArgumentError: If digests have another form, or the peers are not those that the role has.
         DataError: If there are no records, more than agreed, two alike or none in common; or if terms differ.
+        CryptoError: If libsodium takes points from outside the group: see :func:`check_library`.
         ProtocolError: If a peer sends what has no place here: no point of the group, a point twice, another number.
     """
     _check(party, peers, digests, terms)
-    work = _Work(digests, threads or os.cpu_count() or 1, progress)
+    check_library()
+    work = _Work(peers, digests, threads or os.cpu_count() or 1, progress)
     return (_active if party == terms.active else _passive)(party, tuple(peers), work, terms)
 
 
@@ -227,30 +245,42 @@ def _check(party: str, peers: Sequence[str], digests: Digests, terms: Terms) -> 
         raise DataError(f"{party} has two records with the same id; ids must differ")
 
 
-class _Work:
-    """One party's secrets of one alignment, its records in a random order, and what it computes."""
+@dataclass(frozen=True)
+class _Pair:
+    """What one party has for one peer alone: a secret, a nonce, and an order of its records."""
 
-    def __init__(self, digests: Digests, threads: int, progress: Progress | None) -> None:
+    secret: bytes
+    nonce: bytes
+    row_of: Rows
+
+
+class _Work:
+    """One party's pairs of one alignment, and what it computes."""
+
+    def __init__(self, peers: Sequence[str], digests: Digests, threads: int, progress: Progress | None) -> None:
         self.digests = digests
-        self.row_of = random_order(len(digests))
-        self.total = len(digests)
-        self._secret = _random_scalar()
+        self.pairs = {
+            peer: _Pair(_random_scalar(), secrets.token_bytes(NONCE_BYTES), random_order(len(digests)))
+            for peer in peers
+        }
+        self.total = len(digests) * len(peers)
         self._threads = threads
         self._progress = progress
         self._done = 0
 
-    def own(self, piece: int) -> Points:
-        """Return one piece of ``secret·H(id)``, in the random order; empty after the last piece."""
-        rows = self.row_of[piece * PIECE_POINTS : (piece + 1) * PIECE_POINTS]
-        return self._spread(lambda digests: multiplied(hashed(digests), self._secret), self.digests[rows])
+    def own(self, peer: str, context: bytes, piece: int) -> Points:
+        """Return one piece of ``secret·H(id)`` for a peer, in its pair's order; empty after the last piece."""
+        pair = self.pairs[peer]
+        rows = pair.row_of[piece * PIECE_POINTS : (piece + 1) * PIECE_POINTS]
+        return self._spread(lambda digests: multiplied(hashed(digests, context), pair.secret), self.digests[rows])
 
-    def other(self, points: Points) -> Points:
+    def other(self, peer: str, points: Points) -> Points:
         """Return ``secret·point`` for points that a peer has sent.
 
         Raises:
             ProtocolError: If one of them is no point of the prime-order group, or its zero.
         """
-        return self._spread(lambda part: multiplied(part, self._secret), points)
+        return self._spread(partial(multiplied, scalar=self.pairs[peer].secret), points)
 
     def _spread(self, work: Callable[[Points], Points], rows: Points) -> Points:
         """Do the work of many rows in threads: libsodium's calls let others run meanwhile."""
@@ -265,23 +295,64 @@ class _Work:
         return np.concatenate(done)
 
 
-def hashed(digests: Digests) -> Points:
-    """Return the points ``E(h₁) + E(h₂)`` of the two halves of each digest.
+def pair_context(active: str, passive: str, nonces: tuple[bytes, bytes]) -> bytes:
+    """Return the 64 bytes under which one pair hashes its ids in one alignment.
+
+    SHA-512 of a prefix, each name with the length of its UTF-8 before it (2 bytes, little-endian), and both nonces.
+
+    Args:
+        active: The active party's name.
+        passive: The passive party's name.
+        nonces: The active party's 32 random bytes, and the passive party's.
+    """
+    names = b"".join(len(name).to_bytes(2, "little") + name for name in (active.encode(), passive.encode()))
+    return hashlib.sha512(_CONTEXT_PREFIX + names + b"".join(nonces)).digest()
+
+
+def hashed(digests: Digests, context: bytes) -> Points:
+    """Return the points ``E(h₁) + E(h₂)``, where ``h₁ ‖ h₂`` is SHA-512 of the context and a digest.
 
     Args:
         digests: ``(n, 64)`` uint8.
+        context: See :func:`pair_context`.
 
     Returns:
         ``(n, 32)`` uint8.
     """
+    hashes = (hashlib.sha512(context + digest).digest() for digest in _cells(digests))
     points = (
         crypto_core_ed25519_add(
-            crypto_core_ed25519_from_uniform(digest[:POINT_BYTES]),
-            crypto_core_ed25519_from_uniform(digest[POINT_BYTES:]),
+            crypto_core_ed25519_from_uniform(value[:POINT_BYTES]),
+            crypto_core_ed25519_from_uniform(value[POINT_BYTES:]),
         )
-        for digest in _cells(digests)
+        for value in hashes
     )
     return _stacked(b"".join(points))
+
+
+# The base point plus the point of order 2, (0, -1): on the curve, and outside the prime-order group.
+_OUTSIDE = bytes.fromhex("95" + 31 * "99")
+_ONE = (1).to_bytes(32, "little")
+
+
+def check_library() -> None:
+    """Check that libsodium refuses a point outside the prime-order group, as :func:`multiplied` takes for granted.
+
+    Whoever has such a point multiplied can mark answers with it. PyNaCl before 1.6.2 comes with a libsodium that takes
+    some (CVE-2025-69277), and any PyNaCl can have been built with another libsodium than its own, so it is tried.
+
+    Raises:
+        CryptoError: If it does not.
+    """
+    try:
+        crypto_scalarmult_ed25519_noclamp(_ONE, _OUTSIDE)
+    except nacl.exceptions.RuntimeError:
+        return
+    raise CryptoError(
+        f"PyNaCl {nacl.__version__} has a libsodium that takes points outside the prime-order group (CVE-2025-69277), "
+        "with which a partner could mark records; expected PyNaCl 1.6.2 or later with its own libsodium: "
+        'pip install "PyNaCl>=1.6.2"'
+    )
 
 
 def multiplied(points: Points, scalar: bytes) -> Points:
@@ -337,9 +408,11 @@ def random_ids(count: int) -> Rows:
 
 def _active(name: str, passives: tuple[str, ...], work: _Work, terms: Terms) -> Half:
     sizes = yield from _introduce(name, passives, work, terms)
-    theirs = yield from _exchange_points(name, sizes, work)
+    theirs = yield from _exchange_points(name, sizes, work, terms)
     answers = yield from _receive_answers(passives, len(work.digests))
-    matches = {passive: _matches(answers.pop(passive), theirs.pop(passive)) for passive in passives}
+    matches = {
+        passive: _rows_in_common(work.pairs[passive], answers.pop(passive), theirs.pop(passive)) for passive in passives
+    }
     shared = {passive: len(own) for passive, (own, _) in matches.items()}
     everybody = {name: len(work.digests), **sizes}
     if terms.mode == "size-only":
@@ -355,14 +428,13 @@ def _active(name: str, passives: tuple[str, ...], work: _Work, terms: Terms) -> 
     _check_common(name, passives, common)
     yield from _send_order(name, {passive: np.stack([place, ids], axis=1) for passive, place in places.items()})
     yield from _confirm(name, passives, ids)
-    rows = np.where(held < 0, DUMMY_ROW, work.row_of[np.maximum(held, 0)])
-    return Aligned(rows=rows, ids=ids, digest=order_digest(ids), sizes=everybody, shared=shared)
+    return Aligned(rows=held, ids=ids, digest=order_digest(ids), sizes=everybody, shared=shared)
 
 
 def _passive(name: str, peers: tuple[str, ...], work: _Work, terms: Terms) -> Half:
     (active,) = peers
     sizes = yield from _introduce(name, peers, work, terms)
-    theirs = yield from _exchange_points(name, sizes, work)
+    theirs = yield from _exchange_points(name, sizes, work, terms)
     answers = theirs.pop(active)
     if terms.mode == "size-only":
         # In the order in which they came, they would tell which of its records are common.
@@ -378,7 +450,7 @@ def _passive(name: str, peers: tuple[str, ...], work: _Work, terms: Terms) -> Ha
     _check_common(name, peers, common)
     positions, ids = yield from _receive_order(active, common, len(work.digests))
     yield from _confirm(name, peers, ids)
-    return Aligned(rows=work.row_of[positions], ids=ids, digest=order_digest(ids), sizes=everybody)
+    return Aligned(rows=work.pairs[active].row_of[positions], ids=ids, digest=order_digest(ids), sizes=everybody)
 
 
 def _introduce(name: str, peers: tuple[str, ...], work: _Work, terms: Terms) -> _Part[dict[str, int]]:
@@ -392,12 +464,27 @@ def _introduce(name: str, peers: tuple[str, ...], work: _Work, terms: Terms) -> 
     return sizes
 
 
-def _exchange_points(name: str, sizes: Mapping[str, int], work: _Work) -> _Part[dict[str, Points]]:
+def _agree_on_contexts(name: str, peers: Sequence[str], work: _Work, terms: Terms) -> _Part[dict[str, bytes]]:
+    """Exchange nonces, and return the context of each pair."""
+    sends = tuple(_bytes(name, peer, "nonce", 0, np.frombuffer(work.pairs[peer].nonce, np.uint8)) for peer in peers)
+    waits = tuple(Expected(peer, "nonce", 0, (torch.uint8,), (NONCE_BYTES,)) for peer in peers)
+    inbox = yield Outbox(send=sends, wait=waits)
+    contexts = {}
+    for peer in peers:
+        own, other = work.pairs[peer].nonce, inbox[peer].payload.numpy().tobytes()
+        is_active = name == terms.active
+        passive, nonces = (peer, (own, other)) if is_active else (name, (other, own))
+        contexts[peer] = pair_context(terms.active, passive, nonces)
+    return contexts
+
+
+def _exchange_points(name: str, sizes: Mapping[str, int], work: _Work, terms: Terms) -> _Part[dict[str, Points]]:
     """Send the own points, piece by piece, and return those of each peer times the own secret, in its order."""
+    contexts = yield from _agree_on_contexts(name, tuple(sizes), work, terms)
     found: dict[str, list[Points]] = {peer: [] for peer in sizes}
     for piece in range(_pieces(max(len(work.digests), *sizes.values()))):
-        own = work.own(piece)
-        sends = tuple(_bytes(name, peer, "points", piece, own) for peer in sizes) if len(own) else ()
+        own = {peer: work.own(peer, context, piece) for peer, context in contexts.items()}
+        sends = tuple(_bytes(name, peer, "points", piece, points) for peer, points in own.items() if len(points))
         waits = tuple(
             Expected(peer, "points", piece, (torch.uint8,), (rows, POINT_BYTES))
             for peer, size in sizes.items()
@@ -411,7 +498,7 @@ def _exchange_points(name: str, sizes: Mapping[str, int], work: _Work) -> _Part[
 
 def _times_secret(work: _Work, message: Message) -> Points:
     try:
-        return work.other(message.payload.numpy())
+        return work.other(message.sender, message.payload.numpy())
     except ProtocolError as error:
         raise ProtocolError(f"{message.sender} sent points of which {error} (piece {message.step})") from error
 
@@ -435,6 +522,12 @@ def _all_different(peer: str, what: str, parts: list[Points]) -> Points:
     return points
 
 
+def _rows_in_common(pair: _Pair, answers: Points, theirs: Points) -> tuple[Rows, Rows]:
+    """Return which own rows a peer has too, and where each stands among its points."""
+    own, other = _matches(answers, theirs)
+    return pair.row_of[own], other
+
+
 def _matches(ours: Points, theirs: Points) -> tuple[Rows, Rows]:
     """Return where equal rows stand in the one and in the other; no row occurs twice in either."""
     words = np.concatenate([ours, theirs]).view("<u8")
@@ -445,12 +538,15 @@ def _matches(ours: Points, theirs: Points) -> tuple[Rows, Rows]:
 
 
 def _joined(matches: Mapping[str, tuple[Rows, Rows]], count: int) -> tuple[Rows, dict[str, Rows]]:
-    """Return where the records that all have stand at the active party, and at each passive one."""
+    """Return the active party's rows of the records that all have, and where they stand at each passive one."""
     places = {}
     for passive, (own, other) in matches.items():
         places[passive] = np.full(count, -1, np.int64)
         places[passive][own] = other
     common = np.flatnonzero(np.all([place >= 0 for place in places.values()], axis=0))
+    # In the order of the active party's file they would tell that order to the others, and with it labels, if it is
+    # sorted by them.
+    common = common[random_order(len(common))]
     return common, {passive: place[common] for passive, place in places.items()}
 
 
@@ -466,7 +562,7 @@ def _padded(
     count = min(wanted, *map(len, foreign.values()))
     mixed = random_order(len(held) + count)
     dummies = {passive: rows[random_order(len(rows))[:count]] for passive, rows in foreign.items()}
-    return np.append(held, np.full(count, -1))[mixed], {
+    return np.append(held, np.full(count, DUMMY_ROW))[mixed], {
         passive: np.append(place, dummies[passive])[mixed] for passive, place in places.items()
     }
 
