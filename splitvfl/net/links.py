@@ -35,6 +35,9 @@ SERVICE: Final = "splitvfl.Exchange"
 METHOD: Final = "Talk"
 
 _LARGEST_FRAME: Final = 2 << 20
+_UNCOMPRESSED: Final = grpc.Compression.NoCompression
+# At the side that listens, gRPC does not say why a call broke.
+_GONE_OR_TOO_LARGE: Final = f"{GONE}, or it sent more than 2 MiB in one gRPC message"
 _MOST_CONNECTIONS: Final = 256
 # Streams of one partner that have not said hello yet.
 _ARRIVING: Final = 2
@@ -82,6 +85,9 @@ def _options(times: Times) -> list[tuple[str, int]]:
         # Its own connection for every link: none shares another's failures.
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.enable_retries", 0),
+        # Nothing is ever inflated: who compresses all the same is heard as it is, and refused as it makes no sense.
+        # Before grpcio 1.84 a message of 2 MiB could become 2 GiB before its size was looked at.
+        ("grpc.per_message_decompression", 0),
     ]
 
 
@@ -155,7 +161,8 @@ def _dial_once(
     peer: str, address: str, credentials: Identity | Plaintext, hello: Hello, identity: str, times: Times
 ) -> Link:
     secured = credentials.channel_credentials(address, identity, timeout_s=times.hello_s)
-    channel = grpc.secure_channel(address, secured, [*_options(times), *credentials.channel_options(identity)])
+    options = [*_options(times), *credentials.channel_options(identity)]
+    channel = grpc.secure_channel(address, secured, options, compression=_UNCOMPRESSED)
     stream = Stream()
     stream.outgoing.put(frames.hello_frame(hello))
     call = channel.stream_stream(f"/{SERVICE}/{METHOD}")(stream.frames())
@@ -189,9 +196,24 @@ def _read_in_thread(stream: Stream, arriving: Any, name: str) -> None:
 def _in_words(error: Exception) -> str:
     code = getattr(error, "code", None)
     if code is None:
-        return GONE
-    details = getattr(error, "details", str)()
-    return printable(f"{code().name.lower().replace('_', ' ')}: {details}")
+        return _GONE_OR_TOO_LARGE
+    details = getattr(error, "details", str)() or ""
+    text = printable(f"{code().name.lower().replace('_', ' ')}: {details}")
+    return text + _exhausted(details) if code() is grpc.StatusCode.RESOURCE_EXHAUSTED else text
+
+
+def _exhausted(details: str) -> str:
+    """Return what gRPC's word for several things means here."""
+    if "larger than max" in details:
+        return (
+            ". A gRPC message may have 2 MiB at either end, and a frame of this protocol little more than 1 MiB: one "
+            "of the two does not speak the protocol, or something between them joins frames; compare versions, and see "
+            "what is in between"
+        )
+    return (
+        ". Who listens takes a few calls of each partner at a time, and pings at a certain pace: see whether this "
+        "party runs twice, and whether both have the same version; it is tried again"
+    )
 
 
 class Listener:
@@ -245,7 +267,8 @@ class Listener:
     def __enter__(self) -> Self:
         count = (_ARRIVING + 2) * len(self._peers) + _SPARE_WORKERS
         workers = ThreadPoolExecutor(count, thread_name_prefix="splitvfl-to")
-        server = grpc.server(workers, options=_server_options(self._times), maximum_concurrent_rpcs=count)
+        options = _server_options(self._times)
+        server = grpc.server(workers, options=options, maximum_concurrent_rpcs=count, compression=_UNCOMPRESSED)
         talk = grpc.stream_stream_rpc_method_handler(self._talk)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: talk}),))
         try:

@@ -9,10 +9,13 @@ import subprocess
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import grpc
 import pytest
@@ -252,6 +255,7 @@ class Proxy:
 
     def __init__(self, port: int) -> None:
         self._target, self._cut = port, threading.Event()
+        self.passed = 0
         self._server = socket.create_server(("127.0.0.1", 0))
         self.port = self._server.getsockname()[1]
         self._open = [self._server]
@@ -283,6 +287,7 @@ class Proxy:
         try:
             while data := source.recv(1 << 16):
                 if not cut.is_set():
+                    self.passed += len(data)
                     sink.sendall(data)
             if not cut.is_set():
                 sink.shutdown(socket.SHUT_WR)
@@ -542,12 +547,124 @@ def test_a_frame_that_is_too_large_breaks_the_link_and_nothing_else(
         frames.read_hello(next(call), "bank")
         greeted.set()
         near = listener.accept("telecom", timeout=ENOUGH)
-        with pytest.raises(LinkError, match="the link with telecom broke"):
+        with pytest.raises(LinkError, match=r"the link with telecom broke: .* or it sent more than 2 MiB in one gRPC"):
             near.receive(awaited(), timeout=ENOUGH)
         with pytest.raises(grpc.RpcError) as caught:
             next(call)
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     dial_bank()
+
+
+@contextmanager
+def raw_listener(identity: Identity, answers: Callable[[Iterator[bytes]], Iterator[bytes]]) -> Iterator[int]:
+    """Listen as a program might that follows rules of its own, and give the port."""
+    server = grpc.server(ThreadPoolExecutor(4), compression=grpc.Compression.Gzip, options=[("grpc.so_reuseport", 0)])
+    talk = grpc.stream_stream_rpc_method_handler(lambda requests, context: answers(requests))
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("splitvfl.Exchange", {"Talk": talk}),))
+    port = server.add_secure_port("127.0.0.1:0", identity.server_credentials())
+    server.start()
+    try:
+        yield port
+    finally:
+        server.stop(0).wait()
+
+
+def noise(count: int) -> bytes:
+    """Bytes that do not become fewer when they are compressed."""
+    return (
+        torch.randint(0, 256, (count,), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)).numpy().tobytes()
+    )
+
+
+def test_who_dials_is_told_that_a_message_was_too_large(identities: dict[str, Identity]) -> None:
+    def answers(requests: Iterator[bytes]) -> Iterator[bytes]:
+        next(requests)
+        yield hello_frame(BANK)
+        yield noise(3 << 20)
+
+    with raw_listener(identities["bank"], answers) as port:
+        settings: dict[str, Any] = {"hello": TELECOM, "identity": "bank", "timeout": ENOUGH, "times": SOON}
+        link = dial("bank", f"127.0.0.1:{port}", identities["telecom"], **settings)
+        with pytest.raises(LinkError) as caught:
+            link.receive(Expected("bank", "gradient", 0, (torch.float32,), (3,)), timeout=ENOUGH)
+        link.close()
+    said = str(caught.value)
+    assert said.startswith("waiting for gradient of step 0 from bank: the link with bank broke: resource exhausted: ")
+    assert "3145728 vs. 2097152" in said
+    assert "A gRPC message may have 2 MiB at either end, and a frame of this protocol little more than 1 MiB" in said
+    assert "compare versions, and see what is in between" in said
+
+
+def test_another_exhaustion_is_not_called_one_of_size() -> None:
+    class Refused(Exception):
+        def code(self) -> grpc.StatusCode:
+            return grpc.StatusCode.RESOURCE_EXHAUSTED
+
+        def details(self) -> str:
+            return "Concurrent RPC limit exceeded!"
+
+    said = links._in_words(Refused())
+    assert said.startswith("resource exhausted: Concurrent RPC limit exceeded!. Who listens takes a few calls")
+    assert "2 MiB" not in said
+
+
+# --- nothing is compressed, and nothing inflated
+
+BOMB = bytes(64 << 20)  # 64 KiB on the wire
+
+
+def test_what_a_caller_compresses_is_not_inflated(listener: Listener, identities: dict[str, Identity]) -> None:
+    """It arrives as it was sent, 64 KiB of gzip: neither 64 MiB of zeros, nor an error about their size."""
+    heard: list[bytes] = []
+    arrive = Stream._arrive
+
+    def listening(stream: Stream, frame: bytes) -> None:
+        heard.append(frame)
+        arrive(stream, frame)
+
+    identity = identities["telecom"]
+    secured = identity.channel_credentials(f"127.0.0.1:{listener.port}", "bank", timeout_s=ENOUGH)
+    options = [*identity.channel_options("bank"), ("grpc.max_send_message_length", -1)]
+    gzip = grpc.Compression.Gzip
+    with (
+        mock.patch.object(Stream, "_arrive", listening),
+        grpc.secure_channel(f"127.0.0.1:{listener.port}", secured, options, compression=gzip) as channel,
+    ):
+        call = channel.stream_stream("/splitvfl.Exchange/Talk")(iter([hello_frame(TELECOM), BOMB]))
+        frames.read_hello(next(call), "bank")
+        near = listener.accept("telecom", timeout=ENOUGH)
+        with pytest.raises(ProtocolError):
+            near.receive(awaited(), timeout=ENOUGH)
+        near.close()
+    assert heard[1][:2] == b"\x1f\x8b"
+    assert len(heard[1]) < 1 << 17
+    assert zlib.decompress(heard[1], wbits=31) == BOMB
+
+
+def test_what_a_listener_compresses_is_not_inflated(identities: dict[str, Identity]) -> None:
+    def answers(requests: Iterator[bytes]) -> Iterator[bytes]:
+        next(requests)
+        yield hello_frame(BANK)
+        yield BOMB
+
+    with raw_listener(identities["bank"], answers) as port:
+        settings: dict[str, Any] = {"hello": TELECOM, "identity": "bank", "timeout": ENOUGH, "times": SOON}
+        link = dial("bank", f"127.0.0.1:{port}", identities["telecom"], **settings)
+        with pytest.raises(ProtocolError, match="frame"):
+            link.receive(Expected("bank", "gradient", 0, (torch.float32,), (3,)), timeout=ENOUGH)
+        link.close()
+
+
+def test_nothing_that_is_sent_is_compressed(listener: Listener, dial_bank: Dialler, proxy: Proxy) -> None:
+    """A mebibyte of zeros is a mebibyte between the two, in both directions."""
+    far = dial_bank("telecom", port=proxy.port)
+    near = listener.accept("telecom", timeout=ENOUGH)
+    for sender, end, other in (("telecom", far, near), ("bank", near, far)):
+        before = proxy.passed
+        receiver = "bank" if sender == "telecom" else "telecom"
+        end.send(Message(sender, receiver, "activation", 0, torch.zeros(1 << 18)), timeout=ENOUGH)
+        other.receive(Expected(sender, "activation", 0, (torch.float32,), (1 << 18,)), timeout=ENOUGH)
+        assert proxy.passed - before > 1 << 20
 
 
 def test_a_flood_that_nobody_reads_is_held_back_by_the_network(
