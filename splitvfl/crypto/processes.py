@@ -36,8 +36,10 @@ class Process:
         # Its threads would only be in the way of its sisters, and it finds the package where this process has found it.
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         # In a group of its own: Ctrl-C is for the main process, which then ends this one.
+        # -P: else a file msgspec.py in the folder that a run is started in would be imported by a process that is then
+        # given the primes. PYTHONPATH is heeded all the same.
         self._process = subprocess.Popen(
-            [sys.executable, "-m", worker.__name__],
+            [sys.executable, "-P", "-m", worker.__name__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,

@@ -186,12 +186,44 @@ def test_a_worker_ends_with_its_input() -> None:
         assert process.wait(timeout=30) == 0
 
 
+PLANTED = ("gmpy2", "json", "msgspec", "numpy", "secrets", "signal", "splitvfl")
+
+
+def test_a_worker_imports_nothing_from_the_folder_that_it_is_started_in(
+    key: PrivateKey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever can write there, in a shared folder say, would be handed the primes."""
+    for name in PLANTED:
+        (tmp_path / f"{name}.py").write_text(f"open({name!r} + ' was imported', 'w').close()\nraise SystemExit(3)\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["", *sys.path])  # as where Python was started without a script
+    job = worker.powers_job([(mpz(2), mpz(3), mpz(35))])
+    with Workers(1) as workers:
+        assert workers.done([job, job]) == [[8], [8]]
+    assert not list(tmp_path.glob("* was imported"))
+
+
+def test_a_worker_finds_the_package_where_this_process_found_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where that is on the path of this process for a while, and nowhere else."""
+    monkeypatch.setattr(worker, "__name__", "elsewhere")
+    (tmp_path / "elsewhere.py").write_text("open('was run', 'w').close()\n")
+    monkeypatch.chdir(tmp_path.parent)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    process = Process()
+    with pytest.raises(WorkerError, match="exit status 0"):
+        process.receive()
+    process.close()
+    assert (tmp_path.parent / "was run").exists()
+
+
 def test_no_secret_is_in_an_argument_of_a_process(key: PrivateKey) -> None:
     with Workers(1) as workers:
         (process,) = (process._process for process in workers._processes)
         powers([(mpz(2), key.p - 1, key.p)] * 2, workers)
         assert isinstance(process.args, list)
-        assert process.args[1:] == ["-m", "splitvfl.crypto.worker"]
+        assert process.args[1:] == ["-P", "-m", "splitvfl.crypto.worker"]
 
 
 def test_workers_import_no_torch(key: PrivateKey) -> None:
