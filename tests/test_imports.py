@@ -54,6 +54,7 @@ FLOORS: tuple[frozenset[str], ...] = (
             "leakage.judging",
             "leakage.monitor",
             "leakage.own_columns",
+            "leakage.series",
             "leakage.signs",
             "leakage.transcript",
             "leakage.watching",

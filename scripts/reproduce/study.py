@@ -345,7 +345,7 @@ class Course:
         self.loss: list[float] = []
         self.test: list[float] = []
         self._keepers = dict(keepers)
-        self._counted = dict.fromkeys(keepers, 0)
+        self._counted = dict.fromkeys(keepers, (0.0, 0))
         self._per_epoch = len(trainer.batches)
         self._total = steps
         self._window = max(1, steps // windows)
@@ -364,7 +364,7 @@ class Course:
     def _close_window(self, step: int) -> None:
         self.steps.append(step)
         for name, keeper in self._keepers.items():
-            aucs = keeper.aucs
-            new = aucs[self._counted[name] :]
-            self._counted[name] = len(aucs)
-            self.leaks[name].append(sum(new) / len(new) if new else float("nan"))
+            (total, count), (total_before, count_before) = keeper.auc_sum, self._counted[name]
+            self._counted[name] = total, count
+            new = count - count_before
+            self.leaks[name].append((total - total_before) / new if new else float("nan"))

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from splitvfl.errors import ArgumentError, HookError
 from splitvfl.hooks import Attack, View, call_attack, hook_name, is_signed, moment_of, needs_of, target_of
+from splitvfl.leakage.series import StepValues
 from splitvfl.leakage.signs import SignKeeper
 from splitvfl.metrics import Array, leak_auc, rank_auc, scores_and_positives
 from splitvfl.randomness import PartyRandom
@@ -27,7 +28,6 @@ from splitvfl.records import Ids, RecordTable
 GRANTED = frozenset({"known_positives", "known_negatives"})
 """View fields that the judge fills: side knowledge, which is no message."""
 
-_RECENT = 10
 _MOST_PENDING = 1 << 16
 # Over so many records the AUC of sums has a standard error of .001 even with one positive in thirty; a table of them
 # takes 100 MiB for every attack.
@@ -109,11 +109,12 @@ class ScoreKeeper:
     Scores of one step are standardised (zero mean, unit variance over the scored records of the batch) before they are
     added to their record's sum, so that steps with large gradients do not drown the others.
 
-    Sums are kept of about the first two million records that are met; in a shuffled order they are a random sample.
+    Memory does not grow with the steps: see :class:`~splitvfl.leakage.series.StepValues`. Sums are kept of about the
+    first two million records that are met; in a shuffled order they are a random sample.
     """
 
     def __init__(self) -> None:
-        self._aucs: list[float] = []
+        self._aucs = StepValues()
         self._undefined = 0
         self._pending: list[tuple[Ids, Array, npt.NDArray[np.bool_]]] = []
         self._pending_rows = 0
@@ -176,14 +177,21 @@ class ScoreKeeper:
 
     @property
     def aucs(self) -> tuple[float, ...]:
-        """Leak AUC of each step that had one, in order and in the attack's own orientation."""
-        return tuple(self._aucs)
+        """Leak AUC of each step that had one, in order and in the attack's own orientation.
+
+        Of a run of more than 8192 such steps, evenly spaced ones: :class:`~splitvfl.leakage.series.Thinned`.
+        """
+        return tuple(self._aucs.kept.tolist())
+
+    @property
+    def auc_sum(self) -> tuple[float, int]:
+        """Sum of the leak AUCs of all steps that had one, and how many these are: for means over part of a run."""
+        return self._aucs.total, len(self._aucs)
 
     @property
     def recent_auc(self) -> float:
         """Mean leak AUC of the last ten steps that had one: a curve of it shows the course of a run."""
-        recent = self._aucs[-_RECENT:]
-        return sum(recent) / len(recent) if recent else math.nan
+        return self._aucs.recent_mean
 
     @property
     def records(self) -> int:
@@ -203,14 +211,14 @@ class ScoreKeeper:
 
     def summary(self) -> LeakSummary:
         """Return the run's figures so far."""
-        aucs = np.asarray(self._aucs)
-        auc = float(aucs.mean()) if aucs.size else math.nan
-        oriented = aucs if auc >= 0.5 else 1.0 - aucs
+        auc = self._aucs.mean
+        # The upper quantile of what is turned around is the lower one of what it was.
+        quantile = self._aucs.quantile(0.95) if auc >= 0.5 else 1.0 - self._aucs.quantile(0.05)
         accumulated = self.accumulated_auc
         return LeakSummary(
             auc=auc,
             worst_auc=max(auc, 1.0 - auc),
-            quantile_95=float(np.quantile(oriented, 0.95)) if aucs.size else math.nan,
+            quantile_95=quantile,
             accumulated_auc=accumulated,
             worst_accumulated_auc=max(accumulated, 1.0 - accumulated),
             steps=len(self._aucs),
@@ -221,14 +229,14 @@ class ScoreKeeper:
         """Return tensors and numbers, fit for a checkpoint."""
         self._settle()
         return {
-            "aucs": torch.tensor(self._aucs, dtype=torch.float64),
+            "aucs": self._aucs.state_dict(),
             "undefined": self._undefined,
             "records": self._records.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Take back what :meth:`state_dict` returned."""
-        self._aucs = state["aucs"].tolist()
+        self._aucs.load_state_dict(state["aucs"])
         self._undefined = state["undefined"]
         self._pending, self._pending_rows = [], 0
         self._records.load_state_dict(state["records"])

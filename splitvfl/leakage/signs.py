@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from splitvfl.leakage.series import Thinned
 from splitvfl.records import RecordTable
 
 _RECENT = 10
@@ -23,8 +25,10 @@ class SignKeeper:
     """
 
     def __init__(self) -> None:
-        self._right: list[int] = []
-        self._decided: list[int] = []
+        self._right = self._decided = 0
+        self._recent: deque[tuple[int, int]] = deque(maxlen=_RECENT)
+        # Right and decided signs up to and with each step.
+        self._course = Thinned(2)
         self._votes = RecordTable(votes=np.int64, label=np.int8)
 
     def add(self, ids: Tensor | None, scores: Tensor, labels: Tensor) -> None:
@@ -39,8 +43,10 @@ class SignKeeper:
         given = scores.detach().cpu().double().reshape(-1)
         decided = (given != 0) & ~torch.isnan(given) & ~torch.isnan(truth)
         positive, truth = given[decided] > 0, truth[decided] == 1
-        self._right.append(int((positive == truth).sum()))
-        self._decided.append(int(decided.sum()))
+        right, count = int((positive == truth).sum()), int(decided.sum())
+        self._recent.append((right, count))
+        self._right, self._decided = self._right + right, self._decided + count
+        self._course.append(self._right, self._decided)
         if ids is not None:
             self._count_votes(ids.detach().cpu().reshape(-1)[decided], positive, truth)
 
@@ -53,16 +59,21 @@ class SignKeeper:
         self._votes["label"][slots[kept]] = np.where(truth.numpy(), 1, -1)[kept]
 
     def share(self, steps: float = math.inf) -> float:
-        """Return the share of right signs in so many first steps; NaN if nothing was decided."""
-        end = len(self._right) if steps >= len(self._right) else int(steps)
-        decided = sum(self._decided[:end])
-        return sum(self._right[:end]) / decided if decided else math.nan
+        """Return the share of right signs in so many first steps; NaN if nothing was decided.
+
+        Of a run of more than 8192 steps, in up to so many: to the last one before that is kept
+        (:class:`~splitvfl.leakage.series.Thinned`).
+        """
+        if steps >= len(self._course):
+            return _share(self._right, self._decided)
+        if steps < 1:
+            return math.nan
+        return _share(*self._course.kept[(int(steps) - 1) // self._course.stride].tolist())
 
     @property
     def recent_share(self) -> float:
         """The share of right signs in the last ten steps."""
-        decided = sum(self._decided[-_RECENT:])
-        return sum(self._right[-_RECENT:]) / decided if decided else math.nan
+        return _share(sum(right for right, _ in self._recent), sum(decided for _, decided in self._recent))
 
     @property
     def records(self) -> tuple[int, int]:
@@ -80,12 +91,20 @@ class SignKeeper:
     def state_dict(self) -> dict[str, Any]:
         """Return tensors and numbers, fit for a checkpoint."""
         return {
-            "right": torch.tensor(self._right, dtype=torch.int64),
-            "decided": torch.tensor(self._decided, dtype=torch.int64),
+            "right": self._right,
+            "decided": self._decided,
+            "recent": list(self._recent),
+            "course": self._course.state_dict(),
             "votes": self._votes.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Take back what :meth:`state_dict` returned."""
-        self._right, self._decided = state["right"].tolist(), state["decided"].tolist()
+        self._right, self._decided = state["right"], state["decided"]
+        self._recent = deque(state["recent"], maxlen=_RECENT)
+        self._course.load_state_dict(state["course"])
         self._votes.load_state_dict(state["votes"])
+
+
+def _share(right: float, decided: float) -> float:
+    return right / decided if decided else math.nan
