@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from splitvfl.errors import CheckpointError
+from splitvfl.private_folder import PRIVATE, private_folder
 
 State = Mapping[str, Any]
 
@@ -41,7 +42,8 @@ def save(folder: Path, step: int, parts: Mapping[str, State], *, keep: int = 1) 
     try:
         for abandoned in (*folder.glob(".writing-*"), *folder.glob(".deleting-*")):
             shutil.rmtree(abandoned, ignore_errors=True)
-        draft.mkdir(parents=True, mode=0o700)
+        private_folder(folder)
+        draft.mkdir(mode=PRIVATE)
         for stem, state in parts.items():
             _write(draft / f"{stem}.pt", state)
         _flush_folder(draft)

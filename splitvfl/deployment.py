@@ -66,6 +66,7 @@ from splitvfl.net.tls import Identity, Plaintext, identities, split_address
 from splitvfl.noise import noise_plan
 from splitvfl.party import ActiveParty, Party, PassiveParty
 from splitvfl.precision import narrow_dtype
+from splitvfl.private_folder import close_folder, private_folder
 from splitvfl.randomness import PartyRandom, derive_seed, entropic_generator
 from splitvfl.registry import build
 from splitvfl.saved_half import Origin, save_half
@@ -561,7 +562,7 @@ def _run_in(
     for line in [*known, *before(None, agreed_horizon(config, own.data.train.count, task=own.task))]:
         notify(line)
     run = party_run(config, name, folder, own=own, notify=notify, progress=progress)
-    folder.mkdir(parents=True, exist_ok=True)
+    (private_folder if going_on else close_folder)(folder)
     if not going_on:
         clear_run(folder)
     write_config(folder, config)

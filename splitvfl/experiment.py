@@ -50,6 +50,7 @@ from splitvfl.noise import noise_plan
 from splitvfl.optimizers import ParameterFactory, PerParameter, ProximalSGD, RowWiseAdagrad, fused_adam
 from splitvfl.party import ActiveParty, PassiveParty
 from splitvfl.precision import narrow_dtype
+from splitvfl.private_folder import close_folder, private_folder
 from splitvfl.randomness import derive_seed
 from splitvfl.registry import Kind, build
 from splitvfl.tasks import Task
@@ -559,7 +560,7 @@ def run_experiment(
         trainer.resume()
     else:
         # Only now: an earlier run is not given up for one that cannot start.
-        folder.mkdir(parents=True, exist_ok=True)
+        close_folder(folder)
         clear_run(folder)
     write_config(folder, config)
     for line in before(horizon, agreed_horizon(config, bench.data.active.train.count, task=bench.data.task)):
@@ -596,7 +597,7 @@ def _differing(before: Any, now: Any, key: str = "") -> list[str]:
 
 def save_weights(trainer: Trainer, folder: Path) -> None:
     """Write each party's weights to a file of its own, without code: ``PARTY.safetensors``."""
-    folder.mkdir(parents=True, exist_ok=True)
+    private_folder(folder)
     for party in (trainer.active, *trainer.passives.values()):
         weights = {name: value.detach().cpu().contiguous() for name, value in party.module.state_dict().items()}
         save_file(weights, folder / f"{party.name}.safetensors")

@@ -146,7 +146,7 @@ def save_half(folder: Path, party: ActiveParty | PassiveParty, origin: Origin) -
     weights = {name: value.detach().cpu().contiguous() for name, value in party.module.state_dict().items()}
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with draft(folder, overwrite=True, holds="trained half", recognised=_is_half) as inside:
+        with draft(folder, overwrite=True, holds="trained half", recognised=_is_half, private=True) as inside:
             files = {WEIGHTS_FILE: _write(inside / WEIGHTS_FILE, safetensors.torch.save(weights))}
             for source in _table_files(origin.tables):
                 files[source.name] = _copy(source, inside / source.name)
@@ -154,7 +154,6 @@ def save_half(folder: Path, party: ActiveParty | PassiveParty, origin: Origin) -
     except OSError as error:
         reason = error.strerror or error
         raise CheckpointError(f"cannot write the trained half {folder}: {reason}; an older one stays") from error
-    folder.chmod(0o700)
 
 
 def _table_files(tables: Path | None) -> list[Path]:

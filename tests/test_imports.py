@@ -34,6 +34,7 @@ FLOORS: tuple[frozenset[str], ...] = (
             "optimizers",
             "precision",
             "privacy",
+            "private_folder",
             "randomness",
             "records",
             "schedule",

@@ -182,12 +182,12 @@ def write_alignment(
         source=source,
         secret=secrets.token_hex(32),
     )
-    with draft(target, overwrite=overwrite, holds="aligned records", recognised=_is_alignment) as inside:
+    kept = draft(target, overwrite=overwrite, holds="aligned records", recognised=_is_alignment, private=True)
+    with kept as inside:
         for name, values in (("rows", rows), ("ids", ids)):
             with NpyWriter(inside / f"{name}.npy", (len(values),), "<i8") as writer:
                 writer.append(values)
         write_bytes(inside / ALIGNMENT_FILE, msgspec.json.format(msgspec.json.encode(schema), indent=2) + b"\n")
-    target.chmod(0o700)
     return Alignment(rows, ids, schema, target)
 
 

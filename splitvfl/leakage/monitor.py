@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from splitvfl.errors import CheckpointError
+from splitvfl.private_folder import private_folder
 
 
 class _Writer(Protocol):
@@ -20,6 +21,9 @@ class _Writer(Protocol):
 
 class Monitor:
     """Writes scalars to a folder: ``metrics.jsonl`` and TensorBoard event files.
+
+    An event file is begun with the first value: a party that logs none has none, and a meeting that comes to nothing
+    leaves none behind. What TensorBoard shows of steps that were discarded goes with the next value that is written.
 
     Args:
         folder: The run's folder; ``None`` keeps nothing.
@@ -34,11 +38,13 @@ class Monitor:
         self._folder = folder
         self._lines: BinaryIO | None = None
         self._writer: _Writer | None = None
+        # TensorBoard hides what is at this step or later; the checkpoint's own step was logged before it was saved.
+        self._purge_step = None if resume_at is None else resume_at[1] + 1
         if folder is None:
             return
         path = folder / "metrics.jsonl"
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            private_folder(folder)
             if resume_at is None:
                 self._lines = path.open("wb")
             else:
@@ -46,32 +52,38 @@ class Monitor:
                 _cut_back(lines, resume_at[0])
         except OSError as error:
             raise CheckpointError(f"cannot write {path}: {error}") from error
-        # TensorBoard hides what is at this step or later; the checkpoint's own step was logged before it was saved.
-        self._writer = _tensorboard(folder, None if resume_at is None else resume_at[1] + 1)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Record named values of one step. NaN (undefined) values are left out of both."""
         known = {tag: float(value) for tag, value in values.items() if not math.isnan(value)}
-        if self._lines is None or self._writer is None or not known:
+        if self._lines is None or not known:
             return
         with self._named():
             self._lines.write(json.dumps({"step": step, **known}).encode() + b"\n")
+            writer = self._opened_writer()
             for tag, value in known.items():
-                self._writer.add_scalar(tag, value, step)
+                writer.add_scalar(tag, value, step)
+
+    def _opened_writer(self) -> _Writer:
+        assert self._folder is not None, "without a folder nothing is written"
+        if self._writer is None:
+            self._writer = _tensorboard(self._folder, self._purge_step)
+        return self._writer
 
     def flush(self) -> int:
         """Bring everything to disk and return the size of ``metrics.jsonl``, in bytes."""
-        if self._lines is None or self._writer is None:
+        if self._lines is None:
             return 0
         with self._named():
             self._lines.flush()
-            self._writer.flush()
+            if self._writer is not None:
+                self._writer.flush()
             return self._lines.tell()
 
     def close(self) -> None:
         """Flush and close; the second time does nothing."""
         lines, writer = self._lines, self._writer
-        if lines is None or writer is None:
+        if lines is None:
             return
         try:
             self.flush()
@@ -79,7 +91,8 @@ class Monitor:
             self._lines = self._writer = None
             with self._named():
                 try:
-                    writer.close()
+                    if writer is not None:
+                        writer.close()
                 finally:
                     lines.close()
 

@@ -24,6 +24,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from splitvfl.errors import ArgumentError, ConfigError
 from splitvfl.net.tls import DEVELOPMENT, ROOTS_FILE, identities, identity_of
+from splitvfl.private_folder import private_folder
 
 AUTHORITY_KEY_FILE = "ca.key"
 LONGEST_DAYS = 365
@@ -273,7 +274,7 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 def _write(folder: Path, files: Mapping[Path, bytes]) -> None:
     """Write all files under other names first, then rename them."""
-    folder.mkdir(parents=True, exist_ok=True)
+    private_folder(folder)
     drafts = {path: path.with_name(f".{path.name}.{os.getpid()}.draft") for path in files}
     try:
         for path, content in files.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import resource
+import threading
 from pathlib import Path
 
 import pytest
@@ -136,3 +137,43 @@ def test_a_damaged_line_is_named(tmp_path: Path, line: bytes) -> None:
 
     with pytest.raises(CheckpointError, match=r"metrics\.jsonl:2"):
         read_metrics(tmp_path)
+
+
+def event_files(folder: Path) -> int:
+    return len(list(folder.glob("events.out.tfevents.*")))
+
+
+def test_an_event_file_is_begun_with_the_first_value(tmp_path: Path) -> None:
+    """A meeting that comes to nothing leaves none behind, and no thread."""
+    before = threading.active_count()
+    for _ in range(3):
+        monitor = Monitor(tmp_path)
+        monitor.write(1, {})
+        monitor.write(2, {"a": math.nan})
+        assert monitor.flush() == 0
+        assert threading.active_count() == before
+        monitor.close()
+    assert event_files(tmp_path) == 0
+    monitor = Monitor(tmp_path)
+    monitor.write(1, {"a": 0.5})
+    assert event_files(tmp_path) == 1
+    offset = monitor.flush()
+    monitor.close()
+    for _ in range(3):
+        again = Monitor(tmp_path, resume_at=(offset, 1))
+        assert again.flush() == offset
+        again.close()
+    assert event_files(tmp_path) == 1
+
+
+def test_what_was_discarded_goes_with_the_next_value(tmp_path: Path) -> None:
+    monitor = Monitor(tmp_path)
+    for step in (1, 2, 3):
+        monitor.write(step, {"loss": float(step)})
+    monitor.close()
+    for _ in range(2):  # two meetings that come to nothing
+        Monitor(tmp_path, resume_at=((tmp_path / "metrics.jsonl").stat().st_size // 3, 1)).close()
+    again = Monitor(tmp_path, resume_at=((tmp_path / "metrics.jsonl").stat().st_size, 1))
+    again.write(2, {"loss": 9.0})
+    again.close()
+    assert events(tmp_path, "loss") == [(1, 1.0), (2, 9.0)]

@@ -161,12 +161,24 @@ def check_space(folder: Path, needed: int) -> None:
 
 @contextmanager
 def draft(
-    target: Path, *, overwrite: bool, holds: str = "tables", recognised: Recogniser = is_table_folder
+    target: Path,
+    *,
+    overwrite: bool,
+    holds: str = "tables",
+    recognised: Recogniser = is_table_folder,
+    private: bool = False,
 ) -> Iterator[Path]:
     """Give a new folder beside ``target``; when the body ends well it becomes ``target``, else it is removed.
 
     A request to terminate ends the body like an interrupt from the keyboard. What a killed process left behind is
     removed by the next draft of the same target.
+
+    Args:
+        target: The folder to be made.
+        overwrite: Replace one that is there, if it is recognised.
+        holds: What such a folder holds, for errors.
+        recognised: Tells whether a folder is one of these.
+        private: Whether nobody but its owner may enter it; else the umask decides, as for any folder.
 
     Raises:
         DataError: See :func:`check_target`.
@@ -183,7 +195,8 @@ def draft(
             # Others may have written there in the meantime.
             check()
             (folder / _LOCK).unlink()
-            folder.chmod(0o777 & ~_umask())
+            if not private:  # else it is its owner's only, as it was made
+                folder.chmod(0o777 & ~_umask())
             _replace(folder, target)
     finally:
         try:

@@ -1,0 +1,125 @@
+"""Folders that a run makes, under every umask, and those that are there already."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from splitvfl.config import parse_config
+from splitvfl.data.alignment import write_alignment
+from splitvfl.errors import ConfigError
+from splitvfl.experiment import run_experiment
+from splitvfl.net.certs import make_certificates
+from splitvfl.private_folder import close_folder, private_folder
+
+SMALL = """
+data: {name: breast-cancer}
+parties:
+  clinic: {role: active, columns: ["mean *"]}
+  lab: {role: passive, columns: rest}
+model: {name: mlp, bottom: [4], top_hidden: [4]}
+train: {epochs: 1, batch_size: 64}
+attacks: [norm]
+"""
+
+
+@contextmanager
+def umask(mask: int) -> Iterator[None]:
+    before = os.umask(mask)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def folders_in(path: Path) -> dict[str, int]:
+    """The mode of a folder and of all folders in it."""
+    return {str(one.relative_to(path)): mode_of(one) for one in (path, *path.rglob("*")) if one.is_dir()}
+
+
+@pytest.mark.parametrize("mask", [0, 0o022, 0o077, 0o777])
+def test_a_new_folder_is_its_owners_whatever_the_umask(tmp_path: Path, mask: int) -> None:
+    (tmp_path / "runs").mkdir()
+    with umask(mask):
+        private_folder(tmp_path / "runs" / "one")
+        close_folder(tmp_path / "runs" / "two")
+    assert folders_in(tmp_path / "runs") | {".": 0} == {".": 0, "one": 0o700, "two": 0o700}
+
+
+@pytest.mark.parametrize("mask", [0, 0o022])
+def test_all_folders_of_a_run_are_its_owners(tmp_path: Path, mask: int) -> None:
+    with umask(mask):
+        run_experiment(parse_config(SMALL, source="small"), tmp_path / "runs" / "one")
+    found = folders_in(tmp_path / "runs" / "one")
+    assert {".", "checkpoints", "weights"} <= found.keys()
+    assert set(found.values()) == {0o700}
+
+
+@pytest.mark.parametrize("mask", [0, 0o022])
+def test_keys_and_alignments_are_their_owners(tmp_path: Path, mask: int) -> None:
+    with umask(mask):
+        make_certificates(tmp_path / "certs", ["bank", "telecom"])
+        write_alignment(
+            tmp_path / "aligned",
+            party="bank",
+            active="bank",
+            rows=np.arange(3),
+            ids=np.arange(3),
+            sizes={"bank": 3, "telecom": 3},
+            shared={"telecom": 3},
+            mode="both",
+            padding=0.0,
+            files=["people.csv"],
+            id_column="id",
+            case="kept",
+            source="",
+        )
+    assert mode_of(tmp_path / "certs") == mode_of(tmp_path / "aligned") == 0o700
+
+
+@pytest.mark.parametrize(("found", "left"), [(0o777, 0o755), (0o775, 0o755), (0o750, 0o750), (0o700, 0o700)])
+def test_who_may_read_stays_and_who_may_write_does_not(tmp_path: Path, found: int, left: int) -> None:
+    """To let a group look at figures is the owner's affair; to let it replace checkpoints is nobody's."""
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one").chmod(found)
+    private_folder(tmp_path / "one")
+    assert mode_of(tmp_path / "one") == left
+    close_folder(tmp_path / "one")
+    assert mode_of(tmp_path / "one") == 0o700
+
+
+def test_a_run_that_goes_on_leaves_the_door_as_it_was_and_a_new_one_closes_it(tmp_path: Path) -> None:
+    config, folder = parse_config(SMALL, source="small"), tmp_path / "one"
+    run_experiment(config, folder)
+    folder.chmod(0o775)
+    run_experiment(config, folder, resume=True)
+    assert mode_of(folder) == 0o755
+    run_experiment(config, folder, overwrite=True)
+    assert mode_of(folder) == 0o700
+
+
+def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(path: Path, mode: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one").chmod(0o777)
+    monkeypatch.setattr(Path, "chmod", refused)
+    with pytest.raises(ConfigError, match=r"one belongs to another user, .* \(mode 0777\).*name a folder of your own"):
+        private_folder(tmp_path / "one")
+
+
+def test_what_is_no_folder_is_an_error_of_the_system(tmp_path: Path) -> None:
+    (tmp_path / "one").write_text("a file")
+    with pytest.raises(FileExistsError):
+        private_folder(tmp_path / "one")
