@@ -6,7 +6,12 @@ Whoever dies is started again with the same command. A fault is survived if the 
 nobody dies who was not killed, and in the end weights and figures are those of an undisturbed run and of one process,
 to the bit.
 
-Run ``python -m scripts.bench.faults [--quick] [--json OUT] [--faults 50] [--seed 0] [--exchange taylor]``.
+With ``--minutes 60`` one run of three parties goes on for about so long, with a fault of a random kind every half
+minute, and ends with the weights of one process; the figures then are those faults, and by how many bytes the memory of
+each party grew with a step. The label party is spared what ends a process, so that its memory is one line.
+
+Run ``python -m scripts.bench.faults [--quick] [--json OUT] [--faults 50] [--minutes 60] [--seed 0]
+[--exchange taylor]``.
 """
 
 from __future__ import annotations
@@ -35,6 +40,7 @@ import torch
 
 from scripts.bench.faulty import CHECKPOINTS, COUNTS, LEAVES, MESSAGES
 from scripts.bench.measuring import Result, machine, print_table
+from scripts.bench.memory import Sample, Sampler, growth
 from scripts.bench.relay import MANGLED, Relay
 from splitvfl import checkpoint
 from splitvfl.net.certs import make_certificates
@@ -224,10 +230,12 @@ class Run:
 
     Attributes:
         ended: The processes that have ended, the first one first.
+        victims: The parties to whom something happens; what happens to the network happens to all.
     """
 
     def __init__(self, scenario: Scenario, folder: Path, *, pace: Pace, launch: Launch) -> None:
         self.scenario, self.folder, self.pace = scenario, folder, pace
+        self.victims = scenario.parties
         self.ended: list[Ended] = []
         self.processes: dict[str, Process] = {}
         self.launch = launch
@@ -358,7 +366,7 @@ Fault = Callable[[Run, random.Random], None]
 
 
 def _some(run: Run, rng: random.Random) -> str:
-    return rng.choice(run.scenario.parties)
+    return rng.choice(run.victims)
 
 
 def _is_training(run: Run, name: str) -> Callable[[], bool]:
@@ -373,7 +381,7 @@ def kill_one(run: Run, rng: random.Random) -> None:
 
 def kill_several(run: Run, rng: random.Random) -> None:
     """Kill two or three at once."""
-    names = run.scenario.parties
+    names = run.victims
     for name in rng.sample(names, rng.randint(2, len(names))):
         run.signal(name, signal.SIGKILL)
 
@@ -560,6 +568,102 @@ def disturbed(run: Run, kinds: Sequence[str], steps: int, rng: random.Random) ->
         yield Outcome(LEAVING, not deaths, 0, time.monotonic() - started, str(deaths or ""))
 
 
+# --- one long run
+
+_BETWEEN_FAULTS_S: Final = (15.0, 45.0)
+WARM_UP_STEPS: Final = 1000
+# Fewer tell more of what an allocator does at first than of what grows.
+_ENOUGH_STEPS: Final = 20_000
+# Lists of one figure per step and judge, which is what grew once, were 163 bytes; caches that fill slowly are some 20.
+MOST_GROWTH: Final = 50.0
+
+
+def lasting_run(
+    run: Run, steps: int, rng: random.Random, told: Callable[[str], None], *, between_s: tuple[float, float]
+) -> tuple[list[Outcome], list[Sample]]:
+    """Let faults happen to a long run until it ends, and compare its weights with those of one process.
+
+    Args:
+        run: The run; not started.
+        steps: How many it takes. Nothing happens in the last two of a hundred.
+        rng: Draws what happens, and when.
+        told: Told in one line of every fault.
+        between_s: Seconds between two faults, at least and at most.
+
+    Returns:
+        What became of each fault, all lost if the weights differ, and what was seen of the parties' memory.
+    """
+    outcomes: list[Outcome] = []
+
+    def look() -> Iterator[tuple[str, int, int]]:
+        for name, process in list(run.processes.items()):
+            yield name, process.pid, run.steps(name)[1]
+
+    with run, Sampler(look) as sampler:
+        try:
+            while True:
+                _let_pass(run, rng.uniform(*between_s))
+                if run.steps()[0] >= 0.98 * steps or "clinic" in run.done:
+                    break
+                outcomes.append(disturb(run, rng.choice(sorted(KINDS)), rng))
+                told(_line(run, outcomes[-1]))
+            run.finish()
+            wrong = _other_weights(run)
+        except Lost as error:
+            told(f"{run.scenario.name}: LOST: {error}")
+            return [*outcomes, Outcome("the run itself", False, note=str(error))], sampler.samples
+    found = Outcome("the run itself", not wrong, note=f"{', '.join(wrong)} differ from one process" if wrong else "")
+    return [*outcomes, found], sampler.samples
+
+
+def _let_pass(run: Run, seconds: float) -> None:
+    """Wait, and start again whoever dies meanwhile: nobody should."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and "clinic" not in run.done:
+        run.tend()
+        time.sleep(_POLL_S)
+
+
+def _other_weights(run: Run) -> list[str]:
+    state, whole = run.state(), _in_one_process(run, limit_s=float("inf"))
+    return [one for name in run.scenario.parties for one in differences(state[name]["module"], whole[name], name)]
+
+
+def memory_results(samples: Sequence[Sample], parties: Sequence[str]) -> list[Result]:
+    """Return by how much the memory of each party grew; the first one's has a target, if it took steps enough."""
+    rows = []
+    for name in parties:
+        own = [sample for sample in samples if sample.party == name]
+        grown, steps = growth(own, warm_up=WARM_UP_STEPS)
+        target = MOST_GROWTH if name == parties[0] and steps >= _ENOUGH_STEPS else None
+        note = f"over {steps} steps, {len({sample.pid for sample in own})} processes"
+        if own:
+            note += f"; {own[0].resident / 1e6:.1f} MB at first, {own[-1].resident / 1e6:.1f} MB at last"
+        rows.append(Result(f"memory: growth of {name}", grown, "bytes a step", target, note=note))
+    return rows
+
+
+def long_campaign(
+    minutes: float, seed: int, exchange: str, folder: Path, told: Callable[[str], None]
+) -> tuple[list[Outcome], list[Result]]:
+    """Let a run of three parties go on for about so many minutes, and return what became of the faults, and of memory.
+
+    How many epochs that is follows from a short run without a fault. What the faults themselves take comes on top, and
+    the run in one process at the end.
+    """
+    short = scenarios(epochs=6, batch=16, patience=6, exchange=exchange)[1]
+    known = undisturbed(short, folder, pace=Pace(), launch=Command)
+    seconds_a_step = max(known.seconds - Pace().start_s, 1.0) / known.steps
+    epochs = max(1, round(60 * minutes / (seconds_a_step * known.steps / 6)))
+    plan = scenarios(epochs=epochs, batch=16, patience=epochs, exchange=exchange)[1]
+    told(f"{epochs} epochs of {known.steps // 6} steps, {1000 * seconds_a_step:.1f} ms each")
+    run = Run(plan, folder / "long", pace=Pace(), launch=Command)
+    run.victims = tuple(plan.passives)
+    rng = random.Random(seed)
+    outcomes, samples = lasting_run(run, known.steps // 6 * epochs, rng, told, between_s=_BETWEEN_FAULTS_S)
+    return outcomes, memory_results(samples, plan.parties)
+
+
 # --- the campaign
 
 
@@ -606,10 +710,10 @@ def undisturbed(scenario: Scenario, folder: Path, *, pace: Pace, launch: Launch)
     return Reference(state, steps, seconds)
 
 
-def _in_one_process(run: Run) -> dict[str, Any]:
+def _in_one_process(run: Run, limit_s: float = LIMIT_S) -> dict[str, Any]:
     folder = run.folder / "clinic"
     process = run.launch(folder, ["train", "run.yaml", "--out", "whole"])
-    run.until(lambda: process.code() is not None, "the end of the run in one process")
+    run.until(lambda: process.code() is not None, "the end of the run in one process", limit_s)
     newest = checkpoint.latest(folder / "whole" / "checkpoints")
     if process.code() != 0 or newest is None:
         raise Lost(f"the run in one process ended with {process.code()}: {process.words()}")
@@ -670,10 +774,7 @@ def disturbed_run(
         try:
             for outcome in disturbed(run, kinds, known.steps, rng):
                 found.append(outcome)
-                told(
-                    f"{run.scenario.name}: {outcome.kind}: {'survived' if outcome.survived else 'LOST'}, "
-                    f"{outcome.again} steps again, {outcome.seconds:.1f} s {outcome.note}"
-                )
+                told(_line(run, outcome))
             wrong = differences(known.state, run.state())
         except Lost as error:
             told(f"{run.scenario.name}: LOST: {error}")
@@ -684,6 +785,13 @@ def disturbed_run(
         for outcome in found:
             outcome.survived, outcome.note = False, f"{', '.join(wrong)} differ"
     return found
+
+
+def _line(run: Run, outcome: Outcome) -> str:
+    return (
+        f"{run.scenario.name}: {outcome.kind}: {'survived' if outcome.survived else 'LOST'}, "
+        f"{outcome.again} steps again, {outcome.seconds:.1f} s {outcome.note}"
+    )
 
 
 def results(outcomes: Sequence[Outcome]) -> list[Result]:
@@ -715,20 +823,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--faults", type=int, default=None, help="how many; default 50, or 6")
     parser.add_argument("--seed", type=int, default=0, help="draws what happens, to whom, and when")
     parser.add_argument("--exchange", choices=EXCHANGES, default="split", help="how steps are taken")
+    parser.add_argument("--minutes", type=float, default=None, help="one run that goes on for about so long instead")
     parser.add_argument("--json", type=Path, help="file for the results")
     arguments = parser.parse_args(argv)
     torch.set_num_threads(1)
     faults = arguments.faults or (6 if arguments.quick else 50)
     epochs, patience = (12, 12) if arguments.quick else (24, 6)
     plans = scenarios(epochs=epochs, batch=16, patience=patience, exchange=arguments.exchange)
+    memory: list[Result] = []
+
+    def told(line: str) -> None:
+        print(line, flush=True)
+
     with workplace() as folder:
-        outcomes = campaign(faults, arguments.seed, plans, folder, lambda line: print(line, flush=True))
-    rows = results(outcomes)
+        if arguments.minutes is None:
+            outcomes = campaign(faults, arguments.seed, plans, folder, told)
+        else:
+            outcomes, memory = long_campaign(arguments.minutes, arguments.seed, arguments.exchange, folder, told)
+    rows = [*results(outcomes), *memory]
     print_table("faults", rows)
     if arguments.json is not None:
         written = [{**asdict(row), "holds": row.holds} for row in rows]
         arguments.json.write_text(json.dumps({"machine": machine(), "results": written}, indent=2) + "\n")
-    return 0 if rows[0].holds else 1
+    return 0 if all(row.holds for row in (rows[0], *memory)) else 1
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from scripts.bench.faults import (
     Scenario,
     differences,
     disturbed_run,
+    lasting_run,
     results,
     scenarios,
     shares_of,
@@ -82,6 +83,19 @@ def test_every_kind_happens_before_any_happens_again() -> None:
     assert sum(map(len, shares)) == 50
     assert set(happened[: len(KINDS)]) == set(KINDS)
     assert all(share[-1] == LEAVING for share in shares)
+
+
+def test_a_long_run_survives_what_happens_and_spares_the_label_party(workplace: Path) -> None:
+    """The form of the hour's run in a few seconds: some faults at random, and weights as in one process."""
+    plan = scenarios(epochs=3, batch=32, patience=3)[1]
+    steps = 3 * 13
+    run = Run(plan, workplace / "long", pace=PACE, launch=Forked)
+    run.victims = ("lab", "shop")
+    told: list[str] = []
+    *outcomes, itself = lasting_run(run, steps, random.Random(5), told.append, between_s=(0.0, 0.2))[0]
+    assert itself.survived, itself.note
+    assert [outcome.kind for outcome in outcomes if not outcome.survived] == [], "\n".join(told)
+    assert "clinic" not in {one.party for one in run.ended if one.code}
 
 
 def test_who_is_done_is_not_held_up_by_who_is_gone(workplace: Path) -> None:
