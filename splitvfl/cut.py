@@ -95,6 +95,7 @@ class Seat:
 
     def _weights(self) -> dict[str, Tensor]:
         assert self.bottom is not None
+        # Copied here too: an attack that keeps its view and reads them later gets those of this step.
         return {name: weight.detach().clone() for name, weight in self.bottom.named_parameters()}
 
 

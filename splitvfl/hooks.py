@@ -38,6 +38,7 @@ The types prevent mistakes. They do not contain hostile code: a hook runs in its
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, Literal, Protocol, TypeVar, overload, runtime_checkable
@@ -77,22 +78,18 @@ class Seen(Generic[_T]):
     def __get__(self, view: View | None, owner: type) -> Seen[_T] | _T:
         if view is None:
             return self
-        try:
-            value: _T = view._seen[self._name]
-        except KeyError:
-            raise HookError(
-                f"this view has no {self._name}: it shows {', '.join(view.fields) or 'nothing'}; "
-                f"an attack that reads {self._name} lists it in its `needs`"
-            ) from None
+        value: _T = view._read(self._name)
         return value
 
 
 class View:
     """What one party holds and received on one crossing: everything that its attacks may use.
 
-    Tensors are detached and must not be changed; what crossed in half precision is shown as float32. ``weights`` and
-    ``bottom`` are copies; the copied model is the attack's own, to train and to change as it likes. Labels are never
-    here.
+    Every field is copied when it is first read, for the attack that this view was lent to and for nobody else, so that
+    nothing that is done to it, through numpy or ``.data`` either, reaches what is sent, what is trained or what another
+    attack sees. Fields that are not read cost nothing. Tensors are detached; what crossed in half precision is shown as
+    float32. ``bottom`` is no copy of the view's but the one that was made for it: the attack's own, to train and to
+    change as it likes. Labels are never here.
 
     Args:
         party: Name of the party that looks.
@@ -113,7 +110,7 @@ class View:
     active_logits = Seen[Tensor]("The active party's own part of the logits, ``(n,)`` or ``(n, k)``.")
     passive_weight = Seen[Tensor]("The other party's linear weights, if assumed known: ``(d,)`` or ``(k, d)``.")
 
-    __slots__ = ("_seen", "ids", "party", "step")
+    __slots__ = ("_copies", "_ids", "_seen", "_versions", "party", "step")
 
     def __init__(self, *, party: str, step: int, ids: Tensor, **seen: Any) -> None:
         unknown = [name for name in seen if not isinstance(getattr(View, name, None), Seen)]
@@ -121,29 +118,82 @@ class View:
             raise TypeError(f"a view has no field {', '.join(sorted(unknown))}")
         self.party = party
         self.step = step
-        self.ids = ids
+        self._ids = ids
         self._seen = seen
+        self._copies: dict[str, Any] = {}
+        self._versions: list[tuple[Tensor, int]] = []
+
+    @property
+    def ids(self) -> Tensor:
+        """Record ids of the batch, ``(n,)``, int64."""
+        ids: Tensor = self._copied("ids", self._ids)
+        return ids
 
     @property
     def fields(self) -> tuple[str, ...]:
         """Names of the fields that this view shows."""
         return tuple(sorted(self._seen))
 
+    @property
+    def device(self) -> torch.device:
+        """Where the records of this view are."""
+        return self._ids.device
+
     def granting(self, **known: Any) -> View:
         """Return this view with side knowledge added that the attacker is assumed to have."""
-        return View(party=self.party, step=self.step, ids=self.ids, **{**self._seen, **known})
+        return View(party=self.party, step=self.step, ids=self._ids, **{**self._seen, **known})
+
+    def lent(self) -> View:
+        """Return the same view with copies of its own, for one attack."""
+        return self.granting()
 
     def tensors(self) -> list[Tensor]:
-        """Return every tensor that an attack could change by mistake."""
-        found = [self.ids]
-        for value in self._seen.values():
-            parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple) else (value,)
-            found.extend(part for part in parts if isinstance(part, Tensor))
-        return found
+        """Return the copies of all tensors that this view shows."""
+        for name in ("ids", *self.fields):
+            getattr(self, name)
+        return [tensor for tensor, _ in self._versions]
+
+    @property
+    def written(self) -> bool:
+        """Whether a copy was written to, as far as torch counts it: it counts no write through numpy or ``.data``."""
+        return any(_version(tensor) != before for tensor, before in self._versions)
+
+    def _read(self, name: str) -> Any:
+        if name in self._copies:
+            return self._copies[name]
+        if name not in self._seen:
+            raise HookError(
+                f"this view has no {name}: it shows {', '.join(self.fields) or 'nothing'}; "
+                f"an attack that reads {name} lists it in its `needs`"
+            )
+        return self._copied(name, self._seen[name])
+
+    def _copied(self, name: str, value: Any) -> Any:
+        if name not in self._copies:
+            self._copies[name] = self._copy(value)
+        return self._copies[name]
+
+    def _copy(self, value: Any) -> Any:
+        """Return a copy that shares no memory, all the way down; a module was copied by who made this view."""
+        if isinstance(value, Tensor):
+            own = value.detach().clone()
+            self._versions.append((own, _version(own)))
+            return own
+        if isinstance(value, Mapping):
+            return {key: self._copy(part) for key, part in value.items()}
+        if isinstance(value, tuple):
+            parts = [self._copy(part) for part in value]
+            return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+        if isinstance(value, nn.Module):
+            return value
+        return copy.deepcopy(value)
 
 
 class Secrets:
     """What a sender knows while it defends a message. It stays with the sender.
+
+    ``labels`` and ``ids`` are copied when they are first read: a defense that changes them changes neither the loss nor
+    what leaks are judged by.
 
     Args:
         party: Name of the sender.
@@ -157,7 +207,7 @@ class Secrets:
         show: Receives the rows that a defense is about to add noise to.
     """
 
-    __slots__ = ("_ids", "_labels", "_log", "_show", "generator", "party", "step")
+    __slots__ = ("_ids", "_labels", "_log", "_own_ids", "_own_labels", "_show", "generator", "party", "step")
 
     def __init__(
         self,
@@ -175,6 +225,8 @@ class Secrets:
         self.generator = generator
         self._ids = ids
         self._labels = labels
+        self._own_ids: Tensor | None = None
+        self._own_labels: Tensor | None = None
         self._log = log
         self._show = show
 
@@ -190,7 +242,9 @@ class Secrets:
                 "a defense needs the labels of this batch and has none, so nothing was sent; "
                 "pass them along: model(x, labels=y, ids=ids)"
             )
-        return self._labels
+        if self._own_labels is None:
+            self._own_labels = self._labels.detach().clone()
+        return self._own_labels
 
     @property
     def ids(self) -> Tensor:
@@ -204,7 +258,9 @@ class Secrets:
                 "a defense needs the record ids of this batch and has none, so nothing was sent; "
                 "pass them along: model(x, labels=y, ids=ids)"
             )
-        return self._ids
+        if self._own_ids is None:
+            self._own_ids = self._ids.detach().clone()
+        return self._own_ids
 
     def log(self, name: str, value: float) -> None:
         """Record one measurement of this step, such as the noise power, for the monitor."""
@@ -352,23 +408,26 @@ def crossing_of(defense: object) -> Crossing:
 
 
 def call_attack(attack: Attack, view: View) -> Tensor:
-    """Run an attack and check what it returned.
+    """Run an attack on copies of its own, and check what it returned.
+
+    Whatever the attack does to what it reads, nobody else sees it: not the party, not the attacks after it. A write
+    that torch counts is an error all the same, as the attack would go on with changed numbers; one through numpy or
+    ``.data`` is not noticed.
 
     Returns:
         Scores ``(n,)`` of a label attack, NaN where a record is not scored; the estimate of a feature attack.
 
     Raises:
-        HookError: If it changed a tensor in place, or returned anything but a tensor of ``n`` rows without
-            infinite values. The message names the attack.
+        HookError: If torch has counted a write to a tensor of the view, or the attack returned anything but a tensor of
+            ``n`` rows without infinite values. The message names the attack.
     """
     name = hook_name(attack)
-    tensors = view.tensors()
-    before = _versions(tensors)
-    with torch.no_grad(), without_autocast(view.ids.device):
-        scores = attack(view)
-    if _versions(tensors) != before:
+    lent = view.lent()
+    with torch.no_grad(), without_autocast(view.device):
+        scores = attack(lent)
+    if lent.written:
         raise HookError(f"attack {name} changed a tensor of its view in place; observers only look: clone it first")
-    rows = view.ids.shape[0]
+    rows = view._ids.shape[0]
     if not isinstance(scores, Tensor):
         raise HookError(f"attack {name}: expected a tensor of {rows} scores, got {type(scores).__name__}")
     if scores.shape[:1] != (rows,) or (target_of(attack) == "labels" and scores.dim() != 1):
@@ -380,17 +439,21 @@ def call_attack(attack: Attack, view: View) -> Tensor:
 
 
 def call_defense(defense: Defense, message: Tensor, secrets: Secrets) -> Tensor:
-    """Run a defense and check what it wants to send.
+    """Run a defense on a copy of the message, and check what it wants to send.
+
+    The message itself, which the sender's own model and the auditor go on with, stays as it was whatever the defense
+    does to its copy.
 
     Raises:
-        HookError: If it changed the message in place or returned another shape, dtype, device or a value that is
-            not finite. The message names the defense.
+        HookError: If torch has counted a write to the message that it was given, or it returned another shape, dtype,
+            device or a value that is not finite. The message names the defense.
     """
-    before = _versions([message])
+    own = message.detach().clone()
+    before = _version(own)
     with torch.no_grad(), without_autocast(message.device):
-        sent = defense(message, secrets)
+        sent = defense(own, secrets)
     where = f"defense {hook_name(defense)} at step {secrets.step}"
-    if _versions([message]) != before:
+    if _version(own) != before:
         raise HookError(f"{where} changed the message in place; return a new tensor")
     if not isinstance(sent, Tensor):
         raise HookError(f"{where}: expected a tensor, got {type(sent).__name__}")
@@ -405,9 +468,9 @@ def call_defense(defense: Defense, message: Tensor, secrets: Secrets) -> Tensor:
     return sent
 
 
-def _versions(tensors: Iterable[Tensor]) -> list[int]:
-    """Return a count per tensor that every write raises; torch keeps none for tensors made in inference mode."""
-    return [0 if tensor.is_inference() else tensor._version for tensor in tensors]
+def _version(tensor: Tensor) -> int:
+    """Return a count that every write raises which torch sees; it keeps none for tensors made in inference mode."""
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def all_finite(tensor: Tensor) -> bool:

@@ -64,8 +64,8 @@ def test_each_defense_gets_its_senders_secrets() -> None:
     apply(chain_of(defense), step=9)
     [(_, secrets)] = defense.got
     assert (secrets.party, secrets.step) == ("bank", 9)
-    assert secrets.ids is IDS
-    assert secrets.labels is LABELS
+    assert torch.equal(secrets.ids, IDS)
+    assert torch.equal(secrets.labels, LABELS)
     bare = chain_of(SumKL(ratio=1.0))
     with pytest.raises(PrivacyError, match="needs the labels"):
         bare.apply(message(), step=0, ids=IDS, labels=None)

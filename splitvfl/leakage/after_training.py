@@ -190,7 +190,7 @@ def judge_after_training(
 def _undisturbed(attack: Attack, view: View) -> Tensor:
     """Return an attack's answer; what it draws leaves torch's generators as they were."""
     random = PartyRandom(0)
-    if view.ids.is_cuda:
+    if view.device.type == "cuda":
         random.use_cuda()
     with random:
         return call_attack(attack, view)

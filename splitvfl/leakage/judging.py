@@ -339,8 +339,8 @@ class Leak(Handle):
         for grant in self._grants:
             if ids_known:
                 grant.meet(view.ids, labels)
-            view = view.granting(**{grant.field: grant.ids.to(view.ids.device)})
-        if view.ids.is_cuda:
+            view = view.granting(**{grant.field: grant.ids.to(view.device)})
+        if view.device.type == "cuda":
             self._random.use_cuda()
         with self._random:
             scores = call_attack(self.attack, view)
