@@ -678,8 +678,8 @@ def _check_parties(parties: Mapping[str, PartyConfig]) -> Mapping[str, PartyConf
 class ExperimentConfig(_Section):
     """A whole experiment file, checked, with every default filled in.
 
-    ``known_positives`` and ``known_negatives`` are how many records of each class an attacker is assumed to know;
-    ``audit`` adds the auditor's attack.
+    ``known_positives`` and ``known_negatives`` are how many records of each class an attacker is assumed to know, at
+    most half of those that there are; ``audit`` adds the auditor's attack.
     """
 
     name: Annotated[str, AfterValidator(_folder_name)]
@@ -692,8 +692,8 @@ class ExperimentConfig(_Section):
     defenses: tuple[HookConfig, ...] = ()
     attacks: tuple[HookConfig, ...] = ()
     audit: bool = True
-    known_positives: Known = 1
-    known_negatives: Known = 1
+    known_positives: Known = 10
+    known_negatives: Known = 10
 
     _source: str = PrivateAttr(default="experiment")
     _folder: Path = PrivateAttr(default=Path())

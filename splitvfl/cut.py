@@ -270,13 +270,14 @@ class CutLayer(nn.Module):
                 refuse_batch_mixing(bottom, defense)
         return chains[crossing].attach(defense, noise_seed_for_experiments=noise_seed_for_experiments)
 
-    def watch(self, attack: Attack, *, known_positives: int = 1, known_negatives: int = 1) -> Leak:
+    def watch(self, attack: Attack, *, known_positives: int | None = None, known_negatives: int | None = None) -> Leak:
         """Let an attack observe exactly what is sent, after all defenses, and judge it.
 
         Args:
             attack: A label attack.
-            known_positives: Positive records that an attack which needs some is assumed to know.
-            known_negatives: Negative records that an attack which needs some is assumed to know.
+            known_positives: Positive records that an attack which needs some is assumed to know, and is not judged by.
+                Default: every other one that it meets, up to ten.
+            known_negatives: Negative records, likewise.
 
         Returns:
             The leak, which is also a handle.
@@ -449,7 +450,14 @@ class SplitModel(nn.Module):
         self._answers.append(answer)
         return answer
 
-    def observe(self, module: nn.Module, attack: Attack, *, known_positives: int = 1, known_negatives: int = 1) -> Leak:
+    def observe(
+        self,
+        module: nn.Module,
+        attack: Attack,
+        *,
+        known_positives: int | None = None,
+        known_negatives: int | None = None,
+    ) -> Leak:
         """Let an attack watch the gradient at an earlier layer of a bottom model: that of ``module``'s output.
 
         Source: Li et al., ICLR 2022, arXiv:2102.08504, figure 2b.
@@ -485,8 +493,8 @@ def observe(
     *,
     party: str,
     passing: Callable[[], tuple[Tensor | None, Tensor | None]],
-    known_positives: int = 1,
-    known_negatives: int = 1,
+    known_positives: int | None = None,
+    known_negatives: int | None = None,
 ) -> Leak:
     """Attach an attack to the gradient of a module's output.
 

@@ -56,7 +56,7 @@ from splitvfl.experiment import (
 from splitvfl.folder_lock import locked
 from splitvfl.hooks import Attack, crossing_of, hook_name, moment_of, placed, target_of
 from splitvfl.label_horizon import agreed_horizon, before, plain_rate
-from splitvfl.leakage.judging import Leak, check_known
+from splitvfl.leakage.judging import Leak, known_allowed
 from splitvfl.leakage.summary import AttackResult, PartyResult, RunSummary, known
 from splitvfl.leakage.watching import Watch
 from splitvfl.net.coordinator_run import CoordinatorRun
@@ -460,8 +460,7 @@ def _defend(config: ExperimentConfig, party: Party) -> None:
 def _watch(config: ExperimentConfig, party: ActiveParty) -> Watch:
     """Let the partners' attacks look at what the label party sends, as far as it can know what they would see."""
     watch = Watch(party.cuts)
-    known = {"known_positives": config.known_positives, "known_negatives": config.known_negatives}
-    check_known(config.known_positives, config.known_negatives)
+    known = dict(zip(("known_positives", "known_negatives"), _known(config, party), strict=True))
     for name, cut in party.cuts.items():
         for hook in config.attacks:
             attack = build("attacks", hook.name, hook.options, folder=config.folder)
@@ -473,6 +472,11 @@ def _watch(config: ExperimentConfig, party: ActiveParty) -> Watch:
         if config.audit and party.task.name == "binary" and not sums_only(config.exchange):
             watch.audits[name] = cut.audit()
     return watch
+
+
+def _known(config: ExperimentConfig, party: ActiveParty) -> tuple[int, int]:
+    """Return how many records of each class an attacker is told of."""
+    return known_allowed(party.data.train, config.known_positives, config.known_negatives)
 
 
 def _unavailable(attack: Attack, party: ActiveParty, *, summed: bool) -> str:
@@ -594,6 +598,7 @@ def summarise_run(config: ExperimentConfig, run: ActiveRun) -> RunSummary:
     party, watch, train = run.party, run.watch, config.train
     noise = noise_plan(config, party.data)
     figures = run.kept or run.figures
+    known_positives, known_negatives = _known(config, party)
     parties = {}
     for name in watch.leaks:
         audit = watch.audits.get(name)
@@ -622,8 +627,8 @@ def summarise_run(config: ExperimentConfig, run: ActiveRun) -> RunSummary:
         test_metric=known(figures[f"test/{party.task.metric}"]),
         test_loss=known(figures["test/loss"]),
         step_ms=known(run.step_ms),
-        known_positives=config.known_positives,
-        known_negatives=config.known_negatives,
+        known_positives=known_positives,
+        known_negatives=known_negatives,
         parties=parties,
         measurements=measurements_of(run.measurements, party.name),
     )

@@ -643,8 +643,8 @@ def summarise(
         test_metric=known(trainer.test[task.metric]),
         test_loss=known(trainer.test["loss"]),
         step_ms=known(trainer.step_ms),
-        known_positives=config.known_positives,
-        known_negatives=config.known_negatives,
+        known_positives=trainer.known_positives,
+        known_negatives=trainer.known_negatives,
         parties=parties,
         measurements=measurements_of(trainer.measurements, trainer.active.name),
     )

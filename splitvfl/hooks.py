@@ -284,7 +284,8 @@ class Attack(Protocol):
     def __call__(self, view: View, /) -> Tensor:
         """Return scores ``(n,)``, higher for "more likely positive", or an estimate of features ``(n, d)``.
 
-        NaN means "this record is not scored" (an attack's own reference, say). Infinite values are an error.
+        NaN means "this record is not scored" (an attack's own reference, say): it counts as a tie, in the middle. An
+        attack that means "negative" returns a number. Infinite values are an error.
         """
         ...
 

@@ -42,7 +42,7 @@ from splitvfl.hooks import (
 from splitvfl.leakage.after_training import SHOWN, AfterTraining, Quiz, judge_after_training, own_copy
 from splitvfl.leakage.auditing import Audit
 from splitvfl.leakage.features import FeatureLeak, judge_features
-from splitvfl.leakage.judging import Leak, LeakSummary, check_known
+from splitvfl.leakage.judging import KNOWN, Leak, LeakSummary, known_allowed
 from splitvfl.leakage.monitor import Monitor
 from splitvfl.leakage.watching import Watch, unused
 from splitvfl.party import ActiveParty, Party, PassiveParty
@@ -166,8 +166,9 @@ class Trainer:
         seed: Order of the records, and every party's randomness in training (dropout).
         noise_seed_for_experiments: Fixed seed of every defense's generator, for experiments only. Default: seeds from
             the operating system's entropy.
-        known_positives: How many positive records an attacker is assumed to know, for attacks that need some: at every
-            step the first ones met, after training ones drawn with the seed.
+        known_positives: How many positive records an attacker is assumed to know, for attacks that need some, and is
+            not judged by: at every step the first ones met, after training ones drawn with the seed. Never more than
+            half of the training records of the class, so that there are others to be judged by.
         known_negatives: How many negative records it is assumed to know, likewise.
         audit: Whether to run the auditor's attack (binary tasks).
         log_dir: Folder for TensorBoard, ``metrics.jsonl`` and checkpoints; ``None`` keeps nothing. A folder that holds
@@ -205,8 +206,8 @@ class Trainer:
         block_rows: int = 1,
         seed: int = 0,
         noise_seed_for_experiments: int | None = None,
-        known_positives: int = 1,
-        known_negatives: int = 1,
+        known_positives: int = KNOWN,
+        known_negatives: int = KNOWN,
         audit: bool = True,
         log_dir: str | Path | None = None,
         overwrite: bool = False,
@@ -252,8 +253,7 @@ class Trainer:
         self._connect(defenses, noise_seed_for_experiments)
         self._sides = self._take_sides(exchanges)
         self.watch = Watch(self.passives)
-        check_known(known_positives, known_negatives)
-        self.known_positives, self.known_negatives = known_positives, known_negatives
+        self.known_positives, self.known_negatives = known_allowed(active.data.train, known_positives, known_negatives)
         self._feature_attacks = [attack for attack in attacks if target_of(attack) == "features"]
         self._watch([attack for attack in attacks if target_of(attack) == "labels"], audit and not own.sums_only)
         self.after_training: dict[str, dict[str, AfterTraining]] = {name: {} for name in self.passives}

@@ -91,7 +91,7 @@ def test_what_is_not_said_has_a_default() -> None:
     assert config.train.noise_seed_for_experiments is None
     assert config.train.checkpoint_every_steps is None
     assert (config.defenses, config.attacks, config.audit) == ((), (), True)
-    assert (config.known_positives, config.known_negatives) == (1, 1)
+    assert (config.known_positives, config.known_negatives) == (10, 10)
 
 
 def test_a_config_cannot_be_changed() -> None:

@@ -15,7 +15,15 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from splitvfl.errors import ArgumentError
-from splitvfl.metrics import detection_error, leak_auc, matched_auc, reconstruction_mse
+from splitvfl.metrics import (
+    chance_auc,
+    detection_error,
+    leak_auc,
+    matched_auc,
+    oriented,
+    reconstruction_mse,
+    tied_leak_auc,
+)
 
 # Few distinct values make many ties.
 few_values = st.integers(-3, 3).map(float)
@@ -197,3 +205,98 @@ def test_matched_auc_needs_a_group(groups: int) -> None:
 def test_matched_auc_needs_a_prediction_per_score() -> None:
     with pytest.raises(ArgumentError, match="expected one score per label"):
         matched_auc(torch.zeros(2), torch.tensor([0.0, 1.0]), torch.zeros(3))
+
+
+# --- records that are left out, and orientation
+
+
+def by_pairs(scores: list[float], labels: list[int]) -> float:
+    """The definition: left-out records answer the others' mean, and every pair is looked at."""
+    known = [score for score in scores if not math.isnan(score)]
+    mean = math.fsum(known) / len(known) if known else 0.0
+    given = [mean if math.isnan(score) else score for score in scores]
+    pairs = [
+        (p, n) for p, a in zip(given, labels, strict=True) if a for n, b in zip(given, labels, strict=True) if not b
+    ]
+    return sum(1.0 if p > n else 0.5 if p == n else 0.0 for p, n in pairs) / len(pairs)
+
+
+@given(rows_of(few_values), st.integers(0, 2**40 - 1))
+def test_the_tied_auc_is_that_of_all_pairs(rows: list[tuple[float, int]], pattern: int) -> None:
+    scores, labels = tensors(rows)
+    # Powers of two as numbers of scored records: their mean is exact, so that ties are ties in both.
+    scored = [row for row in range(len(rows)) if pattern >> row & 1]
+    scored = scored[: 1 << (len(scored).bit_length() - 1)] if scored else []
+    some = torch.full_like(scores, math.nan)
+    some[scored] = scores[scored]
+    assert tied_leak_auc(some, labels) == pytest.approx(by_pairs(some.tolist(), labels.tolist()), abs=1e-12)
+    if len(scored) == len(rows):
+        assert tied_leak_auc(some, labels) == leak_auc(some, labels)
+
+
+def test_leaving_out_the_hard_records_gains_nothing_and_hides_nothing() -> None:
+    """A score that is sure of some records and blind on others: whether it abstains on those or not is all one."""
+    random = torch.Generator().manual_seed(3)
+    labels = (torch.rand(20_000, generator=random) < 0.5).long()
+    sure = torch.rand(20_000, generator=random) < 0.24
+    scores = torch.where(sure, 3.0 * (2 * labels - 1), 0.0) + torch.randn(20_000, generator=random)
+    abstaining = scores.masked_fill(~sure, math.nan)
+    assert leak_auc(scores, labels) == pytest.approx(0.71, abs=0.01)
+    assert leak_auc(abstaining[sure], labels[sure]) > 0.98  # the figure that abstaining moves
+    # .02 is three standard errors; what the others' noise costs the one who does not abstain is .0-.02 too.
+    assert tied_leak_auc(abstaining, labels) == pytest.approx(leak_auc(scores, labels), abs=0.02)
+    # Every pair with a left-out record as one half would make a leak of .71 look harmless.
+    assert 0.5 + 0.24**2 * 0.48 < 0.53
+
+
+def test_who_reads_a_tenth_of_the_labels_and_no_others_has_595() -> None:
+    labels = torch.tensor([0, 1] * 100)
+    scores = torch.full((200,), math.nan)
+    scores[:20] = labels[:20].float()
+    assert tied_leak_auc(scores, labels) == pytest.approx(0.5 + 0.5 * (0.1 + 0.1 - 0.01), abs=1e-12)
+
+
+def test_left_out_records_tie_with_scores_that_are_all_equal() -> None:
+    """The rounded mean of .1, .1, .1 is another number: it must not rank them."""
+    scores = torch.tensor([0.1, 0.1, 0.1, math.nan, math.nan, math.nan], dtype=torch.float64)
+    assert tied_leak_auc(scores, torch.tensor([1, 1, 1, 0, 0, 0])) == 0.5
+
+
+def test_nothing_scored_is_one_half_and_one_class_is_undefined() -> None:
+    nothing = torch.full((4,), math.nan)
+    assert tied_leak_auc(nothing, torch.tensor([0, 1, 0, 1])) == 0.5
+    assert math.isnan(tied_leak_auc(nothing, torch.ones(4)))
+    with pytest.raises(ArgumentError, match="labels must be 0 or 1"):
+        tied_leak_auc(torch.zeros(2), torch.tensor([0, 2]))
+
+
+@pytest.mark.parametrize("sizes", [(56, 57), (5, 5), (5, 200), (10, 300), (400, 40)])
+def test_what_orientation_alone_gives_is_what_simulation_finds(sizes: tuple[int, int]) -> None:
+    positives, negatives = sizes
+    random = np.random.default_rng(sum(sizes))
+    draws = 20_000
+    ranks = np.argsort(np.argsort(random.random((draws, positives + negatives)), axis=1), axis=1)
+    sums = ranks[:, :positives].sum(axis=1) - positives * (positives - 1) / 2
+    aucs = sums / (positives * negatives)
+    # The mean's standard error is .0008 at most (5 of 5: a spread of .11 over √20 000); .005 is the promise.
+    assert chance_auc(positives, negatives) == pytest.approx(np.maximum(aucs, 1 - aucs).mean(), abs=0.005)
+    assert chance_auc(positives, negatives) == chance_auc(negatives, positives)
+
+
+def test_ties_leave_less_to_chance() -> None:
+    random = np.random.default_rng(0)
+    labels = np.repeat([1, 0], [20, 30])
+    aucs = np.array([roc_auc_score(random.permutation(labels), np.arange(50) // 25) for _ in range(2000)])
+    assert np.maximum(aucs, 1 - aucs).mean() < chance_auc(20, 30)
+
+
+def test_chance_where_there_is_little_or_nothing() -> None:
+    assert round(chance_auc(56, 57), 2) == 0.54
+    assert chance_auc(1, 1) <= 1.0
+    assert math.isnan(chance_auc(0, 9))
+    assert math.isnan(chance_auc(9, 0))
+
+
+def test_an_auc_is_turned_round_where_that_reads_better() -> None:
+    assert (oriented(0.3), oriented(0.5), oriented(1.0)) == (0.7, 0.5, 1.0)
+    assert math.isnan(oriented(math.nan))

@@ -860,3 +860,41 @@ def test_attacks_after_training_that_want_messages_or_a_layer_are_refused() -> N
         small_trainer(task="multiclass", attacks=[ModelCompletionAttack()])
     with pytest.raises(ArgumentError, match="known_negatives must be at least 0"):
         small_trainer(known_negatives=-1)
+
+
+# --- what is judged
+
+
+class Shy:
+    """Scores the records whose gradients are longest or shortest, and leaves out the others."""
+
+    name, needs = "shy", ("gradient",)
+
+    def __call__(self, view: View, /) -> Tensor:
+        norms = view.gradient.norm(dim=1)
+        return norms.masked_fill((norms - norms.mean()).abs() < norms.std(), math.nan)
+
+
+def test_the_share_that_an_attack_scores_and_its_second_auc_are_logged_beside_its_own(tmp_path: Path) -> None:
+    trainer = small_trainer(attacks=[Shy(), NormAttack()], log_dir=tmp_path, log_every=1)
+    trainer.fit(2)
+    last = read_metrics(tmp_path)[-1]
+    found = trainer.summaries("telecom")["shy"]
+    assert 0.0 < found.scored < 1.0
+    assert last["leak_scored/telecom/shy"] == found.scored
+    assert last["leak_auc_accumulated_tied/telecom/shy"] == found.tied_accumulated_auc
+    assert last["leak_auc_accumulated/telecom/shy"] == found.accumulated_auc != found.tied_accumulated_auc
+    assert last["leak_auc_tied/telecom/shy"] == trainer.leaks["telecom"]["shy"].keeper.recent_tied_auc
+    assert not [tag for tag in last if "norm" in tag and ("tied" in tag or "scored" in tag)]
+    # What is called the worst leak is not the figure that abstaining raises.
+    assert last["leak_auc/worst"] == max(one.worst for one in trainer.summaries("telecom").values())
+
+
+def test_attacks_are_told_of_ten_records_of_each_class_or_of_half() -> None:
+    many, few = (small_trainer(sizes={"train": count}) for count in (200, 20))
+    assert (many.known_positives, many.known_negatives) == (10, 10)
+    labels = few.active.data.train.labels
+    assert labels is not None
+    positives = int(labels.sum())
+    assert (few.known_positives, few.known_negatives) == (min(10, positives // 2), min(10, (20 - positives) // 2))
+    assert few.known_positives < 10

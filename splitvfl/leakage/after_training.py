@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from splitvfl.data.columns import Columns, PartyData
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import Attack, View, call_attack
-from splitvfl.metrics import leak_auc
+from splitvfl.metrics import chance_auc, leak_auc, oriented, tied_leak_auc
 from splitvfl.randomness import PartyRandom
 
 SHOWN = frozenset({"bottom", "columns", "known_positives", "known_negatives"})
@@ -37,6 +37,10 @@ _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backw
 class AfterTraining:
     """What one attack learned after training; AUCs of records whose labels it did not know, in its own orientation.
 
+    The tied AUCs are of all these records, :func:`~splitvfl.metrics.tied_leak_auc`, the others of those that it scored;
+    ``None`` where it left out none, and they are the same. What decides are the four leaks: tied, and turned round
+    where that reads better.
+
     Attributes:
         train_auc: Leak AUC on training records; ``None`` where nothing was scored, or of one class only.
         test_auc: Leak AUC on test records.
@@ -44,6 +48,15 @@ class AfterTraining:
         baseline_test_auc: Likewise on test records.
         known_positives: Positive records that it knew.
         known_negatives: Negative records that it knew.
+        train_tied_auc: Of all training records that it did not know.
+        test_tied_auc: Of all test records.
+        baseline_train_tied_auc: Of all training records, with the model as it was before training.
+        baseline_test_tied_auc: Of all test records, likewise.
+        scored: Share of these records, training and test together, that it scored with the trained model.
+        train_positives: Positive training records that it was asked about.
+        train_negatives: Negative ones.
+        test_positives: Positive test records.
+        test_negatives: Negative ones.
     """
 
     train_auc: float | None
@@ -52,6 +65,45 @@ class AfterTraining:
     baseline_test_auc: float | None
     known_positives: int
     known_negatives: int
+    train_tied_auc: float | None = None
+    test_tied_auc: float | None = None
+    baseline_train_tied_auc: float | None = None
+    baseline_test_tied_auc: float | None = None
+    scored: float = 1.0
+    train_positives: int = 0
+    train_negatives: int = 0
+    test_positives: int = 0
+    test_negatives: int = 0
+
+    @property
+    def train_leak(self) -> float | None:
+        """What decides, on training records."""
+        return _deciding(self.train_auc, self.train_tied_auc)
+
+    @property
+    def test_leak(self) -> float | None:
+        """What decides, on test records."""
+        return _deciding(self.test_auc, self.test_tied_auc)
+
+    @property
+    def baseline_train_leak(self) -> float | None:
+        """The same with the model as it was before training, turned round by itself."""
+        return _deciding(self.baseline_train_auc, self.baseline_train_tied_auc)
+
+    @property
+    def baseline_test_leak(self) -> float | None:
+        """Likewise on test records."""
+        return _deciding(self.baseline_test_auc, self.baseline_test_tied_auc)
+
+    @property
+    def train_by_chance(self) -> float | None:
+        """What orientation alone gives on so many training records; ``None`` where they were not counted."""
+        return _by_chance(self.train_positives, self.train_negatives)
+
+    @property
+    def test_by_chance(self) -> float | None:
+        """What orientation alone gives on so many test records."""
+        return _by_chance(self.test_positives, self.test_negatives)
 
     def scalars(self, where: str) -> dict[str, float]:
         """Return the AUCs that exist for a log, under tags that end in ``where``."""
@@ -60,8 +112,58 @@ class AfterTraining:
             f"leak_auc_after_training_test/{where}": self.test_auc,
             f"leak_auc_after_training_baseline/{where}": self.baseline_train_auc,
             f"leak_auc_after_training_baseline_test/{where}": self.baseline_test_auc,
+            f"leak_auc_after_training_tied/{where}": self.train_tied_auc,
+            f"leak_auc_after_training_test_tied/{where}": self.test_tied_auc,
+            f"leak_scored_after_training/{where}": self.scored if self.scored < 1.0 else None,
         }
         return {tag: value for tag, value in found.items() if value is not None}
+
+
+def _deciding(auc: float | None, tied: float | None) -> float | None:
+    """Return the AUC of all records, turned round where that reads better."""
+    known = auc if tied is None else tied
+    return None if known is None else oriented(known)
+
+
+def _by_chance(positives: int, negatives: int) -> float | None:
+    return None if min(positives, negatives) < 1 else chance_auc(positives, negatives)
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """Figures of one part's answers.
+
+    Attributes:
+        auc: Leak AUC of the records that were scored; ``None`` where none was, or of one class only.
+        tied_auc: Of all records that were asked about; ``None`` where none was left out, or all.
+        scored: Number of records that were scored.
+        positives: Positive records that were asked about.
+        negatives: Negative ones.
+    """
+
+    auc: float | None
+    tied_auc: float | None
+    scored: int
+    positives: int
+    negatives: int
+
+    @classmethod
+    def of(cls, scores: Tensor, labels: Tensor) -> Answers:
+        """Return the figures of scores ``(n,)``, NaN where a record was left out."""
+        scored = ~scores.isnan()
+        positives = int((labels == 1).sum())
+        return cls(
+            auc=_known(leak_auc(scores[scored], labels[scored])),
+            # Who scores nothing at all was not judged, which is not the same as found blind.
+            tied_auc=_known(tied_leak_auc(scores, labels)) if scored.any() and not scored.all() else None,
+            scored=int(scored.sum()),
+            positives=positives,
+            negatives=labels.numel() - positives,
+        )
+
+
+def _known(auc: float) -> float | None:
+    return None if math.isnan(auc) else auc
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,18 +215,19 @@ class Quiz:
             known_negatives=data.train.ids[negative],
         )
 
-    def aucs(self, scores: Tensor) -> tuple[float | None, float | None]:
-        """Return the leak AUC of scores ``(n,)`` on training and on test records, without those that were known."""
+    def judge(self, scores: Tensor) -> tuple[Answers, Answers]:
+        """Return the figures of scores ``(n,)`` on training and on test records, without those that were known."""
         # Whatever the attack scored: what it was told is no leak.
         told = torch.isin(self.ids, torch.cat([self.known_positives, self.known_negatives]))
-        scored = (~(told | scores.isnan())).nonzero()[:, 0]
+        asked = (~told).nonzero()[:, 0]
         first_test = self.train.numel()
-        train, test = scored[scored < first_test], scored[scored >= first_test]
-        return self._auc(scores, train), self._auc(scores, test)
+        train, test = asked[asked < first_test], asked[asked >= first_test]
+        return Answers.of(scores[train], self.labels[train]), Answers.of(scores[test], self.labels[test])
 
-    def _auc(self, scores: Tensor, rows: Tensor) -> float | None:
-        auc = leak_auc(scores[rows], self.labels[rows])
-        return None if math.isnan(auc) else auc
+    def aucs(self, scores: Tensor) -> tuple[float | None, float | None]:
+        """Return the leak AUC of what was scored on training and on test records, without those that were known."""
+        train, test = self.judge(scores)
+        return train.auc, test.auc
 
 
 def _with_label(labels: Tensor) -> npt.NDArray[np.int64]:
@@ -167,7 +270,7 @@ def judge_after_training(
     parts = (data.train.rows(quiz.train).columns, data.test.rows(quiz.test).columns)
     columns = Columns(*(torch.cat(pair) for pair in zip(*parts, strict=True))).to(device).module_input()
 
-    def judged(model: nn.Module) -> tuple[float | None, float | None]:
+    def judged(model: nn.Module) -> tuple[Answers, Answers]:
         view = view_after_training(
             model,
             columns,
@@ -177,13 +280,26 @@ def judge_after_training(
             party=data.name,
             step=step,
         )
-        return quiz.aucs(_undisturbed(copy.deepcopy(attack), view).cpu())
+        return quiz.judge(_undisturbed(copy.deepcopy(attack), view).cpu())
 
+    (train, test), (train_before, test_before) = judged(trained), judged(before)
+    asked = sum(part.positives + part.negatives for part in (train, test))
     return AfterTraining(
-        *judged(trained),
-        *judged(before),
+        train_auc=train.auc,
+        test_auc=test.auc,
+        baseline_train_auc=train_before.auc,
+        baseline_test_auc=test_before.auc,
         known_positives=quiz.known_positives.numel(),
         known_negatives=quiz.known_negatives.numel(),
+        train_tied_auc=train.tied_auc,
+        test_tied_auc=test.tied_auc,
+        baseline_train_tied_auc=train_before.tied_auc,
+        baseline_test_tied_auc=test_before.tied_auc,
+        scored=(train.scored + test.scored) / asked if asked else 1.0,
+        train_positives=train.positives,
+        train_negatives=train.negatives,
+        test_positives=test.positives,
+        test_negatives=test.negatives,
     )
 
 

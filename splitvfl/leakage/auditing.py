@@ -195,9 +195,10 @@ class Audit(Handle):
 
     def _judge(self, scores: AuditScores | None, labels: Tensor, ids: Tensor | None) -> None:
         if scores is None:
+            # No Δg: there is nothing that the auditor could have scored or left out, and nothing to judge.
             nothing = torch.full(labels.reshape(-1).shape, math.nan)
-            self.linear.add(ids, nothing, labels)
-            self.likelihood.add(ids, nothing, labels)
+            self.linear.add(ids, nothing, nothing)
+            self.likelihood.add(ids, nothing, nothing)
             return
         self.linear.add(ids, scores.linear, labels)
         self.likelihood.add(ids, scores.likelihood, labels)

@@ -6,6 +6,7 @@ label party, which runs the partner's attacks on its own outgoing messages.
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections.abc import Callable
@@ -17,16 +18,29 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from splitvfl.data.columns import Records
 from splitvfl.errors import ArgumentError, HookError
 from splitvfl.hooks import Attack, View, call_attack, hook_name, is_signed, moment_of, needs_of, target_of
 from splitvfl.leakage.series import StepValues
 from splitvfl.leakage.signs import SignKeeper
-from splitvfl.metrics import Array, leak_auc, rank_auc, scores_and_positives
+from splitvfl.metrics import (
+    Array,
+    centred,
+    chance_auc,
+    in_the_middle,
+    leak_auc,
+    oriented,
+    rank_auc,
+    scores_and_positives,
+)
 from splitvfl.randomness import PartyRandom
 from splitvfl.records import Ids, RecordTable
 
 GRANTED = frozenset({"known_positives", "known_negatives"})
 """View fields that the judge fills: side knowledge, which is no message."""
+
+KNOWN = 10
+"""Records of each class that an attacker is assumed to know, for attacks that need some, unless one says otherwise."""
 
 _MOST_PENDING = 1 << 16
 # Over so many records the AUC of sums has a standard error of .001 even with one positive in thirty; a table of them
@@ -61,17 +75,30 @@ class Handle:
 class LeakSummary:
     """What one attack learned in a run.
 
+    An attack need not score every record. ``auc`` and ``accumulated_auc`` are of those that it scored, and leaving out
+    the hard ones raises them; the tied ones are of all records, as :func:`~splitvfl.metrics.tied_leak_auc`. What
+    decides, ``worst``, is made of the latter.
+
     Attributes:
-        auc: Mean leak AUC of a step, in the attack's own orientation. NaN if no batch had both classes.
-        worst_auc: ``max(auc, 1 − auc)``: one orientation for the whole run, chosen after averaging.
-        quantile_95: 95 % quantile over steps in that orientation: how bad a bad batch is.
-        accumulated_auc: AUC of each record's standardised scores added up over the run, in the attack's orientation.
-        worst_accumulated_auc: ``max(accumulated_auc, 1 − accumulated_auc)``.
+        auc: Mean leak AUC of a step among the records that were scored, in the attack's own orientation. NaN if no
+            batch had both classes among them.
+        worst_auc: ``max(tied_auc, 1 − tied_auc)``: one orientation for the whole run, chosen after averaging.
+        quantile_95: 95 % quantile over steps of the tied AUC in that orientation: how bad a bad batch is.
+        accumulated_auc: AUC of each record's standardised scores added up over the run, in the attack's orientation,
+            among the records that were scored at least once.
+        worst_accumulated_auc: ``max(tied_accumulated_auc, 1 − tied_accumulated_auc)``.
         steps: Number of steps with an AUC.
         undefined: Number of steps without one (one class only, or nothing scored); they enter no average.
         signs_right: Of an attack whose score's sign is the label: share of right ones over the run. NaN for others.
         records_right: Of how many records most signs were right.
         records: Of how many records there was any sign.
+        tied_auc: Mean over steps of the AUC of all records that are judged; those left out tie, in the middle. NaN of
+            an attack that never scored any.
+        tied_accumulated_auc: The same of the sums, where a step that leaves a record out adds 0.
+        scored: Share of the records of a step that were scored, over the run; NaN if none was judged.
+        scored_accumulated: Share of the records of the run that were scored at least once.
+        positives: Number of positive records in the sums; 0 where nobody knows the records' ids.
+        negatives: Number of negative ones.
     """
 
     auc: float
@@ -84,11 +111,22 @@ class LeakSummary:
     signs_right: float = math.nan
     records_right: int = 0
     records: int = 0
+    tied_auc: float = math.nan
+    tied_accumulated_auc: float = math.nan
+    scored: float = 1.0
+    scored_accumulated: float = 1.0
+    positives: int = 0
+    negatives: int = 0
 
     @property
     def worst(self) -> float:
-        """The larger of the per-step and the accumulated AUC, each in its better orientation; NaN if neither exists."""
+        """The larger of the per-step and the accumulated AUC of all records, each in its better orientation, or NaN."""
         return nanmax(self.worst_auc, self.worst_accumulated_auc)
+
+    @property
+    def by_chance(self) -> float:
+        """What orientation alone gives on so few records, :func:`~splitvfl.metrics.chance_auc`; NaN without ids."""
+        return chance_auc(self.positives, self.negatives)
 
 
 def nanmax(*values: float) -> float:
@@ -107,14 +145,20 @@ class ScoreKeeper:
     """Leak AUC of each step, and per-record sums over the run.
 
     Scores of one step are standardised (zero mean, unit variance over the scored records of the batch) before they are
-    added to their record's sum, so that steps with large gradients do not drown the others.
+    added to their record's sum, so that steps with large gradients do not drown the others. A step that leaves a record
+    out adds nothing, the mean, to its sum.
 
     Memory does not grow with the steps: see :class:`~splitvfl.leakage.series.StepValues`. Sums are kept of about the
-    first two million records that are met; in a shuffled order they are a random sample.
+    first two million records that are met; in a shuffled order they are a random sample. What it keeps are numbers of
+    its own: scores that change after they were judged change nothing.
     """
 
     def __init__(self) -> None:
         self._aucs = StepValues()
+        # AUCs with those left out as ties; ``None`` as long as nobody was, and they are the others.
+        self._tied: StepValues | None = None
+        self._asked = 0
+        self._answered = 0
         self._undefined = 0
         self._pending: list[tuple[Ids, Array, npt.NDArray[np.bool_]]] = []
         self._pending_rows = 0
@@ -128,33 +172,50 @@ class ScoreKeeper:
             scores: ``(n,)``; NaN marks records that were not scored.
             labels: ``(n,)`` in {0, 1}; NaN marks records that are not judged: dummies of a padded alignment.
         """
-        if math.isnan(scores.sum().item()):
-            scored = ~torch.isnan(scores.reshape(-1))
-            scores, labels = scores.reshape(-1)[scored], labels.reshape(-1)[scored.to(labels.device)]
-            ids = None if ids is None else ids.reshape(-1)[scored.to(ids.device)]
         real = real_rows(labels)
         if real is not None:
             scores, labels = scores.reshape(-1)[real.to(scores.device)], labels.reshape(-1)[real]
             ids = None if ids is None else ids.reshape(-1)[real.to(ids.device)]
+        own_ids = None if ids is None else ids.detach().cpu().numpy().reshape(-1).copy()
+        if math.isnan(scores.sum().item()):
+            left_out = torch.isnan(scores.reshape(-1))
+            return self._add_some(own_ids, scores.reshape(-1).masked_fill(left_out, 0.0), labels, left_out)
         values, positive = scores_and_positives(scores, labels)
         auc = rank_auc(values, positive)
+        self._note(auc, auc, asked=values.size, answered=values.size)
+        if own_ids is not None and values.size > 1:
+            self._accumulate(own_ids, _standardised(values), positive)
+        return auc
+
+    def _add_some(self, ids: Ids | None, scores: Tensor, labels: Tensor, left_out: Tensor) -> float:
+        """Judge a step in which records were left out."""
+        values, positive = scores_and_positives(scores, labels)
+        scored = ~left_out.cpu().numpy()
+        auc = rank_auc(values[scored], positive[scored])
+        tied = rank_auc(in_the_middle(values, scored), positive)
+        self._tied = copy.deepcopy(self._aucs) if self._tied is None else self._tied
+        self._note(auc, tied, asked=values.size, answered=int(np.count_nonzero(scored)))
+        if ids is not None:
+            added = np.full(values.size, math.nan)
+            if np.count_nonzero(scored) > 1:
+                added[scored] = _standardised(values[scored])
+            self._accumulate(ids, added, positive)
+        return auc
+
+    def _note(self, auc: float, tied: float, *, asked: int, answered: int) -> None:
+        self._asked += asked
+        self._answered += answered
         if math.isnan(auc):
             self._undefined += 1
         else:
             self._aucs.append(auc)
-        if ids is not None and values.size > 1:
-            self._accumulate(ids.detach().cpu().numpy().reshape(-1).copy(), values, positive)
-        return auc
+        if self._tied is not None and not math.isnan(tied):
+            self._tied.append(tied)
 
-    def _accumulate(self, ids: Ids, values: Array, positive: npt.NDArray[np.bool_]) -> None:
-        # Relative to one of them first: the mean of equal scores would be rounded, and differ from every one of them.
-        shifted = np.subtract(values, values[0], dtype=np.float64)
-        centred = shifted - shifted.sum() / values.size
-        deviation = math.sqrt(np.dot(centred, centred) / values.size)
-        # All scores equal: they say nothing about anybody.
-        standardised = centred / deviation if deviation > 0 else np.zeros_like(centred)
+    def _accumulate(self, ids: Ids, standardised: Array, positive: npt.NDArray[np.bool_]) -> None:
+        """Add standardised scores to their records' sums; NaN where a record was left out."""
         self._pending.append((ids, standardised, positive))
-        self._pending_rows += values.size
+        self._pending_rows += ids.size
         if self._pending_rows >= _MOST_PENDING:
             self._settle()
 
@@ -170,10 +231,14 @@ class ScoreKeeper:
             slots = self._records.find(ids)
             kept = slots >= 0
             slots, standardised, positive = slots[kept], standardised[kept], positive[kept]
+        # Labels are kept as -1 and +1: 0 is a record that was never met.
+        self._records["label"][slots] = 2 * positive.astype(np.int8) - 1
+        scored = ~np.isnan(standardised)
+        if not scored.all():
+            slots, standardised = slots[scored], standardised[scored]
         # In the column's own dtype: numpy adds thirty times slower where it has to convert.
         np.add.at(self._records["total"], slots, standardised.astype(np.float64))
         np.add.at(self._records["count"], slots, 1)
-        self._records["label"][slots] = positive
 
     @property
     def aucs(self) -> tuple[float, ...]:
@@ -189,9 +254,30 @@ class ScoreKeeper:
         return self._aucs.total, len(self._aucs)
 
     @property
+    def _tied_aucs(self) -> StepValues:
+        if not self._answered:
+            return StepValues()  # who scores nothing at all is not judged, which is not the same as found blind
+        return self._aucs if self._tied is None else self._tied
+
+    @property
     def recent_auc(self) -> float:
         """Mean leak AUC of the last ten steps that had one: a curve of it shows the course of a run."""
         return self._aucs.recent_mean
+
+    @property
+    def recent_tied_auc(self) -> float:
+        """The same of all records, those left out as ties."""
+        return self._tied_aucs.recent_mean
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether any record that is judged was left out."""
+        return self._tied is not None
+
+    @property
+    def scored(self) -> float:
+        """Share of the judged records of a step that were scored, so far."""
+        return self._answered / self._asked if self._asked else math.nan
 
     @property
     def records(self) -> int:
@@ -200,29 +286,52 @@ class ScoreKeeper:
         return int(np.count_nonzero(self._records["count"]))
 
     @property
-    def accumulated_auc(self) -> float:
-        """AUC of the per-record sums; O(records · log records)."""
+    def classes(self) -> tuple[int, int]:
+        """Number of positive and of negative records that were judged, scored or not."""
         self._settle()
-        seen = self._records["count"] > 0
-        if not seen.any():
+        labels = self._records["label"]
+        return int(np.count_nonzero(labels == 1)), int(np.count_nonzero(labels == -1))
+
+    @property
+    def accumulated_auc(self) -> float:
+        """AUC of the per-record sums, of records that were scored at least once; O(records · log records)."""
+        self._settle()
+        return self._auc_of_sums(self._records["count"] > 0)
+
+    @property
+    def tied_accumulated_auc(self) -> float:
+        """The same of all records: the sum of one that was never scored is 0; NaN if no record ever was."""
+        self._settle()
+        return self._auc_of_sums(self._records["label"] != 0) if self.records else math.nan
+
+    def _auc_of_sums(self, chosen: npt.NDArray[np.bool_]) -> float:
+        if not chosen.any():
             return math.nan
-        sums = torch.from_numpy(self._records["total"][seen])
-        return leak_auc(sums, torch.from_numpy(self._records["label"][seen]))
+        sums = torch.from_numpy(self._records["total"][chosen])
+        return leak_auc(sums, torch.from_numpy(self._records["label"][chosen] == 1))
 
     def summary(self) -> LeakSummary:
         """Return the run's figures so far."""
-        auc = self._aucs.mean
+        tied = self._tied_aucs
         # The upper quantile of what is turned around is the lower one of what it was.
-        quantile = self._aucs.quantile(0.95) if auc >= 0.5 else 1.0 - self._aucs.quantile(0.05)
+        quantile = tied.quantile(0.95) if tied.mean >= 0.5 else 1.0 - tied.quantile(0.05)
         accumulated = self.accumulated_auc
+        tied_accumulated = self.tied_accumulated_auc if self.leaves_out else accumulated
+        positives, negatives = self.classes
         return LeakSummary(
-            auc=auc,
-            worst_auc=max(auc, 1.0 - auc),
+            auc=self._aucs.mean,
+            worst_auc=oriented(tied.mean),
             quantile_95=quantile,
             accumulated_auc=accumulated,
-            worst_accumulated_auc=max(accumulated, 1.0 - accumulated),
+            worst_accumulated_auc=oriented(tied_accumulated),
             steps=len(self._aucs),
             undefined=self._undefined,
+            tied_auc=tied.mean,
+            tied_accumulated_auc=tied_accumulated,
+            scored=self.scored,
+            scored_accumulated=self.records / (positives + negatives) if positives + negatives else math.nan,
+            positives=positives,
+            negatives=negatives,
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -230,6 +339,9 @@ class ScoreKeeper:
         self._settle()
         return {
             "aucs": self._aucs.state_dict(),
+            "tied": None if self._tied is None else self._tied.state_dict(),
+            "asked": self._asked,
+            "answered": self._answered,
             "undefined": self._undefined,
             "records": self._records.state_dict(),
         }
@@ -237,9 +349,20 @@ class ScoreKeeper:
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Take back what :meth:`state_dict` returned."""
         self._aucs.load_state_dict(state["aucs"])
+        self._tied = None if state["tied"] is None else StepValues()
+        if self._tied is not None:
+            self._tied.load_state_dict(state["tied"])
+        self._asked, self._answered = state["asked"], state["answered"]
         self._undefined = state["undefined"]
         self._pending, self._pending_rows = [], 0
         self._records.load_state_dict(state["records"])
+
+
+def _standardised(values: Array) -> Array:
+    shifted = centred(values)
+    deviation = math.sqrt(np.dot(shifted, shifted) / values.size)
+    # All scores equal: they say nothing about anybody.
+    return shifted / deviation if deviation > 0 else np.zeros_like(shifted)
 
 
 def check_known(positives: int, negatives: int) -> None:
@@ -249,21 +372,51 @@ def check_known(positives: int, negatives: int) -> None:
             raise ArgumentError(f"{field} must be at least 0, got {count}")
 
 
-class _Grant:
-    """Side knowledge of an attacker: the first records met of one class, the same ones for the whole run."""
+def known_allowed(train: Records, positives: int, negatives: int) -> tuple[int, int]:
+    """Return how many records of each class an attacker is told of: as many as wanted, or half of those there are.
 
-    def __init__(self, field: str, *, label: int, wanted: int) -> None:
+    Args:
+        train: The label party's training records.
+        positives: How many positive records are wanted, at least 0.
+        negatives: How many negative ones.
+
+    Raises:
+        ArgumentError: If less than 0 are wanted.
+    """
+    check_known(positives, negatives)
+    labels = train.judged
+    if labels is None:
+        return positives, negatives
+    there = (int((labels == label).sum()) for label in (1, 0))
+    allowed = [min(wanted, max(1, count // 2)) for wanted, count in zip((positives, negatives), there, strict=True)]
+    return allowed[0], allowed[1]
+
+
+class _Grant:
+    """Side knowledge of an attacker: the first records met of one class, the same ones for the whole run.
+
+    Unless it is said how many, it is every other one that is met, up to :data:`KNOWN`: however few there are, about as
+    many are left to be judged by.
+    """
+
+    def __init__(self, field: str, *, label: int, wanted: int | None) -> None:
         self.field = field
-        self.ids = torch.zeros(0, dtype=torch.int64)
+        self.met: list[int] = []
         self._label = label
-        self._wanted = wanted
+        self._every = 2 if wanted is None else 1
+        # The last one that is granted is the last one that has to be remembered.
+        self._most = 2 * KNOWN - 1 if wanted is None else wanted
+
+    @property
+    def ids(self) -> Tensor:
+        """The records that are known, in order of their ids."""
+        return torch.tensor(sorted(self.met[:: self._every]), dtype=torch.int64)
 
     def meet(self, ids: Tensor, labels: Tensor) -> None:
         """Take records of this class out of a batch, while any are wanted."""
-        if self.ids.numel() < self._wanted:
+        if len(self.met) < self._most:
             members = ids[labels.reshape(-1).to(ids.device) == self._label].tolist()
-            first = list(dict.fromkeys([*self.ids.tolist(), *members]))[: self._wanted]
-            self.ids = torch.tensor(sorted(first), dtype=torch.int64)
+            self.met = list(dict.fromkeys([*self.met, *members]))[: self._most]
 
 
 class Leak(Handle):
@@ -273,7 +426,8 @@ class Leak(Handle):
         attack: The attack.
         known_positives: How many positive records the attacker is assumed to know, for attacks that need some. They
             are the first ones met, and stay the same for the whole run. The grant is side knowledge of the attacker,
-            stated in every report; their labels are the only ones that reach an attack, as ids.
+            stated in every report; their labels are the only ones that reach an attack, as ids. The attack is not
+            judged by them. Default: every other one that is met, up to :data:`KNOWN`.
         known_negatives: How many negative records it is assumed to know, likewise.
         remove: Called when the leak is detached.
 
@@ -292,8 +446,8 @@ class Leak(Handle):
         self,
         attack: Attack,
         *,
-        known_positives: int = 1,
-        known_negatives: int = 1,
+        known_positives: int | None = None,
+        known_negatives: int | None = None,
         remove: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(remove)
@@ -307,7 +461,7 @@ class Leak(Handle):
             )
         self.attack = attack
         self.name = hook_name(attack)
-        check_known(known_positives, known_negatives)
+        check_known(known_positives or 0, known_negatives or 0)
         self._grants = tuple(
             _Grant(field, label=label, wanted=wanted)
             for field, label, wanted in (
@@ -344,6 +498,7 @@ class Leak(Handle):
             self._random.use_cuda()
         with self._random:
             scores = call_attack(self.attack, view)
+        labels = self._without_known(view.ids, labels)
         ids = view.ids if ids_known else None
         try:
             if self.signs is not None:
@@ -354,14 +509,27 @@ class Leak(Handle):
         finally:
             self.seconds += time.perf_counter() - started
 
+    def _without_known(self, ids: Tensor, labels: Tensor) -> Tensor:
+        """Return the labels to judge by, NaN for the records that were granted: what an attack was told is no leak."""
+        told = [grant.ids.to(labels.device) for grant in self._grants]
+        if not sum(known.numel() for known in told):
+            return labels
+        granted = torch.isin(ids.to(labels.device), torch.cat(told))
+        return labels.reshape(-1).double().masked_fill(granted, math.nan)
+
+    @property
+    def known(self) -> dict[str, int]:
+        """How many records the attack was told of, by view field; empty if it needs none."""
+        return {grant.field: grant.ids.numel() for grant in self._grants}
+
     @property
     def auc(self) -> float:
-        """Mean leak AUC of a step, in the attack's orientation."""
+        """Mean leak AUC of a step among the records that were scored, in the attack's orientation."""
         return self.keeper.summary().auc
 
     @property
     def accumulated_auc(self) -> float:
-        """Leak AUC of the scores added up per record."""
+        """Leak AUC of the scores added up per record, of records that were scored, in the attack's orientation."""
         return self.keeper.accumulated_auc
 
     @property
@@ -377,7 +545,7 @@ class Leak(Handle):
         """Return the judge's state, and the attack's where it has one."""
         state: dict[str, Any] = {
             "keeper": self.keeper.state_dict(),
-            "known": {grant.field: grant.ids for grant in self._grants},
+            "known": {grant.field: torch.tensor(grant.met, dtype=torch.int64) for grant in self._grants},
             "random": self._random.state_dict(),
         }
         if self.signs is not None:
@@ -392,7 +560,7 @@ class Leak(Handle):
         if self.signs is not None:
             self.signs.load_state_dict(state["signs"])
         for grant in self._grants:
-            grant.ids = state["known"][grant.field]
+            grant.met = state["known"][grant.field].tolist()
         self._random.load_state_dict(state["random"])
         if "attack" in state and hasattr(self.attack, "load_state_dict"):
             self.attack.load_state_dict(state["attack"])

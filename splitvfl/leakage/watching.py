@@ -59,13 +59,23 @@ class Watch:
         return self._worst
 
     def scalars(self, *, epoch_ends: bool) -> dict[str, float]:
-        """Return what there is to log after a step, by tag."""
+        """Return what there is to log after a step, by tag.
+
+        Of an attack that left out records, the share of them that it scored so far, and the AUCs that count them as
+        ties, stand beside its own.
+        """
         values: dict[str, float] = {}
         for party in self.leaks:
             for name, keeper in self._keepers(party).items():
+                summed = epoch_ends or keeper.records <= _CHEAP_RECORDS
                 values[f"leak_auc/{party}/{name}"] = keeper.recent_auc
-                if epoch_ends or keeper.records <= _CHEAP_RECORDS:
+                if summed:
                     values[f"leak_auc_accumulated/{party}/{name}"] = keeper.accumulated_auc
+                if keeper.leaves_out:
+                    values[f"leak_scored/{party}/{name}"] = keeper.scored
+                    values[f"leak_auc_tied/{party}/{name}"] = keeper.recent_tied_auc
+                    if summed:
+                        values[f"leak_auc_accumulated_tied/{party}/{name}"] = keeper.tied_accumulated_auc
             for name, leak in self.leaks[party].items():
                 if leak.signs is not None:
                     values[f"signs_right/{party}/{name}"] = leak.signs.recent_share

@@ -15,7 +15,8 @@ from splitvfl.data.columns import Columns, PartyData, Records
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import View
 from splitvfl.leakage import after_training
-from splitvfl.leakage.after_training import Quiz, judge_after_training, own_copy, view_after_training
+from splitvfl.leakage.after_training import AfterTraining, Quiz, judge_after_training, own_copy, view_after_training
+from splitvfl.metrics import chance_auc
 from tests.builders import generator, party_data, record_ids, seeded
 
 
@@ -258,3 +259,41 @@ def test_empty_dictionaries_of_hooks_are_not_shared_either() -> None:
     assert copied._forward_hooks is not model._forward_hooks
     copied.register_forward_hook(lambda *_: None)
     assert not model._forward_hooks
+
+
+# --- what decides
+
+
+def test_an_attack_that_is_right_the_wrong_way_round_leaks_as_much() -> None:
+    right, wrong = (
+        judged(Scripted(lambda view, sign=sign: sign * view.bottom(view.columns)[:, 0])) for sign in (1, -1)
+    )
+    assert wrong.train_auc is not None
+    assert right.train_auc == pytest.approx(1.0 - wrong.train_auc, abs=1e-12)
+    assert right.train_leak == pytest.approx(wrong.train_leak, abs=1e-12)
+    assert right.test_leak == pytest.approx(wrong.test_leak, abs=1e-12)
+    assert wrong.baseline_train_leak == 0.5
+
+
+def test_records_left_out_count_as_ties() -> None:
+    full = judged(Scripted(lambda view: view.bottom(view.columns)[:, 0]))
+    assert (full.train_tied_auc, full.scored) == (None, 1.0)
+
+    def few(view: View) -> Tensor:
+        sums = view.bottom(view.columns)[:, 0]
+        return sums.masked_fill((sums - sums.mean()).abs() < 1.3 * sums.std(), torch.nan)
+
+    some = judged(Scripted(few))
+    assert some.scored < 0.3
+    assert some.train_auc > full.train_auc
+    assert some.train_leak == some.train_tied_auc < some.train_auc
+    nothing = judged(Scripted(lambda view: torch.full(view.ids.shape, torch.nan)))
+    assert (nothing.train_auc, nothing.train_leak, nothing.scored) == (None, None, 0.0)
+
+
+def test_chance_is_that_of_the_records_asked_about() -> None:
+    found = judged(Scripted(lambda view: view.bottom(view.columns)[:, 0]))
+    labels = active_data().train.labels
+    assert (found.train_positives, found.train_negatives) == (int(labels.sum()) - 3, int((1 - labels).sum()) - 2)
+    assert found.train_by_chance == chance_auc(found.train_positives, found.train_negatives)
+    assert AfterTraining(0.7, None, None, None, known_positives=1, known_negatives=1).train_by_chance is None

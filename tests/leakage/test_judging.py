@@ -18,6 +18,7 @@ from torch import Tensor
 
 from splitvfl import checkpoint, records
 from splitvfl.attacks import DirectionAttack, GradientClassifierAttack, ModelCompletionAttack
+from splitvfl.data.columns import Columns, Records
 from splitvfl.errors import ArgumentError, HookError
 from splitvfl.hooks import Attack, View, needs_of
 from splitvfl.leakage import judging
@@ -53,32 +54,48 @@ def auc_of(scores: Any, labels: Any) -> float:
 
 def slow(steps: list[Step]) -> LeakSummary:
     """The definition: one record after the other."""
-    aucs, totals, truth = [], defaultdict(float), {}
+    aucs, tied, totals, truth, scored = [], [], defaultdict(float), {}, set()
+    asked = answered = 0
     for ids, scores, labels in steps:
-        rows = [row for row in zip(ids.tolist(), scores.tolist(), labels.tolist(), strict=True) if row[1] == row[1]]
-        if not rows:
-            aucs.append(math.nan)
-            continue
+        everything = list(zip(ids.tolist(), scores.tolist(), labels.tolist(), strict=True))
+        rows = [row for row in everything if row[1] == row[1]]
+        asked, answered = asked + len(everything), answered + len(rows)
+        truth |= {name: label for name, _, label in everything}
         values = [score for _, score, _ in rows]
-        aucs.append(auc_of(values, [label for _, _, label in rows]))
-        mean, deviation = np.mean(values), np.std(values)
-        for name, score, label in rows if len(rows) > 1 else []:
+        mean, deviation = (np.mean(values), np.std(values)) if rows else (0.0, 1.0)
+        # Rounded: left-out records must tie with scores that are all equal, or at the very mean.
+        filled = [round(score - mean, 9) if score == score else 0.0 for _, score, _ in everything]
+        aucs.append(auc_of(values, [label for _, _, label in rows]) if rows else math.nan)
+        tied.append(auc_of(filled, [label for _, _, label in everything]))
+        for name, score, _ in rows if len(rows) > 1 else []:
             totals[name] += (score - mean) / deviation if len(set(values)) > 1 else 0.0
-            truth[name] = label
+            scored.add(name)
     known = [auc for auc in aucs if not math.isnan(auc)]
-    auc = float(np.mean(known)) if known else math.nan
-    oriented = [value if auc >= 0.5 else 1 - value for value in known]
-    # Rounded: a record whose scores cancel must tie with one that had none.
-    sums = [round(totals[name], 9) for name in truth]
-    accumulated = auc_of(sums, list(truth.values())) if truth else math.nan
+    complete = [auc for auc in tied if not math.isnan(auc)]
+    auc, tied_auc = (float(np.mean(found)) if found else math.nan for found in (known, complete))
+    turned = [value if tied_auc >= 0.5 else 1 - value for value in complete]
+
+    def of_sums(names: list[int]) -> float:
+        # Rounded: a record whose scores cancel must tie with one that had none.
+        return (
+            auc_of([round(totals[name], 9) for name in names], [truth[name] for name in names]) if names else math.nan
+        )
+
+    accumulated, tied_accumulated = of_sums([name for name in truth if name in scored]), of_sums(list(truth))
     return LeakSummary(
         auc=auc,
-        worst_auc=max(auc, 1 - auc),
-        quantile_95=float(np.quantile(oriented, 0.95)) if known else math.nan,
+        worst_auc=max(tied_auc, 1 - tied_auc),
+        quantile_95=float(np.quantile(turned, 0.95)) if complete else math.nan,
         accumulated_auc=accumulated,
-        worst_accumulated_auc=max(accumulated, 1 - accumulated),
+        worst_accumulated_auc=max(tied_accumulated, 1 - tied_accumulated),
         steps=len(known),
         undefined=len(aucs) - len(known),
+        tied_auc=tied_auc,
+        tied_accumulated_auc=tied_accumulated,
+        scored=answered / asked if asked else math.nan,
+        scored_accumulated=len(scored) / len(truth) if truth else math.nan,
+        positives=sum(label == 1 for label in truth.values()),
+        negatives=sum(label == 0 for label in truth.values()),
     )
 
 
@@ -226,7 +243,9 @@ def test_undefined_steps_are_counted_and_enter_no_average() -> None:
     assert math.isnan(keeper.add(ids, bad, torch.tensor([0, 1])))
     assert math.isnan(keeper.add(torch.zeros(0, dtype=torch.int64), torch.zeros(0), torch.zeros(0)))
     summary = keeper.summary()
-    assert (summary.auc, summary.quantile_95, summary.steps, summary.undefined) == (1.0, 1.0, 1, 3)
+    assert (summary.auc, summary.steps, summary.undefined) == (1.0, 1, 3)
+    # A step in which both classes came and nothing was scored told nothing: .5 where it counts.
+    assert (summary.tied_auc, summary.quantile_95) == (0.75, pytest.approx(0.975))
 
 
 def test_a_run_without_any_auc_has_nan_figures_and_no_error() -> None:
@@ -449,3 +468,110 @@ def test_beyond_the_limit_the_sums_are_those_of_the_first_records(ids: Tensor, m
     expected = auc_of([round(totals[name], 9) for name in truth], list(truth.values()))
     assert keeper.accumulated_auc == pytest.approx(expected, abs=1e-12)
     assert keeper.summary().auc == slow(steps).auc
+
+
+# --- what is judged, and by which figure
+
+
+def watched(score: Callable[[View], Tensor], needs: frozenset[str] = frozenset({"gradient"}), **known: int) -> Leak:
+    """Five epochs of 60 records in batches of 20, judged; the gradient is the label with noise."""
+    leak = Leak(Scripted(score, needs=needs), **known)
+    random = torch.Generator().manual_seed(5)
+    labels = (torch.rand(60, generator=random) < 0.4).double()
+    for step in range(15):
+        rows = torch.arange(60)[step % 3 :: 3]
+        gradient = labels[rows][:, None] + 1.5 * torch.randn(20, 1, generator=random, dtype=torch.float64)
+        leak.see(view_of(7 * rows, gradient, step), labels[rows])
+    return leak
+
+
+def test_an_attack_that_scores_only_what_it_was_told_is_not_judged_at_all() -> None:
+    def told(view: View) -> Tensor:
+        positive, negative = torch.isin(view.ids, view.known_positives), torch.isin(view.ids, view.known_negatives)
+        return torch.where(positive | negative, positive.double(), math.nan)
+
+    def told_or_zero(view: View) -> Tensor:
+        return told(view).nan_to_num(nan=0.0)
+
+    found = watched(told, KNOWING_BOTH, known_positives=4, known_negatives=5).summary
+    assert (found.scored, found.steps) == (0.0, 0)
+    assert math.isnan(found.worst)  # not one half: it was not judged
+    found = watched(told_or_zero, KNOWING_BOTH, known_positives=4, known_negatives=5).summary
+    assert (found.auc, found.accumulated_auc) == (0.5, 0.5)
+    assert found.positives + found.negatives == 60 - 9
+
+
+def test_a_granted_record_is_judged_at_no_step_and_in_no_sum_though_the_attack_scores_it() -> None:
+    """Against the same steps with the granted rows cut out by hand."""
+    plain = watched(lambda view: view.gradient[:, 0], KNOWING_BOTH, known_positives=3, known_negatives=4)
+    granted = {int(one) for name in plain.state_dict()["known"].values() for one in name.tolist()}
+    assert len(granted) == 7
+    keeper = ScoreKeeper()
+
+    def score(view: View) -> Tensor:
+        left = torch.tensor([one not in granted for one in view.ids.tolist()])
+        seen.append((view.ids[left], view.gradient[left, 0]))
+        return view.gradient[:, 0]
+
+    seen: list[tuple[Tensor, Tensor]] = []
+    everything = watched(score)
+    random = torch.Generator().manual_seed(5)
+    labels = (torch.rand(60, generator=random) < 0.4).double()
+    for ids, scores in seen:
+        keeper.add(ids, scores, labels[ids // 7])
+    agree(plain.summary, keeper.summary())
+    assert everything.summary.auc != plain.summary.auc
+
+
+def test_signs_of_granted_records_are_not_counted() -> None:
+    class Signs(Scripted):
+        signed = True
+
+    leak = Leak(Signs(lambda view: view.gradient[:, 0], needs=KNOWING), known_positives=1)
+    leak.see(view_of(torch.tensor([3, 4]), torch.tensor([[1.0], [1.0]])), torch.tensor([1, 0]))
+    assert (leak.summary.signs_right, leak.summary.records) == (0.0, 1)
+
+
+def test_abstaining_raises_an_attacks_own_auc_and_not_what_decides() -> None:
+    def abstains(view: View) -> Tensor:
+        values = view.gradient[:, 0]
+        return values.masked_fill((values - values.mean()).abs() < 1.2 * values.std(), math.nan)
+
+    full, some = watched(lambda view: view.gradient[:, 0]).summary, watched(abstains).summary
+    assert some.scored < 0.4
+    assert some.auc > full.auc + 0.1
+    # A handful of records a step: .1 is about two standard errors of the mean of 15 AUCs.
+    assert some.worst_auc == pytest.approx(full.worst_auc, abs=0.1)
+    assert some.worst == max(some.tied_auc, 1 - some.tied_auc, some.tied_accumulated_auc, 1 - some.tied_accumulated_auc)
+    assert full.scored == full.scored_accumulated == 1.0
+    assert (full.tied_auc, full.tied_accumulated_auc) == (full.auc, full.accumulated_auc)
+
+
+def test_one_record_scored_by_luck_decides_nothing() -> None:
+    """Two records of sixty: among them the AUC is 0 or 1, and turned round always 1."""
+    found = watched(lambda view: view.gradient[:, 0].masked_fill(view.ids > 7, math.nan)).summary
+    assert max(found.auc, 1 - found.auc, found.accumulated_auc, 1 - found.accumulated_auc) == 1.0 or found.steps == 0
+    assert found.worst < 0.56
+
+
+def test_by_default_every_other_record_is_granted_up_to_ten() -> None:
+    told: list[list[int]] = []
+
+    def score(view: View) -> Tensor:
+        told.append(view.known_positives.tolist())
+        return view.gradient[:, 0]
+
+    leak = Leak(Scripted(score, needs=KNOWING))
+    for ids in (range(3), range(3, 10), range(10, 100)):
+        leak.see(view_of(torch.tensor(ids), torch.zeros(len(ids), 1)), torch.ones(len(ids)))
+    assert told == [[0, 2], [0, 2, 4, 6, 8], list(range(0, 20, 2))]
+    assert leak.known == {"known_positives": 10}
+    assert watched(lambda view: view.gradient[:, 0]).known == {}
+
+
+@pytest.mark.parametrize(("there", "expected"), [((40, 1000), (10, 10)), ((7, 3), (3, 1)), ((1, 1), (1, 1))])
+def test_never_more_than_half_of_a_class_is_granted(there: tuple[int, int], expected: tuple[int, int]) -> None:
+    labels = torch.tensor([1.0] * there[0] + [0.0] * there[1])
+    records_of = Records(torch.arange(labels.numel()), Columns.of(torch.zeros(labels.numel(), 0)), labels)
+    assert judging.known_allowed(records_of, 10, 10) == expected
+    assert judging.known_allowed(records_of, 0, 0) == (0, 0)
