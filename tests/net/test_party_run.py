@@ -115,6 +115,44 @@ def test_a_networked_run_ends_like_the_run_in_one_process(
         assert apart[figure] == together[figure]
 
 
+CENTRING = """
+import torch
+
+class Centring:
+    name, needs = "centring", ("gradient",)
+
+    def __call__(self, view, /):
+        rows = view.gradient.numpy()
+        rows -= rows.mean(axis=0)
+        return torch.from_numpy((rows**2).sum(axis=1))
+"""
+
+
+def test_an_attack_that_writes_in_the_label_partys_monitor_changes_nothing_that_is_sent(
+    tmp_path: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against a run in one process that the attack does not watch."""
+    monkeypatch.chdir(tmp_path)
+    make_certificates(tmp_path / "certs", ["clinic", "lab"])
+    text = TWO.replace("PORT", str(free_ports(1)[0])).replace("epochs: 30", "epochs: 1")
+    (tmp_path / "centring.py").write_text(CENTRING)
+    (tmp_path / "run.yaml").write_text(text.replace("[norm]", '["centring:Centring", norm]'))
+    (tmp_path / "plain.yaml").write_text(text)
+    finished({name: start_party(checkout, tmp_path, "run.yaml", name) for name in ("clinic", "lab")})
+    assert main(["train", "plain.yaml", "--out", "runs/plain"]) == 0
+    newest = checkpoint.latest(tmp_path / "runs" / "plain" / "checkpoints")
+    assert newest is not None
+    plain = checkpoint.load(newest)
+    for name in ("clinic", "lab"):
+        assert same_weights(weights_of(tmp_path / "runs" / name), plain[f"party-{name}"]["module"]), name
+    watched = _figures(tmp_path / "runs" / "clinic")
+    assert any("leak_auc/lab/centring" in line for line in watched)
+    others = [{tag: value for tag, value in line.items() if "centring" not in tag} for line in watched]
+    for line in others + (alone := _figures(tmp_path / "runs" / "plain")):
+        line.pop("leak_auc/worst", None)  # that of the attack itself, perhaps
+    assert others == alone
+
+
 def _figures(run: Path) -> list[dict[str, float]]:
     """What a run logged, but for the defenses of passive parties, which the label party of a real run cannot see."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
