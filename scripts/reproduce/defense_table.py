@@ -175,8 +175,8 @@ def _after(row: Row, attacks: Iterable[str]) -> list[str]:
     cells = []
     for name in attacks:
         found = [party.after_training[name] for party in row.parties if name in party.after_training]
-        trained = mean(_number(result.train_auc) for result in found)
-        cells.append(f"{shown(trained)} ({shown(mean(_number(result.baseline_train_auc) for result in found))})")
+        trained = mean(_number(result.train_leak) for result in found)
+        cells.append(f"{shown(trained)} ({shown(mean(_number(result.baseline_train_leak) for result in found))})")
     return cells
 
 
@@ -215,7 +215,8 @@ passive party could predict with AUC {own}: what is below that may be learned fr
 
 - *test AUC*: mean over seeds ± half a 95 % interval.
 - *attack*: leak AUC of a step / of the scores added up per record over the run, mean over seeds, each in the
-  orientation that turns out better over the run. An AUC of .5 is a guess. A defense is as good as its worst figure.
+  orientation that turns out better over the run. An AUC of .5 is a guess, and being turned round alone lifts an attack
+  that knows nothing to {chance} on so few records. A defense is as good as its worst figure.
 - *auditor-…*: the label party attacks its own messages, with the clean class means of the batch (linear) and with
   what earlier steps have shown of both classes (likelihood). Nobody in the passive party's place knows as much.
 - *{prediction}* reads the model's own prediction of every record from the gradients and the party's activations. It
@@ -235,7 +236,8 @@ passive party could predict with AUC {own}: what is below that may be learned fr
 """
 
 AFTER = """- *{names}*: after training, on training records whose labels were not known to it (in brackets: the same
-  attack with the passive party's model as it was before training, which is what columns and the known labels tell).
+  attack with the passive party's model as it was before training, which is what columns and the known labels tell);
+  each in the orientation that is better in that run.
 """
 
 
@@ -250,6 +252,7 @@ def page(rows: Sequence[Row]) -> str:
         batch=first.batch_size,
         epochs=first.epochs,
         own=shown(own),
+        chance=shown(_by_chance(first)),
         prediction=PREDICTION,
         epsilon=EPSILON,
         answers=shown(1.0 / (1.0 + math.exp(-EPSILON))),
@@ -258,6 +261,12 @@ def page(rows: Sequence[Row]) -> str:
         table=table(rows),
         worst=_worst_table(rows),
     )
+
+
+def _by_chance(run: RunSummary) -> float:
+    """Return what orientation alone gives on the run's records."""
+    (party,) = run.parties.values()
+    return max((_or_zero(_number(result.by_chance)) for result in party.attacks.values()), default=math.nan)
 
 
 def _worst_table(rows: Sequence[Row]) -> str:

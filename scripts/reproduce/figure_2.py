@@ -266,9 +266,9 @@ def _table_over_training(chosen: Sequence[Problem], runs: Mapping[str, Runs]) ->
         "data",
         "defense",
         "bound",
-        "norm attack, cut",
+        "norm attack, cut (raw)",
         "its worst window",
-        "norm attack, layer 1",
+        "norm attack, layer 1 (raw)",
         "auditor, cut",
         "auditor's detection error",
     )
@@ -383,7 +383,7 @@ def _table_compared(chosen: Sequence[Problem], runs: Mapping[str, Runs], ratios:
         "training loss",
         "best test AUC",
         "last test AUC",
-        *(f"norm, {layer}" for layer in (*LAYERS, CUT)),
+        *(f"norm, {layer} (raw)" for layer in (*LAYERS, CUT)),
         "auditor, one step",
         "auditor, all epochs",
     )

@@ -91,7 +91,8 @@ def _curves(run: RunSummary, lines: Metrics, party: str, kind: str) -> dict[str,
         flipped = _flipped(result, kind)
         curve = found.setdefault(shown_name(attack), {})
         for line in lines:
-            value = line.get(f"{kind}/{party}/{attack}")
+            # What decides is of all records, if some were left out.
+            value = line.get(f"{kind}_tied/{party}/{attack}", line.get(f"{kind}/{party}/{attack}"))
             if value is not None:
                 oriented = 1.0 - value if flipped else value
                 curve[line["step"]] = max(oriented, curve.get(line["step"], 0.0))
@@ -99,7 +100,7 @@ def _curves(run: RunSummary, lines: Metrics, party: str, kind: str) -> dict[str,
 
 
 def _flipped(result: AttackResult, kind: str) -> bool:
-    value = result.auc if kind == "leak_auc" else result.accumulated_auc
+    value = result.deciding[0 if kind == "leak_auc" else 1]
     return value is not None and value < 0.5
 
 

@@ -10,6 +10,7 @@ from splitvfl.errors import ArgumentError
 from splitvfl.leakage.after_training import AfterTraining
 from splitvfl.leakage.features import FeatureLeak
 from splitvfl.leakage.summary import AttackResult, PartyResult, RunSummary
+from splitvfl.metrics import oriented
 
 GOAL = 0.6
 """Below this leak AUC a run counts as protected, unless its user says otherwise."""
@@ -166,21 +167,26 @@ def attack_result(party: PartyResult, name: str) -> AttackResult | None:
         worst_accumulated_auc=worse(lambda result: result.worst_accumulated_auc),
         steps=max(result.steps for result in results),
         undefined=max(result.undefined for result in results),
+        positives=results[0].positives,
+        negatives=results[0].negatives,
     )
 
 
 @dataclass(frozen=True)
 class AttackRow:
-    """One attack's figures, averaged over runs.
+    """One attack's figures, averaged over runs: every run is turned round, where that reads better, before the mean.
 
     Attributes:
-        step: Leak AUC of a step, each run in its better orientation.
+        step: Leak AUC of a step, each run in its better orientation; records that it left out tie, in the middle.
         accumulated: Leak AUC of scores added up over the run, likewise.
         quantile_95: 95 % quantile over steps.
         worst: The larger of the first two in each run.
         raw_step: Leak AUC of a step in the attack's own orientation.
         raw_accumulated: Likewise of the scores added up.
         undefined: Most batches without an AUC in any run.
+        scored: Share of the records that it scored; ``None`` where it left out none in any run.
+        scored_step: Leak AUC of a step among these records only, each run in its better orientation.
+        scored_accumulated: Likewise of the scores added up.
     """
 
     step: Estimate | None
@@ -190,6 +196,9 @@ class AttackRow:
     raw_step: Estimate | None
     raw_accumulated: Estimate | None
     undefined: int
+    scored: Estimate | None = None
+    scored_step: Estimate | None = None
+    scored_accumulated: Estimate | None = None
 
     @property
     def turned(self) -> bool:
@@ -204,15 +213,27 @@ class AttackRow:
             accumulated=estimate(result.worst_accumulated_auc for result in results),
             quantile_95=estimate(result.quantile_95 for result in results),
             worst=estimate(result.worst for result in results),
-            raw_step=estimate(result.auc for result in results),
-            raw_accumulated=estimate(result.accumulated_auc for result in results),
+            raw_step=estimate(result.deciding[0] for result in results),
+            raw_accumulated=estimate(result.deciding[1] for result in results),
             undefined=max(result.undefined for result in results),
+            scored=estimate(result.scored for result in results) if any(map(_leaves_out, results)) else None,
+            scored_step=estimate(_oriented(result.auc) for result in results),
+            scored_accumulated=estimate(_oriented(result.accumulated_auc) for result in results),
         )
+
+
+def _leaves_out(result: AttackResult) -> bool:
+    """Return whether it left out so many records that the share is not 100 % as it is written."""
+    return result.leaves_out and f"{result.scored:.0%}" != "100%"
+
+
+def _oriented(auc: float | None) -> float | None:
+    return None if auc is None else oriented(auc)
 
 
 @dataclass(frozen=True)
 class AfterRow:
-    """One attack with the party's trained model, averaged over runs.
+    """One attack with the party's trained model, averaged over runs: each is turned round, where that reads better.
 
     Attributes:
         train: Leak AUC on training records that it did not know.
@@ -220,6 +241,11 @@ class AfterRow:
         before_train: The same attack's on training records, with the model as it was before training.
         before_test: Likewise on test records.
         known: The records that it knew, in words, in the first run.
+        raw_train: On training records, in the attack's own orientation.
+        raw_test: Likewise on test records.
+        scored: Share of these records that it scored; ``None`` where it left out none in any run.
+        chance_train: What orientation alone gives on so many training records.
+        chance_test: Likewise on test records.
     """
 
     train: Estimate | None
@@ -227,17 +253,36 @@ class AfterRow:
     before_train: Estimate | None
     before_test: Estimate | None
     known: str
+    raw_train: Estimate | None
+    raw_test: Estimate | None
+    scored: Estimate | None
+    chance_train: Estimate | None
+    chance_test: Estimate | None
+
+    @property
+    def turned(self) -> bool:
+        """Whether any figure is not the raw one: the attack reads better the other way round."""
+        return (self.raw_train, self.raw_test) != (self.train, self.test)
 
     @classmethod
     def of(cls, results: Sequence[AfterTraining]) -> AfterRow:
         """Return the averages over runs."""
         return cls(
-            train=estimate(result.train_auc for result in results),
-            test=estimate(result.test_auc for result in results),
-            before_train=estimate(result.baseline_train_auc for result in results),
-            before_test=estimate(result.baseline_test_auc for result in results),
+            train=estimate(result.train_leak for result in results),
+            test=estimate(result.test_leak for result in results),
+            before_train=estimate(result.baseline_train_leak for result in results),
+            before_test=estimate(result.baseline_test_leak for result in results),
             known=known_records(results[0].known_positives, results[0].known_negatives),
+            raw_train=estimate(_of_all(result.train_auc, result.train_tied_auc) for result in results),
+            raw_test=estimate(_of_all(result.test_auc, result.test_tied_auc) for result in results),
+            scored=estimate(result.scored for result in results) if min(one.scored for one in results) < 1.0 else None,
+            chance_train=estimate(result.train_by_chance for result in results),
+            chance_test=estimate(result.test_by_chance for result in results),
         )
+
+
+def _of_all(auc: float | None, tied: float | None) -> float | None:
+    return auc if tied is None else tied
 
 
 @dataclass(frozen=True)
@@ -355,6 +400,39 @@ def run_notes(runs: Iterable[RunSummary]) -> list[str]:
     return list(dict.fromkeys(note for run in runs for note in run.notes))
 
 
+def chance_note(runs: Iterable[RunSummary]) -> str:
+    """Return in a sentence what orientation alone gives on as few records as attacks were judged by; or nothing.
+
+    Of several runs and attacks it speaks of those with the fewest records.
+    """
+    found = {
+        (result.by_chance, result.positives + result.negatives, result.positives)
+        for run in runs
+        for party in run.parties.values()
+        for result in party.attacks.values()
+        if result.by_chance is not None
+    }
+    if not found:
+        return ""
+    chance, records, positives = max(found)
+    return (
+        f"By chance, an attack that knows nothing is expected to get {figure(chance)} on so few records "
+        f"({records:,}, of them {positives:,} positive), as it is turned round where that reads better."
+    )
+
+
+def known_note(runs: Iterable[RunSummary]) -> str:
+    """Return in a sentence which records attacks that need some were given; or nothing if no attack was run."""
+    given = dict.fromkeys(
+        known_records(run.known_positives, run.known_negatives)
+        for run in runs
+        if any(party.attacks or party.after_training for party in run.parties.values())
+    )
+    if not given:
+        return ""
+    return f"Attacks that need known records were told of {' or '.join(given)}, and are not judged by them."
+
+
 def unavailable_notes(rows: Sequence[DefenseRow]) -> list[str]:
     """Return a sentence for every attack that could not be run at a party, once for all defenses."""
     missing = {
@@ -410,7 +488,8 @@ def leak_verdict(run: RunSummary, goal: float = GOAL) -> str:
         sentences = [*_readable(run, goal), _why_sumkl(run, goal)]
     else:
         sentences = _unread(run, goal)
-    return " ".join(sentence for sentence in [*sentences, *_columns_recovered(run), *_learned(run, goal)] if sentence)
+    others = [*_left_out(run, goal), *_columns_recovered(run), *_learned(run, goal)]
+    return " ".join(sentence for sentence in [*sentences, *others] if sentence)
 
 
 def _nothing_measured(run: RunSummary) -> str:
@@ -489,6 +568,23 @@ def _own_columns(run: RunSummary) -> str:
     )
 
 
+def _left_out(run: RunSummary, goal: float) -> list[str]:
+    """Return a sentence for every attack that reads well where it dares to, and leaves out the rest."""
+    return [
+        f"{_capital(attack_phrase(name))} scores {result.scored:.0%} of the records only, and among these its leak AUC "
+        f"is {figure(own)}; counted as ties, those that it leaves out bring it to {figure(result.worst)}."
+        for party in run.parties.values()
+        for name, result in party.attacks.items()
+        if _leaves_out(result) and result.worst is not None
+        for own in [max(_oriented(result.auc) or 0.5, _oriented(result.accumulated_auc) or 0.5)]
+        if own >= goal and figure(own) != figure(result.worst)
+    ]
+
+
+def _capital(words: str) -> str:
+    return words[:1].upper() + words[1:]
+
+
 def _columns_recovered(run: RunSummary) -> list[str]:
     return [
         f"The published scores give away columns of {name}: the {leak.attack} attack estimates them with a mean "
@@ -501,15 +597,29 @@ def _columns_recovered(run: RunSummary) -> list[str]:
 
 def _learned(run: RunSummary, goal: float) -> list[str]:
     return [
-        f"After training, {_partner(run, name)} {'can' if found.train_auc >= goal else 'could hardly'} read labels "
+        f"After training, {_partner(run, name)} {'can' if found.train_leak >= goal else 'could hardly'} read labels "
         f"with its own half of the model: given the labels of "
         f"{known_records(found.known_positives, found.known_negatives)}, {attack_phrase(attack)} gets an AUC of "
-        f"{figure(found.train_auc)} on other training records, and {figure(found.baseline_train_auc)} with that half "
-        "as it was before training."
+        f"{figure(found.train_leak)} on other training records{_aside(found)}, and "
+        f"{figure(found.baseline_train_leak)} with that half as it was before training."
         for name, party in run.parties.items()
         for attack, found in party.after_training.items()
-        if found.train_auc is not None and found.baseline_train_auc is not None
+        if found.train_leak is not None and found.baseline_train_leak is not None
     ]
+
+
+def _aside(found: AfterTraining) -> str:
+    """Return what is to be known of the figure on training records, in brackets: how it came about, and chance."""
+    raw = _of_all(found.train_auc, found.train_tied_auc)
+    parts = []
+    if raw is not None and raw < 0.5:
+        parts.append(f"the other way round: {figure(raw)} as it scores them")
+    if found.scored < 1.0 and found.train_auc is not None:
+        own = figure(oriented(found.train_auc))
+        parts.append(f"with {1.0 - found.scored:.0%} left out, as ties; {own} among the others")
+    if found.train_by_chance is not None:
+        parts.append(f"{figure(found.train_by_chance)} is what chance gives")
+    return f" ({'; '.join(parts)})" if parts else ""
 
 
 def _partners_best(run: RunSummary) -> tuple[float | None, str, str]:

@@ -23,8 +23,10 @@ from splitvfl.leakage.findings import (
     RunGroup,
     advice,
     attack_names,
+    chance_note,
     counted,
     group_runs,
+    known_note,
     known_records,
     leak_verdict,
     leakiest,
@@ -139,7 +141,13 @@ def _render(title: str, summaries: list[RunSummary], folders: list[Path]) -> str
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters.update(
-        written=_written, level=_level, significant=_significant, counted=counted, stopping=stopping_note
+        written=_written,
+        mean=_mean_of,
+        share=_share,
+        level=_level,
+        significant=_significant,
+        counted=counted,
+        stopping=stopping_note,
     )
     template = environment.from_string(resources.files("splitvfl.leakage").joinpath(_TEMPLATE).read_text("utf-8"))
     return template.render(
@@ -174,7 +182,7 @@ def _sections(summaries: Sequence[RunSummary], folders: Sequence[Path]) -> Itera
             after=[
                 (row, party, *found) for row in rows for party in row.parties for found in party.after_training.items()
             ],
-            notes=[*run_notes(group.runs), *(f"{note}." for note in unavailable_notes(rows))],
+            notes=[*_notes(group), *(f"{note}." for note in unavailable_notes(rows))],
             several_parties=any(len(row.parties) > 1 for row in rows),
             several_runs=any(row.runs > 1 for row in rows),
             # matplotlib escapes the names that it draws, so its figures may go into the page as they are.
@@ -182,6 +190,10 @@ def _sections(summaries: Sequence[RunSummary], folders: Sequence[Path]) -> Itera
             cost=Markup(cost_and_leak(group, name=f"cost-{number}")),
             leaks=Markup(leak_map(group, name=f"map-{number}")),
         )
+
+
+def _notes(group: RunGroup) -> list[str]:
+    return [note for note in (chance_note(group.runs), known_note(group.runs), *run_notes(group.runs)) if note]
 
 
 def _verdicts(group: RunGroup) -> Iterator[_Verdict]:
@@ -220,6 +232,16 @@ def _written(value: Estimate | float | None, digits: int) -> str:
         return _number(value, digits)
     interval = "" if value.half_width is None else f" ± {_number(value.half_width, digits)}"
     return f"{_number(value.mean, digits)}{interval}"
+
+
+def _mean_of(value: Estimate | None, digits: int) -> str:
+    """Return a figure without its interval."""
+    return _MISSING if value is None else _number(value.mean, digits)
+
+
+def _share(value: Estimate) -> str:
+    """Return a share of records, in per cent."""
+    return f"{value.mean:.0%}"
 
 
 def _number(value: float, digits: int) -> str:

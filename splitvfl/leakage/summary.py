@@ -13,13 +13,17 @@ from splitvfl.errors import CheckpointError
 from splitvfl.leakage.after_training import AfterTraining
 from splitvfl.leakage.features import FeatureLeak
 from splitvfl.leakage.judging import LeakSummary
+from splitvfl.metrics import chance_auc
 
 FILE_NAME = "summary.json"
 
 
 @dataclass(frozen=True)
 class AttackResult:
-    """One attack's figures as in :class:`~splitvfl.leakage.judging.LeakSummary`, ``None`` where undefined."""
+    """One attack's figures as in :class:`~splitvfl.leakage.judging.LeakSummary`, ``None`` where undefined.
+
+    ``tied_auc`` and ``tied_accumulated_auc`` are ``None`` too where no record was left out: then they are the others.
+    """
 
     auc: float | None
     worst_auc: float | None
@@ -31,6 +35,12 @@ class AttackResult:
     signs_right: float | None = None
     records_right: int = 0
     records: int = 0
+    tied_auc: float | None = None
+    tied_accumulated_auc: float | None = None
+    scored: float | None = 1.0
+    scored_accumulated: float | None = 1.0
+    positives: int = 0
+    negatives: int = 0
 
     @classmethod
     def of(cls, summary: LeakSummary) -> AttackResult:
@@ -46,11 +56,32 @@ class AttackResult:
             signs_right=known(summary.signs_right),
             records_right=summary.records_right,
             records=summary.records,
+            tied_auc=known(summary.tied_auc) if summary.scored < 1.0 else None,
+            tied_accumulated_auc=known(summary.tied_accumulated_auc) if summary.scored < 1.0 else None,
+            scored=known(summary.scored),
+            scored_accumulated=known(summary.scored_accumulated),
+            positives=summary.positives,
+            negatives=summary.negatives,
         )
 
     @property
+    def leaves_out(self) -> bool:
+        """Whether it left out records, so that what decides is not its own AUC."""
+        return self.scored is not None and self.scored < 1.0
+
+    @property
+    def deciding(self) -> tuple[float | None, float | None]:
+        """The per-step and the accumulated AUC that decide, not turned round: of all records."""
+        return (self.tied_auc, self.tied_accumulated_auc) if self.leaves_out else (self.auc, self.accumulated_auc)
+
+    @property
+    def by_chance(self) -> float | None:
+        """What orientation alone gives on so few records; ``None`` where they were not counted."""
+        return None if min(self.positives, self.negatives) < 1 else chance_auc(self.positives, self.negatives)
+
+    @property
     def worst(self) -> float | None:
-        """The larger of the per-step and the accumulated AUC, each in its better orientation."""
+        """The larger of the per-step and the accumulated AUC of all records, each in its better orientation."""
         return max((value for value in (self.worst_auc, self.worst_accumulated_auc) if value is not None), default=None)
 
 

@@ -20,7 +20,9 @@ from splitvfl.leakage.findings import (
     PartyRow,
     RunGroup,
     attack_names,
+    chance_note,
     group_runs,
+    known_note,
     rows_by_defense,
     rows_by_run,
     unavailable_notes,
@@ -48,6 +50,8 @@ _SUMMARY_LEGEND = {
     "first line": "mean over steps / scores added up over the run, each oriented to read best",
     "second line": "95 % quantile over steps (number of batches where it is undefined: one class only)",
     "third line": "the raw AUCs of the first line, where an attack reads better the other way round",
+    "of 10%": "the share of the records that an attack scores, and the AUCs among these, oriented; in the first line "
+    "the others tie, in the middle",
     "worst leak": "the larger of the two figures in the first line, over all attacks",
     "auditor": _AUDITOR,
     "own": "AUC at which the partner's own columns predict the labels anyway",
@@ -60,8 +64,10 @@ _SUMMARY_LEGEND = {
 _OF_COSTS = {"noise", "±"}
 
 _AFTER_LEGEND = {
-    "train, test": "leak AUC of the attack with the partner's trained model, on records that it did not know",
+    "train, test": "leak AUC of the attack with the partner's trained model, on records that it did not know, oriented "
+    "to read best",
     "before": "the same attack's leak AUCs with that model as it was before training",
+    "chance": "what an attack that knows nothing is expected to get there, for being oriented",
 }
 
 _COMPARISON_LEGEND = {
@@ -198,14 +204,32 @@ def _after(rows: Sequence[DefenseRow]) -> Iterator[Table]:
     found = [(row, party, *item) for row in rows for party in row.parties for item in party.after_training.items()]
     if not found:
         return
-    table = _table("After training", _NAME_WIDTH)
+    table = _table("After training", _NAME_WIDTH - 3)
     table.add_column("what reads", overflow="fold", width=16)
     _numbers(table, *((header, _INTERVAL_WIDTH) for header in ("train", "test", "before")))
+    counted = any(after.chance_train or after.chance_test for *_, after in found)
+    if counted:
+        _numbers(table, ("chance", 6))
     for row, party, attack, after in found:
         name = _two_lines(row.label, party.name if len(row.parties) > 1 else "")
         before = Text.assemble(_plain(after.before_train, 2), "\n", _plain(after.before_test, 2))
-        table.add_row(name, Text(attack), _coloured(after.train), _coloured(after.test), before)
+        cells = [_after_cell(after.train, after.raw_train), _after_cell(after.test, after.raw_test), before]
+        if counted:
+            cells.append(Text(f"{_mean(after.chance_train)}\n{_mean(after.chance_test)}"))
+        scored = "" if after.scored is None else f" (scores {after.scored.mean:.0%})"
+        table.add_row(name, Text(f"{attack}{scored}"), *cells)
     yield table
+
+
+def _after_cell(leak: Estimate | None, raw: Estimate | None) -> Text:
+    text = _coloured(leak)
+    if raw != leak:
+        text.append(f"\nraw {_mean(raw)}", style="dim")
+    return text
+
+
+def _mean(value: Estimate | None) -> str:
+    return MISSING if value is None else _number(value.mean, 2)
 
 
 def _fitting(legend: dict[str, str], runs: Sequence[RunSummary]) -> dict[str, str]:
@@ -218,15 +242,17 @@ def _fitting(legend: dict[str, str], runs: Sequence[RunSummary]) -> dict[str, st
 
 
 def _after_legend(runs: Sequence[RunSummary]) -> dict[str, str]:
-    late = any(party.after_training for run in runs for party in run.parties.values())
-    return _AFTER_LEGEND if late else {}
+    late = [after for run in runs for party in run.parties.values() for after in party.after_training.values()]
+    counted = any(after.train_by_chance or after.test_by_chance for after in late)
+    return {term: text for term, text in _AFTER_LEGEND.items() if late and (counted or term != "chance")}
 
 
 def _notes(group: RunGroup, rows: Sequence[DefenseRow]) -> Iterator[Text]:
     if not group.judged:
         yield Text(verdict(group.runs[0]), style="dim")
-    for note in unavailable_notes(rows):
-        yield Text(note, style="dim")
+    for note in [chance_note(group.runs), known_note(group.runs), *unavailable_notes(rows)]:
+        if note:
+            yield Text(note, style="dim")
 
 
 def _portions(attacks: Sequence[str]) -> Iterator[Sequence[str]]:
@@ -254,6 +280,9 @@ def _leak_cell(row: AttackRow | None) -> Text:
     text.append(f"\n{_written(row.quantile_95, 2)} ({row.undefined})", style="dim")
     if row.turned:
         text.append(f"\n{_written(row.raw_step, 2)}/{_written(row.raw_accumulated, 2)}", style="dim")
+    if row.scored is not None:
+        share, own = f"{row.scored.mean:.0%}", f"{_written(row.scored_step, 2)}/{_written(row.scored_accumulated, 2)}"
+        text.append(f"\nof {share}\n{own}", style="dim")
     return text
 
 

@@ -335,3 +335,32 @@ def test_labels_keep_their_distance_and_order() -> None:
 
 def test_every_label_attack_is_explained() -> None:
     assert ATTACKS.keys() - {"least-squares", "gradient-inversion"} <= _ATTACKS.keys()
+
+
+def test_an_attack_that_reads_the_wrong_way_round_after_training_is_red_and_chance_stands_beside(
+    tmp_path: Path,
+) -> None:
+    after = AfterTraining(
+        0.04,
+        None,
+        0.52,
+        None,
+        known_positives=10,
+        known_negatives=12,
+        train_positives=56,
+        train_negatives=57,
+        scored=0.5,
+    )
+    knowing = run(parties={"telecom": PartyResult(attacks={}, after_training={"model-completion": after})})
+    page = page_of(tmp_path, knowing)
+    assert '<td class="high">0.96<small>raw 0.04</small></td>' in page
+    assert "<small>chance 0.54</small>" in page
+    assert "<small>scores 50%</small>" in page
+
+
+def test_records_left_out_and_chance_are_shown(tmp_path: Path) -> None:
+    few = replace(result(0.98), worst_auc=0.59, tied_auc=0.59, scored=0.1, positives=56, negatives=57)
+    text = text_of(page_of(tmp_path, run(parties={"telecom": PartyResult(attacks={"norm": few})})))
+    assert "of 10%: 0.98" in text
+    assert "expected to get 0.54 on so few records (113, of them 56 positive)" in text
+    assert "Of 10 %: records left out" in text

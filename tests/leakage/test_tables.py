@@ -451,3 +451,80 @@ def test_an_attack_that_reads_better_the_other_way_round_shows_its_raw_figures_t
     assert "0.36/0.29" in printed(summary_table([run(parties={"telecom": party(norm=turned)})]))
     assert "third line" in printed(summary_table([run()]))
     assert len(re.findall(r"0\.61/0\.62", printed(summary_table([run()])))) == 1
+
+
+# --- orientation, chance and records left out
+
+
+def late(train: float, before: float = 0.52, **changes: object) -> PartyResult:
+    found = AfterTraining(train, None, before, None, known_positives=10, known_negatives=12)
+    return replace(party(norm=result(0.5)), after_training={"model-completion": replace(found, **changes)})
+
+
+def test_an_auc_far_below_one_half_after_training_is_a_leak() -> None:
+    counts = {"train_positives": 56, "train_negatives": 57}
+    text = verdict(run(parties={"telecom": late(0.29, 0.45, **counts)}))
+    assert (
+        "After training, your partner can read labels with its own half of the model: given the labels of 10 positive "
+        "and 12 negative records, the model-completion attack gets an AUC of 0.71 on other training records (the other "
+        "way round: 0.29 as it scores them; 0.54 is what chance gives), and 0.55 with that half as it was before "
+        "training." in text
+    )
+    for table in (summary_table, comparison_table):
+        shown = printed(table([run(parties={"telecom": late(0.09, **counts)})]), colour=True)
+        assert re.search(r"\x1b\[1;31m *0\.91", shown)  # red
+        assert "raw 0.09" in shown
+        assert "0.54" in shown
+        assert max(map(len, printed(table([run(parties={"telecom": late(0.09, **counts)})])).splitlines())) <= 80
+
+
+def test_means_over_seeds_are_taken_after_orientation() -> None:
+    runs = [
+        run(parties={"telecom": late(train, before)}, seed=seed)
+        for seed, (train, before) in enumerate(((0.3, 0.6), (0.7, 0.4)))
+    ]
+    (row,) = rows_by_defense(group_runs(runs)[0])
+    found = row.parties[0].after_training["model-completion"]
+    assert found.train is not None
+    assert found.before_train is not None
+    assert found.raw_train is not None
+    assert (found.train.mean, found.before_train.mean) == (pytest.approx(0.7), pytest.approx(0.6))
+    assert found.raw_train.mean == pytest.approx(0.5)
+    assert found.turned
+
+
+def abstaining(share: float = 0.1) -> AttackResult:
+    return replace(
+        result(0.987, 0.99),
+        worst_auc=0.59,
+        worst_accumulated_auc=0.58,
+        tied_auc=0.41,
+        tied_accumulated_auc=0.58,
+        scored=share,
+        positives=56,
+        negatives=57,
+    )
+
+
+def test_the_share_that_an_attack_scores_and_both_aucs_are_shown_and_the_tied_one_decides() -> None:
+    shown = run(parties={"telecom": party(norm=abstaining())})
+    text = printed(summary_table([shown]))
+    assert "0.59/0.58" in text
+    assert "0.41/0.58" in text  # turned, at the step
+    assert re.search(r"of 10%\s[^\n]*\n[^\n]*0\.99/0\.99", text)
+    assert shown.worst[0] == 0.59
+    assert (
+        "The norm attack scores 10% of the records only, and among these its leak AUC is 0.99; counted as ties, those "
+        "that it leaves out bring it to 0.59." in verdict(shown)
+    )
+    assert "of 10%  " in text  # the legend
+    assert "scores 100%" not in verdict(run(parties={"telecom": party(norm=abstaining(0.999))}))
+
+
+def test_what_chance_gives_and_what_attacks_were_told_stand_beside_the_figures() -> None:
+    shown = run(parties={"telecom": party(norm=abstaining())}, known_positives=3, known_negatives=10)
+    for table in (summary_table, comparison_table):
+        text = " ".join(printed(table([shown])).split())
+        assert "is expected to get 0.54 on so few records (113, of them 56 positive)" in text
+        assert "were told of 3 positive and 10 negative records, and are not judged by them" in text
+    assert "By chance" not in printed(summary_table([run()]))  # a summary that counted no records
