@@ -416,7 +416,7 @@ def chance_note(runs: Iterable[RunSummary]) -> str:
         return ""
     chance, records, positives = max(found)
     return (
-        f"By chance, an attack that knows nothing is expected to get {figure(chance)} on so few records "
+        f"By chance, an attack that knows nothing is expected to get {figure(chance)} on as many records "
         f"({records:,}, of them {positives:,} positive), as it is turned round where that reads better."
     )
 

@@ -38,6 +38,7 @@ MISSING = "–"
 _ATTACKS_PER_TABLE = 4
 _ATTACK_WIDTH = 9
 _NAME_WIDTH = 21
+_NARROW_NAME_WIDTH = 18
 _WIDE_NAME_WIDTH = 31
 _ATTACK_WIDTH = 9
 _INTERVAL_WIDTH = 10
@@ -204,14 +205,14 @@ def _after(rows: Sequence[DefenseRow]) -> Iterator[Table]:
     found = [(row, party, *item) for row in rows for party in row.parties for item in party.after_training.items()]
     if not found:
         return
-    table = _table("After training", _NAME_WIDTH - 3)
+    table = _table("After training", _NARROW_NAME_WIDTH)
     table.add_column("what reads", overflow="fold", width=16)
     _numbers(table, *((header, _INTERVAL_WIDTH) for header in ("train", "test", "before")))
     counted = any(after.chance_train or after.chance_test for *_, after in found)
     if counted:
         _numbers(table, ("chance", 6))
     for row, party, attack, after in found:
-        name = _two_lines(row.label, party.name if len(row.parties) > 1 else "")
+        name = _two_lines(row.label, party.name if len(row.parties) > 1 else "", width=_NARROW_NAME_WIDTH)
         before = Text.assemble(_plain(after.before_train, 2), "\n", _plain(after.before_test, 2))
         cells = [_after_cell(after.train, after.raw_train), _after_cell(after.test, after.raw_test), before]
         if counted:
@@ -265,8 +266,9 @@ def _breakable(label: str) -> Text:
     return Text(label if len(label) <= _WIDE_NAME_WIDTH else label.replace("(", " ("))
 
 
-def _two_lines(label: str, party: str = "") -> Text:
+def _two_lines(label: str, party: str = "", *, width: int = _NAME_WIDTH) -> Text:
     name, bracket, settings = label.partition("(")
+    name = _hyphened(name, width)
     text = Text(f"{name}, {party}" if party else name)
     if bracket:
         text.append(f"\n{bracket}{settings}", style="dim")

@@ -362,5 +362,5 @@ def test_records_left_out_and_chance_are_shown(tmp_path: Path) -> None:
     few = replace(result(0.98), worst_auc=0.59, tied_auc=0.59, scored=0.1, positives=56, negatives=57)
     text = text_of(page_of(tmp_path, run(parties={"telecom": PartyResult(attacks={"norm": few})})))
     assert "of 10%: 0.98" in text
-    assert "expected to get 0.54 on so few records (113, of them 56 positive)" in text
+    assert "expected to get 0.54 on as many records (113, of them 56 positive)" in text
     assert "Of 10 %: records left out" in text

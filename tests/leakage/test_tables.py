@@ -525,6 +525,6 @@ def test_what_chance_gives_and_what_attacks_were_told_stand_beside_the_figures()
     shown = run(parties={"telecom": party(norm=abstaining())}, known_positives=3, known_negatives=10)
     for table in (summary_table, comparison_table):
         text = " ".join(printed(table([shown])).split())
-        assert "is expected to get 0.54 on so few records (113, of them 56 positive)" in text
+        assert "is expected to get 0.54 on as many records (113, of them 56 positive)" in text
         assert "were told of 3 positive and 10 negative records, and are not judged by them" in text
     assert "By chance" not in printed(summary_table([run()]))  # a summary that counted no records
