@@ -6,7 +6,7 @@ import math
 from statistics import NormalDist
 from typing import ClassVar
 
-from splitvfl.defenses.gap_noise import OFF_AXIS_RATIO, AxisNoise, LabelledGradient, NoiseScale, Problem, Spending
+from splitvfl.defenses.gap_noise import AxisNoise, LabelledGradient, NoiseScale, Problem, Spending
 from splitvfl.defenses.solve_sumkl import SumKLSolution
 from splitvfl.errors import ArgumentError
 
@@ -63,9 +63,7 @@ class AxisGaussian(AxisNoise):
 
     def _scale(self, batch: LabelledGradient, solution: SumKLSolution[float], off_axis_peak: float) -> NoiseScale:
         deviation = math.sqrt(solution.parallel_negative)
-        rounding = self._rounding(batch, deviation)
-        across = OFF_AXIS_RATIO * rounding / math.sqrt(batch.width - 1) if batch.width > 1 else 0.0
-        return NoiseScale(along=(deviation, deviation), across=(across, across))
+        return NoiseScale(along=(deviation, deviation), across=(0.0, 0.0))
 
 
 class _EqualShift:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
+import torch
+
 from splitvfl.defenses.gap_noise import OFF_AXIS_RATIO, AxisNoise, LabelledGradient, NoiseBudget, NoiseScale
+from splitvfl.defenses.row_norms import REACH
 from splitvfl.defenses.solve_sumkl import SumKLSolution
 
 
@@ -55,5 +58,8 @@ class AxisSumKL(AxisNoise):
         along = (math.sqrt(solution.parallel_negative), math.sqrt(solution.parallel_positive))
         if batch.width == 1:
             return NoiseScale(along=along, across=(0.0, 0.0))
-        across = OFF_AXIS_RATIO * max(off_axis_peak, self._rounding(batch, max(along))) / math.sqrt(batch.width - 1)
+        # The sum is rounded in proportion to what is sent: noise of that size hides nothing, but keeps what is left off
+        # the axis from following how far a row lies along it.
+        rounding = torch.finfo(batch.gradient.dtype).eps * REACH * max(along)
+        across = OFF_AXIS_RATIO * max(off_axis_peak, rounding) / math.sqrt(batch.width - 1)
         return NoiseScale(along=along, across=(across, across))

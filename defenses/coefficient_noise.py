@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from splitvfl.claims import PerRecord
@@ -67,5 +66,4 @@ class CoefficientNoise:
         norms = row_norms(gradient)
         log_noise(secrets, width * sigma**2, norms)
         secrets.log("clipped_share", (norms > limit).double().mean().item())
-        noise = torch.empty_like(gradient).normal_(generator=secrets.generator).mul_(sigma)
-        return noise.addcmul_(gradient, (limit / norms.clamp(min=limit)).unsqueeze(1))
+        return secrets.add_normal(gradient * (limit / norms.clamp(min=limit)).unsqueeze(1), sigma)

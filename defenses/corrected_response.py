@@ -78,17 +78,14 @@ class CorrectedResponse:
         """
         _check(labels)
         truth = labels.detach().cpu().numpy() == 1
-        answers = self._answers.of(secrets.ids, lambda first: self._draw(truth, first, secrets.generator))
+        answers = self._answers.of(secrets.ids, lambda first: self._draw(truth, first, secrets))
         self._log(secrets)
         targets = (torch.from_numpy(answers).double() - self.flips.negative) / self.flips.total_variation
         return targets.to(device=labels.device, dtype=labels.dtype)
 
-    def _draw(
-        self, truth: np.ndarray[Any, np.dtype[np.bool_]], first: Positions, generator: torch.Generator
-    ) -> Answers:
-        draws = torch.rand(first.size, generator=generator, device=generator.device, dtype=torch.float64)
+    def _draw(self, truth: np.ndarray[Any, np.dtype[np.bool_]], first: Positions, secrets: Secrets) -> Answers:
         asked = truth[first]
-        flipped = draws.cpu().numpy() < np.where(asked, self.flips.positive, self.flips.negative)
+        flipped = secrets.uniform(first.size).cpu().numpy() < np.where(asked, self.flips.positive, self.flips.negative)
         answers: Answers = (asked ^ flipped).astype(np.int64)
         return answers
 

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
+from splitvfl.defenses.row_norms import REACH, rounding_cover, row_norms
 from splitvfl.defenses.solve_sumkl import (
     SumKLSolution,
     detection_error_bound,
@@ -32,7 +33,7 @@ REMEMBERED = 32
 OFF_AXIS_RATIO = 5.0
 """Noise off the axis over the largest norm there, as in the isotropic baseline."""
 
-_REACH = 4.0  # standard deviations that nearly every draw stays within
+_ON_AXIS = torch.finfo(torch.bfloat16).eps  # what the coarsest dtype of a gradient leaves off a line, with room
 
 # On a CPU, blocks of 1 MiB of float32 stay in the cache between one operation and the next.
 _BLOCK_ENTRIES = 2**18
@@ -50,11 +51,13 @@ class ClassSpread(NamedTuple):
         variance: u and v of the sumKL problem.
         energy: Mean squared norm of a row.
         off_axis_peak: Largest row norm off the gap's direction, where the defense measures it.
+        on_axis: Whether every row lies on the gap's direction but for rounding, where the defense measures it.
     """
 
     variance: Pair
     energy: Pair
     off_axis_peak: float = 0.0
+    on_axis: bool = False
 
 
 class NoiseScale(NamedTuple):
@@ -240,29 +243,47 @@ class LabelledGradient:
             off.append(torch.linalg.vector_norm(rest, dim=1))
         return _joined(along).mul_(self._unit), _joined(off).mul_(self._unit)
 
-    def with_noise(self, scale: NoiseScale, axis: Tensor, generator: torch.Generator) -> Tensor:
+    def with_noise(self, scale: NoiseScale, axis: Tensor, secrets: Secrets, *, on_axis: bool) -> Tensor:
         """Return the gradient plus Gaussian noise of the given scales, as a new tensor.
 
-        A row of class y gets ``across_y ζ + (along_y - across_y)(ζ·axis) axis`` with ζ ~ N(0, I): variance along_y²
-        along the unit vector, across_y² in each direction across it, independent of each other.
+        A row of class y gets ``along_y ξ axis + across_y (ζ - (ζ·axis) axis)`` with ξ ~ N(0, 1) and ζ ~ N(0, I):
+        variance along_y² along the unit vector, across_y² in each direction across it, independent of each other. The
+        sum is computed in float64 and rounded once.
+
+        Noise that lies on the axis would be taken off again by the rounding of clean rows, which is known to whoever
+        knows two rows that may have been sent. So rows that lie there but for rounding are sent exactly on the axis,
+        and others get noise of the size of rounding at least, in every direction.
+
+        Args:
+            scale: Standard deviations.
+            axis: Unit vector, float64.
+            secrets: The sender's, from whom the noise comes.
+            on_axis: Whether rows lie on the axis but for rounding; what is off it is then left out.
         """
-        direction = axis.to(self.gradient.dtype)
-        along, across = self._per_row(scale.along), self._per_row(scale.across)
-        if not any(scale.across):
-            draws = torch.empty_like(along).normal_(generator=generator)
-            return torch.addr(self.gradient, along.mul_(draws), direction)
-        lift = along.sub_(across)
+        across = scale.across
+        on_axis = on_axis or self.width == 1
+        if not on_axis and any(scale.along):
+            longest = row_norms(self.gradient).max().item() + REACH * max(scale.along)
+            cover = rounding_cover(self.gradient.dtype, longest)
+            across = (max(across[0], cover), max(across[1], cover))
+        largest = max(*scale.along, *across)
+        along, off = self._per_row(scale.along), self._per_row(across)
         sent = torch.empty_like(self.gradient, memory_format=torch.contiguous_format)
         for block in self._blocks():
-            # In place, block by block: on large batches fresh memory costs as much as the noise itself.
-            noise = sent[block].normal_(generator=generator)
-            coordinate = (noise @ direction).mul_(lift[block])
-            torch.addcmul(self.gradient[block], noise, across[block, None], out=noise)
-            noise.addr_(coordinate, direction)
+            total = self.gradient[block].to(torch.float64, copy=True)
+            coordinate = along[block] * secrets.normal(total.shape[0])
+            if on_axis:
+                coordinate.add_(total @ axis)
+                total.zero_()
+            if any(across):
+                noise = secrets.normal(*total.shape)
+                coordinate.addcmul_(off[block], noise @ axis, value=-1.0)
+                total.addcmul_(noise, off[block, None])
+            sent[block] = secrets.rounded(total.addr_(coordinate, axis), scale=largest, like=sent[block])
         return sent
 
     def _per_row(self, values: Pair) -> Tensor:
-        return (self.negative * values[0]).add_(self.positive, alpha=values[1])
+        return self._members[0] * values[0] + self._members[1] * values[1]
 
 
 def _unit_of(gradient: Tensor) -> float:
@@ -422,7 +443,7 @@ class GapNoise(ABC):
         spending = self._budget.spend(problem)
         scale = self._scale(batch, spending.solution, off_axis_peak)
         self._log(batch, secrets, spending, scale, spread)
-        return batch.with_noise(scale, axis, secrets.generator)
+        return batch.with_noise(scale, axis, secrets, on_axis=spread.on_axis)
 
     @abstractmethod
     def _spread(self, batch: LabelledGradient, means: Tensor, axis: Tensor) -> ClassSpread:
@@ -532,21 +553,13 @@ class AxisNoise(GapNoise):
         energy = batch.class_averages(along.square() + off.square())
         negative, positive = along.new_tensor(batch.class_averages(along))
         centred = along - torch.where(batch.positive > 0.5, positive, negative)
-        rounding = torch.finfo(batch.gradient.dtype).eps * along.abs().max()
+        largest, largest_off = along.abs().max().item(), off.max().item()
         return ClassSpread(
             variance=batch.class_averages(centred.square_()),
             energy=energy,
-            off_axis_peak=torch.maximum(off.max(), rounding).item(),
+            off_axis_peak=max(largest_off, torch.finfo(batch.gradient.dtype).eps * largest),
+            on_axis=largest_off <= _ON_AXIS * largest,
         )
-
-    @staticmethod
-    def _rounding(batch: LabelledGradient, along: float) -> float:
-        """Return how far off the axis rounding moves a row that gets noise of this scale along it.
-
-        The axis and the sum are rounded in proportion to what is sent, so a row that is left uncovered off the axis
-        tells how much noise it got.
-        """
-        return torch.finfo(batch.gradient.dtype).eps * _REACH * along
 
 
 def _length_and_unit(direction: Tensor) -> tuple[float, Tensor]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from splitvfl.claims import Gaussian
@@ -68,6 +67,4 @@ class GaussianIR:
         scales = self.clip / norms.clamp(min=self.clip)
         secrets.log("power", activation.shape[1] * self.sigma**2)
         secrets.log("clipped_share", (norms > self.clip).double().mean().item())
-        secrets.before_noise(activation * scales)
-        noise = torch.empty_like(activation).normal_(generator=secrets.generator).mul_(self.sigma)
-        return noise.addcmul_(activation, scales)
+        return secrets.add_normal(secrets.before_noise(activation * scales), self.sigma)

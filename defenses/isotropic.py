@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from splitvfl.claims import Gaussian
@@ -70,5 +69,4 @@ class Isotropic:
         sigma = self.sigma if self.ratio is None else self.ratio * peak / math.sqrt(width)
         assert sigma is not None
         log_noise(secrets, width * sigma**2, norms)
-        # One buffer, filled in place: on large batches fresh memory costs more than the noise.
-        return torch.empty_like(gradient).normal_(generator=secrets.generator).mul_(sigma).add_(gradient)
+        return secrets.add_normal(gradient, sigma)

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from splitvfl.defenses.row_norms import log_noise, row_norms
+from splitvfl.defenses.row_norms import REACH, log_noise, rounding_cover, row_norms
 from splitvfl.hooks import Secrets
 
 
@@ -17,8 +17,11 @@ class MaxNorm:
     Row ``g`` becomes ``g + z · sqrt(peak² − ‖g‖²) · g / ‖g‖``, where ``z ~ N(0, 1)`` and ``peak`` is the largest row
     norm. The mean is unchanged.
 
+    Every row but those of zeros and the largest also gets noise of the size of rounding in every entry: noise along a
+    row only scales it, and how a scaled row was rounded tells which one it was.
+
     A heuristic with no formal guarantee: direction survives up to sign, the largest row is sent unchanged, and rows of
-    zeros stay zero, visibly so.
+    zeros stay zero, visibly so. Gradients in half precision are rounded far more coarsely than that noise covers.
 
     Logs ``power``, the mean squared norm of a row's noise, and ``noise_to_signal``, power over the mean squared norm of
     a clean row.
@@ -43,7 +46,10 @@ class MaxNorm:
         # The factored form neither overflows nor cancels.
         scales = torch.sqrt(peak - norms) * torch.sqrt(peak + norms)
         log_noise(secrets, scales.double().square().mean().item(), norms)
-        z = torch.randn(norms.shape, generator=secrets.generator, device=norms.device, dtype=norms.dtype)
         # Divided first: the quotient of a scale and a tiny norm could overflow.
-        units = gradient / torch.where(norms > 0, norms, 1.0).unsqueeze(1)
-        return units.mul_((z * scales).unsqueeze(1)).add_(gradient)
+        units = gradient.double() / torch.where(norms > 0, norms, 1.0).unsqueeze(1)
+        along = secrets.normal(norms.shape[0]).mul_(scales).unsqueeze(1)
+        noisy = (scales * norms > 0).unsqueeze(1)
+        cover = secrets.normal(*gradient.shape).mul_(noisy * rounding_cover(gradient.dtype, REACH * peak.item()))
+        total = units.mul_(along).add_(cover).add_(gradient)
+        return secrets.rounded(total, scale=peak.item(), like=gradient)

@@ -76,16 +76,15 @@ class RandomisedResponse:
         """
         _check(labels, self.classes)
         truth = labels.detach().cpu().numpy().astype(np.int64)
-        answers = self._answers.of(secrets.ids, lambda first: self._draw(truth[first], secrets.generator))
+        answers = self._answers.of(secrets.ids, lambda first: self._draw(truth[first], secrets))
         secrets.log("epsilon", self.epsilon)
         return torch.from_numpy(answers).to(device=labels.device, dtype=labels.dtype)
 
-    def _draw(self, truth: Answers, generator: torch.Generator) -> Answers:
-        device = generator.device
-        draws = torch.rand(truth.size, generator=generator, device=device, dtype=torch.float64)
-        others = torch.randint(1, self.classes, (truth.size,), generator=generator, device=device)
-        lied = (draws < self._lie).cpu().numpy()
-        answers: Answers = np.where(lied, (truth + others.cpu().numpy()) % self.classes, truth)
+    def _draw(self, truth: Answers, secrets: Secrets) -> Answers:
+        lied, which = secrets.uniform(2, truth.size).cpu().numpy()
+        # Below 1 by 2^-53 at least, so that the product stays below k − 1.
+        others = 1 + np.floor(which * (self.classes - 1)).astype(np.int64)
+        answers: Answers = np.where(lied < self._lie, (truth + others) % self.classes, truth)
         return answers
 
     def state_dict(self) -> dict[str, Any]:

@@ -9,6 +9,10 @@ from splitvfl.hooks import Secrets
 
 # Squares of norms between these are normal numbers, even in float32.
 _SAFE = (1e-15, 1e15)
+_COVER = 8.0
+
+REACH = 4.0
+"""Standard deviations that nearly every draw stays within."""
 
 
 def row_norms(rows: Tensor) -> Tensor:
@@ -35,6 +39,20 @@ def _scaled_norms(rows: Tensor) -> Tensor:
     units = rows / torch.where(peaks > 0, peaks, 1.0)
     norms: Tensor = torch.linalg.vector_norm(units, dim=1) * peaks[:, 0]
     return norms
+
+
+def rounding_cover(dtype: torch.dtype, largest: float) -> float:
+    """Return the scale of noise in every entry that covers how rows up to some norm were rounded.
+
+    Multiples of one vector are rounded each in its own way, so that noise along that vector leaves them to be told
+    apart. Two rows are at most ``eps · largest`` apart by their rounding; under noise of eight times that in every
+    entry no attacker's detection error is below Φ(−1/16) = .475 by what their rounding tells of one message.
+
+    Args:
+        dtype: Of the message.
+        largest: Norm of the longest row, as it is sent.
+    """
+    return _COVER * torch.finfo(dtype).eps * largest
 
 
 def log_noise(secrets: Secrets, power: float, norms: Tensor) -> None:

@@ -26,6 +26,7 @@ from splitvfl.hooks import (
 from splitvfl.leakage.judging import Handle
 from splitvfl.precision import widened
 from splitvfl.randomness import derive_seed, entropic_generator
+from splitvfl.sampling import drawing_device
 
 
 class _Attached:
@@ -41,6 +42,7 @@ class _Attached:
         self._saved: Tensor | None = None
 
     def generator(self, device: torch.device) -> torch.Generator:
+        device = drawing_device(device)
         if self._generator is None or self._generator.device.type != device.type:
             if self._seed is None:
                 self._generator = entropic_generator(device)
@@ -149,9 +151,9 @@ class DefenseChain:
     def apply(self, message: Tensor, *, step: int, ids: Tensor | None, labels: Tensor | None) -> Tensor:
         """Return what is sent instead of ``message``; the message itself when no defense is attached.
 
-        Half-precision messages are defended in float32 and cast back after the noise. Claims are about what defenses
-        return in float32: a row at its bound may be longer by a half's rounding, 1/256 of it in bfloat16, when it is
-        cast, here or on its way (``wire``).
+        Half-precision messages are defended in float32 and cast back after the noise; those on a device without
+        float64 are defended on the CPU. Claims are about what defenses return in float32: a row at its bound may be
+        longer by a half's rounding, 1/256 of it in bfloat16, when it is cast, here or on its way (``wire``).
 
         Raises:
             HookError: If a defense breaks its contract, or what it claims.
@@ -160,10 +162,13 @@ class DefenseChain:
         self._check_agreed()
         if not self._attached:
             return message
-        sent = widened(message)
+        device = drawing_device(message.device)
+        sent = widened(message).to(device)
+        if device != message.device:
+            ids, labels = (None if known is None else known.to(device) for known in (ids, labels))
         for attached in self._attached:
             sent = self._defended(attached, sent, step, ids, labels)
-        return sent.to(message.dtype)
+        return sent.to(device=message.device, dtype=message.dtype)
 
     def _defended(
         self, attached: _Attached, message: Tensor, step: int, ids: Tensor | None, labels: Tensor | None

@@ -33,6 +33,9 @@ Optional class attributes refine a hook:
 A hook with state of its own (running statistics, a reference) has ``state_dict()`` and ``load_state_dict(state)``;
 what they carry is checkpointed.
 
+A defense draws its noise through its :class:`Secrets`, never from torch: ``secrets.add_normal(message, scale)`` where
+the noise has one scale per entry or row, ``secrets.normal`` with ``secrets.rounded`` where it has a shape of its own.
+
 The types prevent mistakes. They do not contain hostile code: a hook runs in its user's process.
 """
 
@@ -48,6 +51,7 @@ from torch import Tensor, nn
 
 from splitvfl.errors import ArgumentError, HookError, PrivacyError
 from splitvfl.precision import without_autocast
+from splitvfl.sampling import add_normal, largest_scale, snap, standard_normal, uniform
 
 Crossing = Literal["activation", "gradient", "scores", "labels"]
 Target = Literal["labels", "features"]
@@ -200,7 +204,8 @@ class Secrets:
         step: Number of the training step, from 0.
         generator: Random generator of this hook at this cut, on the message's device. Seeded from the operating
             system's entropy unless an experiment asked for a fixed seed. A Mersenne or Philox generator is not
-            cryptographic, however it is seeded.
+            cryptographic, however it is seeded. Hooks draw through the methods below: noise that is drawn from it in
+            float32 can be taken off again by whoever knows what may have been sent (:mod:`splitvfl.sampling`).
         ids: Record ids of the batch, ``(n,)``, or ``None`` when the caller gave none.
         labels: Labels of the batch, ``(n,)``, or ``None`` where the sender has none.
         log: Receives named measurements (noise power, bounds) for the monitor.
@@ -261,6 +266,70 @@ class Secrets:
         if self._own_ids is None:
             self._own_ids = self._ids.detach().clone()
         return self._own_ids
+
+    def add_normal(self, message: Tensor, scale: float | Tensor) -> Tensor:
+        """Return ``message + scale · N(0, 1)``, independent in every entry: how a defense adds Gaussian noise.
+
+        Drawn and added in float64 and rounded once, to the message's dtype, so that what is sent tells of the message
+        what Gaussian noise lets through, and nothing of how it was drawn.
+
+        Args:
+            message: Floating point, of any shape.
+            scale: Standard deviation, at least 0: one number, or a tensor that can be expanded to the message's shape,
+                ``(n, 1)`` say.
+
+        Returns:
+            A new tensor like the message.
+
+        Raises:
+            ArgumentError: If the scale is negative or not finite.
+
+        >>> own = Secrets(party="bank", step=0, generator=torch.Generator().manual_seed(0))
+        >>> own.add_normal(torch.zeros(2, 3), 0.5).dtype
+        torch.float32
+        """
+        return add_normal(message, scale, self.generator)
+
+    def normal(self, *shape: int) -> Tensor:
+        """Return standard normal numbers in float64, for noise with a shape of its own; see :meth:`rounded`.
+
+        >>> own = Secrets(party="bank", step=0, generator=torch.Generator().manual_seed(0))
+        >>> own.normal(2, 1).dtype
+        torch.float64
+        """
+        return standard_normal(shape, self.generator)
+
+    def uniform(self, *shape: int) -> Tensor:
+        """Return numbers uniform in [0, 1) in float64, multiples of 2^-53: ``uniform(n) < p`` tosses n coins."""
+        return uniform(shape, self.generator)
+
+    def rounded(self, total: Tensor, *, scale: float, like: Tensor) -> Tensor:
+        """Return a sum of message and noise, computed in float64, as what is sent instead of the message.
+
+        It is rounded, once, on a grid that no single row decides. Noise that is the same number times a vector in all
+        entries of a row (noise on an axis) needs more: rounding of the *clean* row then tells which row it was, unless
+        that is covered by noise of its size in every entry, or the row lies on the axis.
+
+        Args:
+            total: Message plus noise, float64; may be overwritten.
+            scale: The largest standard deviation of the noise in it.
+            like: The message.
+
+        Raises:
+            ArgumentError: If the total is not float64 and of the message's shape, or the scale is not finite and at
+                least 0.
+
+        >>> own = Secrets(party="bank", step=0, generator=torch.Generator().manual_seed(0))
+        >>> message, axis = torch.zeros(4, 2), torch.tensor([0.6, 0.8], dtype=torch.float64)
+        >>> own.rounded(message + 0.5 * own.normal(4, 1) * axis, scale=0.5, like=message).dtype
+        torch.float32
+        """
+        if total.dtype != torch.float64 or total.shape != like.shape:
+            raise ArgumentError(
+                f"expected a sum in float64 of shape {tuple(like.shape)}, got {total.dtype} of shape "
+                f"{tuple(total.shape)}; add `secrets.normal(...)`, which is float64, to the message"
+            )
+        return snap(total, largest_scale(scale)).to(like.dtype)
 
     def log(self, name: str, value: float) -> None:
         """Record one measurement of this step, such as the noise power, for the monitor."""

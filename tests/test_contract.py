@@ -438,6 +438,36 @@ def test_a_defense_is_a_function_of_its_generators_state(name: str) -> None:
         assert not torch.equal(sent(1), sent(2))
 
 
+DRAWING = [
+    *((torch, name) for name in ("rand", "randn", "rand_like", "randn_like", "randint", "randperm", "normal")),
+    *((torch, name) for name in ("bernoulli", "multinomial", "poisson")),
+    *((Tensor, f"{name}_") for name in ("normal", "uniform", "bernoulli", "exponential", "log_normal", "geometric")),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", DEFENSES)
+def test_a_defense_draws_through_its_secrets_only(
+    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    defense = DEFENSES[name].make()
+    message, own = message_for(defense, 3, dtype), secrets(random(0), dtype=dtype)
+    drawn: list[str] = []
+    for owner, function in DRAWING:
+        monkeypatch.setattr(owner, function, lambda *_, function=function, **__: drawn.append(function))
+    bits = Tensor.random_
+
+    def random_(tensor: Tensor, *args: Any, **settings: Any) -> Tensor:
+        drawn.append(str(tensor.dtype))
+        return bits(tensor, *args, **settings)
+
+    monkeypatch.setattr(Tensor, "random_", random_)
+
+    call_defense(defense, message, own)
+
+    assert set(drawn) == ({"torch.int64"} if DEFENSES[name].noisy else set())
+
+
 @pytest.mark.parametrize("name", DEFENSES)
 def test_a_defense_goes_on_from_its_saved_state(name: str) -> None:
     straight, first, resumed = (DEFENSES[name].make() for _ in range(3))

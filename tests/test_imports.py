@@ -37,6 +37,7 @@ FLOORS: tuple[frozenset[str], ...] = (
             "private_folder",
             "randomness",
             "records",
+            "sampling",
             "schedule",
             "signals",
             "tasks",

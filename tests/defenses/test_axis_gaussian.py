@@ -39,7 +39,7 @@ def test_noise_has_one_scale_and_one_direction(secrets_for_test: SecretsFactory)
     noise = (sent - gradient).numpy()
     along = noise @ gap / np.linalg.norm(gap)
     off = np.abs(noise - np.outer(along, gap / np.linalg.norm(gap)))
-    assert 0 < off.max() < 1e-12  # covers roundings of numbers near 10, and no more
+    assert off.max() < 1e-8  # sums are rounded to 2^-30 of the noise's scale, 3
     for label in (0, 1):
         part = along[truth == label]
         expected = 1.5 * np.linalg.norm(gap)

@@ -32,13 +32,13 @@ def test_noise_is_along_the_row_with_the_written_scale(magnitude: float, secrets
 
     sent = call_defense(MaxNorm(), gradient, secrets_for_test(seed=7)) / magnitude
 
-    z = torch.randn(50, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
+    z = secrets_for_test(seed=7).normal(50)
     rows = gradient / magnitude
     norms = rows.norm(dim=1)
     for i in range(50):
         scale = math.sqrt(max(norms.max().item() ** 2 - norms[i].item() ** 2, 0.0))
         expected = rows[i] * (1.0 + z[i] * scale / norms[i])
-        # Near the peak the square root of the difference of squares loses half the digits.
+        # Near the peak the square root of the difference of squares loses half the digits; the sum is rounded to 2^-30.
         torch.testing.assert_close(sent[i], expected, rtol=0, atol=1e-7)
 
 
@@ -51,7 +51,7 @@ def test_tiny_rows_beside_large_ones_get_finite_noise_of_the_peak(secrets_for_te
 
     # 2000 draws: five standard errors of a mean square are 16 %.
     assert sent[1:].square().sum(dim=1).mean().item() == pytest.approx(3.0, rel=0.16)
-    assert not sent[1:, [0, 2]].any()
+    assert 0 < sent[1:, [0, 2]].abs().max() < 1e-4  # covers roundings of numbers near 4, and no more
 
 
 def test_zero_rows_and_the_largest_row_are_sent_as_they_are(secrets_for_test: SecretsFactory) -> None:

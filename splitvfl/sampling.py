@@ -1,0 +1,131 @@
+"""Noise and coin tosses of defenses: the one place where they are drawn, and where noise is added.
+
+Everything comes from :func:`random_bits`, in whole numbers of 63 bits; another source of bits takes its place there. A
+hook draws through its :class:`~splitvfl.hooks.Secrets`, which call these functions with its own generator.
+
+Why not ``torch.randn``: in float32 on a CPU, torch's Gaussian noise has one of 2^24 angles in every pair of numbers.
+Whoever knows two rows that may have been sent takes each away and sees which one leaves such an angle: the label of a
+record, or the record, is read through noise of any size. So noise is drawn in float64, added in float64, and the *sum*
+is rounded, once, on a grid that no row decides. Drawing in float64 alone would not do where the message is float64
+itself: then the 2^53 angles of such noise can be seen.
+
+What is not promised. Torch's generators are not cryptographic: from enough output their state, and so all noise, can be
+computed. The numbers are Gaussian as far as float64 goes: beyond nine standard deviations there are none, and beyond
+seven (one draw in 10^11) they lie on a lattice that can be seen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from splitvfl.errors import ArgumentError
+
+GRID_BITS = 30
+"""The grid of a sum is 2^-30 of the noise's scale, rounded up to a power of two."""
+
+_BITS = 63
+_FLOAT_BITS = 53  # of a float64's significand
+# Blocks of half a MiB of float64 stay in the cache between one operation and the next.
+_BLOCK_ENTRIES = 2**16
+_LARGEST_EXPONENT = 1000  # so that no grid overflows
+
+
+def drawing_device(device: torch.device) -> torch.device:
+    """Return where noise for messages on a device is drawn and added: there, or on the CPU if it has no float64."""
+    return torch.device("cpu") if device.type == "mps" else device
+
+
+def random_bits(count: int, generator: torch.Generator) -> Tensor:
+    """Return ``(count,)`` whole numbers, each uniform in [0, 2^63), on the generator's device."""
+    return torch.empty(count, dtype=torch.int64, device=generator.device).random_(generator=generator)
+
+
+def uniform(shape: Sequence[int], generator: torch.Generator) -> Tensor:
+    """Return float64 numbers uniform in [0, 1), multiples of 2^-53, on the generator's device."""
+    bits = random_bits(math.prod(shape), generator) >> (_BITS - _FLOAT_BITS)
+    return bits.double().mul_(2.0**-_FLOAT_BITS).reshape(tuple(shape))
+
+
+def standard_normal(shape: Sequence[int], generator: torch.Generator) -> Tensor:
+    """Return standard normal numbers in float64, on the generator's device; how many bits they take, the shape decides.
+
+    ``r cos t`` and ``r sin t`` with ``r = sqrt(−2 ln u)``, u and t from 63 bits each. Torch's own takes 53, and two to
+    three times as long.
+
+    Source: Box and Muller, Annals of Mathematical Statistics 29 (1958).
+    """
+    count = math.prod(shape)
+    half = (count + 1) // 2
+    bits = random_bits(2 * half, generator)
+    drawn = bits.double()
+    radius, angle = drawn[:half], drawn[half:]
+    radius.add_(0.5).mul_(2.0**-_BITS).log_().mul_(-2.0).sqrt_()  # half a unit: no logarithm of zero
+    angle.mul_(math.tau * 2.0**-_BITS)
+    sine = torch.sin(angle, out=bits.view(torch.float64)[:half])  # the bits are used up
+    angle.cos_().mul_(radius)
+    radius.mul_(sine)
+    return drawn[:count].reshape(tuple(shape))
+
+
+def add_normal(message: Tensor, scale: float | Tensor, generator: torch.Generator) -> Tensor:
+    """Return ``message + scale · N(0, 1)`` in the message's dtype: drawn and added in float64, rounded once.
+
+    Args:
+        message: ``(n, …)``, floating point, on the generator's device.
+        scale: Standard deviation, at least 0: one number, or a tensor that can be expanded to the message's shape.
+        generator: Where the bits come from.
+
+    Raises:
+        ArgumentError: If the scale is negative or not finite.
+    """
+    largest = largest_scale(scale)
+    sent = torch.empty_like(message, memory_format=torch.contiguous_format)
+    scales = scale.expand(message.shape) if isinstance(scale, Tensor) else None
+    for block in blocks(message):
+        total = standard_normal(message[block].shape, generator)
+        total.mul_(scale if scales is None else scales[block]).add_(message[block])
+        sent[block] = snap(total, largest)
+    return sent
+
+
+def snap(total: Tensor, scale: float) -> Tensor:
+    """Round a float64 sum of message and noise, in place, to a grid of 2^-30 of the scale (or 2^-52 of the number).
+
+    How finely floating point holds a number depends on the number. The bits below the grid hold nothing of the message
+    that the noise covers, and are where its lattice could be seen.
+
+    Args:
+        total: The sum, float64.
+        scale: The largest scale of the noise; 0 changes nothing.
+    """
+    if scale == 0.0:
+        return total
+    # The last bit of a float64 of this size is the grid's; adding it rounds there, and nothing overflows.
+    shift = math.ldexp(1.5, min(math.frexp(scale)[1], _LARGEST_EXPONENT) + _FLOAT_BITS - 1 - GRID_BITS)
+    return total.add_(shift).sub_(shift)
+
+
+def largest_scale(scale: float | Tensor) -> float:
+    """Return the largest of some scales.
+
+    Raises:
+        ArgumentError: If one is negative or not finite.
+    """
+    if isinstance(scale, Tensor):
+        low, high = (value.item() for value in torch.aminmax(scale)) if scale.numel() else (0.0, 0.0)
+    else:
+        low = high = float(scale)
+    if not (low >= 0.0 and high < math.inf):
+        raise ArgumentError(f"the scale of noise must be finite and at least 0, got {low if low < 0.0 else high}")
+    return high
+
+
+def blocks(rows: Tensor) -> Iterator[slice]:
+    """Return slices of the first dimension that are worked on one by one: on a GPU all at once."""
+    count = rows.shape[0]
+    each = max(1, _BLOCK_ENTRIES * count // max(rows.numel(), 1)) if rows.device.type == "cpu" else max(count, 1)
+    return (slice(start, min(start + each, count)) for start in range(0, count, each))
