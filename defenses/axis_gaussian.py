@@ -24,8 +24,16 @@ class AxisGaussian(AxisNoise):
     ½(FPR + FNR) on one message is below ``Φ(−1 / (2 · ratio))``: the total variation of Gaussians that far apart
     bounds that of everything which is computed from them. With ``detection_error`` the ratio is the one of that bound.
 
-    Off Δ every row gets noise too, of the order of floating-point rounding: the axis is rounded, so what is left off
-    the exact line would tell how much noise a row got along it, and with that its gradient.
+    **That condition does not hold for a partner who knows what the model predicts of his record.** Below a linear top
+    w a row is ``(p − y) w / n``, and to him a label is a shift of ``‖w‖ / n``, whatever Δ is; the noise follows ‖Δ‖,
+    which is that times the gap of the classes' mean residues. On digits the gap falls from .99 to .3 in 40 epochs.
+    Measured at L = .4 (MLP of 64 and 32, linear top, three seeds), by an observer of one late message who knows p and
+    ‖w‖: a detection error of .26 on digits and .018 on breast cancer. Over 40 epochs, by a partner without a label,
+    who was told one bit (which way round): labels right .995 and 1.000, where the larger class is .91 and .63. It
+    fails at L = .45 on digits, and on give-me-some-credit, where the gap stays near .85.
+
+    Rows that lie on Δ but for rounding (all, below a linear top) are sent exactly on it. Otherwise every row gets noise
+    in every direction too, of the order of rounding, for rounding alone would tell the row.
 
     What this does not promise. Classes that also differ in spread, or off Δ, differ by more than a shift; what the
     gradients tell off Δ (at a top model with hidden layers) is sent as it is. Noise is drawn anew in every epoch and

@@ -21,13 +21,17 @@ class AxisSumKL(AxisNoise):
     standard deviation ``5 · max_i ‖g_i - (g_i·Δ)Δ/‖Δ‖²‖ / √(width - 1)`` per coordinate. The mean is unchanged.
 
     It exists because :class:`~splitvfl.defenses.sumkl.SumKL` gives noise off the axis to one class only, which marks
-    that class where gradients are nearly collinear. Below a linear top what is left off the axis is rounding error,
-    and so is the noise there, which also covers the rounding of the sent sum.
+    that class where gradients are nearly collinear. Below a linear top what is left off the axis is rounding error: it
+    is left out, and the noise there is of that size.
 
-    What this does not promise. The bound that it logs assumes Gaussian classes along the axis, and that nothing off
-    the axis tells the classes apart; off the axis the noise is a heuristic without a bound. Nothing is said about
-    averaging over epochs. Where the class means coincide the first coordinate stands in for the axis; with ``ratio``
-    there is then no noise along it. A gradient of zeros stays zeros.
+    What this does not promise. The bound that it logs assumes Gaussian classes along the axis, an attacker who knows
+    no more of a record than that, and that nothing off the axis tells the classes apart; off the axis the noise is a
+    heuristic without a bound. **A partner who knows what the model predicts of his record knows more**, as
+    :class:`~splitvfl.defenses.axis_gaussian.AxisGaussian` says: noise along Δ shrinks with the gap of the class means,
+    and what one label shifts does not. Measured with L = .4: labels right .990 (digits, .91 in the larger class) and
+    1.000 (breast cancer, .63) over 40 epochs, where the auditor's attack had a detection error of .42. Nothing is said
+    about averaging over epochs. Where the class means coincide the first coordinate stands in for the axis; with
+    ``ratio`` there is then no noise along it. A gradient of zeros stays zeros.
 
     Batches without one of the classes are treated, and measurements logged, as by
     :class:`~splitvfl.defenses.sumkl.SumKL`; ``power`` is the budget along the axis, while ``noise_to_signal`` counts

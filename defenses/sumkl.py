@@ -18,12 +18,14 @@ class SumKL(GapNoise):
     class means and the λ's from :func:`~splitvfl.defenses.solve_sumkl.solve_sumkl`; u and v are the mean squared
     deviations from the class means over rows and coordinates. The mean of the gradient is unchanged.
 
-    What this does not promise. The bound that it logs holds for classes N(m0, uI) and N(m1, vI), and real gradients are
-    not so. Noise across Δ goes to *one* class only, so where gradients are nearly collinear, as below a linear top, the
-    noise itself marks the class: who takes the sent batch's first singular direction away and scores what is left
-    reads the labels (:class:`~splitvfl.defenses.axis_sumkl.AxisSumKL` is the answer). Nothing is said about
-    averaging over epochs. With ``ratio`` the power is 0 where the class means coincide, and with ``detection_error``
-    where the clean gradients already meet the bound: such batches go out as they are. A gradient of zeros stays zeros.
+    What this does not promise. The bound that it logs holds for classes N(m0, uI) and N(m1, vI), and for an attacker
+    who knows no more of a record; real gradients are not so, and a partner who knows what the model predicts of his
+    record knows more (:class:`~splitvfl.defenses.axis_gaussian.AxisGaussian`). Noise across Δ goes to *one* class
+    only, so where gradients are nearly collinear, as below a linear top, the noise itself marks the class: who takes
+    the sent batch's first singular direction away and scores what is left reads the labels
+    (:class:`~splitvfl.defenses.axis_sumkl.AxisSumKL` closes that hole, and no other). Nothing is said about averaging
+    over epochs. With ``ratio`` the power is 0 where the class means coincide, and with ``detection_error`` where the
+    clean gradients already meet the bound: such batches go out as they are. A gradient of zeros stays zeros.
 
     A batch without one of the classes uses the last 32 batches of each class (per record, of the mean loss). Their
     scale is raised where the present class is larger now than it was then, and never lowered: while gradients shrink

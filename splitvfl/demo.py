@@ -38,7 +38,7 @@ attacks: [norm, direction, residual]
 """
 
 # A detection error of one half is a blind attacker's; both sumKL defenses spend the least noise that promises .4
-# against the attacker of their model.
+# against the attacker of their model, who does not know what is predicted of a record.
 _DEFENSES = "none,isotropic,max-norm,sumkl(detection_error=0.4),axis-sumkl(detection_error=0.4)"
 
 

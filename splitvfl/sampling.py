@@ -11,7 +11,7 @@ itself: then the 2^53 angles of such noise can be seen.
 
 What is not promised. Torch's generators are not cryptographic: from enough output their state, and so all noise, can be
 computed. The numbers are Gaussian as far as float64 goes: beyond nine standard deviations there are none, and beyond
-seven (one draw in 10^11) they lie on a lattice that can be seen.
+seven (two pairs in 10^11) they lie on a lattice that can be seen.
 """
 
 from __future__ import annotations

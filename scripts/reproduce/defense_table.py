@@ -218,7 +218,9 @@ passive party could predict with AUC {own}: what is below that may be learned fr
   orientation that turns out better over the run. An AUC of .5 is a guess, and being turned round alone lifts an attack
   that knows nothing to {chance} on so few records. A defense is as good as its worst figure.
 - *auditor-…*: the label party attacks its own messages, with the clean class means of the batch (linear) and with
-  what earlier steps have shown of both classes (likelihood). Nobody in the passive party's place knows as much.
+  what earlier steps have shown of both classes (likelihood). Neither uses what
+  the model predicts of a record, with which a partner reads [more](../threat-model.md) under axis-sumkl and
+  axis-gaussian than stands here.
 - *{prediction}* reads the model's own prediction of every record from the gradients and the party's activations. It
   tells what was learned, and no defense here that lets the model learn keeps it down.
 - *worst leak*: the largest figure of the row, {prediction} and attacks after training left out.

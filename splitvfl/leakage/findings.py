@@ -552,7 +552,10 @@ def _why_sumkl(run: RunSummary, goal: float) -> str:
     ]
     if max(residuals, default=0.0) < goal:
         return ""
-    return "sumkl puts noise off the gradient's axis on one class only; axis-sumkl does not."
+    return (
+        "sumkl puts noise off the gradient's axis on one class only; axis-sumkl does not (and is read by a "
+        "partner who knows what the model predicts, which no attack here uses)."
+    )
 
 
 def _own_columns(run: RunSummary) -> str:

@@ -57,7 +57,7 @@ _SUMMARY_LEGEND = {
     "auditor": _AUDITOR,
     "own": "AUC at which the partner's own columns predict the labels anyway",
     "err": "measured ½(FPR + FNR) of the auditor's attack, 0.50 is blind; below it, the bound that holds if the "
-    "defense's model does",
+    "defense's model does, and for attackers who do not know what the model predicts",
     "noise": "noise power over the message's own; p: the power itself, where only that is known",
 }
 

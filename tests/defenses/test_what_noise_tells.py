@@ -148,7 +148,7 @@ def pairs(draws: Numbers) -> Iterator[tuple[Numbers, Numbers]]:
 
 
 def told_by_angles(row: Row, defense: Any, n: int, width: int, dtype: torch.dtype) -> tuple[float, float]:
-    """Return by how much better the message that was sent fits the lattice's angles, and that figure's standard error."""
+    """Return how much better the message that was sent fits the lattice's angles, and that figure's standard error."""
     bits, kind = (24, np.float64) if dtype == torch.float32 else (53, Wide)
     found: tuple[list[Numbers], list[Numbers]] = ([], [])
     count = 0
