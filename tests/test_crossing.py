@@ -129,6 +129,14 @@ def test_a_fixed_seed_gives_the_noise_of_that_seed() -> None:
     assert not torch.equal(apply(chain_of(Isotropic(sigma=1.0), seed=6)), apply(chain_of(Isotropic(sigma=1.0))))
 
 
+def test_noise_for_a_device_without_float64_comes_from_a_generator_on_the_cpu() -> None:
+    chain = chain_of(Isotropic(sigma=1.0))
+    chain.draw_generators(torch.device("mps"))
+    (attached,) = chain._attached
+    assert attached.generator(torch.device("mps")).device == torch.device("cpu")
+    assert attached.generator(torch.device("mps")) is attached.generator(torch.device("cpu"))
+
+
 def test_every_message_gets_fresh_noise() -> None:
     chain = chain_of(Isotropic(sigma=1.0))
     assert not torch.equal(apply(chain), apply(chain))

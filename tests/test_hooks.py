@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from splitvfl.data.columns import Columns
-from splitvfl.errors import HookError, PrivacyError
+from splitvfl.errors import ArgumentError, HookError, PrivacyError
 from splitvfl.hooks import (
     Secrets,
     Seen,
@@ -307,3 +307,35 @@ def test_batch_mixing_layers_are_found_by_name(layer: nn.Module) -> None:
     assert batch_mixing_layer(nn.Sequential(nn.Linear(2, 2), nn.Sequential(layer))) == f"1.0 ({name})"
     assert batch_mixing_layer(layer) == f"the model ({name})"
     assert batch_mixing_layer(nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2), nn.Dropout())) is None
+
+
+# --- noise through secrets
+
+
+def own_secrets(seed: int = 0) -> Secrets:
+    return Secrets(party="bank", step=0, generator=torch.Generator().manual_seed(seed))
+
+
+def test_noise_of_a_users_own_shape_is_rounded_as_the_message_is() -> None:
+    message, axis = torch.ones(5000, 3), torch.tensor([0.6, 0.0, 0.8], dtype=torch.float64)
+    own = own_secrets()
+
+    sent = own.rounded(message + 0.5 * own.normal(5000, 1) * axis, scale=0.5, like=message)
+
+    assert sent.dtype == torch.float32
+    assert torch.equal(sent[:, 1], message[:, 1])
+    # 5000 draws: five standard errors of a standard deviation are 5 %.
+    assert (sent - message).norm(dim=1).square().mean().sqrt().item() == pytest.approx(0.5, rel=0.05)
+
+
+def test_a_sum_that_was_not_made_in_float64_is_refused() -> None:
+    message = torch.zeros(4, 2)
+    with pytest.raises(ArgumentError, match=r"expected a sum in float64 of shape \(4, 2\), got torch.float32"):
+        own_secrets().rounded(message + torch.randn(4, 2), scale=1.0, like=message)
+    with pytest.raises(ArgumentError, match=r"of shape \(4, 2\), got torch.float64 of shape \(4, 1\)"):
+        own_secrets().rounded(own_secrets().normal(4, 1), scale=1.0, like=message)
+
+
+def test_coins_are_tossed_with_the_probability_that_is_named() -> None:
+    lied = own_secrets().uniform(100_000) < 0.2
+    assert lied.double().mean().item() == pytest.approx(0.2, abs=6 * (0.16 / 100_000) ** 0.5)

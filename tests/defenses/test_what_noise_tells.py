@@ -110,10 +110,10 @@ def labels_of(n: int) -> Tensor:
 
 
 def messages(n: int, width: int, dtype: torch.dtype, seed: int) -> tuple[list[Tensor], Tensor]:
-    """Return two messages that may have been sent, below a linear top, and the unit vector that their rows lie on."""
+    """Return two messages that may have been sent, below a linear top, and the way from negatives to positives."""
     weight = torch.randn(width, generator=random(seed), dtype=torch.float64)
     residues = torch.rand(2, n, generator=random(seed + 1), dtype=torch.float64) - labels_of(n)
-    return [(one[:, None] * weight).to(dtype) for one in residues], weight / weight.norm()
+    return [(one[:, None] * weight).to(dtype) for one in residues], -weight / weight.norm()
 
 
 def sent_by(defense: Any, message: Tensor, *, seed: int) -> Tensor:
