@@ -1,8 +1,9 @@
-"""Keys from ``phe`` (python-paillier), and its numbers from ours and the other way round.
+"""Keys and numbers of ``phe`` (python-paillier) from ours, and the other way round.
 
 ``phe`` is the reference that everything here is interoperable with: its users decrypt what
-:class:`~splitvfl.crypto.owner.Owner` encrypts, and what they encrypt is taken. It is imported in this module only,
-when it is needed.
+:class:`~splitvfl.crypto.owner.Owner` encrypts, and what they encrypt is taken. It is imported in this module only, when
+one of these functions is called; nothing else needs it. Of the keys that ``phe`` makes one in four has primes that are
+both 3 modulo 4: the others decrypt and encrypt here, but cannot be proven, and so not be sent to a partner.
 
 Source: Paillier, EUROCRYPT 1999, scheme 1 with the generator ``n + 1``.
 """
@@ -15,31 +16,23 @@ import torch
 from torch import Tensor
 
 from splitvfl.crypto.integers import integers_to_tensor, tensor_to_integers
-from splitvfl.crypto.keys import LEAST_BITS, PrivateKey, PublicKey
+from splitvfl.crypto.key_generation import generate_keys
+from splitvfl.crypto.keys import PrivateKey, PublicKey
 from splitvfl.errors import ArgumentError, CryptoError
 
 if TYPE_CHECKING:
     from phe import paillier as phe
 
-
-def generate_keys(bits: int = 3072, *, insecure_for_tests: bool = False) -> PrivateKey:
-    """Return a new private key; its ``public`` is the one to send.
-
-    Args:
-        bits: Bit length of the modulus, even, ≥ 2048.
-        insecure_for_tests: Allow shorter keys, which protect nothing.
-
-    Raises:
-        ArgumentError: If the length is odd or too short.
-    """
-    if bits % 2 or bits < (64 if insecure_for_tests else LEAST_BITS):
-        raise ArgumentError(
-            f"expected an even key length from {LEAST_BITS} bits, got {bits}: shorter keys are for tests, "
-            "which ask for them with insecure_for_tests=True"
-        )
-    public, private = _phe().generate_paillier_keypair(n_length=bits)
-    del public
-    return PrivateKey(int(private.p), int(private.q), insecure_for_tests=insecure_for_tests)
+# Made elsewhere, and found here too.
+__all__ = [
+    "ciphertexts_from_phe",
+    "ciphertexts_to_phe",
+    "from_phe",
+    "generate_keys",
+    "private_from_phe",
+    "private_to_phe",
+    "to_phe",
+]
 
 
 def to_phe(key: PublicKey) -> phe.PaillierPublicKey:

@@ -7,6 +7,7 @@ from typing import Any
 
 import gmpy2
 import pytest
+from gmpy2 import mpz
 
 from splitvfl.crypto.budget import Budget
 from splitvfl.crypto.keys import PrivateKey
@@ -15,9 +16,17 @@ from splitvfl.crypto.keys import PrivateKey
 def short_key(bits: int, seed: int) -> PrivateKey:
     half = bits // 2
     # Both primes start with two ones, so that their product has all the bits.
-    p = gmpy2.next_prime((3 << (half - 2)) + (seed << (half // 2)))
-    q = gmpy2.next_prime((7 << (half - 3)) + (seed << (half // 2)))
+    p = blum_prime((3 << (half - 2)) + (seed << (half // 2)))
+    q = blum_prime((7 << (half - 3)) + (seed << (half // 2)))
     return PrivateKey(int(p), int(q), insecure_for_tests=True)
+
+
+def blum_prime(start: int) -> mpz:
+    """The next prime that is 3 modulo 4, as the primes of a key that is sent are."""
+    found = gmpy2.next_prime(start)
+    while found % 4 != 3:
+        found = gmpy2.next_prime(found)
+    return found
 
 
 @pytest.fixture(scope="session")
