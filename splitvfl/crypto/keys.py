@@ -1,5 +1,8 @@
 """Paillier keys: what a public and a private key are, how a key crosses the wire, and how a private one is kept.
 
+A key crosses with a proof that its modulus is one (:mod:`splitvfl.crypto.key_proof`), and is read only if that holds.
+The proof is made once, when the key is first sent or saved, and kept with it.
+
 A private key is written readable by its owner only, with a passphrase sealed by AES-256-GCM under a key from scrypt.
 It is in no text: what ``repr`` and messages of errors show is its number of bits. It cannot be pickled or sent.
 """
@@ -12,7 +15,7 @@ import os
 import secrets
 import stat
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -23,6 +26,7 @@ from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 from gmpy2 import mpz
 from torch import Tensor
 
+from splitvfl.crypto import key_proof
 from splitvfl.crypto.integers import integers_to_tensor, tensor_to_integers
 from splitvfl.errors import ArgumentError, CryptoError
 
@@ -32,7 +36,11 @@ LEAST_BITS = 2048
 # A number that a partner calls its key is looked at this far: 16384 bits are beyond all use, and cost seconds.
 _MOST_BITS = 16384
 _SMALL_PRIMES = gmpy2.primorial(1 << 12)
-_FORMAT = "splitvfl paillier private key 1"
+_FORMAT = "splitvfl paillier private key 2"
+# Without a proof: it is made when it is needed.
+_FORMAT_BEFORE = "splitvfl paillier private key 1"
+# Keys, with their proofs, that a process has verified: of 3072 bits, 54 KB each.
+_KEYS_REMEMBERED = 1 << 7
 # As OWASP's password storage recommendations: 128 MiB for one guess.
 _SCRYPT_COST, _SCRYPT_BLOCK = 1 << 17, 8
 
@@ -41,9 +49,11 @@ _SCRYPT_COST, _SCRYPT_BLOCK = 1 << 17, 8
 class PublicKey:
     """A Paillier modulus ``n``; a ciphertext is a number modulo ``n²``.
 
-    What it does not promise: that ``n`` has exactly two prime factors, none of which divides the other less one, or was
-    drawn at random. That cannot be seen from ``n``. An owner who chooses it badly harms the secrecy of its own
-    plaintexts; one who cheats, with many primes, say, may learn more from replies than the sums: no proof is asked for.
+    One that came from another party (:meth:`from_tensor`) is the product of exactly two different primes and has no
+    factor in common with ``φ(n)``, as its proof has shown. One that is made of a bare number is checked only as far as
+    can be seen from it: it may have many primes, or primes that divide others less one, and its owner then learns more
+    from replies than the sums. What no proof shows: that the primes were drawn at random, or are of equal length. An
+    owner who chooses them badly harms the secrecy of its own plaintexts.
 
     Attributes:
         n: The modulus: odd, no prime, no power, without factors below 4096.
@@ -98,30 +108,45 @@ class PublicKey:
         """``n²``, for arithmetic."""
         return self.modulus**2
 
-    def to_tensor(self) -> Tensor:
-        """Return the key as it is sent: uint8 ``(plaintext_bytes,)``."""
-        return integers_to_tensor([self.n], self.plaintext_bytes)[0]
-
     @classmethod
     def from_tensor(cls, tensor: Tensor, *, bits: int, insecure_for_tests: bool = False) -> PublicKey:
-        """Return the key that a partner sent.
+        """Return the key that a partner sent, once its proof is verified; the same one again costs nothing.
 
         Args:
-            tensor: uint8 ``(ceil(bits / 8),)``.
+            tensor: uint8 :func:`sent_shape` of ``bits``, what :meth:`PrivateKey.to_send` returns.
             bits: The agreed bit length; another one is refused.
             insecure_for_tests: Take fewer than 2048 bits.
 
         Raises:
-            CryptoError: If it is no key of that length.
+            CryptoError: If it is no key of that length, or its proof does not hold.
         """
-        (n,) = tensor_to_integers(tensor.unsqueeze(0), (bits + 7) // 8)
+        rows, width = sent_shape(bits)
+        if tuple(tensor.shape) != (rows, width):
+            raise CryptoError(f"expected a key with its proof, {rows} x {width} bytes, got {tuple(tensor.shape)}")
+        n, *roots = tensor_to_integers(tensor, width)
         if n.bit_length() != bits:
             raise CryptoError(f"expected a public key of {bits} bits, as agreed, got one of {n.bit_length()} bits")
-        return cls(n, insecure_for_tests=insecure_for_tests)
+        key = cls(n, insecure_for_tests=insecure_for_tests)
+        _verify_once(n, tuple(roots))
+        return key
+
+
+def sent_shape(bits: int) -> tuple[int, int]:
+    """Return the rows and bytes of a key of so many bits as it is sent: ``n``, and the roots of its proof."""
+    return 1 + key_proof.ROOTS, (bits + 7) // 8
+
+
+@lru_cache(maxsize=_KEYS_REMEMBERED)
+def _verify_once(n: int, roots: tuple[int, ...]) -> None:
+    # Errors are not remembered: what is wrong is wrong each time.
+    key_proof.verify(mpz(n), roots)
 
 
 class PrivateKey:
     """The primes of a Paillier key.
+
+    Only one of primes that are 3 modulo 4, as :func:`~splitvfl.crypto.key_generation.generate_keys` makes them, can be
+    proven, and so be sent to a partner; any other decrypts what is under it.
 
     Args:
         p: A prime.
@@ -138,6 +163,7 @@ class PrivateKey:
         if not usable or not (gmpy2.is_prime(self._p) and gmpy2.is_prime(self._q)):
             raise CryptoError("expected two different primes of the same length: this is no private key")
         self.public = PublicKey(int(self._p * self._q), insecure_for_tests=insecure_for_tests)
+        self._proof: list[mpz] | None = None
 
     @property
     def p(self) -> mpz:
@@ -152,11 +178,23 @@ class PrivateKey:
     def __repr__(self) -> str:
         return f"PrivateKey({self.public.bits} bits)"
 
+    def to_send(self) -> Tensor:
+        """Return the public key with its proof, as it is sent: uint8 :func:`sent_shape`. Nothing in it is a secret.
+
+        Raises:
+            CryptoError: If it cannot be proven.
+        """
+        if self._proof is None:
+            self._proof = key_proof.prove(self._p, self._q)
+        return integers_to_tensor([self.public.n, *self._proof], self.public.plaintext_bytes)
+
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise TypeError("a private key is not pickled: save() writes it, readable by its owner only")
 
     def save(self, path: Path | str, *, passphrase: str | None = None) -> None:
         """Write the key, readable by its owner only; all of it or nothing. A file that is there already is replaced.
+
+        With it goes its proof, which is made now if it was not; a key that cannot be proven is written without.
 
         Args:
             path: The file.
@@ -166,16 +204,17 @@ class PrivateKey:
         Raises:
             CryptoError: If it cannot be written; the message shows nothing of the key.
         """
-        content = json.dumps({"p": hex(self._p), "q": hex(self._q)})
+        proof = base64.b64encode(self.to_send().numpy().tobytes()).decode() if self._can_be_proven else None
+        content = json.dumps({"p": hex(self._p), "q": hex(self._q), "proof": proof})
         body = {"key": json.loads(content)} if passphrase is None else _sealed(content.encode(), passphrase)
         _write_privately(Path(path), json.dumps({"format": _FORMAT, "bits": self.public.bits, **body}).encode())
 
     @classmethod
     def load(cls, path: Path | str, *, passphrase: str | None = None, insecure_for_tests: bool = False) -> PrivateKey:
-        """Return the key in a file.
+        """Return the key in a file, its proof verified.
 
         Args:
-            path: What :meth:`save` wrote.
+            path: What :meth:`save` wrote, in this version or the one before, which wrote no proof.
             passphrase: The one it was sealed with; ``None`` if with none.
             insecure_for_tests: Take fewer than 2048 bits.
 
@@ -194,10 +233,31 @@ class PrivateKey:
             )
         try:
             p, q = int(content["p"], 16), int(content["q"], 16)
+            proof = content["proof"] if found["format"] == _FORMAT else None
+            sent = None if proof is None else base64.b64decode(proof, validate=True)
         except (KeyError, TypeError, ValueError):
             # Without the cause, which would show what was read.
             raise CryptoError(f"{path} holds no private key") from None
-        return cls(p, q, insecure_for_tests=insecure_for_tests)
+        key = cls(p, q, insecure_for_tests=insecure_for_tests)
+        if sent is not None:
+            key._take_proof(sent, path)
+        return key
+
+    @property
+    def _can_be_proven(self) -> bool:
+        return bool(self._p % 4 == self._q % 4 == 3)
+
+    def _take_proof(self, sent: bytes, path: Path) -> None:
+        width = self.public.plaintext_bytes
+        numbers = [mpz(int.from_bytes(sent[at : at + width], "big")) for at in range(0, len(sent), width)]
+        roots = numbers[1:]
+        try:
+            if numbers[:1] != [self.public.n]:
+                raise CryptoError("it is that of another key")
+            key_proof.verify(self.public.modulus, roots)
+        except CryptoError as error:
+            raise CryptoError(f"{path}: the proof in it does not belong to its key: {error}") from None
+        self._proof = roots
 
 
 def _sealed(content: bytes, passphrase: str) -> dict[str, str]:
@@ -213,7 +273,7 @@ def _opened(found: dict[str, Any], passphrase: str | None, path: Path) -> Any:
         raise CryptoError(f"{path} is sealed: a passphrase is needed")
     try:
         salt, nonce, box = (base64.b64decode(found[name], validate=True) for name in ("salt", "nonce", "box"))
-        return json.loads(AESGCM(_stretched(passphrase, salt)).decrypt(nonce, box, _FORMAT.encode()))
+        return json.loads(AESGCM(_stretched(passphrase, salt)).decrypt(nonce, box, found["format"].encode()))
     except InvalidTag:
         raise CryptoError(f"{path}: the passphrase is another one, or the file was changed") from None
     except (KeyError, TypeError, ValueError):
@@ -254,6 +314,6 @@ def _read_privately(path: Path) -> dict[str, Any]:
         raise CryptoError(f"cannot read the private key in {path}: {error.strerror}") from error
     except ValueError:
         raise CryptoError(f"{path} holds no private key") from None
-    if not isinstance(found, dict) or found.get("format") != _FORMAT:
+    if not isinstance(found, dict) or found.get("format") not in (_FORMAT, _FORMAT_BEFORE):
         raise CryptoError(f"{path} holds no private key")
     return found

@@ -77,14 +77,14 @@ class Products:
     them, so that they serve as obfuscators themselves, once each: nothing has to be prepared. Exponents have ``b =
     ⌈(|n| + 128)/128⌉`` bits each, so that by the leftover hash lemma one product is within ``½ √(2^(3-128) + 2^-128) <
     2^-62`` of uniform on all ``n``-th powers, and independent of the ``Rⱼ``, in statistical distance, whatever the two
-    primes of ``n`` are: no assumption, and no short exponent. What it does not promise: more than ``N · 2^-62`` for
-    ``N`` obfuscators together, and anything for an ``n`` of many primes, whose ``n``-th powers need more than 128
-    generators. An owner who cheats with such a key may learn some of the weights' parities; :class:`Powers` are
-    uniform on the ``n``-th powers even then.
+    primes of ``n`` are: no assumption, and no short exponent. That ``n`` has two, and no factor in common with
+    ``φ(n)``, is proven with every key that another party sends (:mod:`splitvfl.crypto.key_proof`), and must be known of
+    any other: under an ``n`` of many primes, whose ``n``-th powers need more than 128 generators, its owner may learn
+    some of the weights' parities. What it does not promise: more than ``N · 2^-62`` for ``N`` obfuscators together.
 
-    Why: two different vectors of exponents, of difference ``D``, collide with probability ``gcd(D, |G₁|) · gcd(D,
-    |G₂|) / |G|`` over the choice of the ``Rⱼ`` in ``G = G₁ × G₂``, both cyclic as ``n`` has two primes; the expectation
-    of ``gcd(D)²`` for ``D ≠ 0`` is below ``1 + 2^(3-128)``.
+    Why: two different vectors of exponents, of difference ``D``, collide with probability ``gcd(D, |G₁|) · gcd(D, |G₂|)
+    / |G|`` over the choice of the ``Rⱼ`` in ``G = G₁ × G₂``, both cyclic as ``n`` has two primes, of which neither
+    divides the other less one; the expectation of ``gcd(D)²`` for ``D ≠ 0`` is below ``1 + 2^(3-128)``.
 
     Source: Impagliazzo, Levin and Luby, STOC 1989 (the lemma).
 

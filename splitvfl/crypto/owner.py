@@ -41,8 +41,12 @@ class Owner:
 
     @property
     def public(self) -> PublicKey:
-        """The key to send."""
+        """The public key."""
         return self._key.public
+
+    def key_to_send(self) -> Tensor:
+        """Return the public key with its proof (:meth:`~splitvfl.crypto.keys.PrivateKey.to_send`)."""
+        return self._key.to_send()
 
     @cached_property
     def _obfuscators(self) -> Obfuscators:

@@ -123,7 +123,7 @@ class ThirdParty(EncryptedSide):
     def open(self) -> Half:
         """Send its key, and learn how many sums each party needs."""
         yield from agreement(NAME, (self._active,), self._exchange.agreed)
-        public = self.take_key().public.to_tensor()
+        public = self.take_key().key_to_send()
         sizes = Expected(self._active, COLUMNS, 0, (torch.int64,), (range(2, _MOST_PARTIES),))
         inbox = yield Outbox(send=(Message(NAME, self._active, KEY, 0, public),), wait=(sizes,))
         counts = inbox[self._active].payload.tolist()

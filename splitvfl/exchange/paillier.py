@@ -15,9 +15,9 @@ from splitvfl.conversation import Expected
 from splitvfl.crypto.budget import Budget, Mask
 from splitvfl.crypto.ciphertexts import Seen
 from splitvfl.crypto.engine import Engine
-from splitvfl.crypto.keys import PrivateKey, PublicKey
+from splitvfl.crypto.key_generation import generate_keys
+from splitvfl.crypto.keys import PrivateKey, PublicKey, sent_shape
 from splitvfl.crypto.owner import Owner
-from splitvfl.crypto.paillier import generate_keys
 from splitvfl.data.columns import PartyData
 from splitvfl.errors import CryptoError, DataError, ProtocolError, WorkerError
 from splitvfl.exchange.base import Exchange, Side
@@ -84,26 +84,29 @@ class Encryption:
             packed=self.packed,
         )
 
-    def read_key(self, message: Message) -> PublicKey:
-        """Return the public key that a party has sent.
+    def read_key(self, message: Message, *, of: str | None = None) -> PublicKey:
+        """Return the public key that a party has sent, its proof verified.
+
+        Args:
+            message: The key with its proof, uint8 :attr:`key_shape`.
+            of: Whose it is, if the sender passes it on.
 
         Raises:
-            ProtocolError: If it cannot be one, or has another length than agreed.
+            ProtocolError: If it cannot be one, has another length than agreed, or its proof does not hold.
         """
-        (key,) = self.read_keys(replace(message, payload=message.payload.unsqueeze(0)))
-        return key
+        with refusing(message if of is None else replace(message, sender=f"{message.sender}, of {of}")):
+            return PublicKey.from_tensor(
+                message.payload, bits=self.key_bits, insecure_for_tests=self.insecure_for_tests
+            )
 
-    def read_keys(self, message: Message) -> list[PublicKey]:
-        """Return several public keys in one message; see :meth:`read_key`."""
-        with refusing(message):
-            return [
-                PublicKey.from_tensor(tensor, bits=self.key_bits, insecure_for_tests=self.insecure_for_tests)
-                for tensor in message.payload
-            ]
+    @property
+    def key_shape(self) -> tuple[int, int]:
+        """Rows and bytes of a key as it is sent, with its proof."""
+        return sent_shape(self.key_bits)
 
     def awaited_key(self, sender: str) -> Expected:
         """Return what is awaited of a party that has a key."""
-        return Expected(sender, KEY, 0, (torch.uint8,), ((self.key_bits + 7) // 8,))
+        return Expected(sender, KEY, 0, (torch.uint8,), self.key_shape)
 
     def awaited_columns(self, sender: str) -> Expected:
         """Return what is awaited of a passive party: how many columns it has."""

@@ -94,7 +94,7 @@ class _Active(EncryptedSide):
     def open(self) -> Half:
         """Send the public key, and learn how many columns each passive party has."""
         party, encryption = self._party, self._exchange.encryption
-        public = self.take_key().public.to_tensor()
+        public = self.take_key().key_to_send()
         inbox = yield Outbox(
             send=one_each(dict.fromkeys(party.cuts, public), party.name, KEY, 0),
             wait=tuple(map(encryption.awaited_columns, party.cuts)),

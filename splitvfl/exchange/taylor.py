@@ -160,7 +160,7 @@ class _Active(EncryptedSide):
             name: self._engine.evaluator(limits.read_key(inbox[name]), exchange.budget(self._sums))
             for name in party.cuts
         }
-        own = owner.public.to_tensor()
+        own = owner.key_to_send()
         sizes = {name: torch.tensor([self._sums, *_others(name, self._columns)]) for name in keys}
         rings = {name: torch.stack([own, *_others(name, keys)]) for name in keys}
         yield Outbox(send=one_each(sizes, party.name, "peers", 0) + one_each(rings, party.name, KEY, 0))
@@ -301,12 +301,12 @@ class _Passive(EncryptedSide):
         """Hand out its public key and number of columns, and receive those of the others."""
         party, active, exchange, limits = self._party, self._active, self._exchange, self._exchange.encryption
         owner = self.take_key()
-        width, key_bytes = party.data.width, owner.public.plaintext_bytes
+        width = party.data.width
         sizes = Expected(active, "peers", 0, (torch.int64,), (range(1, _MOST_PEERS),))
         inbox = yield Outbox(
             send=(
                 Message(party.name, active, COLUMNS, 0, torch.tensor([width])),
-                Message(party.name, active, KEY, 0, owner.public.to_tensor()),
+                Message(party.name, active, KEY, 0, owner.key_to_send()),
             ),
             wait=(sizes,),
         )
@@ -315,8 +315,8 @@ class _Passive(EncryptedSide):
         self._peer_budgets = [
             exchange.budget(limits.checked_columns(other, active) + exchange.loss) for other in others
         ]
-        inbox = yield Outbox(wait=(awaited_bytes(active, KEY, 0, (len(others) + 1, key_bytes)),))
-        first, *rest = limits.read_keys(inbox[active])
+        inbox = yield Outbox(wait=(awaited_bytes(active, KEY, 0, (len(others) + 1, *limits.key_shape)),))
+        first, *rest = (limits.read_key(replace(inbox[active], payload=one)) for one in inbox[active].payload)
         self._evaluator = self._engine.evaluator(first, exchange.budget(width))
         self._peers = [self._engine.evaluator(key, exchange.budget(width + exchange.loss)) for key in rest]
         yield from passive_masking(party, active, SumMasks(), others=len(rest))

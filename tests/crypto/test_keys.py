@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import base64
 import copy
 import json
 import os
@@ -10,8 +11,8 @@ import gmpy2
 import pytest
 import torch
 
-from splitvfl.crypto import keys
-from splitvfl.crypto.keys import PrivateKey, PublicKey
+from splitvfl.crypto import key_proof, keys
+from splitvfl.crypto.keys import PrivateKey, PublicKey, sent_shape
 from splitvfl.errors import ArgumentError, CryptoError
 
 
@@ -22,19 +23,19 @@ def quick_scrypt(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_public_key_crosses_the_wire(key: PrivateKey) -> None:
-    sent = key.public.to_tensor()
+    sent = key.to_send()
 
     assert sent.dtype == torch.uint8
-    assert sent.shape == (64,)
+    assert tuple(sent.shape) == sent_shape(512) == (1 + 11 + 128, 64)
     assert PublicKey.from_tensor(sent, bits=512, insecure_for_tests=True) == key.public
     assert key.public.ciphertext_bytes == 128
     assert key.public.plaintext_bytes == 64
 
 
 def test_a_key_of_another_size_than_agreed_is_refused(key: PrivateKey) -> None:
-    sent = key.public.to_tensor()
+    sent = key.to_send()
 
-    with pytest.raises(CryptoError, match=r"expected bytes, uint8 \(count, 256\), got uint8 \(1, 64\)"):
+    with pytest.raises(CryptoError, match=r"expected a key with its proof, 140 x 256 bytes, got \(140, 64\)"):
         PublicKey.from_tensor(sent, bits=2048)
     with pytest.raises(CryptoError, match="expected a public key of 511 bits, as agreed, got one of 512 bits"):
         PublicKey.from_tensor(sent, bits=511, insecure_for_tests=True)
@@ -46,7 +47,7 @@ def test_short_keys_are_refused_outside_tests(key: PrivateKey) -> None:
     with pytest.raises(CryptoError, match="got 512 bits"):
         PrivateKey(int(key.p), int(key.q))
     with pytest.raises(CryptoError, match="got 512 bits"):
-        PublicKey.from_tensor(key.public.to_tensor(), bits=512)
+        PublicKey.from_tensor(key.to_send(), bits=512)
 
 
 PRIME = int(gmpy2.next_prime(1 << 255))
@@ -108,6 +109,72 @@ def test_a_key_is_written_for_its_owner_only_and_read_again(
     assert (hex(key.p) in path.read_text()) == (passphrase is None)
 
 
+def test_a_proof_is_made_once_and_kept_with_the_key(
+    key: PrivateKey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "private.key"
+    key.save(path)
+    monkeypatch.setattr(key_proof, "prove", lambda p, q: pytest.fail("it is made again"))
+
+    assert torch.equal(PrivateKey.load(path, insecure_for_tests=True).to_send(), key.to_send())
+
+
+def test_a_file_from_before_proofs_is_read_and_its_key_proven_when_it_is_sent(key: PrivateKey, tmp_path: Path) -> None:
+    path = tmp_path / "private.key"
+    content = {"p": hex(key.p), "q": hex(key.q)}
+    path.write_text(json.dumps({"format": "splitvfl paillier private key 1", "bits": 512, "key": content}))
+    path.chmod(0o600)
+
+    assert torch.equal(PrivateKey.load(path, insecure_for_tests=True).to_send(), key.to_send())
+
+
+def test_a_proof_of_another_key_in_a_file_is_refused(key: PrivateKey, other_key: PrivateKey, tmp_path: Path) -> None:
+    path = tmp_path / "private.key"
+    key.save(path)
+    other_key.save(tmp_path / "other.key")
+    content, other = (json.loads((tmp_path / name).read_text()) for name in ("private.key", "other.key"))
+    raw = bytearray(base64.b64decode(content["key"]["proof"]))
+    raw[-1] ^= 2
+    for wrong in (other["key"]["proof"], base64.b64encode(raw).decode(), ""):
+        path.write_text(json.dumps(content | {"key": content["key"] | {"proof": wrong}}))
+        with pytest.raises(CryptoError, match=r"the proof in it does not belong to its key|holds no private key"):
+            PrivateKey.load(path, insecure_for_tests=True)
+
+
+def test_a_key_that_cannot_be_proven_is_kept_and_not_sent(tmp_path: Path) -> None:
+    p = q = int(gmpy2.next_prime(3 << 126))
+    while p % 4 != 1 or q == p:
+        p, q = int(gmpy2.next_prime(p)), p
+    key = PrivateKey(p, q, insecure_for_tests=True)
+    path = tmp_path / "private.key"
+    key.save(path)
+
+    found = PrivateKey.load(path, insecure_for_tests=True)
+    assert (found.p, found.q) == (p, q)
+    with pytest.raises(
+        CryptoError, match="nobody can prove that there are two of them, so that this key cannot be sent"
+    ):
+        found.to_send()
+
+
+def test_a_key_is_verified_once_in_a_process_and_a_wrong_one_each_time(
+    other_key: PrivateKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at: list[int] = []
+    verify = key_proof.verify
+    monkeypatch.setattr(key_proof, "verify", lambda n, roots: (looked_at.append(int(n)), verify(n, roots)))
+    keys._verify_once.cache_clear()
+    sent = other_key.to_send()
+    for _ in range(3):
+        PublicKey.from_tensor(sent, bits=512, insecure_for_tests=True)
+    assert looked_at == [other_key.public.n]
+    sent[-1, -1] ^= 1
+    for _ in range(2):
+        with pytest.raises(CryptoError, match="wrong square root 127"):
+            PublicKey.from_tensor(sent, bits=512, insecure_for_tests=True)
+    assert len(looked_at) == 3
+
+
 def test_a_sealed_key_needs_its_passphrase(key: PrivateKey, tmp_path: Path) -> None:
     path = tmp_path / "private.key"
     key.save(path, passphrase="correct horse")
@@ -136,9 +203,9 @@ def test_a_changed_file_is_noticed(key: PrivateKey, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    ["", "[]", "{}", '{"format": "splitvfl paillier private key 1", "key": 5}', "\xff",
-     '{"format": "splitvfl paillier private key 1", "key": {"p": "0x11", "q": "no"}}',
-     '{"format": "splitvfl paillier private key 1", "salt": "!", "nonce": "", "box": ""}'],
+    ["", "[]", "{}", '{"format": "splitvfl paillier private key 2", "key": 5}', "\xff",
+     '{"format": "splitvfl paillier private key 2", "key": {"p": "0x11", "q": "no"}}',
+     '{"format": "splitvfl paillier private key 2", "salt": "!", "nonce": "", "box": ""}'],
 )  # fmt: skip
 def test_a_file_without_a_key_is_refused(tmp_path: Path, content: str) -> None:
     path = tmp_path / "private.key"

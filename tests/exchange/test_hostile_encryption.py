@@ -6,6 +6,7 @@ The parties are live: what is no longer what was sent goes through real keys, su
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from torch import Tensor
 from splitvfl.conversation import Half, Outbox, converse
 from splitvfl.crypto.ciphertexts import encrypted
 from splitvfl.crypto.integers import integers_to_tensor, tensor_to_integers
-from splitvfl.crypto.keys import PrivateKey
+from splitvfl.crypto.keys import PrivateKey, PublicKey
 from splitvfl.crypto.obfuscators import Powers
 from splitvfl.crypto.owner import Owner
 from splitvfl.data.columns import NO_RECORDS
@@ -30,6 +31,8 @@ from splitvfl.exchange.residue import Residue
 from splitvfl.exchange.taylor import Taylor
 from splitvfl.messages import Message
 from splitvfl.net.replay import ReplayGuard
+from tests.crypto.conftest import blum_prime
+from tests.crypto.test_key_proof import answers
 from tests.exchange.logistic import BATCH, SHORT, trainer_of, weights_of
 
 EXCHANGES: dict[str, Callable[[], Exchange]] = {
@@ -243,7 +246,7 @@ def test_what_is_no_key_and_no_number_of_columns_is_refused(place: Place, wrong:
         payload = message.payload.clone()
         if place.kind == "key":
             row = integers_to_tensor([number], bits // 8)[0]
-            payload.view(-1, bits // 8)[-1] = row
+            payload.view(-1, *SHORT.key_shape)[-1, 0] = row
         else:
             payload[-1] = count
         return (replace(message, payload=payload),)
@@ -252,6 +255,38 @@ def test_what_is_no_key_and_no_number_of_columns_is_refused(place: Place, wrong:
     if place.kind == "key" and place.sender == "lab":  # bank hands it out to others, who may be first
         pattern = "key of step 0 from (lab|bank): expected"
     with pytest.raises((ProtocolError, DataError), match=pattern):
+        stage(place.exchange).attempt(place, spoiled)
+
+
+def bad_moduli() -> dict[str, list[int]]:
+    """Factors of moduli whose owner reads what others multiply its ciphertexts with, or learns their parities."""
+    small = [int(gmpy2.next_prime((1 << 24) + (number << 20))) for number in range(4)]
+    rest = SHORT.key_bits - math.prod(small).bit_length()
+    half = next(p for k in itertools.count(1 << (rest // 2 - 98)) if gmpy2.is_prime(p := 2 * math.prod(small) * k + 1))
+    whole = math.prod(small) * half
+    last = int(blum_prime((3 << (SHORT.key_bits - 2)) // whole))
+    third = int(blum_prime(3 << 168))
+    return {
+        "common factors": [*small, half, last],
+        "three primes": [third, int(blum_prime(third)), int(blum_prime((3 << 510) // third**2))],
+    }
+
+
+@pytest.mark.parametrize("place", [place for place in PLACES if place.kind == "key"], ids=str)
+@pytest.mark.parametrize("shape", ["common factors", "three primes"])
+def test_a_dishonest_modulus_is_refused_before_anything_is_computed_under_it(place: Place, shape: str) -> None:
+    """Its owner knows all factors, and answers whatever has an answer."""
+    factors = bad_moduli()[shape]
+    n = math.prod(factors)
+    assert PublicKey(n, insecure_for_tests=True).bits == SHORT.key_bits  # taken, as a bare number
+    proof = [answer or 1 for answer in answers(factors)]
+
+    def spoiled(message: Message) -> tuple[Message, ...]:
+        payload = message.payload.clone()
+        payload.view(-1, *SHORT.key_shape)[-1] = integers_to_tensor([n, *proof], SHORT.key_bits // 8)
+        return (replace(message, payload=payload),)
+
+    with pytest.raises(ProtocolError, match=r"key of step 0 from \w+: expected a key with a proof"):
         stage(place.exchange).attempt(place, spoiled)
 
 
@@ -284,8 +319,8 @@ def test_own_logits_that_are_not_finite_are_not_sent(name: str) -> None:
 
 def other_key() -> PrivateKey:
     """A key whose modulus is smaller than any other of its length: no ciphertext under it is too large."""
-    prime = gmpy2.next_prime(math.isqrt(1 << (SHORT.key_bits - 1)) + 1)
-    return PrivateKey(int(prime), int(gmpy2.next_prime(prime)), insecure_for_tests=True)
+    prime = blum_prime(math.isqrt(1 << (SHORT.key_bits - 1)) + 1)
+    return PrivateKey(int(prime), int(blum_prime(prime)), insecure_for_tests=True)
 
 
 @pytest.mark.parametrize("place", [place for place in PLACES if place.kind in ENCRYPTED], ids=str)
