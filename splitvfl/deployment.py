@@ -37,7 +37,8 @@ from splitvfl.exchange.agreement import agreed_settings, terms_of
 from splitvfl.exchange.coordinator import ThirdParty
 from splitvfl.exchange.evaluation import EvaluationPlan
 from splitvfl.exchange.introduction import Learned
-from splitvfl.exchanges import exchange_of, sums_only, task_of
+from splitvfl.exchange.roll_call import UNSIGNED, Vouching
+from splitvfl.exchanges import exchange_of, hides_parts, sums_only, task_of
 from splitvfl.experiment import (
     bottom_of,
     bounded,
@@ -62,6 +63,7 @@ from splitvfl.leakage.watching import Watch
 from splitvfl.net.coordinator_run import CoordinatorRun
 from splitvfl.net.meeting import Meeting, Partner
 from splitvfl.net.party_run import ActiveRun, PassiveRun, RunSettings
+from splitvfl.net.signing import CertificateSigner
 from splitvfl.net.tls import Identity, Plaintext, identities, split_address
 from splitvfl.noise import noise_plan
 from splitvfl.party import ActiveParty, Party, PassiveParty
@@ -246,6 +248,27 @@ def _identity(config: ExperimentConfig, name: str, network: NetworkConfig) -> Id
     return Identity.load(name, identity=_places(config)[name].identity, roots=roots, **places)
 
 
+def vouching_of(config: ExperimentConfig, meeting: Meeting, *, purpose: str = "training") -> Vouching:
+    """Return how a party proves that keys which the active party passes on are its own, and whose keys it takes.
+
+    Those that its file names take part, and sign with the keys of their certificates. Without certificates nobody does;
+    nor where no keys are passed on, and a file need not name others.
+
+    Raises:
+        ConfigError: If the others would not accept what this party signs.
+    """
+    if not hides_parts(config.exchange):
+        return UNSIGNED
+    places = _places(config)
+    names = identities({other: place.identity for other, place in places.items()})
+    apart = {config.active} if purpose == "training" else {config.active, COORDINATOR}
+    members = frozenset(places) - apart
+    if isinstance(meeting.credentials, Plaintext):
+        return Vouching(members)
+    signers = {member: names[member] for member in members}
+    return Vouching(members, CertificateSigner(meeting.credentials, signers, run=meeting.run))
+
+
 def _beside(config: ExperimentConfig, path: str) -> Path:
     """Return a path as a file means it: beside the file, then in the current folder."""
     given = Path(path).expanduser()
@@ -281,7 +304,7 @@ def party_run(
     _check_defenses(config, name)
     meeting = meeting_of(config, name, notify=notify)
     own = own or own_data(config, name)
-    settings = _settings(config, own.data, folder)
+    settings = _settings(config, own.data, folder, vouching_of(config, meeting))
     if name != config.active:
         return PassiveRun(
             name,
@@ -306,12 +329,12 @@ def party_run(
     )
 
 
-def _settings(config: ExperimentConfig, data: PartyData, folder: Path) -> RunSettings:
+def _settings(config: ExperimentConfig, data: PartyData, folder: Path, vouching: Vouching) -> RunSettings:
     train, network = config.train, config.network
     assert network is not None
     stopping = None if train.early_stopping is None else train.early_stopping.settings()
     batches, noise = _batches(config, data), noise_plan(config, data)
-    exchange = exchange_of(config.exchange, rows=train.batch_size, noise=noise)
+    exchange = exchange_of(config.exchange, rows=train.batch_size, noise=noise, vouching=vouching)
     schedule = Schedule(
         batches,
         train.epochs,
@@ -503,10 +526,11 @@ def coordinator_run(config: ExperimentConfig, *, notify: Callable[[str], None] =
     Raises:
         ConfigError: If parts do not fit together.
     """
-    exchange, network = exchange_of(config.exchange, rows=config.train.batch_size), config.network
+    meeting, network = meeting_of(config, COORDINATOR, notify=notify), config.network
+    vouching = vouching_of(config, meeting)
+    exchange = exchange_of(config.exchange, rows=config.train.batch_size, vouching=vouching)
     side = exchange.third_parties(config.active)[COORDINATOR]
     assert isinstance(side, ThirdParty)
-    meeting = meeting_of(config, COORDINATOR, notify=notify)
     assert network is not None, "else nobody meets"
     return CoordinatorRun(side, meeting, message_s=network.message_s, retries=network.retries, notify=notify)
 

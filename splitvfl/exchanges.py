@@ -24,6 +24,7 @@ from splitvfl.exchange.coordinator import Coordinator
 from splitvfl.exchange.oracle import Oracle
 from splitvfl.exchange.paillier import Encryption
 from splitvfl.exchange.residue import Residue
+from splitvfl.exchange.roll_call import UNSIGNED, Vouching
 from splitvfl.exchange.split import Split
 from splitvfl.exchange.taylor import Taylor
 from splitvfl.models import approximate_loss
@@ -36,19 +37,19 @@ class _Kind:
     """How the exchange of a section is made, and what is known of it from the section alone.
 
     Attributes:
-        make: Called with the section, the largest batch and the noise.
+        make: Called with the section, the largest batch, the noise, and how keys are vouched for.
         sums_only: See :func:`sums_only`.
         hides_parts: See :func:`hides_parts`.
         approximation: The sigmoid's; ``None``: the section says.
     """
 
-    make: Callable[[Any, int, NoisePlan | None], Exchange]
+    make: Callable[[Any, int, NoisePlan | None, Vouching], Exchange]
     sums_only: bool
     hides_parts: bool
     approximation: Approximation | None
 
 
-def _residue(section: ResidueConfig, rows: int, noise: NoisePlan | None) -> Exchange:
+def _residue(section: ResidueConfig, rows: int, noise: NoisePlan | None, vouching: Vouching) -> Exchange:
     return Residue(
         rows=rows,
         encryption=_encryption(section.encryption),
@@ -57,19 +58,27 @@ def _residue(section: ResidueConfig, rows: int, noise: NoisePlan | None) -> Exch
     )
 
 
-def _taylor(section: TaylorConfig, rows: int, noise: NoisePlan | None) -> Exchange:
+def _taylor(section: TaylorConfig, rows: int, noise: NoisePlan | None, vouching: Vouching) -> Exchange:
     loss = noise is None if section.loss is None else section.loss
-    return Taylor(rows=rows, encryption=_encryption(section.encryption, noise), loss=loss, engine=_engine(section))
+    return Taylor(
+        rows=rows,
+        encryption=_encryption(section.encryption, noise),
+        loss=loss,
+        engine=_engine(section),
+        vouching=vouching,
+    )
 
 
-def _coordinator(section: CoordinatorConfig, rows: int, noise: NoisePlan | None) -> Exchange:
-    return Coordinator(rows=rows, encryption=_encryption(section.encryption), engine=_engine(section))
+def _coordinator(section: CoordinatorConfig, rows: int, noise: NoisePlan | None, vouching: Vouching) -> Exchange:
+    return Coordinator(
+        rows=rows, encryption=_encryption(section.encryption), engine=_engine(section), vouching=vouching
+    )
 
 
 _KINDS: Mapping[type, _Kind] = {
-    SplitConfig: _Kind(lambda section, rows, noise: Split(), False, False, "exact"),
+    SplitConfig: _Kind(lambda section, rows, noise, vouching: Split(), False, False, "exact"),
     OracleConfig: _Kind(
-        lambda section, rows, noise: Oracle(approximation=section.approximation), True, False, approximation=None
+        lambda section, rows, noise, vouching: Oracle(approximation=section.approximation), True, False, None
     ),
     ResidueConfig: _Kind(_residue, sums_only=True, hides_parts=False, approximation=None),
     TaylorConfig: _Kind(_taylor, sums_only=True, hides_parts=True, approximation="taylor"),
@@ -88,18 +97,21 @@ def _kind_of(section: ExchangeConfig) -> _Kind:
     return kind
 
 
-def exchange_of(section: ExchangeConfig, *, rows: int, noise: NoisePlan | None = None) -> Exchange:
+def exchange_of(
+    section: ExchangeConfig, *, rows: int, noise: NoisePlan | None = None, vouching: Vouching = UNSIGNED
+) -> Exchange:
     """Return the exchange that a section describes.
 
     Args:
         section: The section.
         rows: Largest batch.
         noise: What is added before encryption.
+        vouching: Over a network: how the party proves that its keys are its own, and whose it takes.
 
     Raises:
         ConfigError: If no exchange belongs to such a section, here and below.
     """
-    return _kind_of(section).make(section, rows, noise)
+    return _kind_of(section).make(section, rows, noise, vouching)
 
 
 def sums_only(section: ExchangeConfig) -> bool:

@@ -18,7 +18,7 @@ from splitvfl.data.schema import SCHEMA_FILE, VOCABULARY_FILE, read_party_schema
 from splitvfl.data.score_file import check_score_target, write_scores
 from splitvfl.data.sets import TABLES
 from splitvfl.data.store import open_party
-from splitvfl.deployment import meeting_of, own_data
+from splitvfl.deployment import meeting_of, own_data, vouching_of
 from splitvfl.errors import ConfigError, DataError
 from splitvfl.exchanges import hides_parts
 from splitvfl.experiment import choose_device
@@ -154,6 +154,7 @@ def prepare_prediction(
     scored = _scored(config, half, records, aligned, id_column)
     party = half.party(scored.data, device=choose_device(config.train.device))
     defend_predictions(config, party)
+    meeting = meeting_of(config, name, notify=notify, purpose="prediction")
     settings = PredictionSettings(
         learned=half.learned,
         run=half.schema.run,
@@ -161,11 +162,11 @@ def prepare_prediction(
         epoch=half.schema.epoch,
         publish=network.publish_scores,
         masked=hides_parts(config.exchange),
+        vouching=vouching_of(config, meeting, purpose="prediction"),
         message_s=network.message_s,
         meeting_s=network.meeting_s,
         retries=min(network.retries, _MOST_RETRIES),
     )
-    meeting = meeting_of(config, name, notify=notify, purpose="prediction")
     return Service(party, scored, settings, meeting, partners, out=out, notify=notify)
 
 

@@ -3,8 +3,9 @@
 Every two senders agree on a key (X25519), from which both draw the same numbers; one adds them, the other subtracts
 them. Parts are integers modulo ``2^64``, so that a part with its masks is uniform, and the sum is exact.
 
-It does not hold against an adder that hands out keys of its own in the place of a sender's, nor if all other senders
-tell it what they sent; and every sender must send, or nothing is learned at all.
+It holds as far as the senders know whose keys they have: an adder that hands out keys of its own in the place of a
+sender's reads what it likes (:mod:`splitvfl.exchange.roll_call` is there for that). It does not hold if all other
+senders tell it what they sent; and every sender must send, or nothing is learned at all.
 
 Source: Bonawitz et al., *Practical secure aggregation for privacy-preserving machine learning*, CCS 2017, without the
 part for senders that drop out.
@@ -47,8 +48,13 @@ class SumMasks:
         """What the other senders must get: uint8 ``(32,)``."""
         return torch.tensor(list(self._own), dtype=torch.uint8)
 
-    def meet(self, others: Tensor) -> None:
-        """Take the other senders' public keys, uint8 ``(k, 32)``.
+    def meet(self, others: Tensor, *, session: bytes) -> None:
+        """Take the other senders' public keys.
+
+        Args:
+            others: uint8 ``(k, 32)``.
+            session: The same at all senders, and never again: masks are drawn from it too, so that the same keys at
+                another meeting give other masks.
 
         Raises:
             CryptoError: If one is no key, its own, or comes twice.
@@ -56,14 +62,15 @@ class SumMasks:
         keys = [bytes(key.tolist()) for key in others]
         if len({*keys, self._own}) != len(keys) + 1:
             raise CryptoError("expected the public keys of other senders, each once; got one twice, or its own")
-        self._shared = [(1 if self._own < key else -1, self._agreed(key)) for key in keys]
+        self._shared = [(1 if self._own < key else -1, self._agreed(key, session)) for key in keys]
 
-    def _agreed(self, key: bytes) -> bytes:
+    def _agreed(self, key: bytes, session: bytes) -> bytes:
         try:
             secret = self._key.exchange(X25519PublicKey.from_public_bytes(key))
         except ValueError as error:
             raise CryptoError(f"a sender's public key is none: {error}") from error
-        return hashlib.sha256(b"splitvfl sum masks" + min(self._own, key) + max(self._own, key) + secret).digest()
+        known = hashlib.sha256(session).digest() + min(self._own, key) + max(self._own, key)
+        return hashlib.sha256(b"splitvfl sum masks" + known + secret).digest()
 
     def masked(self, part: Tensor, *, kind: str, number: int, piece: int) -> Tensor:
         """Return a part with its masks.

@@ -29,16 +29,15 @@ from splitvfl.conversation import Expected, Half, Outbox
 from splitvfl.crypto.budget import Budget
 from splitvfl.crypto.ciphertexts import add_ciphertexts, check_ciphertexts
 from splitvfl.crypto.evaluator import Evaluator
-from splitvfl.crypto.sum_masks import SumMasks
+from splitvfl.crypto.sum_masks import KEY_BYTES, SumMasks
 from splitvfl.data.columns import Records
 from splitvfl.errors import ProtocolError
 from splitvfl.exchange.agreement import agreement
 from splitvfl.exchange.base import Side
 from splitvfl.exchange.linear import SCALE, OwnPart, columns_of, with_one
-from splitvfl.exchange.masking import active_masking, passive_masking
+from splitvfl.exchange.masking import check_adds_up, mask_parts
 from splitvfl.exchange.paillier import (
     COLUMNS,
-    KEY,
     EncryptedExchange,
     EncryptedSide,
     awaited_bytes,
@@ -46,12 +45,12 @@ from splitvfl.exchange.paillier import (
     opened,
     refusing,
 )
+from splitvfl.exchange.roll_call import active_roll_call, member_roll_call
 from splitvfl.exchange.split import update
 from splitvfl.messages import Message
 from splitvfl.party import ActiveParty, PassiveParty
 
 NAME = "coordinator"
-_MOST_PARTIES = 1 << 10
 # In the place of a step's number: no step comes any more.
 _END = -1
 
@@ -67,6 +66,7 @@ class Coordinator(EncryptedExchange):
         encryption: What the parties agree on; its ``value_limit`` bounds each party's part.
         key: The coordinator's key. Default: a new one for every run.
         engine: Makes what a party computes with.
+        vouching: How a party proves that its keys are its own, and whose it takes.
     """
 
     name: ClassVar[str] = "coordinator"
@@ -87,6 +87,10 @@ class Coordinator(EncryptedExchange):
     def agreed(self) -> dict[str, object]:
         """What the coordinator and the active party compare."""
         return {**self.terms(), "largest batch": self.rows}
+
+    def bytes_of(self, member: str) -> int:
+        """Return how many bytes the keys of a member have: Paillier's at the coordinator, those of masks elsewhere."""
+        return self.encryption.key_bytes if member == NAME else KEY_BYTES
 
     def budget(self, outputs: int, parties: int) -> Budget:
         """Return the budget of so many sums over coefficients that are the sum of so many parties' parts."""
@@ -123,14 +127,21 @@ class ThirdParty(EncryptedSide):
     def open(self) -> Half:
         """Send its key, and learn how many sums each party needs."""
         yield from agreement(NAME, (self._active,), self._exchange.agreed)
-        public = self.take_key().key_to_send()
-        sizes = Expected(self._active, COLUMNS, 0, (torch.int64,), (range(2, _MOST_PARTIES),))
-        inbox = yield Outbox(send=(Message(NAME, self._active, KEY, 0, public),), wait=(sizes,))
+        exchange = self._exchange
+        roll = yield from member_roll_call(
+            NAME,
+            self._active,
+            self.take_key().key_to_send().flatten(),
+            subject=exchange.name,
+            length_of=exchange.bytes_of,
+            vouching=exchange.vouching,
+        )
+        # Of the active party too.
+        sizes = Expected(self._active, COLUMNS, 0, (torch.int64,), (len(roll.keys) + 1,))
+        inbox = yield Outbox(wait=(sizes,))
         counts = inbox[self._active].payload.tolist()
-        limits = self._exchange.encryption
-        self._budgets = [
-            self._exchange.budget(limits.checked_columns(count, self._active), len(counts)) for count in counts
-        ]
+        limits = exchange.encryption
+        self._budgets = [exchange.budget(limits.checked_columns(count, self._active), len(counts)) for count in counts]
 
     def step(self, batch: Records, step: int) -> Half:
         """Decrypt the masked sums of all parties.
@@ -181,20 +192,16 @@ class _Active(EncryptedSide):
         """Pass on the coordinator's key, and tell it how many sums each party needs."""
         party, exchange, limits = self._party, self._exchange, self._exchange.encryption
         yield from agreement(party.name, (NAME,), exchange.agreed)
-        inbox = yield Outbox(wait=(*map(limits.awaited_columns, party.cuts), limits.awaited_key(NAME)))
+        inbox = yield Outbox(wait=tuple(map(limits.awaited_columns, party.cuts)))
         counts = {party.name: party.data.width + 1} | {name: limits.read_columns(inbox[name]) for name in party.cuts}
-        parties = len(counts)
-        self._budgets = {name: exchange.budget(count, parties) for name, count in counts.items()}
-        self._evaluator = self._engine.evaluator(limits.read_key(inbox[NAME]), self._budgets[party.name])
-        size = torch.tensor([parties])
-        yield Outbox(
-            send=(
-                Message(party.name, NAME, COLUMNS, 0, torch.tensor([*counts.values()])),
-                *one_each(dict.fromkeys(party.cuts, inbox[NAME].payload), party.name, KEY, 0),
-                *one_each(dict.fromkeys(party.cuts, size), party.name, "parties", 0),
-            )
-        )
-        yield from active_masking(party)
+        self._budgets = {name: exchange.budget(count, len(counts)) for name, count in counts.items()}
+        check_adds_up(party)
+        lengths = {name: exchange.bytes_of(name) for name in (*party.cuts, NAME)}
+        said = yield from active_roll_call(party.name, lengths, exchange.vouching)
+        public = limits.key_of(NAME, said[NAME], sender=NAME, receiver=party.name)
+        self._evaluator = self._engine.evaluator(public, self._budgets[party.name])
+        party.sums_parts = True
+        yield Outbox(send=(Message(party.name, NAME, COLUMNS, 0, torch.tensor([*counts.values()])),))
 
     def step(self, batch: Records, step: int) -> Half:
         """Return its half of one step; its result is NaN."""
@@ -259,18 +266,26 @@ class _Passive(EncryptedSide):
         self._evaluator: Evaluator | None = None
 
     def open(self) -> Half:
-        """Say how many columns it has, and receive the coordinator's key and the number of parties."""
+        """Say how many columns it has, and receive the coordinator's key and the names of the parties."""
         party, active, exchange, limits = self._party, self._active, self._exchange, self._exchange.encryption
         width = party.data.width
-        inbox = yield Outbox(
-            send=(Message(party.name, active, COLUMNS, 0, torch.tensor([width])),), wait=(limits.awaited_key(active),)
+        yield Outbox(send=(Message(party.name, active, COLUMNS, 0, torch.tensor([width])),))
+        masks = SumMasks()
+        roll = yield from member_roll_call(
+            party.name,
+            active,
+            masks.public,
+            subject=exchange.name,
+            length_of=exchange.bytes_of,
+            vouching=exchange.vouching,
         )
-        public = limits.read_key(inbox[active])
-        sizes = Expected(active, "parties", 0, (torch.int64,), (1,))
-        inbox = yield Outbox(wait=(sizes,))
-        parties = int(inbox[active].payload.item())
-        self._evaluator = self._engine.evaluator(public, exchange.budget(width, parties))
-        yield from passive_masking(party, active, SumMasks(), others=parties - 2)
+        if NAME not in roll.keys:
+            raise ProtocolError(f"expected {active} to pass on the key of {NAME}, got those of others only")
+        public = limits.key_of(NAME, roll.keys[NAME], sender=active, receiver=party.name)
+        # Those of the roll call, without the coordinator and with the active party.
+        self._evaluator = self._engine.evaluator(public, exchange.budget(width, len(roll.keys) + 1))
+        peers = {name: said for name, said in roll.keys.items() if name != NAME}
+        mask_parts(party, active, masks, peers, roll.session)
 
     def step(self, batch: Records, step: int) -> Half:
         """Return its half of one step."""

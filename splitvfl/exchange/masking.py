@@ -1,65 +1,85 @@
 """Passive parties agree on masks that cancel in a sum, so that evaluations and scores tell only what they add up to.
 
-They talk through the active party, which passes on their public keys. Against one that hands out keys of its own it
-does not hold.
+They talk through the active party, which passes on their public keys; :mod:`splitvfl.exchange.roll_call` says against
+what that holds. Keys and masks are new at every meeting. What is sent again after a broken link then differs, and the
+sum does not.
 """
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Mapping
 
-from splitvfl.conversation import Expected, Half, Outbox
+import torch
+from torch import Tensor
+
+from splitvfl.conversation import Half
 from splitvfl.crypto.sum_masks import KEY_BYTES, SumMasks
 from splitvfl.errors import ConfigError, CryptoError, ProtocolError
-from splitvfl.messages import Message
+from splitvfl.exchange.roll_call import Vouching, active_roll_call, member_roll_call
 from splitvfl.party import ActiveParty, PassiveParty
 
-KIND = "masking"
-_MOST_PEERS = 1 << 10
+_SUBJECT = "masks of a prediction"
 
 
-def active_masking(party: ActiveParty) -> Half:
-    """Return the active party's half: it passes on keys, and from then on awaits masked parts.
+def check_adds_up(party: ActiveParty) -> None:
+    """Check that parts may be masked.
 
     Raises:
-        ConfigError: If its top does anything with the passive parties' activations but add them up.
+        ConfigError: If the active party's top does anything with the passive parties' activations but add them up.
     """
     if not hasattr(party.top, "active_logits"):
         raise ConfigError(
             f"parts are masked for logistic regression only: expected a top at {party.name} that adds up logits, got "
             f"{type(party.top).__name__}"
         )
-    awaited = tuple(Expected(name, KIND, 0, (torch.uint8,), (KEY_BYTES,)) for name in party.cuts)
-    inbox = yield Outbox(wait=awaited)
-    keys = {name: inbox[name].payload for name in party.cuts}
-    sent = []
-    for name in party.cuts:
-        others = [key for other, key in keys.items() if other != name]
-        sent.append(
-            Message(party.name, name, KIND, 0, torch.stack(others) if others else torch.zeros(0, KEY_BYTES).byte())
-        )
-    yield Outbox(send=tuple(sent))
+
+
+def active_masking(party: ActiveParty, vouching: Vouching) -> Half:
+    """Return the active party's half: it passes on keys, and from then on awaits masked parts.
+
+    Raises:
+        ConfigError: As :func:`check_adds_up`.
+    """
+    check_adds_up(party)
+    yield from active_roll_call(party.name, dict.fromkeys(party.cuts, KEY_BYTES), vouching)
     party.sums_parts = True
 
 
-def passive_masking(party: PassiveParty, active: str, masks: SumMasks, *, others: int | None = None) -> Half:
-    """Return a passive party's half: from then on it masks what it sends for evaluations and scores.
+def passive_masking(party: PassiveParty, active: str, vouching: Vouching) -> Half:
+    """Return a passive party's half: from then on it masks what it sends for scores.
 
     Args:
         party: The passive party.
         active: Name of the active party.
-        masks: Its masks, new ones unless what it sends is to be the same to the bit as before.
-        others: How many other passive parties there are. Default: as many as the active party has keys of; with none,
-            nothing is masked.
+        vouching: Who else there is, and how it is known.
 
     Raises:
+        DataError: If the active party names other parties than this one's file.
         ProtocolError: If what came are not other parties' keys.
     """
-    count = range(_MOST_PEERS) if others is None else others
-    awaited = Expected(active, KIND, 0, (torch.uint8,), (count, KEY_BYTES))
-    inbox = yield Outbox(send=(Message(party.name, active, KIND, 0, masks.public),), wait=(awaited,))
+    masks = SumMasks()
+    roll = yield from member_roll_call(
+        party.name, active, masks.public, subject=_SUBJECT, length_of=lambda other: KEY_BYTES, vouching=vouching
+    )
+    mask_parts(party, active, masks, roll.keys, roll.session)
+
+
+def mask_parts(party: PassiveParty, active: str, masks: SumMasks, keys: Mapping[str, Tensor], session: bytes) -> None:
+    """Let a passive party mask what it sends for evaluations and scores; with no other party there is nothing to.
+
+    Args:
+        party: The passive party.
+        active: Name of the active party.
+        masks: Its masks, new ones.
+        keys: The public keys of the other passive parties.
+        session: What tells this meeting from all others.
+
+    Raises:
+        ProtocolError: If these are not other parties' keys.
+    """
+    others = torch.stack([*keys.values()]) if keys else torch.zeros(0, KEY_BYTES, dtype=torch.uint8)
     try:
-        masks.meet(inbox[active].payload)
+        masks.meet(others, session=session)
     except CryptoError as error:
-        raise ProtocolError(f"{KIND} from {active}: {error}") from error
+        raise ProtocolError(f"keys passed on by {active}: {error}") from error
     party.masks = masks

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import ClassVar
 
 import torch
@@ -22,6 +22,7 @@ from splitvfl.data.columns import PartyData
 from splitvfl.errors import CryptoError, DataError, ProtocolError, WorkerError
 from splitvfl.exchange.base import Exchange, Side
 from splitvfl.exchange.linear import check_top, weight_of
+from splitvfl.exchange.roll_call import UNSIGNED, Vouching, vouching_terms
 from splitvfl.messages import Message
 from splitvfl.party import ActiveParty, PassiveParty
 
@@ -84,25 +85,32 @@ class Encryption:
             packed=self.packed,
         )
 
-    def read_key(self, message: Message, *, of: str | None = None) -> PublicKey:
+    def read_key(self, message: Message) -> PublicKey:
         """Return the public key that a party has sent, its proof verified.
-
-        Args:
-            message: The key with its proof, uint8 :attr:`key_shape`.
-            of: Whose it is, if the sender passes it on.
 
         Raises:
             ProtocolError: If it cannot be one, has another length than agreed, or its proof does not hold.
         """
-        with refusing(message if of is None else replace(message, sender=f"{message.sender}, of {of}")):
+        with refusing(message):
             return PublicKey.from_tensor(
                 message.payload, bits=self.key_bits, insecure_for_tests=self.insecure_for_tests
             )
+
+    def key_of(self, owner: str, payload: Tensor, *, sender: str, receiver: str) -> PublicKey:
+        """Return a party's public key that came in a roll call, its proof verified; see :meth:`read_key`."""
+        kind = KEY if owner == sender else f"{KEY} passed on for {owner}"
+        return self.read_key(Message(sender, receiver, kind, 0, payload.reshape(self.key_shape)))
 
     @property
     def key_shape(self) -> tuple[int, int]:
         """Rows and bytes of a key as it is sent, with its proof."""
         return sent_shape(self.key_bits)
+
+    @property
+    def key_bytes(self) -> int:
+        """Bytes of a key as it is sent."""
+        rows, width = self.key_shape
+        return rows * width
 
     def awaited_key(self, sender: str) -> Expected:
         """Return what is awaited of a party that has a key."""
@@ -186,13 +194,17 @@ class EncryptedExchange(Exchange):
         encryption: What the parties agree on.
         key: This party's key, from a run before, say. Default: a new one for every run.
         engine: Makes what this party computes with: it is nobody else's business, and not agreed.
+        vouching: How this party proves that its keys are its own, where the active party passes them on, and whose it
+            takes. Default: nobody signs, which is for one process.
 
     Attributes:
+        passes_on_keys: Whether the active party passes on keys between parties that have no link.
         computes_at_active: Whether the active party multiplies what is encrypted with its columns, as passive ones do.
     """
 
     sums_only = True
     computes_at_active: ClassVar[bool] = True
+    passes_on_keys: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -201,15 +213,18 @@ class EncryptedExchange(Exchange):
         encryption: Encryption | None = None,
         key: PrivateKey | None = None,
         engine: Callable[[], Engine] = Engine,
+        vouching: Vouching = UNSIGNED,
     ) -> None:
         self.rows = rows
         self.encryption = encryption or Encryption()
         self.key = key
         self.engine = engine
+        self.vouching = vouching
 
     def terms(self) -> dict[str, object]:
         """Return what must be equal at every party."""
-        return {**super().terms(), **self.encryption.terms()}
+        vouching = vouching_terms(self.vouching) if self.passes_on_keys else {}
+        return {**super().terms(), **self.encryption.terms(), **vouching}
 
     def active(self, party: ActiveParty) -> Side:
         """Return the active party's side.

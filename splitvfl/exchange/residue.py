@@ -59,6 +59,7 @@ class Residue(EncryptedExchange):
 
     name = "residue"
     computes_at_active = False
+    passes_on_keys = False
 
     def __init__(
         self,

@@ -7,8 +7,8 @@ key, masked, and has it decrypted. Passive parties talk through the active party
 plaintexts that it cannot read.
 
 What it reveals: to each party the gradients of its own weights, one sum for each key; and to the active party the loss
-of each step, if that is agreed. Gradients give labels and logits away by solving equations, as without encryption. With
-several passive parties it does not hold against an active party that hands out keys of its own as those of others.
+of each step, if that is agreed. Gradients give labels and logits away by solving equations, as without encryption. Keys
+that the active party passes on are vouched for by their owners (:mod:`splitvfl.exchange.roll_call`).
 
 In evaluations and predictions the active party learns the logits, and so the sum of the passive parties' parts: these
 cross under masks that cancel in the sum (:mod:`splitvfl.crypto.sum_masks`). With one passive party that sum is its
@@ -33,12 +33,12 @@ from splitvfl.crypto.budget import Budget
 from splitvfl.crypto.engine import Engine
 from splitvfl.crypto.evaluator import Evaluator, MaskedSums
 from splitvfl.crypto.keys import PrivateKey
-from splitvfl.crypto.sum_masks import SumMasks
+from splitvfl.crypto.sum_masks import KEY_BYTES, SumMasks
 from splitvfl.data.columns import Records
 from splitvfl.errors import ProtocolError
 from splitvfl.exchange.base import Side
 from splitvfl.exchange.linear import SCALE, OwnPart, columns_of, with_one
-from splitvfl.exchange.masking import active_masking, passive_masking
+from splitvfl.exchange.masking import check_adds_up, mask_parts
 from splitvfl.exchange.paillier import (
     COLUMNS,
     KEY,
@@ -50,6 +50,7 @@ from splitvfl.exchange.paillier import (
     opened,
     refusing,
 )
+from splitvfl.exchange.roll_call import UNSIGNED, Vouching, active_roll_call, member_roll_call
 from splitvfl.exchange.split import update
 from splitvfl.hooks import all_finite
 from splitvfl.messages import Message
@@ -74,6 +75,7 @@ class Taylor(EncryptedExchange):
             the inner product of its logits with each other's.
         key: This party's key, from a run before, say. Default: a new one for every run.
         engine: Makes what this party computes with.
+        vouching: How this party proves that its keys are its own, and whose it takes.
     """
 
     name = "taylor"
@@ -86,8 +88,9 @@ class Taylor(EncryptedExchange):
         loss: bool = True,
         key: PrivateKey | None = None,
         engine: Callable[[], Engine] = Engine,
+        vouching: Vouching = UNSIGNED,
     ) -> None:
-        super().__init__(rows=rows, encryption=encryption, key=key, engine=engine)
+        super().__init__(rows=rows, encryption=encryption, key=key, engine=engine, vouching=vouching)
         self.loss = loss
 
     def terms(self) -> dict[str, object]:
@@ -154,17 +157,20 @@ class _Active(EncryptedSide):
         owner = self.take_key()
         inbox = yield Outbox(wait=tuple(map(limits.awaited_columns, party.cuts)))
         self._columns = {name: limits.read_columns(inbox[name]) for name in party.cuts}
-        inbox = yield Outbox(wait=tuple(map(limits.awaited_key, party.cuts)))
-        keys = {name: inbox[name].payload for name in party.cuts}
+        sizes = {name: torch.tensor([self._sums, *_others(name, self._columns)]) for name in party.cuts}
+        own = dict.fromkeys(party.cuts, owner.key_to_send())
+        yield Outbox(send=one_each(sizes, party.name, "peers", 0) + one_each(own, party.name, KEY, 0))
+        check_adds_up(party)
+        lengths = dict.fromkeys(party.cuts, KEY_BYTES + limits.key_bytes)
+        said = yield from active_roll_call(party.name, lengths, exchange.vouching)
         self._evaluators = {
-            name: self._engine.evaluator(limits.read_key(inbox[name]), exchange.budget(self._sums))
+            name: self._engine.evaluator(
+                limits.key_of(name, said[name][KEY_BYTES:], sender=name, receiver=party.name),
+                exchange.budget(self._sums),
+            )
             for name in party.cuts
         }
-        own = owner.key_to_send()
-        sizes = {name: torch.tensor([self._sums, *_others(name, self._columns)]) for name in keys}
-        rings = {name: torch.stack([own, *_others(name, keys)]) for name in keys}
-        yield Outbox(send=one_each(sizes, party.name, "peers", 0) + one_each(rings, party.name, KEY, 0))
-        yield from active_masking(party)
+        party.sums_parts = True
 
     def step(self, batch: Records, step: int) -> Half:
         """Return its half of one step; its result is the batch's loss, NaN if that is not agreed."""
@@ -303,23 +309,31 @@ class _Passive(EncryptedSide):
         owner = self.take_key()
         width = party.data.width
         sizes = Expected(active, "peers", 0, (torch.int64,), (range(1, _MOST_PEERS),))
-        inbox = yield Outbox(
-            send=(
-                Message(party.name, active, COLUMNS, 0, torch.tensor([width])),
-                Message(party.name, active, KEY, 0, owner.key_to_send()),
-            ),
-            wait=(sizes,),
-        )
+        inbox = yield Outbox(send=(Message(party.name, active, COLUMNS, 0, torch.tensor([width])),), wait=(sizes,))
         asked, *others = inbox[active].payload.tolist()
         self._asked = exchange.budget(limits.checked_columns(asked, active))
         self._peer_budgets = [
             exchange.budget(limits.checked_columns(other, active) + exchange.loss) for other in others
         ]
-        inbox = yield Outbox(wait=(awaited_bytes(active, KEY, 0, (len(others) + 1, *limits.key_shape)),))
-        first, *rest = (limits.read_key(replace(inbox[active], payload=one)) for one in inbox[active].payload)
-        self._evaluator = self._engine.evaluator(first, exchange.budget(width))
-        self._peers = [self._engine.evaluator(key, exchange.budget(width + exchange.loss)) for key in rest]
-        yield from passive_masking(party, active, SumMasks(), others=len(rest))
+        inbox = yield Outbox(wait=(limits.awaited_key(active),))
+        self._evaluator = self._engine.evaluator(limits.read_key(inbox[active]), exchange.budget(width))
+        masks = SumMasks()
+        roll = yield from member_roll_call(
+            party.name,
+            active,
+            torch.cat([masks.public, owner.key_to_send().flatten()]),
+            subject=exchange.name,
+            length_of=lambda other: KEY_BYTES + limits.key_bytes,
+            vouching=exchange.vouching,
+        )
+        if len(roll.keys) != len(others):
+            raise ProtocolError(f"{active} names {len(roll.keys)} other parties, and columns of {len(others)}")
+        budget = exchange.budget(width + exchange.loss)
+        self._peers = [
+            self._engine.evaluator(limits.key_of(name, keys[KEY_BYTES:], sender=active, receiver=party.name), budget)
+            for name, keys in roll.keys.items()
+        ]
+        mask_parts(party, active, masks, {name: keys[:KEY_BYTES] for name, keys in roll.keys.items()}, roll.session)
 
     def step(self, batch: Records, step: int) -> Half:
         """Return its half of one step."""

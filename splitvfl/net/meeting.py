@@ -121,6 +121,16 @@ class Meeting:
         return None if self._listener is None else self._listener.port
 
     @property
+    def credentials(self) -> Identity | Plaintext:
+        """This party's own."""
+        return self._credentials
+
+    @property
+    def run(self) -> str:
+        """What the meeting is for, as the parties tell each other."""
+        return self._hello.run
+
+    @property
     def wait_s(self) -> float:
         """Seconds that it waits for all partners to appear."""
         return self._wait_s

@@ -2,7 +2,8 @@
 
 There is no state to go on from. Whatever breaks a link, the parties meet again and begin again, and what was sent
 before is sent again to the bit, the noise of the defenses included: a partner who breaks links learns nothing by it.
-Nor by sending something else then: published scores that are defended answer one activation for each batch, the first.
+What is masked is sent under new masks, which tell as little, and adds up to the same. Nor does one learn by sending
+something else then: published scores that are defended answer one activation for each batch, the first.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ import torch
 from torch import Tensor
 
 from splitvfl.conversation import Half
-from splitvfl.crypto.sum_masks import SumMasks
 from splitvfl.data.columns import Records
 from splitvfl.data.id_column import order_digest
 from splitvfl.errors import DataError, LinkError, ProtocolError
@@ -26,6 +26,7 @@ from splitvfl.exchange.agreement import agreement
 from splitvfl.exchange.farewell import active_farewell, farewell
 from splitvfl.exchange.introduction import Learned, active_introduction, passive_introduction
 from splitvfl.exchange.masking import active_masking, passive_masking
+from splitvfl.exchange.roll_call import UNSIGNED, Vouching, vouching_terms
 from splitvfl.net.driver import Correspondent, drive
 from splitvfl.net.replay import ReplayGuard
 from splitvfl.party import ActiveParty, Party, PassiveParty
@@ -55,6 +56,7 @@ class PredictionSettings:
         epoch: Epoch whose weights they are.
         publish: Whether the passive parties get the scores.
         masked: Whether the active party learns only the sum of the passive parties' parts.
+        vouching: Where it does: how this party proves that its keys are its own, and whose it takes.
         rows: Records in a message.
         message_s: Seconds that a message may take.
         meeting_s: Seconds that the active party may wait for everybody, before it says anything.
@@ -67,6 +69,7 @@ class PredictionSettings:
     epoch: int
     publish: bool = False
     masked: bool = False
+    vouching: Vouching = UNSIGNED
     rows: int = ROWS
     message_s: float = 300.0
     meeting_s: float = 600.0
@@ -86,6 +89,7 @@ def prediction_terms(party: Party, settings: PredictionSettings) -> dict[str, ob
         "records in a message": settings.rows,
         "scores are published": settings.publish,
         "parts are masked": settings.masked,
+        **(vouching_terms(settings.vouching) if settings.masked else {}),
         "autocast": _name(party.autocast),
         "wire": _name(party.wire),
     }
@@ -239,7 +243,7 @@ class ActivePrediction(JointPrediction[ActiveParty]):
                 )
 
     def _masking(self) -> Half:
-        return active_masking(self.party)
+        return active_masking(self.party, self.settings.vouching)
 
     def _half(self, batch: Records, number: int) -> Half:
         return active_prediction(self.party, batch, number, publish=self.settings.publish)
@@ -258,17 +262,6 @@ class ActivePrediction(JointPrediction[ActiveParty]):
 class PassivePrediction(JointPrediction[PassiveParty]):
     """A passive party's part; its result is the published scores, or ``None`` where none are published."""
 
-    def __init__(
-        self,
-        party: PassiveParty,
-        partners: Sequence[str],
-        settings: PredictionSettings,
-        meeting: Meeting,
-        **options: Any,
-    ) -> None:
-        super().__init__(party, partners, settings, meeting, **options)
-        self._masks = SumMasks()  # for all meetings: what is sent again is the same to the bit
-
     def _introduce(self, driven: Callable[[Half], Any]) -> None:
         driven(passive_introduction(self.party.name, self._active, self._width_for))
 
@@ -286,7 +279,7 @@ class PassivePrediction(JointPrediction[PassiveParty]):
         return self.party.output_width()
 
     def _masking(self) -> Half:
-        return passive_masking(self.party, self._active, self._masks)
+        return passive_masking(self.party, self._active, self.settings.vouching)
 
     def _half(self, batch: Records, number: int) -> Half:
         settings = self.settings

@@ -54,7 +54,7 @@ _LEAST_RSA_BITS = 2048
 _READABLE_BY_OTHERS = 0o077
 
 # A certificate is taken apart when it is asked for its parts; any of these says that a part makes no sense.
-_UNREADABLE = (
+UNREADABLE = (
     ValueError,
     TypeError,
     UnsupportedAlgorithm,
@@ -237,6 +237,22 @@ class Identity:
             _as_client=as_client,
         )
 
+    @property
+    def chain(self) -> list[x509.Certificate]:
+        """Its own certificate, and those of intermediate authorities."""
+        return x509.load_pem_x509_certificates(self._chain)
+
+    @property
+    def roots(self) -> list[x509.Certificate]:
+        """What it trusts."""
+        return x509.load_pem_x509_certificates(self._roots)
+
+    def private_key(self) -> PrivateKey:
+        """Return its own key. A secret."""
+        key = serialization.load_pem_private_key(self._key, password=None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey), "it was looked at when it was loaded"
+        return key
+
     def server_credentials(self) -> Any:
         """Return gRPC's credentials for listening: whoever calls must show a certificate that the roots vouch for."""
         return grpc.ssl_server_credentials(
@@ -384,7 +400,7 @@ class _Files:
     roots: Path
 
 
-_PrivateKey: TypeAlias = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
+PrivateKey: TypeAlias = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
 
 def _placed(given: Path | str | None, folder: Path | str | None, name: str, what: str) -> Path:
@@ -420,11 +436,11 @@ def _certificates(path: Path, what: str) -> list[x509.Certificate]:
     content = _read(path, what)
     try:
         return x509.load_pem_x509_certificates(content)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise ConfigError(f"{path}: expected the {what} in PEM, and cannot read one: {_brief(error)}") from None
 
 
-def _private_key(path: Path, party: str) -> _PrivateKey:
+def _private_key(path: Path, party: str) -> PrivateKey:
     content = _read(path, f"key of {party}", secret=True)
     try:
         key = serialization.load_pem_private_key(content, password=None)
@@ -436,7 +452,7 @@ def _private_key(path: Path, party: str) -> _PrivateKey:
     except (ValueError, UnsupportedAlgorithm):
         # What the library says may quote the file.
         raise ConfigError(f"{path}: expected the key of {party} in PEM, and cannot read one") from None
-    if not isinstance(key, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) or not _usable(key):
+    if not isinstance(key, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) or not is_usable(key):
         raise ConfigError(
             f"{path}: expected a key on curve P-256 or P-384, or an RSA key of {_LEAST_RSA_BITS} bits or more, got "
             f"{_kind(key)}"
@@ -444,8 +460,9 @@ def _private_key(path: Path, party: str) -> _PrivateKey:
     return key
 
 
-def _usable(key: _PrivateKey) -> bool:
-    if isinstance(key, rsa.RSAPrivateKey):
+def is_usable(key: PrivateKey | rsa.RSAPublicKey | ec.EllipticCurvePublicKey) -> bool:
+    """Return whether a key is of a size or on a curve that gRPC takes."""
+    if isinstance(key, rsa.RSAPrivateKey | rsa.RSAPublicKey):
         return key.key_size >= _LEAST_RSA_BITS
     return isinstance(key.curve, ec.SECP256R1 | ec.SECP384R1)
 
@@ -462,12 +479,12 @@ def _check_readable(path: Path, certificate: x509.Certificate) -> None:
     try:
         certificate.public_key()
         _is_for_development(certificate)
-        _carried(certificate)
-    except _UNREADABLE as error:
+        carried_names(certificate)
+    except UNREADABLE as error:
         raise ConfigError(f"{path}: the certificate is damaged: {_brief(error)}") from None
 
 
-def _check_belong_together(files: _Files, certificate: x509.Certificate, key: _PrivateKey) -> None:
+def _check_belong_together(files: _Files, certificate: x509.Certificate, key: PrivateKey) -> None:
     if certificate.public_key() != key.public_key():
         raise ConfigError(
             f"{files.key} is not the key of the first certificate in {files.certificate}; own certificate first, then "
@@ -486,7 +503,8 @@ def _check_dates(path: Path, certificate: x509.Certificate) -> None:
         )
 
 
-def _carried(certificate: x509.Certificate) -> list[str]:
+def carried_names(certificate: x509.Certificate) -> list[str]:
+    """Return the DNS names that a certificate carries, in lower case."""
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
@@ -495,7 +513,7 @@ def _carried(certificate: x509.Certificate) -> list[str]:
 
 
 def _check_carries(path: Path, certificate: x509.Certificate, name: str) -> None:
-    carried = _carried(certificate)
+    carried = carried_names(certificate)
     if name not in carried:
         raise ConfigError(
             f"{path}: expected {name!r} among the certificate's DNS subject alternative names, got "
@@ -606,8 +624,8 @@ class _Dialled:
     def _certificate_of(self, link: ssl.SSLSocket) -> tuple[x509.Certificate, list[str]]:
         try:
             shown = x509.load_der_x509_certificate(link.getpeercert(binary_form=True) or b"")
-            return shown, _carried(shown)
-        except _UNREADABLE as error:
+            return shown, carried_names(shown)
+        except UNREADABLE as error:
             raise ProtocolError(
                 f"{self.address} shows a certificate that cannot be read: {_brief(error)}: refused"
             ) from None

@@ -10,11 +10,11 @@ from splitvfl.crypto.sum_masks import SumMasks, sum_of
 from splitvfl.errors import CryptoError
 
 
-def met(count: int) -> list[SumMasks]:
+def met(count: int, session: bytes = b"today") -> list[SumMasks]:
     senders = [SumMasks() for _ in range(count)]
     for own in senders:
         others = [sender.public for sender in senders if sender is not own]
-        own.meet(torch.stack(others) if others else torch.zeros(0, 32, dtype=torch.uint8))
+        own.meet(torch.stack(others) if others else torch.zeros(0, 32, dtype=torch.uint8), session=session)
     return senders
 
 
@@ -79,9 +79,20 @@ def test_parts_that_do_not_fit_are_refused(value: float) -> None:
 def test_keys_that_are_none_are_refused() -> None:
     own, other = SumMasks(), SumMasks()
     with pytest.raises(CryptoError, match="its own"):
-        own.meet(own.public.unsqueeze(0))
+        own.meet(own.public.unsqueeze(0), session=b"")
     with pytest.raises(CryptoError, match="twice"):
-        own.meet(torch.stack([other.public, other.public]))
+        own.meet(torch.stack([other.public, other.public]), session=b"")
     # The point of order one: every shared secret would be zero.
     with pytest.raises(CryptoError, match="public key is none"):
-        own.meet(torch.zeros(1, 32, dtype=torch.uint8))
+        own.meet(torch.zeros(1, 32, dtype=torch.uint8), session=b"")
+
+
+def test_the_same_keys_give_other_masks_at_another_meeting() -> None:
+    own, other = SumMasks(), SumMasks()
+    sent = []
+    for session in (b"today", b"tomorrow", b"today"):
+        own.meet(other.public.unsqueeze(0), session=session)
+        sent.append(own.masked(torch.zeros(1000), kind="scores", number=0, piece=0))
+    assert torch.equal(sent[0], sent[2])
+    # Two uniform numbers of 64 bits are equal with probability 2^-64, each of a thousand.
+    assert not (sent[0] == sent[1]).any()

@@ -117,6 +117,16 @@ def places(name: str) -> tuple[Place, ...]:
 
 
 PLACES = [place for name in EXCHANGES for place in places(name)]
+# Messages with a Paillier key: sent to whoever computes under it, or passed on.
+KEYED = [
+    place
+    for place in dict.fromkeys(PLACES)
+    if place.kind == "key"
+    or (
+        place.kind == "member"
+        and (place.exchange, place.receiver) in {("taylor", "bank"), ("taylor", "lab"), ("coordinator", "lab")}
+    )
+]
 Change = Callable[[Message], tuple[Message, ...]]
 
 
@@ -158,7 +168,9 @@ def test_a_message_of_another_form_is_refused(place: Place, form: str) -> None:
     # A number of parties is not agreed: a message that brings it may be longer. What follows then does not fit it.
     pattern = rf"expected {place.kind} of step {step} from {place.sender}"
     if place.kind == "peers" and form in ("a row less", "shorter rows", "a row more", "a hundred rows"):
-        pattern = r"expected key of step 0 from bank|asks for"
+        pattern = r"bank names 1 other parties, and columns of|asks for"
+    if place.kind == "members" and form in ("a row less", "shorter rows", "a row more", "a hundred rows"):
+        pattern = "bank sent no members"
     with pytest.raises((ProtocolError, DataError), match=pattern):
         stage(place.exchange).attempt(place, lambda message: (FORMS[form](message),))
 
@@ -223,7 +235,7 @@ def test_a_multiple_of_a_factor_of_n_is_refused(place: Place) -> None:
         stage(place.exchange).attempt(place, multiple)
 
 
-@pytest.mark.parametrize("place", [place for place in PLACES if place.kind in ("key", "peers", "columns")], ids=str)
+@pytest.mark.parametrize("place", [*KEYED, *(place for place in PLACES if place.kind in ("peers", "columns"))], ids=str)
 @pytest.mark.parametrize("wrong", ["zero", "even", "prime", "square", "small factor", "a bit shorter"])
 def test_what_is_no_key_and_no_number_of_columns_is_refused(place: Place, wrong: str) -> None:
     bits = SHORT.key_bits
@@ -244,16 +256,16 @@ def test_what_is_no_key_and_no_number_of_columns_is_refused(place: Place, wrong:
 
     def spoiled(message: Message) -> tuple[Message, ...]:
         payload = message.payload.clone()
-        if place.kind == "key":
+        if place in KEYED:
             row = integers_to_tensor([number], bits // 8)[0]
-            payload.view(-1, *SHORT.key_shape)[-1, 0] = row
+            payload.view(-1)[-SHORT.key_bytes :][: len(row)] = row
         else:
             payload[-1] = count
         return (replace(message, payload=payload),)
 
     pattern = rf"key of step 0 from {place.sender}: expected" if place.kind == "key" else f"{place.sender} asks for"
-    if place.kind == "key" and place.sender == "lab":  # bank hands it out to others, who may be first
-        pattern = "key of step 0 from (lab|bank): expected"
+    if place.kind == "member":  # bank hands it out to others, who may be first
+        pattern = r"key (passed on for \w+ )?of step 0 from (lab|bank): expected"
     with pytest.raises((ProtocolError, DataError), match=pattern):
         stage(place.exchange).attempt(place, spoiled)
 
@@ -272,7 +284,7 @@ def bad_moduli() -> dict[str, list[int]]:
     }
 
 
-@pytest.mark.parametrize("place", [place for place in PLACES if place.kind == "key"], ids=str)
+@pytest.mark.parametrize("place", KEYED, ids=str)
 @pytest.mark.parametrize("shape", ["common factors", "three primes"])
 def test_a_dishonest_modulus_is_refused_before_anything_is_computed_under_it(place: Place, shape: str) -> None:
     """Its owner knows all factors, and answers whatever has an answer."""
@@ -282,11 +294,16 @@ def test_a_dishonest_modulus_is_refused_before_anything_is_computed_under_it(pla
     proof = [answer or 1 for answer in answers(factors)]
 
     def spoiled(message: Message) -> tuple[Message, ...]:
+        if message.payload.numel() < SHORT.key_bytes:
+            return (message,)  # a member's that has another key
         payload = message.payload.clone()
-        payload.view(-1, *SHORT.key_shape)[-1] = integers_to_tensor([n, *proof], SHORT.key_bits // 8)
+        sent = integers_to_tensor([n, *proof], SHORT.key_bits // 8).flatten()
+        payload.view(-1)[-len(sent) :] = sent
         return (replace(message, payload=payload),)
 
-    with pytest.raises(ProtocolError, match=r"key of step 0 from \w+: expected a key with a proof"):
+    with pytest.raises(
+        ProtocolError, match=r"key (passed on for \w+ )?of step 0 from \w+: expected a key with a proof"
+    ):
         stage(place.exchange).attempt(place, spoiled)
 
 
