@@ -7,8 +7,12 @@ from pathlib import Path
 import pytest
 
 from splitvfl.config import ExperimentConfig, parse_config
-from splitvfl.deployment import meeting_of, own_data, own_name, party_run, run_party
-from splitvfl.errors import ConfigError, LinkError
+from splitvfl.deployment import meeting_of, own_data, own_name, party_run, run_party, vouching_of
+from splitvfl.errors import ConfigError, LinkError, ProtocolError
+from splitvfl.exchange.roll_call import UNSIGNED, vouching_terms
+from splitvfl.net.certs import make_certificates
+from splitvfl.net.signing import CertificateSigner
+from splitvfl.net.tls import Identity
 
 OWN_FILE = """
 data: {{name: table, path: lab.csv, id_column: patient}}
@@ -126,3 +130,65 @@ def test_parties_of_tables_may_have_addresses(tmp_path: Path) -> None:
 
     assert config.parties["bank"].address == "127.0.0.1:1"
     assert config.parties["telecom"].identity == "t.example"
+
+
+THREE = """
+data: {name: table, path: lab.csv, id_column: patient}
+parties:
+  clinic: {role: active, address: "127.0.0.1:7000"}
+  lab: {role: passive, columns: rest}
+  shop: {role: passive, identity: vfl.shop.example}
+model: logistic-regression
+exchange: EXCHANGE
+network: {listen: "127.0.0.1:7001", certificates: certs}
+"""
+
+
+@pytest.mark.parametrize(
+    ("exchange", "purpose", "members"),
+    [
+        ("taylor", "training", {"lab", "shop"}),
+        ("taylor", "prediction", {"lab", "shop"}),
+        ("coordinator", "training", {"lab", "shop", "coordinator"}),
+        ("coordinator", "prediction", {"lab", "shop"}),
+    ],
+)
+def test_over_tls_keys_that_are_passed_on_are_signed_by_all_that_the_file_names(
+    exchange: str, purpose: str, members: set[str], tmp_path: Path
+) -> None:
+    make_certificates(tmp_path / "certs", ["clinic", "lab", "shop"], hosts={"shop": ["vfl.shop.example"]})
+    config = parse_config(THREE.replace("EXCHANGE", exchange), source=tmp_path / "lab.yaml")
+    meeting = meeting_of(config, "lab", notify=lambda line: None, purpose=purpose)
+    found = vouching_of(config, meeting, purpose=purpose)
+
+    assert found.members == members
+    assert isinstance(found.signer, CertificateSigner)
+    # What the shop signs, under the identity that the file gives it, at that meeting and no other.
+    for other in ("training", "prediction"):
+        shop = Identity.load("shop", folder=tmp_path / "certs", identity="vfl.shop.example")
+        shown = CertificateSigner(shop, {}, run=f"clinic, {other}").sign(b"keys")
+        if other == purpose:
+            found.signer.check("shop", b"keys", shown)
+        else:
+            with pytest.raises(ProtocolError, match="not vouched for by shop"):
+                found.signer.check("shop", b"keys", shown)
+
+
+@pytest.mark.parametrize("exchange", ["taylor", "coordinator"])
+def test_without_certificates_nobody_signs_and_the_terms_say_so(exchange: str, tmp_path: Path) -> None:
+    text = THREE.replace("EXCHANGE", exchange).replace("certificates: certs", "plaintext_on_loopback: true")
+    config = parse_config(text, source=tmp_path / "lab.yaml")
+    found = vouching_of(config, meeting_of(config, "lab", notify=lambda line: None))
+
+    assert found.signer is None
+    assert found.members is not None
+    assert {"lab", "shop"} <= found.members  # which are compared all the same
+    assert vouching_terms(found) == {"keys that are passed on": "not signed"}
+
+
+@pytest.mark.parametrize("exchange", ["split", "oracle", "residue"])
+def test_where_no_keys_are_passed_on_a_file_need_not_name_all(exchange: str, tmp_path: Path) -> None:
+    make_certificates(tmp_path / "certs", ["lab"])
+    config = parse_config(THREE.replace("EXCHANGE", exchange), source=tmp_path / "lab.yaml")
+
+    assert vouching_of(config, meeting_of(config, "lab", notify=lambda line: None)) is UNSIGNED

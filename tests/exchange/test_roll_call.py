@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import Tensor
 
 from splitvfl.conversation import Half, Outbox, converse
+from splitvfl.crypto.key_generation import generate_keys
 from splitvfl.crypto.sum_masks import SumMasks
 from splitvfl.errors import DataError, ProtocolError, SplitVFLError
 from splitvfl.exchange.coordinator import NAME, Coordinator
@@ -270,6 +271,39 @@ def test_an_exchange_whose_keys_are_signed_ends_as_one_whose_are_not(kind: Any) 
     for trainer in (plain, signed):
         trainer.fit(1)
     assert all(torch.equal(weight, weights_of(signed)[name]) for name, weight in weights_of(plain).items())
+
+
+@pytest.mark.parametrize("kind", [Taylor, Coordinator])
+@pytest.mark.parametrize("signs", [False, True])
+def test_an_active_party_that_hands_out_a_paillier_key_of_its_own(kind: Any, signs: bool) -> None:
+    """Everything about that key is right, and the active party decrypts what is under it."""
+    members = ("lab", "shop") if kind is Taylor else ("lab", "shop", NAME)
+    parties = ("lab", "shop", NAME if kind is Coordinator else "bank")
+    exchanges = {
+        name if name != NAME else "bank": kind(
+            rows=BATCH, encryption=SHORT, vouching=vouching(name, members) if signs else UNSIGNED
+        )
+        for name in parties
+    }
+    trainer = trainer_of(exchanges, {"lab": 4, "shop": 2})
+    its_own = generate_keys(SHORT.key_bits, insecure_for_tests=True)
+
+    def hands_out(message: Message) -> Message:
+        if message.kind != "member" or message.payload.numel() < SHORT.key_bytes:
+            return message
+        start = message.payload[: -SHORT.key_bytes]
+        return replace(message, payload=torch.cat([start, its_own.to_send().flatten()]))
+
+    halves = {name: side.open() for name, side in trainer._sides.items()}
+    halves["bank"] = changing(halves["bank"], hands_out)
+    if signs:
+        with pytest.raises(ProtocolError, match="not vouched for by"):
+            converse(halves)
+        return
+    converse(halves)
+    lab: Any = trainer._sides["lab"]
+    evaluator = lab._peers[0] if kind is Taylor else lab._evaluator
+    assert evaluator.public == its_own.public  # under which it encrypts, or computes, from now on
 
 
 def test_parties_of_whom_one_signs_and_one_does_not_do_not_agree() -> None:
