@@ -133,16 +133,32 @@ def test_a_certificate_that_would_not_do_for_a_link_does_not_do(wrong: str, tele
         telecom.check("bank", b"keys", shown_by(issued))
 
 
-def test_a_certificate_that_may_not_sign_does_not_do(telecom: CertificateSigner) -> None:
-    usage = x509.KeyUsage(False, False, True, False, False, False, False, False, False)
-    key = new_key()
-    bank = ROOT.issue("bank", key=key).certificate
+def with_usage(issued: Issued, usage: x509.KeyUsage) -> Issued:
+    """The same certificate with a key usage in it."""
+    own = issued.certificate
     builder = x509.CertificateBuilder(
-        bank.issuer, bank.subject, key.public_key(), bank.serial_number, bank.not_valid_before_utc,
-        bank.not_valid_after_utc, [*bank.extensions],
+        own.issuer, own.subject, issued.key.public_key(), own.serial_number, own.not_valid_before_utc,
+        own.not_valid_after_utc, [*own.extensions],
     ).add_extension(usage, critical=True)  # fmt: skip
+    return Issued(builder.sign(ROOT.key, hashes.SHA256()), issued.key)
+
+
+ENCIPHERS = x509.KeyUsage(False, False, True, False, False, False, False, False, False)
+SIGNS = x509.KeyUsage(True, False, False, False, False, False, False, False, False)
+
+
+def test_a_key_that_may_not_sign_does_not_do(telecom: CertificateSigner) -> None:
+    telecom.check("bank", b"keys", shown_by(with_usage(ROOT.issue("bank"), SIGNS)))
     with pytest.raises(ProtocolError, match="its key may not sign"):
-        telecom.check("bank", b"keys", shown_by(Issued(builder.sign(ROOT.key, hashes.SHA256()), key)))
+        telecom.check("bank", b"keys", shown_by(with_usage(ROOT.issue("bank"), ENCIPHERS)))
+
+
+def test_an_authority_that_may_not_issue_does_not_do(telecom: CertificateSigner) -> None:
+    issuer = ROOT.issue("between", san=(), usages=(), is_authority=True)
+    telecom.check("bank", b"keys", shown_by(issuer.issue("bank"), chain=[issuer]))
+    limited = with_usage(issuer, SIGNS)
+    with pytest.raises(ProtocolError, match="may not sign certificates"):
+        telecom.check("bank", b"keys", shown_by(limited.issue("bank"), chain=[limited]))
 
 
 def test_what_is_signed_counts_for_nothing_else(telecom: CertificateSigner) -> None:
