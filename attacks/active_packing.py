@@ -28,11 +28,11 @@ class PackingEngine(Engine):
     passive party's part of the logits. Where it reads all values of a batch it goes on training as if it were honest,
     and the other party sees nothing unusual; where it does not, its gradients are zero.
 
-    Each ciphertext that the other party decrypts carries ``u = ⌊(κ − 1) / ι⌋`` values in slots of ι bits, if it
-    decrypts and returns all of it: with a uniform mask. A bounded mask returns no more bits than the agreed sums take,
-    which is room for about two values a sum. Where values are known to be one of two, as residues after zero weights,
-    a bit tells one: such a mask then leaves room for some forty a sum, which this attack does not try. A claim to more
-    columns than there are buys more ciphertexts, up to ``most_columns``.
+    Each ciphertext that the other party decrypts carries ``u = ⌊(κ − 1) / ι⌋`` values in slots of ι bits. All of them
+    come back from a party that returns whole plaintexts, as in the paper's protocol. Here a party returns no more bits
+    than the agreed sums take (``Budget.opened_bits``), which is room for about two values a sum. Where values are known
+    to be one of two, as residues after zero weights, a bit tells one: there is then room for some forty a sum, which
+    this attack does not try. A claim to more columns than there are buys more ciphertexts, up to ``most_columns``.
 
     Source: *Is Vertical Logistic Regression Privacy-Preserving?*, section 5.2, the active packing attack.
 
@@ -70,22 +70,22 @@ class _Packing(Evaluator):
         for count in self._counts:
             packed.append(self._packed(values[first : first + count]) * next(fresh) % self.public.square)
             first += count
-        return MaskedSums(write_ciphertexts(packed, self.public), (0,) * len(packed), ())
+        return MaskedSums(write_ciphertexts(packed, self.public), (0,) * len(packed))
 
     def _shared_out(self, values: int) -> list[int]:
         """Return how many values go into each ciphertext: as many as come back of it."""
         counts: list[int] = []
-        for sums in self.budget.counts:
-            back = self.public.bits if self.budget.mask == "uniform" else sums * self.budget.slot_bits
+        for back in self.budget.opened_bits:
             counts.append(min(values - sum(counts), self._slots, back // self._slot_bits))
         return counts
 
     def _packed(self, values: Sequence[mpz]) -> mpz:
         """Return the ciphertext with the values in its slots, the first one lowest."""
-        total, square, shift = mpz(1), self.public.square, mpz(1) << self._slot_bits
+        square, shift = self.public.square, mpz(1) << self._slot_bits
+        total = mpz(1)
         for value in reversed(values):
             total = gmpy2.powmod(total, shift, square) * value % square
-        return total
+        return total * (1 + self._lift(len(values)) * self.public.modulus) % square
 
     def unmask(self, opened: Tensor, masked: MaskedSums) -> list[int]:
         """Return the agreed sums if all values could be read, else zeros; what was read is noted."""
@@ -103,6 +103,10 @@ class _Packing(Evaluator):
 
     def _read(self, plaintext: int, count: int) -> list[int]:
         """Return the lowest slots of a plaintext, of which the low bits came back."""
-        whole = self.public.n if self.budget.mask == "uniform" else 1 << (count * self._slot_bits)
-        signed = centred(plaintext % whole, whole)
+        whole = 1 << (count * self._slot_bits)
+        signed = centred((plaintext - self._lift(count)) % whole, whole)
         return unpack_equations([signed], slot_bits=self._slot_bits, count=count, modulus=self.public.n)
+
+    def _lift(self, count: int) -> int:
+        """Return what keeps the plaintext above zero: what comes back are its low bits in [0, n)."""
+        return 1 << (count * self._slot_bits)

@@ -349,6 +349,13 @@ class OracleConfig(_Crossing):
     approximation: Approximation = "exact"
 
 
+# What became of keys that there were once, by section and key.
+_GONE: dict[tuple[str, ...], str] = {
+    ("encryption", "mask"): (
+        "delete this key: there is one kind of mask now, which hides whatever is encrypted; the agreed bits come back"
+    )
+}
+
 # Beyond it, sums of two integers leave int64.
 _LARGEST_INTEGER = 2.0**62
 # Of what is clipped or added before encryption: with the fewest bits, integers of it are that large.
@@ -368,7 +375,6 @@ class EncryptionConfig(_Section):
     feature_bits: Annotated[int, Field(ge=8, le=60)] = 26
     value_limit: Annotated[float, Field(gt=0)] | None = None
     feature_limit: Annotated[float, Field(gt=0)] = 64.0
-    mask: Literal["uniform", "bounded"] = "bounded"
     packed: bool = True
     most_columns: Width = 4096
 
@@ -992,7 +998,8 @@ def _in_words(error: ErrorDetails, tree: Mapping[str, Any]) -> tuple[Place, str]
     location, kind = error["loc"], error["type"]
     place = _place_of(location, tree, may_be_absent=kind == "missing")
     if kind == "extra_forbidden":
-        return place, f"no such key{_known_keys(location)}"
+        gone = _GONE.get(tuple(map(str, location[-2:])))
+        return place, gone or f"no such key{_known_keys(location)}"
     if kind == "union_tag_not_found":
         return (*place, "name"), "required, and missing"
     if kind == "union_tag_invalid":

@@ -6,12 +6,14 @@
     ├── ArgumentError    a function or constructor was called with a value it cannot take
     ├── ConfigError      an experiment file or the command line is wrong
     ├── CryptoError      a key, ciphertext or plaintext is not what encryption needs
+    │   ├── SumError     a sum that was opened is larger than agreed numbers can make it
     │   └── WorkerError  a process that helps to compute has ended, or its work cannot be had
     ├── DataError        columns, labels or records are not what the model needs
     ├── HookError        an attack or a defense broke its contract
     │   └── AttackRefused an attack cannot work on what it sees, and says why
     ├── ProtocolError    a party sent, or waited for, something outside the conversation
     │   ├── RefusedError another party ended the link for good, and said why
+    │   ├── SumRefused   another party opened a sum that is none of the agreed numbers; a run takes few of these
     │   └── ReplayError  after the run went back, a party sent another message for the same step than before
     ├── LinkError        a party could not be reached, went away or kept silent: worth trying again
     ├── PrivacyError     a guarantee that was asked for cannot be kept
@@ -37,6 +39,10 @@ class ConfigError(SplitVFLError):
 
 class CryptoError(SplitVFLError):
     """A key, ciphertext or plaintext is not what encryption needs."""
+
+
+class SumError(CryptoError):
+    """A sum that was opened is larger than agreed numbers can make it: something else was decrypted."""
 
 
 class WorkerError(CryptoError):
@@ -66,6 +72,20 @@ class RefusedError(ProtocolError):
     """
 
     final = True
+
+
+class SumRefused(ProtocolError):
+    """Another party opened a sum that is none of the agreed numbers, or has done so too often in this run.
+
+    That it was refused tells whoever opened it something of the sum, so refusals are counted.
+
+    Attributes:
+        final: Whether it was the last one that the run takes: trying again makes no sense.
+    """
+
+    def __init__(self, message: str, *, final: bool) -> None:
+        super().__init__(message)
+        self.final = final
 
 
 class ReplayError(ProtocolError):

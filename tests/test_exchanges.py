@@ -50,11 +50,11 @@ def test_every_name_gives_its_exchange(name: str) -> None:
 def test_settings_reach_the_exchange() -> None:
     section = config_of(
         "{name: residue, approximation: minimax, processes: 2, stock: 7, "
-        "encryption: {key_bits: 2048, value_limit: 5, mask: uniform, most_columns: 9}}"
+        "encryption: {key_bits: 2048, value_limit: 5, packed: false, most_columns: 9}}"
     ).exchange
     exchange = exchange_of(section, rows=8)
     assert isinstance(exchange, EncryptedExchange)
-    assert exchange.encryption == Encryption(key_bits=2048, value_limit=5.0, mask="uniform", most_columns=9)
+    assert exchange.encryption == Encryption(key_bits=2048, value_limit=5.0, packed=False, most_columns=9)
     assert exchange.terms()["approximation"] == "minimax"
     engine = exchange.engine()
     assert isinstance(engine, Engine)
@@ -105,3 +105,9 @@ def test_a_task_that_is_not_binary_is_refused_by_name() -> None:
     section = config_of("residue").exchange
     with pytest.raises(ConfigError, match=r"exchange residue trains logistic regression, .* this is a multiclass task"):
         task_of(section, "multiclass", 3)
+
+
+@pytest.mark.parametrize("mask", ["bounded", "uniform"])
+def test_a_file_that_still_names_a_mask_is_told_what_became_of_it(mask: str) -> None:
+    with pytest.raises(ConfigError, match=r"encryption\.mask: delete this key: there is one kind of mask now"):
+        config_of(f"{{name: taylor, encryption: {{mask: {mask}}}}}")

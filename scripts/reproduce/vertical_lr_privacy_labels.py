@@ -321,7 +321,7 @@ The passive party receives the sum of residue times row, and takes minus the sig
 solves for residues in two ways. *Honest*: least squares on the one sum per column that it is due, exact where the batch
 has no more records than its columns have rank. *Packed*: the active attack, one record in each of the
 {slots_available(2048, _slot_bits())} slots of a ciphertext (2048 bits), so that a column pays for that many records. It
-works against masks that are uniform modulo N; the project's default (`mask: bounded`) leaves it room for about two.
+works where whole plaintexts come back; here the low bits do that the agreed sums take, which is room for about two.
 "last epoch" is that of the epoch that ends the run.
 
 T is the validity horizon: in so many first steps every sign is provably right. The auditor's has the largest row and

@@ -3,6 +3,12 @@
 A sum of ``rows`` products is below ``rows · weight_limit · value_limit`` in size; in fixed point that takes
 ``value_bits + weight_bits`` bits more. One slot that overflows would corrupt all slots above it without a sign of it,
 and Paillier itself wraps around silently; so every party computes the width of a slot from the agreed numbers alone.
+
+Above the ``W`` bits of packed sums :data:`ROOM` bits of the key stay free. A mask is uniform on the ``n − 2^(W+1)``
+numbers of ``[2^W, n − 2^W)``, so that honest sums, below ``2^(W-1)`` in size, never wrap around ``n`` with it, and what
+the owner of the key opens, ``s + mask mod n``, lies within ``2^(W+1)/n`` of uniform on ``[0, n)`` in statistical
+distance, whatever number ``s`` modulo ``n`` is: also if the owner has encrypted what it likes. As ``n ≥
+2^(key_bits-1)`` and ``W ≤ key_bits - 43``, that is ``2^-41`` at most for each ciphertext of a reply.
 """
 
 from __future__ import annotations
@@ -12,7 +18,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import Literal, get_args
 
 from torch import Tensor
 
@@ -20,10 +25,8 @@ from splitvfl.crypto.fixed_point import decode, encode
 from splitvfl.crypto.packing import slot_capacity
 from splitvfl.errors import ArgumentError
 
-Mask = Literal["uniform", "bounded"]
-
-MASK_BITS = 40
-"""A bounded mask is this many bits longer than what it hides: the statistical distance is at most ``2^-40``."""
+ROOM = 43
+"""Bits of a key that stay above those of packed sums: masks hide up to a statistical distance of ``2^(2 - ROOM)``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,9 +43,6 @@ class Budget:
         value_bits: Fraction bits of values.
         weight_bits: Fraction bits of weights.
         plain_limit: Largest size of the real number that is added to a sum in the clear before it is masked, ≥ 0.
-        mask: ``"uniform"`` modulo ``n``: hides perfectly. ``"bounded"``: uniform in ``2^(W+40)`` for a plaintext of
-            ``W`` bits, and the owner of the key returns the low ``W`` bits only: hides up to ``2^-40``, and caps what
-            a party that packs more into a ciphertext than was agreed can learn.
         packed: Whether several sums share a ciphertext.
 
     Raises:
@@ -57,7 +57,6 @@ class Budget:
     value_bits: int = 32
     weight_bits: int = 26
     plain_limit: float = 0.0
-    mask: Mask = "uniform"
     packed: bool = True
 
     def __post_init__(self) -> None:
@@ -71,13 +70,11 @@ class Budget:
                 raise ArgumentError(f"expected {limit} above 0 and finite, got {getattr(self, limit)}")
         if not (math.isfinite(self.plain_limit) and self.plain_limit >= 0):
             raise ArgumentError(f"expected plain_limit from 0 and finite, got {self.plain_limit}")
-        if self.mask not in get_args(Mask):
-            raise ArgumentError(f"expected mask one of {', '.join(get_args(Mask))}, got {self.mask!r}")
         if self._capacity < 1:
             raise ArgumentError(
                 f"a sum of {self.rows} products up to {self.weight_limit:g} x {self.value_limit:g} with "
-                f"{self.sum_bits} fraction bits takes {self.slot_bits} bits, and a key of {self.key_bits} bits with a "
-                f"{self.mask} mask holds {self._room}: take a longer key, fewer bits, or clip harder"
+                f"{self.sum_bits} fraction bits takes {self.slot_bits} bits, and a key of {self.key_bits} bits holds "
+                f"{max(self._room, 0)} beside its mask: take a longer key, fewer bits, or clip harder"
             )
 
     @property
@@ -101,10 +98,15 @@ class Budget:
         return _encoded_limit(self.plain_limit, self.sum_bits)
 
     @cached_property
+    def largest_sum(self) -> int:
+        """Largest size of an encoded sum, ``rows · weight_size · value_size + plain_size``: every party knows it."""
+        largest: int = self.rows * self.weight_size * self.value_size + self.plain_size
+        return largest
+
+    @cached_property
     def slot_bits(self) -> int:
         """Bits of one sum with its sign: ``⌈log₂(largest size)⌉ + 2``."""
-        largest: int = self.rows * self.value_size * self.weight_size + self.plain_size
-        return (largest - 1).bit_length() + 2
+        return (self.largest_sum - 1).bit_length() + 2
 
     @property
     def error(self) -> float:
@@ -133,10 +135,17 @@ class Budget:
         return len(self.counts)
 
     @property
+    def opened_bits(self) -> tuple[int, ...]:
+        """Low bits of each masked plaintext that the owner of the key returns, ``W``: those of its sums, and no more.
+
+        That caps what a party learns which packs more into a ciphertext than was agreed.
+        """
+        return tuple(count * self.slot_bits for count in self.counts)
+
+    @property
     def opened_bytes(self) -> int:
-        """Bytes of one decrypted, masked plaintext, as the owner of the key returns it."""
-        bits = self.key_bits if self.mask == "uniform" else self.slots * self.slot_bits
-        return (bits + 7) // 8
+        """Bytes that each of them takes on the way: room for the longest."""
+        return (max(self.opened_bits) + 7) // 8
 
     def encode_values(self, values: Tensor) -> Tensor:
         """Return real values as integers for encryption; see :func:`~splitvfl.crypto.fixed_point.encode`."""
@@ -152,8 +161,7 @@ class Budget:
 
     @property
     def _room(self) -> int:
-        # Packed sums, their sign and a bounded mask stay below 2^(key_bits - 2), hence below n / 2.
-        return self.key_bits - 1 if self.mask == "uniform" else self.key_bits - MASK_BITS - 3
+        return self.key_bits - ROOM
 
     @property
     def _capacity(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ import torch
 from gmpy2 import mpz
 from torch import Tensor
 
-from splitvfl.crypto.budget import MASK_BITS, Budget
+from splitvfl.crypto.budget import Budget
 from splitvfl.crypto.ciphertexts import encrypted, read_ciphertexts, write_ciphertexts
 from splitvfl.crypto.integers import plain_integers, tensor_to_integers
 from splitvfl.crypto.kernels import Weights
@@ -19,7 +20,7 @@ from splitvfl.crypto.keys import PublicKey
 from splitvfl.crypto.obfuscators import Obfuscators, Products
 from splitvfl.crypto.packing import centred, split_slots
 from splitvfl.crypto.processes import Workers, shared_sums
-from splitvfl.errors import ArgumentError, CryptoError
+from splitvfl.errors import ArgumentError, CryptoError, SumError
 
 Term = tuple[Tensor, Tensor]
 """Ciphertexts, uint8 ``(rows, ciphertext_bytes)``, and their weights, int64 ``(rows, outputs)``."""
@@ -32,12 +33,10 @@ class MaskedSums:
     Attributes:
         reply: Ciphertexts to send, uint8 ``(budget.replies, ciphertext_bytes)``.
         masks: One per ciphertext. A secret, for one use.
-        limits: Largest size of each sum, which follows from its weights.
     """
 
     reply: Tensor
     masks: tuple[int, ...] = field(repr=False)
-    limits: tuple[int, ...] = field(repr=False)
 
 
 class Evaluator:
@@ -83,6 +82,9 @@ class Evaluator:
     def masked_sums(self, terms: Sequence[Term], *, plain: Tensor | Sequence[int] | None = None) -> MaskedSums:
         """Return encrypted ``Σ terms Σᵢ wᵢⱼ mᵢ + plainⱼ`` under masks that nobody else knows.
 
+        Masks hide them from the owner of the key whatever is in the ciphertexts (:mod:`splitvfl.crypto.budget`), but
+        if its key is not what it should be.
+
         Args:
             terms: Ciphertexts and integer weights; all of one term have the same number of rows.
             plain: Integers that are added to the sums, ``(outputs,)``, with ``budget.sum_bits`` fraction bits.
@@ -106,34 +108,45 @@ class Evaluator:
             workers=self._workers,
         )
         masks = tuple(self._mask(count) for count in self.budget.counts)
-        addends = self._addends(plain)
-        return MaskedSums(self._hidden(sums, addends, masks), masks, self._limits(weights, addends))
+        return MaskedSums(self._hidden(sums, self._addends(plain), masks), masks)
 
     def unmask(self, opened: Tensor, masked: MaskedSums) -> list[int]:
         """Return the sums, ``(outputs,)``.
 
         :meth:`~splitvfl.crypto.budget.Budget.decode_sums` makes real numbers of them.
 
+        The limit of a sum is the agreed one, ``budget.largest_sum``, which everybody knows, and none that follows from
+        this party's weights: whoever opens sums chooses what is compared with it, and learns from every refusal.
+
         Args:
             opened: What the owner of the key returned, uint8 ``(budget.replies, budget.opened_bytes)``.
             masked: What :meth:`masked_sums` returned.
 
         Raises:
-            CryptoError: If these are not that many numbers, or a sum is larger than its weights and the agreed values
-                can make it: then something else was decrypted. Of bits at random a sum passes with a probability of
-                ``limit / 2^(slot_bits - 1)``, below one half, and all must pass; a lie within the limits is not seen.
+            SumError: If a sum is larger than agreed numbers can make it: then something else was decrypted. Of bits at
+                random a sum passes with a probability of ``largest_sum / 2^(slot_bits - 1)``, one quarter to one half,
+                and all must pass; a lie within the limits is not seen. Count these
+                (:class:`~splitvfl.crypto.refusals.Refusals`).
+            CryptoError: If these are not that many numbers, or one has more bits than agreed.
         """
         values = tensor_to_integers(opened, self.budget.opened_bytes)
         if len(values) != self.budget.replies:
             raise CryptoError(f"expected {self.budget.replies} masked plaintexts, got {len(values)}")
+        for place, (value, bits) in enumerate(zip(values, self.budget.opened_bits, strict=True)):
+            if value.bit_length() > bits:
+                raise CryptoError(
+                    f"expected masked plaintexts of up to {bits} bits, as agreed, number {place} has "
+                    f"{value.bit_length()}"
+                )
         sums: list[int] = []
         for place, (value, mask, count) in enumerate(zip(values, masked.masks, self.budget.counts, strict=True)):
-            sums += self._unpacked(place, centred(value - mask, self._modulus(count)), count)
-        for place, (value, limit) in enumerate(zip(sums, masked.limits, strict=True)):
-            if abs(value) > limit:
-                raise CryptoError(
-                    f"expected sum {place} of {len(sums)} below 2^{limit.bit_length()} in size, from its weights and "
-                    f"the agreed values, got one of {value.bit_length()} bits: something else was decrypted"
+            sums += self._unpacked(place, centred(value - mask, 1 << self._bits(count)), count)
+        limit = self.budget.largest_sum
+        for place, found in enumerate(sums):
+            if abs(found) > limit:
+                raise SumError(
+                    f"expected sum {place} of {len(sums)} up to 2^{math.log2(limit):.1f} in size, as agreed, "
+                    f"got one of 2^{math.log2(abs(found)):.1f}: something else was decrypted"
                 )
         return sums
 
@@ -141,14 +154,7 @@ class Evaluator:
         try:
             return split_slots(signed, slot_bits=self.budget.slot_bits, count=count)
         except ArgumentError as error:
-            raise CryptoError(f"masked plaintext {place} is not what was sent: {error}") from error
-
-    def _limits(self, weights: Weights, addends: Sequence[int]) -> tuple[int, ...]:
-        # In floating point, and 2^-30 more than that: above the true one, whatever was rounded.
-        sizes = np.abs(weights.astype(np.float64)).sum(axis=0) * (1 + 2.0**-30)
-        return tuple(
-            int(size) * self.budget.value_size + abs(addend) for size, addend in zip(sizes, addends, strict=True)
-        )
+            raise SumError(f"masked plaintext {place} is not what was sent: {error}") from error
 
     def _weights(self, weights: Tensor, rows: int) -> Weights:
         if weights.dtype != torch.int64 or weights.shape != (rows, self.budget.outputs):
@@ -193,9 +199,9 @@ class Evaluator:
         return write_ciphertexts(hidden, self.public)
 
     def _mask(self, count: int) -> int:
-        if self.budget.mask == "uniform":
-            return secrets.randbelow(self.public.n)
-        return secrets.randbits(count * self.budget.slot_bits + MASK_BITS)
+        edge = 1 << self._bits(count)
+        return edge + secrets.randbelow(self.public.n - 2 * edge)
 
-    def _modulus(self, count: int) -> int:
-        return self.public.n if self.budget.mask == "uniform" else 1 << (count * self.budget.slot_bits)
+    def _bits(self, count: int) -> int:
+        """Return the bits of so many packed sums."""
+        return count * self.budget.slot_bits

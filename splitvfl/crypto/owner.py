@@ -83,8 +83,8 @@ class Owner:
     def open_masked(self, reply: Tensor, budget: Budget) -> Tensor:
         """Return the masked plaintexts of a reply, for the party that masked them.
 
-        Nothing but what was agreed is decrypted: another number of ciphertexts is refused. With a bounded mask only
-        the low bits that the sums take are returned.
+        Nothing but what was agreed is decrypted, another number of ciphertexts is refused, and of each plaintext,
+        taken in ``[0, n)``, only the low bits that its sums take are returned.
 
         Args:
             reply: uint8 ``(budget.replies, ciphertext_bytes)``.
@@ -96,15 +96,13 @@ class Owner:
         Raises:
             CryptoError: If the reply is not that many ciphertexts under this key; nothing is decrypted then.
         """
-        opened = self.decrypt(reply, count=budget.replies)
-        if budget.mask == "bounded":
-            opened = [
-                value & ((1 << (slots * budget.slot_bits)) - 1)
-                for value, slots in zip(opened, budget.counts, strict=True)
-            ]
-        return integers_to_tensor([value % self.public.n for value in opened], budget.opened_bytes)
+        values = self._decrypted(read_ciphertexts(reply, self.public, count=budget.replies))
+        # Not centred: a mask leaves the sums that it hides between 0 and n, and the asker takes them from there.
+        low = [value & ((1 << bits) - 1) for value, bits in zip(values, budget.opened_bits, strict=True)]
+        return integers_to_tensor(low, budget.opened_bytes)
 
     def _decrypted(self, values: Sequence[mpz]) -> list[mpz]:
+        """Return the plaintexts, in ``[0, n)``."""
         # Modulo both primes even where the agreed sums would fit one: a party that sends a longer plaintext than agreed
         # would get it back modulo a prime, and with it the key.
         raised = powers([half.task(value) for value in values for half in self._halves], self._workers)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from splitvfl.conversation import Expected
-from splitvfl.crypto.budget import Budget, Mask
+from splitvfl.crypto.budget import Budget
 from splitvfl.crypto.ciphertexts import Seen
 from splitvfl.crypto.engine import Engine
 from splitvfl.crypto.key_generation import generate_keys
@@ -40,8 +40,6 @@ class Encryption:
         feature_bits: Fraction bits of columns.
         value_limit: Largest size of an encrypted number; a larger one ends the run, nothing wraps around.
         feature_limit: Largest size of an entry of a column.
-        mask: ``"bounded"`` hides a sum from who decrypts it up to ``2^-40``, and caps what a party that packs other
-            sums into its request can learn; ``"uniform"`` hides perfectly, and caps nothing.
         packed: Whether several sums share a ciphertext.
         most_columns: Largest number of columns that a passive party may ask sums for.
         insecure_for_tests: Whether keys shorter than 2048 bits are taken.
@@ -52,7 +50,6 @@ class Encryption:
     feature_bits: int = 26
     value_limit: float = 16.0
     feature_limit: float = 64.0
-    mask: Mask = "bounded"
     packed: bool = True
     most_columns: int = 4096
     insecure_for_tests: bool = False
@@ -81,7 +78,6 @@ class Encryption:
             weight_limit=self.feature_limit,
             value_bits=self.value_bits,
             weight_bits=self.feature_bits,
-            mask=self.mask,
             packed=self.packed,
         )
 

@@ -27,7 +27,7 @@ from splitvfl.conversation import Expected
 from splitvfl.errors import ProtocolError
 from splitvfl.messages import MAX_BYTES, Message, bytes_of, dtype_named, name_of, size_in_bytes
 
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 2
 CHUNK: Final = 1 << 20
 LONGEST_HEAD: Final = 1 << 10
 LONGEST_CONTROL: Final = 1 << 12

@@ -11,6 +11,7 @@ from gmpy2 import mpz
 
 from splitvfl.crypto.budget import Budget
 from splitvfl.crypto.keys import PrivateKey
+from splitvfl.crypto.paillier import generate_keys
 
 
 def short_key(bits: int, seed: int) -> PrivateKey:
@@ -39,6 +40,12 @@ def key() -> PrivateKey:
 def other_key() -> PrivateKey:
     """Another one of 512 bits."""
     return short_key(512, 54321)
+
+
+@pytest.fixture(scope="session")
+def real_key() -> PrivateKey:
+    """2048 bits."""
+    return generate_keys(2048)
 
 
 @pytest.fixture

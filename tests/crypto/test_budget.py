@@ -3,13 +3,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from splitvfl.crypto.budget import MASK_BITS, Budget
+from splitvfl.crypto.budget import ROOM, Budget
 from splitvfl.errors import ArgumentError, CryptoError
 
 Budgets = Callable[..., Budget]
@@ -25,7 +26,6 @@ budgets = st.builds(
     value_bits=st.integers(0, 40),
     weight_bits=st.integers(0, 40),
     plain_limit=st.floats(0, 1e6),
-    mask=st.sampled_from(["uniform", "bounded"]),
     packed=st.booleans(),
 )
 
@@ -48,24 +48,22 @@ def test_all_sums_fit_the_key_with_their_masks(budget: Budget) -> None:
     assert max(budget.counts) == budget.counts[0] == budget.slots or budget.replies > 1
     assert max(budget.counts) - min(budget.counts) <= 1
     assert max(budget.counts) <= budget.slots
-    packed_bits = max(budget.counts) * budget.slot_bits
     least_modulus = 2 ** (budget.key_bits - 1)
-    if budget.mask == "uniform":
-        assert 2 ** (packed_bits - 1) <= least_modulus // 2
-        assert 256**budget.opened_bytes >= 2**budget.key_bits
-    else:
-        # "needs W + 41 < |n|", and the masked sum stays below n / 2.
-        assert packed_bits + MASK_BITS + 1 < budget.key_bits
-        assert 2 ** (packed_bits + MASK_BITS) + 2 ** (packed_bits - 1) < least_modulus // 2
-        assert 256**budget.opened_bytes >= 2**packed_bits
+    for count, bits in zip(budget.counts, budget.opened_bits, strict=True):
+        # The largest packed sum, of either sign, with the smallest and the largest mask: it stays within [0, n).
+        packed = sum(budget.largest_sum << (place * budget.slot_bits) for place in range(count))
+        assert packed < 2**bits
+        assert packed < least_modulus - (least_modulus - 2**bits - 1)
+        # The numbers that are left out at both edges, of all: the distance from uniform.
+        assert Fraction(2 * 2**bits, least_modulus) <= Fraction(1, 2**41)
+        assert bits <= 8 * budget.opened_bytes < 8 + max(budget.opened_bits)
 
 
 @given(budgets)
 def test_no_fewer_replies_would_do(budget: Budget) -> None:
     if budget.packed and budget.replies > 1:
         fuller = math.ceil(budget.outputs / (budget.replies - 1))
-        spare = budget.key_bits - (1 if budget.mask == "uniform" else MASK_BITS + 3)
-        assert fuller * budget.slot_bits > spare
+        assert fuller * budget.slot_bits > budget.key_bits - ROOM
     if not budget.packed:
         assert budget.replies == budget.outputs
 
@@ -92,7 +90,8 @@ def test_the_agreed_sizes_of_the_readme_example() -> None:
 
     # 5 + 0 + 3 + 27 + 26 = 61, and 2.
     assert budget.slot_bits == 63
-    assert budget.counts == (32, 32)
+    # 31 of 63 bits leave 43 of 2048 free, and 32 do not.
+    assert budget.counts == (22, 21, 21)
 
 
 def test_a_sum_that_does_not_fit_is_refused_with_the_numbers() -> None:
@@ -101,23 +100,23 @@ def test_a_sum_that_does_not_fit_is_refused_with_the_numbers() -> None:
 
     # 10 + 6.6 + 29.9 + 80 = 126.5, and 2.
     assert "a sum of 1024 products up to 1e+09 x 100 with 80 fraction bits takes 129 bits" in str(caught.value)
-    assert "a key of 128 bits with a uniform mask holds 127" in str(caught.value)
+    assert "a key of 128 bits holds 85 beside its mask" in str(caught.value)
 
 
-def test_a_bounded_mask_leaves_less_room() -> None:
-    settings = {"key_bits": 128, "rows": 64, "outputs": 1, "value_limit": 2.0, "weight_limit": 4.0, "value_bits": 40,
-                "weight_bits": 36}  # fmt: skip
-    assert Budget(**settings).slot_bits == 87  # type: ignore[arg-type]
+def test_a_mask_takes_43_bits_of_a_key() -> None:
+    settings: dict[str, Any] = {"rows": 64, "outputs": 1, "value_limit": 2.0, "weight_limit": 4.0, "value_bits": 40,
+                                "weight_bits": 36}  # fmt: skip
+    assert Budget(key_bits=130, **settings).slot_bits == 87
 
-    with pytest.raises(ArgumentError, match="with a bounded mask holds 85"):
-        Budget(**settings, mask="bounded")  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="a key of 129 bits holds 86 beside its mask"):
+        Budget(key_bits=129, **settings)
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [("rows", 0), ("outputs", 0), ("outputs", 1 << 21), ("key_bits", 32), ("value_bits", -1), ("weight_bits", 61),
      ("value_limit", 0.0), ("value_limit", math.nan), ("weight_limit", math.inf), ("weight_limit", -1.0),
-     ("plain_limit", -1.0), ("plain_limit", math.nan), ("mask", "none")],
+     ("plain_limit", -1.0), ("plain_limit", math.nan)],
 )  # fmt: skip
 def test_a_setting_out_of_range_is_refused(budget: Budgets, name: str, value: object) -> None:
     with pytest.raises(ArgumentError, match=f"expected {name} .*got {value!r}"):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from splitvfl.crypto.integers import integers_to_tensor
 from splitvfl.crypto.keys import PrivateKey
 from splitvfl.crypto.obfuscators import Products
 from splitvfl.crypto.owner import Owner
-from splitvfl.errors import CryptoError
+from splitvfl.errors import CryptoError, SumError
 
 Budgets = Callable[..., Budget]
 
@@ -32,11 +33,10 @@ def exact(weights: Tensor, values: Tensor) -> list[int]:
     ]
 
 
-@pytest.mark.parametrize("mask", ["uniform", "bounded"])
 @pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize("rows", [1, 4, 6])
-def test_sums_are_those_in_the_clear(key: PrivateKey, budget: Budgets, mask: str, packed: bool, rows: int) -> None:
-    agreed = budget(mask=mask, packed=packed)
+def test_sums_are_those_in_the_clear(key: PrivateKey, budget: Budgets, packed: bool, rows: int) -> None:
+    agreed = budget(packed=packed)
     values, weights = integers((rows,), agreed.value_size, 1), integers((rows, 9), agreed.weight_size, 2)
     evaluator = Evaluator(key.public, agreed)
 
@@ -46,10 +46,16 @@ def test_sums_are_those_in_the_clear(key: PrivateKey, budget: Budgets, mask: str
     assert answered(key, evaluator, masked) == exact(weights, values)
 
 
-@pytest.mark.parametrize("mask", ["uniform", "bounded"])
+@pytest.mark.parametrize("edge", ["drawn", "lowest", "highest"])
 @pytest.mark.parametrize("sign", [1, -1])
-def test_the_largest_sums_that_were_agreed_fit(key: PrivateKey, budget: Budgets, mask: str, sign: int) -> None:
-    agreed = budget(mask=mask, plain_limit=50.0)
+def test_the_largest_sums_that_were_agreed_fit(
+    key: PrivateKey, budget: Budgets, edge: str, sign: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing wraps around n, whatever mask is drawn: no sum is ever wrong by chance."""
+    if edge != "drawn":
+        drawn = SimpleNamespace(randbelow=lambda limit: 0 if edge == "lowest" else limit - 1)
+        monkeypatch.setattr("splitvfl.crypto.evaluator.secrets", drawn)
+    agreed = budget(plain_limit=50.0)
     values, weights = torch.full((6,), agreed.value_size), torch.full((6, 9), sign * agreed.weight_size)
     weights[:, ::2] *= -1
     evaluator = Evaluator(key.public, agreed)
@@ -58,6 +64,7 @@ def test_the_largest_sums_that_were_agreed_fit(key: PrivateKey, budget: Budgets,
     masked = evaluator.masked_sums([(Owner(key).encrypt(values, agreed), weights)], plain=plain)
 
     largest = 6 * agreed.value_size * agreed.weight_size + agreed.plain_size
+    assert largest == agreed.largest_sum
     assert answered(key, evaluator, masked) == [largest if value > 0 else -largest for value in plain]
 
 
@@ -142,29 +149,44 @@ def test_bad_addends_are_refused(key: PrivateKey, budget: Budgets, plain: list[i
         evaluator.masked_sums([(sent, torch.ones(1, 9, dtype=torch.int64))], plain=plain)
 
 
-@pytest.mark.parametrize("mask", ["uniform", "bounded"])
 @pytest.mark.parametrize("shift", [1, -1])
-def test_a_sum_larger_than_its_weights_can_make_it_is_refused(
-    key: PrivateKey, budget: Budgets, mask: str, shift: int
-) -> None:
-    agreed = budget(mask=mask, outputs=1, plain_limit=1.0)
+def test_a_sum_larger_than_agreed_numbers_can_make_it_is_refused(key: PrivateKey, budget: Budgets, shift: int) -> None:
+    agreed = budget(outputs=1, plain_limit=1.0)
     evaluator, owner = Evaluator(key.public, agreed), Owner(key)
-    # The largest sum of these weights, 3 of the largest value and what is added, has the bits for no more than itself.
-    sent = owner.encrypt([shift * agreed.value_size], agreed)
-    masked = evaluator.masked_sums([(sent, torch.tensor([[3]]))], plain=[5 * shift])
+    # The largest sum of all, of six of the largest products and what is added.
+    sent = owner.encrypt([shift * agreed.value_size] * 6, agreed)
+    weights = torch.full((6, 1), agreed.weight_size)
+    masked = evaluator.masked_sums([(sent, weights)], plain=[shift * agreed.plain_size])
     opened = owner.open_masked(masked.reply, agreed)
     number = int.from_bytes(bytes(opened[0].tolist()), "big")
-    more = integers_to_tensor([(number + shift) % 256**agreed.opened_bytes], agreed.opened_bytes)
+    more = integers_to_tensor([(number + shift) % 2**agreed.slot_bits], agreed.opened_bytes)
 
-    assert evaluator.unmask(opened, masked) == [shift * (3 * agreed.value_size + 5)]
-    with pytest.raises(CryptoError, match="expected sum 0 of 1 below 2"):
+    assert evaluator.unmask(opened, masked) == [shift * agreed.largest_sum]
+    with pytest.raises(SumError, match="expected sum 0 of 1 up to 2"):
         evaluator.unmask(more, masked)
 
 
-@pytest.mark.parametrize("mask", ["uniform", "bounded"])
-def test_an_answer_to_something_else_is_refused(key: PrivateKey, budget: Budgets, mask: str) -> None:
-    # One output, so that what is under the mask has room to be wrong in, modulo n; a bounded mask has none.
-    agreed = budget(mask=mask, outputs=1)
+def test_whether_a_sum_is_refused_depends_on_it_and_on_nothing_else_of_its_party(
+    key: PrivateKey, budget: Budgets
+) -> None:
+    """Small weights have the limit of large ones: their size would be told by where refusals begin."""
+    agreed = budget(outputs=1)
+    evaluator, owner = Evaluator(key.public, agreed), Owner(key)
+    for weight in (0, 1, agreed.weight_size):
+        masked = evaluator.masked_sums([(owner.encrypt([0]), torch.tensor([[weight]]))])
+        number = int.from_bytes(bytes(owner.open_masked(masked.reply, agreed)[0].tolist()), "big")
+        for lie, refused in ((agreed.largest_sum, False), (agreed.largest_sum + 1, True)):
+            for sign in (1, -1):
+                answer = integers_to_tensor([(number + sign * lie) % 2**agreed.slot_bits], agreed.opened_bytes)
+                if refused:
+                    with pytest.raises(SumError):
+                        evaluator.unmask(answer, masked)
+                else:
+                    assert evaluator.unmask(answer, masked) == [sign * lie]
+
+
+def test_an_answer_of_another_form_is_refused(key: PrivateKey, budget: Budgets) -> None:
+    agreed = budget(outputs=1)
     evaluator, owner = Evaluator(key.public, agreed), Owner(key)
     masked = evaluator.masked_sums([(owner.encrypt([1]), torch.ones(1, 1, dtype=torch.int64))])
     opened = owner.open_masked(masked.reply, agreed)
@@ -173,6 +195,20 @@ def test_an_answer_to_something_else_is_refused(key: PrivateKey, budget: Budgets
         evaluator.unmask(opened.repeat(2, 1), masked)
     with pytest.raises(CryptoError, match="expected bytes"):
         evaluator.unmask(opened[:, 1:], masked)
-    if mask == "uniform":
-        with pytest.raises(CryptoError, match="masked plaintext 0 is not what was sent: expected 1 slots"):
-            evaluator.unmask(torch.zeros_like(opened), masked)
+    # 66 bits in 9 bytes.
+    assert agreed.opened_bits == (66,)
+    with pytest.raises(CryptoError, match="of up to 66 bits, as agreed, number 0 has 72") as caught:
+        evaluator.unmask(torch.full_like(opened, 255), masked)
+    assert not isinstance(caught.value, SumError)
+
+
+def test_a_number_that_is_no_row_of_slots_is_refused(key: PrivateKey, budget: Budgets) -> None:
+    agreed = budget()
+    evaluator, owner = Evaluator(key.public, agreed), Owner(key)
+    masked = evaluator.masked_sums([(owner.encrypt([0]), torch.ones(1, 9, dtype=torch.int64))])
+    # The largest signed number of so many bits: more than slots can hold that are signed each.
+    pairs = zip(masked.masks, agreed.opened_bits, strict=True)
+    values = [(mask + 2 ** (bits - 1) - 1) % 2**bits for mask, bits in pairs]
+
+    with pytest.raises(SumError, match="masked plaintext 0 is not what was sent"):
+        evaluator.unmask(integers_to_tensor(values, agreed.opened_bytes), masked)

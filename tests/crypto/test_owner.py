@@ -80,15 +80,15 @@ def test_a_reply_of_another_length_is_refused_and_nothing_decrypted(
         owner.open_masked(made[: agreed.replies], agreed)
 
 
-@pytest.mark.parametrize("mask", ["uniform", "bounded"])
-def test_opened_plaintexts_have_their_agreed_width(key: PrivateKey, budget: Callable[..., Budget], mask: str) -> None:
-    agreed = budget(mask=mask)
-    value = -(1 << 500) + 5
+@pytest.mark.parametrize("outputs", [4, 9, 10])
+@pytest.mark.parametrize("value", [0, 1, -1, -(1 << 500) + 5, (1 << 509) - 1])
+def test_the_low_bits_that_the_sums_take_are_returned(
+    key: PrivateKey, budget: Callable[..., Budget], outputs: int, value: int
+) -> None:
+    """Of the plaintext in [0, n): centred, another number modulo a power of two."""
+    agreed = budget(outputs=outputs)
     opened = Owner(key).open_masked(Owner(key).encrypt([value] * agreed.replies), agreed)
 
     assert opened.shape == (agreed.replies, agreed.opened_bytes)
     found = [int.from_bytes(bytes(row.tolist()), "big") for row in opened]
-    if mask == "uniform":
-        assert found == [value % key.public.n] * agreed.replies
-    else:
-        assert found == [value % 2 ** (count * agreed.slot_bits) for count in agreed.counts]
+    assert found == [value % key.public.n % 2 ** (count * agreed.slot_bits) for count in agreed.counts]

@@ -6,6 +6,7 @@ import ast
 import inspect
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import gmpy2
 import numpy as np
@@ -83,7 +84,7 @@ def test_phe_wraps_around_silently_where_we_raise() -> None:
         wrapped = float("nan")
     # phe notices when the number falls into the middle third of all, which depends on the key.
     assert wrapped != wrapped or abs(wrapped - 0.1 * 1.1**19) > 0.5
-    with pytest.raises(ArgumentError, match="takes 172 bits, and a key of 128 bits"):
+    with pytest.raises(ArgumentError, match="takes 172 bits, and a key of 128 bits holds 85"):
         Budget(key_bits=128, rows=1, outputs=1, value_limit=1.0, weight_limit=512.0, value_bits=60, weight_bits=60,
                plain_limit=2.0**49)  # fmt: skip
 
@@ -113,7 +114,7 @@ def test_the_modulus_is_centred_before_slots_are_cut() -> None:
 # Masks
 
 
-def test_a_uniform_mask_covers_all_numbers_modulo_n(key: PrivateKey, budget: Budgets) -> None:
+def test_a_mask_covers_all_numbers_modulo_n(key: PrivateKey, budget: Budgets) -> None:
     evaluator, sent = Evaluator(key.public, budget(outputs=1)), Owner(key).encrypt([1])
     masks = [evaluator._mask(1) for _ in range(4000)]
 
@@ -121,27 +122,30 @@ def test_a_uniform_mask_covers_all_numbers_modulo_n(key: PrivateKey, budget: Bud
     assert abs(sum(mask / key.public.n for mask in masks) / 4000 - 0.5) < 0.028
     assert 0.99 < max(masks) / key.public.n < 1
     masked = evaluator.masked_sums([(sent, torch.ones(1, 1, dtype=torch.int64))])
-    opened = Owner(key).open_masked(masked.reply, evaluator.budget)
-    assert int.from_bytes(bytes(opened[0].tolist()), "big") == (1 + masked.masks[0]) % key.public.n
+    (opened,) = Owner(key).decrypt(masked.reply)
+    assert opened % key.public.n == 1 + masked.masks[0]
 
 
-def test_a_bounded_mask_is_forty_bits_longer_than_what_it_hides(key: PrivateKey, budget: Budgets) -> None:
-    agreed = budget(mask="bounded")
+def test_a_mask_leaves_out_edges_in_which_sums_would_wrap_around(
+    key: PrivateKey, budget: Budgets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agreed = budget()
     evaluator = Evaluator(key.public, agreed)
+    drawn: dict[str, list[int]] = {}
+    for name, choose in {"lowest": lambda limit: 0, "highest": lambda limit: limit - 1}.items():
+        monkeypatch.setattr("splitvfl.crypto.evaluator.secrets", SimpleNamespace(randbelow=choose))
+        drawn[name] = [evaluator._mask(count) for count in agreed.counts]
 
-    for count in agreed.counts:
-        longest = max(evaluator._mask(count).bit_length() for _ in range(60))
-        # The highest of 60 has its top bit with probability 1 - 2^-60.
-        assert longest == count * agreed.slot_bits + 40
+    assert drawn["lowest"] == [1 << bits for bits in agreed.opened_bits]
+    assert drawn["highest"] == [key.public.n - (1 << bits) - 1 for bits in agreed.opened_bits]
 
 
-def test_a_bounded_mask_has_to_fit_the_key_with_what_it_hides() -> None:
-    # W bits, 40 of the mask, one for the sum of the two, and one for its sign: W + 42 of the 512, at most.
-    fitting = {"key_bits": 512, "rows": 1, "outputs": 1, "value_limit": 1.0, "mask": "bounded", "weight_bits": 60}
+def test_a_mask_has_to_fit_the_key_with_what_it_hides() -> None:
+    fitting = {"key_bits": 512, "rows": 1, "outputs": 1, "value_limit": 1.0, "weight_bits": 60}
     widest = Budget(**fitting, value_bits=60, weight_limit=2.0**347)  # type: ignore[arg-type]
 
-    assert widest.slot_bits + 41 < 511
-    with pytest.raises(ArgumentError, match="a bounded mask holds 469"):
+    assert widest.slot_bits == 512 - 43
+    with pytest.raises(ArgumentError, match="holds 469 beside its mask"):
         Budget(**fitting, value_bits=60, weight_limit=2.0**348)  # type: ignore[arg-type]
 
 
@@ -157,7 +161,7 @@ def malicious_reply(key: PrivateKey, sent: torch.Tensor, weights: torch.Tensor, 
     )
 
 
-def test_a_malicious_party_packs_every_residue_into_one_reply_and_a_bounded_mask_stops_it(key: PrivateKey) -> None:
+def test_a_malicious_party_packs_every_residue_into_one_reply_and_gets_the_agreed_bits_back(key: PrivateKey) -> None:
     residues = [3, -5, 7, -1, 2, -8]
     one = {
         "key_bits": 512,
@@ -172,16 +176,16 @@ def test_a_malicious_party_packs_every_residue_into_one_reply_and_a_bounded_mask
     # Six equations where one sum was agreed: the identity, with slots of its own choice and no mask.
     reply = malicious_reply(key, sent, torch.eye(6, dtype=torch.int64), slot_bits=16)
 
-    plain = owner.open_masked(reply, Budget(**one))  # type: ignore[arg-type]
-    opened = int.from_bytes(bytes(plain[0].tolist()), "big")
+    # An owner that returned all that it decrypts would give all of them away.
+    (opened,) = owner.decrypt(reply)
     assert unpack(opened, slot_bits=16, count=6, modulus=key.public.n) == residues
 
-    capped = owner.open_masked(reply, Budget(**one, mask="bounded"))  # type: ignore[arg-type]
-    bounded = Budget(**one, mask="bounded")  # type: ignore[arg-type]
-    assert bounded.slot_bits == 8
+    agreed = Budget(**one)  # type: ignore[arg-type]
+    capped = owner.open_masked(reply, agreed)
+    assert agreed.slot_bits == 8
     assert capped.shape == (1, 1)
-    # One byte came back: the low bits of the first residue, and nothing of the others.
-    assert capped.item() == 3
+    # One byte came back: the low bits of the plaintext in [0, n), and nothing of the others.
+    assert capped.item() == opened % key.public.n % 256
 
 
 def test_more_ciphertexts_than_agreed_are_not_decrypted(key: PrivateKey, budget: Budgets) -> None:
@@ -193,15 +197,16 @@ def test_more_ciphertexts_than_agreed_are_not_decrypted(key: PrivateKey, budget:
 
 
 def test_a_longer_plaintext_than_agreed_is_not_decrypted_modulo_one_prime(key: PrivateKey) -> None:
-    # The agreed sums would fit one prime, which is half the work. But then this request returned a multiple of p
-    # subtracted, low bits or all, and with it the key: n and 2^500 - (2^500 mod p) have p in common.
+    # The agreed sums would fit one prime, which is half the work. But then this request returned the low bits of a
+    # number less a multiple of p, and of enough of them p follows.
     agreed = Budget(key_bits=512, rows=1, outputs=1, value_limit=1.0, weight_limit=1.0, packed=False)
     sent = Owner(key).encrypt([1 << 500])
 
     opened = int.from_bytes(bytes(Owner(key).open_masked(sent, agreed)[0].tolist()), "big")
 
-    assert opened == 1 << 500
-    assert gmpy2.gcd((1 << 500) - int((1 << 500) % key.p), key.public.n) == key.p
+    (bits,) = agreed.opened_bits
+    assert opened == (1 << 500) % 2**bits
+    assert opened != int((1 << 500) % key.p) % 2**bits
 
 
 # Re-randomising

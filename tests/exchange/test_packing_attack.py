@@ -6,7 +6,7 @@ Source: *Is Vertical Logistic Regression Privacy-Preserving?*, section 5.2.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from splitvfl.attacks import PackingEngine
 from splitvfl.attacks.packed_equations import slots_available
+from splitvfl.crypto.budget import Budget
 from splitvfl.errors import DataError
 from splitvfl.exchange.paillier import EncryptedExchange, Encryption
 from splitvfl.exchange.residue import Residue
@@ -21,7 +22,24 @@ from splitvfl.exchange.taylor import Taylor
 from splitvfl.training import Trainer
 from tests.exchange.logistic import BATCH, SHORT, taylor_coefficient, trainer_of, weights_of
 
-UNIFORM = replace(SHORT, mask="uniform")
+
+class WholePlaintexts(Budget):
+    """What a party goes by that returns all of what it decrypts, as in the paper's protocol. No exchange does."""
+
+    @property
+    def opened_bits(self) -> tuple[int, ...]:
+        return (self.key_bits,) * self.replies
+
+
+class Plain(Encryption):
+    """The agreement of parties that all do so: unsafe, and for these tests only."""
+
+    def budget(self, rows: int, outputs: int) -> Budget:
+        agreed = super().budget(rows, outputs)
+        return WholePlaintexts(**{each.name: getattr(agreed, each.name) for each in fields(agreed)})
+
+
+PLAIN = Plain(key_bits=512, insecure_for_tests=True)
 COLUMNS_HELD = 4
 # Residues and logits are computed in float32: 2^-24 of a number of size 16 at most.
 ROUNDED = 2.0**-19
@@ -84,18 +102,18 @@ def _values(trainer: Trainer, kind: str) -> Iterator[tuple[Tensor, Tensor]]:
 
 def _honest(kind: str) -> EncryptedExchange:
     if kind == "residue":
-        return Residue(rows=BATCH, encryption=UNIFORM)
-    return Taylor(rows=BATCH, encryption=UNIFORM, loss=False)
+        return Residue(rows=BATCH, encryption=PLAIN)
+    return Taylor(rows=BATCH, encryption=PLAIN, loss=False)
 
 
 @pytest.mark.parametrize(
     ("kind", "malicious", "target"),
     [("residue", "lab", "residues"), ("taylor", "lab", "residues"), ("taylor", "bank", "logits")],
 )
-def test_a_uniform_mask_lets_one_ciphertext_tell_far_more_records_than_there_are_columns(
+def test_a_whole_plaintext_tells_far_more_records_than_there_are_columns(
     kind: str, malicious: str, target: str
 ) -> None:
-    trainer, engine, truth = trained(kind, UNIFORM, malicious=malicious)
+    trainer, engine, truth = trained(kind, PLAIN, malicious=malicious)
     exchange = _honest(kind)
     budget = exchange.budget if isinstance(exchange, Taylor) else exchange.encryption.budget
     columns = COLUMNS_HELD if malicious == "lab" else 4  # three of its own, and the intercept's
@@ -114,7 +132,7 @@ def test_a_uniform_mask_lets_one_ciphertext_tell_far_more_records_than_there_are
 
 
 def test_who_reads_whole_batches_trains_on_as_if_it_were_honest() -> None:
-    longer = replace(UNIFORM, key_bits=1024)
+    longer = replace(PLAIN, key_bits=1024)
     by_party, engine = exchanges("taylor", longer, malicious="lab")
     attacked = trainer_of(by_party, {"lab": COLUMNS_HELD})  # type: ignore[arg-type]
     attacked.fit(2)
@@ -129,7 +147,7 @@ def test_who_reads_whole_batches_trains_on_as_if_it_were_honest() -> None:
     ("kind", "malicious", "target"),
     [("residue", "lab", "residues"), ("taylor", "lab", "residues"), ("taylor", "bank", "logits")],
 )
-def test_a_bounded_mask_leaves_as_many_bits_as_the_agreed_sums_take(kind: str, malicious: str, target: str) -> None:
+def test_an_owner_returns_no_more_bits_than_the_agreed_sums_take(kind: str, malicious: str, target: str) -> None:
     _, engine, truth = trained(kind, SHORT, malicious=malicious)
     exchange = _honest(kind)
     columns = COLUMNS_HELD if malicious == "lab" else 4
@@ -167,7 +185,7 @@ def _claim(trainer: Trainer, columns: int) -> None:
 
 
 def test_the_coefficient_of_the_taylor_exchange_is_what_is_read() -> None:
-    trainer, engine, truth = trained("taylor", UNIFORM, malicious="lab")
+    trainer, engine, truth = trained("taylor", PLAIN, malicious="lab")
     labels = trainer.active.train_batch(trainer.batches.epoch(0)[0]).labels
     assert labels is not None
     # With its own part added, the residue's coefficient of the paper.
