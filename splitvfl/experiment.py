@@ -34,6 +34,7 @@ from splitvfl.config import (
     config_to_yaml,
     parse_config,
 )
+from splitvfl.crypto.refusals import PATTERN
 from splitvfl.data import PartyData, VerticalData, load
 from splitvfl.data.batches import BLOCK_ROWS
 from splitvfl.data.sets import TABLES
@@ -498,6 +499,7 @@ def is_barely_begun(folder: Path) -> bool:
         is_run(folder)
         and checkpoint.latest(folder / "checkpoints") is None
         and not any((folder / name).exists() for name in kept)
+        and not any(folder.glob(PATTERN))
     )
 
 
@@ -517,7 +519,8 @@ def clear_run(folder: Path) -> None:
             (folder / name).rename(doomed)  # half deleted, they must not pass for whole ones
             shutil.rmtree(doomed, ignore_errors=True)
     names = ("metrics.jsonl", "report.html", FILE_NAME, FAREWELL_FILE, JOURNAL, CONFIG_FILE)
-    for path in [*folder.glob("events.out.tfevents.*"), *(folder / name for name in names)]:
+    many = ("events.out.tfevents.*", PATTERN)
+    for path in [*(path for pattern in many for path in folder.glob(pattern)), *(folder / name for name in names)]:
         path.unlink(missing_ok=True)
 
 

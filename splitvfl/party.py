@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from splitvfl.best_weights import BestWeights
 from splitvfl.conversation import Expected
 from splitvfl.crossing import ActivationDefenses, DefenseChain
+from splitvfl.crypto.refusals import Refusals
 from splitvfl.crypto.sum_masks import SumMasks
 from splitvfl.cut import CutLayer, Seat, available_fields, call_top, responses_of
 from splitvfl.data.columns import Columns, PartyData, Records
@@ -62,6 +63,7 @@ class Party(ABC):
         best: Its weights at the best evaluation, where training stops early.
         remember: Told what is under the masks of messages that are new each time they are sent: what must be the same
             whenever a step is taken again.
+        refusals: Sums that it has refused in this run.
     """
 
     def __init__(self, data: PartyData, module: nn.Module, optimizer: OptimizerFactory) -> None:
@@ -73,6 +75,7 @@ class Party(ABC):
         self.wire: torch.dtype | None = None
         self.best = BestWeights(module)
         self.remember: Callable[[Message], None] = _ignored
+        self.refusals = Refusals(self.name)
         self.random = PartyRandom(0)
         self._factory = optimizer
         self.optimizer = self._new_optimizer()

@@ -20,6 +20,7 @@ from splitvfl import checkpoint
 from splitvfl.attaching import attach_defense, check_labels
 from splitvfl.claims import claims_of, is_per_record
 from splitvfl.conversation import Half, Recorder, converse
+from splitvfl.crypto.refusals import PATTERN, Refusals, journal_of
 from splitvfl.cut import observe, refuse_batch_mixing
 from splitvfl.data.batches import Batches
 from splitvfl.data.columns import NO_RECORDS, Records
@@ -415,6 +416,7 @@ class Trainer:
             Interrupted: At Ctrl-C, after the current step and a checkpoint.
             ConfigError: If the folder holds another run.
             DataError: If the parties do not agree on records or settings.
+            SumRefused: If a sum that was opened is none of the agreed numbers, or too many were refused in this run.
             CheckpointError: If a checkpoint cannot be written; the last good one stays.
         """
         if epochs < 1:
@@ -422,6 +424,10 @@ class Trainer:
         self.agree()
         if self.folder is not None and self._resume_at is None:
             _claim(self.folder, overwrite=self._overwrite)
+        for party in self._parties:
+            if self.folder is not None:
+                party.refusals = Refusals(party.name, journal_of(self.folder, party.name))
+            party.refusals.check()
         self._monitor = Monitor(self.folder, resume_at=self._resume_at)
         try:
             converse({name: side.open() for name, side in self._sides.items()})
@@ -716,7 +722,8 @@ class Trainer:
 
 def _claim(folder: Path, *, overwrite: bool) -> None:
     """Make sure that a folder holds no run: what training would write over is refused, or removed if asked for."""
-    written = [folder / "metrics.jsonl", folder / "checkpoints", *folder.glob("events.out.tfevents.*")]
+    many = [path for pattern in ("events.out.tfevents.*", PATTERN) for path in folder.glob(pattern)]
+    written = [folder / "metrics.jsonl", folder / "checkpoints", *many]
     found = [path for path in written if path.exists()]
     if found and not overwrite:
         raise ConfigError(

@@ -44,6 +44,7 @@ from splitvfl.exchange.paillier import (
     one_each,
     opened,
     refusing,
+    unmasked,
 )
 from splitvfl.exchange.roll_call import active_roll_call, member_roll_call
 from splitvfl.exchange.split import update
@@ -237,8 +238,7 @@ class _Active(EncryptedSide):
             for (name, budget), answer in zip(self._budgets.items(), inbox[NAME].payload.split(sizes), strict=True)
         }
         yield Outbox(send=one_each({name: answers[name] for name in party.cuts}, party.name, "opened", step))
-        with refusing(inbox[NAME]):
-            sums = evaluator.budget.decode_sums(evaluator.unmask(answers[party.name], masked))
+        sums = unmasked(party, replace(inbox[NAME], payload=answers[party.name]), evaluator, masked)
         party.remember(replace(inbox[NAME], payload=sums))
         own.learn(party, sums, batch, step)
         return math.nan
@@ -307,8 +307,7 @@ class _Passive(EncryptedSide):
             send=(Message(party.name, active, "sums", step, masked.reply),),
             wait=(awaited_bytes(active, "opened", step, (budget.replies, budget.opened_bytes)),),
         )
-        with refusing(inbox[active]):
-            sums = budget.decode_sums(evaluator.unmask(inbox[active].payload, masked))
+        sums = unmasked(party, inbox[active], evaluator, masked)
         party.remember(replace(inbox[active], payload=sums))
         party.clear_gradients()
         party.learn_sum(activation, (sums / (SCALE * batch.count)).unsqueeze(1).to(activation.device), batch, step)

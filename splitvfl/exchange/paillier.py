@@ -15,16 +15,17 @@ from splitvfl.conversation import Expected
 from splitvfl.crypto.budget import Budget
 from splitvfl.crypto.ciphertexts import Seen
 from splitvfl.crypto.engine import Engine
+from splitvfl.crypto.evaluator import Evaluator, MaskedSums
 from splitvfl.crypto.key_generation import generate_keys
 from splitvfl.crypto.keys import PrivateKey, PublicKey, sent_shape
 from splitvfl.crypto.owner import Owner
 from splitvfl.data.columns import PartyData
-from splitvfl.errors import CryptoError, DataError, ProtocolError, WorkerError
+from splitvfl.errors import CryptoError, DataError, ProtocolError, SumError, WorkerError
 from splitvfl.exchange.base import Exchange, Side
 from splitvfl.exchange.linear import check_top, weight_of
 from splitvfl.exchange.roll_call import UNSIGNED, Vouching, vouching_terms
 from splitvfl.messages import Message
-from splitvfl.party import ActiveParty, PassiveParty
+from splitvfl.party import ActiveParty, Party, PassiveParty
 
 KEY = "key"
 COLUMNS = "columns"
@@ -316,6 +317,30 @@ def opened(owner: Owner, message: Message, budget: Budget) -> Tensor:
     """
     with refusing(message):
         return owner.open_masked(message.payload, budget)
+
+
+def unmasked(party: Party, message: Message, evaluator: Evaluator, masked: MaskedSums) -> Tensor:
+    """Return the sums that a party has asked for, as real numbers, without their masks.
+
+    Args:
+        party: Who asked.
+        message: What it was answered, with the masked plaintexts.
+        evaluator: What it asked with.
+        masked: What it asked.
+
+    Raises:
+        SumRefused: If a sum is larger than agreed numbers can make it. It is counted, and after a few the party takes
+            no further part in the run.
+        ProtocolError: If these are not the agreed number of plaintexts, or longer ones.
+    """
+    party.refusals.check()
+    with refusing(message):
+        try:
+            sums = evaluator.unmask(message.payload, masked)
+        except SumError as error:
+            what = f"{message.kind} of step {message.step} from {message.sender}"
+            raise party.refusals.refuse(what, str(error)) from error
+    return evaluator.budget.decode_sums(sums)
 
 
 def awaited_bytes(sender: str, kind: str, step: int, shape: tuple[int, ...]) -> Expected:

@@ -37,6 +37,7 @@ from splitvfl.exchange.paillier import (
     one_each,
     opened,
     refusing,
+    unmasked,
 )
 from splitvfl.exchange.split import answer, update
 from splitvfl.messages import Message
@@ -182,8 +183,7 @@ class _Passive(EncryptedSide):
             send=(Message(party.name, active, "sums", step, masked.reply),),
             wait=(awaited_bytes(active, "opened", step, (budget.replies, budget.opened_bytes)),),
         )
-        with refusing(inbox[active]):
-            sums = budget.decode_sums(evaluator.unmask(inbox[active].payload, masked)) / batch.count
+        sums = unmasked(party, inbox[active], evaluator, masked) / batch.count
         party.remember(replace(inbox[active], payload=sums))
         party.clear_gradients()
         party.learn_sum(activation, sums.unsqueeze(1).to(activation.device), batch, step)

@@ -49,6 +49,7 @@ from splitvfl.exchange.paillier import (
     one_each,
     opened,
     refusing,
+    unmasked,
 )
 from splitvfl.exchange.roll_call import UNSIGNED, Vouching, active_roll_call, member_roll_call
 from splitvfl.exchange.split import update
@@ -230,9 +231,7 @@ class _Active(EncryptedSide):
             return self._evaluators[logits.sender].masked_sums([(logits.payload, weights)])
 
     def _unmasked(self, plain: Message, masked: MaskedSums) -> Tensor:
-        evaluator = self._evaluators[plain.sender]
-        with refusing(plain):
-            sums = evaluator.budget.decode_sums(evaluator.unmask(plain.payload, masked))
+        sums = unmasked(self._party, plain, self._evaluators[plain.sender], masked)
         self._party.remember(replace(plain, payload=sums))
         return sums
 
@@ -366,8 +365,7 @@ class _Passive(EncryptedSide):
             send=(Message(party.name, active, "sums", step, masked.reply),),
             wait=(awaited_bytes(active, "opened", step, (budget.replies, budget.opened_bytes)),),
         )
-        with refusing(inbox[active]):
-            total = budget.decode_sums(self._evaluator.unmask(inbox[active].payload, masked))
+        total = unmasked(party, inbox[active], self._evaluator, masked)
         if relayed is not None:
             total = total + (yield from self._ask_peers(relayed, weights, logits, step))
         party.remember(replace(inbox[active], payload=total))
@@ -404,13 +402,12 @@ class _Passive(EncryptedSide):
             wait=(awaited_bytes(active, "answered", step, (len(self._peers) * size,)),),
         )
         answers = inbox[active].payload.reshape(len(self._peers), mine.replies, mine.opened_bytes)
-        with refusing(inbox[active]):
-            sums = torch.stack(
-                [
-                    mine.decode_sums(peer.unmask(answer, one))
-                    for peer, answer, one in zip(self._peers, answers, masked, strict=True)
-                ]
-            ).sum(dim=0)
+        sums = torch.stack(
+            [
+                unmasked(party, replace(inbox[active], payload=answer), peer, one)
+                for peer, answer, one in zip(self._peers, answers, masked, strict=True)
+            ]
+        ).sum(dim=0)
         if not exchange.loss:
             return sums
         yield Outbox(send=(Message(party.name, active, "products", step, sums[-1:].clone()),))

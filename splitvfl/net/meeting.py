@@ -19,6 +19,7 @@ from splitvfl.errors import (
     PrivacyError,
     ProtocolError,
     ReplayError,
+    SumRefused,
     WorkerError,
 )
 from splitvfl.net.frames import Hello, Role
@@ -36,6 +37,10 @@ _REASONS: Final[tuple[tuple[type[BaseException], str], ...]] = (
     (HookError, "one of its hooks failed"),
     (PrivacyError, "a guarantee cannot be kept there"),
     (ReplayError, "it was sent another message for the same step than before the run went back"),
+    (
+        SumRefused,
+        "it was sent a sum that is none of the agreed numbers, and refused it; how many it takes is said there",
+    ),
     (ProtocolError, "it got something that does not belong there"),
     (LinkError, "it lost another party, or waited for one in vain"),
     (KeyboardInterrupt, "it was stopped by its operator"),
@@ -153,7 +158,7 @@ class Meeting:
         except BaseException as error:
             reason = next((text for kind, text in _REASONS if isinstance(error, kind)), "it was stopped")
             for link in links.values():
-                link.close(reason, final=isinstance(error, _FINAL) and not isinstance(error, WorkerError))
+                link.close(reason, final=_is_final(error))
             raise
         for link in links.values():
             link.close("it has done everything")
@@ -174,3 +179,10 @@ class Meeting:
             times=self._times,
             notify=self._notify,
         )
+
+
+def _is_final(error: BaseException) -> bool:
+    """Return whether there is no use in meeting this party again."""
+    if isinstance(error, SumRefused):
+        return error.final
+    return isinstance(error, _FINAL) and not isinstance(error, WorkerError)

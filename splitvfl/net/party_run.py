@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 
 from splitvfl import checkpoint
 from splitvfl.conversation import Half
+from splitvfl.crypto.refusals import Refusals, journal_of
 from splitvfl.data.batches import Batches
 from splitvfl.errors import CheckpointError, DataError, LinkError, ProtocolError
 from splitvfl.exchange.agreement import agreement
@@ -115,6 +116,7 @@ class PartyRun(ABC, Generic[_P]):
         self._offset = 0
         self._monitor = Monitor(None)
         self._guard: ReplayJournal | None = None
+        self._refusals = Refusals(name)
 
     @property
     def party(self) -> _P:
@@ -143,6 +145,7 @@ class PartyRun(ABC, Generic[_P]):
             DataError: If the parties do not agree, or have no checkpoint in common.
             LinkError: If a partner does not appear in time, or the run gets no further.
             ProtocolError: If a partner keeps sending what does not belong there.
+            SumRefused: If too many sums were refused in this run, before it was started again too.
             CheckpointError: If a checkpoint cannot be written; the last good one stays.
 
         A party that has done everything itself ends well, without the others, whatever they do or send then.
@@ -168,6 +171,8 @@ class PartyRun(ABC, Generic[_P]):
                 self._side.close()
 
     def _meet_until_done(self) -> None:
+        self._refusals = Refusals(self.name, journal_of(self.settings.folder, self.name))
+        self._refusals.check()
         failures, reached = 0, -1
         with self._meeting:
             while (broken := self._met()) is not None:
@@ -195,6 +200,7 @@ class PartyRun(ABC, Generic[_P]):
         self._introduce()
         self._drive(agreement(self.name, self.partners, self.settings.terms))
         self._side = self._side or self._take_side()
+        self.party.refusals = self._refusals
         self._drive(self._side.open())
         self._go_on_from(self._drive(self._resuming(self._standing())))
         self._train()

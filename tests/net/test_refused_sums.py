@@ -1,0 +1,85 @@
+"""A key's owner that lies now and then, over a network: refusals add up, whatever succeeds between them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from splitvfl import checkpoint
+from splitvfl.crypto.refusals import journal_of
+from splitvfl.net.certs import make_certificates
+from tests.net.parties import free_ports, start_party
+
+EXPERIMENT = """
+data: {name: breast-cancer}
+parties:
+  clinic: {role: active, columns: ["mean *"], address: "127.0.0.1:PORT"}
+  lab: {role: passive, columns: ["* error", "worst *"]}
+model: logistic-regression
+exchange: {name: residue, encryption: {key_bits: 2048}}
+train:
+  epochs: 30
+  batch_size: 16
+  seed: 1
+  private_seed_for_experiments: 1
+  checkpoint_every_steps: 1
+  optimizer: {name: sgd, lr: 0.02}
+network: {listen: "127.0.0.1:PORT", certificates: certs, meeting_s: 60, message_s: 30}
+"""
+# Every fourth answer is none of the agreed numbers, by three quarters of what its first slot holds.
+LIAR = """
+import sys
+from itertools import count
+from splitvfl.cli import main
+from splitvfl.crypto.integers import integers_to_tensor, tensor_to_integers
+from splitvfl.crypto.owner import Owner
+honest, numbers = Owner.open_masked, count(1)
+
+def lying(self, reply, budget):
+    opened = tensor_to_integers(honest(self, reply, budget), budget.opened_bytes)
+    lie = 3 << (budget.slot_bits - 3) if next(numbers) % 4 == 0 else 0
+    opened[0] = (opened[0] + lie) % (1 << budget.opened_bits[0])
+    return integers_to_tensor(opened, budget.opened_bytes)
+
+Owner.open_masked = lying
+sys.exit(main())
+"""
+DEADLINE_S = 120
+
+
+def test_the_third_refusal_ends_a_run_for_good(tmp_path: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_certificates(tmp_path / "certs", ["clinic", "lab"])
+    (tmp_path / "run.yaml").write_text(EXPERIMENT.replace("PORT", str(free_ports(1)[0])))
+    lab = start_party(checkout, tmp_path, "run.yaml", "lab")
+    environment = {**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
+    command = [sys.executable, "-c", LIAR, "party", "run.yaml", "--as", "clinic", "--out", "runs/clinic"]
+    clinic = subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    _, said = lab.communicate(timeout=DEADLINE_S)
+    _, heard = clinic.communicate(timeout=DEADLINE_S)
+    assert (lab.returncode, clinic.returncode) == (2, 2), said + heard
+    assert said.count("going back to the last checkpoint") == 2, said
+    assert "lab has refused 1 of the 3 sums" in _flat(said)
+    assert "lab has refused 3 sums in this run" in _flat(said)
+    # It hears that a sum was refused, and not which or why.
+    assert "it was sent a sum that is none of the agreed numbers" in _flat(heard)
+    assert "something else was decrypted" not in heard
+    assert len(journal_of(tmp_path / "runs" / "lab", "lab").read_text().split("\n")) == 1 + 3
+    assert max(checkpoint.steps(tmp_path / "runs" / "lab" / "checkpoints")) > 3  # steps succeeded in between
+
+    again = start_party(checkout, tmp_path, "run.yaml", "lab")
+    _, said = again.communicate(timeout=DEADLINE_S)
+    assert again.returncode == 2
+    assert "lab has refused 3 sums in this run" in _flat(said)
+    assert "takes no part in this run any more" in _flat(said)
+    assert "dialling" not in said  # nobody was there, and nobody was waited for
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.split())
