@@ -23,25 +23,25 @@ demo-network: $(VENV)/.installed ## three companies on this machine: align, trai
 	@OMP_NUM_THREADS=1 $(BIN)/python -m scripts.demo_network
 	@echo "(these commands are in $(BIN); \". $(BIN)/activate\" puts them on your path)"
 
-test: $(VENV)/.installed-test ## run the tests in parallel, with coverage
+test: $(VENV)/.installed-dev ## run the tests in parallel, with coverage
 	$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist loadscope --cov --cov-report=term
 
-lint: $(VENV)/.installed-lint ## check format and style
+lint: $(VENV)/.installed-dev ## check format and style
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
-format: $(VENV)/.installed-lint ## format the code and repair what can be repaired safely
+format: $(VENV)/.installed-dev ## format the code and repair what can be repaired safely
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-types: $(VENV)/.installed-lint ## check the types
+types: $(VENV)/.installed-dev ## check the types
 	$(BIN)/mypy
 
-docs: $(VENV)/.installed-docs ## build the documentation in docs/_build; warnings are errors
+docs: $(VENV)/.installed-dev ## build the documentation in docs/_build; warnings are errors
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 
-wheel-check: $(VENV)/.installed-test ## build the wheel through the sdist, compare it with the tree, and import it
+wheel-check: $(VENV)/.installed-dev ## build the wheel through the sdist, compare it with the tree, and import it
 	$(TEST_ENV) $(BIN)/python -m pytest tests/test_packaging.py
 
 clean: ## remove the environment and everything that was built
@@ -55,12 +55,23 @@ $(VENV)/.made:
 	@$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-$(VENV)/.installed: $(VENV)/.made pyproject.toml constraints.txt
-	@echo "Installing splitvfl and what it needs into $(VENV) (PyTorch is large: minutes on the first run)"
-	@$(PIP) install --quiet -c constraints.txt -e .
-	@touch $@
+# The hashes of the lock files are checked, also those of the build backend, and nothing is resolved: they hold everything.
+# First PyTorch from where pip was told to look beside the index (find-links), if there is a build whose hash is known: links
+# to files carry no hash, and pip would prefer the index's, which do. PyTorch as the package index has it for Linux is built
+# for CUDA, and needs the libraries of the third file.
+locked := $(PIP) install --quiet --require-hashes --no-deps
+define install
+@echo "Installing splitvfl and what it needs into $(VENV) (PyTorch is large: minutes on the first run)"
+@sed -n '/^torch==/,/[^\\]$$/p' $< | $(locked) --no-index -r /dev/stdin >/dev/null 2>&1 || true
+@$(locked) -r $<
+@if $(PIP) check | grep '^torch ' >/dev/null; then $(locked) -r requirements-cuda.lock; fi
+@$(PIP) install --quiet --no-deps --no-build-isolation -e .
+@$(PIP) check >/dev/null || { $(PIP) check; exit 1; }
+@touch $@
+endef
 
-$(VENV)/.installed-%: $(VENV)/.made pyproject.toml constraints.txt
-	@echo "Installing splitvfl[$*] and what it needs into $(VENV) (PyTorch is large: minutes on the first run)"
-	@$(PIP) install --quiet -c constraints.txt -e '.[$*]'
-	@touch $@
+$(VENV)/.installed: requirements.lock requirements-cuda.lock pyproject.toml $(VENV)/.made
+	$(install)
+
+$(VENV)/.installed-dev: requirements-dev.lock requirements-cuda.lock pyproject.toml $(VENV)/.made
+	$(install)
