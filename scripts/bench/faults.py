@@ -514,6 +514,7 @@ KINDS: Final[dict[str, tuple[Fault, set[int]]]] = {
     "asked to stop, Ctrl-C": (ask_to_stop(signal.SIGINT), {130, -2}),
 }
 LEAVING: Final = "killed while it takes its leave"
+ITSELF: Final = "nothing more until the end of a long run, with the weights of one process"
 
 
 @dataclass
@@ -611,8 +612,8 @@ def lasting_run(
             wrong = _other_weights(run)
         except Lost as error:
             told(f"{run.scenario.name}: LOST: {error}")
-            return [*outcomes, Outcome("the run itself", False, note=str(error))], sampler.samples
-    found = Outcome("the run itself", not wrong, note=f"{', '.join(wrong)} differ from one process" if wrong else "")
+            return [*outcomes, Outcome(ITSELF, False, note=str(error))], sampler.samples
+    found = Outcome(ITSELF, not wrong, note=f"{', '.join(wrong)} differ from one process" if wrong else "")
     return [*outcomes, found], sampler.samples
 
 
@@ -651,17 +652,28 @@ def long_campaign(
     How many epochs that is follows from a short run without a fault. What the faults themselves take comes on top, and
     the run in one process at the end.
     """
-    short = scenarios(epochs=6, batch=16, patience=6, exchange=exchange)[1]
-    known = undisturbed(short, folder, pace=Pace(), launch=Command)
-    seconds_a_step = max(known.seconds - Pace().start_s, 1.0) / known.steps
-    epochs = max(1, round(60 * minutes / (seconds_a_step * known.steps / 6)))
+    steps, seconds = _pace_of_an_epoch(exchange, folder)
+    epochs = max(1, round(60 * minutes / seconds))
     plan = scenarios(epochs=epochs, batch=16, patience=epochs, exchange=exchange)[1]
-    told(f"{epochs} epochs of {known.steps // 6} steps, {1000 * seconds_a_step:.1f} ms each")
+    told(f"{epochs} epochs of {steps} steps, {1000 * seconds / steps:.1f} ms each")
     run = Run(plan, folder / "long", pace=Pace(), launch=Command)
     run.victims = tuple(plan.passives)
     rng = random.Random(seed)
-    outcomes, samples = lasting_run(run, known.steps // 6 * epochs, rng, told, between_s=_BETWEEN_FAULTS_S)
+    outcomes, samples = lasting_run(run, steps * epochs, rng, told, between_s=_BETWEEN_FAULTS_S)
     return outcomes, memory_results(samples, plan.parties)
+
+
+def _pace_of_an_epoch(exchange: str, folder: Path) -> tuple[int, float]:
+    """Return the steps of an epoch, and its seconds once everybody has started."""
+    epochs = 9
+    plan = scenarios(epochs=epochs, batch=16, patience=epochs, exchange=exchange)[1]
+    with Run(plan, folder / "short", pace=Pace(), launch=Command) as run:
+        run.until(lambda: run.steps()[0] > 0, "the first step")
+        started, first = time.monotonic(), run.steps()[0]
+        run.finish()
+        total = run.steps()[0]
+        seconds = time.monotonic() - started
+    return total // epochs, seconds / (total - first) * (total // epochs)
 
 
 # --- the campaign
@@ -809,7 +821,7 @@ def results(outcomes: Sequence[Outcome]) -> list[Result]:
             f"{median(outcome.seconds for outcome in those):.1f} s"
         )
         rows.append(Result(f"survived: {kind}", survived / len(those), "share", 1.0, better="higher", note=note))
-    mid = [outcome for outcome in outcomes if outcome.kind != LEAVING]
+    mid = [outcome for outcome in outcomes if outcome.kind not in (LEAVING, ITSELF)] or [Outcome("nothing")]
     rows.append(Result("steps taken again", median(one.again for one in mid), "steps", None, note="median of all"))
     note = "median of all: until the run is further than before, with what the fault itself and a start take"
     rows.append(Result("time to recover", median(one.seconds for one in mid), "s", None, note=note))

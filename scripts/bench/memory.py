@@ -70,9 +70,9 @@ class Sampler:
 
 
 def resident_bytes(pid: int) -> int | None:
-    """Return the memory of a process; ``None`` if it is gone, or there is no ``/proc``."""
+    """Return the memory of a process; ``None`` if it has ended, or there is no ``/proc``."""
     try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE or None
     except (OSError, IndexError):
         return None
 

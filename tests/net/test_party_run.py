@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,9 @@ def test_a_networked_run_ends_like_the_run_in_one_process(
     )
     for figure in ("test_metric", "test_loss", "steps", "epochs"):
         assert apart[figure] == together[figure]
+    for name in set(names) - {"coordinator"}:  # who keeps nothing
+        inside = [path for path in (tmp_path / "runs" / name).rglob("*") if path.is_dir()]
+        assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "runs" / name, *inside)} == {0o700}
 
 
 CENTRING = """
