@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from splitvfl.conversation import Half, Outbox, converse
 from splitvfl.crossing import DefenseChain
-from splitvfl.defenses import GaussianIR, Isotropic, Rounding
+from splitvfl.defenses import GaussianIR, Rounding
 from splitvfl.errors import HookError, ProtocolError
+from splitvfl.hooks import Secrets
 from splitvfl.messages import Message
 from splitvfl.party import ActiveParty, PassiveParty
 from splitvfl.prediction import active_prediction, passive_prediction, predict
@@ -203,11 +204,11 @@ def test_weights_gradients_and_randomness_are_left_alone() -> None:
 
 
 def test_noise_on_scores_is_a_chains_own() -> None:
-    class Noise(Isotropic):
+    class Noise:
         crossing = "scores"
 
-        def __call__(self, scores: Tensor, secrets: Any, /) -> Tensor:
-            return scores + torch.randn(scores.shape, generator=secrets.generator)
+        def __call__(self, scores: Tensor, secrets: Secrets, /) -> Tensor:
+            return secrets.add_normal(scores, 1.0)
 
     active, passives = parties()
     plain = predict(active, passives).scores

@@ -23,6 +23,7 @@ from splitvfl.crypto.keys import PrivateKey
 from splitvfl.crypto.obfuscators import FixedBase
 from splitvfl.crypto.paillier import generate_keys
 from splitvfl.crypto.psi import Terms, align
+from splitvfl.crypto.refusals import Refusals
 from splitvfl.data import Columns, PartyData, Records
 from splitvfl.data.id_column import id_digest
 from splitvfl.exchange.agreement import agreement, terms_of
@@ -277,7 +278,8 @@ class Scene:
         return self.drive({sender: _Recorded(self.name, sender, said) for sender, said in heard.items()})
 
     def drive(self, links: Mapping[str, Correspondent]) -> Any:
-        """Run the half over links, and return its result."""
+        """Run the half over links, in a run of its own, and return its result."""
+        self._party.refusals = Refusals(self.name)  # those of other runs would end this one
         turn = Fixed(self.name)
         with turn:
             half = self.parties.half(self.exchange, self.name)

@@ -16,6 +16,7 @@ from splitvfl.errors import PrivacyError, ProtocolError
 from splitvfl.exchange.split import active_step, passive_step
 from splitvfl.messages import Message, decode, encode
 from splitvfl.party import ActiveParty, PassiveParty
+from splitvfl.sampling import add_normal
 from tests.builders import ACTIVE, WIDTH, active_party, awaited, passive_party, sgd
 
 ROWS = torch.tensor([4, 0, 31, 12, 7, 9])
@@ -143,8 +144,8 @@ def test_gradient_defenses_change_what_is_sent_and_not_what_the_top_learns() -> 
     clear: list[Message] = []
     train(active, passives, record=sent.append)
     train(plain, undefended, record=clear.append)
-    noise = torch.empty(N, WIDTH).normal_(generator=torch.Generator().manual_seed(3))
-    assert torch.equal(sent[-1].payload, noise.mul_(0.5).add_(clear[-1].payload))
+    noised = add_normal(clear[-1].payload, 0.5, torch.Generator().manual_seed(3))
+    assert torch.equal(sent[-1].payload, noised)
     assert all(map(torch.equal, active.top.parameters(), plain.top.parameters()))
     assert not all(map(torch.equal, passives["telecom"].bottom.parameters(), undefended["telecom"].bottom.parameters()))
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from splitvfl.claims import Gaussian
 from splitvfl.conversation import Half, Outbox, converse
 from splitvfl.defenses import GaussianIR, MaxNorm
 from splitvfl.errors import ArgumentError, DataError, ProtocolError
@@ -101,6 +102,9 @@ def test_defenses_act_before_the_rounding() -> None:
             return super().__call__(message, secrets)
 
     class NotesActivation(GaussianIR):
+        def claims(self) -> tuple[Gaussian]:
+            return super().claims()
+
         def __call__(self, message: Tensor, secrets: Secrets, /) -> Tensor:
             seen.append(message.dtype)
             return super().__call__(message, secrets)
