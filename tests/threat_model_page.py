@@ -9,7 +9,7 @@ The list has one block for every sentence, bullet and table row of the page, in 
 A sentence that no test holds says why: ``definition`` (it says what words mean, or leads into a list), ``advice``
 (it asks the reader for something), ``elsewhere`` (a fact about the world or about arithmetic, not about this code),
 ``limit`` (it says that something is *not* promised, and nothing breaks if more is kept), ``measured`` (figures, and
-what measures them). ``pending`` marks a sentence that is known to be wrong, until it is mended.
+what measures them). A sentence that is known to be wrong is mended, not listed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 
-REASONS = ("definition", "advice", "elsewhere", "limit", "measured", "pending")
+REASONS = ("definition", "advice", "elsewhere", "limit", "measured")
 TEST_ID = re.compile(r"(tests/[\w/]+\.py)::(test_\w+)")
 
 # A bold or slanted name at the start of a paragraph is a heading, and a line that is a label is none of the text.

@@ -47,6 +47,16 @@ def test_the_sum_of_some_tells_nothing() -> None:
     assert kstest(together.numpy() / 2.0**32 + 0.5, "uniform").pvalue > 1e-6
 
 
+def test_all_others_together_take_off_one_partys_mask() -> None:
+    """What is not promised: of three, two that tell what they know read the third one's part."""
+    victim, *others = met(3)
+    part = parts_of(1)[0]
+    sent = victim.masked(part, kind="scores", number=0, piece=0)
+    # What they would have sent of parts of zero: their masks.
+    known = [own.masked(torch.zeros_like(part), kind="scores", number=0, piece=0) for own in others]
+    torch.testing.assert_close(sum_of([sent, *known]), part, rtol=0, atol=2.0**-33 + 1e-12)
+
+
 def test_masks_are_the_same_for_the_same_message_and_for_no_other() -> None:
     own, _ = met(2)
     part = torch.zeros(8)

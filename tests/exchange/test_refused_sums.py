@@ -17,13 +17,13 @@ from splitvfl.crypto.integers import integers_to_tensor, tensor_to_integers
 from splitvfl.crypto.keys import PrivateKey
 from splitvfl.crypto.owner import Owner
 from splitvfl.crypto.refusals import MOST, Refusals, journal_of
-from splitvfl.errors import SumRefused
+from splitvfl.errors import CryptoError, SumRefused
 from splitvfl.exchange.coordinator import NAME, Coordinator
 from splitvfl.exchange.paillier import EncryptedExchange
 from splitvfl.exchange.residue import Residue
 from splitvfl.exchange.taylor import Taylor
 from splitvfl.training import Trainer
-from tests.exchange.logistic import BATCH, SHORT, trainer_of, weights_of
+from tests.exchange.logistic import BATCH, RATE, SHORT, trainer_of, weights_of
 
 WIDTHS = {"lab": 4, "shop": 2}
 
@@ -149,6 +149,26 @@ def test_a_party_that_is_careful_with_refusals_reads_a_cell_with_22_answers() ->
     assert first == last
     assert 0 <= cell - (first / 100 - 8) < 0.0101
     assert Liar.answers <= 22
+
+
+@pytest.mark.parametrize("kind", [Residue, Taylor])
+def test_a_lie_that_is_taken_moves_a_weight_by_the_rate_times_both_limits(kind: type[EncryptedExchange]) -> None:
+    """What makes a sum one that tells something has to bring it near the limit; under Taylor that ends the run."""
+    by_party = {"bank": kind(rows=BATCH, encryption=SHORT, engine=Lying), "lab": kind(rows=BATCH, encryption=SHORT)}
+    trainer = trainer_of(by_party, {"lab": 4}, approximation="exact" if kind is Residue else "taylor")  # type: ignore[arg-type]
+    Liar.lie = lie_for(8.0, cell_and_limit(trainer)[1])  # no cell is as large: it is taken
+    before = weights_of(trainer)["lab"]
+    converse({name: side.open() for name, side in trainer._sides.items()})
+    trainer._train_step(trainer.batches.epoch(0)[0])
+
+    moved = before - weights_of(trainer)["lab"]
+    # Up to 8 + 8 of the 64 that a cell may be, in one record of the batch; Taylor's residues are four times as large.
+    scale = 1 if kind is Residue else 4
+    assert moved[0].item() * scale == pytest.approx(RATE * SHORT.feature_limit * SHORT.value_limit, rel=0.02)
+    assert moved[1:].abs().max() < 10
+    if kind is Taylor:
+        with pytest.raises(CryptoError, match="value_limit is 16"):
+            trainer._train_step(trainer.batches.epoch(0)[1])
 
 
 EXCHANGES: dict[str, Callable[..., EncryptedExchange]] = {
