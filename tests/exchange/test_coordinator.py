@@ -70,7 +70,7 @@ def test_the_coordinator_alone_decrypts_masked_sums_only() -> None:
     for payload in asked:
         # One ciphertext of the bank, for its three columns and the intercept, and one of the lab.
         for value, sums in zip(Owner(KEY).decrypt(payload), (4, 2), strict=True):
-            # A mask has 40 bits more than the sums: 2^-20 of them are 20 bits shorter.
+            # A mask is uniform modulo n, of 512 bits: so much shorter it is with a probability below 2^-100.
             assert value.bit_length() > sums * exchange.budget(sums, 2).slot_bits + 20
     width = KEY.public.ciphertext_bytes
     sums = [number for payload in asked for number in tensor_to_integers(payload, width)]
