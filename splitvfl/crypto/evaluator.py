@@ -17,7 +17,7 @@ from splitvfl.crypto.ciphertexts import encrypted, read_ciphertexts, write_ciphe
 from splitvfl.crypto.integers import plain_integers, tensor_to_integers
 from splitvfl.crypto.kernels import Weights
 from splitvfl.crypto.keys import PublicKey
-from splitvfl.crypto.obfuscators import Obfuscators, Products
+from splitvfl.crypto.obfuscators import Blinding, Obfuscators, Products
 from splitvfl.crypto.packing import centred, split_slots
 from splitvfl.crypto.processes import Workers, shared_sums
 from splitvfl.errors import ArgumentError, CryptoError, SumError
@@ -67,6 +67,7 @@ class Evaluator:
         self.budget = budget
         self._workers = workers
         self._obfuscators = obfuscators if obfuscators is not None else Products(public)
+        self._blinding = Blinding(public)
 
     def encrypt(self, values: Tensor | Sequence[int]) -> Tensor:
         """Return values of its own under the other party's key, uint8 ``(count, ciphertext_bytes)``.
@@ -95,8 +96,9 @@ class Evaluator:
         """
         if not terms:
             raise CryptoError("expected at least one vector of ciphertexts with its weights, got none")
-        ciphertexts = [value for given, _ in terms for value in read_ciphertexts(given, self.public)]
-        weights = np.concatenate([self._weights(own, len(given)) for given, own in terms])
+        given = [value for tensor, _ in terms for value in read_ciphertexts(tensor, self.public)]
+        ciphertexts = self._blinding.blinded(given)  # or time tells the weights of a record that their owner picks
+        weights = np.concatenate([self._weights(own, len(tensor)) for tensor, own in terms])
         if not 0 < len(weights) <= self.budget.rows:
             raise CryptoError(f"expected 1 to {self.budget.rows} rows, as agreed, got {len(weights)}")
         sums = shared_sums(

@@ -123,6 +123,34 @@ class Products:
         return product([table[byte & (len(table) - 1)] for table, byte in choices], self._n)
 
 
+class Blinding:
+    """Takes from whoever has chosen ciphertexts what it has chosen of their form; what is encrypted stays the same.
+
+    Nothing that computes with ciphertexts here takes the same time for all of them, and a partner can choose, whatever
+    it encrypts, what a ciphertext is modulo ``n``: a small number, say, by which one multiplies sooner. Each is
+    multiplied first by a secret ``n``-th power, which is squared from one message to the next.
+
+    What it does not promise: that time then depends on nothing secret. It depends on nothing that another party chose.
+
+    Source: Kocher, *Timing attacks on implementations of Diffie-Hellman, RSA, DSS, and other systems*, CRYPTO 1996,
+    section 10.
+
+    Args:
+        public: The key.
+    """
+
+    def __init__(self, public: Modulus) -> None:
+        self._public, self._square = public, public.modulus**2
+        self._factor: mpz | None = None
+
+    def blinded(self, values: Sequence[mpz]) -> list[mpz]:
+        """Return other ciphertexts, of the same numbers."""
+        if self._factor is None:
+            (self._factor,) = Powers(self._public).take(1)
+        self._factor = self._factor * self._factor % self._square
+        return [value * self._factor % self._square for value in values]
+
+
 class FixedBase:
     """``g^x mod n²`` for the owner of the key: powers of one base from tables, modulo ``p²`` and ``q²``.
 

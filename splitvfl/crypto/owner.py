@@ -15,7 +15,7 @@ from splitvfl.crypto.ciphertexts import encrypted, read_ciphertexts
 from splitvfl.crypto.halves import power
 from splitvfl.crypto.integers import integers_to_tensor
 from splitvfl.crypto.keys import PrivateKey, PublicKey
-from splitvfl.crypto.obfuscators import FixedBase, Obfuscators
+from splitvfl.crypto.obfuscators import Blinding, FixedBase, Obfuscators
 from splitvfl.crypto.packing import centred
 from splitvfl.crypto.processes import Workers, powers
 
@@ -36,6 +36,7 @@ class Owner:
         self._key = key
         self._given_obfuscators = obfuscators
         self._workers = workers
+        self._blinding = Blinding(key.public)
         self._halves = tuple(_Half(prime, key.public.modulus) for prime in (key.p, key.q))
         self._q_inverse = gmpy2.invert(key.q, key.p)
 
@@ -105,7 +106,8 @@ class Owner:
         """Return the plaintexts, in ``[0, n)``."""
         # Modulo both primes even where the agreed sums would fit one: a party that sends a longer plaintext than agreed
         # would get it back modulo a prime, and with it the key.
-        raised = powers([half.task(value) for value in values for half in self._halves], self._workers)
+        blinded = self._blinding.blinded(values)  # or time tells how chosen numbers relate to the primes
+        raised = powers([half.task(value) for value in blinded for half in self._halves], self._workers)
         by_prime = [half.plaintext(found) for half, found in zip(cycle(self._halves), raised, strict=False)]
         p, q, inverse = self._key.p, self._key.q, self._q_inverse
         # One number modulo n from one modulo p and one modulo q.
