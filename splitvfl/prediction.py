@@ -12,7 +12,7 @@ from torch import Tensor
 from splitvfl.conversation import Expected, Half, Inbox, Outbox, converse
 from splitvfl.crypto.sum_masks import sum_of
 from splitvfl.data.columns import Records
-from splitvfl.errors import ProtocolError
+from splitvfl.errors import CryptoError, ProtocolError
 from splitvfl.hooks import Phase, all_finite
 from splitvfl.messages import FLOATS, Message
 from splitvfl.party import ActiveParty, Party, PassiveParty
@@ -48,7 +48,13 @@ def part_to_score(
     """
     with torch.no_grad():
         activation = party.defend_activation(party.activate(batch), batch, number, phase)
-    return activation if party.masks is None else party.masks.masked(activation, kind=kind, number=number, piece=piece)
+    if party.masks is None:
+        return activation
+    try:
+        return party.masks.masked(activation, kind=kind, number=number, piece=piece)
+    except CryptoError:  # others see it, and it follows from the weights, and so from what others opened
+        party.refusals.note(f"{kind} of step {number}, too large for masks")
+        raise
 
 
 def joint_outputs(party: ActiveParty, inbox: Inbox, batch: Records) -> Tensor:

@@ -19,9 +19,9 @@ end.
 **Squaring in two halves.** ``(a + bn)² = a² + 2abn``: two products and two divisions of half the length cost less than
 one of each in full.
 
-None of this is constant-time: the planes that are needed depend on the largest weight of each column in the batch, and a
-factor 1 (no bit of a group set in a plane) is cheap. Time tells something of the party's own weights to whoever waits for
-the reply. Small ciphertexts are cheap too, and their owner chooses them, one by one: callers blind them first
+None of this is constant-time: the planes that are needed depend on the largest weight of each column in the batch, and
+a factor 1 (no bit of a group set in a plane) is cheap. Time tells something of the party's own weights to whoever waits
+for the reply. Small ciphertexts are cheap too, and their owner chooses them, one by one: callers blind them first
 (:class:`~splitvfl.crypto.obfuscators.Blinding`), or time tells the weights of single records.
 
 Source: Arlazarov, Dinic, Kronrod and Faradzev, 1970 (tables of subsets); Straus, 1964 (one chain for many exponents).

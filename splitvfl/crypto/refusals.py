@@ -4,6 +4,11 @@ A sum that is opened is compared with the agreed limit, which everybody knows. W
 likes, and sees whether it is refused: whether the sum it cannot read lies above a number of its choice. So a run takes
 :data:`MOST` refusals, from all others together, and ends for good at the last of them. In honest runs there are none.
 
+Two more ends of a run are seen by others and follow from what they opened, and are counted with them: a party's own
+number is larger than agreed (whoever has moved its weights learns that a logit lies above a limit), and a sum is not
+what it was before the run went back (whoever opens both learns whether they differ by a number of its choice). An
+honest run comes to the first where its settings do not fit.
+
 Who opens ``N`` sums learns with that at most ``log₂(1 + N + N(N-1)/2 + N(N-1)(N-2)/6)`` bits, from which of them were
 refused: 27 bits of a thousand, 37 of ten thousand (:func:`bits_told`). What it does not promise: that sums which are
 not refused are right; see :meth:`~splitvfl.crypto.evaluator.Evaluator.unmask`.
@@ -86,16 +91,27 @@ class Refusals:
         Raises:
             CheckpointError: If it cannot be written.
         """
-        line = " ".join(what.split())
-        if self._path is not None:
-            _append(self._path, line)
-        self._told.append(line)
+        self.note(what)
         if len(self) < MOST:
             count = f"{self.party} has refused {len(self)} of the {MOST} sums at which it ends this run"
             return SumRefused(f"{what}: {why}. {count}", final=False)
         return SumRefused(
             f"{what}: {why}. {self._listed()}, and {self.party} ends this run; {self._advice()}", final=True
         )
+
+    def note(self, what: str) -> None:
+        """Note what ends the run, or this attempt at it, by another error, which others see as they see a refusal.
+
+        Args:
+            what: What it was, in one line.
+
+        Raises:
+            CheckpointError: If it cannot be written.
+        """
+        line = " ".join(what.split())
+        if self._path is not None:
+            _append(self._path, line)
+        self._told.append(line)
 
     def _listed(self) -> str:
         return f"{self.party} has refused {len(self)} sums in this run ({'; '.join(self._told)})"

@@ -41,9 +41,11 @@ from splitvfl.exchange.paillier import (
     EncryptedExchange,
     EncryptedSide,
     awaited_bytes,
+    counting,
     one_each,
     opened,
     refusing,
+    remembered,
     unmasked,
 )
 from splitvfl.exchange.roll_call import active_roll_call, member_roll_call
@@ -239,7 +241,7 @@ class _Active(EncryptedSide):
         }
         yield Outbox(send=one_each({name: answers[name] for name in party.cuts}, party.name, "opened", step))
         sums = unmasked(party, replace(inbox[NAME], payload=answers[party.name]), evaluator, masked)
-        party.remember(replace(inbox[NAME], payload=sums))
+        remembered(party, replace(inbox[NAME], payload=sums))
         own.learn(party, sums, batch, step)
         return math.nan
 
@@ -254,7 +256,9 @@ class _Active(EncryptedSide):
         """Return the encrypted coefficients for each passive party, after the defenses of its gradient."""
         evaluator = self._evaluator
         assert evaluator is not None
-        values = self._exchange.encode(own.defended(self._party, batch, step), self._party.name, step)
+        coefficients = own.defended(self._party, batch, step)
+        with counting(self._party, step):
+            values = self._exchange.encode(coefficients, self._party.name, step)
         sent = add_ciphertexts(evaluator.public, [parts, evaluator.encrypt(values)])
         return dict.fromkeys(self._party.cuts, sent)
 
@@ -293,7 +297,8 @@ class _Passive(EncryptedSide):
         assert evaluator is not None, "keys cross first"
         activation = party.activate(batch).detach()
         defended = party.defend_activation(activation, batch, step).squeeze(1).double().cpu()
-        sent = evaluator.encrypt(self._exchange.encode(defended, party.name, step))
+        with counting(party, step):
+            sent = evaluator.encrypt(self._exchange.encode(defended, party.name, step))
         inbox = yield Outbox(
             send=(Message(party.name, active, "logits", step, sent),),
             wait=(awaited_bytes(active, "residues", step, tuple(sent.shape)),),
@@ -308,7 +313,7 @@ class _Passive(EncryptedSide):
             wait=(awaited_bytes(active, "opened", step, (budget.replies, budget.opened_bytes)),),
         )
         sums = unmasked(party, inbox[active], evaluator, masked)
-        party.remember(replace(inbox[active], payload=sums))
+        remembered(party, replace(inbox[active], payload=sums))
         party.clear_gradients()
         party.learn_sum(activation, (sums / (SCALE * batch.count)).unsqueeze(1).to(activation.device), batch, step)
         update(party, step, active)

@@ -20,7 +20,7 @@ from splitvfl.crypto.key_generation import generate_keys
 from splitvfl.crypto.keys import PrivateKey, PublicKey, sent_shape
 from splitvfl.crypto.owner import Owner
 from splitvfl.data.columns import PartyData
-from splitvfl.errors import CryptoError, DataError, ProtocolError, SumError, WorkerError
+from splitvfl.errors import CryptoError, DataError, ProtocolError, ReplayError, SumError, WorkerError
 from splitvfl.exchange.base import Exchange, Side
 from splitvfl.exchange.linear import check_top, weight_of
 from splitvfl.exchange.roll_call import UNSIGNED, Vouching, vouching_terms
@@ -341,6 +341,41 @@ def unmasked(party: Party, message: Message, evaluator: Evaluator, masked: Maske
             what = f"{message.kind} of step {message.step} from {message.sender}"
             raise party.refusals.refuse(what, str(error)) from error
     return evaluator.budget.decode_sums(sums)
+
+
+@contextmanager
+def counting(party: Party, step: int) -> Iterator[None]:
+    """Count it like a refused sum if a party's own numbers exceed what was agreed in the block.
+
+    They follow from what others sent and opened before, and others see that the party stops: whoever moves its weights
+    by what it opens, or adds to its logits what it sends, would learn without end whether they lie above a limit.
+
+    Raises:
+        CryptoError: As the block does.
+    """
+    try:
+        yield
+    except WorkerError:
+        raise
+    except CryptoError:
+        party.refusals.note(f"numbers of its own at step {step} larger than agreed, after what others sent")
+        raise
+
+
+def remembered(party: Party, message: Message) -> None:
+    """Remember a sum, and count it like a refused one if it is another than before the run went back.
+
+    Whoever encrypts other values then, and opens their sum with an addend, would learn without end whether the two sums
+    differ by a number of its choice.
+
+    Raises:
+        ReplayError: If it is another one.
+    """
+    try:
+        party.remember(message)
+    except ReplayError:
+        party.refusals.note(f"{message.kind} of step {message.step} from {message.sender}, another one than before")
+        raise
 
 
 def awaited_bytes(sender: str, kind: str, step: int, shape: tuple[int, ...]) -> Expected:

@@ -34,9 +34,11 @@ from splitvfl.exchange.paillier import (
     EncryptedSide,
     Encryption,
     awaited_bytes,
+    counting,
     one_each,
     opened,
     refusing,
+    remembered,
     unmasked,
 )
 from splitvfl.exchange.split import answer, update
@@ -114,8 +116,9 @@ class _Active(EncryptedSide):
         }
         # Times the batch's size: a residue is of the size of one, whatever the batch.
         residues = {name: _column(gradient) * batch.count for name, gradient in gradients.items()}
-        for values in residues.values():
-            self._exchange.encryption.check_values(values, party.name, step)
+        with counting(party, step):
+            for values in residues.values():
+                self._exchange.encryption.check_values(values, party.name, step)
         encrypted = _encrypted_once(
             owner, {name: budgets[name].encode_values(values) for name, values in residues.items()}
         )
@@ -184,7 +187,7 @@ class _Passive(EncryptedSide):
             wait=(awaited_bytes(active, "opened", step, (budget.replies, budget.opened_bytes)),),
         )
         sums = unmasked(party, inbox[active], evaluator, masked) / batch.count
-        party.remember(replace(inbox[active], payload=sums))
+        remembered(party, replace(inbox[active], payload=sums))
         party.clear_gradients()
         party.learn_sum(activation, sums.unsqueeze(1).to(activation.device), batch, step)
         update(party, step, active)

@@ -46,9 +46,11 @@ from splitvfl.exchange.paillier import (
     EncryptedSide,
     Encryption,
     awaited_bytes,
+    counting,
     one_each,
     opened,
     refusing,
+    remembered,
     unmasked,
 )
 from splitvfl.exchange.roll_call import UNSIGNED, Vouching, active_roll_call, member_roll_call
@@ -181,12 +183,14 @@ class _Active(EncryptedSide):
         own = OwnPart.of(party, batch, step)
         inbox = yield Outbox(wait=tuple(awaited_bytes(name, "logits", step, (rows, width)) for name in party.cuts))
         logits = {name: inbox[name].payload for name in party.cuts}
-        sent = owner.encrypt(exchange.encode(own.defended(party, batch, step), party.name, step))
+        coefficients = own.defended(party, batch, step)
+        with counting(party, step):
+            sent = owner.encrypt(exchange.encode(coefficients, party.name, step))
+            weights = self._weights(own, batch)
         yield Outbox(send=one_each(dict.fromkeys(logits, sent), party.name, "residues", step))
         if len(logits) > 1:
             relayed = {name: torch.cat([part[: batch.count] for part in _others(name, logits)]) for name in logits}
             yield Outbox(send=one_each(relayed, party.name, "relayed", step))
-        weights = self._weights(own, batch)
         masked = {name: self._masked(inbox[name], weights) for name in logits}
         for name, evaluator in self._evaluators.items():
             self.check_new(inbox[name], evaluator.public)
@@ -232,7 +236,7 @@ class _Active(EncryptedSide):
 
     def _unmasked(self, plain: Message, masked: MaskedSums) -> Tensor:
         sums = unmasked(self._party, plain, self._evaluators[plain.sender], masked)
-        self._party.remember(replace(plain, payload=sums))
+        remembered(self._party, replace(plain, payload=sums))
         return sums
 
     def _relay(self, step: int, width: int) -> Half:
@@ -342,8 +346,9 @@ class _Passive(EncryptedSide):
         activation = party.activate(batch).detach()
         logits = activation.squeeze(1).double().cpu()
         defended = party.defend_activation(activation, batch, step).squeeze(1).double().cpu()
-        exchange.encode(defended, party.name, step)  # its own limit, not the helper's
-        sent = owner.encrypt(exchange.values.encode_values(_with_helper(defended, exchange)))
+        with counting(party, step):
+            exchange.encode(defended, party.name, step)  # its own limit, not the helper's
+            sent = owner.encrypt(exchange.values.encode_values(_with_helper(defended, exchange)))
         width = owner.public.ciphertext_bytes
         inbox = yield Outbox(
             send=(Message(party.name, active, "logits", step, sent),),
@@ -368,7 +373,7 @@ class _Passive(EncryptedSide):
         total = unmasked(party, inbox[active], self._evaluator, masked)
         if relayed is not None:
             total = total + (yield from self._ask_peers(relayed, weights, logits, step))
-        party.remember(replace(inbox[active], payload=total))
+        remembered(party, replace(inbox[active], payload=total))
         total = (total + columns_of(batch).cpu().T @ logits) / (SCALE * batch.count)
         party.clear_gradients()
         party.learn_sum(activation, total.unsqueeze(1).to(activation.device), batch, step)
@@ -379,7 +384,8 @@ class _Passive(EncryptedSide):
         party, active, exchange, owner = self._party, self._active, self._exchange, self._owner
         assert owner is not None
         if exchange.loss:
-            own = self._peers[0].budget.encode_weights(logits.unsqueeze(1))
+            with counting(party, step):
+                own = self._peers[0].budget.encode_weights(logits.unsqueeze(1))
             weights = torch.cat([weights, own], dim=1)
         parts = relayed.payload.split(len(logits))
         with refusing(relayed):

@@ -11,7 +11,7 @@ import torch
 from gmpy2 import mpz
 from torch import Tensor
 
-from splitvfl.crypto import evaluator, owner
+from splitvfl.crypto import evaluator, owner, processes
 from splitvfl.crypto.budget import Budget
 from splitvfl.crypto.ciphertexts import write_ciphertexts
 from splitvfl.crypto.evaluator import Evaluator
@@ -40,7 +40,7 @@ def test_sums_are_taken_of_ciphertexts_whose_size_nobody_chose(
     """Without, the time of one sum told a record with few bits from one with many: AUC .92 at 2048 bits, 64 rows."""
     budget = Budget(key_bits=key.public.bits, rows=ROWS, outputs=OUTPUTS, value_limit=16.0, weight_limit=64.0)
     taken: list[list[int]] = []
-    whole = evaluator.shared_sums
+    whole = processes.shared_sums
 
     def noted(ciphertexts: Sequence[mpz], *rest: Any, **named: Any) -> list[mpz]:
         taken.append([int(value % key.public.n) for value in ciphertexts])
@@ -62,7 +62,7 @@ def test_what_is_decrypted_is_raised_to_no_power_that_a_partner_chose(
     key: PrivateKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     raised: list[int] = []
-    whole = owner.powers
+    whole = processes.powers
 
     def noted(tasks: Sequence[tuple[mpz, mpz, mpz]], *rest: Any) -> list[mpz]:
         raised.extend(int(base) for base, _, _ in tasks)
