@@ -299,14 +299,22 @@ class Identity:
     def check_peer(self, context: PeerContext, expected: str) -> None:
         """Check, at the party that listens, that the caller is whom it says it is.
 
+        A session that is resumed is refused: in it TLS checks no certificate again and asks for no proof of the key, so
+        one of a day ago would still count when the certificate has expired.
+
         Args:
             context: That of the call.
             expected: The identity of the party that the caller says it is.
 
         Raises:
-            ProtocolError: If its certificate does not carry that name.
+            ProtocolError: If its certificate does not carry that name, or was not shown on this connection.
         """
         names = peer_names(context)
+        if [*context.auth_context().get("ssl_session_reused", ())] != [b"false"]:
+            raise ProtocolError(
+                f"{context.peer()} says it is {expected}, but resumed a TLS session: expected its certificate and a "
+                "proof of its key on every connection; refused"
+            )
         if expected.lower() not in names:
             carried = ", ".join(sorted(names)) or "no name"
             raise ProtocolError(

@@ -18,6 +18,7 @@ import grpc
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from grpc.experimental import session_cache
 
 from splitvfl.errors import ConfigError, LinkError, ProtocolError
 from splitvfl.net.tls import Credentials, Identity, Plaintext, identities, identity_of, peer_names, split_address
@@ -326,6 +327,27 @@ def test_who_listens_refuses_a_name_that_a_valid_certificate_does_not_carry(wron
 
     with serving(bank.server_credentials(), Answering(look)) as address:
         assert call(address, raw_client(NOT_BANK[wrong]), bank.channel_options("bank")) == "'refused'"
+
+
+def test_who_listens_takes_no_session_that_is_resumed(bank: Identity, telecom: Identity) -> None:
+    """gRPC would: by the certificate of the first connection, which may have expired since."""
+    resumed: list[bool] = []
+
+    def look(context: Any) -> str:
+        resumed.append([*context.auth_context()["ssl_session_reused"]] == [b"true"])
+        try:
+            bank.check_peer(context, "telecom")
+        except ProtocolError as error:
+            return str(error)
+        return "taken"
+
+    cache = ("grpc.ssl_session_cache", session_cache.ssl_session_cache_lru(1))
+    with serving(bank.server_credentials(), Answering(look)) as address:
+        credentials = telecom.channel_credentials(address, "bank", timeout_s=5)
+        answers = [call(address, credentials, (*telecom.channel_options("bank"), cache)) for _ in range(2)]
+    assert resumed == [False, True]
+    assert answers[0] == "'taken'"
+    assert re.search(r"127\.0\.0\.1.*says it is telecom, but resumed a TLS session", answers[1])
 
 
 class Context:
