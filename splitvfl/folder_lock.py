@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from splitvfl.errors import ConfigError
+from splitvfl.private_folder import make_parents
 
 
 @contextmanager
@@ -18,10 +19,10 @@ def locked(folder: Path) -> Iterator[None]:
     The lock is a file beside the folder, which need not exist yet; the file stays.
 
     Raises:
-        ConfigError: If another process holds it.
+        ConfigError: If another process holds it, or the lock is another user's.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder.parent / f".{folder.name}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    make_parents(folder)
+    descriptor = _opened(folder.parent / f".{folder.name}.lock", folder)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -32,3 +33,14 @@ def locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def _opened(lock: Path, folder: Path) -> int:
+    try:
+        # Not through a link: who may write here could have us make a file anywhere else.
+        return os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot open {lock}, which keeps two processes from working in {folder} at once: {error.strerror}; it is "
+            "a link, or another user's; delete it, or name a folder of your own with --out"
+        ) from error

@@ -10,6 +10,7 @@ from typing import Final
 from splitvfl.errors import ConfigError
 
 PRIVATE: Final = 0o700
+_PARENT: Final = 0o755
 _WRITABLE_BY_OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -17,23 +18,37 @@ def private_folder(folder: str | os.PathLike[str]) -> None:
     """Make a folder with mode 0700, or see that nobody else may write to one that is there.
 
     Who may write to a run's folder may replace a checkpoint, or delete the journal that keeps noise from being used
-    twice. Who may read it was let in by the owner, with chmod, and stays so. Folders above it that are missing are made
-    as any folder is.
+    twice. Who may read it was let in by the owner, with chmod, and stays so. For folders above it, see
+    :func:`make_parents`. What it does not look at are folders above it that are there already: whoever may write to one
+    of these can put another folder in its place at any time.
 
     Raises:
-        ConfigError: If others may write to a folder that is there, and it is not ours to change.
+        ConfigError: If others may write to a folder that is there, or it, or the link that leads to it, belongs to
+            another user.
         OSError: If it cannot be made.
     """
     path = Path(folder)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_parents(path)
     try:
         path.mkdir(mode=PRIVATE)
     except FileExistsError:
         if not path.is_dir():
             raise
+        _check_ours(path)
         _close_for_writing(path)
     else:
         path.chmod(PRIVATE)  # a umask can have taken away the owner's own bits, and a parent's setgid bit comes along
+
+
+def make_parents(path: Path) -> None:
+    """Make the folders above a path that are missing; none but their owner may write to them, whatever the umask.
+
+    Raises:
+        OSError: If one cannot be made.
+    """
+    missing = [folder for folder in path.parents if not folder.exists()]
+    for folder in reversed(missing):
+        folder.mkdir(mode=_PARENT, exist_ok=True)
 
 
 def close_folder(folder: str | os.PathLike[str]) -> None:
@@ -45,6 +60,18 @@ def close_folder(folder: str | os.PathLike[str]) -> None:
     """
     private_folder(folder)
     _change(Path(folder), PRIVATE)
+
+
+def _check_ours(path: Path) -> None:
+    """Refuse what another user owns, whatever its mode says: its owner can open it, or lead the link elsewhere, later.
+
+    What root owns is taken: root can do all that anyhow.
+    """
+    owners = {path.lstat().st_uid, path.stat().st_uid}
+    if not owners <= {0, os.geteuid()}:
+        raise ConfigError(
+            f"{path} belongs to another user, who could replace what a run keeps there: name a folder of your own"
+        )
 
 
 def _close_for_writing(path: Path) -> None:

@@ -38,3 +38,17 @@ def test_a_second_process_is_refused_until_the_first_ends_however_it_does(tmp_pa
         pass
     with locked(folder), locked(tmp_path / "runs" / "telecom"):
         assert not folder.exists()
+
+
+def test_a_lock_that_is_a_link_or_no_file_of_ours_is_refused(tmp_path: Path) -> None:
+    """Who may write there could have us make a file anywhere."""
+    (tmp_path / ".bank.lock").symlink_to(tmp_path / "elsewhere")
+    with (
+        pytest.raises(ConfigError, match=r"cannot open .*\.bank\.lock, .* delete it, or name"),
+        locked(tmp_path / "bank"),
+    ):
+        pass
+    assert not (tmp_path / "elsewhere").exists()
+    (tmp_path / ".lab.lock").mkdir()
+    with pytest.raises(ConfigError, match=r"cannot open .*\.lab\.lock"), locked(tmp_path / "lab"):
+        pass

@@ -15,6 +15,7 @@ from splitvfl.config import parse_config
 from splitvfl.data.alignment import write_alignment
 from splitvfl.errors import ConfigError
 from splitvfl.experiment import run_experiment
+from splitvfl.folder_lock import locked
 from splitvfl.net.certs import make_certificates
 from splitvfl.private_folder import close_folder, private_folder
 
@@ -123,3 +124,48 @@ def test_what_is_no_folder_is_an_error_of_the_system(tmp_path: Path) -> None:
     (tmp_path / "one").write_text("a file")
     with pytest.raises(FileExistsError):
         private_folder(tmp_path / "one")
+
+
+def give_away(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a file, folder or link be another user's: really where we may, else by our changing into somebody else."""
+    if os.geteuid() == 0:
+        os.chown(path, 12345, -1, follow_symlinks=False)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 0)
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o700, 0o777])
+def test_a_folder_that_another_user_can_open_later_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int
+) -> None:
+    """Its mode says nothing: its owner can change it, and take away the journal that counts refusals."""
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one").chmod(mode)
+    give_away(tmp_path / "one", monkeypatch)
+    with pytest.raises(ConfigError, match=r"one belongs to another user, who could replace .* folder of your own"):
+        private_folder(tmp_path / "one")
+    assert mode_of(tmp_path / "one") == mode
+
+
+def test_a_link_of_another_user_is_refused_and_ones_own_is_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "precious").mkdir(mode=0o750)
+    (tmp_path / "one").symlink_to(tmp_path / "precious")
+    private_folder(tmp_path / "one")
+    if os.geteuid() != 0:
+        pytest.skip("a link is given away by root only")
+    give_away(tmp_path / "one", monkeypatch)
+    with pytest.raises(ConfigError, match="one belongs to another user"):
+        close_folder(tmp_path / "one")
+    assert mode_of(tmp_path / "precious") == 0o750
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0, 0o755), (0o022, 0o755), (0o077, 0o700)])
+def test_nobody_else_may_write_to_folders_that_are_made_above(tmp_path: Path, mask: int, mode: int) -> None:
+    """Else others could put a folder of theirs in the place of the run's."""
+    with umask(mask):
+        private_folder(tmp_path / "all" / "runs" / "one")
+        with locked(tmp_path / "other" / "runs" / "one"):
+            found = [mode_of(tmp_path / top / rest) for top in ("all", "other") for rest in (".", "runs")]
+    assert found == [mode] * 4

@@ -28,6 +28,7 @@ from splitvfl.data.ingest.aligned import AlignedRows
 from splitvfl.data.ingest.writing import NpyWriter, check_target, draft, write_bytes
 from splitvfl.data.schema import Role
 from splitvfl.errors import DataError
+from splitvfl.private_folder import make_parents
 
 FORMAT = "splitvfl alignment"
 VERSION = 1
@@ -120,7 +121,7 @@ def check_alignment_target(folder: Path, *, overwrite: bool) -> None:
     Raises:
         DataError: If something is there that may not be replaced.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    make_parents(folder)
     check_target(folder, overwrite=overwrite, holds="aligned records", recognised=_is_alignment)
 
 
