@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import signal
+import stat
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -213,8 +214,10 @@ def _remove_abandoned(target: Path) -> None:
     """Remove drafts whose processes are gone: the lock of such a one is free."""
     for lock in target.parent.glob(f"{glob.escape(_prefix(target))}*/{_LOCK}"):
         try:
-            descriptor = os.open(lock, os.O_RDWR)
-        except (FileNotFoundError, PermissionError):  # it has just become complete; or it is another user's
+            if not _is_our_folder(lock.parent):
+                continue
+            descriptor = os.open(lock, os.O_RDWR | os.O_NOFOLLOW)
+        except OSError:  # it has just become complete, is a link, or another user's
             continue
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -223,6 +226,12 @@ def _remove_abandoned(target: Path) -> None:
             continue
         finally:
             os.close(descriptor)
+
+
+def _is_our_folder(path: Path) -> bool:
+    """Tell a draft of ours from what others have put under such a name: a link would lead to what is not to go."""
+    found = path.lstat()
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
 
 
 def _remove(folder: Path) -> None:
