@@ -38,7 +38,7 @@ _OWN_COLOURS = (
 
 @contextmanager
 def drawing_style() -> Iterator[None]:
-    """Draw in the project's style within the block."""
+    """Draw in the project's style within the block, whatever settings of matplotlib's own there are."""
     import matplotlib
 
     style: dict[Any, Any] = {
@@ -65,7 +65,11 @@ def drawing_style() -> Iterator[None]:
         "ytick.labelsize": TINY,
         "ytick.major.size": 0,
     }
-    with matplotlib.rc_context(style):
+    with matplotlib.rc_context():
+        # Matplotlib reads a file matplotlibrc in the folder that it is started in. Whoever put that there could have
+        # LaTeX run, and any file of ours read into the page.
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(style)
         yield
 
 

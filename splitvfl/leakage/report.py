@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -123,10 +124,12 @@ def write_report(runs: Sequence[Path], target: Path, *, title: str) -> Path:
         raise ArgumentError("expected at least one folder of a finished run, got none")
     summaries = [read_summary(folder) for folder in runs]
     page = _render(title, summaries, list(runs))
-    draft = target.with_name(f".{target.name}.draft")
+    # A name that nobody can foresee, and a new file: a link that others have put there is not followed.
+    draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text(page, encoding="utf-8")
+        with draft.open("x", encoding="utf-8") as file:
+            file.write(page)
         os.replace(draft, target)
     except OSError as error:
         draft.unlink(missing_ok=True)

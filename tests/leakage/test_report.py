@@ -3,12 +3,15 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import secrets
 from collections.abc import Mapping
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
+import matplotlib
 import pytest
 
 from splitvfl.errors import ArgumentError, CheckpointError
@@ -273,6 +276,33 @@ def test_written_all_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert [path.name for path in target.parent.iterdir()] == ["report.html"]
 
 
+def test_a_draft_is_a_new_file_under_a_name_that_nobody_foresees(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a folder where others may write, a link under the draft's name would have us overwrite what it leads to."""
+    folder, drafts = stored(tmp_path / "run", run()), []
+    opened = Path.open
+
+    def noting(path: Path, mode: str = "r", *rest: Any, **more: Any) -> Any:
+        if path.parent == tmp_path and "r" not in mode:
+            drafts.append((path.name, mode))
+        return opened(path, mode, *rest, **more)
+
+    monkeypatch.setattr(Path, "open", noting)
+    for _ in range(2):
+        write_report([folder], tmp_path / "report.html", title="t")
+    names, modes = zip(*drafts, strict=True)
+    # Two of 64 random bits are the same once in 2^64 runs.
+    assert len(set(names)) == 2
+    assert set(modes) == {"x"}
+    monkeypatch.setattr(secrets, "token_hex", lambda count: "known")
+    (tmp_path / "precious").write_text("mine")
+    (tmp_path / ".report.html.known").symlink_to(tmp_path / "precious")
+    with pytest.raises(CheckpointError, match=r"cannot write .*report\.html: .*exists"):
+        write_report([folder], tmp_path / "report.html", title="t")
+    assert (tmp_path / "precious").read_text() == "mine"
+
+
 def test_unfinished_runs_and_none_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="at least one"):
         write_report([], tmp_path / "report.html", title="t")
@@ -283,6 +313,16 @@ def test_unfinished_runs_and_none_are_refused(tmp_path: Path) -> None:
 
 def curves(group_of: list[RunSummary], lines: list[list[Mapping[str, float]]]) -> str:
     return figures.leak_curves(group_runs(group_of)[0], lines, name="curves")
+
+
+def test_a_page_does_not_depend_on_matplotlibs_settings(tmp_path: Path) -> None:
+    """They may come from a file in the current folder; of these, LaTeX would run, and others change what is seen."""
+    folder = stored(tmp_path / "run", run("isotropic"))
+    usual = write_report([folder], tmp_path / "a.html", title="t").read_bytes()
+    theirs = {"text.usetex": True, "text.latex.preamble": r"\input{/etc/passwd}", "lines.linewidth": 50.0}
+    with matplotlib.rc_context(theirs):
+        assert write_report([folder], tmp_path / "b.html", title="t").read_bytes() == usual
+        assert matplotlib.rcParams["lines.linewidth"] == 50.0
 
 
 def test_svg_is_well_formed_and_takes_the_pages_colours() -> None:
