@@ -18,6 +18,8 @@ from splitvfl.errors import ArgumentError
 
 Array = npt.NDArray[np.floating[Any]]
 
+_LARGEST = np.finfo(np.float64).max
+
 
 def leak_auc(scores: Tensor, labels: Tensor) -> float:
     """Return the probability that a random positive's score exceeds a random negative's, ties counting one half.
@@ -74,10 +76,25 @@ def tied_leak_auc(scores: Tensor, labels: Tensor) -> float:
 
 
 def in_the_middle(values: Array, scored: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
-    """Return scores relative to the mean of those that count, and zeros for the others."""
+    """Return scores with the mean of those that count in the place of the others; zeros if none counts.
+
+    Scores stay as they are: taken relative to a mean that one huge score has moved, all others would be equal.
+    """
     placed = np.zeros(values.size)
-    placed[scored] = centred(values[scored])
+    counted = values[scored].astype(np.float64)
+    if counted.size:
+        placed[:] = mean_within(counted)
+        placed[scored] = counted
     return placed
+
+
+def mean_within(values: npt.NDArray[np.float64]) -> float:
+    """Return the mean, rounded and yet within the range of the values: that of equal ones is their value."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = values.sum() / values.size
+    if not math.isfinite(mean):
+        mean = (np.clip(values, -_LARGEST, _LARGEST) / values.size).sum()
+    return float(np.clip(mean, values.min(), values.max()))
 
 
 def centred(values: Array) -> npt.NDArray[np.float64]:

@@ -262,6 +262,33 @@ def test_left_out_records_tie_with_scores_that_are_all_equal() -> None:
     assert tied_leak_auc(scores, torch.tensor([1, 1, 1, 0, 0, 0])) == 0.5
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("huge", [1e30, 3e38])
+def test_one_huge_score_and_one_left_out_do_not_make_the_others_equal(
+    dtype: torch.dtype, sign: int, huge: float
+) -> None:
+    """In float64 all of 1 to 40 are the same number, relative to a mean of 10^28: they would tie, at one half."""
+    scores = torch.cat([torch.arange(1, 41), torch.tensor([huge, math.nan])]).to(dtype)
+    labels = torch.tensor([0] * 20 + [1] * 20 + [1, 0])
+    # 21 positives above 20 negatives each; the left-out negative lies below the huge score only.
+    exact = (21 * 20 + 1) / (21 * 21)
+    assert tied_leak_auc(sign * scores, labels) == pytest.approx(exact if sign > 0 else 1 - exact, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("scores", "expected"),
+    [
+        ([1.7e308, 1.0, 1.7e308, -2.0, math.nan], 3.5 / 6),  # the sum overflows: the mean is 8.5e307
+        ([math.inf, -1.0, -math.inf, -2.0, math.nan], 5 / 6),  # infinities cancel: the mean is -3/4
+        ([math.inf, 3.0, 1.0, -2.0, math.nan], 5 / 6),
+    ],
+)
+def test_the_mean_of_the_largest_numbers_is_one_too(scores: list[float], expected: float) -> None:
+    found = tied_leak_auc(torch.tensor(scores, dtype=torch.float64), torch.tensor([1, 1, 0, 0, 0]))
+    assert found == pytest.approx(expected, abs=1e-12)
+
+
 def test_nothing_scored_is_one_half_and_one_class_is_undefined() -> None:
     nothing = torch.full((4,), math.nan)
     assert tied_leak_auc(nothing, torch.tensor([0, 1, 0, 1])) == 0.5
