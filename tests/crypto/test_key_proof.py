@@ -18,7 +18,13 @@ from splitvfl.crypto.key_proof import NTH_ROOTS, ROOTS, SQUARE_ROOTS, prove, ver
 from splitvfl.crypto.keys import PrivateKey, PublicKey
 from splitvfl.errors import CryptoError
 
-RANDOM = random.Random(0)
+RANDOM = random.Random()
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """Every test has moduli of its own, whichever tests ran before in the same process."""
+    RANDOM.seed(0)
 
 
 def prime(bits: int, *, residue: int = 3) -> int:
@@ -125,6 +131,52 @@ def answers(factors: Sequence[int]) -> list[int | None]:
     return found
 
 
+def square_classes(factors: Sequence[int]) -> float:
+    """The share of all y of which one of y, -y, w y and -w y is a square, and so has any root at all.
+
+    Units fall into ``2^k`` classes modulo squares; those of 1, -1, w and -w are four different ones, or two.
+    """
+    w = w_of(math.prod(factors))
+    classes = {tuple(gmpy2.jacobi(unit % factor, factor) for factor in factors) for unit in (1, -1, w, -w)}
+    return len(classes) / 2 ** len(factors)
+
+
+def assert_answered(squares: int, factors: Sequence[int]) -> None:
+    """Of squares at least half have a root that is taken, which must be below n/2 and have symbol 1; all within 6 σ."""
+    share = square_classes(factors)
+    for least, most in ((share / 2, math.inf), (0.0, share)):
+        edge = least or most
+        error = 6 * math.sqrt(edge * (1 - edge) / SQUARE_ROOTS)
+        assert least - error <= squares / SQUARE_ROOTS <= most + error
+
+
+@pytest.mark.parametrize(
+    "factors",
+    [
+        (7, 11),
+        (103, 107),
+        (1019, 1031),
+        (13, 17),
+        (13, 19),
+        (1009, 1019),
+        (19, 23, 31),
+        (101, 103, 109),
+        (7, 11, 19, 23),
+    ],
+)
+def test_at_most_half_of_all_numbers_have_an_answer_but_with_two_primes(factors: tuple[int, ...]) -> None:
+    """By trying all."""
+    n = math.prod(factors)
+    w = w_of(n)
+    taken = {root * root % n for root in range(1, (n + 1) // 2) if gmpy2.jacobi(root, n) == 1}
+    units = [y for y in range(1, n) if math.gcd(y, n) == 1]
+    found = sum(not taken.isdisjoint((y, -y % n, w * y % n, -w * y % n)) for y in units) / len(units)
+    assert square_classes(factors) / 2 <= found <= square_classes(factors)
+    assert square_classes(factors) <= 0.5 or len(factors) == 2
+    if len(factors) == 2 and all(factor % 4 == 3 for factor in factors):
+        assert found == 1.0
+
+
 def test_the_forger_answers_as_an_honest_owner_does() -> None:
     key = generate_keys(512, insecure_for_tests=True)
 
@@ -143,7 +195,7 @@ def test_all_that_is_asked_is_asked(key: PrivateKey) -> None:
 
 
 # 11 roots of numbers of which one in s has one, and 128 of numbers of which half have one: how many of each were
-# answered. A common factor s of 12 bits and more leaves each of 11 roots a chance of 2^-12; half of 128 is 64 ± 6.
+# answered. A common factor s of 12 bits and more leaves each of 11 roots a chance of 2^-12.
 SHAPES: dict[str, Callable[[], list[int]]] = {
     "a prime that divides another less one": lambda: [q := prime(128), prime_above(q, 384)],
     "the smallest common factor that is not seen": lambda: [4099, prime_above(4099, 499)],
@@ -170,20 +222,19 @@ def test_who_knows_the_factors_of_a_bad_modulus_cannot_answer(shape: str) -> Non
         assert nth <= 1
     else:
         assert nth == NTH_ROOTS
-    # Classes of units modulo squares in which an answer is, of all.
-    share = min(1.0, 4 / 2 ** len(factors))
-    # Six standard errors of a share of 128.
-    assert abs(squares / SQUARE_ROOTS - share) <= 6 * math.sqrt(share * (1 - share) / SQUARE_ROOTS)
+    assert_answered(squares, factors)
     with pytest.raises(CryptoError, match=r"a wrong (square|n-th) root \d+|it is no Paillier key"):
         verify(mpz(n), [1 if one is None else one for one in found])
 
 
-def test_primes_that_are_not_3_modulo_4_pass_half_of_the_questions_or_all() -> None:
-    """Nothing is claimed of them: a modulus of two primes is a key whatever they are, if somebody can show it."""
-    for residues in ((1, 1), (1, 3)):
+@pytest.mark.parametrize("residues", [(1, 1), (1, 3)])
+def test_of_two_primes_that_are_not_3_modulo_4_not_all_questions_have_an_answer(residues: tuple[int, int]) -> None:
+    """They are a Paillier key's as well, but nobody can show it."""
+    for _ in range(3):
         factors = [prime(256, residue=residue) for residue in residues]
         squares = sum(one is not None for one in answers(factors)[NTH_ROOTS:])
-        assert squares in range(30, 98) or squares == SQUARE_ROOTS
+        assert_answered(squares, factors)
+        assert squares < SQUARE_ROOTS
         with pytest.raises(CryptoError, match="3 modulo 4"):
             prove(*map(mpz, factors))
 
