@@ -22,8 +22,9 @@ are chances *of one modulus*: who tries ``2^k`` bad ones finds one that passes w
 each try costs at least a hash and a power or a Jacobi symbol. Nothing of a run or a party goes in, so that a key is
 proven once and verified anywhere; whose key it is, is not said here.
 
-What it does not prove: that the two primes are of equal length, or were drawn at random. An owner who chooses them
-badly harms the secrecy of its own plaintexts, as does one who tells them.
+What it does not prove: that the two primes are of equal length, or were drawn at random. A prime of 13
+bits passes. An owner who chooses them badly harms the secrecy of all that is encrypted under the key, as does one who
+tells them: its own plaintexts, and those of all where they encrypt under one key.
 
 The proof tells nothing that ``n`` does not, in the random oracle model: a root of a number that nobody chose can be
 made without the primes by choosing the root first. That holds for **one** root of each number. Two square roots of one

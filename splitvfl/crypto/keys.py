@@ -53,7 +53,7 @@ class PublicKey:
     factor in common with ``φ(n)``, as its proof has shown. One that is made of a bare number is checked only as far as
     can be seen from it: it may have many primes, or primes that divide others less one, and its owner then learns more
     from replies than the sums. What no proof shows: that the primes were drawn at random, or are of equal length. An
-    owner who chooses them badly harms the secrecy of its own plaintexts.
+    owner who chooses them badly harms the secrecy of all that is encrypted under it.
 
     Attributes:
         n: The modulus: odd, no prime, no power, without factors below 4096.

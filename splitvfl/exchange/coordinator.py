@@ -7,7 +7,9 @@ the coordinator decrypts the masked sums. All talk through the active party, whi
 
 What it reveals: to each party the gradient of its own weights, and nothing to a coordinator that keeps to itself. But a
 coordinator and any one party together read every record's coefficient, and so every label: everything rests on a party
-that gains nothing by being honest. There is one encryption for each record and party, however many parties there are,
+that gains nothing by being honest. And on the active party: the coordinator hears from it alone which steps are taken
+and who asks, so that one which asks for single parts, in steps that nobody else takes, reads all that passive parties
+have encrypted. There is one encryption for each record and party, however many parties there are,
 where :mod:`~splitvfl.exchange.taylor` needs sums for each pair. Losses of steps are not known to anybody.
 
 Source: Hardy et al., *Private federated learning on vertically partitioned data via entity resolution and additively

@@ -320,3 +320,19 @@ def test_the_search_for_a_number_that_is_no_square_is_bounded() -> None:
     assert w_of(n) > small[-1]
     with pytest.raises(CryptoError, match="wrong square root 0"):
         verify(mpz(n), [1] * ROOTS)
+
+
+def test_primes_of_any_length_pass_as_it_is_said_that_they_do() -> None:
+    """Everybody finds 4099: the proof is for those who compute under a key, not for its owner."""
+    q = gmpy2.next_prime(mpz(3) << 498)
+    while q % 4 != 3 or (q - 1) % 4099 == 0 or any(gmpy2.gcd(y, 4099) != 1 for y in _asked(4099 * q)):
+        q = gmpy2.next_prime(q)
+    roots = key_proof.prove(mpz(4099), q)
+    key_proof.verify(PublicKey(int(4099 * q), insecure_for_tests=True).modulus, roots)
+
+
+def _asked(n: mpz) -> list[mpz]:
+    return [
+        *key_proof._numbers(n, b"n-th root", key_proof.NTH_ROOTS),
+        *key_proof._numbers(n, b"square root", key_proof.SQUARE_ROOTS),
+    ]
