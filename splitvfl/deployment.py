@@ -68,7 +68,7 @@ from splitvfl.net.tls import Identity, Plaintext, identities, split_address
 from splitvfl.noise import noise_plan
 from splitvfl.party import ActiveParty, Party, PassiveParty
 from splitvfl.precision import narrow_dtype
-from splitvfl.private_folder import close_folder, private_folder
+from splitvfl.private_folder import close_folder, closed_for_writing, private_folder
 from splitvfl.randomness import PartyRandom, derive_seed, entropic_generator
 from splitvfl.registry import build
 from splitvfl.saved_half import Origin, save_half
@@ -567,7 +567,7 @@ def run_party(
         Interrupted: At Ctrl-C, after a checkpoint.
         SplitVFLError: As :meth:`splitvfl.net.party_run.PartyRun.run`.
     """
-    with locked(folder):
+    with locked(folder), closed_for_writing():
         return _run_in(folder, config, name, overwrite=overwrite, notify=notify, progress=progress)
 
 

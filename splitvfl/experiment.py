@@ -51,7 +51,7 @@ from splitvfl.noise import noise_plan
 from splitvfl.optimizers import ParameterFactory, PerParameter, ProximalSGD, RowWiseAdagrad, fused_adam
 from splitvfl.party import ActiveParty, PassiveParty
 from splitvfl.precision import narrow_dtype
-from splitvfl.private_folder import close_folder, private_folder
+from splitvfl.private_folder import close_folder, closed_for_writing, private_folder
 from splitvfl.randomness import derive_seed
 from splitvfl.registry import Kind, build
 from splitvfl.tasks import Task
@@ -524,6 +524,7 @@ def clear_run(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+@closed_for_writing()
 def run_experiment(
     config: ExperimentConfig,
     folder: Path,

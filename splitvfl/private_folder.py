@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -49,6 +51,21 @@ def make_parents(path: Path) -> None:
     missing = [folder for folder in path.parents if not folder.exists()]
     for folder in reversed(missing):
         folder.mkdir(mode=_PARENT, exist_ok=True)
+
+
+@contextmanager
+def closed_for_writing() -> Iterator[None]:
+    """Within the block, make no file that others may write to, whatever the umask. It holds for the whole process.
+
+    A run's folder can be opened for others to read; files in it that they may write to would be theirs then: the
+    settings that a run goes on with, the figures that an auditor is shown.
+    """
+    before = os.umask(_WRITABLE_BY_OTHERS)
+    os.umask(before | _WRITABLE_BY_OTHERS)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def close_folder(folder: str | os.PathLike[str]) -> None:

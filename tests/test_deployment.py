@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,20 @@ def test_who_has_waited_in_vain_can_simply_start_again(tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(LinkError, match=r"no link with bank at 127\.0\.0\.1:1.*Has bank been started"):
             run_party(telecoms_config(tmp_path), "telecom", tmp_path / "run")
+
+
+def test_no_file_of_a_partys_run_is_for_others_to_write(tmp_path: Path) -> None:
+    (tmp_path / "people.csv").write_text("a,b\n" + "".join(f"{row},{row % 5}\n" for row in range(50)))
+    before = os.umask(0)
+    try:
+        with pytest.raises(LinkError):
+            run_party(telecoms_config(tmp_path), "telecom", tmp_path / "runs" / "run")
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "runs").rglob("*")}
+    assert modes.pop("run") == 0o700
+    assert modes.keys() >= {"experiment.yaml"}
+    assert not any(mode & 0o022 for mode in modes.values())
 
 
 def test_the_aligned_folder_is_looked_for_beside_the_file(tmp_path: Path) -> None:
