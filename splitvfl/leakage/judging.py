@@ -46,6 +46,7 @@ _MOST_PENDING = 1 << 16
 # Over so many records the AUC of sums has a standard error of .001 even with one positive in thirty; a table of them
 # takes 100 MiB for every attack.
 _MOST_RECORDS = 1 << 21
+_SAFE_SQUARES = (1e-280, 1e280)
 
 
 class Handle:
@@ -359,8 +360,14 @@ class ScoreKeeper:
 
 
 def _standardised(values: Array) -> Array:
-    shifted = centred(values)
-    deviation = math.sqrt(np.dot(shifted, shifted) / values.size)
+    with np.errstate(over="ignore", invalid="ignore"):
+        shifted = centred(values)
+        square = np.dot(shifted, shifted)
+    if not _SAFE_SQUARES[0] < square < _SAFE_SQUARES[1]:
+        # Equal scores, or numbers so large or small that their squares are none: in units of the largest they are.
+        shifted = centred(values / (np.abs(values).max() or 1.0))
+        square = np.dot(shifted, shifted)
+    deviation = math.sqrt(square / values.size)
     # All scores equal: they say nothing about anybody.
     return shifted / deviation if deviation > 0 else np.zeros_like(shifted)
 

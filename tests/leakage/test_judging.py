@@ -132,6 +132,17 @@ def test_one_step_returns_its_own_auc() -> None:
         assert keeper.add(ids, scores, labels) == pytest.approx(auc_of(scores.tolist(), labels.tolist()), abs=1e-12)
 
 
+@pytest.mark.parametrize("unit", [2.0**-1000, 2.0**-600, 2.0**600, 2.0**1000])
+@pytest.mark.parametrize("nan", [0.0, 0.3])
+def test_the_unit_of_scores_changes_no_sum(unit: float, nan: float) -> None:
+    """Squares of such scores overflow or vanish: an attack that has them must not look blind in the sums."""
+    steps = run_of(torch.arange(40), 12, nan=nan)
+    expected = keeper_of(steps).summary()
+    found = keeper_of([(ids, scores.double() * unit, labels) for ids, scores, labels in steps]).summary()
+    assert abs(expected.accumulated_auc - 0.5) > 0.02
+    agree(found, expected)
+
+
 @pytest.mark.parametrize("limit", [1, 13, 50, 10**9])
 def test_lazy_settling_makes_no_difference_wherever_it_falls(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
     steps = run_of(IDS["any"], 30, nan=0.1)
