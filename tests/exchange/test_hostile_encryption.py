@@ -103,9 +103,9 @@ class Stage:
                 converse(self._halves(None))
 
 
-# A sum of bits at random lies within the agreed limit with a probability of 17/32 at most, and the fewest that are
-# opened together are two: so many attempts all pass with one of 2^-21.
-ATTEMPTS = 12
+# A sum of bits at random lies within the agreed limit with a probability of one half at most, and the fewest that are
+# opened together are two: so many attempts all pass with one of 2^-32, and any of fewer than fifty with 2^-26.
+ATTEMPTS = 16
 
 
 def noticed(place: Place, change: Callable[[Message], tuple[Message, ...]], pattern: str) -> None:
