@@ -274,7 +274,7 @@ class Secrets:
         what Gaussian noise lets through, and nothing of how it was drawn.
 
         Args:
-            message: Floating point, of any shape.
+            message: Floating point, ``(n, …)``.
             scale: Standard deviation, at least 0: one number, or a tensor that can be expanded to the message's shape,
                 ``(n, 1)`` say.
 

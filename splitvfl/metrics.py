@@ -125,8 +125,10 @@ def chance_auc(positives: int, negatives: int) -> float:
     σ² = (P + N + 1) / (12·P·N) is the variance of the AUC when every order of the P + N scores is equally likely, and
     a normal distribution's mean distance from its centre is √(2/π) of its standard deviation. Within .005 of a
     simulation from five records of each class on. Ties make σ smaller. For an AUC that is a mean over steps it holds
-    where a record's score stays the same from step to step; scores that are new in every step average out, and have
-    less. Of several attacks the largest has more.
+    where a record's score stays the same from step to step, over a few epochs (over one, small batches have more: .554
+    for .544 at 56 of 113 in batches of 4); scores that are new in every step average out, and have less. The larger of
+    two figures has more, such as that of a step and that of the sums (.558 there), and the largest of several attacks.
+    A mean over seeds has as much as each of them where each is turned round before.
 
     Source: Mann and Whitney, Annals of Mathematical Statistics 18 (1947), for the variance.
 

@@ -10,7 +10,7 @@ is rounded, once, on a grid that no row decides. Drawing in float64 alone would 
 itself: then the 2^53 angles of such noise can be seen.
 
 What is not promised. Torch's generators are not cryptographic: from enough output their state, and so all noise, can be
-computed. The numbers are Gaussian as far as float64 goes: beyond nine standard deviations there are none, and beyond
+computed. The numbers are Gaussian as far as float64 goes: beyond 9.42 standard deviations there are none, and beyond
 seven (two pairs in 10^11) they lie on a lattice that can be seen.
 """
 
