@@ -13,6 +13,7 @@
     │   └── AttackRefused an attack cannot work on what it sees, and says why
     ├── ProtocolError    a party sent, or waited for, something outside the conversation
     │   ├── RefusedError another party ended the link for good, and said why
+    │   ├── ForgedError  what a party passed on in another's name is not what that one sent
     │   ├── SumRefused   another party opened a sum that is none of the agreed numbers; a run takes few of these
     │   └── ReplayError  after the run went back, a party sent another message for the same step than before
     ├── LinkError        a party could not be reached, went away or kept silent: worth trying again
@@ -69,6 +70,15 @@ class RefusedError(ProtocolError):
     """Another party ended the link for good, and said why; trying again makes no sense.
 
     The reason is that party's text, escaped so that it can be shown.
+    """
+
+    final = True
+
+
+class ForgedError(ProtocolError):
+    """What a party passed on in another party's name is not what that one sent; trying again makes no sense.
+
+    The message names both: either may have caused it, and nobody else.
     """
 
     final = True

@@ -18,13 +18,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from torch import Tensor
 
+from splitvfl.crypto.key_agreement import AgreementKey
 from splitvfl.errors import CryptoError
-
-KEY_BYTES = 32
 
 # Fraction bits of a part: a sum of 2^10 parts of size 2^20 stays below 2^63.
 FRACTION_BITS = 32
@@ -34,19 +31,22 @@ _LARGEST = 2.0**20
 class SumMasks:
     """One sender's masks.
 
-    Its private key is made anew, and never leaves it. :meth:`masked` may be asked once for what names a message: the
-    same masks on two different parts would tell their difference.
+    :meth:`masked` may be asked once for what names a message: the same masks on two different parts would tell their
+    difference.
+
+    Args:
+        key: The sender's key, made for this meeting. Default: a new one.
     """
 
-    def __init__(self) -> None:
-        self._key = X25519PrivateKey.generate()
-        self._own = self._key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+    def __init__(self, key: AgreementKey | None = None) -> None:
+        self._key = key or AgreementKey()
+        self._own = self._key.own
         self._shared: list[tuple[int, bytes]] = []
 
     @property
     def public(self) -> Tensor:
         """What the other senders must get: uint8 ``(32,)``."""
-        return torch.tensor(list(self._own), dtype=torch.uint8)
+        return self._key.public
 
     def meet(self, others: Tensor, *, session: bytes) -> None:
         """Take the other senders' public keys.
@@ -65,10 +65,7 @@ class SumMasks:
         self._shared = [(1 if self._own < key else -1, self._agreed(key, session)) for key in keys]
 
     def _agreed(self, key: bytes, session: bytes) -> bytes:
-        try:
-            secret = self._key.exchange(X25519PublicKey.from_public_bytes(key))
-        except ValueError as error:
-            raise CryptoError(f"a sender's public key is none: {error}") from error
+        secret = self._key.secret_with(key)
         known = hashlib.sha256(session).digest() + min(self._own, key) + max(self._own, key)
         return hashlib.sha256(b"splitvfl sum masks" + known + secret).digest()
 

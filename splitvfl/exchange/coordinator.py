@@ -31,7 +31,8 @@ from splitvfl.conversation import Expected, Half, Outbox
 from splitvfl.crypto.budget import Budget
 from splitvfl.crypto.ciphertexts import add_ciphertexts, check_ciphertexts
 from splitvfl.crypto.evaluator import Evaluator
-from splitvfl.crypto.sum_masks import KEY_BYTES, SumMasks
+from splitvfl.crypto.key_agreement import KEY_BYTES, AgreementKey
+from splitvfl.crypto.sum_masks import SumMasks
 from splitvfl.data.columns import Records
 from splitvfl.errors import ProtocolError
 from splitvfl.exchange.agreement import agreement
@@ -50,6 +51,7 @@ from splitvfl.exchange.paillier import (
     remembered,
     unmasked,
 )
+from splitvfl.exchange.passing_on import PassedOn, sealed_bytes
 from splitvfl.exchange.roll_call import active_roll_call, member_roll_call
 from splitvfl.exchange.split import update
 from splitvfl.messages import Message
@@ -94,8 +96,8 @@ class Coordinator(EncryptedExchange):
         return {**self.terms(), "largest batch": self.rows}
 
     def bytes_of(self, member: str) -> int:
-        """Return how many bytes the keys of a member have: Paillier's at the coordinator, those of masks elsewhere."""
-        return self.encryption.key_bytes if member == NAME else KEY_BYTES
+        """Return how many bytes the keys of a member have: X25519's, and Paillier's behind it at the coordinator."""
+        return KEY_BYTES + (self.encryption.key_bytes if member == NAME else 0)
 
     def budget(self, outputs: int, parties: int) -> Budget:
         """Return the budget of so many sums over coefficients that are the sum of so many parties' parts."""
@@ -126,32 +128,39 @@ class ThirdParty(EncryptedSide):
     def __init__(self, active: str, exchange: Coordinator) -> None:
         super().__init__(exchange)
         self._active, self._exchange = active, exchange
-        self._budgets: list[Budget] = []
+        self._own: Budget | None = None  # the active party's
+        self._budgets: dict[str, Budget] = {}  # of the passive parties
+        self._passed_on: PassedOn | None = None
         self.served = 0
 
     def open(self) -> Half:
         """Send its key, and learn how many sums each party needs."""
         yield from agreement(NAME, (self._active,), self._exchange.agreed)
-        exchange = self._exchange
+        exchange, agreement_key = self._exchange, AgreementKey()
         roll = yield from member_roll_call(
             NAME,
             self._active,
-            self.take_key().key_to_send().flatten(),
+            torch.cat([agreement_key.public, self.take_key().key_to_send().flatten()]),
             subject=exchange.name,
             length_of=exchange.bytes_of,
             vouching=exchange.vouching,
         )
-        # Of the active party too.
+        self._passed_on = PassedOn(NAME, self._active, agreement_key, roll.keys, roll.session)
+        # Of the active party too, first; each passive party says its own in the code of what it asks.
         sizes = Expected(self._active, COLUMNS, 0, (torch.int64,), (len(roll.keys) + 1,))
         inbox = yield Outbox(wait=(sizes,))
         counts = inbox[self._active].payload.tolist()
         limits = exchange.encryption
-        self._budgets = [exchange.budget(limits.checked_columns(count, self._active), len(counts)) for count in counts]
+        self._own, *budgets = [
+            exchange.budget(limits.checked_columns(count, self._active), len(counts)) for count in counts
+        ]
+        self._budgets = dict(zip(roll.keys, budgets, strict=True))
 
     def step(self, batch: Records, step: int) -> Half:
         """Decrypt the masked sums of all parties.
 
         Raises:
+            ForgedError: If a passive party has not asked what the active party passes on as its sums.
             ProtocolError: If the active party takes another step.
         """
         turn = yield from self._turn()
@@ -174,15 +183,21 @@ class ThirdParty(EncryptedSide):
 
     def _decrypted(self, step: int) -> Half:
         owner = self.take_key()
-        replies = [budget.replies for budget in self._budgets]
-        shape = (sum(replies), owner.public.ciphertext_bytes)
-        inbox = yield Outbox(wait=(awaited_bytes(self._active, "asked", step, shape),))
+        assert self._own is not None, "keys cross first"
+        assert self._passed_on is not None, "keys cross first"
+        width, counts = owner.public.ciphertext_bytes, {name: one.outputs for name, one in self._budgets.items()}
+        shapes = {name: (budget.replies, width) for name, budget in self._budgets.items()}
+        start = self._own.replies * width
+        inbox = yield Outbox(
+            wait=(awaited_bytes(self._active, "asked", step, (start + sealed_bytes(*shapes.values()),)),)
+        )
         asked = inbox[self._active]
-        plain = [
-            opened(owner, replace(asked, payload=part), budget).flatten()
-            for part, budget in zip(asked.payload.split(replies), self._budgets, strict=True)
-        ]
-        yield Outbox(send=(Message(NAME, self._active, "answered", step, torch.cat(plain)),))
+        own = replace(asked, payload=asked.payload[:start].reshape(-1, width))
+        passed = replace(asked, payload=asked.payload[start:])
+        theirs = self._passed_on.from_others(passed, "sums", shapes, counts)
+        plain = {name: opened(owner, theirs[name], budget) for name, budget in self._budgets.items()}
+        answers = [opened(owner, own, self._own).flatten(), self._passed_on.to_others(plain, "opened", step, counts)]
+        yield Outbox(send=(Message(NAME, self._active, "answered", step, torch.cat(answers)),))
         self.served += 1
 
 
@@ -203,7 +218,7 @@ class _Active(EncryptedSide):
         check_adds_up(party)
         lengths = {name: exchange.bytes_of(name) for name in (*party.cuts, NAME)}
         said = yield from active_roll_call(party.name, lengths, exchange.vouching)
-        public = limits.key_of(NAME, said[NAME], sender=NAME, receiver=party.name)
+        public = limits.key_of(NAME, said[NAME][KEY_BYTES:], sender=NAME, receiver=party.name)
         self._evaluator = self._engine.evaluator(public, self._budgets[party.name])
         party.sums_parts = True
         yield Outbox(send=(Message(party.name, NAME, COLUMNS, 0, torch.tensor([*counts.values()])),))
@@ -226,23 +241,24 @@ class _Active(EncryptedSide):
         masked = evaluator.masked_sums([(parts, evaluator.budget.encode_weights(with_one(columns_of(batch)).cpu()))])
         inbox = yield Outbox(
             send=one_each(self._coefficients(own, parts, batch, step), party.name, "residues", step),
-            wait=tuple(awaited_bytes(name, "sums", step, (self._budgets[name].replies, width)) for name in party.cuts),
+            wait=tuple(
+                awaited_bytes(name, "sums", step, (sealed_bytes((self._budgets[name].replies, width)),))
+                for name in party.cuts
+            ),
         )
-        for message in inbox.values():
-            with refusing(message):  # the coordinator would not know whose it is
-                check_ciphertexts(message.payload, evaluator.public)
-        asked = torch.cat([masked.reply, *(inbox[name].payload for name in party.cuts)])
-        sizes = [budget.replies * budget.opened_bytes for budget in self._budgets.values()]
+        asked = torch.cat([masked.reply.flatten(), *(inbox[name].payload for name in party.cuts)])
+        shape = (evaluator.budget.replies, evaluator.budget.opened_bytes)
+        sizes = [
+            math.prod(shape),
+            *(sealed_bytes((self._budgets[name].replies, self._budgets[name].opened_bytes)) for name in party.cuts),
+        ]
         inbox = yield Outbox(
             send=(Message(party.name, NAME, "asked", step, asked),),
             wait=(awaited_bytes(NAME, "answered", step, (sum(sizes),)),),
         )
-        answers = {
-            name: answer.reshape(budget.replies, budget.opened_bytes)
-            for (name, budget), answer in zip(self._budgets.items(), inbox[NAME].payload.split(sizes), strict=True)
-        }
-        yield Outbox(send=one_each({name: answers[name] for name in party.cuts}, party.name, "opened", step))
-        sums = unmasked(party, replace(inbox[NAME], payload=answers[party.name]), evaluator, masked)
+        own_answer, *answers = inbox[NAME].payload.split(sizes)
+        yield Outbox(send=one_each(dict(zip(party.cuts, answers, strict=True)), party.name, "opened", step))
+        sums = unmasked(party, replace(inbox[NAME], payload=own_answer.reshape(shape)), evaluator, masked)
         remembered(party, replace(inbox[NAME], payload=sums))
         own.learn(party, sums, batch, step)
         return math.nan
@@ -270,33 +286,37 @@ class _Passive(EncryptedSide):
         super().__init__(exchange)
         self._party, self._active, self._exchange = party, active, exchange
         self._evaluator: Evaluator | None = None
+        self._passed_on: PassedOn | None = None
 
     def open(self) -> Half:
         """Say how many columns it has, and receive the coordinator's key and the names of the parties."""
         party, active, exchange, limits = self._party, self._active, self._exchange, self._exchange.encryption
         width = party.data.width
         yield Outbox(send=(Message(party.name, active, COLUMNS, 0, torch.tensor([width])),))
-        masks = SumMasks()
+        agreement_key = AgreementKey()
         roll = yield from member_roll_call(
             party.name,
             active,
-            masks.public,
+            agreement_key.public,
             subject=exchange.name,
             length_of=exchange.bytes_of,
             vouching=exchange.vouching,
         )
         if NAME not in roll.keys:
             raise ProtocolError(f"expected {active} to pass on the key of {NAME}, got those of others only")
-        public = limits.key_of(NAME, roll.keys[NAME], sender=active, receiver=party.name)
+        public = limits.key_of(NAME, roll.keys[NAME][KEY_BYTES:], sender=active, receiver=party.name)
         # Those of the roll call, without the coordinator and with the active party.
         self._evaluator = self._engine.evaluator(public, exchange.budget(width, len(roll.keys) + 1))
         peers = {name: said for name, said in roll.keys.items() if name != NAME}
-        mask_parts(party, active, masks, peers, roll.session)
+        mask_parts(party, active, SumMasks(agreement_key), peers, roll.session)
+        keys = {NAME: roll.keys[NAME][:KEY_BYTES]}
+        self._passed_on = PassedOn(party.name, active, agreement_key, keys, roll.session)
 
     def step(self, batch: Records, step: int) -> Half:
         """Return its half of one step."""
-        party, active, evaluator = self._party, self._active, self._evaluator
+        party, active, evaluator, passed_on = self._party, self._active, self._evaluator, self._passed_on
         assert evaluator is not None, "keys cross first"
+        assert passed_on is not None, "keys cross first"
         activation = party.activate(batch).detach()
         defended = party.defend_activation(activation, batch, step).squeeze(1).double().cpu()
         with counting(party, step):
@@ -310,11 +330,14 @@ class _Passive(EncryptedSide):
             weights = budget.encode_weights(columns_of(batch).cpu())
             masked = evaluator.masked_sums([(inbox[active].payload, weights)])
         self.check_new(inbox[active], evaluator.public)
+        shapes, counts = {NAME: (budget.replies, budget.opened_bytes)}, {NAME: budget.outputs}
+        asked = passed_on.to_others({NAME: masked.reply}, "sums", step, counts)
         inbox = yield Outbox(
-            send=(Message(party.name, active, "sums", step, masked.reply),),
-            wait=(awaited_bytes(active, "opened", step, (budget.replies, budget.opened_bytes)),),
+            send=(Message(party.name, active, "sums", step, asked),),
+            wait=(awaited_bytes(active, "opened", step, (sealed_bytes(*shapes.values()),)),),
         )
-        sums = unmasked(party, inbox[active], evaluator, masked)
+        answer = passed_on.from_others(inbox[active], "opened", shapes, counts)[NAME]
+        sums = unmasked(party, answer, evaluator, masked)
         remembered(party, replace(inbox[active], payload=sums))
         party.clear_gradients()
         party.learn_sum(activation, (sums / (SCALE * batch.count)).unsqueeze(1).to(activation.device), batch, step)

@@ -32,8 +32,10 @@ from splitvfl.conversation import Expected, Half, Inbox, Outbox
 from splitvfl.crypto.budget import Budget
 from splitvfl.crypto.engine import Engine
 from splitvfl.crypto.evaluator import Evaluator, MaskedSums
+from splitvfl.crypto.key_agreement import KEY_BYTES, AgreementKey
 from splitvfl.crypto.keys import PrivateKey
-from splitvfl.crypto.sum_masks import KEY_BYTES, SumMasks
+from splitvfl.crypto.sum_masks import SumMasks
+from splitvfl.crypto.tags import TAG_BYTES
 from splitvfl.data.columns import Records
 from splitvfl.errors import ProtocolError
 from splitvfl.exchange.base import Side
@@ -53,6 +55,7 @@ from splitvfl.exchange.paillier import (
     remembered,
     unmasked,
 )
+from splitvfl.exchange.passing_on import PassedOn, Shape, sealed_bytes
 from splitvfl.exchange.roll_call import UNSIGNED, Vouching, active_roll_call, member_roll_call
 from splitvfl.exchange.split import update
 from splitvfl.hooks import all_finite
@@ -183,14 +186,13 @@ class _Active(EncryptedSide):
         own = OwnPart.of(party, batch, step)
         inbox = yield Outbox(wait=tuple(awaited_bytes(name, "logits", step, (rows, width)) for name in party.cuts))
         logits = {name: inbox[name].payload for name in party.cuts}
+        relayed = (yield from self._relayed(logits, batch.count, step)) if len(logits) > 1 else {}
         coefficients = own.defended(party, batch, step)
         with counting(party, step):
             sent = owner.encrypt(exchange.encode(coefficients, party.name, step))
             weights = self._weights(own, batch)
         yield Outbox(send=one_each(dict.fromkeys(logits, sent), party.name, "residues", step))
-        if len(logits) > 1:
-            relayed = {name: torch.cat([part[: batch.count] for part in _others(name, logits)]) for name in logits}
-            yield Outbox(send=one_each(relayed, party.name, "relayed", step))
+        yield Outbox(send=one_each(relayed, party.name, "relayed", step))
         masked = {name: self._masked(inbox[name], weights) for name in logits}
         for name, evaluator in self._evaluators.items():
             self.check_new(inbox[name], evaluator.public)
@@ -212,6 +214,19 @@ class _Active(EncryptedSide):
         if len(logits) > 1:
             cross = yield from self._relay(step, width)
         return self._learn(own, sums, cross, batch, step)
+
+    def _relayed(self, logits: Mapping[str, Tensor], count: int, step: int) -> Half:
+        """Return for each passive party the logits of all others, each with its code for that party."""
+        names = list(logits)
+        inbox = yield Outbox(
+            wait=tuple(awaited_bytes(name, "tags", step, (len(names) - 1, TAG_BYTES)) for name in names)
+        )
+        parts = {
+            (sender, other): torch.cat([logits[sender][:count].flatten(), tag])
+            for sender in names
+            for other, tag in zip((one for one in names if one != sender), inbox[sender].payload, strict=True)
+        }
+        return {name: torch.cat([parts[other, name] for other in names if other != name]) for name in names}
 
     def _weights(self, own: OwnPart, batch: Records) -> Tensor:
         """Return what the parts of the logits are multiplied with: columns, one, and what the loss needs."""
@@ -243,13 +258,13 @@ class _Active(EncryptedSide):
         """Pass on what passive parties ask of each other, and return the sum of their logits' products."""
         party, exchange = self._party, self._exchange
         names = list(party.cuts)
-        asked = {name: exchange.budget(self._columns[name] + exchange.loss) for name in names}
-        most = len(names) - 1
+        budgets = {name: exchange.budget(self._columns[name] + exchange.loss) for name in names}
+        asked = {name: one.replies * width + TAG_BYTES for name, one in budgets.items()}
         inbox = yield Outbox(
-            wait=tuple(awaited_bytes(name, "asked", step, (most * asked[name].replies, width)) for name in names)
+            wait=tuple(awaited_bytes(name, "asked", step, ((len(names) - 1) * asked[name],)) for name in names)
         )
-        passed = _passed_on(inbox, names, lambda asker, keeper: asked[asker].replies)
-        sizes = {name: one.replies * one.opened_bytes for name, one in asked.items()}
+        passed = _passed_on(inbox, names, lambda asker, keeper: asked[asker])
+        sizes = {name: one.replies * one.opened_bytes + TAG_BYTES for name, one in budgets.items()}
         total = sum(sizes.values())
         inbox = yield Outbox(
             send=one_each(passed, party.name, "asked", step),
@@ -280,7 +295,7 @@ def _passed_on(inbox: Inbox, names: Sequence[str], size: Callable[[str, str], in
     Args:
         inbox: The messages.
         names: The parties.
-        size: Rows of the part that one party has for another.
+        size: Bytes of the part that one party has for another, with its code.
     """
     parts: dict[tuple[str, str], Tensor] = {}
     for sender in names:
@@ -303,8 +318,9 @@ class _Passive(EncryptedSide):
         self._party, self._active, self._exchange = party, active, exchange
         self._asked = exchange.budget(1)  # by the active party, which says for how many sums
         self._evaluator: Evaluator | None = None  # under the active party's key
-        self._peers: list[Evaluator] = []
-        self._peer_budgets: list[Budget] = []
+        self._peers: dict[str, Evaluator] = {}  # under their keys
+        self._peer_budgets: dict[str, Budget] = {}  # of what they ask
+        self._passed_on: PassedOn | None = None  # there are codes where there are others
 
     def open(self) -> Half:
         """Hand out its public key and number of columns, and receive those of the others."""
@@ -315,16 +331,14 @@ class _Passive(EncryptedSide):
         inbox = yield Outbox(send=(Message(party.name, active, COLUMNS, 0, torch.tensor([width])),), wait=(sizes,))
         asked, *others = inbox[active].payload.tolist()
         self._asked = exchange.budget(limits.checked_columns(asked, active))
-        self._peer_budgets = [
-            exchange.budget(limits.checked_columns(other, active) + exchange.loss) for other in others
-        ]
+        budgets = [exchange.budget(limits.checked_columns(other, active) + exchange.loss) for other in others]
         inbox = yield Outbox(wait=(limits.awaited_key(active),))
         self._evaluator = self._engine.evaluator(limits.read_key(inbox[active]), exchange.budget(width))
-        masks = SumMasks()
+        agreement = AgreementKey()
         roll = yield from member_roll_call(
             party.name,
             active,
-            torch.cat([masks.public, owner.key_to_send().flatten()]),
+            torch.cat([agreement.public, owner.key_to_send().flatten()]),
             subject=exchange.name,
             length_of=lambda other: KEY_BYTES + limits.key_bytes,
             vouching=exchange.vouching,
@@ -332,11 +346,17 @@ class _Passive(EncryptedSide):
         if len(roll.keys) != len(others):
             raise ProtocolError(f"{active} names {len(roll.keys)} other parties, and columns of {len(others)}")
         budget = exchange.budget(width + exchange.loss)
-        self._peers = [
-            self._engine.evaluator(limits.key_of(name, keys[KEY_BYTES:], sender=active, receiver=party.name), budget)
+        self._peers = {
+            name: self._engine.evaluator(
+                limits.key_of(name, keys[KEY_BYTES:], sender=active, receiver=party.name), budget
+            )
             for name, keys in roll.keys.items()
-        ]
-        mask_parts(party, active, masks, {name: keys[:KEY_BYTES] for name, keys in roll.keys.items()}, roll.session)
+        }
+        # The active party says how many sums each asks for; each says so itself in the code of what it asks.
+        self._peer_budgets = dict(zip(roll.keys, budgets, strict=True))
+        keys = {name: keys[:KEY_BYTES] for name, keys in roll.keys.items()}
+        mask_parts(party, active, SumMasks(agreement), keys, roll.session)
+        self._passed_on = PassedOn(party.name, active, agreement, keys, roll.session) if keys else None
 
     def step(self, batch: Records, step: int) -> Half:
         """Return its half of one step."""
@@ -351,14 +371,11 @@ class _Passive(EncryptedSide):
             sent = owner.encrypt(exchange.values.encode_values(_with_helper(defended, exchange)))
         width = owner.public.ciphertext_bytes
         inbox = yield Outbox(
-            send=(Message(party.name, active, "logits", step, sent),),
+            send=(Message(party.name, active, "logits", step, sent), *self._vouched(sent[: batch.count], step)),
             wait=(awaited_bytes(active, "residues", step, (batch.count, width)),),
         )
-        residues, relayed = inbox[active], None
-        if self._peers:
-            shape = (len(self._peers) * batch.count, width)
-            inbox = yield Outbox(wait=(awaited_bytes(active, "relayed", step, shape),))
-            relayed = inbox[active]
+        residues = inbox[active]
+        relayed = (yield from self._relayed(batch.count, width, step)) if self._passed_on is not None else None
         inbox = yield Outbox(wait=(awaited_bytes(active, "sums", step, (self._asked.replies, width)),))
         yield Outbox(send=(Message(party.name, active, "opened", step, opened(owner, inbox[active], self._asked)),))
         weights = self._evaluator.budget.encode_weights(columns_of(batch).cpu())
@@ -379,42 +396,63 @@ class _Passive(EncryptedSide):
         party.learn_sum(activation, total.unsqueeze(1).to(activation.device), batch, step)
         update(party, step, active)
 
-    def _ask_peers(self, relayed: Message, weights: Tensor, logits: Tensor, step: int) -> Half:
+    def _vouched(self, sent: Tensor, step: int) -> tuple[Message, ...]:
+        """Return the codes of its logits for the other passive parties, as a message; none if there is no other."""
+        if self._passed_on is None:
+            return ()
+        tags = self._passed_on.tags(sent, "logits", step, len(sent))
+        return (Message(self._party.name, self._active, "tags", step, tags),)
+
+    def _relayed(self, count: int, width: int, step: int) -> Half:
+        """Return the other passive parties' logits."""
+        assert self._passed_on is not None
+        shapes = dict.fromkeys(self._peers, (count, width))
+        size = sealed_bytes(*shapes.values())
+        inbox = yield Outbox(wait=(awaited_bytes(self._active, "relayed", step, (size,)),))
+        return self._passed_on.from_others(inbox[self._active], "logits", shapes, dict.fromkeys(shapes, count))
+
+    def _ask_peers(self, relayed: Mapping[str, Message], weights: Tensor, logits: Tensor, step: int) -> Half:
         """Have the other passive parties decrypt sums over their logits, decrypt theirs, and return the sum of all."""
-        party, active, exchange, owner = self._party, self._active, self._exchange, self._owner
-        assert owner is not None
+        party, active, exchange, through = self._party, self._active, self._exchange, self._passed_on
+        assert through is not None
+        mine = next(iter(self._peers.values())).budget
         if exchange.loss:
             with counting(party, step):
-                own = self._peers[0].budget.encode_weights(logits.unsqueeze(1))
+                own = mine.encode_weights(logits.unsqueeze(1))
             weights = torch.cat([weights, own], dim=1)
-        parts = relayed.payload.split(len(logits))
-        with refusing(relayed):
-            masked = [peer.masked_sums([(part, weights)]) for peer, part in zip(self._peers, parts, strict=True)]
-        self.check_new(relayed, *(peer.public for peer in self._peers))
-        width, counts = owner.public.ciphertext_bytes, [budget.replies for budget in self._peer_budgets]
-        inbox = yield Outbox(
-            send=(Message(party.name, active, "asked", step, torch.cat([one.reply for one in masked])),),
-            wait=(awaited_bytes(active, "asked", step, (sum(counts), width)),),
-        )
-        with refusing(inbox[active]):
-            plain = [
-                owner.open_masked(part, budget).flatten()
-                for part, budget in zip(inbox[active].payload.split(counts), self._peer_budgets, strict=True)
-            ]
-        mine = self._peers[0].budget
-        size = mine.replies * mine.opened_bytes
-        inbox = yield Outbox(
-            send=(Message(party.name, active, "answered", step, torch.cat(plain)),),
-            wait=(awaited_bytes(active, "answered", step, (len(self._peers) * size,)),),
-        )
-        answers = inbox[active].payload.reshape(len(self._peers), mine.replies, mine.opened_bytes)
+        masked = {name: self._masked(relayed[name], weights) for name in self._peers}
+        for name, peer in self._peers.items():
+            self.check_new(relayed[name], peer.public)
+        ours = dict.fromkeys(self._peers, mine.outputs)
+        budgets = self._peer_budgets
+        theirs = {name: budget.outputs for name, budget in budgets.items()}
+        replies = {name: one.reply for name, one in masked.items()}
+        shapes = {name: (one.replies, self.take_key().public.ciphertext_bytes) for name, one in budgets.items()}
+        sent = through.to_others(replies, "asked", step, ours)
+        asked = yield from self._passed(sent, "asked", step, shapes, theirs)
+        plain = {name: opened(self.take_key(), asked[name], budget) for name, budget in budgets.items()}
+        shapes = dict.fromkeys(self._peers, (mine.replies, mine.opened_bytes))
+        sent = through.to_others(plain, "answered", step, theirs)
+        answers = yield from self._passed(sent, "answered", step, shapes, ours)
         sums = torch.stack(
-            [
-                unmasked(party, replace(inbox[active], payload=answer), peer, one)
-                for peer, answer, one in zip(self._peers, answers, masked, strict=True)
-            ]
+            [unmasked(party, answers[name], peer, masked[name]) for name, peer in self._peers.items()]
         ).sum(dim=0)
         if not exchange.loss:
             return sums
         yield Outbox(send=(Message(party.name, active, "products", step, sums[-1:].clone()),))
         return sums[:-1]
+
+    def _masked(self, logits: Message, weights: Tensor) -> MaskedSums:
+        with refusing(logits):
+            return self._peers[logits.sender].masked_sums([(logits.payload, weights)])
+
+    def _passed(
+        self, sent: Tensor, kind: str, step: int, shapes: Mapping[str, Shape], counts: Mapping[str, int]
+    ) -> Half:
+        """Send the others something, and return what each of them has sent of the same kind, about so many sums."""
+        assert self._passed_on is not None
+        inbox = yield Outbox(
+            send=(Message(self._party.name, self._active, kind, step, sent),),
+            wait=(awaited_bytes(self._active, kind, step, (sealed_bytes(*shapes.values()),)),),
+        )
+        return self._passed_on.from_others(inbox[self._active], kind, shapes, counts)

@@ -14,6 +14,7 @@ from splitvfl.errors import (
     ConfigError,
     CryptoError,
     DataError,
+    ForgedError,
     HookError,
     LinkError,
     PrivacyError,
@@ -37,6 +38,7 @@ _REASONS: Final[tuple[tuple[type[BaseException], str], ...]] = (
     (HookError, "one of its hooks failed"),
     (PrivacyError, "a guarantee cannot be kept there"),
     (ReplayError, "it was sent another message for the same step than before the run went back"),
+    (ForgedError, "what came to it in another party's name is not what that party sent; which, is said there"),
     (
         SumRefused,
         "it was sent a sum that is none of the agreed numbers, and refused it; how many it takes is said there",
@@ -47,7 +49,7 @@ _REASONS: Final[tuple[tuple[type[BaseException], str], ...]] = (
 )
 
 # It would be the same another time.
-_FINAL: Final = (ConfigError, DataError, ReplayError, CryptoError)
+_FINAL: Final = (ConfigError, DataError, ReplayError, ForgedError, CryptoError)
 
 
 @dataclass(frozen=True, slots=True)

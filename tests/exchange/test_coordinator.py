@@ -11,6 +11,7 @@ import torch
 from splitvfl.crypto.integers import tensor_to_integers
 from splitvfl.crypto.owner import Owner
 from splitvfl.crypto.paillier import generate_keys
+from splitvfl.crypto.tags import TAG_BYTES
 from splitvfl.errors import CryptoError, DataError
 from splitvfl.exchange.coordinator import NAME, Coordinator
 from splitvfl.messages import Message
@@ -67,12 +68,14 @@ def test_the_coordinator_alone_decrypts_masked_sums_only() -> None:
     trainer_of(coordinated(), {"lab": 2}, record=messages.append).fit(1)
     asked = [message.payload for message in messages if message.kind == "asked"]
     exchange = coordinated()
+    width = KEY.public.ciphertext_bytes
+    # One ciphertext of the bank, for its three columns and the intercept, and one of the lab, with its code behind it.
+    assert {len(payload) for payload in asked} == {2 * width + TAG_BYTES}
+    asked = [payload[:-TAG_BYTES].reshape(2, width) for payload in asked]
     for payload in asked:
-        # One ciphertext of the bank, for its three columns and the intercept, and one of the lab.
         for value, sums in zip(Owner(KEY).decrypt(payload), (4, 2), strict=True):
             # A mask is uniform modulo n, of 512 bits: so much shorter it is with a probability below 2^-100.
             assert value.bit_length() > sums * exchange.budget(sums, 2).slot_bits + 20
-    width = KEY.public.ciphertext_bytes
     sums = [number for payload in asked for number in tensor_to_integers(payload, width)]
     assert len(set(sums)) == len(sums)
 

@@ -25,8 +25,9 @@ from splitvfl.crypto.keys import PrivateKey, PublicKey
 from splitvfl.crypto.obfuscators import Powers
 from splitvfl.crypto.owner import Owner
 from splitvfl.crypto.refusals import Refusals
+from splitvfl.crypto.tags import TAG_BYTES
 from splitvfl.data.columns import NO_RECORDS
-from splitvfl.errors import DataError, ProtocolError, ReplayError, SplitVFLError, SumRefused
+from splitvfl.errors import DataError, ForgedError, ProtocolError, ReplayError, SplitVFLError, SumRefused
 from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.coordinator import Coordinator
 from splitvfl.exchange.residue import Residue
@@ -99,8 +100,7 @@ class Stage:
             for party in self.trainer._parties:
                 party.load_state_dict(copy.deepcopy(self._state[party.name]))
                 party.refusals = Refusals(party.name)  # every attempt is the first
-            if step is None:
-                converse(self._halves(None))
+            converse(self._halves(None))  # an attempt that failed is the end of a meeting
 
 
 # A sum of bits at random lies within the agreed limit with a probability of one half at most, and the fewest that are
@@ -157,13 +157,55 @@ def _changing(half: Half, place: Place, change: Change) -> Half:
     while True:
         sent: tuple[Message, ...] = ()
         for message in outbox.send:
-            hit = (message.sender, message.receiver, message.kind) == (place.sender, place.receiver, place.kind)
-            sent += change(message) if hit else (message,)
+            if (message.sender, message.receiver, message.kind) == (place.sender, place.receiver, place.kind):
+                sent += change(message)
+            elif (message.sender, message.kind, place.kind) == (place.sender, "tags", "logits") and sent:
+                code = _code(place, sent[-1].payload[:BATCH])  # it vouches for what it has sent
+                sent += (replace(message, payload=code.reshape(1, -1)),)
+            else:
+                sent += (message,)
         inbox = yield Outbox(send=sent, wait=outbox.wait)
         try:
             outbox = half.send(inbox)
         except StopIteration as stop:
             return stop.value
+
+
+# What has a code behind it, from one party to another that it has no link with: here there is one of these.
+SEALED = {("taylor", "relayed"), ("taylor", "asked"), ("taylor", "answered"), ("coordinator", "opened")}
+SEALED |= {("coordinator", "sums")}
+FORGED = r"bank passed on \w+ of step 1 in the name of \w+, and it is not"
+
+
+def by_relay(place: Place) -> bool:
+    """Whether the active party sends what another has vouched for: it can change it, and make no code."""
+    return (place.exchange, place.kind) in SEALED and place.sender == "bank"
+
+
+def _code(place: Place, content: Tensor) -> Tensor:
+    """A party's own code for something else than what it should have sent."""
+    other = "shop" if place.exchange == "taylor" else "coordinator"
+    outputs = {name: count + (place.exchange == "taylor") for name, count in WIDTHS.items()}
+    count = {"logits": BATCH, "answered": outputs["shop"]}.get(place.kind, outputs["lab"])
+    tags = stage(place.exchange).trainer._sides[place.sender]._passed_on._tags  # type: ignore[attr-defined]
+    tags._sent[other] -= 1
+    return tags.tag(other, content, kind=place.kind, step=1, count=count)  # type: ignore[no-any-return]
+
+
+def within(place: Place, change: Change) -> Change:
+    """A change of what is under a code: its sender makes another code, the active party leaves that which came."""
+    if (place.exchange, place.kind) not in SEALED:
+        return change
+
+    def changed(message: Message) -> tuple[Message, ...]:
+        content, code = message.payload[:-TAG_BYTES], message.payload[-TAG_BYTES:]
+        rows = content.reshape(-1, CIPHERTEXT_BYTES) if place.kind in ENCRYPTED else content.reshape(1, -1)
+        (made,) = change(replace(message, payload=rows))
+        content = made.payload.flatten()
+        code = code if by_relay(place) else _code(place, content)
+        return (replace(message, payload=torch.cat([content, code])),)
+
+    return changed
 
 
 # --- another form
@@ -233,13 +275,11 @@ NO_CIPHERTEXTS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
 def test_what_is_no_ciphertext_is_refused_by_whoever_it_is_for(place: Place, damage: str) -> None:
     spoil, complaint = NO_CIPHERTEXTS[damage]
     expected = f"{place.kind} of step 1 from {place.sender}: expected ciphertexts .*{complaint}"
-    if place.kind == "asked" and place.receiver == "bank":  # who passes it on, and cannot look into it
-        expected = expected.replace("from lab", "from bank")
-    if place.kind == "logits":
-        # Others compute with it too, by way of the active party, and may be first to see what it is.
-        expected = f"(logits of step 1 from lab|relayed of step 1 from bank): .*{complaint}"
+    if by_relay(place):
+        expected = FORGED
+    change = within(place, lambda message: (replace(message, payload=spoil(message.payload)),))
     with pytest.raises(ProtocolError, match=expected):
-        stage(place.exchange).attempt(place, lambda message: (replace(message, payload=spoil(message.payload)),))
+        stage(place.exchange).attempt(place, change)
 
 
 @pytest.mark.parametrize("place", [place for place in PLACES if place.kind in ("sums", "asked")], ids=str)
@@ -253,8 +293,9 @@ def test_a_multiple_of_a_factor_of_n_is_refused(place: Place) -> None:
         key = stage(place.exchange).trainer._sides[reader]._owner._key  # type: ignore[attr-defined]
         return (replace(message, payload=_one(message.payload, 12345 * int(key.p))),)
 
-    with pytest.raises(ProtocolError, match=rf"{place.kind} of step 1 from \w+: expected ciphertexts coprime to n"):
-        stage(place.exchange).attempt(place, multiple)
+    expected = rf"{place.kind} of step 1 from {place.sender}: expected ciphertexts coprime to n"
+    with pytest.raises(ProtocolError, match=FORGED if by_relay(place) else expected):
+        stage(place.exchange).attempt(place, within(place, multiple))
 
 
 @pytest.mark.parametrize("place", [*KEYED, *(place for place in PLACES if place.kind in ("peers", "columns"))], ids=str)
@@ -372,7 +413,12 @@ def test_ciphertexts_under_another_key_are_noticed_once_sums_are_opened(place: P
         assert made.shape == message.payload.shape
         return (replace(message, payload=made),)
 
-    noticed(place, under_another, r"of step 1 from \w+: (.* something else was decrypted|masked plaintext)")
+    if by_relay(place):
+        with pytest.raises(ForgedError, match=FORGED):
+            stage(place.exchange).attempt(place, within(place, under_another))
+        return
+    pattern = r"of step 1 from \w+: (.* something else was decrypted|masked plaintext)"
+    noticed(place, within(place, under_another), pattern)
 
 
 @pytest.mark.parametrize("place", [place for place in PLACES if place.kind in MASKED], ids=str)
@@ -383,7 +429,11 @@ def test_other_plaintexts_than_those_under_the_mask_are_noticed(place: Place) ->
         payload = torch.randint(0, 256, message.payload.shape, dtype=torch.uint8, generator=changed)
         return (replace(message, payload=payload),)
 
-    noticed(place, at_random, r"(opened|answered) of step 1 from \w+: .*(decrypted|masked plaintext)")
+    if by_relay(place):
+        with pytest.raises(ForgedError, match=FORGED):
+            stage(place.exchange).attempt(place, within(place, at_random))
+        return
+    noticed(place, within(place, at_random), r"(opened|answered) of step 1 from \w+: .*(decrypted|masked plaintext)")
 
 
 @pytest.mark.parametrize("name", EXCHANGES)
@@ -397,7 +447,11 @@ def test_what_is_repeated_from_the_step_before_is_noticed(name: str) -> None:
         def repeating(message: Message, payload: Tensor = payload) -> tuple[Message, ...]:
             return (replace(message, payload=payload),)
 
-        if place.kind in ENCRYPTED | MASKED:
+        if (place.exchange, place.kind) in SEALED or (name == "taylor" and place.kind == "tags"):
+            # Of members too, whose code was for that step.
+            with pytest.raises(ForgedError, match=FORGED):
+                stage(name).attempt(place, repeating)
+        elif place.kind in ENCRYPTED | MASKED:
             told = "expected new ciphertexts in step 1, number 0, .* came in step 0|else was decrypted|masked plaintext"
             noticed(place, repeating, rf"of step 1 from \w+: .*({told})")
         else:

@@ -302,7 +302,7 @@ def test_an_active_party_that_hands_out_a_paillier_key_of_its_own(kind: Any, sig
         return
     converse(halves)
     lab: Any = trainer._sides["lab"]
-    evaluator = lab._peers[0] if kind is Taylor else lab._evaluator
+    evaluator = lab._peers["shop"] if kind is Taylor else lab._evaluator
     assert evaluator.public == its_own.public  # under which it encrypts, or computes, from now on
 
 

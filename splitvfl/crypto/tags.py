@@ -1,0 +1,124 @@
+"""Authentication codes for what one party tells another by way of a third, who has links with both.
+
+Every two parties that have no link share a key for each direction, and a message carries 32 bytes that nobody can make
+without it: HMAC-SHA256 over what the message is (its kind, the number of the step, how many numbers it is about), its
+place among all messages of that direction, and its content. So whoever passes it on cannot change it, make one of its
+own, or pass on one of another pair, direction, step or kind, or an older one: it can only stop. The keys are
+HKDF-SHA256 of the pair's X25519 secret (:mod:`splitvfl.crypto.key_agreement`), with what tells this meeting from all
+others as its salt and the names of both as its context, the sender first.
+
+What they do not do: hide anything, which encryption and masks are there for; prove to anybody else who sent what, as
+either of the two could have made a code; or hold where the third party has put its own keys between the two, as it can
+where keys are not signed (:mod:`splitvfl.exchange.roll_call`). A code depends on nothing that must not repeat, unlike
+those of AES-GCM, of which two with one nonce give the key away.
+
+Source: RFC 2104 (HMAC) and RFC 5869 (HKDF).
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final
+
+import torch
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from torch import Tensor
+
+from splitvfl.crypto.key_agreement import AgreementKey
+from splitvfl.errors import ForgedError
+from splitvfl.messages import bytes_of
+
+TAG_BYTES: Final = 32
+_CONTEXT: Final = b"splitvfl, what the active party passes on"
+
+
+class Tags:
+    """One party's codes, for one meeting.
+
+    Args:
+        name: The party's name.
+        through: Name of the party that passes messages on.
+        key: This party's key, made for this meeting.
+        others: The public keys of the parties that it has no link with, by name.
+        session: The same at all of them, and at no other meeting.
+
+    Raises:
+        CryptoError: If one is no key.
+    """
+
+    def __init__(
+        self, name: str, through: str, key: AgreementKey, others: Mapping[str, bytes], *, session: bytes
+    ) -> None:
+        self._name, self._through = name, through
+        secrets = {other: key.secret_with(public) for other, public in others.items()}
+        self._to = {other: _derived(secret, session, name, other) for other, secret in secrets.items()}
+        self._from = {other: _derived(secret, session, other, name) for other, secret in secrets.items()}
+        self._sent: Counter[str] = Counter()
+        self._received: Counter[str] = Counter()
+
+    def tag(self, receiver: str, payload: Tensor, *, kind: str, step: int, count: int) -> Tensor:
+        """Return the code of the next message to a party, uint8 ``(32,)``.
+
+        Args:
+            receiver: The party that must get it.
+            payload: Its content, uint8; the shape is not part of it.
+            kind: What it is.
+            step: Number of the step.
+            count: How many numbers it is about: both sides must mean the same.
+        """
+        number = self._sent[receiver]
+        self._sent[receiver] += 1
+        code = _code(self._to[receiver], payload, kind, step, count, number)
+        return torch.frombuffer(bytearray(code), dtype=torch.uint8)
+
+    def sealed(self, receiver: str, payload: Tensor, *, kind: str, step: int, count: int) -> Tensor:
+        """Return a message with its code behind it, uint8 of one dimension; arguments as :meth:`tag`."""
+        return torch.cat([payload.flatten(), self.tag(receiver, payload, kind=kind, step=step, count=count)])
+
+    def opened(self, sender: str, sealed: Tensor, *, kind: str, step: int, count: int) -> Tensor:
+        """Return the content of the next message of a party.
+
+        Args:
+            sender: Whose message it must be.
+            sealed: What was passed on as that: uint8 of one dimension.
+            kind: As at the sender.
+            step: As at the sender.
+            count: As at the sender.
+
+        Returns:
+            The content, of one dimension.
+
+        Raises:
+            ForgedError: If it is not what that party sent; it names both.
+        """
+        payload, code = sealed[:-TAG_BYTES], bytes(sealed[-TAG_BYTES:].tolist())
+        expected = _code(self._from[sender], payload, kind, step, count, self._received[sender])
+        if not hmac.compare_digest(code, expected):
+            raise ForgedError(
+                f"{self._through} passed on {kind} of step {step} in the name of {sender}, and it is not what {sender} "
+                f"sent {self._name} there: {self._through} has changed it, put something else in its place or left "
+                f"something out, or {sender} has sent what it cannot vouch for. Nothing was computed with it. Honest "
+                "parties never cause this: find out with both what happened, and begin a new run only with those that "
+                "you still trust"
+            )
+        self._received[sender] += 1
+        return payload
+
+
+def _derived(secret: bytes, session: bytes, sender: str, receiver: str) -> bytes:
+    context = b"".join(_framed(part) for part in (_CONTEXT, sender.encode(), receiver.encode()))
+    return HKDF(SHA256(), TAG_BYTES, salt=session, info=context).derive(secret)
+
+
+def _code(key: bytes, payload: Tensor, kind: str, step: int, count: int, number: int) -> bytes:
+    head = _framed(kind.encode()) + b"".join(one.to_bytes(8, "big") for one in (step, count, number))
+    code = hmac.new(key, head, "sha256")
+    code.update(bytes_of(payload.cpu()))
+    return code.digest()
+
+
+def _framed(part: bytes) -> bytes:
+    return len(part).to_bytes(8, "big") + part
