@@ -571,7 +571,7 @@ def _check_common(name: str, peers: tuple[str, ...], common: int) -> None:
     if common == 0:
         raise DataError(
             f"{name} has no record in common with {' and '.join(peers)}; is the id column the same, and are ids "
-            "written alike (letter case, leading zeros)?"
+            "written alike? If only letter case differs, all parties align with --fold-case; leading zeros count"
         )
 
 

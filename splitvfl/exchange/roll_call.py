@@ -165,9 +165,10 @@ def _names(message: Message, name: str, active: str, known: Collection[str] | No
         ]
         raise DataError(
             f"{active} passes on keys between other parties than the file of {name} names: {'; '.join(parts)}. Under "
-            f"this exchange every party's file names all of them: write `parties: {{NAME: {{role: passive}}}}` (and "
-            f"`identity`, if a certificate carries another name) for each that takes part at {name}, take out those "
-            f"that do not, or ask {active} why they differ: whoever is left out is no longer hidden among as many"
+            f"this exchange every party's file names all of them: in the file of {name}, write "
+            f"`NAME: {{role: passive}}` under `parties` for each that takes part (and its `identity`, if its certificate "
+            f"carries another name), and take out those that do not. If you expected others, ask {active} first: with "
+            "fewer parties each is hidden among fewer"
         )
     return names
 

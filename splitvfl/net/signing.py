@@ -96,7 +96,11 @@ class CertificateSigner:
         try:
             policy.build_client_verifier().verify(leaf, others)
         except (VerificationError, *UNREADABLE) as error:
-            raise ProtocolError(f"the certificate with the signature does not do: {_brief(error)}") from None
+            raise ProtocolError(
+                f"the certificate with the signature does not do: {_brief(error)}. It must be valid today, and ca.pem "
+                f"here must hold its authority, or the certificate itself: get that from {name}, not from whoever passes "
+                "keys on"
+            ) from None
         carried = carried_names(leaf)
         if name not in carried:
             raise ProtocolError(f"it is signed by {', '.join(carried) or 'nobody with a name'}, and not by {name}")

@@ -195,7 +195,7 @@ def test_other_members_than_a_file_names_are_refused_by_name(names: tuple[str, .
     with pytest.raises(DataError, match=said) as caught:
         called(named(*names))
     assert "the file of lab names" in str(caught.value)
-    assert "write `parties: {NAME: {role: passive}}`" in str(caught.value)
+    assert "in the file of lab, write `NAME: {role: passive}` under `parties`" in str(caught.value)
 
 
 @pytest.mark.parametrize(

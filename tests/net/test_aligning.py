@@ -101,6 +101,7 @@ def test_nothing_in_common_is_said_at_both_and_nothing_written(tmp_path: Path) -
     for name, other in (("bank", "telecom"), ("telecom", "bank")):
         assert isinstance(found[name], DataError)
         assert f"{name} has no record in common with {other}" in str(found[name])
+        assert "--fold-case" in str(found[name])
     assert list((tmp_path / "aligned").iterdir()) == []
 
 

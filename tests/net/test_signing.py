@@ -105,6 +105,15 @@ def test_partners_certificates_may_be_listed_in_place_of_authorities(tmp_path: P
         telecom.check("bank", b"keys", shown_by(ROOT.issue("bank")))
 
 
+def test_a_certificate_that_no_root_covers_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    issued = ROOT.issue("telecom")
+    telecom = signer(identity(tmp_path, "telecom", issued, issued.pem))  # knows itself only
+    with pytest.raises(
+        ProtocolError, match=r"ca\.pem here must hold its authority, or the certificate itself: get that from bank"
+    ):
+        telecom.check("bank", b"keys", shown_by(ROOT.issue("bank")))
+
+
 def test_an_agreed_identity_stands_for_the_party_name(tmp_path: Path) -> None:
     names = {"bank": "vfl.bank.example", "telecom": "telecom"}
     telecom = signer(identity(tmp_path, "telecom"), names=names)
