@@ -588,7 +588,8 @@ def _refuse_changes(config: ExperimentConfig, path: Path) -> None:
     if changed:
         raise ConfigError(
             f"{path.parent} was started with other settings: {', '.join(changed)}; "
-            "resume it with the same ones, or start anew with --overwrite or --out"
+            f"resume it with the same ones, as {path} says (if you changed none: another version of splitvfl began it, "
+            "and had other defaults), or start anew with --overwrite or --out"
         )
 
 

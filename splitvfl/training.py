@@ -702,7 +702,14 @@ class Trainer:
         try:
             self._restore(parts)
         except KeyError as error:
-            raise CheckpointError(f"{newest} lacks {error}: it is damaged, or belongs to another experiment") from error
+            raise CheckpointError(
+                f"{newest} lacks {error}: it is damaged, or belongs to another experiment or version of splitvfl"
+            ) from error
+        except (IndexError, TypeError, AttributeError) as error:  # what an older version kept, in a form of its own
+            raise CheckpointError(
+                f"{newest} was written by another version of splitvfl, or is damaged ({error}): finish the run with "
+                "the version that began it, or start anew with --overwrite or another folder"
+            ) from error
         except (ValueError, RuntimeError) as error:
             raise CheckpointError(f"{newest} belongs to another experiment: {error}") from error
         return self.step

@@ -237,6 +237,20 @@ def test_resuming_needs_a_checkpoint_of_the_same_experiment(tmp_path: Path) -> N
     assert small_trainer(log_dir=tmp_path, defenses=[Isotropic()], attacks=[NormAttack()]).resume() == 3
 
 
+def test_a_checkpoint_of_another_version_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    small_trainer(log_dir=tmp_path, attacks=[NormAttack()]).fit(1)
+    newest = checkpoint.latest(tmp_path / "checkpoints")
+    assert newest is not None
+    run = checkpoint.load(newest)["run"]
+    for leak in run["watch"]["leaks"]["telecom"].values():
+        leak["keeper"]["aucs"] = torch.zeros(3)  # as versions kept it that had no running sums
+    torch.save(run, newest / "run.pt")
+    with pytest.raises(
+        CheckpointError, match=r"by another version of splitvfl, or is damaged .*finish the run with the"
+    ):
+        small_trainer(log_dir=tmp_path, attacks=[NormAttack()]).resume()
+
+
 def test_ctrl_c_stops_between_two_steps_after_a_checkpoint(tmp_path: Path) -> None:
     def interrupt(status: Status) -> None:
         if status.step == 4:

@@ -166,8 +166,8 @@ def _names(message: Message, name: str, active: str, known: Collection[str] | No
         raise DataError(
             f"{active} passes on keys between other parties than the file of {name} names: {'; '.join(parts)}. Under "
             f"this exchange every party's file names all of them: in the file of {name}, write "
-            f"`NAME: {{role: passive}}` under `parties` for each that takes part (and its `identity`, if its certificate "
-            f"carries another name), and take out those that do not. If you expected others, ask {active} first: with "
+            f"`NAME: {{role: passive}}` under `parties` for each that takes part (with `identity`, if its certificate "
+            f"has another name), and take out those that do not. If you expected others, ask {active} first: with "
             "fewer parties each is hidden among fewer"
         )
     return names

@@ -119,7 +119,13 @@ class StepValues:
         return {"total": self.total, "recent": list(self._recent), "thinned": self._thinned.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
-        """Take back what :meth:`state_dict` returned."""
+        """Take back what :meth:`state_dict` returned.
+
+        Raises:
+            TypeError: If it is no such state: older versions kept a tensor of all values.
+        """
+        if not isinstance(state, dict):
+            raise TypeError(f"expected sums and kept values of a series, got {type(state).__name__}")
         self.total = state["total"]
         self._recent = deque(state["recent"], maxlen=_RECENT)
         self._thinned.load_state_dict(state["thinned"])

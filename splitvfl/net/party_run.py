@@ -347,7 +347,14 @@ class PartyRun(ABC, Generic[_P]):
         try:
             self._take_back(parts)
         except KeyError as error:
-            raise CheckpointError(f"{source} lacks {error}: it is damaged, or belongs to another run") from error
+            raise CheckpointError(
+                f"{source} lacks {error}: it is damaged, or belongs to another run or version of splitvfl"
+            ) from error
+        except (IndexError, TypeError, AttributeError) as error:  # what an older version kept, in a form of its own
+            raise CheckpointError(
+                f"{source} was written by another version of splitvfl, or is damaged ({error}): finish the run with "
+                "the version that began it, or start anew at every party with --overwrite"
+            ) from error
         except (ValueError, RuntimeError) as error:
             raise CheckpointError(f"{source} belongs to another run: {error}") from error
 

@@ -98,7 +98,7 @@ class CertificateSigner:
         except (VerificationError, *UNREADABLE) as error:
             raise ProtocolError(
                 f"the certificate with the signature does not do: {_brief(error)}. It must be valid today, and ca.pem "
-                f"here must hold its authority, or the certificate itself: get that from {name}, not from whoever passes "
+                f"here must hold its authority, or the certificate itself: get that from {name}, not from who passes "
                 "keys on"
             ) from None
         carried = carried_names(leaf)
