@@ -281,6 +281,7 @@ class Scene:
         """Run the half over links, in a run of its own, and return its result."""
         self._party.refusals = Refusals(self.name)  # those of other runs would end this one
         turn = Fixed(self.name)
+        self._party.refusals = Refusals(self.name)  # every attempt is the first: at the third nothing more is looked at
         with turn:
             half = self.parties.half(self.exchange, self.name)
         return drive(half, party=self.name, links=links, turn=turn, timeout=0.0)

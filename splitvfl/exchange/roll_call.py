@@ -8,8 +8,8 @@ its owner in this very meeting, or an error.
 So an active party can end a run here, and no more: keys of its own, old ones, another's, ones from another run or
 another exchange, fewer or more members than a member's own file names, or different ones for different members are
 noticed. A signature is over the nonces of all, so that none serves twice; and masks are drawn from these nonces too, so
-that the same masks never come twice whatever keys are used. What it does with the messages that it passes on afterwards
-is the exchange's business.
+that the same masks never come twice whatever keys are used. What members have for each other afterwards goes through it
+too, with codes under keys of each pair that come of the same secrets and nonces: :mod:`splitvfl.exchange.passing_on`.
 
 It rests on how members prove who they are (:class:`Signer`): where keys are not signed, in one process or without TLS,
 it says who takes part and holds against nobody. What a member signs is not that it is honest: members that work with

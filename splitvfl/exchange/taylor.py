@@ -4,7 +4,7 @@ With the Taylor approximation a residue is linear in the logits, ``f = z - 2y``,
 from the encrypted parts of the others: ``Xᵀf = Xᵀg + Σ Xᵀ⟦g'⟧``. A step: every party encrypts its part under its own
 key, the active party its logits less twice the labels; whoever needs a sum over another's part computes it under that
 key, masked, and has it decrypted. Passive parties talk through the active party, which passes on ciphertexts and masked
-plaintexts that it cannot read.
+plaintexts that it cannot read, and can neither change nor make in another's name (:mod:`splitvfl.exchange.passing_on`).
 
 What it reveals: to each party the gradients of its own weights, one sum for each key; and to the active party the loss
 of each step, if that is agreed. Gradients give labels and logits away by solving equations, as without encryption. Keys
