@@ -3,9 +3,10 @@
 The coordinator has no data. A step, with Taylor's sigmoid, where a record's coefficient ``f = z - 2y`` is a sum of the
 parties' parts: every passive party encrypts its part under the coordinator's key; the active party adds them up under
 encryption, with its own part, and hands ``⟦f⟧`` to all; each party computes ``⟦Xᵀf⟧`` for its own columns and masks it;
-the coordinator decrypts the masked sums. All talk through the active party, which passes on what it cannot read; nor can
-it ask the coordinator, or answer, in a passive party's name (:mod:`splitvfl.exchange.passing_on`). It asks in its own,
-for as many sums as it says it has columns, over whatever ciphertexts it has, and what it hands out as ``⟦f⟧`` is its word.
+the coordinator decrypts the masked sums. All talk through the active party, which passes on what it cannot read; nor
+can it ask the coordinator, or answer, in a passive party's name (:mod:`splitvfl.exchange.passing_on`). It asks in its
+own, for as many sums as it says it has columns, over whatever ciphertexts it has, and what it hands out as ``⟦f⟧`` is
+its word.
 
 What it reveals: to each party the gradient of its own weights, and nothing to a coordinator that keeps to itself. But a
 coordinator and any one party together read every record's coefficient, and so every label: everything rests on a party
