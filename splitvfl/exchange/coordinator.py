@@ -148,6 +148,10 @@ class ThirdParty(EncryptedSide):
             length_of=exchange.bytes_of,
             vouching=exchange.vouching,
         )
+        if not roll.keys:
+            raise ProtocolError(
+                f"{self._active} names no passive party, and a coordinator decrypts for several parties"
+            )
         self._passed_on = PassedOn(NAME, self._active, agreement_key, roll.keys, roll.session)
         # Of the active party too, first; each passive party says its own in the code of what it asks.
         sizes = Expected(self._active, COLUMNS, 0, (torch.int64,), (len(roll.keys) + 1,))
