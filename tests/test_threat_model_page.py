@@ -43,6 +43,16 @@ def test_every_sentence_of_the_page_has_its_test_or_says_why_it_has_none(checkou
     assert not wrong, f"docs/threat-model.md and {LIST} do not fit together:\n\n" + "\n\n".join(wrong)
 
 
+def test_the_security_review_names_tests_that_there_are(checkout: Path) -> None:
+    page = (checkout / "docs" / "security-review.md").read_text(encoding="utf-8")
+    files = set(re.findall(r"`(tests/[\w/]+\.py)`", page))
+    assert files
+    assert [name for name in sorted(files) if not (checkout / name).is_file()] == []
+    written = "".join(path.read_text(encoding="utf-8") for path in (checkout / "tests").rglob("test_*.py"))
+    named = set(re.findall(r"`(test_\w+)`", page))
+    assert [name for name in sorted(named) if f"def {name}(" not in written] == []
+
+
 def test_most_sentences_are_held_by_tests(checkout: Path) -> None:
     claims = read_claims((checkout / LIST).read_text(encoding="utf-8"))
 
