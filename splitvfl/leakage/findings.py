@@ -517,7 +517,8 @@ def _readable(run: RunSummary, goal: float) -> list[str]:
         f"clean gradients, {reads} them (leak AUC {figure(worst)}, {aim})."
     ]
     if own is not None:
-        sentences.append(f"Of the attacks that need no such knowledge, {attack} got furthest ({figure(own)}).")
+        where = "" if own_party == party else f", in what {_partner(run, own_party)} receives"
+        sentences.append(f"Of the attacks that need no such knowledge, {attack} got furthest ({figure(own)}){where}.")
     return sentences
 
 

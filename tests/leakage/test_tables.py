@@ -367,6 +367,18 @@ def test_verdict_does_not_call_the_auditor_a_partner() -> None:
     assert "norm got furthest (0.58)" in text
 
 
+def test_verdict_says_at_which_partner_an_attack_got_furthest() -> None:
+    parties = {
+        "telecom": party(norm=result(0.56), auditor_linear=result(0.85)),
+        "shop": party(direction=result(0.65), auditor_linear=result(0.7)),
+    }
+    text = verdict(run(parties=parties))
+    assert "in what your partner telecom receives: the auditor" in text
+    assert "direction got furthest (0.65), in what your partner shop receives." in text
+    here = verdict(run(parties=parties | {"shop": party(direction=result(0.5))}))
+    assert "norm got furthest (0.56)." in here
+
+
 def test_verdict_prefers_an_attack_without_secrets_when_it_reads_as_much() -> None:
     text = verdict(judged(residual=result(0.9961), auditor_linear=result(0.9999)))
     assert "visible to your partner: the residual attack reads them (leak AUC 1.00" in text
