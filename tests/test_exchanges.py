@@ -9,6 +9,7 @@ from splitvfl.crypto.engine import Engine
 from splitvfl.deployment import meeting_of
 from splitvfl.errors import ConfigError
 from splitvfl.exchange.paillier import EncryptedExchange, Encryption
+from splitvfl.exchange.roll_call import Vouching
 from splitvfl.exchanges import approximation_of, exchange_of, hides_parts, sums_only, task_of
 from splitvfl.experiment import load_data
 from splitvfl.noise import noise_plan
@@ -111,3 +112,20 @@ def test_a_task_that_is_not_binary_is_refused_by_name() -> None:
 def test_a_file_that_still_names_a_mask_is_told_what_became_of_it(mask: str) -> None:
     with pytest.raises(ConfigError, match=r"encryption\.mask: delete this key: there is one kind of mask now"):
         config_of(f"{{name: taylor, encryption: {{mask: {mask}}}}}")
+
+
+class Signs:
+    def sign(self, statement: bytes) -> dict[str, object]:
+        return {"statement": statement.hex()}
+
+    def check(self, member: str, statement: bytes, shown: object) -> None:
+        raise AssertionError("nobody meets here")
+
+
+@pytest.mark.parametrize("name", ["taylor", "coordinator"])
+def test_keys_that_are_passed_on_are_signed_where_the_party_can(name: str) -> None:
+    """An exchange that forgot it would train all the same, with keys that the active party may replace."""
+    section = config_of(name).exchange
+    signed = exchange_of(section, rows=8, vouching=Vouching(frozenset({"lab"}), Signs()))
+    assert signed.terms()["keys that are passed on"] == "signed"
+    assert exchange_of(section, rows=8).terms()["keys that are passed on"] == "not signed"
