@@ -190,6 +190,16 @@ def test_over_tls_keys_that_are_passed_on_are_signed_by_all_that_the_file_names(
 
 
 @pytest.mark.parametrize("exchange", ["taylor", "coordinator"])
+def test_a_run_over_tls_is_put_together_with_signed_keys(exchange: str, tmp_path: Path) -> None:
+    make_certificates(tmp_path / "certs", ["clinic", "lab", "shop"], hosts={"shop": ["vfl.shop.example"]})
+    rows = "".join(f"{number},{number % 7},{number % 3}\n" for number in range(400))
+    (tmp_path / "lab.csv").write_text(f"patient,a,b\n{rows}")
+    config = parse_config(THREE.replace("EXCHANGE", exchange), source=tmp_path / "lab.yaml")
+    terms = party_run(config, "lab", tmp_path / "run").settings.terms
+    assert terms["keys that are passed on"] == "signed"
+
+
+@pytest.mark.parametrize("exchange", ["taylor", "coordinator"])
 def test_without_certificates_nobody_signs_and_the_terms_say_so(exchange: str, tmp_path: Path) -> None:
     text = THREE.replace("EXCHANGE", exchange).replace("certificates: certs", "plaintext_on_loopback: true")
     config = parse_config(text, source=tmp_path / "lab.yaml")
