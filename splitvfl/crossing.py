@@ -22,7 +22,9 @@ from splitvfl.hooks import (
     checked_phases,
     crossing_of,
     hook_name,
+    needs_label_gradients,
 )
+from splitvfl.label_gradients import LabelGradients
 from splitvfl.leakage.judging import Handle
 from splitvfl.precision import widened
 from splitvfl.randomness import derive_seed, entropic_generator
@@ -37,6 +39,7 @@ class _Attached:
         self.label = label
         # Asked now: what it answers later, when its settings may have changed, would be another promise.
         self.claims = claims_of(defense)
+        self.needs_label_gradients = needs_label_gradients(defense)
         self._seed = seed
         self._generator: torch.Generator | None = None
         self._saved: Tensor | None = None
@@ -122,6 +125,24 @@ class DefenseChain:
         numbered = (f"{name}-{number}" for number in range(2, len(taken) + 3))
         return name if name not in taken else next(label for label in numbered if label not in taken)
 
+    @property
+    def needs_label_gradients(self) -> bool:
+        """Whether a defense here reads what the message would be under every label."""
+        return any(attached.needs_label_gradients for attached in self._attached)
+
+    def target_values(self, classes: int | None) -> tuple[float, ...] | None:
+        """Return the values that a target can take behind these defenses of labels; ``None`` if that is not known.
+
+        A label defense says so with the attribute ``target_values``.
+
+        Args:
+            classes: Number of classes of the labels, which are 0, 1, and so on; ``None`` where they are none.
+        """
+        if self._attached:
+            stated: tuple[float, ...] | None = getattr(self._attached[-1].defense, "target_values", None)
+            return stated
+        return None if classes is None else tuple(map(float, range(classes)))
+
     def row_bound(self) -> RowBound:
         """Return what is known of the rows of a message after the defenses, from what these claim."""
         return row_bound([(attached.label, attached.claims) for attached in self._attached])
@@ -148,7 +169,15 @@ class DefenseChain:
                 f"{known.why}, and nothing was sent"
             )
 
-    def apply(self, message: Tensor, *, step: int, ids: Tensor | None, labels: Tensor | None) -> Tensor:
+    def apply(
+        self,
+        message: Tensor,
+        *,
+        step: int,
+        ids: Tensor | None,
+        labels: Tensor | None,
+        label_gradients: LabelGradients | None = None,
+    ) -> Tensor:
         """Return what is sent instead of ``message``; the message itself when no defense is attached.
 
         Half-precision messages are defended in float32 and cast back after the noise; those on a device without
@@ -167,11 +196,18 @@ class DefenseChain:
         if device != message.device:
             ids, labels = (None if known is None else known.to(device) for known in (ids, labels))
         for attached in self._attached:
-            sent = self._defended(attached, sent, step, ids, labels)
+            known = label_gradients if attached.needs_label_gradients else None
+            sent = self._defended(attached, sent, step, ids, labels, known)
         return sent.to(device=message.device, dtype=message.dtype)
 
     def _defended(
-        self, attached: _Attached, message: Tensor, step: int, ids: Tensor | None, labels: Tensor | None
+        self,
+        attached: _Attached,
+        message: Tensor,
+        step: int,
+        ids: Tensor | None,
+        labels: Tensor | None,
+        label_gradients: LabelGradients | None,
     ) -> Tensor:
         shown: list[Tensor] = []
         secrets = Secrets(
@@ -180,6 +216,7 @@ class DefenseChain:
             generator=attached.generator(message.device),
             ids=ids,
             labels=labels,
+            label_gradients=label_gradients,
             log=partial(self._log, attached.label),
             show=shown.append,
         )

@@ -30,6 +30,7 @@ from splitvfl.hooks import (
     hook_name,
     needs_of,
 )
+from splitvfl.label_gradients import LabelGradients, LabelGradientSource, Loss, mean_cross_entropy
 from splitvfl.leakage.auditing import Audit
 from splitvfl.leakage.judging import Handle, Leak
 from splitvfl.leakage.run_audit import RunAudit
@@ -46,6 +47,7 @@ class _Passage:
     responses: Tensor | None
     seat: Seat
     answer: _Answer | None = None
+    source: LabelGradientSource | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +187,7 @@ class CutLayer(nn.Module):
         step: int | None = None,
         seat: Seat | None = None,
         answer: _Answer | None = None,
+        source: LabelGradientSource | None = None,
     ) -> Tensor:
         """Return the activation as it arrives at the top model; its gradient will pass the hooks.
 
@@ -198,6 +201,7 @@ class CutLayer(nn.Module):
             step: Number of the training step. Default: forward passes with a gradient are counted.
             seat: What the passive party can show its own attacks.
             answer: What :meth:`SplitModel.targets` has to have been asked for before the gradient is sent.
+            source: What gives the gradient under every label, where it is needed; it follows the top's output.
 
         Raises:
             ArgumentError: If rows do not match.
@@ -209,7 +213,8 @@ class CutLayer(nn.Module):
         if step is None:
             step = self._steps
             self._steps += int(torch.is_grad_enabled())
-        passage = _Passage(step, ids, labels, labels if responses is None else responses, seat or Seat(), answer)
+        shown = labels if responses is None else responses
+        passage = _Passage(step, ids, labels, shown, seat or Seat(), answer, source)
         crossed: Tensor = _Cross.apply(activation, self, passage)  # type: ignore[no-untyped-call]
         return crossed
 
@@ -226,14 +231,19 @@ class CutLayer(nn.Module):
         return (self._defend_and_show(clean, passage) * self.loss_scale).to(gradient.dtype)
 
     def _defend_and_show(self, clean: Tensor, passage: _Passage) -> Tensor:
-        sent = self.gradient.apply(clean, step=passage.step, ids=passage.ids, labels=passage.responses)
+        known = None if passage.source is None else passage.source.at(self.party)
+        if known is not None:
+            known.check(clean, party=self.party)
+        sent = self.gradient.apply(
+            clean, step=passage.step, ids=passage.ids, labels=passage.responses, label_gradients=known
+        )
         if self.wire is not None:  # attacks look at what crosses
             sent = sent.to(self.wire).to(sent.dtype)
         if self._leaks or self._audits:
-            self._show(clean, sent, passage)
+            self._show(clean, sent, passage, known)
         return sent
 
-    def _show(self, clean: Tensor, sent: Tensor, passage: _Passage) -> None:
+    def _show(self, clean: Tensor, sent: Tensor, passage: _Passage, known: LabelGradients | None) -> None:
         if passage.labels is None:
             raise PrivacyError(
                 "an attack is watched, but there are no labels to judge it by; pass model(x, labels=y, ids=ids)"
@@ -241,10 +251,22 @@ class CutLayer(nn.Module):
         rows = sent.shape[0]
         numbers = passage.ids if passage.ids is not None else torch.arange(rows, device=sent.device)
         for audit in self._audits:
-            audit.see(clean.detach(), sent.detach(), passage.labels, passage.ids, responses=passage.responses)
+            audit.see(
+                clean.detach(),
+                sent.detach(),
+                passage.labels,
+                passage.ids,
+                responses=passage.responses,
+                label_gradients=known,
+            )
         for leak in self._leaks:
             view = passage.seat.view(leak.needs, party=self.party, step=passage.step, ids=numbers, gradient=sent)
             leak.see(view, passage.labels, ids_known=passage.ids is not None)
+
+    @property
+    def needs_label_gradients(self) -> bool:
+        """Whether the auditor, or a defense of the gradient, needs what would be sent under every label."""
+        return bool(self._audits) or self.gradient.needs_label_gradients
 
     def show_from(self, bottom: nn.Module) -> None:
         """Declare the model behind this cut, so that ``watch`` and ``defend`` can refuse what does not fit it."""
@@ -321,19 +343,27 @@ class SplitModel(nn.Module):
     Args:
         bottom: One bottom model, or several by party name.
         top: The active party's model.
+        loss: The loss of the training loop, of ``(output, labels)`` as they are: each record's loss, ``(n,)``, or their
+            mean. The auditor, and defenses in the unit of a record, compute with it what would be sent under another
+            label, and compare what would be sent under the true one with what is: a loop with another loss stops with
+            a :class:`HookError`. Default: mean binary cross entropy of logits where the output has width 1, and mean
+            cross entropy where it is wider.
 
     >>> model = SplitModel(nn.Linear(3, 2), nn.Linear(2, 1))
     >>> model(torch.zeros(4, 3)).shape
     torch.Size([4, 1])
     """
 
-    def __init__(self, bottom: nn.Module | Mapping[str, nn.Module], top: nn.Module) -> None:
+    def __init__(
+        self, bottom: nn.Module | Mapping[str, nn.Module], top: nn.Module, *, loss: Loss | None = None
+    ) -> None:
         super().__init__()
         bottoms = {"passive": bottom} if isinstance(bottom, nn.Module) else dict(bottom)
         if not bottoms:
             raise ArgumentError("expected at least one bottom model")
         self.bottoms = nn.ModuleDict(bottoms)
         self.top = top
+        self._loss = loss
         self.cuts: dict[str, CutLayer] = {name: CutLayer(name) for name in bottoms}
         self.labels = DefenseChain("labels", "active")
         for name, cut in self.cuts.items():
@@ -372,17 +402,48 @@ class SplitModel(nn.Module):
                 f"expected {len(self.cuts)} inputs, one per bottom {list(self.cuts)}, got {len(columns)}"
             )
         answer = self._answer_for_forward(labels, ids)
+        source = self._source(labels, answer)
         self._passing = (labels, ids)
         try:
-            activations = [
-                self._cross(name, own, labels, ids, answer) for name, own in zip(self.cuts, columns, strict=True)
-            ]
+            crossed = {
+                name: self._cross(name, own, labels, ids, answer, source)
+                for name, own in zip(self.cuts, columns, strict=True)
+            }
         finally:
             self._passing = (None, None)
-        output: Tensor = call_top(self.top, activations, active)
-        return output
+        output: Tensor = call_top(self.top, list(crossed.values()), active)
+        if source is None or labels is None:
+            return output
+        classes = self._classes(output, labels)
+        return source.follow(output, crossed, classes=classes, values=self.labels.target_values(classes))
 
-    def _cross(self, name: str, own: Any, labels: Tensor | None, ids: Tensor | None, answer: _Answer | None) -> Tensor:
+    def _classes(self, output: Tensor, labels: Tensor) -> int | None:
+        """Return how many classes the labels have, as far as outputs and labels tell."""
+        outputs = output.reshape(len(output), -1).shape[1]
+        if labels.is_floating_point() and not bool((labels == labels.round()).all()):
+            return None
+        if outputs > 1:
+            return outputs
+        binary = self._loss is None or bool(((labels == 0) | (labels == 1)).all())
+        return 2 if binary else None
+
+    def _source(self, labels: Tensor | None, answer: _Answer | None) -> LabelGradientSource | None:
+        """Return what computes the gradients under every label, if anyone at a cut needs them in this pass."""
+        needed = labels is not None and any(cut.needs_label_gradients for cut in self.cuts.values())
+        if labels is None or not needed or not torch.is_grad_enabled():
+            return None
+        targets = labels if answer is None else answer.targets
+        return LabelGradientSource(self._loss or mean_cross_entropy, targets)
+
+    def _cross(
+        self,
+        name: str,
+        own: Any,
+        labels: Tensor | None,
+        ids: Tensor | None,
+        answer: _Answer | None,
+        source: LabelGradientSource | None,
+    ) -> Tensor:
         bottom = self.bottoms[name]
         activation = bottom(own)
         crossed: Tensor = self.cuts[name](
@@ -392,6 +453,7 @@ class SplitModel(nn.Module):
             ids=ids,
             seat=Seat(bottom, own, activation),
             answer=answer,
+            source=source,
         )
         return crossed
 

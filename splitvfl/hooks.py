@@ -21,6 +21,9 @@ Optional class attributes refine a hook:
     Which message it changes: ``"gradient"`` (default), ``"activation"``, ``"scores"`` or ``"labels"``.
 ``needs_binary_labels`` (defenses)
     ``True`` where its mathematics holds for labels in {0, 1} only. Default: ``False``.
+``needs_label_gradients`` (defenses)
+    ``True`` where it reads ``secrets.label_gradients``: each record's gradient under every label, which is computed for
+    it in every step. Default: ``False``.
 ``classes`` (defenses)
     Number of classes of the labels that it draws answers from; must be the task's. Default: any.
 ``claims`` (defenses)
@@ -50,6 +53,7 @@ import torch
 from torch import Tensor, nn
 
 from splitvfl.errors import ArgumentError, HookError, PrivacyError
+from splitvfl.label_gradients import LabelGradients
 from splitvfl.precision import without_autocast
 from splitvfl.sampling import add_normal, largest_scale, snap, standard_normal, uniform
 
@@ -208,11 +212,23 @@ class Secrets:
             float32 can be taken off again by whoever knows what may have been sent (:mod:`splitvfl.sampling`).
         ids: Record ids of the batch, ``(n,)``, or ``None`` when the caller gave none.
         labels: Labels of the batch, ``(n,)``, or ``None`` where the sender has none.
+        label_gradients: What the message would be under every label, at the cut; ``None`` where that is not known.
         log: Receives named measurements (noise power, bounds) for the monitor.
         show: Receives the rows that a defense is about to add noise to.
     """
 
-    __slots__ = ("_ids", "_labels", "_log", "_own_ids", "_own_labels", "_show", "generator", "party", "step")
+    __slots__ = (
+        "_ids",
+        "_label_gradients",
+        "_labels",
+        "_log",
+        "_own_ids",
+        "_own_labels",
+        "_show",
+        "generator",
+        "party",
+        "step",
+    )
 
     def __init__(
         self,
@@ -222,6 +238,7 @@ class Secrets:
         generator: torch.Generator,
         ids: Tensor | None = None,
         labels: Tensor | None = None,
+        label_gradients: LabelGradients | None = None,
         log: Callable[[str, float], None] | None = None,
         show: Callable[[Tensor], None] | None = None,
     ) -> None:
@@ -230,6 +247,7 @@ class Secrets:
         self.generator = generator
         self._ids = ids
         self._labels = labels
+        self._label_gradients = label_gradients
         self._own_ids: Tensor | None = None
         self._own_labels: Tensor | None = None
         self._log = log
@@ -266,6 +284,24 @@ class Secrets:
         if self._own_ids is None:
             self._own_ids = self._ids.detach().clone()
         return self._own_ids
+
+    @property
+    def label_gradients(self) -> LabelGradients:
+        """Each record's prediction, and its cut gradient under every label, before any defense of the gradient.
+
+        For defenses with the class attribute ``needs_label_gradients = True``.
+
+        Raises:
+            PrivacyError: If it is not known; the message must then not be sent.
+        """
+        if self._label_gradients is None:
+            raise PrivacyError(
+                "a defense needs what this gradient would be under other labels, and that is not known, so nothing was "
+                "sent: it has to say so with the class attribute needs_label_gradients = True and to act on the "
+                "gradient of a `split` exchange or a SplitModel, and labels have to be passed along: "
+                "model(x, labels=y, ids=ids)"
+            )
+        return self._label_gradients
 
     def add_normal(self, message: Tensor, scale: float | Tensor) -> Tensor:
         """Return ``message + scale · N(0, 1)``, independent in every entry: how a defense adds Gaussian noise.
@@ -446,6 +482,14 @@ def target_of(attack: object) -> Target:
     if target not in ("labels", "features"):
         raise HookError(f"{hook_name(attack)}: target must be 'labels' or 'features', got {target!r}")
     return "features" if target == "features" else "labels"
+
+
+def needs_label_gradients(defense: object) -> bool:
+    """Return whether a defense reads what a message would be under every label."""
+    needed = getattr(defense, "needs_label_gradients", False)
+    if not isinstance(needed, bool):
+        raise HookError(f"{hook_name(defense)}: needs_label_gradients must be true or false, got {needed!r}")
+    return needed
 
 
 def is_signed(attack: object) -> bool:

@@ -21,6 +21,7 @@ from splitvfl.cut import CutLayer, Seat, available_fields, call_top, responses_o
 from splitvfl.data.columns import Columns, PartyData, Records
 from splitvfl.errors import ArgumentError, DataError, ProtocolError
 from splitvfl.hooks import Phase, View, all_finite, all_finite_together
+from splitvfl.label_gradients import LabelGradientSource
 from splitvfl.messages import FLOATS, Message
 from splitvfl.optimizers import PerParameter
 from splitvfl.precision import widened
@@ -408,6 +409,15 @@ class ActiveParty(Party):
             return batch.labels, None if batch.real is None else batch.labels
         targets = self.labels.apply(batch.labels, step=step, ids=batch.ids, labels=batch.labels)
         return targets, responses_of(targets)
+
+    def label_gradient_source(self, targets: Tensor) -> LabelGradientSource | None:
+        """Return what computes the gradients of a step under every label, if anyone at its cuts needs them.
+
+        Args:
+            targets: What the loss is given, ``(n,)``.
+        """
+        needed = any(cut.needs_label_gradients for cut in self.cuts.values())
+        return LabelGradientSource(self.task.loss, targets) if needed else None
 
     def chains(self) -> dict[str, DefenseChain]:
         """Return the defenses of labels, of scores, and of each passive party's gradient."""

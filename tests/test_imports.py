@@ -28,6 +28,7 @@ FLOORS: tuple[frozenset[str], ...] = (
             "folder_lock",
             "data",
             "hooks",
+            "label_gradients",
             "messages",
             "metrics",
             "net",

@@ -47,11 +47,16 @@ def answer(party: ActiveParty, inbox: Inbox, batch: Records, step: int) -> tuple
     """
     leaves = {name: _leaf(party, inbox[name]) for name in party.cuts}
     targets, responses = party.answer(batch, step)
-    crossed = [
-        party.cuts[name](leaf, labels=batch.judged, responses=responses, ids=batch.ids, step=step)
+    source = party.label_gradient_source(targets)
+    crossed = {
+        name: party.cuts[name](leaf, labels=batch.judged, responses=responses, ids=batch.ids, step=step, source=source)
         for name, leaf in leaves.items()
-    ]
-    loss = party.task.loss(party.run_top(crossed, batch), targets)
+    }
+    outputs = party.run_top(list(crossed.values()), batch)
+    if source is not None:
+        classes = party.task.classes
+        outputs = source.follow(outputs, crossed, classes=classes, values=party.labels.target_values(classes))
+    loss = party.task.loss(outputs, targets)
     value = loss.item()
     if not math.isfinite(value):
         raise ProtocolError(spoiled(f"the loss of step {step} is {value}", leaves))

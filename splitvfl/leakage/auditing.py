@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from splitvfl.label_gradients import LabelGradients
 from splitvfl.leakage.judging import Handle, LeakSummary, ScoreKeeper, nanmax, real_rows
 from splitvfl.metrics import detection_error
 
@@ -185,7 +186,14 @@ class Audit(Handle):
         self._measured = 0
 
     def see(
-        self, clean: Tensor, sent: Tensor, labels: Tensor, ids: Tensor | None, *, responses: Tensor | None = None
+        self,
+        clean: Tensor,
+        sent: Tensor,
+        labels: Tensor,
+        ids: Tensor | None,
+        *,
+        responses: Tensor | None = None,
+        label_gradients: LabelGradients | None = None,
     ) -> None:
         """Attack one message with everything that the label party knows; ``responses`` as :class:`Auditor`."""
         started = time.perf_counter()

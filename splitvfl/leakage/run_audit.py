@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from splitvfl.errors import DataError
+from splitvfl.label_gradients import LabelGradients
 from splitvfl.leakage.auditing import class_axis, message_features, of_real_rows
 from splitvfl.leakage.judging import Handle
 from splitvfl.metrics import leak_auc, matched_auc
@@ -69,7 +70,14 @@ class RunAudit(Handle):
         self._records = RecordTable(**dict.fromkeys(_COLUMNS, np.float32))
 
     def see(
-        self, clean: Tensor, sent: Tensor, labels: Tensor, ids: Tensor | None, *, responses: Tensor | None = None
+        self,
+        clean: Tensor,
+        sent: Tensor,
+        labels: Tensor,
+        ids: Tensor | None,
+        *,
+        responses: Tensor | None = None,
+        label_gradients: LabelGradients | None = None,
     ) -> None:
         """Remember one message; nothing of a batch of one class, which has no Δg, or without ids.
 
@@ -79,6 +87,7 @@ class RunAudit(Handle):
             labels: ``(n,)`` in {0, 1}.
             ids: Record ids, ``(n,)``, each at most once.
             responses: ``(n,)`` in {0, 1}: what a label defense answered in place of the labels, if there is one.
+            label_gradients: Not used.
         """
         started = time.perf_counter()
         clean, sent, labels, ids, responses = of_real_rows(clean, sent, labels, ids, responses)

@@ -1,0 +1,310 @@
+"""What the label party might have sent: each record's prediction, and its cut gradient under every label.
+
+Below a top model the cut gradient of a record is a function of its label: ``∂loss/∂output`` at that label, times the
+Jacobian of the output, which does not know labels. A defense that hides labels has to cover the change between them,
+and the auditor has to look for it. Both get it here, as :class:`LabelGradients`.
+
+:class:`LabelGradientSource` belongs to one forward pass. It computes the Jacobian while the graph is there, in the
+backward pass, before the top model's own part of it: one pass for one output, k − 1 for k classes whose loss gradients
+sum to zero, and one per output otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.nn import functional
+
+from splitvfl.errors import ArgumentError, HookError
+from splitvfl.precision import without_autocast
+from splitvfl.sampling import drawing_device
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""Of outputs ``(n, k)`` (or as the top puts them out) and targets ``(n,)``: each record's loss, or their mean."""
+
+# A row under the label that it has is recomputed from a Jacobian, in another order of operations. What may differ, in
+# units of the longest row and of the largest change between two labels: rounding of a deep top in the gradient's
+# precision.
+_OF_ROWS = {torch.float64: 1e-7, torch.float32: 1e-3}
+_OF_ROWS_IN_HALF = 0.05
+_OF_CHANGE = {torch.float64: 1e-10, torch.float32: 1e-5}
+_OF_CHANGE_IN_HALF = 0.02
+# Loss gradients of classes sum to zero but for so much of the largest one.
+_SUM_IS_ZERO = 1e-5
+
+
+class LabelGradients:
+    """Each record's prediction, and its cut gradient under every label: one batch, at one cut, at the label party only.
+
+    The gradients are clean: before any defense, of the mean loss, 1/n included, for the weights, dropout masks and
+    columns of this step. Rows are right record by record where the top model keeps records apart; a layer that mixes
+    them (batch normalisation) makes a row depend on other records' labels too, and :meth:`under` changes all of them at
+    once.
+
+    Args:
+        outputs: What the top model put out, ``(n, m)``.
+        targets: What the loss was given, ``(n,)``: labels, or what label defenses answered.
+        values: Values that a target can take; ``None`` where that is not known, or there are infinitely many.
+        classes: Number of classes of the labels; ``None`` where they are none.
+        loss: The loss of the step.
+        jacobian: Gradients of combinations of the outputs, ``(b, n, width)``: of each output (b = m), or of output j
+            less output 0 for j = 1 … m − 1 (b = m − 1).
+    """
+
+    def __init__(
+        self,
+        *,
+        outputs: Tensor,
+        targets: Tensor,
+        values: Sequence[float] | None,
+        classes: int | None,
+        loss: Loss,
+        jacobian: Tensor,
+    ) -> None:
+        self._outputs, self._targets, self._loss = outputs, targets, loss
+        self._jacobian = jacobian.double()
+        self.values = None if values is None else tuple(values)
+        self.classes = classes
+
+    @property
+    def outputs(self) -> Tensor:
+        """What the top model put out, ``(n, m)``, as it computed it."""
+        return self._outputs.reshape(len(self._outputs), -1).clone()
+
+    @property
+    def targets(self) -> Tensor:
+        """What the loss was given in place of the labels, ``(n,)``."""
+        return self._targets.clone()
+
+    @property
+    def predictions(self) -> Tensor:
+        """Probability of each class, ``(n, k)`` float64; the outputs themselves where labels are no classes."""
+        outputs = self.outputs.double()
+        if self.classes is None:
+            return outputs
+        if outputs.shape[1] == 1:
+            positive = torch.sigmoid(outputs)
+            return torch.cat([1.0 - positive, positive], dim=1)
+        return torch.softmax(outputs, dim=1)
+
+    def under(self, target: float | Tensor) -> Tensor:
+        """Return the rows of the cut gradient if the loss had been given this target, ``(n, width)`` float64.
+
+        Args:
+            target: One value for all records, or one for each, ``(n,)``.
+        """
+        given = torch.as_tensor(target, dtype=self._targets.dtype, device=self._targets.device)
+        gradient = _loss_gradient(self._loss, self._outputs, given.expand(len(self._targets)).clone()).double()
+        if len(self._jacobian) == 1 and gradient.shape[1] == 1:
+            return gradient * self._jacobian[0]
+        if gradient.shape[1] > len(self._jacobian):
+            if not _sums_to_zero(gradient):
+                raise HookError(
+                    "the loss gradients of a record sum to zero under the targets of this batch, and not under others; "
+                    "what a record's row would be under another label is not known"
+                )
+            gradient = gradient[:, 1:]  # the rest sums to minus the first one
+        rows: Tensor = torch.einsum("nb,bnw->nw", gradient, self._jacobian)
+        return rows
+
+    @property
+    def rows(self) -> Tensor:
+        """The rows under the targets that the loss was given, ``(n, width)`` float64."""
+        return self.under(self._targets)
+
+    @property
+    def on_a_line(self) -> bool:
+        """Whether all rows that a record may have lie on one line: there is one output, or there are two classes."""
+        return len(self._jacobian) == 1
+
+    @property
+    def direction(self) -> Tensor:
+        """The unit vector along which a record's row changes with its label, ``(n, width)`` float64.
+
+        It is 0 where the row does not change.
+
+        Raises:
+            ArgumentError: If there is more than one.
+        """
+        if not self.on_a_line:
+            raise ArgumentError(f"rows change in {len(self._jacobian)} directions with the label; expected one")
+        jacobian = self._jacobian[0]
+        lengths = torch.linalg.vector_norm(jacobian, dim=1, keepdim=True)
+        return torch.where(lengths > 0, jacobian / lengths.clamp(min=torch.finfo(torch.float64).tiny), 0.0)
+
+    def change(self, values: Sequence[float] | None = None) -> Tensor:
+        """Return the largest norm of the change of each record's row between two of these targets, ``(n,)`` float64.
+
+        Args:
+            values: At least one target. Default: :attr:`values`.
+
+        Raises:
+            ArgumentError: If none are given, and it is not known which a target can take.
+        """
+        chosen = self.values if values is None else tuple(values)
+        if not chosen:
+            raise ArgumentError("it is not known which values a target can take; say which: change([low, high])")
+        rows = torch.stack([self.under(value) for value in chosen], dim=1)
+        if len(chosen) == 2:
+            between: Tensor = torch.linalg.vector_norm(rows[:, 1] - rows[:, 0], dim=1)
+            return between
+        # Not by inner products: they would cancel.
+        apart: Tensor = torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist")
+        return apart.flatten(1).amax(dim=1)
+
+    def check(self, clean: Tensor, *, party: str) -> None:
+        """Raise :class:`HookError` unless the rows under the targets are the ones that came in the backward pass.
+
+        Args:
+            clean: The cut gradient before the defenses, ``(n, width)``.
+            party: Name of the party that it is for.
+        """
+        if not len(clean):
+            return
+        came = clean.detach().flatten(1).to(self._jacobian.device)
+        expected = self.rows
+        apart = torch.linalg.vector_norm(came.double() - expected, dim=1)
+        longest = torch.linalg.vector_norm(expected, dim=1).max()
+        unit = self.change(self.values or self._ends()).max()
+        narrow = min((came.dtype, self._outputs.dtype), key=lambda dtype: -torch.finfo(dtype).eps)
+        allowed = _OF_ROWS.get(narrow, _OF_ROWS_IN_HALF) * longest + _OF_CHANGE.get(narrow, _OF_CHANGE_IN_HALF) * unit
+        if bool((apart <= allowed).all()):
+            return
+        worst = int(apart.nan_to_num(nan=torch.inf).argmax())
+        raise HookError(
+            f"the gradient at the cut with {party} is not that of the loss that the label party's own checks assume: "
+            f"row {worst} differs by {apart[worst].item():.3g}, and rows are up to {longest.item():.3g} long, so "
+            "nothing was sent; an auditor, or a defense that computes what other labels would have given, needs the "
+            "loop's own: SplitModel(bottom, top, loss=...), of (output, labels), per record or their mean; "
+            "a sum over the batch, and weights that other records' labels decide, are none"
+        )
+
+    def _ends(self) -> tuple[float, float]:
+        return float(self._targets.min()), float(self._targets.max())
+
+
+class LabelGradientSource:
+    """Computes :class:`LabelGradients` of one forward pass, for all its cuts at once.
+
+    Args:
+        loss: The loss of the step, of the outputs and the targets.
+        targets: What it is given, ``(n,)``.
+    """
+
+    def __init__(self, loss: Loss, targets: Tensor) -> None:
+        self._loss, self._targets = loss, targets
+        self._values: Sequence[float] | None = None
+        self._classes: int | None = None
+        self._found: dict[str, LabelGradients] = {}
+
+    def follow(
+        self,
+        output: Tensor,
+        crossed: Mapping[str, Tensor],
+        *,
+        classes: int | None,
+        values: Sequence[float] | None,
+    ) -> Tensor:
+        """Return the output, to go on with: its backward pass will fill in what there is to know.
+
+        Args:
+            output: What the top model put out.
+            crossed: What it was given, by passive party.
+            classes: See :class:`LabelGradients`.
+            values: See :class:`LabelGradients`.
+        """
+        if not output.requires_grad:
+            return output
+        self._classes, self._values = classes, values
+        edges = {
+            name: get_gradient_edge(activation) for name, activation in crossed.items() if activation.requires_grad
+        }
+        followed: Tensor = _Follow.apply(output, self, edges)  # type: ignore[no-untyped-call]
+        return followed
+
+    def at(self, party: str) -> LabelGradients | None:
+        """Return what was found at the cut with a party; ``None`` if no backward pass came through the output."""
+        return self._found.get(party)
+
+    def _compute(self, output: Tensor, edge: GradientEdge, crossed: Mapping[str, GradientEdge]) -> None:
+        device = drawing_device(output.device)
+        with without_autocast(output.device):
+            targets = self._targets.detach()
+            gradient = _loss_gradient(self._loss, output, targets)
+            pulled = [
+                torch.autograd.grad(edge, list(crossed.values()), grad_outputs=along, retain_graph=True)
+                for along in _combinations(output, gradient)
+            ]
+        for number, name in enumerate(crossed):
+            self._found[name] = LabelGradients(
+                outputs=output.to(device),
+                targets=targets.to(device),
+                values=self._values,
+                classes=self._classes,
+                loss=self._loss,
+                jacobian=torch.stack([parts[number].flatten(1).to(device) for parts in pulled]),
+            )
+
+
+class _Follow(torch.autograd.Function):
+    """Stands behind the output: in its backward pass the top model's part of the graph is whole, and freed after it.
+
+    It alone refers to the graph, and to a part that comes after it: what the cuts keep would make a circle.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, output: Tensor, source: LabelGradientSource, crossed: Mapping[str, GradientEdge]) -> Tensor:
+        ctx.source, ctx.crossed = source, crossed
+        ctx.save_for_backward(output)
+        return output.clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (output,) = ctx.saved_tensors
+        ctx.source._compute(output.detach(), GradientEdge(*ctx.next_functions[0]), ctx.crossed)
+        return gradient, None, None
+
+
+def _combinations(output: Tensor, gradient: Tensor) -> list[Tensor]:
+    """Return the combinations of outputs whose gradients make up every row, each of the output's shape."""
+    chosen = torch.eye(gradient.shape[1])
+    if _sums_to_zero(gradient):
+        chosen = chosen[1:] - chosen[0]
+    return [row.to(output).expand(gradient.shape).reshape(output.shape) for row in chosen]
+
+
+def _sums_to_zero(gradient: Tensor) -> bool:
+    """Return whether the loss does not change if all outputs of a record do by the same number, as with softmax."""
+    allowed = max(_SUM_IS_ZERO, 4.0 * torch.finfo(gradient.dtype).eps) * gradient.abs().max()
+    return gradient.shape[1] > 1 and bool((gradient.sum(dim=1).abs() <= allowed).all())
+
+
+def _loss_gradient(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the gradient of the mean loss at the outputs, ``(n, m)``."""
+    with torch.enable_grad():
+        leaf = outputs.detach().requires_grad_()
+        value = loss(leaf, targets)
+        rows = len(outputs)
+        if not isinstance(value, Tensor) or value.numel() not in (1, rows):
+            shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise ArgumentError(f"expected a loss per record, ({rows},), or their mean, got {shape}")
+        (gradient,) = torch.autograd.grad(value.mean(), leaf)
+    return gradient.reshape(rows, -1)
+
+
+def mean_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean cross entropy: of logits ``(n,)`` or ``(n, 1)`` and labels in [0, 1], or ``(n, k)`` and classes.
+
+    >>> mean_cross_entropy(torch.zeros(2, 1), torch.tensor([0.0, 1.0])).item() == torch.tensor(2.0).log().item()
+    True
+    """
+    flat = outputs.reshape(len(outputs), -1)
+    if flat.shape[1] == 1:
+        return functional.binary_cross_entropy_with_logits(flat[:, 0], targets.reshape(-1).to(flat.dtype))
+    return functional.cross_entropy(flat, targets.reshape(-1).long())
