@@ -52,6 +52,7 @@ class LabelGradients:
         values: Values that a target can take; ``None`` where that is not known, or there are infinitely many.
         classes: Number of classes of the labels; ``None`` where they are none.
         loss: The loss of the step.
+        loss_gradient: Its gradient at the outputs under these targets, ``(n, m)``, where it is known.
         jacobian: Gradients of combinations of the outputs, ``(b, n, width)``: of each output (b = m), or of output j
             less output 0 for j = 1 … m − 1 (b = m − 1).
     """
@@ -65,9 +66,12 @@ class LabelGradients:
         classes: int | None,
         loss: Loss,
         jacobian: Tensor,
+        loss_gradient: Tensor | None = None,
     ) -> None:
         self._outputs, self._targets, self._loss = outputs, targets, loss
-        self._jacobian = jacobian.double()
+        self._jacobian = jacobian
+        self._of_targets = None if loss_gradient is None else self._in_coordinates(loss_gradient)
+        self._of_values: dict[float, Tensor] = {}
         self.values = None if values is None else tuple(values)
         self.classes = classes
 
@@ -98,24 +102,44 @@ class LabelGradients:
         Args:
             target: One value for all records, or one for each, ``(n,)``.
         """
-        given = torch.as_tensor(target, dtype=self._targets.dtype, device=self._targets.device)
-        gradient = _loss_gradient(self._loss, self._outputs, given.expand(len(self._targets)).clone()).double()
-        if len(self._jacobian) == 1 and gradient.shape[1] == 1:
-            return gradient * self._jacobian[0]
-        if gradient.shape[1] > len(self._jacobian):
-            if not _sums_to_zero(gradient):
-                raise HookError(
-                    "the loss gradients of a record sum to zero under the targets of this batch, and not under others; "
-                    "what a record's row would be under another label is not known"
-                )
-            gradient = gradient[:, 1:]  # the rest sums to minus the first one
-        rows: Tensor = torch.einsum("nb,bnw->nw", gradient, self._jacobian)
-        return rows
+        return self._rows(self._loss_gradient(target), torch.float64)
 
     @property
     def rows(self) -> Tensor:
         """The rows under the targets that the loss was given, ``(n, width)`` float64."""
-        return self.under(self._targets)
+        return self._rows(self._given, torch.float64)
+
+    @property
+    def _given(self) -> Tensor:
+        if self._of_targets is None:
+            self._of_targets = self._loss_gradient(self._targets)
+        return self._of_targets
+
+    def _loss_gradient(self, target: float | Tensor) -> Tensor:
+        """Return the loss gradient at the outputs, in the coordinates of the Jacobian, ``(n, b)``."""
+        if isinstance(target, Tensor):
+            return self._in_coordinates(_loss_gradient(self._loss, self._outputs, target.to(self._targets)))
+        if target not in self._of_values:
+            given = torch.full_like(self._targets, target)
+            self._of_values[target] = self._in_coordinates(_loss_gradient(self._loss, self._outputs, given))
+        return self._of_values[target]
+
+    def _in_coordinates(self, gradient: Tensor) -> Tensor:
+        if gradient.shape[1] == len(self._jacobian):
+            return gradient
+        if not _sums_to_zero(gradient):
+            raise HookError(
+                "the loss gradients of a record sum to zero under the targets of this batch, and not under others; "
+                "what a record's row would be under another label is not known"
+            )
+        return gradient[:, 1:]  # the rest sums to minus the first one
+
+    def _rows(self, gradient: Tensor, dtype: torch.dtype) -> Tensor:
+        gradient, jacobian = gradient.to(dtype), self._jacobian.to(dtype)
+        if len(jacobian) == 1:
+            return gradient * jacobian[0]
+        rows: Tensor = torch.einsum("nb,bnw->nw", gradient, jacobian)
+        return rows
 
     @property
     def on_a_line(self) -> bool:
@@ -133,7 +157,7 @@ class LabelGradients:
         """
         if not self.on_a_line:
             raise ArgumentError(f"rows change in {len(self._jacobian)} directions with the label; expected one")
-        jacobian = self._jacobian[0]
+        jacobian = self._jacobian[0].double()
         lengths = torch.linalg.vector_norm(jacobian, dim=1, keepdim=True)
         return torch.where(lengths > 0, jacobian / lengths.clamp(min=torch.finfo(torch.float64).tiny), 0.0)
 
@@ -149,10 +173,12 @@ class LabelGradients:
         chosen = self.values if values is None else tuple(values)
         if not chosen:
             raise ArgumentError("it is not known which values a target can take; say which: change([low, high])")
-        rows = torch.stack([self.under(value) for value in chosen], dim=1)
-        if len(chosen) == 2:
-            between: Tensor = torch.linalg.vector_norm(rows[:, 1] - rows[:, 0], dim=1)
-            return between
+        gradients = torch.stack([self._loss_gradient(value) for value in chosen]).double()
+        if self.on_a_line:
+            ends = gradients[..., 0].amax(dim=0) - gradients[..., 0].amin(dim=0)
+            length: Tensor = ends * torch.linalg.vector_norm(self._jacobian[0], dim=1, dtype=torch.float64)
+            return length
+        rows = torch.stack([self._rows(gradient, torch.float64) for gradient in gradients], dim=1)
         # Not by inner products: they would cancel.
         apart: Tensor = torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist")
         return apart.flatten(1).amax(dim=1)
@@ -167,13 +193,17 @@ class LabelGradients:
         if not len(clean):
             return
         came = clean.detach().flatten(1).to(self._jacobian.device)
-        expected = self.rows
-        apart = torch.linalg.vector_norm(came.double() - expected, dim=1)
+        dtype = torch.promote_types(came.dtype, torch.float32)
+        expected = self._rows(self._given, dtype)
+        apart = torch.linalg.vector_norm(came - expected, dim=1)
         longest = torch.linalg.vector_norm(expected, dim=1).max()
-        unit = self.change(self.values or self._ends()).max()
-        narrow = min((came.dtype, self._outputs.dtype), key=lambda dtype: -torch.finfo(dtype).eps)
-        allowed = _OF_ROWS.get(narrow, _OF_ROWS_IN_HALF) * longest + _OF_CHANGE.get(narrow, _OF_CHANGE_IN_HALF) * unit
+        narrow = max(came.dtype, self._outputs.dtype, key=lambda kind: torch.finfo(kind).eps)
+        allowed = _OF_ROWS.get(narrow, _OF_ROWS_IN_HALF) * longest
         if bool((apart <= allowed).all()):
+            return
+        # Where all records are fitted rows are but rounding, in units of the change from one label to another.
+        unit = self.change(self.values or (float(self._targets.min()), float(self._targets.max()))).max()
+        if bool((apart <= allowed + _OF_CHANGE.get(narrow, _OF_CHANGE_IN_HALF) * unit).all()):
             return
         worst = int(apart.nan_to_num(nan=torch.inf).argmax())
         raise HookError(
@@ -183,9 +213,6 @@ class LabelGradients:
             "loop's own: SplitModel(bottom, top, loss=...), of (output, labels), per record or their mean; "
             "a sum over the batch, and weights that other records' labels decide, are none"
         )
-
-    def _ends(self) -> tuple[float, float]:
-        return float(self._targets.min()), float(self._targets.max())
 
 
 class LabelGradientSource:
@@ -247,6 +274,7 @@ class LabelGradientSource:
                 values=self._values,
                 classes=self._classes,
                 loss=self._loss,
+                loss_gradient=gradient.to(device),
                 jacobian=torch.stack([parts[number].flatten(1).to(device) for parts in pulled]),
             )
 
