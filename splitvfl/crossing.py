@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,10 +19,12 @@ from splitvfl.hooks import (
     Phase,
     Secrets,
     call_defense,
+    call_record_loss,
     checked_phases,
     crossing_of,
     hook_name,
     needs_label_gradients,
+    record_loss_of,
 )
 from splitvfl.label_gradients import LabelGradients
 from splitvfl.leakage.judging import Handle
@@ -104,16 +106,38 @@ class DefenseChain:
             A handle that detaches it.
 
         Raises:
-            ArgumentError: If the defense belongs to another crossing.
+            ArgumentError: If the defense belongs to another crossing, or the last one of labels computes its own loss.
             HookError: If it does not say as it should what it claims.
         """
         if crossing_of(defense) != self.crossing:
             raise ArgumentError(
                 f"{hook_name(defense)} defends {crossing_of(defense)}; it cannot be attached to {self.crossing}"
             )
+        own = self.with_own_loss
+        if own is not None:
+            raise ArgumentError(
+                f"{hook_name(own)} computes the loss of what it answers, so that nothing can answer for labels after "
+                f"it: take {hook_name(defense)} out, or attach it before"
+            )
+        record_loss_of(defense)  # what is no loss is refused here
         attached = _Attached(defense, self._unused(hook_name(defense)), noise_seed_for_experiments)
         self._attached.append(attached)
         return Handle(lambda: self._attached.remove(attached))
+
+    @property
+    def with_own_loss(self) -> Defense | None:
+        """The label defense that computes the loss in place of the task, if there is one: the last."""
+        last = self._attached[-1].defense if self._attached else None
+        return None if last is None or record_loss_of(last) is None else last
+
+    def loss(self, usual: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+        """Return the loss of outputs and targets behind these defenses of labels.
+
+        Args:
+            usual: The task's, where none of them computes one of its own.
+        """
+        own = self.with_own_loss
+        return usual if own is None else partial(call_record_loss, own)
 
     def draw_generators(self, device: torch.device) -> None:
         """Draw the generators that are drawn at first use otherwise, so that :meth:`state_dict` holds them."""

@@ -45,6 +45,7 @@ class _Passage:
     ids: Tensor | None
     labels: Tensor | None
     responses: Tensor | None
+    answers: Tensor | None
     seat: Seat
     answer: _Answer | None = None
     source: LabelGradientSource | None = None
@@ -196,7 +197,8 @@ class CutLayer(nn.Module):
         Args:
             activation: ``(n, width)``.
             labels: ``(n,)``; for the active party's defenses, and for judging. Never shown to an attack.
-            responses: What the defenses get in place of the labels, when a label defense answered for them.
+            responses: What a label defense answered in place of the labels (:func:`responses_of`). Later defenses get
+                it too, with 0 for ½.
             ids: Record ids, ``(n,)``, int64. Without them nothing is accumulated per record.
             step: Number of the training step. Default: forward passes with a gradient are counted.
             seat: What the passive party can show its own attacks.
@@ -214,7 +216,8 @@ class CutLayer(nn.Module):
             step = self._steps
             self._steps += int(torch.is_grad_enabled())
         shown = labels if responses is None else responses
-        passage = _Passage(step, ids, labels, shown, seat or Seat(), answer, source)
+        answers = labels if responses is None else answers_of(responses)
+        passage = _Passage(step, ids, labels, shown, answers, seat or Seat(), answer, source)
         crossed: Tensor = _Cross.apply(activation, self, passage)  # type: ignore[no-untyped-call]
         return crossed
 
@@ -222,7 +225,8 @@ class CutLayer(nn.Module):
         if passage.answer is not None and not passage.answer.in_loss:
             raise PrivacyError(
                 "a label defense is attached, but this loss was not computed with its answers, so nothing was sent; "
-                "call model(x, labels=y, ids=ids), and use model.targets(y, ids=ids) in place of y in the loss"
+                "call model(x, labels=y, ids=ids), and use model.targets(y, ids=ids) in place of y in the loss, or "
+                "model.loss(output, y, ids=ids)"
             )
         if self.loss_scale == 1.0:
             return self._defend_and_show(gradient, passage)
@@ -235,7 +239,7 @@ class CutLayer(nn.Module):
         if known is not None:
             known.check(clean, party=self.party)
         sent = self.gradient.apply(
-            clean, step=passage.step, ids=passage.ids, labels=passage.responses, label_gradients=known
+            clean, step=passage.step, ids=passage.ids, labels=passage.answers, label_gradients=known
         )
         if self.wire is not None:  # attacks look at what crosses
             sent = sent.to(self.wire).to(sent.dtype)
@@ -433,7 +437,7 @@ class SplitModel(nn.Module):
         if labels is None or not needed or not torch.is_grad_enabled():
             return None
         targets = labels if answer is None else answer.targets
-        return LabelGradientSource(self._loss or mean_cross_entropy, targets)
+        return LabelGradientSource(self.labels.loss(self._loss or mean_cross_entropy), targets)
 
     def _cross(
         self,
@@ -460,9 +464,10 @@ class SplitModel(nn.Module):
     def defend(self, defense: Defense, *, noise_seed_for_experiments: int | None = None) -> Handle:
         """Attach a defense where it belongs: labels at the model, gradient and activation at the (only) cut.
 
-        A label defense acts where the loss is computed with ``model.targets(y, ids=ids)`` in place of ``y``; a backward
-        pass that never asked for targets is refused. What it remembers of the records is not in ``model.state_dict()``:
-        a loop that is restarted keeps ``model.labels.state_dict()`` too, or all records are answered for once more.
+        A label defense acts where the loss is computed with ``model.targets(y, ids=ids)`` in place of ``y``, or by
+        ``model.loss(output, y, ids=ids)``; a backward pass that never asked for either is refused. What it remembers of
+        the records is not in ``model.state_dict()``: a loop that is restarted keeps ``model.labels.state_dict()`` too,
+        or all records are answered for once more.
 
         Raises:
             ArgumentError: If there are several cuts to choose from, or it defends scores, which a model does not send.
@@ -485,12 +490,38 @@ class SplitModel(nn.Module):
         Args:
             labels: ``(n,)``.
             ids: Record ids, ``(n,)``, int64.
+
+        Raises:
+            PrivacyError: If a label defense computes the loss itself: :meth:`loss` is for it.
         """
+        own = self.labels.with_own_loss
+        if own is not None:
+            raise PrivacyError(
+                f"{hook_name(own)} computes the loss itself: use model.loss(output, y, ids=ids) in place of a loss of "
+                "model.targets(y, ids=ids)"
+            )
+        return self._targets(labels, ids)
+
+    def _targets(self, labels: Tensor, ids: Tensor | None) -> Tensor:
         if not len(self.labels):
             return labels
         answer = self._answer(labels, ids, lambda known: not known.in_loss)
         answer.in_loss = True
         return answer.targets
+
+    def loss(self, output: Tensor, labels: Tensor, *, ids: Tensor | None = None) -> Tensor:
+        """Return the mean loss on the label defenses' answers: with a loss of their own where one of them has it.
+
+        Without label defenses, and with those that only replace labels, it is the loss that the model was made with
+        (``loss=``). What :meth:`targets` says of the labels holds here too.
+
+        Args:
+            output: What the forward pass returned, ``(n, k)`` or ``(n,)``.
+            labels: ``(n,)``, the very tensor that the forward pass was given.
+            ids: Record ids, ``(n,)``, int64.
+        """
+        targets = self._targets(labels, ids)
+        return self.labels.loss(self._loss or mean_cross_entropy)(output, targets).mean()
 
     def _answer_for_forward(self, labels: Tensor | None, ids: Tensor | None) -> _Answer | None:
         if not len(self.labels):
@@ -619,11 +650,21 @@ def call_top(top: nn.Module, activations: list[Tensor], active: Any) -> Tensor:
 def responses_of(targets: Tensor) -> Tensor:
     """Return the answers behind loss-corrected targets; all that later defenses may see of the labels.
 
-    Targets of a floating-point dtype stand for 0/1 answers; whole numbers are classes, and answers as they are.
+    Targets of a floating-point dtype stand for 0/1 answers, of which they lie on the side: above or below ½. A target
+    of exactly ½ is a record for which nothing was said, and its response is ½. Whole numbers are classes, and answers
+    as they are.
     """
     if not targets.is_floating_point():
         return targets
-    return (targets > 0.5).to(targets.dtype)
+    return torch.where(targets == 0.5, targets, (targets > 0.5).to(targets.dtype))
+
+
+def answers_of(responses: Tensor) -> Tensor:
+    """Return responses as defenses get them that know two classes: 1, and all else, silence (½) included, as 0.
+
+    A record that is silent must not show its label there either; which of the two it gets tells nothing.
+    """
+    return responses if not responses.is_floating_point() else (responses > 0.5).to(responses.dtype)
 
 
 def refuse_batch_mixing(module: nn.Module, defense: Defense) -> None:

@@ -26,6 +26,12 @@ Optional class attributes refine a hook:
     it in every step. Default: ``False``.
 ``classes`` (defenses)
     Number of classes of the labels that it draws answers from; must be the task's. Default: any.
+``record_loss`` (defenses of labels)
+    A method that takes the top's outputs ``(n, m)`` and the targets ``(n,)`` that the defense returned, and returns
+    each record's loss, ``(n,)``: the label party trains on their mean in place of its task's loss. No label defense may
+    follow such a one. Default, and ``None``: the task's loss.
+``target_values`` (defenses of labels)
+    Every value that a target can take, as a tuple. Default, and ``None``: not known, or infinitely many.
 ``claims`` (defenses)
     A method that returns what it states of what it returns: a tuple of the types of :mod:`splitvfl.claims`. Default:
     nothing, and behind such a defense no bound on the rows of a message is known. It is asked once, where the defense
@@ -60,6 +66,7 @@ from splitvfl.sampling import add_normal, largest_scale, snap, standard_normal, 
 Crossing = Literal["activation", "gradient", "scores", "labels"]
 Target = Literal["labels", "features"]
 Moment = Literal["every-step", "after-training"]
+RecordLoss = Callable[[Tensor, Tensor], Tensor]
 Phase = Literal["training", "evaluation", "prediction"]
 
 CROSSINGS: tuple[Crossing, ...] = ("activation", "gradient", "scores", "labels")
@@ -519,6 +526,43 @@ def crossing_of(defense: object) -> Crossing:
         if crossing == known:
             return known
     raise HookError(f"{hook_name(defense)}: crossing must be one of {', '.join(CROSSINGS)}, got {crossing!r}")
+
+
+def record_loss_of(defense: object) -> RecordLoss | None:
+    """Return what a label defense computes each record's loss with; ``None``: the task's loss.
+
+    Raises:
+        HookError: If it cannot be called, or the defense is not one of labels.
+    """
+    own: RecordLoss | None = getattr(defense, "record_loss", None)
+    if own is None:
+        return None
+    if crossing_of(defense) != "labels":
+        raise HookError(f"{hook_name(defense)}: record_loss is for defenses of labels, not of {crossing_of(defense)}")
+    if not callable(own):
+        raise HookError(f"{hook_name(defense)}: record_loss must be a method of outputs and targets, got {own!r}")
+    return own
+
+
+def call_record_loss(defense: object, outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean of the losses that a label defense computes, with a graph behind it.
+
+    Args:
+        defense: A label defense with a ``record_loss``.
+        outputs: What the top model put out, ``(n, m)``.
+        targets: What the defense returned in place of the labels, ``(n,)``.
+
+    Raises:
+        HookError: If it returned anything but one loss per record.
+    """
+    own = record_loss_of(defense)
+    assert own is not None, "asked of a defense that leaves the loss to the task"
+    losses = own(outputs, targets)
+    rows = len(outputs)
+    if not isinstance(losses, Tensor) or losses.shape != (rows,):
+        shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+        raise HookError(f"{hook_name(defense)}: record_loss must return a loss for each record, ({rows},), got {shape}")
+    return losses.mean()
 
 
 def call_attack(attack: Attack, view: View) -> Tensor:

@@ -417,7 +417,16 @@ class ActiveParty(Party):
             targets: What the loss is given, ``(n,)``.
         """
         needed = any(cut.needs_label_gradients for cut in self.cuts.values())
-        return LabelGradientSource(self.task.loss, targets) if needed else None
+        return LabelGradientSource(self.loss, targets) if needed else None
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean loss of a batch of training: the task's, or that of a label defense with one of its own.
+
+        Args:
+            outputs: The top's, ``(n, k)``.
+            targets: What :meth:`answer` returned for the same records.
+        """
+        return self.labels.loss(self.task.loss)(outputs, targets)
 
     def chains(self) -> dict[str, DefenseChain]:
         """Return the defenses of labels, of scores, and of each passive party's gradient."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from splitvfl.data.columns import Records
 from splitvfl.errors import ConfigError, ProtocolError
-from splitvfl.hooks import all_finite
+from splitvfl.hooks import all_finite, hook_name
 from splitvfl.party import ActiveParty, PassiveParty
 
 # Of the gradient's 1 / (4 n) with Taylor's sigmoid.
@@ -37,8 +37,9 @@ def check_top(party: ActiveParty, exchange: str) -> None:
     """Check that the active party's top adds up logits, and that its task is binary.
 
     Raises:
-        ConfigError: If it is not so.
+        ConfigError: If it is not so, or a defense of its labels has a loss of its own.
     """
+    check_loss(party, exchange)
     if party.task.name != "binary":
         raise ConfigError(
             f"exchange {exchange} trains logistic regression: expected labels 0 and 1 at {party.name}, got a "
@@ -48,6 +49,21 @@ def check_top(party: ActiveParty, exchange: str) -> None:
         raise ConfigError(
             f"exchange {exchange} trains logistic regression: expected a top that adds up logits (LinearTop) at "
             f"{party.name}, got {type(party.top).__name__}; choose model logistic-regression"
+        )
+
+
+def check_loss(party: ActiveParty, exchange: str) -> None:
+    """Check that the loss is the exchange's own, whose gradient it can compute.
+
+    Raises:
+        ConfigError: If a defense of the labels computes another.
+    """
+    own = party.labels.with_own_loss
+    if own is not None:
+        raise ConfigError(
+            f"exchange {exchange} computes the gradient of its own loss, and {hook_name(own)} at {party.name} brings "
+            "another: take exchange split for it, or a label defense that only replaces labels (asymmetric-response or "
+            "memoised-response with corrected: targets)"
         )
 
 
@@ -82,8 +98,10 @@ class OwnPart:
         """Return the part of a batch.
 
         Raises:
+            ConfigError: If a defense of its labels has a loss of its own.
             ProtocolError: If its logits are NaN or infinite.
         """
+        check_loss(party, "under encryption")  # a defense may have come since the first step
         with torch.no_grad():
             logits = party.top.active_logits(batch.columns.numeric).squeeze(1).double()  # type: ignore[operator]
         targets, responses = party.answer(batch, step)

@@ -56,7 +56,7 @@ def answer(party: ActiveParty, inbox: Inbox, batch: Records, step: int) -> tuple
     if source is not None:
         classes = party.task.classes
         outputs = source.follow(outputs, crossed, classes=classes, values=party.labels.target_values(classes))
-    loss = party.task.loss(outputs, targets)
+    loss = party.loss(outputs, targets)
     value = loss.item()
     if not math.isfinite(value):
         raise ProtocolError(spoiled(f"the loss of step {step} is {value}", leaves))
