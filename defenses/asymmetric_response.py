@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import ClassVar, Literal
 
-from splitvfl.defenses.corrected_response import CorrectedResponse, Flips
+from splitvfl.defenses.corrected_response import Corrected, CorrectedResponse, Flips
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import Secrets
 
@@ -51,6 +51,8 @@ class AsymmetricResponse(CorrectedResponse):
         epsilon: ε in nats, > 0, or ``None`` for no bound; large enough for the detection error:
             ``1 − 2L ≤ tanh(ε / 2)``, where equality is the symmetric response.
         rare: The class with fewer records.
+        corrected: ``"targets"``: the task's loss at the corrected targets; ``"likelihood"``: that of the answers,
+            :func:`~splitvfl.defenses.corrected_response.likelihood_loss`, which promises the same.
 
     Raises:
         ArgumentError: If a setting is out of range.
@@ -58,7 +60,14 @@ class AsymmetricResponse(CorrectedResponse):
 
     name: ClassVar[str] = "asymmetric-response"
 
-    def __init__(self, *, detection_error: float, epsilon: float | None = 3.0, rare: Rare = "positive") -> None:
+    def __init__(
+        self,
+        *,
+        detection_error: float,
+        epsilon: float | None = 3.0,
+        rare: Rare = "positive",
+        corrected: Corrected = "targets",
+    ) -> None:
         if not 0.0 < detection_error < 0.5:
             raise ArgumentError(f"detection_error must lie strictly between 0 and 0.5, got {detection_error}")
         if rare not in ("positive", "negative"):
@@ -66,7 +75,7 @@ class AsymmetricResponse(CorrectedResponse):
         shown, lie = _shares(1.0 - 2.0 * detection_error, epsilon)
         of_rare, of_common = 1.0 - shown, lie
         flips = (of_common, of_rare) if rare == "positive" else (of_rare, of_common)
-        super().__init__(Flips(*flips))
+        super().__init__(Flips(*flips), corrected=corrected)
         self.detection_error = detection_error
 
     def _log(self, secrets: Secrets) -> None:
@@ -77,8 +86,25 @@ class AsymmetricResponse(CorrectedResponse):
 
 def _shares(total_variation: float, epsilon: float | None) -> tuple[float, float]:
     """Return how often the rarer class tells the truth, and how often the common class lies."""
+    check_reachable(total_variation, epsilon)
     if epsilon is None:
         return total_variation, 0.0
+    shown = -total_variation / math.expm1(-epsilon)
+    return shown, shown * math.exp(-epsilon)
+
+
+def check_reachable(total_variation: float, epsilon: float | None) -> None:
+    """Check that answers with this privacy loss can be as far apart as that.
+
+    Args:
+        total_variation: δ, in (0, 1).
+        epsilon: ε in nats; ``None``: no bound.
+
+    Raises:
+        ArgumentError: If ε is not positive and finite, is too small for δ, or so large that no lie would be drawn.
+    """
+    if epsilon is None:
+        return
     if not (epsilon > 0 and math.isfinite(epsilon)):
         raise ArgumentError(f"epsilon must be positive and finite, or None for no bound, got {epsilon}")
     if total_variation > math.tanh(epsilon / 2.0):
@@ -87,12 +113,9 @@ def _shares(total_variation: float, epsilon: float | None) -> tuple[float, float
             f"epsilon {epsilon:g} does not allow a detection error as low as {(1.0 - total_variation) / 2.0:g}; "
             f"raise epsilon to at least {_rounded_up(least)}, or the detection error to {_rounded_up(least_error)}"
         )
-    shown = -total_variation / math.expm1(-epsilon)
-    lie = shown * math.exp(-epsilon)
     # A generator's numbers are multiples of 2^-53; a probability below is not drawn as it is promised.
-    if lie < 2.0**-53:
+    if total_variation * math.exp(-epsilon) < 2.0**-53:
         raise ArgumentError(f"epsilon {epsilon:g} is too large: practically no answer would be a lie; None is no bound")
-    return shown, lie
 
 
 def _rounded_up(value: float) -> float:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from splitvfl.defenses.remembered import Answers, Positions, RememberedAnswers
 from splitvfl.errors import ArgumentError
-from splitvfl.hooks import Crossing, Secrets
+from splitvfl.hooks import Crossing, RecordLoss, Secrets
+
+Corrected = Literal["targets", "likelihood"]
 
 
 class Flips(NamedTuple):
@@ -38,6 +41,65 @@ class Flips(NamedTuple):
         return max(yes, no)
 
 
+def likelihood_loss(logits: Tensor, yes: Tensor, flips: Flips) -> Tensor:
+    """Return each record's ``−ln P(answer | logit)``, the likelihood of the answers as a loss.
+
+    With ``p = sigmoid(logit)`` the probability of the label, the answer is 1 with probability ``q = b + δ p`` and 0
+    with ``1 − q = a + δ (1 − p)``; a, b: the flips, ``δ = 1 − a − b``. The gradient at the logit is ``(q − ỹ) δ p (1 −
+    p) / (q (1 − q))``: next to nothing where the model is sure and the answer may be a lie, where that of a corrected
+    target is largest. Its expectation is zero at the true probability, and at no other finite logit, so that the model
+    learns the labels' distribution; elsewhere it is not the gradient that the labels would give, and the loss is not
+    convex in the logit.
+
+    Computed from logarithms: no probability is subtracted from another, and nothing overflows at any finite logit.
+
+    Source: the likelihood of Warner's model, JASA 60 (1965); as a loss for noisy labels ("forward correction") Patrini
+    et al., *Making Deep Neural Networks Robust to Label Noise*, CVPR 2017, arXiv:1609.03683.
+
+    Args:
+        logits: ``(n,)``, float32 or wider.
+        yes: ``(n,)``, bool: whether the answer is 1.
+        flips: a and b.
+
+    Returns:
+        ``(n,)`` losses, with a graph behind them.
+
+    >>> round(likelihood_loss(torch.zeros(1), torch.ones(1, dtype=torch.bool), Flips(0.0, 0.5)).item(), 4)
+    1.3863
+    """
+    along = torch.where(yes, logits, -logits)
+    negative, positive = (torch.full_like(logits, _log(share)) for share in flips)
+    lie = torch.where(yes, negative, positive)
+    return -torch.logaddexp(lie, math.log(flips.total_variation) + functional.logsigmoid(along))
+
+
+def _log(share: float) -> float:
+    return math.log(share) if share > 0 else -math.inf
+
+
+def one_logit(outputs: Tensor) -> Tensor:
+    """Return outputs ``(n, 1)`` or ``(n,)`` as logits ``(n,)``.
+
+    Raises:
+        ArgumentError: If there are more than one for a record.
+    """
+    if outputs.numel() != len(outputs):
+        raise ArgumentError(f"expected one logit for each record, (n, 1), got outputs of shape {tuple(outputs.shape)}")
+    return outputs.reshape(-1)
+
+
+def checked_correction(corrected: str) -> Corrected:
+    """Return how the loss allows for lies.
+
+    Raises:
+        ArgumentError: If there is no such way.
+    """
+    for known in get_args(Corrected):
+        if corrected == known:
+            return known  # type: ignore[no-any-return]  # of Literal's values
+    raise ArgumentError(f"corrected must be 'targets' or 'likelihood', got {corrected!r}")
+
+
 class CorrectedResponse:
     """What the label defenses share that flip binary labels once per record and correct the targets for it.
 
@@ -45,22 +107,41 @@ class CorrectedResponse:
     label. The corrected target is ``t = (ỹ − b) / (1 − a − b)``, with a and b the probabilities that a positive and a
     negative label is flipped, for which ``E[t | y] = y``.
 
+    The loss is the task's at the corrected targets, or that of :func:`likelihood_loss`. What is drawn and remembered is
+    the same, and so is what is promised, as either is computed from the answers.
+
     Args:
         flips: a and b; their sum is below 1.
+        corrected: ``"targets"`` or ``"likelihood"``: where the loss allows for the lies.
     """
 
     name: ClassVar[str]
     crossing: ClassVar[Crossing] = "labels"
     needs_binary_labels: ClassVar[bool] = True
 
-    def __init__(self, flips: Flips) -> None:
+    def __init__(self, flips: Flips, *, corrected: Corrected = "targets") -> None:
         self.flips = flips
+        self.corrected = checked_correction(corrected)
         self._answers = RememberedAnswers(most=1)
 
     @property
     def epsilon(self) -> float:
         """Privacy loss of a label over the whole run, in nats."""
         return self.flips.epsilon
+
+    @property
+    def target_values(self) -> tuple[float, float]:
+        """The targets of the answers 0 and 1."""
+        delta = self.flips.total_variation
+        return -self.flips.negative / delta, (1.0 - self.flips.negative) / delta
+
+    @property
+    def record_loss(self) -> RecordLoss | None:
+        """What the loss is computed with where it is not the task's."""
+        return self._likelihood if self.corrected == "likelihood" else None
+
+    def _likelihood(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return likelihood_loss(one_logit(outputs), targets.reshape(-1) > 0.5, self.flips)
 
     def __call__(self, labels: Tensor, secrets: Secrets, /) -> Tensor:
         """Return the corrected targets.
@@ -76,7 +157,7 @@ class CorrectedResponse:
             ArgumentError: If labels are not 0 and 1, or not floating point.
             PrivacyError: If the ids of the records are not known.
         """
-        _check(labels)
+        check_labels(labels)
         truth = labels.detach().cpu().numpy() == 1
         answers = self._answers.of(secrets.ids, lambda first: self._draw(truth, first, secrets))
         self._log(secrets)
@@ -114,7 +195,8 @@ def _log_ratio(lie_of_the_likely: float, lie_of_the_other: float) -> float:
     return math.log1p(-lie_of_the_likely) - math.log(lie_of_the_other)
 
 
-def _check(labels: Tensor) -> None:
+def check_labels(labels: Tensor) -> None:
+    """Raise :class:`ArgumentError` unless labels are 0 and 1, of a floating-point dtype."""
     if not labels.is_floating_point():
         raise ArgumentError(f"expected labels of a floating-point dtype, got {labels.dtype}; pass labels.float()")
     if not ((labels == 0) | (labels == 1)).all():

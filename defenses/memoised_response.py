@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
-from splitvfl.defenses.corrected_response import CorrectedResponse, Flips
+from splitvfl.defenses.corrected_response import Corrected, CorrectedResponse, Flips
 from splitvfl.errors import ArgumentError
 
 
@@ -31,6 +31,8 @@ class MemoisedResponse(CorrectedResponse):
     Args:
         flip: π, in (0, ½).
         epsilon: ε in nats, > 0, instead of π: ``π = 1 / (1 + e^ε)``.
+        corrected: ``"targets"``: the task's loss at the corrected targets; ``"likelihood"``: that of the answers,
+            :func:`~splitvfl.defenses.corrected_response.likelihood_loss`, which promises the same.
 
     Raises:
         ArgumentError: Unless exactly one is given, in its range.
@@ -38,7 +40,9 @@ class MemoisedResponse(CorrectedResponse):
 
     name: ClassVar[str] = "memoised-response"
 
-    def __init__(self, *, flip: float | None = None, epsilon: float | None = None) -> None:
+    def __init__(
+        self, *, flip: float | None = None, epsilon: float | None = None, corrected: Corrected = "targets"
+    ) -> None:
         if (flip is None) == (epsilon is None):
             raise ArgumentError(f"expected exactly one of flip and epsilon, got flip {flip} and epsilon {epsilon}")
         if flip is None:
@@ -46,7 +50,7 @@ class MemoisedResponse(CorrectedResponse):
             flip = _flip_of(epsilon)
         if not 0.0 < flip < 0.5:
             raise ArgumentError(f"flip must lie strictly between 0 and 0.5, got {flip}")
-        super().__init__(Flips(negative=flip, positive=flip))
+        super().__init__(Flips(negative=flip, positive=flip), corrected=corrected)
 
     @property
     def flip(self) -> float:
