@@ -1,5 +1,6 @@
 """Defenses: what a party changes in a message before it leaves. One idea per file."""
 
+from splitvfl.defenses.abstaining_response import AbstainingResponse
 from splitvfl.defenses.asymmetric_response import AsymmetricResponse
 from splitvfl.defenses.axis_gaussian import AxisGaussian
 from splitvfl.defenses.axis_sumkl import AxisSumKL
@@ -17,6 +18,7 @@ from splitvfl.defenses.sumkl import SumKL
 from splitvfl.defenses.top_k import TopK
 
 __all__ = [
+    "AbstainingResponse",
     "AsymmetricResponse",
     "AxisGaussian",
     "AxisSumKL",

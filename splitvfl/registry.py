@@ -49,6 +49,7 @@ ATTACKS: Mapping[str, str] = {
 }
 
 DEFENSES: Mapping[str, str] = {
+    "abstaining-response": "splitvfl.defenses:AbstainingResponse",
     "asymmetric-response": "splitvfl.defenses:AsymmetricResponse",
     "axis-gaussian": "splitvfl.defenses:AxisGaussian",
     "axis-sumkl": "splitvfl.defenses:AxisSumKL",

@@ -32,6 +32,7 @@ from splitvfl.attacks import (
 )
 from splitvfl.cut import SplitModel
 from splitvfl.defenses import (
+    AbstainingResponse,
     AsymmetricResponse,
     AxisGaussian,
     AxisSumKL,
@@ -104,6 +105,7 @@ DEFENSES = {
     "sumkl-ratio": DefenseRow(lambda: SumKL(ratio=1.0)),
     "sumkl-power": DefenseRow(lambda: SumKL(power=0.1)),
     "sumkl-detection": DefenseRow(lambda: SumKL(detection_error=0.4)),
+    "abstaining-response": DefenseRow(lambda: AbstainingResponse(detection_error=0.3)),
     "asymmetric-response": DefenseRow(lambda: AsymmetricResponse(detection_error=0.3)),
     "axis-gaussian-ratio": DefenseRow(lambda: AxisGaussian(ratio=1.0)),
     "axis-gaussian-detection": DefenseRow(lambda: AxisGaussian(detection_error=0.4)),

@@ -101,7 +101,7 @@ def test_every_hook_that_is_exported_has_a_name(kind: Literal["attacks", "defens
         ("sumlk", "no such defense 'sumlk'; did you mean sumkl?  (splitvfl list defenses)"),
         ("SumKL", "did you mean sumkl?"),
         ("MaxNorm", "did you mean max-norm?"),
-        ("quux", "there are asymmetric-response, axis-gaussian, axis-sumkl,"),
+        ("quux", "there are abstaining-response, asymmetric-response, axis-gaussian,"),
         ("my_hooks.Clip", "a class of your own is written module:Class"),
     ],
 )

@@ -1,0 +1,175 @@
+"""Randomised response of a drawn share of the records, and silence of all others, for the whole run."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from splitvfl.defenses.asymmetric_response import check_reachable
+from splitvfl.defenses.corrected_response import (
+    Corrected,
+    Flips,
+    check_labels,
+    checked_correction,
+    likelihood_loss,
+    one_logit,
+)
+from splitvfl.defenses.remembered import Answers, RememberedAnswers
+from splitvfl.errors import ArgumentError
+from splitvfl.hooks import Crossing, Secrets
+
+# What is remembered of a record: the answers 0 and 1, or that it says nothing.
+_SILENT = 2
+# The target that stands for it, from which no loss is computed.
+_NOTHING = 0.5
+
+
+class AbstainingResponse:
+    """Train on randomised answers of a random share of the records; the others say nothing in the whole run.
+
+    With ``δ = 1 − 2L``, a record speaks with probability ``ρ = δ / tanh(ε / 2)``, whatever its label: its label,
+    flipped with probability ``π = 1 / (1 + e^ε)``. It counts ``1/ρ`` in the loss, with the corrected target ``(ỹ − π) /
+    (1 − 2π)``. All others have no loss, and so zero gradient: in what is sent, and in the label party's own weights.
+    What was drawn is remembered, and the same in every epoch. The expected gradient at given weights is that of the
+    true labels. At ``L = .4`` and ``ε = 3``, 22 % of the records speak.
+
+    What it promises, over all epochs together, towards everybody who sees anything that is computed from the targets
+    (gradients, weights, scores), for labels drawn and answered independently:
+
+    - every attacker's detection error ½(FPR + FNR) on a record, given its columns and all other records, is at least
+      L, because what it says has total variation δ between the labels;
+    - each label is ε locally differentially private; with ``epsilon=None`` the records that speak tell the truth;
+    - of all answers for which this holds, none tell more that is of use: whatever can be learned from others, with
+      whatever loss, can be learned from these (:mod:`splitvfl.defenses.least_variance`).
+
+    What it does not: an AUC of ``1 − L``. Who is silent shows, as a zero row, and tells nothing of the label; but those
+    that speak are known to be right with probability ``1 − π``. The AUC of a reader of all answers, between a positive
+    and a negative record that are alike in all else, is ``½ + δ (1 − b) − δ² / 2`` with ``b = δ / (e^ε − 1)``: .678 at
+    ``L = .4`` and ``ε = 3``, where that of :class:`~splitvfl.defenses.asymmetric_response.AsymmetricResponse`, which
+    merges silence and the commoner answer, is .60. Nor that labels cannot be predicted, from columns or from the
+    model's own prediction, which gradients tell. Void it: the same person under two ids, who answers twice; a second
+    run, which draws anew; and whatever the partner sees that is made from true labels: early stopping or best weights
+    by them, class weights, batches that are drawn by label. It rests on the secrecy of the answers kept here and of the
+    generator, and torch's generators are not cryptographic.
+
+    A gradient defense that comes after it gets 0 in place of the label of a record that is silent.
+
+    Logs ``epsilon`` (not where it is infinite), ``detection_error_bound``, ``answers_auc`` and ``silent``, the share of
+    the batch.
+
+    Source: this project's; the answers are Warner's, JASA 60 (1965), of a random subset, memoised as in RAPPOR,
+    Erlingsson et al., CCS 2014.
+
+    Args:
+        detection_error: L, in (0, ½).
+        epsilon: ε in nats, > 0, or ``None`` for no bound; large enough for the detection error:
+            ``1 − 2L ≤ tanh(ε / 2)``, where equality is randomised response of all records.
+        corrected: ``"targets"``: the task's loss at the corrected targets; ``"likelihood"``: that of the answers,
+            :func:`~splitvfl.defenses.corrected_response.likelihood_loss`, which promises the same.
+
+    Raises:
+        ArgumentError: If a setting is out of range.
+    """
+
+    name: ClassVar[str] = "abstaining-response"
+    crossing: ClassVar[Crossing] = "labels"
+    needs_binary_labels: ClassVar[bool] = True
+
+    def __init__(
+        self, *, detection_error: float, epsilon: float | None = 3.0, corrected: Corrected = "targets"
+    ) -> None:
+        if not 0.0 < detection_error < 0.5:
+            raise ArgumentError(f"detection_error must lie strictly between 0 and 0.5, got {detection_error}")
+        self.total_variation = 1.0 - 2.0 * detection_error
+        check_reachable(self.total_variation, epsilon)
+        self.detection_error = detection_error
+        self.flip = 0.0 if epsilon is None else math.exp(-epsilon) / (1.0 + math.exp(-epsilon))
+        self.epsilon = math.inf if epsilon is None else epsilon
+        self.speaking = min(1.0, self.total_variation / (1.0 - 2.0 * self.flip))
+        self.corrected = checked_correction(corrected)
+        self._answers = RememberedAnswers(most=_SILENT)
+
+    @property
+    def answers_auc(self) -> float:
+        """AUC of who reads all answers and silences, and nothing else."""
+        delta, lie = self.total_variation, self.speaking * self.flip
+        return 0.5 + delta * (1.0 - lie) - delta**2 / 2.0
+
+    @property
+    def target_values(self) -> tuple[float, float, float]:
+        """The targets of the answer 0, of silence, and of the answer 1."""
+        apart = 1.0 - 2.0 * self.flip
+        return -self.flip / apart, _NOTHING, (1.0 - self.flip) / apart
+
+    def __call__(self, labels: Tensor, secrets: Secrets, /) -> Tensor:
+        """Return the corrected targets of those that speak, and ½ for the others; :meth:`record_loss` reads them.
+
+        Args:
+            labels: ``(n,)`` in {0, 1}, of a floating-point dtype, as targets are no whole numbers.
+            secrets: The label party's; its record ids, generator and log are used.
+
+        Returns:
+            A new tensor like ``labels``, with :attr:`target_values`.
+
+        Raises:
+            ArgumentError: If labels are not 0 and 1, or not floating point.
+            PrivacyError: If the ids of the records are not known.
+        """
+        check_labels(labels)
+        truth = labels.detach().cpu().numpy() == 1
+        answers = self._answers.of(secrets.ids, lambda first: self._draw(truth[first], secrets))
+        self._log(secrets, answers)
+        no, nothing, yes = self.target_values
+        targets = torch.tensor([no, yes, nothing], dtype=torch.float64)[torch.from_numpy(answers)]
+        return targets.to(device=labels.device, dtype=labels.dtype)
+
+    def _draw(self, truth: np.ndarray[Any, np.dtype[np.bool_]], secrets: Secrets) -> Answers:
+        speaks, lies = secrets.uniform(2, truth.size).cpu().numpy()
+        answers: Answers = np.where(speaks < self.speaking, truth ^ (lies < self.flip), _SILENT).astype(np.int64)
+        return answers
+
+    def _log(self, secrets: Secrets, answers: Answers) -> None:
+        if math.isfinite(self.epsilon):
+            secrets.log("epsilon", self.epsilon)
+        secrets.log("detection_error_bound", self.detection_error)
+        secrets.log("answers_auc", self.answers_auc)
+        secrets.log("silent", float(np.mean(answers == _SILENT)) if answers.size else 0.0)
+
+    def record_loss(self, outputs: Tensor, targets: Tensor, /) -> Tensor:
+        """Return each record's loss: zero, with zero gradient, where it is silent; else divided by ρ.
+
+        Args:
+            outputs: Logits ``(n, 1)`` or ``(n,)``, float32 or wider.
+            targets: What the call returned for the same records, ``(n,)``.
+
+        Returns:
+            ``(n,)`` losses, with a graph behind them.
+        """
+        logits, targets = one_logit(outputs), targets.reshape(-1)
+        if self.corrected == "likelihood":
+            losses = likelihood_loss(logits, targets > _NOTHING, Flips(self.flip, self.flip))
+        else:
+            losses = functional.binary_cross_entropy_with_logits(logits, targets.to(logits.dtype), reduction="none")
+        return losses * ((targets != _NOTHING).to(logits.dtype) / self.speaking)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return ρ, π and the answers. They are secret: whoever knows them knows the labels up to the lies."""
+        return {"speaking": self.speaking, "flip": self.flip, "answers": self._answers.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        """Take back what :meth:`state_dict` returned.
+
+        Raises:
+            ArgumentError: If the answers were drawn with other shares, so that what is promised would be wrong.
+        """
+        if (state["speaking"], state["flip"]) != (self.speaking, self.flip):
+            raise ArgumentError(
+                f"expected answers of a share {self.speaking:g} of the records, each a lie with probability "
+                f"{self.flip:g}, got a share {state['speaking']:g} and a probability {state['flip']:g}"
+            )
+        self._answers.load_state_dict(state["answers"])
