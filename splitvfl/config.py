@@ -49,7 +49,7 @@ from splitvfl.data.columns import TaskName
 from splitvfl.data.encoding import Categorical, Missing, Scale
 from splitvfl.data.sets import DATA_SETS, TABLES
 from splitvfl.errors import ArgumentError, ConfigError, HookError
-from splitvfl.hooks import PHASES, Phase, checked_phases, crossing_of
+from splitvfl.hooks import PHASES, Phase, checked_phases, crossing_of, record_loss_of
 from splitvfl.party import MAX_WIDTH
 from splitvfl.registry import Kind, check_options, construct, resolve
 from splitvfl.schedule import EarlyStopping
@@ -94,6 +94,8 @@ __all__ = [
 
 # Sections whose name alone may stand for them.
 _NAMED_SECTIONS = ("data", "model", "exchange")
+# Exchanges of logistic regression, which compute the gradient of one loss.
+_WITH_OWN_LOSS = frozenset({"oracle", "residue", "taylor", "coordinator"})
 _HOOK_LISTS: tuple[Literal["attacks", "defenses"], ...] = ("attacks", "defenses")
 
 
@@ -912,29 +914,57 @@ def _take_hidden_from_top(model: Any) -> None:
 
 def _check_hooks(document: Document, kind: Literal["attacks", "defenses"], folder: Path) -> None:
     hooks = document.tree.get(kind)
-    for index, hook in enumerate(hooks if isinstance(hooks, list) else ()):
+    built = [
+        (index, hook["name"], _check_hook(document, kind, (kind, index), hook, folder))
+        for index, hook in enumerate(hooks if isinstance(hooks, list) else ())
         # Anything else is not of the form of a hook, which the schema reports.
-        if isinstance(hook, dict) and isinstance(hook.get("name"), str):
-            _check_hook(document, kind, (kind, index), hook, folder)
+        if isinstance(hook, dict) and isinstance(hook.get("name"), str)
+    ]
+    if kind == "defenses":
+        _check_losses(document, [(index, name, defense) for index, name, defense in built if defense is not None])
 
 
-def _check_hook(document: Document, kind: Kind, place: Place, hook: Mapping[str, Any], folder: Path) -> None:
+def _check_losses(document: Document, built: Sequence[tuple[int, str, object]]) -> None:
+    """Report label defenses that bring a loss where it cannot be used, or that come after one that does."""
+    exchange = document.tree.get("exchange")
+    exchange = exchange.get("name") if isinstance(exchange, dict) else None
+    before: str | None = None
+    for index, name, defense in built:
+        if crossing_of(defense) != "labels":
+            continue
+        if before is not None:
+            text = f"{before} computes the loss of what it answers, so that nothing can answer for labels after it"
+            document.report(("defenses", index), f"{name}: {text}")
+        if record_loss_of(defense) is None:
+            continue
+        before = name
+        if exchange in _WITH_OWN_LOSS:
+            text = f"it computes the loss itself, and exchange {exchange} has its own; take exchange split for it"
+            document.report(("defenses", index), f"{name}: {text}")
+
+
+def _check_hook(document: Document, kind: Kind, place: Place, hook: Mapping[str, Any], folder: Path) -> Any:
+    """Report what is wrong with a hook, and return it, or ``None``."""
     try:
         factory = resolve(kind, hook["name"], folder=folder)
     except ConfigError as error:
         document.report((*place, "name"), str(error))
-        return
+        return None
     _check_at(document, kind, place, hook, factory)
     options, problems = check_options(factory, {key: value for key, value in hook.items() if key not in ("name", "at")})
     for option, text in problems:
         document.report((*place, option), text)
-    if not problems:
-        try:
-            built = construct(factory, options)
-            if kind == "defenses":
-                claims_of(built)
-        except (ConfigError, HookError) as error:
-            document.report(place, f"{hook['name']}: {error}")
+    if problems:
+        return None
+    try:
+        built = construct(factory, options)
+        if kind == "defenses":
+            claims_of(built)
+            record_loss_of(built)
+    except (ConfigError, HookError) as error:
+        document.report(place, f"{hook['name']}: {error}")
+        return None
+    return built
 
 
 def _check_at(document: Document, kind: Kind, place: Place, hook: Mapping[str, Any], factory: type[Any]) -> None:

@@ -79,6 +79,13 @@ EXCHANGES = {
 CASES = {"three": (THREE, ("lab", "shop")), "two": (TWO, ("lab",))} | {
     name: (LOGISTIC.replace("EXCHANGE", section), ("lab", "shop")) for name, section in EXCHANGES.items()
 }
+ANSWERS = "defenses: [{name: abstaining-response, detection_error: 0.3, corrected: likelihood}, max-norm]\n"
+CASES["silence"] = (
+    TWO.replace("  seed: 1\n", "  seed: 1\n  noise_seed_for_experiments: 2\n").replace(
+        "attacks:", ANSWERS + "attacks:"
+    ),
+    ("lab",),
+)
 CASES["coordinator"] = (
     LOGISTIC.replace("EXCHANGE", "{name: coordinator, encryption: {key_bits: 2048}}"),
     ("lab", "shop", "coordinator"),
