@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from splitvfl.defenses.remembered import Answers, RememberedAnswers
 from splitvfl.errors import ArgumentError
-from splitvfl.hooks import Crossing, Secrets
+from splitvfl.hooks import Crossing, RecordLoss, Secrets
 
 
 class RandomisedResponse:
@@ -20,8 +21,10 @@ class RandomisedResponse:
     The first time that a record is met its answer is drawn, all other classes being equally likely, and later the same
     answer is given again, whatever the label. The loss is that of the answers as they are. So the model learns their
     distribution and not that of the labels: ``P(ỹ = c) = a + b · P(y = c)`` with ``a = 1 / (e^ε + k − 1)`` and
-    ``b = (e^ε − 1) · a``. The classes keep their order; probabilities are drawn towards 1/k, which
-    :class:`~splitvfl.defenses.memoised_response.MemoisedResponse` corrects for in the loss (binary labels only).
+    ``b = (e^ε − 1) · a``. The classes keep their order; probabilities are drawn towards 1/k. With
+    ``corrected="likelihood"`` the loss allows for that: it is ``−ln(a + b · p_ỹ)`` of the answer ỹ, with p the model's
+    probabilities of the labels, which then are what it learns; what is drawn, remembered and promised is the same.
+    (:class:`~splitvfl.defenses.memoised_response.MemoisedResponse` can correct binary targets as well.)
 
     Every label is ε locally differentially private (neighbours differ in one label), over all epochs together, towards
     everybody who sees anything that is computed from the answers: gradients, weights, scores. This ε is the whole
@@ -32,11 +35,13 @@ class RandomisedResponse:
     Logs ``epsilon``.
 
     Source: Warner, JASA 60 (1965); k classes, and training on the answers: Ghazi et al., *Deep Learning with Label
-    Differential Privacy*, NeurIPS 2021, arXiv:2102.06062 (``RandResponse``, which is ``LP-1ST`` under a uniform prior).
+    Differential Privacy*, NeurIPS 2021, arXiv:2102.06062 (``RandResponse``, which is ``LP-1ST`` under a uniform prior);
+    the likelihood as "forward correction": Patrini et al., CVPR 2017, arXiv:1609.03683.
 
     Args:
-        epsilon: ε in nats, > 0.
-        classes: k, at least 2: that of the task.
+        epsilon: ε in nats, > 0. classes: k, at least 2: that of the task. corrected: ``"nothing"``: the task's loss of
+        the answers; ``"likelihood"``: that of the answers given the labels'
+            probabilities.
 
     Raises:
         ArgumentError: If one of them is out of range, or ε so large that no answer would ever be a lie.
@@ -45,12 +50,17 @@ class RandomisedResponse:
     name: ClassVar[str] = "randomised-response"
     crossing: ClassVar[Crossing] = "labels"
 
-    def __init__(self, *, epsilon: float, classes: int = 2) -> None:
+    def __init__(
+        self, *, epsilon: float, classes: int = 2, corrected: Literal["nothing", "likelihood"] = "nothing"
+    ) -> None:
         if not isinstance(classes, int) or isinstance(classes, bool) or classes < 2:
             raise ArgumentError(f"classes must be a whole number of at least 2, got {classes!r}")
         if not epsilon > 0:
             raise ArgumentError(f"epsilon must be greater than 0, got {epsilon}")
+        if corrected not in ("nothing", "likelihood"):
+            raise ArgumentError(f"corrected must be 'nothing' or 'likelihood', got {corrected!r}")
         self.epsilon = epsilon
+        self.corrected = corrected
         self.classes = classes
         self._lie = _lie_of(epsilon, classes)
         self._answers = RememberedAnswers(most=classes - 1)
@@ -59,6 +69,26 @@ class RandomisedResponse:
     def truth(self) -> float:
         """Probability that an answer is the label."""
         return 1.0 - self._lie
+
+    @property
+    def target_values(self) -> tuple[float, ...]:
+        """The answers."""
+        return tuple(map(float, range(self.classes)))
+
+    @property
+    def record_loss(self) -> RecordLoss | None:
+        """What the loss is computed with where it is not the task's."""
+        return self._likelihood if self.corrected == "likelihood" else None
+
+    def _likelihood(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        flat = outputs.reshape(len(outputs), -1)
+        if flat.shape[1] == 1 and self.classes == 2:  # one logit stands for two
+            flat = torch.cat([torch.zeros_like(flat), flat], dim=1)
+        if flat.shape[1] != self.classes:
+            raise ArgumentError(f"expected {self.classes} outputs for each record, one per class, got {flat.shape[1]}")
+        named = functional.log_softmax(flat, dim=1).gather(1, targets.reshape(-1, 1).long())[:, 0]
+        other = self._lie / (self.classes - 1)
+        return -torch.logaddexp(torch.full_like(named, math.log(other)), math.log(self.truth - other) + named)
 
     def __call__(self, labels: Tensor, secrets: Secrets, /) -> Tensor:
         """Return the answers.

@@ -13,10 +13,11 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
 from splitvfl import SplitModel
-from splitvfl.defenses import AbstainingResponse, AsymmetricResponse, MemoisedResponse
+from splitvfl.defenses import AbstainingResponse, AsymmetricResponse, MemoisedResponse, RandomisedResponse
 from splitvfl.defenses.corrected_response import Flips, likelihood_loss
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import Secrets, call_defense
+from tests.builders import same, small_trainer, weights
 
 SecretsFactory = Callable[..., Secrets]
 
@@ -165,7 +166,55 @@ def test_a_step_is_that_of_the_formula(make: Callable[..., Any]) -> None:
     torch.testing.assert_close(sent[0], slope[:, None] * model.top.weight.detach() / 50, rtol=1e-9, atol=1e-15)
 
 
+@pytest.mark.parametrize("classes", [2, 3, 7])
+def test_of_k_classes_it_is_the_formula(classes: int) -> None:
+    defense = RandomisedResponse(epsilon=1.3, classes=classes, corrected="likelihood")
+    random = torch.Generator().manual_seed(classes)
+    outputs = (4 * torch.randn(30, classes, generator=random, dtype=torch.float64)).requires_grad_()
+    answers = torch.randint(classes, (30,), generator=random)
+    assert defense.record_loss is not None
+
+    losses = defense.record_loss(outputs, answers)
+
+    p = np.exp(outputs.detach().numpy())
+    p /= p.sum(axis=1, keepdims=True)
+    a = 1 / (math.exp(1.3) + classes - 1)
+    expected = -np.log(a + math.expm1(1.3) * a * p[np.arange(30), answers.numpy()])
+    np.testing.assert_allclose(losses.detach().numpy(), expected, rtol=1e-9)
+    assert torch.autograd.gradcheck(lambda given: defense.record_loss(given, answers), outputs)  # type: ignore[misc]
+    far = torch.full((2, classes), -1e30)
+    far[:, 0] = 1e30
+    assert torch.isfinite(defense.record_loss(far, torch.tensor([0, 1]))).all()
+
+
+def test_one_logit_stands_for_two_classes() -> None:
+    epsilon = 0.8
+    ours = RandomisedResponse(epsilon=epsilon, corrected="likelihood").record_loss
+    other = MemoisedResponse(epsilon=epsilon, corrected="likelihood").record_loss
+    assert ours is not None
+    assert other is not None
+    logits, answers = torch.linspace(-9, 9, 20, dtype=torch.float64)[:, None], torch.arange(20) % 2
+    torch.testing.assert_close(ours(logits, answers), other(logits, answers.double()), rtol=1e-12, atol=0)
+    with pytest.raises(ArgumentError, match="expected 2 outputs for each record, one per class, got 3"):
+        ours(torch.zeros(20, 3), answers)
+
+
+def test_a_run_with_three_classes_learns_from_answers_alone() -> None:
+    def run(corrected: Any) -> Any:
+        defense = RandomisedResponse(epsilon=1.0, classes=3, corrected=corrected)
+        trainer = small_trainer(task="multiclass", defenses=[defense], noise_seed_for_experiments=2)
+        trainer.fit(2)
+        return trainer
+
+    trainers = {corrected: run(corrected) for corrected in ("nothing", "likelihood")}
+    kept = [trainer.active.labels.state_dict()["randomised-response"]["defense"] for trainer in trainers.values()]
+    assert repr(kept[0]) == repr(kept[1])
+    assert not same(*map(weights, trainers.values()))
+
+
 def test_an_unknown_correction_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="corrected must be 'nothing' or 'likelihood', got 'targets'"):
+        RandomisedResponse(epsilon=1.0, corrected="targets")  # type: ignore[arg-type]
     for make in MAKERS.values():
         with pytest.raises(ArgumentError, match="corrected must be 'targets' or 'likelihood', got 'likelyhood'"):
             make(corrected="likelyhood")
