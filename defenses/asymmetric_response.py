@@ -23,8 +23,10 @@ class AsymmetricResponse(CorrectedResponse):
     Why: the noise of the targets has variance ``b(1 − b)/δ²`` on negatives and ``a(1 − a)/δ²`` on positives, and the
     learner pays its average over the records. Of all (a, b) with ``1 − a − b = δ`` and privacy loss at most ε, these
     have the least: the average is concave in b, so it is least at an end of the feasible interval, and on the rarer
-    class lies cost less. With 7 % positives, ``L = .4`` and ``ε = 3`` it is .5, where the symmetric response of that
-    L has 6.0 (its ε is .41: what is bought with the larger ε is the eleventh part of the variance).
+    class lies cost less. With 7 % positives, ``L = .4`` and ``ε = 3`` it is .5, where the symmetric response of that L
+    has 6.0 (its ε is .41: what is bought with the larger ε is the eleventh part of the variance). With ``epsilon=None``
+    it is optimal among unbiased answers under an AUC promise; no more (:mod:`splitvfl.defenses.least_variance`, with
+    the proof). Remembered Gaussian targets with the same promise have 7.8.
 
     What it promises, over all epochs together, towards everybody who sees anything that is computed from the targets
     (gradients, weights, scores), for labels drawn and answered independently:
@@ -36,9 +38,11 @@ class AsymmetricResponse(CorrectedResponse):
       rarer class is given away with certainty, and only the average attacker is held to L.
 
     What it does not: the AUC over *all* pairs can be far higher than 1 − L, because gradients also tell the model's own
-    prediction of a record, as under every other defense here
-    (:class:`~splitvfl.attacks.readout.ReadoutAttack`): whoever can predict a label still can. It rests on the secrecy
-    of the answers kept here and of the generator, and torch's generators are not cryptographic.
+    prediction of a record, as under every other defense here (:class:`~splitvfl.attacks.readout.ReadoutAttack`):
+    whoever can predict a label still can. Void it: the same person under two ids, who answers twice; a second run,
+    which draws anew; and whatever the partner sees that is made from true labels: early stopping or best weights by
+    them, class weights, batches that are drawn by label. It rests on the secrecy of the answers kept here and of the
+    generator, and torch's generators are not cryptographic.
 
     Logs ``epsilon`` (not where it is infinite) and ``detection_error_bound``.
 

@@ -18,10 +18,13 @@ class MemoisedResponse(CorrectedResponse):
     the expected loss, and with it the expected gradient at given weights, is that of the true labels.
 
     Every label is ``ε = ln((1 − π) / π)`` locally differentially private (neighbours differ in one label), over all
-    epochs together, towards everybody who sees anything that is computed from the targets: gradients, weights,
-    scores. It says nothing about what the columns give away: whoever can predict a label from them still can.
-    Measurements with the true labels (an AUC on training records) are outside of it too. It rests on the secrecy of
-    the answers kept here and of the generator, and torch's generators are not cryptographic.
+    epochs together, towards everybody who sees anything that is computed from the targets: gradients, weights, scores.
+    It says nothing about what the columns give away: whoever can predict a label from them still can. Measurements with
+    the true labels are outside of it too, where the partner learns of them: an AUC on training records, early stopping
+    or best weights by them. So are class weights and batches made from labels, a person under two ids, and a second
+    run, which answers once more. It rests on the secrecy of the answers kept here and of the generator, and torch's
+    generators are not cryptographic. Of all unbiased answers with that ε, none have less variance
+    (:func:`~splitvfl.defenses.least_variance.least_variance`).
 
     Logs ``epsilon``.
 

@@ -27,10 +27,12 @@ class RandomisedResponse:
     (:class:`~splitvfl.defenses.memoised_response.MemoisedResponse` can correct binary targets as well.)
 
     Every label is ε locally differentially private (neighbours differ in one label), over all epochs together, towards
-    everybody who sees anything that is computed from the answers: gradients, weights, scores. This ε is the whole
-    run's and not a step's. It says nothing about what the columns give away: whoever can predict a label from them
-    still can. Measurements with the true labels are outside of it too. It rests on the secrecy of the answers kept
-    here and of the generator, and torch's generators are not cryptographic.
+    everybody who sees anything that is computed from the answers: gradients, weights, scores. This ε is the whole run's
+    and not a step's. It says nothing about what the columns give away: whoever can predict a label from them still can.
+    Measurements with the true labels are outside of it too, where the partner learns of them (early stopping or best
+    weights by them), class weights and batches made from labels, a person under two ids, and a second run, which
+    answers once more. It rests on the secrecy of the answers kept here and of the generator, and torch's generators are
+    not cryptographic.
 
     Logs ``epsilon``.
 
