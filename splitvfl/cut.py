@@ -32,6 +32,7 @@ from splitvfl.hooks import (
 )
 from splitvfl.label_gradients import LabelGradients, LabelGradientSource, Loss, mean_cross_entropy
 from splitvfl.leakage.auditing import Audit
+from splitvfl.leakage.canaries import Canaries, canaries_of
 from splitvfl.leakage.judging import Handle, Leak
 from splitvfl.leakage.run_audit import RunAudit
 from splitvfl.precision import widened, without_autocast
@@ -296,7 +297,14 @@ class CutLayer(nn.Module):
                 refuse_batch_mixing(bottom, defense)
         return chains[crossing].attach(defense, noise_seed_for_experiments=noise_seed_for_experiments)
 
-    def watch(self, attack: Attack, *, known_positives: int | None = None, known_negatives: int | None = None) -> Leak:
+    def watch(
+        self,
+        attack: Attack,
+        *,
+        known_positives: int | None = None,
+        known_negatives: int | None = None,
+        canaries: Canaries | Tensor | None = None,
+    ) -> Leak:
         """Let an attack observe exactly what is sent, after all defenses, and judge it.
 
         Args:
@@ -304,6 +312,7 @@ class CutLayer(nn.Module):
             known_positives: Positive records that an attack which needs some is assumed to know, and is not judged by.
                 Default: every other one that it meets, up to ten.
             known_negatives: Negative records, likewise.
+            canaries: Ids of records with coin-toss labels, as :meth:`audit`.
 
         Returns:
             The leak, which is also a handle.
@@ -316,6 +325,7 @@ class CutLayer(nn.Module):
             known_positives=known_positives,
             known_negatives=known_negatives,
             remove=lambda: self._leaks.remove(leak),
+            canaries=canaries_of(canaries),
         )
         missing = sorted(leak.needs - self._shows)
         if missing:
@@ -325,9 +335,18 @@ class CutLayer(nn.Module):
         self._leaks.append(leak)
         return leak
 
-    def audit(self) -> Audit:
-        """Attach the auditor's attack, which knows labels and clean gradients."""
-        audit = Audit(remove=lambda: self._audits.remove(audit))
+    def audit(self, *, canaries: Canaries | Tensor | None = None) -> Audit:
+        """Attach the auditor's attack, which knows labels and clean gradients.
+
+        Args:
+            canaries: Ids of the records whose labels are coin tosses, ``(k,)``, int64: the loop has put the tosses in
+                the place of their labels, :func:`~splitvfl.leakage.canaries.with_canaries`. They are judged apart,
+                ``audit.canaries``, and count in no other figure. Default: there are none.
+
+        Raises:
+            ArgumentError: If there are fewer than twenty, or one comes twice.
+        """
+        audit = Audit(remove=lambda: self._audits.remove(audit), canaries=canaries_of(canaries))
         self._audits.append(audit)
         return audit
 
@@ -588,6 +607,7 @@ def observe(
     passing: Callable[[], tuple[Tensor | None, Tensor | None]],
     known_positives: int | None = None,
     known_negatives: int | None = None,
+    canaries: Canaries | Tensor | None = None,
 ) -> Leak:
     """Attach an attack to the gradient of a module's output.
 
@@ -598,6 +618,7 @@ def observe(
         passing: Returns labels and ids of the forward pass that is under way.
         known_positives: As :meth:`CutLayer.watch`.
         known_negatives: As :meth:`CutLayer.watch`.
+        canaries: As :meth:`CutLayer.watch`.
 
     Raises:
         ArgumentError: If the attack needs more than the gradient, or acts after training only.
@@ -607,6 +628,7 @@ def observe(
         known_positives=known_positives,
         known_negatives=known_negatives,
         remove=lambda: registered.remove(),
+        canaries=canaries_of(canaries),
     )
     if leak.needs - {"gradient"}:
         raise ArgumentError(

@@ -32,7 +32,7 @@ from splitvfl.data.party_file import load_party
 from splitvfl.data.schema import SCHEMA_FILE, read_party_schema
 from splitvfl.data.sets import TABLES
 from splitvfl.data.store import open_party
-from splitvfl.errors import ArgumentError, ConfigError
+from splitvfl.errors import ArgumentError, ConfigError, DataError
 from splitvfl.exchange.agreement import agreed_settings, terms_of
 from splitvfl.exchange.coordinator import ThirdParty
 from splitvfl.exchange.evaluation import EvaluationPlan
@@ -57,6 +57,7 @@ from splitvfl.experiment import (
 from splitvfl.folder_lock import locked
 from splitvfl.hooks import Attack, crossing_of, hook_name, moment_of, placed, target_of
 from splitvfl.label_horizon import agreed_horizon, before, plain_rate
+from splitvfl.leakage.canaries import check_canaries
 from splitvfl.leakage.judging import Leak, known_allowed
 from splitvfl.leakage.summary import AttackResult, PartyResult, RunSummary, known
 from splitvfl.leakage.watching import Watch
@@ -302,6 +303,7 @@ def party_run(
         DataError: If its data are not what the file says.
     """
     _check_defenses(config, name)
+    _check_canaries_here(config, name)
     meeting = meeting_of(config, name, notify=notify)
     own = own or own_data(config, name)
     settings = _settings(config, own.data, folder, vouching_of(config, meeting))
@@ -410,6 +412,7 @@ def _active(config: ExperimentConfig, own: OwnData, widths: Mapping[str, int]) -
     if config.train.early_stopping is not None:
         stopping = config.train.early_stopping.settings()
         party.judge_by(stopping, _batches(config, own.data).held_out)
+    _place_canaries(config, party)
     _defend(config, party)
     return party, _watch(config, party)
 
@@ -480,6 +483,27 @@ def _defend(config: ExperimentConfig, party: Party) -> None:
     check_clips(party, activation=config.exchange.activation_clip, gradient=config.exchange.gradient_clip)
 
 
+def _check_canaries_here(config: ExperimentConfig, name: str) -> None:
+    """Refuse canaries in the file of a party that can place none; it may be a file of all parties."""
+    if config.canaries is None or name == config.active or config.parties[config.active].columns:
+        return
+    raise ConfigError(
+        f"{config.source}: audit.canaries: the label party, {config.active}, places them, and in its file alone they "
+        f"stand; here they do nothing, and tell {name} how many there are; take them out"
+    )
+
+
+def _place_canaries(config: ExperimentConfig, party: ActiveParty) -> None:
+    if config.canaries is None:
+        return
+    batches, seed = _batches(config, party.data), config.train.noise_seed_for_experiments
+    try:
+        check_canaries(audit=config.audited, summed=config.exchange.name if sums_only(config.exchange) else "")
+        party.place_canaries(config.canaries, batches, noise_seed_for_experiments=seed)
+    except (ArgumentError, ConfigError, DataError) as error:
+        raise ConfigError(f"{config.source}: audit.canaries: {error}") from error
+
+
 def _watch(config: ExperimentConfig, party: ActiveParty) -> Watch:
     """Let the partners' attacks look at what the label party sends, as far as it can know what they would see."""
     watch = Watch(party.cuts)
@@ -491,15 +515,15 @@ def _watch(config: ExperimentConfig, party: ActiveParty) -> Watch:
             if reason:
                 watch.unavailable[name][hook_name(attack)] = reason
                 continue
-            watch.add(name, cut.watch(attack, **known))
-        if config.audit and party.task.name == "binary" and not sums_only(config.exchange):
-            watch.audits[name] = cut.audit()
+            watch.add(name, cut.watch(attack, canaries=party.canaries, **known))
+        if config.audited and party.task.name == "binary" and not sums_only(config.exchange):
+            watch.audits[name] = cut.audit(canaries=party.canaries)
     return watch
 
 
 def _known(config: ExperimentConfig, party: ActiveParty) -> tuple[int, int]:
     """Return how many records of each class an attacker is told of."""
-    return known_allowed(party.data.train, config.known_positives, config.known_negatives)
+    return known_allowed(party.judged_records, config.known_positives, config.known_negatives)
 
 
 def _unavailable(attack: Attack, party: ActiveParty, *, summed: bool) -> str:
@@ -631,6 +655,7 @@ def summarise_run(config: ExperimentConfig, run: ActiveRun) -> RunSummary:
             unavailable=dict(watch.unavailable[name]),
             detection_error=None if audit is None else known(audit.detection_error),
             measurements=measurements_of(run.measurements, name),
+            canaries=watch.canaries(name),
         )
     return RunSummary(
         name=config.name,
@@ -655,4 +680,5 @@ def summarise_run(config: ExperimentConfig, run: ActiveRun) -> RunSummary:
         known_negatives=known_negatives,
         parties=parties,
         measurements=measurements_of(run.measurements, party.name),
+        canaries=watch.worst_canaries,
     )

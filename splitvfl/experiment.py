@@ -93,7 +93,7 @@ def prepare(config: ExperimentConfig) -> Workbench:
 
     data = load_data(config)
     labels = data.active.train.labels
-    if data.task != "binary" or labels is None or not config.audit:
+    if data.task != "binary" or labels is None or not config.audited:
         return Workbench(data, {})
     positives = int((labels == 1).sum())
     if min(positives, labels.numel() - positives) < FOLDS:
@@ -184,7 +184,8 @@ def build_trainer(config: ExperimentConfig, data: VerticalData, *, folder: Path 
         noise_seed_for_experiments=train.noise_seed_for_experiments,
         known_positives=config.known_positives,
         known_negatives=config.known_negatives,
-        audit=config.audit,
+        audit=config.audited,
+        canaries=config.canaries,
         log_dir=folder,
         checkpoint_every=train.checkpoint_every_steps,
         evaluate_every=train.evaluate_every_epochs,
@@ -628,6 +629,7 @@ def summarise(
             measurements=measurements_of(trainer.measurements, name),
             features=features.get(name, []),
             after_training=dict(trainer.after_training[name]),
+            canaries=trainer.watch.canaries(name),
         )
     return RunSummary(
         name=config.name,
@@ -652,6 +654,7 @@ def summarise(
         known_negatives=trainer.known_negatives,
         parties=parties,
         measurements=measurements_of(trainer.measurements, trainer.active.name),
+        canaries=trainer.watch.worst_canaries,
     )
 
 

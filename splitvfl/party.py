@@ -18,10 +18,12 @@ from splitvfl.crossing import ActivationDefenses, DefenseChain
 from splitvfl.crypto.refusals import Refusals
 from splitvfl.crypto.sum_masks import SumMasks
 from splitvfl.cut import CutLayer, Seat, available_fields, call_top, responses_of
+from splitvfl.data.batches import Batches
 from splitvfl.data.columns import Columns, PartyData, Records
-from splitvfl.errors import ArgumentError, DataError, ProtocolError
+from splitvfl.errors import ArgumentError, ConfigError, DataError, ProtocolError
 from splitvfl.hooks import Phase, View, all_finite, all_finite_together
 from splitvfl.label_gradients import LabelGradientSource
+from splitvfl.leakage.canaries import CoinLabels
 from splitvfl.messages import FLOATS, Message
 from splitvfl.optimizers import PerParameter
 from splitvfl.precision import widened
@@ -296,6 +298,7 @@ class ActiveParty(Party):
         patience: Its judgement of evaluations, where training stops early.
         labels: Defenses that act before the loss.
         scores: Defenses of the predictions that it publishes.
+        canaries: Its training records with coin-toss labels; ``None``: there are none.
 
     Raises:
         DataError: If there are no labels, or they are not what the task needs. A party without a training record only
@@ -313,6 +316,7 @@ class ActiveParty(Party):
         self.widths: dict[str, int] = {}
         self.patience: Patience | None = None
         self.sums_parts = False
+        self.canaries: CoinLabels | None = None
         self.labels = DefenseChain("labels", self.name)
         self.scores = DefenseChain("scores", self.name)
 
@@ -361,6 +365,43 @@ class ActiveParty(Party):
                 f"one of {settings.validation_every}, and they are not fit to judge by: {error}"
             ) from error
         self.patience = Patience(settings)
+
+    def place_canaries(self, count: int, batches: Batches, *, noise_seed_for_experiments: int | None = None) -> None:
+        """Give so many of its training records a coin toss for a label, for as long as it trains.
+
+        They are trained on and answered for like all others, and judged apart. Never are they test records, records
+        that are held out to validate on, or dummies of a padded alignment. Which records they are and their coins are
+        in :meth:`hook_state`, and nowhere else.
+
+        Args:
+            count: How many, at least twenty.
+            batches: The order of the training records, which says what is held out.
+            noise_seed_for_experiments: Fixed seed, for experiments only. Default: the operating system's entropy.
+
+        Raises:
+            ArgumentError: If there are fewer than twenty.
+            ConfigError: If the task is not binary.
+            DataError: If there are not so many records.
+        """
+        if self.task.name != "binary":
+            raise ConfigError(f"canaries need binary labels, as a coin has two sides; the task is {self.task.name}")
+        self.canaries = CoinLabels.place(
+            self.data.train,
+            count,
+            trained=batches.count,
+            position=batches.positions,
+            noise_seed_for_experiments=noise_seed_for_experiments,
+        )
+
+    def train_batch(self, rows: Tensor) -> Records:
+        """Return its training records at these positions, with the labels that are trained on."""
+        batch = super().train_batch(rows)
+        return batch if self.canaries is None else self.canaries.label(batch, rows)
+
+    @property
+    def judged_records(self) -> Records:
+        """Its training records as attacks are judged by them, in which canaries count no more than dummies."""
+        return self.data.train if self.canaries is None else self.canaries.apart(self.data.train)
 
     def await_activations(self, kind: str, step: int, count: int) -> tuple[Expected, ...]:
         """Return what is awaited of every passive party: a row for each of so many records."""
@@ -440,6 +481,26 @@ class ActiveParty(Party):
         for name, cut in self.cuts.items():
             found |= _named(name, cut.gradient)
         return found
+
+    def hook_state(self) -> dict[str, Any]:
+        """Return the state of its defenses, and its canaries: for its owner only."""
+        return super().hook_state() | {"canaries": None if self.canaries is None else self.canaries.state_dict()}
+
+    def load_hook_state(self, state: dict[str, Any]) -> None:
+        """Take back what :meth:`hook_state` returned.
+
+        Raises:
+            ValueError: If the number of canaries is another.
+        """
+        super().load_hook_state(state)
+        kept = state["canaries"]
+        if (kept is None) != (self.canaries is None):
+            raise ValueError(
+                f"it has {'no' if kept is None else 'its'} canaries, and this run is to have "
+                f"{'none' if self.canaries is None else 'some'}"
+            )
+        if self.canaries is not None:
+            self.canaries.load_state_dict(kept)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what any party has, and the figures that evaluations are compared with."""

@@ -7,7 +7,7 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ from splitvfl.hooks import (
 )
 from splitvfl.leakage.after_training import SHOWN, AfterTraining, Quiz, judge_after_training, own_copy
 from splitvfl.leakage.auditing import Audit
+from splitvfl.leakage.canaries import CoinLabels, check_canaries
 from splitvfl.leakage.features import FeatureLeak, judge_features
 from splitvfl.leakage.judging import KNOWN, Leak, LeakSummary, known_allowed
 from splitvfl.leakage.monitor import Monitor
@@ -114,10 +115,12 @@ class LabelBook:
 
     Args:
         train: The active party's training records.
+        canaries: Those of them that have a coin toss for a label; ``None``: none has.
     """
 
-    def __init__(self, train: Records) -> None:
+    def __init__(self, train: Records, *, canaries: CoinLabels | None = None) -> None:
         self._train = train
+        self._canaries = canaries
         self._open: Records | None = None
         self._table: RecordTable | None = None
 
@@ -141,8 +144,9 @@ class LabelBook:
         if self._table is None:
             self._table = RecordTable(label=np.float32)
             slots = self._table.slots(self._train.ids.cpu().numpy())
-            assert self._train.judged is not None
-            self._table["label"][slots] = self._train.judged.cpu().numpy()
+            known = self._train if self._canaries is None else self._canaries.label_all(self._train)
+            assert known.judged is not None
+            self._table["label"][slots] = known.judged.cpu().numpy()
         slots = self._table.find(ids)
         if (slots < 0).any():
             raise ArgumentError(f"no training record has the id {ids[slots < 0][0]}")
@@ -172,6 +176,9 @@ class Trainer:
             half of the training records of the class, so that there are others to be judged by.
         known_negatives: How many negative records it is assumed to know, likewise.
         audit: Whether to run the auditor's attack (binary tasks).
+        canaries: How many training records get a coin toss for a label, at random, at least twenty: the AUC of an
+            attack among them is the leak beyond the prediction (:mod:`splitvfl.leakage.canaries`). They are in no other
+            figure of an attack, and never among the records that are held out or tested on. ``None``: there are none.
         log_dir: Folder for TensorBoard, ``metrics.jsonl`` and checkpoints; ``None`` keeps nothing. A folder that holds
             another run is refused, unless :meth:`resume` goes on with it or ``overwrite`` is asked for.
         overwrite: Replace the run that ``log_dir`` holds, when training starts.
@@ -192,7 +199,9 @@ class Trainer:
     Raises:
         ArgumentError: If parties have no or clashing names, an attack needs what a party cannot show, or ``autocast``
             or ``wire`` is another dtype.
-        ConfigError: If an attack or a defense was made for binary labels and the task is another.
+        ConfigError: If an attack, a defense or canaries are for binary labels and the task is another; if there are to
+            be canaries without an auditor who looks for them, or in an exchange of sums.
+        DataError: If there are to be more canaries than records.
         PrivacyError: If a guarantee per record is claimed for a model with batch-mixing layers.
     """
 
@@ -210,6 +219,7 @@ class Trainer:
         known_positives: int = KNOWN,
         known_negatives: int = KNOWN,
         audit: bool = True,
+        canaries: int | None = None,
         log_dir: str | Path | None = None,
         overwrite: bool = False,
         log_every: int = 10,
@@ -251,10 +261,16 @@ class Trainer:
         self._prepare(seed, torch.device(device), autocast, wire)
         if early_stopping is not None:
             active.judge_by(early_stopping, self.batches.held_out)
+        active.canaries = None  # of an earlier trainer
+        if canaries is not None:
+            check_canaries(audit=audit, summed=own.name if own.sums_only else "")
+            active.place_canaries(canaries, self.batches, noise_seed_for_experiments=noise_seed_for_experiments)
         self._connect(defenses, noise_seed_for_experiments)
         self._sides = self._take_sides(exchanges)
         self.watch = Watch(self.passives)
-        self.known_positives, self.known_negatives = known_allowed(active.data.train, known_positives, known_negatives)
+        self.known_positives, self.known_negatives = known_allowed(
+            active.judged_records, known_positives, known_negatives
+        )
         self._feature_attacks = [attack for attack in attacks if target_of(attack) == "features"]
         self._watch([attack for attack in attacks if target_of(attack) == "labels"], audit and not own.sums_only)
         self.after_training: dict[str, dict[str, AfterTraining]] = {name: {} for name in self.passives}
@@ -323,16 +339,18 @@ class Trainer:
         self._before = {name: own_copy(party.bottom) for name, party in self.passives.items() if self._late_attacks}
         if not binary:
             return
-        self.labels_of = LabelBook(self.active.data.train)
+        self.labels_of = LabelBook(self.active.data.train, canaries=self.active.canaries)
         for name, party in self.passives.items():
             for attack in attacks:
                 if moment_of(attack) == "every-step":
                     self._seat(party, copy.deepcopy(attack))
             if audit:
-                self.watch.audits[name] = self.active.cuts[name].audit()
+                self.watch.audits[name] = self.active.cuts[name].audit(canaries=self.active.canaries)
 
     def _seat(self, party: PassiveParty, attack: Attack) -> None:
-        leak = Leak(attack, remove=lambda: party.observers.remove(observer), **self._known)
+        leak = Leak(
+            attack, remove=lambda: party.observers.remove(observer), canaries=self.active.canaries, **self._known
+        )
         observer = _Judged(leak, self.labels_of, partial(self.unavailable[party.name].__setitem__, leak.name))
         missing = sorted(leak.needs - party.shows)
         if missing:
@@ -380,7 +398,9 @@ class Trainer:
                 return None, None
             return self.labels_of(ids), ids
 
-        leak = observe(modules[layer], attack, party=party, passing=passing, **self._known)
+        leak = observe(
+            modules[layer], attack, party=party, passing=passing, canaries=self.active.canaries, **self._known
+        )
         self.watch.add(party, leak, name=f"{leak.name}@{layer}")
         return leak
 
@@ -490,7 +510,9 @@ class Trainer:
         """Run the attacks that wait for the end of training, in the seat of each passive party, and log them."""
         if not self._late_attacks:
             return
-        quiz = Quiz.draw(self.active.data, seed=self._quiz_seed, **self._known)
+        quiz = Quiz.draw(
+            replace(self.active.data, train=self.active.judged_records), seed=self._quiz_seed, **self._known
+        )
         for name, party in self.passives.items():
             self.after_training[name] = {}
             for attack in self._late_attacks:

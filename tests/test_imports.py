@@ -52,6 +52,7 @@ FLOORS: tuple[frozenset[str], ...] = (
             "defenses",
             "leakage.after_training",
             "leakage.auditing",
+            "leakage.canaries",
             "leakage.run_audit",
             "leakage.features",
             "leakage.judging",

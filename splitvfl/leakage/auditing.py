@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from splitvfl.label_gradients import LabelGradients
-from splitvfl.leakage.judging import Handle, LeakSummary, ScoreKeeper, nanmax, real_rows
+from splitvfl.leakage.canaries import Canaries, CanaryLeak
+from splitvfl.leakage.judging import Handle, LeakSummary, ScoreKeeper, nanmax, real_rows, worst_of
 from splitvfl.metrics import detection_error
 
 # Memory of the likelihood's moments: about the last twenty steps count.
@@ -170,17 +171,21 @@ def class_axis(gradient: Tensor, positive: Tensor) -> Tensor | None:
 class Audit(Handle):
     """The auditor's attack being judged: what ``audit`` returns.
 
+    Args:
+        remove: Called when the audit is detached.
+        canaries: Which records have coin-toss labels: judged apart. Default: none.
+
     Attributes:
         linear: Judge of the projection on the clean Δg.
         likelihood: Judge of the likelihood ratio.
         seconds: Time spent on attacking and judging.
     """
 
-    def __init__(self, *, remove: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, *, remove: Callable[[], None] = lambda: None, canaries: Canaries | None = None) -> None:
         super().__init__(remove)
         self.auditor = Auditor()
-        self.linear = ScoreKeeper()
-        self.likelihood = ScoreKeeper()
+        self.linear = ScoreKeeper(canaries=canaries)
+        self.likelihood = ScoreKeeper(canaries=canaries)
         self.seconds = 0.0
         self._errors = [0.0, 0.0]
         self._measured = 0
@@ -238,6 +243,15 @@ class Audit(Handle):
     def worst(self) -> float:
         """The larger leak AUC of the two attacks, per step or accumulated."""
         return nanmax(*(summary.worst for summary in self.summaries.values()))
+
+    @property
+    def canaries(self) -> CanaryLeak | None:
+        """What its messages gave away of the canaries' labels: the leak beyond prediction; ``None`` without canaries.
+
+        The figures of the better attack. As the better of two it is chosen on the canaries themselves, so the interval
+        is that of both at once: each of them has half of the share that may be wrong.
+        """
+        return worst_of(self.keepers.values())
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the attack and of its judges."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -21,6 +21,7 @@ from torch import Tensor
 from splitvfl.data.columns import Records
 from splitvfl.errors import ArgumentError, HookError
 from splitvfl.hooks import Attack, View, call_attack, hook_name, is_signed, moment_of, needs_of, target_of
+from splitvfl.leakage.canaries import Canaries, CanaryLeak
 from splitvfl.leakage.series import StepValues
 from splitvfl.leakage.signs import SignKeeper
 from splitvfl.metrics import (
@@ -35,6 +36,8 @@ from splitvfl.metrics import (
 )
 from splitvfl.randomness import PartyRandom
 from splitvfl.records import Ids, RecordTable
+
+Flags = npt.NDArray[np.bool_]
 
 GRANTED = frozenset({"known_positives", "known_negatives"})
 """View fields that the judge fills: side knowledge, which is no message."""
@@ -152,55 +155,78 @@ class ScoreKeeper:
     Memory does not grow with the steps: see :class:`~splitvfl.leakage.series.StepValues`. Sums are kept of about the
     first two million records that are met; in a shuffled order they are a random sample. What it keeps are numbers of
     its own: scores that change after they were judged change nothing.
+
+    Canaries are judged apart, :meth:`canary_leak`: all other figures are of the other records. They are standardised
+    together with the others of their batch, in which there may be one of them or none.
+
+    Args:
+        canaries: Which records have coin-toss labels, if any have.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, canaries: Canaries | None = None) -> None:
+        self.canaries = canaries
         self._aucs = StepValues()
         # AUCs with those left out as ties; ``None`` as long as nobody was, and they are the others.
         self._tied: StepValues | None = None
         self._asked = 0
         self._answered = 0
         self._undefined = 0
-        self._pending: list[tuple[Ids, Array, npt.NDArray[np.bool_]]] = []
-        self._pending_rows = 0
-        self._records = RecordTable(total=np.float64, count=np.int64, label=np.int8)
+        self._sums = _Sums()
+        self._canary_sums = None if canaries is None else _Sums()
 
     def add(self, ids: Tensor | None, scores: Tensor, labels: Tensor) -> float:
-        """Judge one step and return its leak AUC (NaN if undefined).
+        """Judge one step and return its leak AUC (NaN if undefined), of the records that are no canaries.
 
         Args:
             ids: Record ids, ``(n,)``; ``None`` when nobody knows them, and nothing can be added up.
             scores: ``(n,)``; NaN marks records that were not scored.
             labels: ``(n,)`` in {0, 1}; NaN marks records that are not judged: dummies of a padded alignment.
+
+        Raises:
+            ArgumentError: If there are canaries, and nobody knows which these are.
         """
         real = real_rows(labels)
         if real is not None:
             scores, labels = scores.reshape(-1)[real.to(scores.device)], labels.reshape(-1)[real]
             ids = None if ids is None else ids.reshape(-1)[real.to(ids.device)]
         own_ids = None if ids is None else ids.detach().cpu().numpy().reshape(-1).copy()
+        scored = None
         if math.isnan(scores.sum().item()):
             left_out = torch.isnan(scores.reshape(-1))
-            return self._add_some(own_ids, scores.reshape(-1).masked_fill(left_out, 0.0), labels, left_out)
+            scores, scored = scores.reshape(-1).masked_fill(left_out, 0.0), ~left_out.cpu().numpy()
         values, positive = scores_and_positives(scores, labels)
-        auc = rank_auc(values, positive)
-        self._note(auc, auc, asked=values.size, answered=values.size)
-        if own_ids is not None and values.size > 1:
-            self._accumulate(own_ids, _standardised(values), positive)
+        added = None if own_ids is None else _to_add(values, scored)
+        if self.canaries is not None:
+            own_ids, added, values, positive, scored = self._apart(own_ids, added, values, positive, scored)
+        auc = self._judge(values, positive, scored)
+        if own_ids is not None and added is not None:
+            self._sums.add(own_ids, added, positive)
         return auc
 
-    def _add_some(self, ids: Ids | None, scores: Tensor, labels: Tensor, left_out: Tensor) -> float:
-        """Judge a step in which records were left out."""
-        values, positive = scores_and_positives(scores, labels)
-        scored = ~left_out.cpu().numpy()
+    def _apart(
+        self, ids: Ids | None, added: Array | None, values: Array, positive: Flags, scored: Flags | None
+    ) -> tuple[Ids, Array | None, Array, Flags, Flags | None]:
+        """Add the canaries' scores to their own sums, and return what is left."""
+        assert self.canaries is not None
+        assert self._canary_sums is not None
+        if ids is None:
+            raise ArgumentError("canaries are told by their ids, and there are none; pass model(x, labels=y, ids=ids)")
+        canary = self.canaries.among(ids)
+        if added is not None:
+            self._canary_sums.add(ids[canary], added[canary], positive[canary])
+            added = added[~canary]
+        return ids[~canary], added, values[~canary], positive[~canary], None if scored is None else scored[~canary]
+
+    def _judge(self, values: Array, positive: Flags, scored: Flags | None) -> float:
+        """Note a step's AUC; ``scored``: which records were, if not all."""
+        if scored is None:
+            auc = rank_auc(values, positive)
+            self._note(auc, auc, asked=values.size, answered=values.size)
+            return auc
         auc = rank_auc(values[scored], positive[scored])
         tied = rank_auc(in_the_middle(values, scored), positive)
         self._tied = copy.deepcopy(self._aucs) if self._tied is None else self._tied
         self._note(auc, tied, asked=values.size, answered=int(np.count_nonzero(scored)))
-        if ids is not None:
-            added = np.full(values.size, math.nan)
-            if np.count_nonzero(scored) > 1:
-                added[scored] = _standardised(values[scored])
-            self._accumulate(ids, added, positive)
         return auc
 
     def _note(self, auc: float, tied: float, *, asked: int, answered: int) -> None:
@@ -212,34 +238,6 @@ class ScoreKeeper:
             self._aucs.append(auc)
         if self._tied is not None and not math.isnan(tied):
             self._tied.append(tied)
-
-    def _accumulate(self, ids: Ids, standardised: Array, positive: npt.NDArray[np.bool_]) -> None:
-        """Add standardised scores to their records' sums; NaN where a record was left out."""
-        self._pending.append((ids, standardised, positive))
-        self._pending_rows += ids.size
-        if self._pending_rows >= _MOST_PENDING:
-            self._settle()
-
-    def _settle(self) -> None:
-        """Add what is pending to the records; many steps at once cost far less than one by one."""
-        if not self._pending:
-            return
-        ids, standardised, positive = (np.concatenate(parts) for parts in zip(*self._pending, strict=True))
-        self._pending, self._pending_rows = [], 0
-        if len(self._records) < _MOST_RECORDS:
-            slots = self._records.slots(ids)
-        else:
-            slots = self._records.find(ids)
-            kept = slots >= 0
-            slots, standardised, positive = slots[kept], standardised[kept], positive[kept]
-        # Labels are kept as -1 and +1: 0 is a record that was never met.
-        self._records["label"][slots] = 2 * positive.astype(np.int8) - 1
-        scored = ~np.isnan(standardised)
-        if not scored.all():
-            slots, standardised = slots[scored], standardised[scored]
-        # In the column's own dtype: numpy adds thirty times slower where it has to convert.
-        np.add.at(self._records["total"], slots, standardised.astype(np.float64))
-        np.add.at(self._records["count"], slots, 1)
 
     @property
     def aucs(self) -> tuple[float, ...]:
@@ -283,33 +281,33 @@ class ScoreKeeper:
     @property
     def records(self) -> int:
         """Number of records whose scores are added up; the accumulated AUC takes time in proportion."""
-        self._settle()
-        return int(np.count_nonzero(self._records["count"]))
+        return self._sums.scored
 
     @property
     def classes(self) -> tuple[int, int]:
         """Number of positive and of negative records that were judged, scored or not."""
-        self._settle()
-        labels = self._records["label"]
-        return int(np.count_nonzero(labels == 1)), int(np.count_nonzero(labels == -1))
+        return self._sums.classes
 
     @property
     def accumulated_auc(self) -> float:
         """AUC of the per-record sums, of records that were scored at least once; O(records · log records)."""
-        self._settle()
-        return self._auc_of_sums(self._records["count"] > 0)
+        return leak_auc(*self._sums.of_scored())
 
     @property
     def tied_accumulated_auc(self) -> float:
         """The same of all records: the sum of one that was never scored is 0; NaN if no record ever was."""
-        self._settle()
-        return self._auc_of_sums(self._records["label"] != 0) if self.records else math.nan
+        return leak_auc(*self._sums.of_all()) if self.records else math.nan
 
-    def _auc_of_sums(self, chosen: npt.NDArray[np.bool_]) -> float:
-        if not chosen.any():
-            return math.nan
-        sums = torch.from_numpy(self._records["total"][chosen])
-        return leak_auc(sums, torch.from_numpy(self._records["label"][chosen] == 1))
+    def canary_leak(self, *, level: float = 0.95) -> CanaryLeak | None:
+        """Return what the accumulated scores tell of the canaries' labels; ``None`` where there are none.
+
+        Every canary counts whose label could be judged; the sum of one that was never scored is 0. NaN while those met
+        are of one class.
+
+        Args:
+            level: Confidence of the interval, in (0, 1).
+        """
+        return None if self._canary_sums is None else CanaryLeak.of(*self._canary_sums.of_all(), level=level)
 
     def summary(self) -> LeakSummary:
         """Return the run's figures so far."""
@@ -337,26 +335,116 @@ class ScoreKeeper:
 
     def state_dict(self) -> dict[str, Any]:
         """Return tensors and numbers, fit for a checkpoint."""
-        self._settle()
         return {
             "aucs": self._aucs.state_dict(),
             "tied": None if self._tied is None else self._tied.state_dict(),
             "asked": self._asked,
             "answered": self._answered,
             "undefined": self._undefined,
-            "records": self._records.state_dict(),
+            "records": self._sums.state_dict(),
+            "canaries": None if self._canary_sums is None else self._canary_sums.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
-        """Take back what :meth:`state_dict` returned."""
+        """Take back what :meth:`state_dict` returned.
+
+        Raises:
+            ValueError: If one has canaries and the other has none.
+        """
+        if (state["canaries"] is None) != (self._canary_sums is None):
+            raise ValueError("one of the two runs has canaries, the other has none")
+        if self._canary_sums is not None:
+            self._canary_sums.load_state_dict(state["canaries"])
         self._aucs.load_state_dict(state["aucs"])
         self._tied = None if state["tied"] is None else StepValues()
         if self._tied is not None:
             self._tied.load_state_dict(state["tied"])
         self._asked, self._answered = state["asked"], state["answered"]
         self._undefined = state["undefined"]
+        self._sums.load_state_dict(state["records"])
+
+
+class _Sums:
+    """Standardised scores added up per record; of about the first two million that are met."""
+
+    def __init__(self) -> None:
+        self._pending: list[tuple[Ids, Array, Flags]] = []
+        self._pending_rows = 0
+        self._records = RecordTable(total=np.float64, count=np.int64, label=np.int8)
+
+    def add(self, ids: Ids, standardised: Array, positive: Flags) -> None:
+        """Add standardised scores to their records' sums; NaN where a record was left out."""
+        self._pending.append((ids, standardised, positive))
+        self._pending_rows += ids.size
+        if self._pending_rows >= _MOST_PENDING:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Add what is pending to the records; many steps at once cost far less than one by one."""
+        if not self._pending:
+            return
+        ids, standardised, positive = (np.concatenate(parts) for parts in zip(*self._pending, strict=True))
         self._pending, self._pending_rows = [], 0
-        self._records.load_state_dict(state["records"])
+        if len(self._records) < _MOST_RECORDS:
+            slots = self._records.slots(ids)
+        else:
+            slots = self._records.find(ids)
+            kept = slots >= 0
+            slots, standardised, positive = slots[kept], standardised[kept], positive[kept]
+        # Labels are kept as -1 and +1: 0 is a record that was never met.
+        self._records["label"][slots] = 2 * positive.astype(np.int8) - 1
+        scored = ~np.isnan(standardised)
+        if not scored.all():
+            slots, standardised = slots[scored], standardised[scored]
+        # In the column's own dtype: numpy adds thirty times slower where it has to convert.
+        np.add.at(self._records["total"], slots, standardised.astype(np.float64))
+        np.add.at(self._records["count"], slots, 1)
+
+    @property
+    def scored(self) -> int:
+        """Number of records that were scored at least once."""
+        self._settle()
+        return int(np.count_nonzero(self._records["count"]))
+
+    @property
+    def classes(self) -> tuple[int, int]:
+        """Number of positive and of negative records that were met, scored or not."""
+        self._settle()
+        labels = self._records["label"]
+        return int(np.count_nonzero(labels == 1)), int(np.count_nonzero(labels == -1))
+
+    def of_scored(self) -> tuple[Tensor, Tensor]:
+        """Return the sums and the labels of the records that were scored at least once."""
+        self._settle()
+        return self._of(self._records["count"] > 0)
+
+    def of_all(self) -> tuple[Tensor, Tensor]:
+        """Return the sums and the labels of all records that were met."""
+        self._settle()
+        return self._of(self._records["label"] != 0)
+
+    def _of(self, chosen: Flags) -> tuple[Tensor, Tensor]:
+        return torch.from_numpy(self._records["total"][chosen]), torch.from_numpy(self._records["label"][chosen] == 1)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return tensors and numbers, fit for a checkpoint."""
+        self._settle()
+        return self._records.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        """Take back what :meth:`state_dict` returned."""
+        self._pending, self._pending_rows = [], 0
+        self._records.load_state_dict(state)
+
+
+def _to_add(values: Array, scored: Flags | None) -> Array | None:
+    """Return what a step adds to the sums, NaN where a record was left out; ``None`` for nothing."""
+    if scored is None:
+        return _standardised(values) if values.size > 1 else None
+    added = np.full(values.size, math.nan)
+    if np.count_nonzero(scored) > 1:
+        added[scored] = _standardised(values[scored])
+    return added
 
 
 def _standardised(values: Array) -> Array:
@@ -370,6 +458,20 @@ def _standardised(values: Array) -> Array:
     deviation = math.sqrt(square / values.size)
     # All scores equal: they say nothing about anybody.
     return shifted / deviation if deviation > 0 else np.zeros_like(shifted)
+
+
+def worst_of(keepers: Iterable[ScoreKeeper], *, level: float = 0.95) -> CanaryLeak | None:
+    """Return the largest canary AUC of several attacks, raw, with an interval that holds for all of them at once.
+
+    Of k attacks each has ``(1 − level) / k`` of what may be wrong (Bonferroni), as the largest was chosen with the very
+    records that it is measured on.
+
+    Returns:
+        ``None`` where none has canaries that could be judged.
+    """
+    judges = list(keepers)
+    leaks = [judge.canary_leak(level=1.0 - (1.0 - level) / len(judges)) for judge in judges]
+    return max((leak for leak in leaks if leak and not math.isnan(leak.auc)), key=lambda leak: leak.auc, default=None)
 
 
 def check_known(positives: int, negatives: int) -> None:
@@ -437,6 +539,7 @@ class Leak(Handle):
             judged by them. Default: every other one that is met, up to :data:`KNOWN`.
         known_negatives: How many negative records it is assumed to know, likewise.
         remove: Called when the leak is detached.
+        canaries: Which records have coin-toss labels: judged apart, and never granted. Default: none.
 
     Attributes:
         name: The attack's name.
@@ -456,6 +559,7 @@ class Leak(Handle):
         known_positives: int | None = None,
         known_negatives: int | None = None,
         remove: Callable[[], None] = lambda: None,
+        canaries: Canaries | None = None,
     ) -> None:
         super().__init__(remove)
         if target_of(attack) != "labels":
@@ -478,7 +582,7 @@ class Leak(Handle):
             if field in needs_of(attack)
         )
         self.needs = needs_of(attack) - GRANTED
-        self.keeper = ScoreKeeper()
+        self.keeper = ScoreKeeper(canaries=canaries)
         self.signs = SignKeeper() if is_signed(attack) else None
         self.seconds = 0.0
         # An attack that draws numbers must not change the dropout of what it watches.
@@ -497,19 +601,20 @@ class Leak(Handle):
             HookError: If the attack breaks its contract, or the labels are not binary.
         """
         started = time.perf_counter()
+        honest = self._without_canaries(view.ids, labels) if ids_known else labels
         for grant in self._grants:
             if ids_known:
-                grant.meet(view.ids, labels)
+                grant.meet(view.ids, honest)
             view = view.granting(**{grant.field: grant.ids.to(view.device)})
         if view.device.type == "cuda":
             self._random.use_cuda()
         with self._random:
             scores = call_attack(self.attack, view)
-        labels = self._without_known(view.ids, labels)
+        labels, honest = self._without_known(view.ids, labels), self._without_known(view.ids, honest)
         ids = view.ids if ids_known else None
         try:
             if self.signs is not None:
-                self.signs.add(ids, scores, labels)
+                self.signs.add(ids, scores, honest)
             return self.keeper.add(ids, scores, labels)
         except ArgumentError as error:
             raise HookError(f"attack {self.name} cannot be judged at step {view.step}: {error}") from error
@@ -523,6 +628,13 @@ class Leak(Handle):
             return labels
         granted = torch.isin(ids.to(labels.device), torch.cat(told))
         return labels.reshape(-1).double().masked_fill(granted, math.nan)
+
+    def _without_canaries(self, ids: Tensor, labels: Tensor) -> Tensor:
+        """Return the labels that are no coins, NaN for the others: nobody knows a record by a label that it has not."""
+        if self.keeper.canaries is None:
+            return labels
+        canary = torch.from_numpy(self.keeper.canaries.among(ids.cpu().numpy())).to(labels.device)
+        return labels.reshape(-1).double().masked_fill(canary, math.nan)
 
     @property
     def known(self) -> dict[str, int]:
@@ -538,6 +650,11 @@ class Leak(Handle):
     def accumulated_auc(self) -> float:
         """Leak AUC of the scores added up per record, of records that were scored, in the attack's orientation."""
         return self.keeper.accumulated_auc
+
+    @property
+    def canaries(self) -> CanaryLeak | None:
+        """What it read of the canaries' labels, in the attack's orientation; ``None`` where there are none."""
+        return self.keeper.canary_leak()
 
     @property
     def summary(self) -> LeakSummary:

@@ -11,6 +11,7 @@ import msgspec
 
 from splitvfl.errors import CheckpointError
 from splitvfl.leakage.after_training import AfterTraining
+from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.features import FeatureLeak
 from splitvfl.leakage.judging import LeakSummary
 from splitvfl.metrics import chance_auc
@@ -98,6 +99,7 @@ class PartyResult:
         measurements: Means over the run of what the defenses of this party's messages logged.
         features: Feature attacks on its columns.
         after_training: Attacks with its trained bottom model, by name.
+        canaries: What attacks read of the canaries' labels, by name, the auditor's first; empty without canaries.
     """
 
     attacks: dict[str, AttackResult]
@@ -108,6 +110,7 @@ class PartyResult:
     measurements: dict[str, float] = field(default_factory=dict)
     features: list[FeatureLeak] = field(default_factory=list)
     after_training: dict[str, AfterTraining] = field(default_factory=dict)
+    canaries: dict[str, CanaryLeak] = field(default_factory=dict)
 
     @property
     def worst(self) -> tuple[float | None, str]:
@@ -148,6 +151,9 @@ class RunSummary:
         validation_metric: With early stopping, the headline figure of these weights on the records held out.
         exchange: Name of the exchange.
         notes: What is to be known beside the figures, in sentences.
+        canaries: The leak beyond prediction: the largest canary AUC of the auditor's attacks at any party, raw, with a
+            95 % interval for all of them at once; ``None`` without canaries. With ``positives + negatives`` records on
+            coin tosses, the test figure is that of a model that was trained on them too.
     """
 
     name: str
@@ -172,6 +178,7 @@ class RunSummary:
     validation_metric: float | None = None
     exchange: str = "split"
     notes: list[str] = field(default_factory=list)
+    canaries: CanaryLeak | None = None
 
     @property
     def defense(self) -> str:

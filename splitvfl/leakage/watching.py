@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from splitvfl.leakage.auditing import Audit
-from splitvfl.leakage.judging import Leak, LeakSummary, ScoreKeeper
+from splitvfl.leakage.canaries import CanaryLeak
+from splitvfl.leakage.judging import Leak, LeakSummary, ScoreKeeper, worst_of
 
 # Up to here an accumulated AUC takes a few milliseconds; above, it is computed at the end of each epoch only.
 _CHEAP_RECORDS = 20_000
@@ -47,6 +48,20 @@ class Watch:
         audits = self.audits[party].keepers if party in self.audits else {}
         return found | {name: keeper.summary() for name, keeper in audits.items()}
 
+    def canaries(self, party: str) -> dict[str, CanaryLeak]:
+        """Return what every attack on one passive party's messages read of the canaries' labels, the auditor's first.
+
+        Empty without canaries; without those attacks that met none, or of one class only.
+        """
+        audits = self.audits[party].keepers if party in self.audits else {}
+        leaks = {name: keeper.canary_leak() for name, keeper in (audits | self._keepers(party)).items()}
+        return {name: leak for name, leak in leaks.items() if leak is not None and not math.isnan(leak.auc)}
+
+    @property
+    def worst_canaries(self) -> CanaryLeak | None:
+        """The largest canary AUC of the auditor's attacks on all messages, with an interval for all of them at once."""
+        return worst_of([keeper for audit in self.audits.values() for keeper in audit.keepers.values()])
+
     @property
     def worst(self) -> tuple[float, str]:
         """The worst leak AUC of all attacks, per step or accumulated, and that attack's name; NaN and "" if none."""
@@ -61,7 +76,8 @@ class Watch:
     def scalars(self, *, epoch_ends: bool) -> dict[str, float]:
         """Return what there is to log after a step, by tag.
 
-        Of an attack that left out records, the share of them that it scored so far, and the AUCs that count them as
+        At the end of an epoch with them what each attack read of the canaries, and the ends of its interval. Of an
+        attack that left out records, the share of them that it scored so far, and the AUCs that count them as
         ties, stand beside its own.
         """
         values: dict[str, float] = {}
@@ -81,6 +97,11 @@ class Watch:
                     values[f"signs_right/{party}/{name}"] = leak.signs.recent_share
             if party in self.audits:
                 values[f"detection_error/{party}/measured"] = self.audits[party].detection_error
+            if epoch_ends:
+                for name, found in self.canaries(party).items():
+                    tag = f"{party}/{name}"
+                    values[f"canary_auc/{tag}"] = found.auc
+                    values |= {f"canary_auc_low/{tag}": found.low, f"canary_auc_high/{tag}": found.high}
         if epoch_ends:
             self._worst = self.worst
             values["leak_auc/worst"] = self._worst[0]

@@ -1,0 +1,288 @@
+"""Canaries: training records with coin-toss labels, among which any leak of labels is one beyond the prediction.
+
+A record's columns tell something of its label, and so does everything that a model makes of them. Of a coin that was
+tossed for the record they tell nothing. The label party places the coins, alone and without a word; from then on they
+are labels like all others: trained on, answered for, defended, sent. The AUC of an attack's score *among the canaries*
+is then what the messages gave away of labels that nobody can predict, with nothing to subtract or to match.
+
+**What it costs.** Every canary is trained on a label that is noise; on average half of them are wrong.
+
+**What it means.** The coins are fair and independent of everything, but for their being tossed again, all of them, in
+the case (one in 2¹⁹ at twenty records) that they all agree: given how many of each class there are, every order is
+equally likely. So a promise of a defense that holds for every record holds for them, and an attack without a promise to
+break has an AUC of one half in expectation.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from splitvfl.data.columns import Columns, Records
+from splitvfl.errors import ArgumentError, ConfigError, DataError
+from splitvfl.metrics import auc_interval, leak_auc
+from splitvfl.randomness import derive_seed
+from splitvfl.records import Ids
+
+Positions = npt.NDArray[np.int64]
+
+LEAST_CANARIES = 20
+"""With fewer the interval covers half of the scale."""
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryLeak:
+    """What one attack read of the canaries' labels, added up over the run; in its own orientation, none is chosen.
+
+    Attributes:
+        auc: AUC of the accumulated scores among the canaries. One that was never scored counts as a tie, in the middle.
+        low: Lower end of the interval, :func:`~splitvfl.metrics.auc_interval`.
+        high: Upper end.
+        positives: Canaries with label 1 that were judged.
+        negatives: Canaries with label 0.
+    """
+
+    auc: float
+    low: float
+    high: float
+    positives: int
+    negatives: int
+
+    @classmethod
+    def of(cls, scores: Tensor, labels: Tensor, *, level: float = 0.95) -> Self:
+        """Return the figures of scores of canaries, ``(n,)``, and their coins, ``(n,)`` in {0, 1}."""
+        low, high = auc_interval(scores, labels, level=level)
+        positives = int((labels == 1).sum())
+        return cls(leak_auc(scores, labels), low, high, positives, labels.numel() - positives)
+
+
+class Canaries:
+    """Which records are canaries, by their ids.
+
+    Args:
+        ids: ``(n,)``, int64, each once.
+
+    Raises:
+        ArgumentError: If there are fewer than twenty, or one comes twice.
+    """
+
+    def __init__(self, ids: Tensor) -> None:
+        self.ids: Ids = np.sort(_whole(ids))
+        if self.ids.size < LEAST_CANARIES:
+            raise ArgumentError(f"expected at least {LEAST_CANARIES} canaries, got {self.ids.size}")
+        if (self.ids[1:] == self.ids[:-1]).any():
+            raise ArgumentError("expected every canary's id once")
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return int(self.ids.size)
+
+    def among(self, ids: Ids) -> npt.NDArray[np.bool_]:
+        """Return which of these records are canaries, ``(k,)``."""
+        return _place(self.ids, ids) >= 0
+
+
+class CoinLabels(Canaries):
+    """Canaries that the label party has placed among its training records, and their coins.
+
+    Args:
+        positions: Of the records among the training records, ``(n,)``, int64, each once.
+        ids: Their ids, ``(n,)``, int64.
+        coins: Their labels, ``(n,)`` in {0, 1}.
+    """
+
+    def __init__(self, positions: Tensor, ids: Tensor, coins: Tensor) -> None:
+        super().__init__(ids)
+        self._take(positions, ids, coins)
+
+    def _take(self, positions: Tensor, ids: Tensor, coins: Tensor) -> None:
+        order = np.argsort(_whole(positions))
+        self._positions: Positions = _whole(positions)[order]
+        self._own_ids: Ids = _whole(ids)[order]
+        self._coins = _whole(coins)[order]
+        self.ids = np.sort(self._own_ids)
+
+    @classmethod
+    def place(
+        cls,
+        train: Records,
+        count: int,
+        *,
+        trained: int,
+        position: Callable[[Positions], Positions],
+        noise_seed_for_experiments: int | None = None,
+    ) -> Self:
+        """Choose records at random, and toss a fair coin for each.
+
+        Both come from the operating system's entropy, unless an experiment fixes them; never from a seed that a
+        partner knows.
+
+        Args:
+            train: The label party's training records; dummies of a padded alignment are never chosen.
+            count: How many.
+            trained: Number of records that are trained on, and not held out to validate on.
+            position: Returns the positions of records, given their places among those.
+            noise_seed_for_experiments: Fixed seed, for experiments only.
+
+        Raises:
+            ArgumentError: If fewer than twenty are wanted.
+            DataError: If there are not so many records.
+        """
+        if count < LEAST_CANARIES:
+            raise ArgumentError(f"expected at least {LEAST_CANARIES} canaries, got {count}")
+        eligible = _eligible(train, trained, position)
+        if count > len(eligible):
+            raise DataError(
+                f"expected at most as many canaries as there are training records of the label party that are trained "
+                f"on, {len(eligible)}, got {count}"
+            )
+        source = _source(noise_seed_for_experiments)
+        chosen = np.sort(np.array(source.sample(eligible, count), dtype=np.int64))
+        positions = torch.from_numpy(position(chosen) if train.real is None else chosen)
+        return cls(positions, train.ids[positions], torch.from_numpy(toss(count, source)))
+
+    def label(self, batch: Records, rows: Tensor) -> Records:
+        """Return training records with the coins in place of the labels of those that are canaries.
+
+        Args:
+            batch: The records at these positions.
+            rows: The positions, ``(n,)``, int64.
+        """
+        assert batch.labels is not None
+        places = _place(self._positions, rows.numpy())
+        met = places >= 0
+        if not met.any():
+            return batch
+        labels, where = batch.labels.clone(), torch.from_numpy(np.flatnonzero(met)).to(batch.labels.device)
+        labels[where] = torch.from_numpy(self._coins[places[met]]).to(labels)
+        return replace(batch, labels=labels)
+
+    def label_all(self, train: Records) -> Records:
+        """Return all training records with the coins in place of the canaries' labels; takes memory for all of them."""
+        assert train.labels is not None
+        labels = train.labels.clone()
+        labels[torch.from_numpy(self._positions)] = torch.from_numpy(self._coins).to(labels)
+        return replace(train, labels=labels)
+
+    def apart(self, train: Records) -> Records:
+        """Return the label party's training records, in which the canaries count in no figure, as dummies do."""
+        real = torch.ones(train.count, dtype=torch.bool) if train.real is None else train.real.clone()
+        real[torch.from_numpy(self._positions)] = False
+        return replace(train, real=real)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return which records they are and their coins: for the label party only."""
+        names = ("positions", "ids", "coins")
+        values = (self._positions, self._own_ids, self._coins)
+        return {name: torch.from_numpy(value.copy()) for name, value in zip(names, values, strict=True)}
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        """Take back what :meth:`state_dict` returned.
+
+        Raises:
+            ValueError: If there are not as many.
+        """
+        if state["coins"].numel() != self.count:
+            raise ValueError(f"it has {state['coins'].numel()} canaries, this run is to have {self.count}")
+        self._take(state["positions"], state["ids"], state["coins"])
+
+
+def check_canaries(*, audit: bool, summed: str) -> None:
+    """Refuse canaries where nobody looks for them.
+
+    Args:
+        audit: Whether the auditor's attack is run.
+        summed: Name of the exchange if no message is per record; empty otherwise.
+
+    Raises:
+        ConfigError: If so.
+    """
+    if not audit:
+        raise ConfigError("canaries are for the auditor, who is switched off: they would only cost; take them out")
+    if summed:
+        raise ConfigError(
+            f"canaries: in exchange {summed} no message is about one record, so there is no auditor's attack that "
+            "could read them; take them out"
+        )
+
+
+def canaries_of(given: Canaries | Tensor | None) -> Canaries | None:
+    """Return canaries, of which the ids may be given alone."""
+    return Canaries(given) if isinstance(given, Tensor) else given
+
+
+def with_canaries(
+    labels: Tensor, count: int, *, noise_seed_for_experiments: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return labels of which some are coin tosses, and which: for a training loop of one's own.
+
+    Call it once for a run and keep what it returns: other coins in every epoch would be noise on the labels. Train on
+    the labels returned and judge with ``cut.audit(canaries=ids[positions])``.
+
+    Args:
+        labels: Of the training records, ``(n,)`` in {0, 1}, any dtype; they stay as they are.
+        count: How many canaries, from twenty to ``n``.
+        noise_seed_for_experiments: Fixed seed, for experiments only. Default: the operating system's entropy.
+
+    Returns:
+        Labels ``(n,)`` like ``labels``, and the positions of the canaries, ``(count,)`` int64, ascending.
+
+    Raises:
+        ArgumentError: If there are fewer than twenty, or labels are not 0 and 1.
+        DataError: If there are more than labels.
+    """
+    if labels.dim() != 1 or not ((labels == 0) | (labels == 1)).all():
+        raise ArgumentError(f"expected labels 0 and 1, one per record, got {labels.dtype} {tuple(labels.shape)}")
+    positions = torch.arange(labels.shape[0])
+    records = Records(positions, Columns.of(torch.zeros(labels.shape[0], 0)), labels)
+    placed = CoinLabels.place(
+        records,
+        count,
+        trained=records.count,
+        position=lambda places: places,
+        noise_seed_for_experiments=noise_seed_for_experiments,
+    )
+    tossed = placed.label(records, positions).labels
+    assert tossed is not None
+    return tossed, torch.from_numpy(placed.ids.copy()).to(labels.device)
+
+
+def toss(count: int, source: random.Random) -> npt.NDArray[np.int64]:
+    """Return fair coins, 0 and 1, at least one of each: if all agree, all are tossed again."""
+    while True:
+        coins = np.unpackbits(np.frombuffer(source.randbytes(-(-count // 8)), np.uint8))[:count]
+        if 0 < np.count_nonzero(coins) < count:
+            return coins.astype(np.int64)
+
+
+def _source(seed: int | None) -> random.Random:
+    # Not the generators of noise: which records were chosen must not follow from anything that a partner sees.
+    return random.SystemRandom() if seed is None else random.Random(derive_seed(seed, "canaries"))
+
+
+def _eligible(train: Records, trained: int, position: Callable[[Positions], Positions]) -> Sequence[int]:
+    """Return the places of records that are trained on; of a padded alignment the positions of the real ones."""
+    if train.real is None:
+        return range(trained)
+    positions = position(np.arange(trained))
+    found: list[int] = positions[train.real.numpy()[positions]].tolist()
+    return found
+
+
+def _place(ordered: Ids, values: Ids) -> Positions:
+    """Return where each value is in an ordered array; −1 where it is not."""
+    places = np.searchsorted(ordered, values)
+    places[places == ordered.size] = 0
+    return np.where(ordered[places] == values, places, -1)
+
+
+def _whole(values: Tensor) -> npt.NDArray[np.int64]:
+    return values.detach().reshape(-1).cpu().numpy().astype(np.int64)
