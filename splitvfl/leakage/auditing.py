@@ -66,7 +66,13 @@ class Auditor:
         self._square = torch.zeros(2, 2, 2, dtype=torch.float64)
 
     def __call__(
-        self, clean: Tensor, sent: Tensor, labels: Tensor, responses: Tensor | None = None
+        self,
+        clean: Tensor,
+        sent: Tensor,
+        labels: Tensor,
+        responses: Tensor | None = None,
+        *,
+        canary: Tensor | None = None,
     ) -> AuditScores | None:
         """Return the scores of both attacks, higher for positives.
 
@@ -75,17 +81,22 @@ class Auditor:
             sent: What is sent, ``(n, width)``.
             labels: ``(n,)`` in {0, 1}.
             responses: ``(n,)`` in {0, 1}: what a label defense answered in place of the labels, if there is one.
+            canary: ``(n,)`` bool: rows that are scored like all others, and of whose labels, answers and clean
+                gradients nothing is used. An axis to which a record's own label has contributed carries it into the
+                score of a message that depends on columns only.
 
         Returns:
-            ``None`` when the batch holds one class only, of labels or of responses, where there is no Δg.
+            ``None`` when the batch, canaries aside, holds one class only, of labels or of responses: there is no Δg.
         """
-        positive = labels.reshape(-1) == 1
-        axis = class_axis(clean, positive if responses is None else responses.reshape(-1) == 1)
+        known = slice(None) if canary is None else ~canary.to(labels.device)
+        positive = labels.reshape(-1)[known] == 1
+        answered = positive if responses is None else responses.reshape(-1)[known] == 1
+        axis = class_axis(clean[known], answered)
         if axis is None or positive.all() or not positive.any():
             return None
         features = message_features(sent, axis)
         likelihood = self._log_ratio(features)
-        self._learn(features, positive.cpu())
+        self._learn(features[known if canary is None else ~canary.cpu()], positive.cpu())
         linear = features[:, 0]
         return AuditScores(linear, linear.clone() if likelihood is None else likelihood, likelihood is not None)
 
@@ -184,6 +195,7 @@ class Audit(Handle):
     def __init__(self, *, remove: Callable[[], None] = lambda: None, canaries: Canaries | None = None) -> None:
         super().__init__(remove)
         self.auditor = Auditor()
+        self._canaries = canaries
         self.linear = ScoreKeeper(canaries=canaries)
         self.likelihood = ScoreKeeper(canaries=canaries)
         self.seconds = 0.0
@@ -203,10 +215,13 @@ class Audit(Handle):
         """Attack one message with everything that the label party knows; ``responses`` as :class:`Auditor`."""
         started = time.perf_counter()
         clean, sent, labels, ids, responses = of_real_rows(clean, sent, labels, ids, responses)
-        self._judge(self.auditor(clean, sent, labels, responses), labels, ids)
+        canary = None if self._canaries is None else self._canaries.among_rows(ids)
+        self._judge(self.auditor(clean, sent, labels, responses, canary=canary), labels, ids, canary)
         self.seconds += time.perf_counter() - started
 
-    def _judge(self, scores: AuditScores | None, labels: Tensor, ids: Tensor | None) -> None:
+    def _judge(
+        self, scores: AuditScores | None, labels: Tensor, ids: Tensor | None, canary: Tensor | None = None
+    ) -> None:
         if scores is None:
             # No Δg: there is nothing that the auditor could have scored or left out, and nothing to judge.
             nothing = torch.full(labels.reshape(-1).shape, math.nan)
@@ -216,8 +231,9 @@ class Audit(Handle):
         self.linear.add(ids, scores.linear, labels)
         self.likelihood.add(ids, scores.likelihood, labels)
         if scores.fitted:
+            real = slice(None) if canary is None else ~canary
             for number, values in enumerate((scores.linear, scores.likelihood)):
-                self._errors[number] += detection_error(values, labels, threshold=0.0)
+                self._errors[number] += detection_error(values[real], labels.cpu()[real], threshold=0.0)
             self._measured += 1
 
     @property

@@ -33,6 +33,8 @@ from splitvfl.records import Ids
 
 Positions = npt.NDArray[np.int64]
 
+NO_IDS = "canaries are told by their ids, and there are none; pass model(x, labels=y, ids=ids)"
+
 LEAST_CANARIES = 20
 """With fewer the interval covers half of the scale."""
 
@@ -88,6 +90,16 @@ class Canaries:
     def among(self, ids: Ids) -> npt.NDArray[np.bool_]:
         """Return which of these records are canaries, ``(k,)``."""
         return _place(self.ids, ids) >= 0
+
+    def among_rows(self, ids: Tensor | None) -> Tensor:
+        """Return the same of a batch's ids, ``(k,)`` bool on the CPU.
+
+        Raises:
+            ArgumentError: If nobody knows the ids.
+        """
+        if ids is None:
+            raise ArgumentError(NO_IDS)
+        return torch.from_numpy(self.among(ids.detach().reshape(-1).cpu().numpy()))
 
 
 class CoinLabels(Canaries):

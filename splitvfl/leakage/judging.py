@@ -21,7 +21,7 @@ from torch import Tensor
 from splitvfl.data.columns import Records
 from splitvfl.errors import ArgumentError, HookError
 from splitvfl.hooks import Attack, View, call_attack, hook_name, is_signed, moment_of, needs_of, target_of
-from splitvfl.leakage.canaries import Canaries, CanaryLeak
+from splitvfl.leakage.canaries import NO_IDS, Canaries, CanaryLeak
 from splitvfl.leakage.series import StepValues
 from splitvfl.leakage.signs import SignKeeper
 from splitvfl.metrics import (
@@ -210,7 +210,7 @@ class ScoreKeeper:
         assert self.canaries is not None
         assert self._canary_sums is not None
         if ids is None:
-            raise ArgumentError("canaries are told by their ids, and there are none; pass model(x, labels=y, ids=ids)")
+            raise ArgumentError(NO_IDS)
         canary = self.canaries.among(ids)
         if added is not None:
             self._canary_sums.add(ids[canary], added[canary], positive[canary])

@@ -267,7 +267,7 @@ def test_which_attack_counts_is_decided_for_the_run_and_never_per_batch() -> Non
         ]
     )
     audit = Audit()
-    audit.auditor = lambda *_: next(script)  # type: ignore[assignment]
+    audit.auditor = lambda *_, **__: next(script)  # type: ignore[assignment]
     for _ in range(5):
         audit.see(torch.eye(2), torch.eye(2), labels, None)
     assert audit.detection_error == 0.5
@@ -275,7 +275,7 @@ def test_which_attack_counts_is_decided_for_the_run_and_never_per_batch() -> Non
 
 def test_scores_at_the_threshold_are_called_negative() -> None:
     audit = Audit()
-    audit.auditor = lambda *_: AuditScores(torch.zeros(3), torch.zeros(3), fitted=True)  # type: ignore[assignment]
+    audit.auditor = lambda *_, **__: AuditScores(torch.zeros(3), torch.zeros(3), fitted=True)  # type: ignore[assignment]
     audit.see(torch.eye(3), torch.eye(3), torch.tensor([0, 1, 1]), None)
     assert audit.detection_error == 0.5
 
