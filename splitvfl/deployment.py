@@ -498,7 +498,8 @@ def _place_canaries(config: ExperimentConfig, party: ActiveParty) -> None:
         return
     batches, seed = _batches(config, party.data), config.train.noise_seed_for_experiments
     try:
-        check_canaries(audit=config.audited, summed=config.exchange.name if sums_only(config.exchange) else "")
+        summed = config.exchange.name if sums_only(config.exchange) else ""
+        check_canaries(party.task.name, audit=config.audited, summed=summed)
         party.place_canaries(config.canaries, batches, noise_seed_for_experiments=seed)
     except (ArgumentError, ConfigError, DataError) as error:
         raise ConfigError(f"{config.source}: audit.canaries: {error}") from error

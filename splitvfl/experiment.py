@@ -40,9 +40,10 @@ from splitvfl.data.batches import BLOCK_ROWS
 from splitvfl.data.sets import TABLES
 from splitvfl.data.store import open_tables
 from splitvfl.errors import ArgumentError, ConfigError
-from splitvfl.exchanges import exchange_of, task_of
+from splitvfl.exchanges import exchange_of, sums_only, task_of
 from splitvfl.hooks import At, Defense
 from splitvfl.label_horizon import LabelHorizon, agreed_horizon, before, observed_horizon, outcome
+from splitvfl.leakage.canaries import check_canaries
 from splitvfl.leakage.summary import FILE_NAME, AttackResult, PartyResult, RunSummary, known
 from splitvfl.models import MLP, Linear, LinearTop, WideDeepBottom, WideDeepTop
 from splitvfl.net.party_run import FAREWELL_FILE
@@ -168,6 +169,7 @@ def build_trainer(config: ExperimentConfig, data: VerticalData, *, folder: Path 
     task = task_of(config.exchange, data.task, data.classes)
     train = config.train
     noise = noise_plan(config, data.active)
+    _check_canaries(config, task)
     top, bottoms = _models(config, data, task)
     optimizer = optimizers_of(train)
     trainer = Trainer(
@@ -198,6 +200,17 @@ def build_trainer(config: ExperimentConfig, data: VerticalData, *, folder: Path 
     for party in (trainer.active, *trainer.passives.values()):
         check_clips(party, activation=config.exchange.activation_clip, gradient=config.exchange.gradient_clip)
     return trainer
+
+
+def _check_canaries(config: ExperimentConfig, task: Task) -> None:
+    if config.canaries is None:
+        return
+    try:
+        check_canaries(
+            task.name, audit=config.audited, summed=config.exchange.name if sums_only(config.exchange) else ""
+        )
+    except ConfigError as error:
+        raise ConfigError(f"{config.source}: audit.canaries: {error}") from error
 
 
 def _check_tables(config: ExperimentConfig) -> None:

@@ -20,10 +20,10 @@ from splitvfl.crypto.sum_masks import SumMasks
 from splitvfl.cut import CutLayer, Seat, available_fields, call_top, responses_of
 from splitvfl.data.batches import Batches
 from splitvfl.data.columns import Columns, PartyData, Records
-from splitvfl.errors import ArgumentError, ConfigError, DataError, ProtocolError
+from splitvfl.errors import ArgumentError, DataError, ProtocolError
 from splitvfl.hooks import Phase, View, all_finite, all_finite_together
 from splitvfl.label_gradients import LabelGradientSource
-from splitvfl.leakage.canaries import CoinLabels
+from splitvfl.leakage.canaries import CoinLabels, check_canaries
 from splitvfl.messages import FLOATS, Message
 from splitvfl.optimizers import PerParameter
 from splitvfl.precision import widened
@@ -381,10 +381,9 @@ class ActiveParty(Party):
         Raises:
             ArgumentError: If there are fewer than twenty.
             ConfigError: If the task is not binary.
-            DataError: If there are not so many records.
+            DataError: If they are more than half of these records.
         """
-        if self.task.name != "binary":
-            raise ConfigError(f"canaries need binary labels, as a coin has two sides; the task is {self.task.name}")
+        check_canaries(self.task.name, audit=True, summed="")
         self.canaries = CoinLabels.place(
             self.data.train,
             count,

@@ -146,15 +146,15 @@ class CoinLabels(Canaries):
 
         Raises:
             ArgumentError: If fewer than twenty are wanted.
-            DataError: If there are not so many records.
+            DataError: If they are more than half of these records.
         """
         if count < LEAST_CANARIES:
             raise ArgumentError(f"expected at least {LEAST_CANARIES} canaries, got {count}")
         eligible = _eligible(train, trained, position)
-        if count > len(eligible):
+        if count > len(eligible) // 2:
             raise DataError(
-                f"expected at most as many canaries as there are training records of the label party that are trained "
-                f"on, {len(eligible)}, got {count}"
+                f"expected at most {len(eligible) // 2} canaries, half of the {len(eligible)} training records that "
+                f"are neither held out to validate on nor dummies, got {count}: the auditor learns from the others"
             )
         source = _source(noise_seed_for_experiments)
         chosen = np.sort(np.array(source.sample(eligible, count), dtype=np.int64))
@@ -207,16 +207,19 @@ class CoinLabels(Canaries):
         self._take(state["positions"], state["ids"], state["coins"])
 
 
-def check_canaries(*, audit: bool, summed: str) -> None:
-    """Refuse canaries where nobody looks for them.
+def check_canaries(task: str, *, audit: bool, summed: str) -> None:
+    """Refuse canaries where nobody looks for them, or a coin is no label.
 
     Args:
+        task: Name of the task.
         audit: Whether the auditor's attack is run.
         summed: Name of the exchange if no message is per record; empty otherwise.
 
     Raises:
         ConfigError: If so.
     """
+    if task != "binary":
+        raise ConfigError(f"canaries need binary labels, as a coin has two sides; the task is {task}; take them out")
     if not audit:
         raise ConfigError("canaries are for the auditor, who is switched off: they would only cost; take them out")
     if summed:
@@ -241,7 +244,7 @@ def with_canaries(
 
     Args:
         labels: Of the training records, ``(n,)`` in {0, 1}, any dtype; they stay as they are.
-        count: How many canaries, from twenty to ``n``.
+        count: How many canaries, from twenty to ``n // 2``.
         noise_seed_for_experiments: Fixed seed, for experiments only. Default: the operating system's entropy.
 
     Returns:
@@ -249,7 +252,7 @@ def with_canaries(
 
     Raises:
         ArgumentError: If there are fewer than twenty, or labels are not 0 and 1.
-        DataError: If there are more than labels.
+        DataError: If they are more than half.
     """
     if labels.dim() != 1 or not ((labels == 0) | (labels == 1)).all():
         raise ArgumentError(f"expected labels 0 and 1, one per record, got {labels.dtype} {tuple(labels.shape)}")

@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
+import math
+import random
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from splitvfl import checkpoint
-from splitvfl.attacks import NormAttack
+from splitvfl.attacks import DirectionAttack, ModelCompletionAttack, NormAttack
+from splitvfl.cut import SplitModel
+from splitvfl.data.columns import Columns, Records
+from splitvfl.defenses import AsymmetricResponse, Isotropic, SumKL
+from splitvfl.errors import ArgumentError, CheckpointError, ConfigError, DataError
+from splitvfl.exchange.oracle import Oracle
+from splitvfl.hooks import Secrets, View
+from splitvfl.leakage.auditing import Audit
+from splitvfl.leakage.canaries import Canaries, CoinLabels, toss, with_canaries
+from splitvfl.leakage.judging import Leak, ScoreKeeper
+from splitvfl.leakage.monitor import read_metrics
+from splitvfl.messages import Message
+from splitvfl.metrics import leak_auc
+from splitvfl.schedule import EarlyStopping
 from splitvfl.training import Trainer
-from tests.builders import ACTIVE, small_trainer, weights
+from tests.builders import ACTIVE, linear_trainer, small_trainer, weights
 
 SIZES = {"train": 400, "test": 40}
 
@@ -74,3 +93,361 @@ def test_a_run_goes_on_with_its_own_to_the_bit(tmp_path: Any) -> None:
     # Nowhere else than in the label party's own part.
     holders = [part for part, state in parts.items() if "coins" in repr(state)]
     assert holders == [f"hooks-{ACTIVE}"]
+
+
+def test_they_are_treated_like_labels_that_are_what_the_coins_say() -> None:
+    """To the bit: every message, weight and test figure is that of a run whose data have these labels."""
+    sent: dict[str, list[Message]] = {"canaries": [], "labels": []}
+
+    def make(which: str, canaries: int | None) -> Trainer:
+        return trainer(
+            canaries=canaries,
+            defenses=[AsymmetricResponse(detection_error=0.3), SumKL(detection_error=0.3)],
+            noise_seed_for_experiments=5,
+            dropout=0.1,
+            record=sent[which].append,
+        )
+
+    run, plain = make("canaries", 60), make("labels", None)
+    labels = trained_labels(run)
+    active = plain.active
+    active.data = replace(active.data, train=replace(active.data.train, labels=labels))
+    run.fit(2)
+    plain.fit(2)
+    assert len(sent["canaries"]) == len(sent["labels"]) > 0
+    for left, right in zip(sent["canaries"], sent["labels"], strict=True):
+        assert (left.kind, left.sender, left.step) == (right.kind, right.sender, right.step)
+        assert torch.equal(left.payload, right.payload)
+    assert run.test == plain.test
+
+
+def test_none_is_held_out_a_dummy_or_a_test_record() -> None:
+    run = trainer(early_stopping=EarlyStopping(patience=2, validation_every=3), canaries=100)
+    positions, _ = coins_of(run)
+    assert not set(positions) & set(run.batches.held_out)
+    held_out = torch.arange(run.batches.held_out.start, 400, run.batches.held_out.step)
+    true = run.active.data.train.labels
+    assert true is not None
+    assert torch.equal(trained_labels(run)[held_out], true[held_out])
+    test = run.active.test_batch(torch.arange(40)).labels
+    assert torch.equal(test, run.active.data.test.labels)  # type: ignore[arg-type]
+
+    real = torch.arange(400) % 2 == 0
+    records = replace(run.active.data.train, real=real)
+    for seed in range(5):
+        placed = CoinLabels.place(
+            records,
+            60,
+            trained=run.batches.count,
+            position=run.batches.positions,
+            noise_seed_for_experiments=seed,
+        )
+        chosen = placed.state_dict()["positions"]
+        assert real[chosen].all()
+        assert not set(chosen.tolist()) & set(run.batches.held_out)
+        assert torch.equal(placed.state_dict()["ids"], records.ids[chosen])
+
+
+def test_every_record_is_chosen_as_often_and_every_coin_is_fair() -> None:
+    records = Records(torch.arange(60), Columns.of(torch.zeros(60, 0)), torch.zeros(60))
+    draws = 2000
+    chosen, ones = np.zeros(60), np.zeros(60)
+    for seed in range(draws):
+        state = CoinLabels.place(
+            records, 20, trained=60, position=lambda places: places, noise_seed_for_experiments=seed
+        ).state_dict()
+        chosen[state["positions"].numpy()] += 1
+        ones[state["positions"].numpy()] += state["coins"].numpy()
+    # Binomial, 2000 draws: 5 standard errors of each share, over 60 records.
+    assert np.abs(chosen / draws - 1 / 3).max() < 5 * math.sqrt(2 / 9 / draws)
+    assert np.abs(ones / chosen - 1 / 2).max() < 5 * 0.5 / math.sqrt(draws / 3)
+    assert abs(ones.sum() / chosen.sum() - 1 / 2) < 5 * 0.5 / math.sqrt(20 * draws)
+
+
+def test_coins_that_all_agree_are_tossed_again() -> None:
+    class Rigged(random.Random):
+        tosses = iter([b"\xff\xff\xff", b"\x00\x00\x0f", b"\x00\x10\x00"])
+
+        def randbytes(self, n: int) -> bytes:
+            return next(self.tosses)
+
+    assert toss(20, Rigged()).tolist() == [0] * 11 + [1] + [0] * 8
+
+
+def step_of(generator: np.random.Generator, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    ids = torch.from_numpy(generator.permutation(200)[:count]) * 3 - 100
+    return ids, torch.from_numpy(generator.normal(size=count)), (ids % 2 == 0).double()
+
+
+@pytest.mark.parametrize("left_out", [0.0, 0.3])
+def test_canaries_are_added_up_apart_and_count_in_no_other_figure(left_out: float) -> None:
+    """Against sums by hand: standardised over the batch, canaries and others together."""
+    generator = np.random.default_rng(1)
+    canaries = Canaries(torch.arange(0, 200, 5) * 3 - 100)
+    keeper = ScoreKeeper(canaries=canaries)
+    sums: dict[int, float] = {}
+    aucs = []
+    for _ in range(30):
+        ids, scores, labels = step_of(generator, 25)
+        scores[torch.from_numpy(generator.random(25) < left_out)] = math.nan
+        ordinary = torch.tensor([number not in canaries.ids.tolist() for number in ids.tolist()])
+        known = ~scores.isnan()
+        standard = (scores - scores[known].mean()) / scores[known].std(correction=0)
+        aucs.append(leak_auc(scores[ordinary & known], labels[ordinary & known]))
+        assert keeper.add(ids, scores, labels) == pytest.approx(aucs[-1], abs=1e-12)
+        for number, value in zip(ids.tolist(), standard.nan_to_num().tolist(), strict=True):
+            sums[number] = sums.get(number, 0.0) + value
+    found = keeper.canary_leak()
+    assert found is not None
+    for chosen, auc in (
+        ([number for number in sums if number in canaries.ids], found.auc),
+        ([number for number in sums if number not in canaries.ids], keeper.tied_accumulated_auc),
+    ):
+        totals = torch.tensor([sums[number] for number in chosen], dtype=torch.float64)
+        assert auc == pytest.approx(leak_auc(totals, torch.tensor([number % 2 == 0 for number in chosen])), abs=1e-12)
+    assert found.positives + found.negatives == sum(number in canaries.ids for number in sums)
+    assert keeper.classes[0] + keeper.classes[1] == sum(number not in canaries.ids for number in sums)
+    assert keeper.summary().auc == pytest.approx(np.nanmean(aucs), abs=1e-12)
+
+
+def test_a_judge_from_a_checkpoint_goes_on_alike() -> None:
+    canaries = Canaries(torch.arange(0, 200, 5) * 3 - 100)
+    straight, resumed = ScoreKeeper(canaries=canaries), ScoreKeeper(canaries=canaries)
+    generator = np.random.default_rng(2)
+    steps = [step_of(generator, 25) for _ in range(10)]
+    for step in steps[:5]:
+        straight.add(*step)
+    resumed.load_state_dict(straight.state_dict())
+    for step in steps[5:]:
+        straight.add(*step)
+        resumed.add(*step)
+    assert resumed.canary_leak() == straight.canary_leak()
+    with pytest.raises(ValueError, match="one of the two runs has canaries"):
+        ScoreKeeper().load_state_dict(straight.state_dict())
+
+
+def test_without_ids_nobody_knows_which_they_are() -> None:
+    ids, scores, labels = step_of(np.random.default_rng(0), 25)
+    canaries = Canaries(ids)
+    with pytest.raises(ArgumentError, match=r"canaries are told by their ids.*pass model\(x, labels=y, ids=ids\)"):
+        ScoreKeeper(canaries=canaries).add(None, scores, labels)
+    with pytest.raises(ArgumentError, match="canaries are told by their ids"):
+        Audit(canaries=canaries).see(scores[:, None], scores[:, None], labels, None)
+
+
+class Signed:
+    """Says every label by the sign of its score."""
+
+    target = "labels"
+    signed = True
+
+    def __call__(self, view: View, /) -> Tensor:
+        assert view.gradient is not None
+        return view.gradient[:, 0]
+
+
+def test_an_attacker_is_told_of_no_canary_and_no_sign_of_one_counts() -> None:
+    canaries = Canaries(torch.arange(40))
+    leak = Leak(DirectionAttack(), known_positives=3, known_negatives=3, canaries=canaries)
+    ids = torch.arange(80)
+    labels = (ids % 2).double()
+    leak.see(View(party="p", step=0, ids=ids, gradient=torch.randn(80, 3)), labels)
+    assert leak.known == {"known_positives": 3}
+    assert all(number >= 40 for grant in leak._grants for number in grant.met)
+    signs = Leak(Signed(), canaries=canaries)
+    assert signs.signs is not None
+    signs.see(View(party="p", step=0, ids=ids, gradient=torch.randn(80, 3)), labels)
+    assert signs.signs.records[1] == 40
+
+
+def test_after_training_nobody_is_asked_about_them() -> None:
+    run = trainer(attacks=[ModelCompletionAttack(steps=2)], canaries=180)
+    run.fit(1)
+    (found,) = run.after_training["telecom"].values()
+    asked = found.train_positives + found.train_negatives
+    assert asked == 400 - 180 - found.known_positives - found.known_negatives
+
+
+def canary_figures(defenses: list[Any], **settings: Any) -> dict[str, Any]:
+    run = small_trainer(
+        sizes={"train": 2400, "test": 40},
+        canaries=800,
+        batch_size=64,
+        defenses=defenses,
+        noise_seed_for_experiments=1,
+        **settings,
+    )
+    run.fit(4)
+    return run.watch.canaries("telecom") | {"worst": run.watch.worst_canaries}
+
+
+def test_without_a_defense_nearly_all_is_read() -> None:
+    found = canary_figures([], attacks=[NormAttack()])
+    assert list(found) == ["auditor-linear", "auditor-likelihood", "norm", "worst"]
+    assert found["worst"].auc > 0.99
+
+
+def test_asymmetric_response_keeps_its_promise_among_them() -> None:
+    """AUC at most 1 − L, whatever reads it: here of answers that were drawn once for the whole run."""
+    found = canary_figures([AsymmetricResponse(detection_error=0.4)])
+    for leak in found.values():
+        assert leak.low <= 0.6
+    assert found["worst"].high > 0.6 - 0.02  # it is reached: what is measured is not blind
+
+
+class Constant:
+    """Sends the same row to everybody."""
+
+    crossing = "gradient"
+
+    def __call__(self, gradient: Tensor, secrets: Secrets, /) -> Tensor:
+        return torch.ones_like(gradient)
+
+
+def test_a_constant_message_tells_nothing() -> None:
+    found = canary_figures([Constant()], attacks=[NormAttack()])
+    for leak in found.values():
+        assert leak.auc == 0.5
+        assert leak.low < 0.47 < 0.53 < leak.high
+
+
+class ByColumns:
+    """Scores that depend on the party's columns only."""
+
+    target = "labels"
+    needs = frozenset({"columns"})
+
+    def __call__(self, view: View, /) -> Tensor:
+        assert view.columns is not None
+        return view.columns.sum(dim=1)
+
+
+def test_what_columns_say_is_one_half_among_them() -> None:
+    found = canary_figures([], attacks=[ByColumns()])["ByColumns"]
+    assert found.low <= 0.5 <= found.high
+    assert found.high - found.low < 0.09
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_auditor_brings_no_label_of_a_canary_along(seed: int) -> None:
+    """Each record's message is a direction of its own: its label enters nothing but the auditor's own axis."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.nn.functional.normalize(torch.randn(1500, 32, generator=generator), dim=1)
+    labels, chosen = with_canaries((torch.rand(1500, generator=generator) < 0.2).float(), 400)
+    audit = Audit(canaries=Canaries(chosen))
+    for _ in range(2):
+        for batch in torch.randperm(1500, generator=generator).split(64):
+            audit.see((0.2 - labels)[batch, None] * rows[batch], rows[batch], labels[batch], batch)
+    for keeper in audit.keepers.values():
+        leak = keeper.canary_leak(level=1 - 1e-6)  # for six figures at every run of the tests
+        assert leak is not None
+        assert leak.low <= 0.5 <= leak.high
+
+
+def test_in_a_loop_of_ones_own() -> None:
+    generator = torch.Generator().manual_seed(0)
+    columns = torch.randn(600, 4, generator=generator)
+    true = (columns[:, 0] > 0).float()
+    labels, chosen = with_canaries(true, 200, noise_seed_for_experiments=3)
+    others = torch.ones(600, dtype=torch.bool)
+    others[chosen] = False
+    assert torch.equal(labels[others], true[others])
+    ids = torch.arange(600) * 7
+    torch.manual_seed(0)
+    model = SplitModel(nn.Linear(4, 3), nn.Linear(3, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with (
+        model.cut.audit(canaries=ids[chosen]) as audit,
+        model.cut.watch(NormAttack(), canaries=ids[chosen]) as leak,
+        model.cut.audit() as blind,
+    ):
+        for batch in torch.randperm(600, generator=generator).split(60):
+            optimizer.zero_grad()
+            logits = model(columns[batch], labels=labels[batch], ids=ids[batch])[:, 0]
+            nn.functional.binary_cross_entropy_with_logits(logits, labels[batch]).backward()
+            optimizer.step()
+    assert audit.canaries is not None
+    assert audit.canaries.auc > 0.99
+    assert audit.canaries.positives + audit.canaries.negatives == 200
+    assert leak.canaries is not None
+    assert leak.keeper.records == 400
+    assert blind.canaries is None
+    with pytest.raises(ArgumentError, match="canaries are told by their ids"), model.cut.audit(canaries=ids[chosen]):
+        nn.functional.binary_cross_entropy_with_logits(model(columns, labels=labels)[:, 0], labels).backward()
+
+
+def test_figures_are_logged_and_kept(tmp_path: Path) -> None:
+    run = trainer(attacks=[NormAttack()], log_dir=tmp_path, log_every=1)
+    run.fit(2)
+    rows = read_metrics(tmp_path)
+    last, found = rows[-1], run.watch.canaries("telecom")
+    for name, leak in found.items():
+        for tag, value in (("", leak.auc), ("_low", leak.low), ("_high", leak.high)):
+            assert last[f"canary_auc{tag}/telecom/{name}"] == value
+    assert [row["step"] for row in rows if "canary_auc/telecom/norm" in row] == [8, 16]
+    # No position, id or coin of a canary is in what is logged.
+    assert "canar" not in (tmp_path / "metrics.jsonl").read_text().replace("canary_auc", "")
+
+
+def test_the_interval_of_the_better_attack_is_one_for_both() -> None:
+    run = trainer(defenses=[Isotropic(ratio=3.0)])
+    run.fit(2)
+    keepers = list(run.audits["telecom"].keepers.values())
+    worst = run.watch.worst_canaries
+    assert worst is not None
+    alone = max((keeper.canary_leak() for keeper in keepers), key=lambda leak: leak.auc)  # type: ignore[union-attr]
+    assert alone is not None
+    assert worst.auc == alone.auc
+    assert worst.low < alone.low < alone.high < worst.high
+    assert run.audits["telecom"].canaries == worst
+
+
+def test_a_trainer_without_leaves_none_of_an_earlier_one() -> None:
+    run = trainer()
+    again = Trainer(run.active, run.passives, batch_size=50)
+    assert run.active.canaries is None
+    again.fit(1)
+    assert again.watch.worst_canaries is None
+    assert again.watch.canaries("telecom") == {}
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind", "says"),
+    [
+        ({"canaries": 0}, ArgumentError, "at least 20 canaries, got 0"),
+        ({"canaries": 19}, ArgumentError, "at least 20 canaries, got 19"),
+        ({"canaries": 201}, DataError, "at most 200 canaries, half of the 400 training records"),
+        (
+            {"canaries": 140, "early_stopping": EarlyStopping(validation_every=3)},
+            DataError,
+            "at most 133 canaries, half of the 267",
+        ),
+        ({"task": "multiclass"}, ConfigError, "binary labels, as a coin has two sides; the task is multiclass"),
+        ({"task": "regression"}, ConfigError, "the task is regression"),
+        ({"audit": False}, ConfigError, "for the auditor, who is switched off"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(settings: dict[str, Any], kind: type[Exception], says: str) -> None:
+    with pytest.raises(kind, match=says):
+        trainer(**settings)
+
+
+def test_where_only_sums_cross_they_are_refused_by_the_exchanges_name() -> None:
+    with pytest.raises(ConfigError, match="canaries: in exchange oracle no message is about one record"):
+        linear_trainer(exchange=Oracle(), canaries=20)
+
+
+def test_ids_that_come_twice_and_labels_that_are_none_are_refused() -> None:
+    with pytest.raises(ArgumentError, match="every canary's id once"):
+        Canaries(torch.arange(20).repeat(2))
+    with pytest.raises(ArgumentError, match="at least 20 canaries, got 3"):
+        Canaries(torch.arange(3))
+    with pytest.raises(ArgumentError, match="labels 0 and 1"):
+        with_canaries(torch.arange(100), 30)
+
+
+@pytest.mark.parametrize(("before", "after"), [(60, None), (None, 60), (60, 70)])
+def test_a_run_goes_on_with_as_many_as_it_began_with(before: int | None, after: int | None, tmp_path: Path) -> None:
+    trainer(canaries=before, log_dir=tmp_path).fit(1)
+    with pytest.raises(CheckpointError, match=r"belongs to another experiment: .*canaries"):
+        trainer(canaries=after, log_dir=tmp_path).resume()
