@@ -266,6 +266,16 @@ def test_an_option_is_added_to_a_hook_that_is_only_named() -> None:
         ("attacks:", "epochs:", "9: epochs: no such key; did you mean train.epochs?"),
         ("attacks:", "scale:", "9: scale: no such key; did you mean data.scale?"),
         ("attacks: [norm, direction]", "audit: 1", "9: audit: expected true or false, got 1"),
+        ("attacks: [norm, direction]", "audit: [canaries]", "9: audit: expected true or false, got ['canaries']; or a"),
+        ("attacks: [norm, direction]", "audit: {canaries: 0}", "9: audit.canaries: expected at least 20, got 0"),
+        ("attacks: [norm, direction]", "audit: {canaries: 19}", "9: audit.canaries: expected at least 20, got 19"),
+        ("attacks: [norm, direction]", "audit: {canaries: many}", "9: audit.canaries: expected a whole number"),
+        ("attacks: [norm, direction]", "audit: {canaries: true}", "9: audit.canaries: expected a whole number"),
+        (
+            "attacks: [norm, direction]",
+            "audit: {canarys: 300}",
+            "9: audit.canarys: no such key; did you mean canaries?",
+        ),
         (
             "attacks: [norm, direction]",
             "exchange: splt",
@@ -677,3 +687,18 @@ def test_a_trainer_gets_all_of_it() -> None:
         assert party.wire == torch.bfloat16
     for party in trainer.passives.values():
         assert [len(party.activation[phase]) for phase in PHASES] == [0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("written", "audited", "canaries"),
+    [("true", True, None), ("false", False, None), ("{}", True, None), ("{canaries: 300}", True, 300)],
+)
+def test_an_audit_may_be_a_switch_or_a_section(written: str, audited: bool, canaries: int | None) -> None:
+    config = parse(EXPERIMENT.replace("attacks: [norm, direction]", f"audit: {written}"))
+    assert (config.audited, config.canaries) == (audited, canaries)
+    again = parse(config_to_yaml(config))
+    assert again == config
+
+
+def test_canaries_can_be_asked_for_on_the_command_line() -> None:
+    assert parse(EXPERIMENT, "audit.canaries=3000").canaries == 3000

@@ -64,6 +64,17 @@ def test_in_a_shared_file_it_may_be_another_partys(tmp_path: Path) -> None:
         assert party_run(config, name, tmp_path / "run").name == name
 
 
+def test_canaries_are_for_the_label_partys_file_alone(tmp_path: Path) -> None:
+    own = OWN_FILE.replace("defenses: [{defense}]", "audit: {{canaries: 30}}").format()
+    with pytest.raises(ConfigError, match=r"lab.yaml: audit.canaries: the label party, clinic, places them"):
+        party_run(parse_config(own, source=tmp_path / "lab.yaml"), "lab", tmp_path / "run")
+    shared = parse_config(SHARED_FILE + "audit: {canaries: 30}\n", source=tmp_path / "all.yaml")
+    runs = {name: party_run(shared, name, tmp_path / "run") for name in ("clinic", "lab")}
+    # Nothing that the parties compare says that there are any.
+    without = party_run(parse_config(SHARED_FILE, source=tmp_path / "all.yaml"), "clinic", tmp_path / "run")
+    assert runs["clinic"].settings.terms == runs["lab"].settings.terms == without.settings.terms
+
+
 def test_the_active_party_has_two_names(tmp_path: Path) -> None:
     config = parse_config(SHARED_FILE, source=tmp_path / "all.yaml")
     assert [own_name(config, name) for name in ("active", "clinic", "lab")] == ["clinic", "clinic", "lab"]

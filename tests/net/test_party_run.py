@@ -91,6 +91,10 @@ CASES["coordinator"] = (
     ("lab", "shop", "coordinator"),
 )
 NOISE = "{name: taylor, encryption: {key_bits: 2048}, noise: {epsilon: 0.5, delta: 0.1}}"
+CASES["canaries"] = (
+    TWO.replace("  seed: 1\n", "  seed: 1\n  noise_seed_for_experiments: 2\n") + "audit: {canaries: 60}\n",
+    ("lab",),
+)
 CASES["noise"] = (
     LOGISTIC.replace("EXCHANGE", NOISE)
     .replace("model: logistic-regression", "model: {name: logistic-regression, row_norm: 0.5}")
@@ -119,7 +123,8 @@ def test_a_networked_run_ends_like_the_run_in_one_process(
     apart, together = (
         json.loads((tmp_path / "runs" / run / "summary.json").read_text()) for run in ("clinic", "whole")
     )
-    for figure in ("test_metric", "test_loss", "steps", "epochs"):
+    assert (apart["canaries"] is not None) == ("canaries" in text)
+    for figure in ("test_metric", "test_loss", "steps", "epochs", "canaries"):
         assert apart[figure] == together[figure]
     for name in set(names) - {"coordinator"}:  # who keeps nothing
         inside = [path for path in (tmp_path / "runs" / name).rglob("*") if path.is_dir()]
