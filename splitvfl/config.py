@@ -51,6 +51,7 @@ from splitvfl.data.columns import TaskName
 from splitvfl.data.encoding import Categorical, Missing, Scale
 from splitvfl.data.sets import DATA_SETS, TABLES
 from splitvfl.errors import ArgumentError, ConfigError, HookError
+from splitvfl.exchange.base import NO_PRIVATE_TOP
 from splitvfl.hooks import PHASES, Phase, checked_phases, crossing_of, record_loss_of
 from splitvfl.leakage.canaries import LEAST_CANARIES
 from splitvfl.party import MAX_WIDTH
@@ -263,6 +264,9 @@ class MLPConfig(_Section):
 
     The width of the outputs follows from the task, so that ``top_hidden`` names the widths of the layers before it.
     ``top`` says the same with the outputs included, as in ``top: [32, 1]``; one of the two is enough.
+    ``private_top: true`` adds a second top of the same widths at the active party, which learns from true labels, sends
+    nothing and predicts (:mod:`splitvfl.private_top`); the first decides what crosses. It is the active party's own
+    business: no other party is told of it, or needs to write it.
     """
 
     name: Literal["mlp"] = "mlp"
@@ -270,6 +274,7 @@ class MLPConfig(_Section):
     top_hidden: Annotated[tuple[Width, ...], Field(max_length=_MOST_LAYERS)] = ()
     top: Widths | None = None
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    private_top: bool = False
 
     @model_validator(mode="after")
     def _check_top(self) -> MLPConfig:
@@ -282,12 +287,14 @@ class LogisticRegressionConfig(_Section):
     """One linear layer per party, summed; linear or softmax regression where the task is another.
 
     ``row_norm`` is the largest Euclidean norm of a record's numbers at each party; longer rows are scaled down to it.
-    Noise for a privacy loss needs one. ``null`` takes them as they are.
+    Noise for a privacy loss needs one. ``null`` takes them as they are. ``private_top`` is as for ``mlp``: one linear
+    layer over what the parties send, with weights of its own for each part of the logits, and the own columns.
     """
 
     name: Literal["logistic-regression"] = "logistic-regression"
     init: Literal["xavier", "zero", "kaiming", "normal"] = "xavier"
     row_norm: Annotated[float, Field(gt=0)] | None = None
+    private_top: bool = False
 
 
 class WideDeepConfig(_Section):
@@ -298,6 +305,7 @@ class WideDeepConfig(_Section):
     combinations of the active party's categorical fields, by name, that get weights of their own; each is hashed into
     ``cross_buckets``. ``sparse``: whether tables of categories have sparse gradients, and with them an optimiser of
     their own (``train.embedding_optimizer``); ``null``: tables of 100 000 rows or more, of all fields together.
+    ``private_top`` is as for ``mlp``: the layers behind the cut and the wide part once more.
     """
 
     name: Literal["wide-deep"] = "wide-deep"
@@ -307,6 +315,7 @@ class WideDeepConfig(_Section):
     crosses: tuple[Cross, ...] = ()
     cross_buckets: Annotated[int, Field(ge=1, le=_MOST_BUCKETS)] = 100_000
     sparse: bool | None = None
+    private_top: bool = False
 
     @model_validator(mode="after")
     def _check_cut(self) -> WideDeepConfig:
@@ -830,6 +839,7 @@ def parse_config(
     for kind in _HOOK_LISTS:
         _check_hooks(document, kind, folder)
     _check_claims(document)
+    _check_private_top(document)
     config = _validated(document)
     config._source, config._folder = document.source, folder
     return config
@@ -1041,6 +1051,14 @@ def _check_claims(document: Document) -> None:
             document.report(("parties", name), text)
     if ingested:
         _check_settled(document, ("data",), data, DataConfig, but=("name", "path"))
+
+
+def _check_private_top(document: Document) -> None:
+    """Report a private top in an exchange that trains none."""
+    model, exchange = document.tree.get("model"), document.tree.get("exchange")
+    name = exchange.get("name", SplitConfig().name) if isinstance(exchange, dict) else SplitConfig().name
+    if isinstance(model, dict) and model.get("private_top") is True and name != SplitConfig().name:
+        document.report(("model", "private_top"), f"exchange {name} {NO_PRIVATE_TOP}")
 
 
 def _check_settled(

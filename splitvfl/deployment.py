@@ -50,6 +50,7 @@ from splitvfl.experiment import (
     load_data,
     measurements_of,
     optimizers_of,
+    private_top_of,
     seeded,
     top_of,
     write_config,
@@ -402,9 +403,13 @@ def _active(config: ExperimentConfig, own: OwnData, widths: Mapping[str, int]) -
     assert own.task is not None
     task = task_of(config.exchange, own.task, own.classes)
     name = own.data.name
+    in_order = [widths[other] for other in config.parties if other != name]
     with _initialised(config, name):
-        top = top_of(config, own.data, task, [widths[other] for other in config.parties if other != name])
-    party = ActiveParty(bounded(config.model, own.data), top, task=task, optimizer=optimizers_of(config.train))
+        top = top_of(config, own.data, task, in_order)
+    with _initialised(config, name, "private top"):
+        private_top = private_top_of(config, own.data, task, in_order)
+    data, optimizer = bounded(config.model, own.data), optimizers_of(config.train)
+    party = ActiveParty(data, top, private_top=private_top, task=task, optimizer=optimizer)
     for other in widths:
         party.connect(other)
     party.widths = dict(widths)
@@ -428,11 +433,11 @@ def _passive(config: ExperimentConfig, data: PartyData, learned: Learned) -> Pas
 
 
 @contextmanager
-def _initialised(config: ExperimentConfig, name: str) -> Iterator[None]:
+def _initialised(config: ExperimentConfig, *name: str) -> Iterator[None]:
     """Draw first weights from entropy: a partner who knew them could compute what they were multiplied with."""
     seed = config.train.private_seed_for_experiments
     if seed is not None:
-        with seeded(derive_seed(seed, "initialisation", name)):
+        with seeded(derive_seed(seed, "initialisation", *name)):
             yield
         return
     with torch.random.fork_rng(devices=[]):
@@ -451,6 +456,8 @@ def _prepare(config: ExperimentConfig, party: Party) -> None:
     )
     if seed is None:
         party.random = PartyRandom.entropic(party.device)
+        if isinstance(party, ActiveParty) and party.private_top is not None:
+            party.private_top.random = PartyRandom.entropic(party.device)
 
 
 def _check_defenses(config: ExperimentConfig, name: str) -> None:

@@ -170,10 +170,12 @@ def build_trainer(config: ExperimentConfig, data: VerticalData, *, folder: Path 
     train = config.train
     noise = noise_plan(config, data.active)
     _check_canaries(config, task)
-    top, bottoms = _models(config, data, task)
+    top, private_top, bottoms = _models(config, data, task)
     optimizer = optimizers_of(train)
     trainer = Trainer(
-        active=ActiveParty(bounded(config.model, data.active), top, task=task, optimizer=optimizer),
+        active=ActiveParty(
+            bounded(config.model, data.active), top, private_top=private_top, task=task, optimizer=optimizer
+        ),
         passives={
             name: PassiveParty(bounded(config.model, data[name]), bottom, optimizer=optimizer)
             for name, bottom in bottoms.items()
@@ -297,7 +299,9 @@ def optimizer_factory(config: BaseModel) -> ParameterFactory:
     return partial(_OPTIMIZERS[name], **settings)
 
 
-def _models(config: ExperimentConfig, data: VerticalData, task: Task) -> tuple[nn.Module, dict[str, nn.Module]]:
+def _models(
+    config: ExperimentConfig, data: VerticalData, task: Task
+) -> tuple[nn.Module, nn.Module | None, dict[str, nn.Module]]:
     seed = config.train.seed
     bottoms: dict[str, nn.Module] = {}
     for name, party in data.passives.items():
@@ -306,7 +310,9 @@ def _models(config: ExperimentConfig, data: VerticalData, task: Task) -> tuple[n
     widths = [bottom_width(config, task)] * len(bottoms)
     with seeded(derive_seed(seed, "initialisation", data.active.name)):
         top = top_of(config, data.active, task, widths)
-    return top, bottoms
+    with seeded(derive_seed(seed, "initialisation", data.active.name, "private top")):
+        private_top = private_top_of(config, data.active, task, widths)
+    return top, private_top, bottoms
 
 
 def bounded(model: ModelConfig, data: PartyData) -> PartyData:
@@ -341,11 +347,13 @@ class _Recipe:
         width: Returns the width of what each bottom model puts out.
         bottom: Returns a passive party's model.
         top: Returns the active party's model, for activations of these widths.
+        private_top: Returns its private one, likewise.
     """
 
     width: Callable[[Any, Task], int]
     bottom: Callable[[Any, PartyData, Task, TrainConfig], nn.Module]
     top: Callable[[Any, PartyData, Task, Sequence[int], TrainConfig], nn.Module]
+    private_top: Callable[[Any, PartyData, Task, Sequence[int], TrainConfig], nn.Module]
 
 
 def _mlp_bottom(model: MLPConfig, party: PartyData, task: Task, train: TrainConfig) -> nn.Module:
@@ -371,6 +379,14 @@ def _linear_top(
     if set(widths) != {task.outputs}:
         raise ConfigError(f"model: logistic-regression needs activations of width {task.outputs}, got {widths}")
     return LinearTop(len(widths), task.outputs, active_inputs=active.width, init=model.init)
+
+
+def _linear_private_top(
+    model: LogisticRegressionConfig, active: PartyData, task: Task, widths: Sequence[int], train: TrainConfig
+) -> nn.Module:
+    # With weights of its own for what the parties send, which in the sum have weight one: answers of label defenses
+    # leave them too large or too small. It is still one linear model of everybody's columns.
+    return Linear(sum(widths) + active.width, task.outputs, bias=True, init=model.init)
 
 
 def _wide_deep_bottom(model: WideDeepConfig, party: PartyData, task: Task, train: TrainConfig) -> nn.Module:
@@ -405,10 +421,15 @@ def _wide_deep_top(
 
 
 _RECIPES: Mapping[type, _Recipe] = {
-    MLPConfig: _Recipe(lambda model, task: model.bottom[-1], _mlp_bottom, _mlp_top),
-    LogisticRegressionConfig: _Recipe(lambda model, task: task.outputs, _linear_bottom, _linear_top),
+    MLPConfig: _Recipe(lambda model, task: model.bottom[-1], _mlp_bottom, _mlp_top, _mlp_top),
+    LogisticRegressionConfig: _Recipe(
+        lambda model, task: task.outputs, _linear_bottom, _linear_top, _linear_private_top
+    ),
     WideDeepConfig: _Recipe(
-        lambda model, task: model.bottom[(model.cut_after or len(model.bottom)) - 1], _wide_deep_bottom, _wide_deep_top
+        lambda model, task: model.bottom[(model.cut_after or len(model.bottom)) - 1],
+        _wide_deep_bottom,
+        _wide_deep_top,
+        _wide_deep_top,
     ),
 }
 
@@ -451,6 +472,13 @@ def top_of(config: ExperimentConfig, active: PartyData, task: Task, widths: Sequ
         ConfigError: If the model cannot take these widths.
     """
     return _recipe_of(config.model).top(config.model, active, task, widths, config.train)
+
+
+def private_top_of(config: ExperimentConfig, active: PartyData, task: Task, widths: Sequence[int]) -> nn.Module | None:
+    """Return the active party's private top, as :func:`top_of`; ``None`` if the experiment has none."""
+    if not config.model.private_top:
+        return None
+    return _recipe_of(config.model).private_top(config.model, active, task, widths, config.train)
 
 
 def _field(name: str, active: PartyData) -> int:
@@ -615,11 +643,15 @@ def _differing(before: Any, now: Any, key: str = "") -> list[str]:
 
 
 def save_weights(trainer: Trainer, folder: Path) -> None:
-    """Write each party's weights to a file of its own, without code: ``PARTY.safetensors``."""
+    """Write each party's weights to a file of its own, without code: ``PARTY.safetensors``.
+
+    Those of a private top are in ``PARTY.private-top.safetensors``.
+    """
     private_folder(folder)
     for party in (trainer.active, *trainer.passives.values()):
-        weights = {name: value.detach().cpu().contiguous() for name, value in party.module.state_dict().items()}
-        save_file(weights, folder / f"{party.name}.safetensors")
+        for model, what in zip(party.models, ("", ".private-top"), strict=False):
+            weights = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
+            save_file(weights, folder / f"{party.name}{what}.safetensors")
 
 
 def summarise(

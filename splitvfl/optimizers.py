@@ -202,6 +202,19 @@ class PerParameter:
         return _Together(made) if tables else made["dense"]
 
 
+OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer] | PerParameter
+
+
+def optimizer_of(module: nn.Module, factory: OptimizerFactory) -> Optimizer | None:
+    """Return the optimiser that a factory makes for a model; ``None`` if nothing in it is trained."""
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    if not parameters:
+        return None
+    if isinstance(factory, PerParameter):
+        return factory(module)  # it tells tables from the rest by the layers that they lie in
+    return factory(parameters)
+
+
 def sparse_parameters(module: nn.Module) -> list[nn.Parameter]:
     """Return the trainable parameters of all layers whose attribute ``sparse`` is true, each once."""
     layers = [layer for layer in module.modules() if getattr(layer, "sparse", False) is True]

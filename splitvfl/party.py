@@ -25,8 +25,9 @@ from splitvfl.hooks import Phase, View, all_finite, all_finite_together
 from splitvfl.label_gradients import LabelGradientSource
 from splitvfl.leakage.canaries import CoinLabels, check_canaries
 from splitvfl.messages import FLOATS, Message
-from splitvfl.optimizers import PerParameter
+from splitvfl.optimizers import OptimizerFactory, optimizer_of
 from splitvfl.precision import widened
+from splitvfl.private_top import PrivateTop, own_copies
 from splitvfl.randomness import PartyRandom
 from splitvfl.schedule import EarlyStopping, Patience
 from splitvfl.tasks import Binary, Task
@@ -35,8 +36,6 @@ MAX_WIDTH = 1 << 16
 
 # Of an activation, before the parties have agreed on one.
 _ANY_WIDTH = range(1, MAX_WIDTH + 1)
-
-OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer] | PerParameter
 
 
 def adam(parameters: Iterable[nn.Parameter]) -> Optimizer:
@@ -81,15 +80,12 @@ class Party(ABC):
         self.refusals = Refusals(self.name)
         self.random = PartyRandom(0)
         self._factory = optimizer
-        self.optimizer = self._new_optimizer()
+        self.optimizer = optimizer_of(module, optimizer)
 
-    def _new_optimizer(self) -> Optimizer | None:
-        parameters = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
-        if not parameters:
-            return None
-        if isinstance(self._factory, PerParameter):
-            return self._factory(self.module)  # it tells tables from the rest by the layers that they lie in
-        return self._factory(parameters)
+    @property
+    def models(self) -> tuple[nn.Module, ...]:
+        """What it trains: first the model from which its training messages come, last the one that predicts."""
+        return (self.module,)
 
     def prepare(
         self,
@@ -102,7 +98,7 @@ class Party(ABC):
         """Move to a device, and set the randomness and the precisions, before the first step."""
         self.device, self.autocast, self.wire = device, autocast, wire
         self.module.to(device)
-        self.optimizer = self._new_optimizer()
+        self.optimizer = optimizer_of(self.module, self._factory)
         self.random = PartyRandom(seed)
         if device.type == "cuda":
             self.random.use_cuda()
@@ -113,10 +109,11 @@ class Party(ABC):
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Put its model into evaluation mode within a block."""
+        """Put its models into evaluation mode within a block."""
         # Layer by layer: a layer that its owner froze in evaluation mode stays there.
-        modes = [(layer, layer.training) for layer in self.module.modules()]
-        self.module.eval()
+        modes = [(layer, layer.training) for model in self.models for layer in model.modules()]
+        for model in self.models:
+            model.eval()
         try:
             yield
         finally:
@@ -289,10 +286,14 @@ class ActiveParty(Party):
         data: Its labels, and its columns if it has any.
         top: Its model, which receives the activations of the passive parties and its own columns.
         task: The loss. Default: binary.
-        optimizer: Makes its optimiser out of parameters, or is a :class:`~splitvfl.optimizers.PerParameter`. Default:
-            Adam, 1e-3.
+        private_top: A second model, called as the first is, which learns from true labels over the same activations
+            and columns, sends nothing, and predicts in its place (:mod:`splitvfl.private_top`). It shares no weight
+            with the first, which alone decides what crosses. ``None``: the first predicts.
+        optimizer: Makes its optimiser out of parameters, or is a :class:`~splitvfl.optimizers.PerParameter`; called
+            once more for a private top. Default: Adam, 1e-3.
 
     Attributes:
+        private_top: The second model, with what belongs to it; ``None`` without one.
         cuts: One cut layer per passive party, by name.
         widths: Width of what each passive party sends, once they have agreed on it.
         patience: Its judgement of evaluations, where training stops early.
@@ -303,13 +304,24 @@ class ActiveParty(Party):
     Raises:
         DataError: If there are no labels, or they are not what the task needs. A party without a training record only
             predicts, and needs none.
+        ArgumentError: If the private top shares weights or buffers with the first.
     """
 
     def __init__(
-        self, data: PartyData, top: nn.Module, *, task: Task | None = None, optimizer: OptimizerFactory = adam
+        self,
+        data: PartyData,
+        top: nn.Module,
+        *,
+        private_top: nn.Module | None = None,
+        task: Task | None = None,
+        optimizer: OptimizerFactory = adam,
     ) -> None:
         super().__init__(data, top, optimizer)
         self.top = top
+        self.private_top = None if private_top is None else PrivateTop(private_top, optimizer, sending=top)
+        if private_top is not None:
+            # Of one epoch: the private top is of use only with the bottoms that it learned with.
+            self.best = BestWeights(nn.ModuleDict({"top": top, "private_top": private_top}))
         self.task = task or Binary()
         self._check_labels(data.train, data.test)
         self.cuts: dict[str, CutLayer] = {}
@@ -338,8 +350,15 @@ class ActiveParty(Party):
     ) -> None:
         """Move to a device, and set the randomness and the precisions, before the first step."""
         super().prepare(seed=seed, device=device, autocast=autocast, wire=wire)
+        if self.private_top is not None:
+            self.private_top.prepare(seed=seed, device=device)
         for cut in self.cuts.values():
             cut.wire = wire
+
+    @property
+    def models(self) -> tuple[nn.Module, ...]:
+        """Its top, and its private top if it has one."""
+        return (self.top,) if self.private_top is None else (self.top, self.private_top.module)
 
     def connect(self, passive: str) -> CutLayer:
         """Return a new cut layer towards a passive party."""
@@ -436,10 +455,44 @@ class ActiveParty(Party):
         Raises:
             ArgumentError: If they have not the shape that the task needs.
         """
+        return self._outputs(self.top, activations, self.own_input(batch))
+
+    def run_private_top(self, activations: list[Tensor], batch: Records) -> Tensor | None:
+        """Return the private top's outputs, as :meth:`run_top`, on copies of what arrived; ``None`` without one.
+
+        Raises:
+            ArgumentError: If they have not the shape that the task needs.
+        """
+        if self.private_top is None:
+            return None
+        with self.private_top.random:
+            return self._outputs(self.private_top.module, *own_copies(activations, self.own_input(batch)))
+
+    def _outputs(self, top: nn.Module, activations: list[Tensor], columns: Tensor | Columns | None) -> Tensor:
         with self.computing():
-            outputs = call_top(self.top, activations, self.own_input(batch))
-        self.task.check_outputs(outputs, batch.count)
+            outputs = call_top(top, activations, columns)
+        self.task.check_outputs(outputs, activations[0].shape[0])
         return widened(outputs)
+
+    def learn_privately(self, activations: list[Tensor], batch: Records) -> None:
+        """Let the private top, if there is one, take a step on true labels; dummies have none.
+
+        Args:
+            activations: As they arrived.
+            batch: Its records of the batch.
+
+        Raises:
+            ArgumentError: If its outputs have not the shape that the task needs.
+        """
+        outputs = self.run_private_top(activations, batch)
+        if outputs is None:
+            return
+        assert self.private_top is not None
+        assert batch.labels is not None
+        # All rows went in: what a layer does to a batch, or says of it, must not depend on how many records are real.
+        counted = slice(None) if batch.real is None else batch.real
+        if len(labels := batch.labels[counted]):
+            self.private_top.learn(self.task.loss(outputs[counted], labels))
 
     def answer(self, batch: Records, step: int) -> tuple[Tensor, Tensor | None]:
         """Return the loss's targets, and what later defenses get in place of the labels (``None``: the labels)."""
@@ -502,15 +555,25 @@ class ActiveParty(Party):
             self.canaries.load_state_dict(kept)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what any party has, and the figures that evaluations are compared with."""
+        """Return what any party has, the figures that evaluations are compared with, and what a private top has."""
         patience = None if self.patience is None else self.patience.state_dict()
-        return {**super().state_dict(), "patience": patience}
+        private = {} if self.private_top is None else {"private top": self.private_top.state_dict()}
+        return {**super().state_dict(), "patience": patience, **private}
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
-        """Take back what :meth:`state_dict` returned."""
+        """Take back what :meth:`state_dict` returned.
+
+        Raises:
+            ValueError: If one of the two, this party or that which was saved, has a private top and the other has not.
+        """
+        if ("private top" in state) != (self.private_top is not None):
+            had, has = ("a private top", "none") if "private top" in state else ("no private top", "one")
+            raise ValueError(f"it was made with {had} at {self.name}, and this run has {has}")
         super().load_state_dict(state)
         if self.patience is not None:
             self.patience.load_state_dict(state["patience"])
+        if self.private_top is not None:
+            self.private_top.load_state_dict(state["private top"])
 
 
 def _named(party: str, chain: DefenseChain) -> dict[str, float]:

@@ -57,20 +57,41 @@ def part_to_score(
         raise
 
 
-def joint_outputs(party: ActiveParty, inbox: Inbox, batch: Records) -> Tensor:
-    """Return the top's outputs, ``(n, k)``, on what every passive party sent of these records.
+def parts_of(party: ActiveParty, inbox: Inbox) -> list[Tensor]:
+    """Return what every passive party sent of these records, as the top takes it.
 
     Raises:
-        ProtocolError: If an activation or an output holds NaN or infinite values.
+        ProtocolError: If an activation holds NaN or infinite values.
     """
-    with torch.no_grad():
-        outputs = party.run_top(_summed(party, inbox) if party.sums_parts else _received(party, inbox), batch)
+    return _summed(party, inbox) if party.sums_parts else _received(party, inbox)
+
+
+def checked_outputs(party: ActiveParty, outputs: Tensor) -> Tensor:
+    """Return a top's outputs, ``(n, k)``, as they are.
+
+    Raises:
+        ProtocolError: If they hold NaN or infinite values.
+    """
     if not all_finite(outputs):
         raise ProtocolError(
             f"the outputs of {party.name} on what {' and '.join(party.cuts)} sent hold NaN or infinite values: "
             "a party sent too large values, or a model's weights are spoiled"
         )
     return outputs
+
+
+def joint_outputs(party: ActiveParty, inbox: Inbox, batch: Records) -> Tensor:
+    """Return the outputs of the top that predicts, ``(n, k)``, on what every passive party sent of these records.
+
+    It is the private top where there is one.
+
+    Raises:
+        ProtocolError: If an activation or an output holds NaN or infinite values.
+    """
+    parts = parts_of(party, inbox)
+    with torch.no_grad():
+        outputs = party.run_private_top(parts, batch)
+        return checked_outputs(party, party.run_top(parts, batch) if outputs is None else outputs)
 
 
 def _received(party: ActiveParty, inbox: Inbox) -> list[Tensor]:

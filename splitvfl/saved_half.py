@@ -35,7 +35,7 @@ from splitvfl.data.ingest.writing import draft
 from splitvfl.data.schema import SCHEMA_FILE, VOCABULARY_FILE, PartySchema, Role, read_party_schema
 from splitvfl.errors import ArgumentError, CheckpointError, ConfigError, DataError
 from splitvfl.exchange.introduction import Learned
-from splitvfl.experiment import bottom_of, bounded, seeded, top_of
+from splitvfl.experiment import bottom_of, bounded, private_top_of, seeded, top_of
 from splitvfl.party import ActiveParty, PassiveParty
 from splitvfl.precision import narrow_dtype
 from splitvfl.tasks import Task, task_for
@@ -134,6 +134,8 @@ class Origin:
 def save_half(folder: Path, party: ActiveParty | PassiveParty, origin: Origin) -> None:
     """Write a party's half with the weights that its model holds; an earlier half in the folder is replaced.
 
+    Of a label party with a private top it is that one, which predicts.
+
     Args:
         folder: The folder to be made.
         party: The party, trained.
@@ -143,7 +145,8 @@ def save_half(folder: Path, party: ActiveParty | PassiveParty, origin: Origin) -
         CheckpointError: If it cannot be written; an earlier half stays.
         DataError: If something else is in the folder.
     """
-    weights = {name: value.detach().cpu().contiguous() for name, value in party.module.state_dict().items()}
+    # The last of its models predicts; the one that sends is of no use any more, and stays in the checkpoints.
+    weights = {name: value.detach().cpu().contiguous() for name, value in party.models[-1].state_dict().items()}
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with draft(folder, overwrite=True, holds="trained half", recognised=_is_half, private=True) as inside:
@@ -372,7 +375,8 @@ def _built(schema: HalfSchema, data: PartyData, task: Task) -> nn.Module:
     with seeded(0):  # first weights are drawn and replaced; nobody else's numbers are to be used up for them
         if schema.role == "passive":
             return bottom_of(config, data, task)
-        return top_of(config, data, task, list(schema.widths.values()))
+        widths = list(schema.widths.values())
+        return private_top_of(config, data, task, widths) or top_of(config, data, task, widths)
 
 
 def _model(schema: HalfSchema) -> ModelConfig:

@@ -328,6 +328,7 @@ class Trainer:
         for name, party in self.passives.items():
             party.sums_only = exchanges[name].sums_only
         own = exchanges[self.active.name]
+        own.check_private_top(self.active)
         return sides | {self.active.name: own.active(self.active)} | dict(own.third_parties(self.active.name))
 
     def _watch(self, attacks: Sequence[Attack], audit: bool) -> None:
@@ -585,7 +586,10 @@ class Trainer:
 
     @property
     def test(self) -> dict[str, float]:
-        """Headline figure and loss on the test records, of the weights that the models hold; empty before any."""
+        """Headline figure and loss on the test records, of the weights that the models hold; empty before any.
+
+        With a private top these are its own, and ``"sending/auc"`` and so on those of the top that sends.
+        """
         return self._of_part("test")
 
     @property
@@ -662,6 +666,8 @@ class Trainer:
     def _no_equations(self, party: PassiveParty) -> str:
         if len(self.passives) > 1:
             return "needs a passive party that is alone"
+        if self.active.private_top is not None:
+            return "needs the scores of the top that sends, and the private one predicts"
         if not hasattr(self.active.top, "active_logits") or "aggregated_gradient" not in party.shows:
             return "needs linear models (logistic regression)"
         return ""

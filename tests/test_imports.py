@@ -36,6 +36,7 @@ FLOORS: tuple[frozenset[str], ...] = (
             "precision",
             "privacy",
             "private_folder",
+            "private_top",
             "randomness",
             "records",
             "sampling",

@@ -8,7 +8,13 @@ from typing import ClassVar
 
 from splitvfl.conversation import Half, Outbox
 from splitvfl.data.columns import Records
+from splitvfl.errors import ConfigError
 from splitvfl.party import ActiveParty, PassiveParty
+
+NO_PRIVATE_TOP = (
+    "trains no private top: it is a second head on the activation of each record, beside the one whose gradients "
+    "cross in the clear; take exchange split, or leave it out"
+)
 
 
 class Side(ABC):
@@ -36,14 +42,25 @@ class Exchange(ABC):
     Attributes:
         name: What it is called in experiments.
         sums_only: Whether a passive party learns only the sum of residue times row, not a gradient per record.
+        has_private_top: Whether the active party may train a second top (:mod:`splitvfl.private_top`).
     """
 
     name: ClassVar[str]
     sums_only: ClassVar[bool] = False
+    has_private_top: ClassVar[bool] = False
 
     def terms(self) -> dict[str, object]:
         """Return what must be equal at every party, by the names under which it is compared."""
         return {"exchange": self.name}
+
+    def check_private_top(self, party: ActiveParty) -> None:
+        """Check that a private top, if the active party has one, would be trained.
+
+        Raises:
+            ConfigError: If it would not.
+        """
+        if party.private_top is not None and not self.has_private_top:
+            raise ConfigError(f"exchange {self.name} {NO_PRIVATE_TOP} ({party.name} has one)")
 
     @abstractmethod
     def active(self, party: ActiveParty) -> Side:

@@ -17,9 +17,10 @@ from torch import Tensor
 from splitvfl.conversation import Expected, Half, Outbox
 from splitvfl.data.columns import Records
 from splitvfl.errors import ProtocolError
+from splitvfl.hooks import all_finite
 from splitvfl.messages import Message
 from splitvfl.party import ActiveParty, Party, PassiveParty
-from splitvfl.prediction import joint_outputs, part_to_score
+from splitvfl.prediction import checked_outputs, part_to_score, parts_of
 from splitvfl.schedule import GO_ON, Verdict
 from splitvfl.tasks import Task
 
@@ -64,7 +65,9 @@ class Evaluation:
     Attributes:
         figures: The task's headline figure and the loss of each part by name, ``"test/auc"`` and ``"test/loss"``; with
             early stopping ``"validation/auc"`` and ``"validation/loss"`` too. NaN where a part has no
-            records; dummies of a padded alignment count in none.
+            records; dummies of a padded alignment count in none. With a private top these are its own, NaN where its
+            outputs are not finite; those of the top that sends are ``"test/sending/auc"`` and so on, and
+            ``"train/private_top/left_out"`` is how many of its steps were left out.
         verdict: What the other parties were told.
     """
 
@@ -86,14 +89,22 @@ def active_evaluation(party: ActiveParty, plan: EvaluationPlan, *, step: int, ep
     Raises:
         ProtocolError: If an activation holds NaN or infinite values.
     """
-    parts = {part: _Scored() for part in plan.parts}
+    sending = {part: _Scored() for part in plan.parts}
+    private = {part: _Scored() for part in plan.parts}
     with party.evaluating():
         for part, batch in plan.batches(party):
             inbox = yield Outbox(wait=party.await_parts("evaluation", step, batch.count))
-            parts[part].add(joint_outputs(party, inbox, batch), batch)
-    figures = {
-        f"{part}/{name}": value for part, scored in parts.items() for name, value in scored.figures(party.task).items()
-    }
+            received = parts_of(party, inbox)
+            with torch.no_grad():
+                sending[part].add(checked_outputs(party, party.run_top(received, batch)), batch)
+                outputs = party.run_private_top(received, batch)
+            if outputs is not None:  # spoiled ones too: it is nobody else's business
+                private[part].add(outputs, batch)
+    if party.private_top is None:
+        figures = _figures(party, sending)
+    else:
+        figures = _figures(party, private) | _figures(party, sending, "sending/")
+        figures["train/private_top/left_out"] = float(party.private_top.left_out)
     verdict = _judged(party, figures)
     party.best.heed(verdict, epoch=epoch)
     payload = torch.tensor(verdict, dtype=torch.int64)
@@ -124,10 +135,20 @@ def passive_evaluation(party: PassiveParty, plan: EvaluationPlan, *, step: int, 
     return verdict
 
 
+def _figures(party: ActiveParty, parts: dict[str, _Scored], of: str = "") -> dict[str, float]:
+    return {
+        f"{part}/{of}{name}": value
+        for part, scored in parts.items()
+        for name, value in scored.figures(party.task).items()
+    }
+
+
 def _judged(party: ActiveParty, figures: dict[str, float]) -> Verdict:
     if party.patience is None:
         return GO_ON
-    return party.patience.judge(figures.get(f"validation/{party.task.metric}", math.nan))
+    # The verdict crosses: it is of the top that decides what crosses, whoever predicts.
+    of = "" if party.private_top is None else "sending/"
+    return party.patience.judge(figures.get(f"validation/{of}{party.task.metric}", math.nan))
 
 
 def _verdict(message: Message) -> Verdict:
@@ -156,6 +177,8 @@ class _Scored:
         if not sum(map(len, self._labels)):
             return {task.metric: math.nan, "loss": math.nan}
         outputs, labels = torch.cat(self._outputs), torch.cat(self._labels)
+        if not all_finite(outputs):
+            return {task.metric: math.nan, "loss": math.nan}
         with torch.no_grad():
             loss = task.loss(outputs, labels).item()
         return {task.metric: task.measure(outputs, labels), "loss": loss}

@@ -36,6 +36,8 @@ def active_step(party: ActiveParty, batch: Records, step: int) -> Half:
         )
     )
     party.update()
+    # Last, when all that others wait for is on its way.
+    party.learn_privately([party.received(inbox[name].payload) for name in party.cuts], batch)
     return value
 
 
@@ -135,6 +137,7 @@ class Split(Exchange):
     """Activations one way and gradients the other, in the clear: split learning with any model."""
 
     name = "split"
+    has_private_top = True
 
     def active(self, party: ActiveParty) -> Side:
         """Return the active party's side."""

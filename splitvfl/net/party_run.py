@@ -486,6 +486,7 @@ class ActiveRun(PartyRun[ActiveParty]):
             raise ProtocolError(f"the widths of the activations were {self.party.widths}, and are {widths} now")
 
     def _take_side(self) -> Side:
+        self.settings.exchange.check_private_top(self.party)
         return self.settings.exchange.active(self.party)
 
     def _resuming(self, own: Standing) -> Half:
