@@ -115,7 +115,7 @@ def train(
     from splitvfl.config import load_config
     from splitvfl.console import RunProgress
     from splitvfl.experiment import run_experiment
-    from splitvfl.leakage.findings import stopping_note, verdict
+    from splitvfl.leakage.findings import sending_note, stopping_note, verdict
     from splitvfl.leakage.tables import summary_table
     from splitvfl.training import Interrupted
 
@@ -139,7 +139,7 @@ def train(
     console = Console()
     console.print(summary_table([summary]))
     console.print(Text(verdict(summary)))
-    for note in filter(None, [stopping_note(summary), *summary.notes]):
+    for note in filter(None, [stopping_note(summary), sending_note(summary), *summary.notes]):
         console.print(Text(note))
     for leak in (leak for party in summary.parties.values() for leak in party.features if leak.note):
         console.print(Text(f"{leak.attack}: {leak.note}."))
@@ -164,7 +164,7 @@ def party(
     from splitvfl.config import COORDINATOR, CoordinatorConfig, load_config
     from splitvfl.console import RunProgress
     from splitvfl.deployment import own_name, run_party
-    from splitvfl.leakage.findings import verdict
+    from splitvfl.leakage.findings import sending_note, stopping_note, verdict
     from splitvfl.leakage.tables import summary_table
     from splitvfl.training import Interrupted
 
@@ -187,6 +187,8 @@ def party(
         console = Console()
         console.print(summary_table([summary]))
         console.print(Text(verdict(summary)))
+        for note in filter(None, [stopping_note(summary), sending_note(summary), *summary.notes]):
+            console.print(Text(note))
         _next_steps(f"splitvfl report {folder}", f"tensorboard --logdir {folder}")
 
 

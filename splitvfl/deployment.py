@@ -50,6 +50,7 @@ from splitvfl.experiment import (
     load_data,
     measurements_of,
     optimizers_of,
+    private_top_notes,
     private_top_of,
     seeded,
     top_of,
@@ -68,7 +69,7 @@ from splitvfl.net.party_run import ActiveRun, PassiveRun, RunSettings
 from splitvfl.net.signing import CertificateSigner
 from splitvfl.net.tls import Identity, Plaintext, identities, split_address
 from splitvfl.noise import noise_plan
-from splitvfl.party import ActiveParty, Party, PassiveParty
+from splitvfl.party import SENDING, ActiveParty, Party, PassiveParty
 from splitvfl.precision import narrow_dtype
 from splitvfl.private_folder import close_folder, closed_for_writing, private_folder
 from splitvfl.randomness import PartyRandom, derive_seed, entropic_generator
@@ -672,12 +673,13 @@ def summarise_run(config: ExperimentConfig, run: ActiveRun) -> RunSummary:
         model=config.model.name,
         defenses=[*map(describe_hook, config.defenses), *([] if noise is None else [noise.name])],
         exchange=config.exchange.name,
-        notes=[] if noise is None else noise.notes(),
+        notes=[*([] if noise is None else noise.notes()), *private_top_notes(party)],
         seed=train.seed,
         epochs=run.step // len(run.settings.batches),
         planned_epochs=train.epochs if train.early_stopping else None,
         kept_epoch=party.best.epoch,
-        validation_metric=known(figures.get(f"validation/{party.task.metric}", math.nan)),
+        validation_metric=known(figures.get(f"validation/{party.judged_by}", math.nan)),
+        sending_metric=known(figures.get(f"test/{SENDING}{party.task.metric}", math.nan)),
         steps=run.step,
         batch_size=train.batch_size,
         metric=party.task.metric,

@@ -50,7 +50,7 @@ from splitvfl.net.party_run import FAREWELL_FILE
 from splitvfl.net.replay import JOURNAL
 from splitvfl.noise import noise_plan
 from splitvfl.optimizers import ParameterFactory, PerParameter, ProximalSGD, RowWiseAdagrad, fused_adam
-from splitvfl.party import ActiveParty, PassiveParty
+from splitvfl.party import SENDING, ActiveParty, PassiveParty
 from splitvfl.precision import narrow_dtype
 from splitvfl.private_folder import close_folder, closed_for_writing, private_folder
 from splitvfl.randomness import derive_seed
@@ -683,12 +683,17 @@ def summarise(
         model=config.model.name,
         defenses=[*map(describe_hook, config.defenses), *([] if noise is None else [noise.name])],
         exchange=config.exchange.name,
-        notes=[*([] if noise is None else noise.notes()), *outcome(trainer, horizon)],
+        notes=[
+            *([] if noise is None else noise.notes()),
+            *private_top_notes(trainer.active),
+            *outcome(trainer, horizon),
+        ],
         seed=config.train.seed,
         epochs=trainer.step // len(trainer.batches),
         planned_epochs=config.train.epochs if config.train.early_stopping else None,
         kept_epoch=trainer.kept_epoch,
-        validation_metric=known(trainer.validation.get(task.metric, math.nan)),
+        validation_metric=known(trainer.validation.get(trainer.active.judged_by, math.nan)),
+        sending_metric=known(trainer.test.get(f"{SENDING}{task.metric}", math.nan)),
         steps=trainer.step,
         batch_size=config.train.batch_size,
         metric=task.metric,
@@ -701,6 +706,22 @@ def summarise(
         measurements=measurements_of(trainer.measurements, trainer.active.name),
         canaries=trainer.watch.worst_canaries,
     )
+
+
+def private_top_notes(party: ActiveParty) -> list[str]:
+    """Return what is to be known of a private top beside its figures, in sentences."""
+    if party.private_top is None:
+        return []
+    said = [
+        "The test figures are of the private top, which learned from true labels and sent nothing. What a partner gets "
+        "to see of its predictions is a release of its own, of which no claim of a defense of training speaks."
+    ]
+    if party.private_top.left_out:
+        said.append(
+            f"In {party.private_top.left_out:,} steps the private top's loss or a gradient was NaN or "
+            "infinite, and it learned nothing: lower train.optimizer.lr."
+        )
+    return said
 
 
 def measurements_of(measurements: Mapping[str, float], party: str) -> dict[str, float]:

@@ -34,6 +34,9 @@ from splitvfl.tasks import Binary, Task
 
 MAX_WIDTH = 1 << 16
 
+SENDING = "sending/"
+"""Before the names of figures of the top that sends, where a private top predicts."""
+
 # Of an activation, before the parties have agreed on one.
 _ANY_WIDTH = range(1, MAX_WIDTH + 1)
 
@@ -359,6 +362,11 @@ class ActiveParty(Party):
     def models(self) -> tuple[nn.Module, ...]:
         """Its top, and its private top if it has one."""
         return (self.top,) if self.private_top is None else (self.top, self.private_top.module)
+
+    @property
+    def judged_by(self) -> str:
+        """Name of the figure by which evaluations are judged: of the top that sends, as the verdict crosses."""
+        return self.task.metric if self.private_top is None else f"{SENDING}{self.task.metric}"
 
     def connect(self, passive: str) -> CutLayer:
         """Return a new cut layer towards a passive party."""

@@ -19,7 +19,7 @@ from splitvfl.data.columns import Records
 from splitvfl.errors import ProtocolError
 from splitvfl.hooks import all_finite
 from splitvfl.messages import Message
-from splitvfl.party import ActiveParty, Party, PassiveParty
+from splitvfl.party import SENDING, ActiveParty, Party, PassiveParty
 from splitvfl.prediction import checked_outputs, part_to_score, parts_of
 from splitvfl.schedule import GO_ON, Verdict
 from splitvfl.tasks import Task
@@ -103,7 +103,7 @@ def active_evaluation(party: ActiveParty, plan: EvaluationPlan, *, step: int, ep
     if party.private_top is None:
         figures = _figures(party, sending)
     else:
-        figures = _figures(party, private) | _figures(party, sending, "sending/")
+        figures = _figures(party, private) | _figures(party, sending, SENDING)
         figures["train/private_top/left_out"] = float(party.private_top.left_out)
     verdict = _judged(party, figures)
     party.best.heed(verdict, epoch=epoch)
@@ -146,9 +146,7 @@ def _figures(party: ActiveParty, parts: dict[str, _Scored], of: str = "") -> dic
 def _judged(party: ActiveParty, figures: dict[str, float]) -> Verdict:
     if party.patience is None:
         return GO_ON
-    # The verdict crosses: it is of the top that decides what crosses, whoever predicts.
-    of = "" if party.private_top is None else "sending/"
-    return party.patience.judge(figures.get(f"validation/{of}{party.task.metric}", math.nan))
+    return party.patience.judge(figures.get(f"validation/{party.judged_by}", math.nan))
 
 
 def _verdict(message: Message) -> Verdict:

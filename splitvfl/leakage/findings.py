@@ -133,6 +133,13 @@ def stopping_note(run: RunSummary) -> str:
     return f"Trained {where} and kept the weights of epoch {run.kept_epoch}, with a validation {figure}."
 
 
+def sending_note(run: RunSummary) -> str:
+    """Return in a sentence how good the top was whose gradients crossed, where another one predicts; else nothing."""
+    if run.sending_metric is None:
+        return ""
+    return f"The top that sends has a test {METRIC_NAMES.get(run.metric, run.metric)} of {run.sending_metric:.3f}."
+
+
 def attack_names(runs: Iterable[RunSummary]) -> list[str]:
     """Return the attacks that any run has figures of: the built-in ones, the users' own, and last the auditor's."""
     names = {shown_name(name): None for run in runs for party in run.parties.values() for name in party.attacks}

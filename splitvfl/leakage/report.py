@@ -34,6 +34,7 @@ from splitvfl.leakage.findings import (
     own_columns_floor,
     rows_by_defense,
     run_notes,
+    sending_note,
     stopping_note,
     unavailable_notes,
 )
@@ -151,6 +152,7 @@ def _render(title: str, summaries: list[RunSummary], folders: list[Path]) -> str
         significant=_significant,
         counted=counted,
         stopping=stopping_note,
+        sending=sending_note,
     )
     template = environment.from_string(resources.files("splitvfl.leakage").joinpath(_TEMPLATE).read_text("utf-8"))
     return template.render(

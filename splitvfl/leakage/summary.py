@@ -148,7 +148,10 @@ class RunSummary:
         known_negatives: Negative records that an attacker was assumed to know.
         planned_epochs: With early stopping, the epochs that it could have cut short; else ``None``.
         kept_epoch: With early stopping, the epoch whose weights were kept, from 1; else ``None``.
-        validation_metric: With early stopping, the headline figure of these weights on the records held out.
+        validation_metric: With early stopping, the headline figure of these weights on the records held out; with a
+            private top that of the top that sends, which was judged by it.
+        sending_metric: With a private top, whose figures the test figures then are, the headline figure of the top that
+            sends on the test records; else ``None``.
         exchange: Name of the exchange.
         notes: What is to be known beside the figures, in sentences.
         canaries: The leak beyond prediction: the largest canary AUC of the auditor's attacks at any party, raw, with a
@@ -176,6 +179,7 @@ class RunSummary:
     planned_epochs: int | None = None
     kept_epoch: int | None = None
     validation_metric: float | None = None
+    sending_metric: float | None = None
     exchange: str = "split"
     notes: list[str] = field(default_factory=list)
     canaries: CanaryLeak | None = None
