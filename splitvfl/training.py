@@ -649,14 +649,14 @@ class Trainer:
         bottom is one linear layer is attacked; others are listed in :attr:`unavailable`.
         """
         found: dict[str, list[FeatureLeak]] = {}
+        reasons = {name: self._no_equations(party) for name, party in self.passives.items()}
         if not self._feature_attacks:
             return found
-        prediction = predict(self.active, self.passives)
+        prediction = None if all(reasons.values()) else predict(self.active, self.passives)
         for name, party in self.passives.items():
-            reason = self._no_equations(party)
             for attack in self._feature_attacks:
-                if reason:
-                    self.unavailable[name][hook_name(attack)] = reason
+                if prediction is None or reasons[name]:
+                    self.unavailable[name][hook_name(attack)] = reasons[name]
                 else:
                     view = self._prediction_view(attack, party, prediction)
                     truth = party.test_batch(torch.arange(party.data.test.count)).columns.numeric

@@ -47,6 +47,9 @@ MODELS = {
     "short rows": "model: {name: logistic-regression, row_norm: 0.5}",
     "wide-deep": "model: {name: wide-deep, embedding_dim: 3, bottom: [8, 6, 4], cut_after: 2}",
     "sparse": "model: {name: wide-deep, embedding_dim: 3, bottom: [8, 4], sparse: true}",
+    "private top": "model: {name: mlp, bottom: [7, 5], top_hidden: [6], private_top: true}",
+    "private linear": "model: {name: logistic-regression, private_top: true}",
+    "private wide-deep": "model: {name: wide-deep, embedding_dim: 3, bottom: [8, 6], cut_after: 1, private_top: true}",
 }
 
 
