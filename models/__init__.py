@@ -2,6 +2,7 @@
 
 from splitvfl.models.linear import Linear, LinearTop
 from splitvfl.models.mlp import MLP
+from splitvfl.models.pca import PCA
 from splitvfl.models.sigmoid_coefficients import approximate_loss, gradient_scale, sigmoid_coefficients
 from splitvfl.models.split import split_sequential
 from splitvfl.models.wide_deep import WideDeepBottom, WideDeepTop
@@ -10,6 +11,7 @@ __all__ = [
     "Linear",
     "LinearTop",
     "MLP",
+    "PCA",
     "WideDeepBottom",
     "WideDeepTop",
     "approximate_loss",

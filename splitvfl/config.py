@@ -78,8 +78,10 @@ __all__ = [
     "ModelConfig",
     "NetworkConfig",
     "NoiseConfig",
+    "OneWayConfig",
     "OptimizerConfig",
     "OracleConfig",
+    "PCAConfig",
     "PartyConfig",
     "ResidueConfig",
     "RowWiseAdagradConfig",
@@ -183,6 +185,7 @@ _MOST_STOCK = 2**20  # encryptions of up to 4 KB each
 _MOST_KNOWN = 2**20  # they are held as Python's integers, and sorted
 _MOST_RETRIES = 2**31 - 1
 _MOST_CANARIES = 2**20  # chosen as Python's integers; with so many the interval is ±.001
+_MOST_MIB = 2**40  # in bytes they are counted in 64 bits
 
 Count = Annotated[int, Field(ge=1, le=_MOST)]
 Rows = Annotated[int, Field(ge=1, le=_MOST_ROWS)]
@@ -324,6 +327,13 @@ class WideDeepConfig(_Section):
         return self
 
 
+class PCAConfig(_Section):
+    """Principal components: what a passive party's saved half is, after exchange one-way with ``bottom: pca``."""
+
+    name: Literal["pca"] = "pca"
+    width: Width
+
+
 ModelConfig = Annotated[MLPConfig | LogisticRegressionConfig | WideDeepConfig, Field(discriminator="name")]
 
 
@@ -351,6 +361,32 @@ class SplitConfig(_Crossing):
     name: Literal["split"] = "split"
 
 
+class OneWayConfig(_Section):
+    """Activations cross once, before the first step, and nothing ever comes back: no label leaks to a passive party.
+
+    ``bottom: random`` leaves the passive parties' bottoms as the model initialises them, ``pca`` takes principal
+    components that each party fits to its own training columns, without labels; they need columns that are numbers.
+    ``width`` is that of the activations: ``null`` takes the model's, and of principal components at most as many as a
+    party has columns. The label party keeps what it gets: up to ``memory_mib`` in memory, and in its run's folder up to
+    ``disk_mib``. Bottom and width are a passive party's own business, the limits the label party's. ``wire`` and
+    ``activation_clip`` are as for ``split``. Defenses of the activation act once: all epochs see the same noisy row.
+    What activations tell of columns they tell for good (:mod:`splitvfl.exchange.one_way`).
+    """
+
+    name: Literal["one-way"] = "one-way"
+    bottom: Literal["random", "pca"] = "random"
+    width: Width | None = None
+    memory_mib: Annotated[int, Field(ge=1, le=_MOST_MIB)] = 1024
+    disk_mib: Annotated[int, Field(ge=1, le=_MOST_MIB)] = 65_536
+    wire: Literal["bf16"] | None = None
+    activation_clip: Annotated[float, Field(gt=0)] | None = None
+
+    @property
+    def gradient_clip(self) -> None:
+        """None is sent, so that nothing about its rows is agreed."""
+        return None
+
+
 Approximation = Literal["taylor", "minimax", "piecewise", "exact"]
 
 
@@ -365,11 +401,16 @@ class OracleConfig(_Crossing):
     approximation: Approximation = "exact"
 
 
-# What became of keys that there were once, by section and key.
+# What became of keys that there were once, or that others have, by section and key.
 _GONE: dict[tuple[str, ...], str] = {
     ("encryption", "mask"): (
         "delete this key: there is one kind of mask now, which hides whatever is encrypted; the agreed bits come back"
-    )
+    ),
+    ("one-way", "gradient_clip"): "no gradient is sent in exchange one-way; leave it out, or take exchange split",
+    ("one-way", "encryption"): (
+        "exchange one-way sends activations in the clear, and nothing comes back that could be encrypted; leave it "
+        "out, or take exchange residue, taylor or coordinator"
+    ),
 }
 
 # Beyond it, sums of two integers leave int64.
@@ -497,7 +538,8 @@ class CoordinatorConfig(_Encrypted):
 
 
 ExchangeConfig = Annotated[
-    SplitConfig | OracleConfig | ResidueConfig | TaylorConfig | CoordinatorConfig, Field(discriminator="name")
+    SplitConfig | OneWayConfig | OracleConfig | ResidueConfig | TaylorConfig | CoordinatorConfig,
+    Field(discriminator="name"),
 ]
 
 
@@ -840,6 +882,7 @@ def parse_config(
         _check_hooks(document, kind, folder)
     _check_claims(document)
     _check_private_top(document)
+    _check_one_way(document, folder)
     config = _validated(document)
     config._source, config._folder = document.source, folder
     return config
@@ -1059,6 +1102,32 @@ def _check_private_top(document: Document) -> None:
     name = exchange.get("name", SplitConfig().name) if isinstance(exchange, dict) else SplitConfig().name
     if isinstance(model, dict) and model.get("private_top") is True and name != SplitConfig().name:
         document.report(("model", "private_top"), f"exchange {name} {NO_PRIVATE_TOP}")
+
+
+def _check_one_way(document: Document, folder: Path) -> None:
+    """Report what exchange one-way has no use for: defenses of what does not cross, and a top that adds up logits."""
+    exchange, model, hooks = (document.tree.get(key) for key in ("exchange", "model", "defenses"))
+    if not isinstance(exchange, dict) or exchange.get("name") != OneWayConfig().name:
+        return
+    if isinstance(model, dict) and model.get("name") == LogisticRegressionConfig().name:
+        text = (
+            "its top adds up the parties' logits, and in exchange one-way the passive parties' are never trained; take "
+            "mlp (with top_hidden: [] its top is logistic regression over activations and own columns)"
+        )
+        document.report(("model", "name"), text)
+    for index, hook in enumerate(hooks if isinstance(hooks, list) else ()):
+        if not isinstance(hook, dict) or not isinstance(hook.get("name"), str):
+            continue
+        try:
+            crossing = crossing_of(resolve("defenses", hook["name"], folder=folder))
+        except ConfigError:  # told where hooks are checked
+            continue
+        if crossing in ("gradient", "labels"):
+            text = (
+                f"{hook['name']} defends the {crossing}, and has nothing to defend in exchange one-way, where nothing "
+                "comes back to a passive party; take it out, or take exchange split"
+            )
+            document.report(("defenses", index, "name"), text)
 
 
 def _check_settled(

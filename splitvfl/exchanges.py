@@ -12,6 +12,7 @@ from splitvfl.config import (
     CoordinatorConfig,
     EncryptionConfig,
     ExchangeConfig,
+    OneWayConfig,
     OracleConfig,
     ResidueConfig,
     SplitConfig,
@@ -21,6 +22,7 @@ from splitvfl.crypto.engine import Engine
 from splitvfl.errors import ConfigError
 from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.coordinator import Coordinator
+from splitvfl.exchange.one_way import OneWay
 from splitvfl.exchange.oracle import Oracle
 from splitvfl.exchange.paillier import Encryption
 from splitvfl.exchange.residue import Residue
@@ -41,12 +43,18 @@ class _Kind:
         sums_only: See :func:`sums_only`.
         hides_parts: See :func:`hides_parts`.
         approximation: The sigmoid's; ``None``: the section says.
+        one_way: See :func:`one_way`.
     """
 
     make: Callable[[Any, int, NoisePlan | None, Vouching], Exchange]
     sums_only: bool
     hides_parts: bool
     approximation: Approximation | None
+    one_way: bool = False
+
+
+def _one_way(section: OneWayConfig, rows: int, noise: NoisePlan | None, vouching: Vouching) -> Exchange:
+    return OneWay(memory_mib=section.memory_mib, disk_mib=section.disk_mib)
 
 
 def _residue(section: ResidueConfig, rows: int, noise: NoisePlan | None, vouching: Vouching) -> Exchange:
@@ -77,6 +85,7 @@ def _coordinator(section: CoordinatorConfig, rows: int, noise: NoisePlan | None,
 
 _KINDS: Mapping[type, _Kind] = {
     SplitConfig: _Kind(lambda section, rows, noise, vouching: Split(), False, False, "exact"),
+    OneWayConfig: _Kind(_one_way, False, False, "exact", one_way=True),
     OracleConfig: _Kind(
         lambda section, rows, noise, vouching: Oracle(approximation=section.approximation), True, False, None
     ),
@@ -117,6 +126,11 @@ def exchange_of(
 def sums_only(section: ExchangeConfig) -> bool:
     """Return whether a passive party learns no gradient per record under the exchange of a section."""
     return _kind_of(section).sums_only
+
+
+def one_way(section: ExchangeConfig) -> bool:
+    """Return whether a passive party gets nothing back under the exchange of a section."""
+    return _kind_of(section).one_way
 
 
 def hides_parts(section: ExchangeConfig) -> bool:

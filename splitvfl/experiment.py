@@ -28,6 +28,8 @@ from splitvfl.config import (
     LogisticRegressionConfig,
     MLPConfig,
     ModelConfig,
+    OneWayConfig,
+    PCAConfig,
     RowWiseAdagradConfig,
     TrainConfig,
     WideDeepConfig,
@@ -40,12 +42,13 @@ from splitvfl.data.batches import BLOCK_ROWS
 from splitvfl.data.sets import TABLES
 from splitvfl.data.store import open_tables
 from splitvfl.errors import ArgumentError, ConfigError
+from splitvfl.exchange.kept import FOLDER as KEPT
 from splitvfl.exchanges import exchange_of, sums_only, task_of
 from splitvfl.hooks import At, Defense
 from splitvfl.label_horizon import LabelHorizon, agreed_horizon, before, observed_horizon, outcome
 from splitvfl.leakage.canaries import check_canaries
 from splitvfl.leakage.summary import FILE_NAME, AttackResult, PartyResult, RunSummary, known
-from splitvfl.models import MLP, Linear, LinearTop, WideDeepBottom, WideDeepTop
+from splitvfl.models import MLP, PCA, Linear, LinearTop, WideDeepBottom, WideDeepTop
 from splitvfl.net.party_run import FAREWELL_FILE
 from splitvfl.net.replay import JOURNAL
 from splitvfl.noise import noise_plan
@@ -306,8 +309,8 @@ def _models(
     bottoms: dict[str, nn.Module] = {}
     for name, party in data.passives.items():
         with seeded(derive_seed(seed, "initialisation", name)):
-            bottoms[name] = bottom_of(config, party, task)
-    widths = [bottom_width(config, task)] * len(bottoms)
+            bottoms[name] = fitted(bottom_of(config, party, task), party)
+    widths = [bottom_width(config, party, task) for party in data.passives.values()]
     with seeded(derive_seed(seed, "initialisation", data.active.name)):
         top = top_of(config, data.active, task, widths)
     with seeded(derive_seed(seed, "initialisation", data.active.name, "private top")):
@@ -420,6 +423,14 @@ def _wide_deep_top(
     )
 
 
+def _pca_bottom(model: PCAConfig, party: PartyData, task: Task, train: TrainConfig) -> nn.Module:
+    return PCA(party.width, model.width)
+
+
+def _no_top(model: PCAConfig, active: PartyData, task: Task, widths: Sequence[int], train: TrainConfig) -> nn.Module:
+    raise ConfigError("principal components are the model of a passive party; there is no top model of them")
+
+
 _RECIPES: Mapping[type, _Recipe] = {
     MLPConfig: _Recipe(lambda model, task: model.bottom[-1], _mlp_bottom, _mlp_top, _mlp_top),
     LogisticRegressionConfig: _Recipe(
@@ -431,10 +442,11 @@ _RECIPES: Mapping[type, _Recipe] = {
         _wide_deep_top,
         _wide_deep_top,
     ),
+    PCAConfig: _Recipe(lambda model, task: model.width, _pca_bottom, _no_top),
 }
 
 
-def _recipe_of(model: ModelConfig) -> _Recipe:
+def _recipe_of(model: ModelConfig | PCAConfig) -> _Recipe:
     # By its very type: a section that is derived from another describes another model.
     recipe = _RECIPES.get(type(model))
     if recipe is None:
@@ -445,18 +457,58 @@ def _recipe_of(model: ModelConfig) -> _Recipe:
     return recipe
 
 
-def bottom_width(config: ExperimentConfig, task: Task) -> int:
-    """Return the width of what each bottom model of an experiment puts out.
+def bottom_width(config: ExperimentConfig, party: PartyData, task: Task) -> int:
+    """Return the width of what a passive party's bottom model puts out.
 
     Raises:
         ConfigError: If no model belongs to such a section, here and below.
     """
-    return _recipe_of(config.model).width(config.model, task)
+    model = passive_model(config, party, task)
+    return _recipe_of(model).width(model, task)
 
 
 def bottom_of(config: ExperimentConfig, party: PartyData, task: Task) -> nn.Module:
-    """Return a passive party's model."""
-    return _recipe_of(config.model).bottom(config.model, party, task, config.train)
+    """Return a passive party's model, as it is before anything was learned or fitted."""
+    model = passive_model(config, party, task)
+    return _recipe_of(model).bottom(model, party, task, config.train)
+
+
+def fitted(bottom: nn.Module, party: PartyData) -> nn.Module:
+    """Return a passive party's model after it was fitted to its own training columns, if it is one that is fitted."""
+    return bottom.fit(party.train.columns.numeric) if isinstance(bottom, PCA) else bottom
+
+
+def passive_model(config: ExperimentConfig, party: PartyData, task: Task) -> ModelConfig | PCAConfig:
+    """Return the section that describes a passive party's model.
+
+    Raises:
+        ConfigError: If principal components are asked for of columns that are not numbers, or more than there are.
+    """
+    exchange = config.exchange
+    if not isinstance(exchange, OneWayConfig) or exchange.bottom != "pca":
+        return active_model(config)
+    if party.field_sizes or not party.width:
+        raise ConfigError(
+            f"exchange.bottom: principal components are of numbers, and {party.name} has "
+            f"{'categorical fields (' + ', '.join(party.field_names) + ')' if party.field_sizes else 'no columns'}; "
+            "encode them as numbers (data.categorical: one-hot, with model mlp), or take bottom: random"
+        )
+    if exchange.width is not None and exchange.width > party.width:
+        raise ConfigError(
+            f"exchange.width: expected at most the {party.width} numeric columns of {party.name}, of which there are "
+            f"no more principal components, got {exchange.width}"
+        )
+    _check_size("exchange.bottom", party.name, 2 * party.width**2)
+    return PCAConfig(width=exchange.width or min(_recipe_of(config.model).width(config.model, task), party.width))
+
+
+def active_model(config: ExperimentConfig) -> ModelConfig:
+    """Return the section that describes the active party's model: the experiment's, with the width of the exchange."""
+    exchange, model = config.exchange, config.model
+    if not isinstance(exchange, OneWayConfig) or exchange.width is None or isinstance(model, LogisticRegressionConfig):
+        return model
+    last = (getattr(model, "cut_after", None) or len(model.bottom)) - 1
+    return model.model_copy(update={"bottom": (*model.bottom[:last], exchange.width, *model.bottom[last + 1 :])})
 
 
 def top_of(config: ExperimentConfig, active: PartyData, task: Task, widths: Sequence[int]) -> nn.Module:
@@ -471,7 +523,8 @@ def top_of(config: ExperimentConfig, active: PartyData, task: Task, widths: Sequ
     Raises:
         ConfigError: If the model cannot take these widths.
     """
-    return _recipe_of(config.model).top(config.model, active, task, widths, config.train)
+    model = active_model(config)
+    return _recipe_of(model).top(model, active, task, widths, config.train)
 
 
 def private_top_of(config: ExperimentConfig, active: PartyData, task: Task, widths: Sequence[int]) -> nn.Module | None:
@@ -555,7 +608,7 @@ def write_config(folder: Path, config: ExperimentConfig) -> None:
 def clear_run(folder: Path) -> None:
     """Delete what a run writes, and nothing else. Killed on the way, it leaves a run, of which the rest can go too."""
     doomed = folder / ".deleting"
-    for name in ("checkpoints", "weights", "model"):
+    for name in ("checkpoints", "weights", "model", KEPT):
         shutil.rmtree(doomed, ignore_errors=True)
         if (folder / name).exists():
             (folder / name).rename(doomed)  # half deleted, they must not pass for whole ones

@@ -202,6 +202,7 @@ class PassiveParty(Party):
         activation: Defenses of what it sends.
         observers: Its own attacks on what it receives.
         sums_only: Whether it learns no gradient per record, only their sum times its columns.
+        one_way: Whether nothing ever comes back to it, so that no attack of its own has anything to look at.
         masks: What hides its part in what it sends for evaluations and scores; ``None``: nothing does.
     """
 
@@ -211,6 +212,7 @@ class PassiveParty(Party):
         self.activation = ActivationDefenses(self.name)
         self.observers: list[Observer] = []
         self.sums_only = False
+        self.one_way = False
         self.masks: SumMasks | None = None
         self.batch_ids: Tensor | None = None
 

@@ -88,10 +88,18 @@ def joint_outputs(party: ActiveParty, inbox: Inbox, batch: Records) -> Tensor:
     Raises:
         ProtocolError: If an activation or an output holds NaN or infinite values.
     """
-    parts = parts_of(party, inbox)
+    return outputs_on(party, parts_of(party, inbox), batch)
+
+
+def outputs_on(party: ActiveParty, activations: list[Tensor], batch: Records) -> Tensor:
+    """Return the outputs of the top that predicts, ``(n, k)``, on activations of these records, one of each party.
+
+    Raises:
+        ProtocolError: If an output is NaN or infinite.
+    """
     with torch.no_grad():
-        outputs = party.run_private_top(parts, batch)
-        return checked_outputs(party, party.run_top(parts, batch) if outputs is None else outputs)
+        outputs = party.run_private_top(activations, batch)
+        return checked_outputs(party, party.run_top(activations, batch) if outputs is None else outputs)
 
 
 def _received(party: ActiveParty, inbox: Inbox) -> list[Tensor]:

@@ -28,6 +28,7 @@ from splitvfl.errors import ArgumentError, AttackRefused, CheckpointError, Confi
 from splitvfl.exchange.agreement import agreed_settings, agreement, terms_of
 from splitvfl.exchange.base import Exchange, Side
 from splitvfl.exchange.evaluation import Evaluation, EvaluationPlan, active_evaluation, passive_evaluation
+from splitvfl.exchange.kept import FOLDER as KEPT
 from splitvfl.exchange.split import Split
 from splitvfl.hooks import (
     At,
@@ -55,6 +56,8 @@ from splitvfl.schedule import EarlyStopping, Schedule, Turn
 from splitvfl.signals import Signals
 
 Progress = Callable[["Status"], None]
+
+NOTHING_COMES_BACK = "nothing comes back to a passive party in exchange one-way: there is nothing to see"
 
 
 class Interrupted(Exception):
@@ -194,7 +197,8 @@ class Trainer:
             receiver goes on in float32. ``None``: they cross as they were computed.
         exchange: How a step is talked through; by party's name where one of them deviates, in an experiment with a
             malicious party. Default: activations and gradients in the clear.
-        record: Called with every message of the training steps, e.g. ``Transcript().record``.
+        record: Called with every message of the training steps, e.g. ``Transcript().record``; in exchange one-way,
+            with everything that crosses before them.
 
     Raises:
         ArgumentError: If parties have no or clashing names, an attack needs what a party cannot show, or ``autocast``
@@ -272,7 +276,10 @@ class Trainer:
             active.judged_records, known_positives, known_negatives
         )
         self._feature_attacks = [attack for attack in attacks if target_of(attack) == "features"]
-        self._watch([attack for attack in attacks if target_of(attack) == "labels"], audit and not own.sums_only)
+        self._watch(
+            [attack for attack in attacks if target_of(attack) == "labels"],
+            audit and not own.sums_only and not own.one_way,
+        )
         self.after_training: dict[str, dict[str, AfterTraining]] = {name: {} for name in self.passives}
         self._quiz_seed = derive_seed(seed, "after training")
         self.step = 0
@@ -326,7 +333,7 @@ class Trainer:
     def _take_sides(self, exchanges: Mapping[str, Exchange]) -> dict[str, Side]:
         sides = {name: exchanges[name].passive(party, self.active.name) for name, party in self.passives.items()}
         for name, party in self.passives.items():
-            party.sums_only = exchanges[name].sums_only
+            party.sums_only, party.one_way = exchanges[name].sums_only, exchanges[name].one_way
         own = exchanges[self.active.name]
         own.check_private_top(self.active)
         return sides | {self.active.name: own.active(self.active)} | dict(own.third_parties(self.active.name))
@@ -353,6 +360,9 @@ class Trainer:
             attack, remove=lambda: party.observers.remove(observer), canaries=self.active.canaries, **self._known
         )
         observer = _Judged(leak, self.labels_of, partial(self.unavailable[party.name].__setitem__, leak.name))
+        if party.one_way:
+            self.unavailable[party.name][leak.name] = NOTHING_COMES_BACK
+            return
         missing = sorted(leak.needs - party.shows)
         if missing:
             per_record = " per record, and the exchange shows only their sum" if missing == ["gradient"] else ""
@@ -391,6 +401,9 @@ class Trainer:
             known = sorted(self.passives) if owner is None else sorted(name for name in modules if name)
             missing = f"party {party!r}" if owner is None else f"layer {layer!r}"
             raise ArgumentError(f"no {missing}; expected one of {known}")
+
+        if owner.one_way:
+            raise ArgumentError(f"the gradient of {layer!r} cannot be watched: {NOTHING_COMES_BACK}")
 
         def passing() -> tuple[Tensor | None, Tensor | None]:
             ids = owner.batch_ids
@@ -451,7 +464,7 @@ class Trainer:
             party.refusals.check()
         self._monitor = Monitor(self.folder, resume_at=self._resume_at)
         try:
-            converse({name: side.open() for name, side in self._sides.items()})
+            self._open()
             with Signals() as signals:
                 self._run_epochs(epochs, progress, signals)
             for party in self._parties:
@@ -465,6 +478,14 @@ class Trainer:
             finally:
                 self._monitor.close()
         return self.test
+
+    def _open(self) -> None:
+        """Take the parties' sides of the exchange into use; of a one-way one, this is all that crosses."""
+        for side in self._sides.values():
+            side.keep_in(self.folder)
+        one_way = any(party.one_way for party in self.passives.values())
+        options: dict[str, Any] = {"turns": self._turns(), "record": self._record} if one_way else {}
+        converse({name: side.open() for name, side in self._sides.items()}, **options)
 
     def _run_epochs(self, epochs: int, progress: Progress | None, signals: Signals) -> None:
         schedule = Schedule(
@@ -564,15 +585,21 @@ class Trainer:
 
     def _evaluate(self, epoch: int) -> None:
         plan = EvaluationPlan(validation=self.batches.held_out, test=self.active.data.test.count)
+        with self.active.random:
+            evaluation = self._sides[self.active.name].evaluation(plan, epoch=epoch)
+        evaluation = evaluation or self._evaluate_together(plan, epoch)
+        self._figures = evaluation.figures
+        if evaluation.verdict.best:
+            self._best_figures = evaluation.figures
+
+    def _evaluate_together(self, plan: EvaluationPlan, epoch: int) -> Evaluation:
         halves: dict[str, Half] = {
             name: passive_evaluation(party, plan, step=self.step, epoch=epoch, active=self.active.name)
             for name, party in self.passives.items()
         }
         halves[self.active.name] = active_evaluation(self.active, plan, step=self.step, epoch=epoch)
         evaluation: Evaluation = converse(halves, turns=self._turns())[self.active.name]
-        self._figures = evaluation.figures
-        if evaluation.verdict.best:
-            self._best_figures = evaluation.figures
+        return evaluation
 
     @property
     def stopped(self) -> bool:
@@ -715,6 +742,7 @@ class Trainer:
             "best figures": dict(self._best_figures),
             "sums": dict(self._sums),
             "watch": self.watch.state_dict(),
+            "sides": {name: side.state_dict() for name, side in self._sides.items()},
         }
 
     def resume(self) -> int:
@@ -750,6 +778,8 @@ class Trainer:
             party.load_state_dict(parts[f"party-{party.name}"])
             party.load_hook_state(parts[f"hooks-{party.name}"])
         self.watch.load_state_dict(run["watch"])
+        for name, side in self._sides.items():
+            side.load_state_dict(run.get("sides", {}).get(name, {}))
         self.step, self._seconds, self._loss = run["step"], run["seconds"], run["loss"]
         self._figures, self._best_figures, self._sums = run["figures"], run["best figures"], run["sums"]
         self._resume_at = (run["offset"], self.step)
@@ -758,7 +788,7 @@ class Trainer:
 def _claim(folder: Path, *, overwrite: bool) -> None:
     """Make sure that a folder holds no run: what training would write over is refused, or removed if asked for."""
     many = [path for pattern in ("events.out.tfevents.*", PATTERN) for path in folder.glob(pattern)]
-    written = [folder / "metrics.jsonl", folder / "checkpoints", *many]
+    written = [folder / "metrics.jsonl", folder / "checkpoints", folder / KEPT, *many]
     found = [path for path in written if path.exists()]
     if found and not overwrite:
         raise ConfigError(

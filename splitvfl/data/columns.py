@@ -77,6 +77,8 @@ class Records:
             which are trained on and sent like all, and count in no figure. ``None``: it holds all of them.
         row_norm: Numeric rows with a larger Euclidean norm are scaled down to it when they are taken
             (:meth:`rows`); ``columns`` holds them as they are. ``None``: they are taken as they are.
+        positions: Of records that were taken from others (:meth:`rows`): where these are among them, int64 ``(n,)`` on
+            the CPU.
     """
 
     ids: Tensor
@@ -84,6 +86,7 @@ class Records:
     labels: Tensor | None = None
     real: Tensor | None = None
     row_norm: float | None = None
+    positions: Tensor | None = None
 
     def __post_init__(self) -> None:
         """Check that ids, columns and labels have one length."""
@@ -109,12 +112,12 @@ class Records:
         columns = self.columns.rows(index)
         if self.row_norm is not None:
             columns = columns.bounded(self.row_norm)
-        return Records(_gathered(self.ids, index), columns, labels, real, self.row_norm)
+        return Records(_gathered(self.ids, index), columns, labels, real, self.row_norm, index)
 
     def to(self, device: torch.device | str) -> Records:
         """Return the records on a device."""
         labels, real = (None if own is None else own.to(device) for own in (self.labels, self.real))
-        return Records(self.ids.to(device), self.columns.to(device), labels, real, self.row_norm)
+        return Records(self.ids.to(device), self.columns.to(device), labels, real, self.row_norm, self.positions)
 
     @property
     def judged(self) -> Tensor | None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 from splitvfl.conversation import Half, Outbox
 from splitvfl.data.columns import Records
 from splitvfl.errors import ConfigError
+from splitvfl.exchange.evaluation import Evaluation, EvaluationPlan
 from splitvfl.party import ActiveParty, PassiveParty
 
 NO_PRIVATE_TOP = (
@@ -28,6 +30,38 @@ class Side(ABC):
     def step(self, batch: Records, step: int) -> Half:
         """Return its half of one training step; its result is the batch's loss at the active party, else ``None``."""
 
+    def keep_in(self, folder: Path | None) -> None:  # noqa: B027 - most sides keep no files
+        """Say in which folder it may keep what lasts between halves; it is told before it is opened.
+
+        Args:
+            folder: The run's folder; ``None``: it keeps nothing on disk.
+        """
+
+    def evaluation(self, plan: EvaluationPlan, *, epoch: int) -> Evaluation | None:
+        """Return an evaluation if the active party can make one alone; ``None``: the parties make it together.
+
+        Args:
+            plan: What is evaluated.
+            epoch: Number of the epoch that has ended, from 1.
+        """
+        return None
+
+    def reopen(self) -> None:
+        """Go on without the others, with what it kept of them; only an exchange that is one-way can."""
+        raise NotImplementedError
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it has all that it will ever get of the others, so that they need not be met again."""
+        return False
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint holds of it: tensors, numbers, texts, lists and dicts of them."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:  # noqa: B027 - most sides have no state
+        """Take back what :meth:`state_dict` returned."""
+
     def leave(self) -> Half:
         """Return its half of what comes after the last step of a networked run."""
         yield Outbox()
@@ -43,11 +77,14 @@ class Exchange(ABC):
         name: What it is called in experiments.
         sums_only: Whether a passive party learns only the sum of residue times row, not a gradient per record.
         has_private_top: Whether the active party may train a second top (:mod:`splitvfl.private_top`).
+        one_way: Whether everything that crosses crosses before the first step, and nothing comes back: passive parties
+            take their leave then, and the active party trains alone.
     """
 
     name: ClassVar[str]
     sums_only: ClassVar[bool] = False
     has_private_top: ClassVar[bool] = False
+    one_way: ClassVar[bool] = False
 
     def terms(self) -> dict[str, object]:
         """Return what must be equal at every party, by the names under which it is compared."""

@@ -8,7 +8,7 @@ on labels, without it always "go on" and "not the best".
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -105,11 +105,28 @@ def active_evaluation(party: ActiveParty, plan: EvaluationPlan, *, step: int, ep
     else:
         figures = _figures(party, private) | _figures(party, sending, SENDING)
         figures["train/private_top/left_out"] = float(party.private_top.left_out)
-    verdict = _judged(party, figures)
-    party.best.heed(verdict, epoch=epoch)
-    payload = torch.tensor(verdict, dtype=torch.int64)
+    evaluation = _judged(party, figures, epoch)
+    payload = torch.tensor(evaluation.verdict, dtype=torch.int64)
     yield Outbox(send=tuple(Message(party.name, name, "verdict", step, payload) for name in party.cuts))
-    return Evaluation(figures, verdict)
+    return evaluation
+
+
+def own_evaluation(
+    party: ActiveParty, plan: EvaluationPlan, outputs_of: Callable[[str, Records], Tensor], *, epoch: int
+) -> Evaluation:
+    """Return an evaluation that asks nobody and tells nobody; the label party heeds its verdict.
+
+    Args:
+        party: The active party.
+        plan: What is evaluated.
+        outputs_of: Returns the top's outputs, ``(n, k)``, of records of a part, ``"validation"`` or ``"test"``.
+        epoch: Number of the epoch that has ended, from 1.
+    """
+    parts = {part: _Scored() for part in plan.parts}
+    with party.evaluating():
+        for part, batch in plan.batches(party):
+            parts[part].add(outputs_of(part, batch), batch)
+    return _judged(party, _figures(party, parts), epoch)
 
 
 def passive_evaluation(party: PassiveParty, plan: EvaluationPlan, *, step: int, epoch: int, active: str) -> Half:
@@ -143,10 +160,13 @@ def _figures(party: ActiveParty, parts: dict[str, _Scored], of: str = "") -> dic
     }
 
 
-def _judged(party: ActiveParty, figures: dict[str, float]) -> Verdict:
-    if party.patience is None:
-        return GO_ON
-    return party.patience.judge(figures.get(f"validation/{party.judged_by}", math.nan))
+def _judged(party: ActiveParty, figures: dict[str, float], epoch: int) -> Evaluation:
+    """Return the figures with the verdict on them, which the label party has heeded."""
+    verdict = GO_ON
+    if party.patience is not None:
+        verdict = party.patience.judge(figures.get(f"validation/{party.judged_by}", math.nan))
+    party.best.heed(verdict, epoch=epoch)
+    return Evaluation(figures, verdict)
 
 
 def _verdict(message: Message) -> Verdict:

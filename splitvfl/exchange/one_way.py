@@ -1,0 +1,392 @@
+"""One way: every activation crosses once, before the first step, and nothing ever comes back.
+
+The passive parties' bottoms stay as they are: random as initialised, fitted by their own party without labels
+(:class:`splitvfl.models.PCA`), or any module that was trained elsewhere. Their activations of the training and of the
+test records cross once per record and are kept at the label party (:mod:`splitvfl.exchange.kept`), which then trains
+its top over them and its own columns as it likes.
+
+**What a passive party receives does not depend on labels.** It gets: what is learned (the task, the number of classes),
+the agreed terms, how many pieces of its activations have arrived, and a farewell. Over a network it has taken its leave
+before the first training step: it sees neither the number of steps, nor an evaluation, nor when training ends. That is
+for training. Scores that are published later depend on labels, as any prediction does, and are a release of their own;
+and people who change settings after they saw a result, and start again, tell what they tell.
+
+**What the label party learns of columns is as in split learning, or more.** It has a row for every record for good, and
+can take its time. Nothing in it was made to hide columns: a random layer that is as wide as the columns is inverted by
+whoever knows or guesses its weights, and narrow ones by regression on a few records whose columns are known; the
+components of a principal component analysis are the columns' own directions. Defenses of the activation act once: the
+same noisy row is used in all epochs, so that no averaging over epochs removes the noise, and what a defense promises
+for one message of a record holds for the whole run. Training records are sent in the phase ``training`` (those that
+early stopping holds out, too), test records in the phase ``evaluation``.
+
+Source: the baseline without messages from the label party, for vertical federated learning; random features as in
+Rahimi and Recht, NIPS 2007.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from splitvfl.claims import claims_of
+from splitvfl.conversation import Expected, Half, Outbox
+from splitvfl.data.columns import Records
+from splitvfl.errors import CheckpointError, ConfigError, DataError, ProtocolError
+from splitvfl.exchange.base import Exchange, Side
+from splitvfl.exchange.evaluation import Evaluation, EvaluationPlan, own_evaluation
+from splitvfl.exchange.kept import (
+    DISK_MIB,
+    MEMORY_MIB,
+    PIECE_ROWS,
+    Chain,
+    Form,
+    Kept,
+    Limits,
+    Piece,
+    Pieces,
+    records_digest,
+)
+from splitvfl.exchange.notes import awaited_note, note, read_note
+from splitvfl.exchange.split import spoiled
+from splitvfl.hooks import BATCH_MIXING, Phase, all_finite, hook_name
+from splitvfl.messages import Message, bytes_of, dtype_named, name_of
+from splitvfl.party import MAX_WIDTH, ActiveParty, PassiveParty
+from splitvfl.prediction import outputs_on
+from splitvfl.wording import shown
+
+ASKING = "kept"
+ANSWER = "crossing"
+_PHASES: tuple[Phase, ...] = ("training", "evaluation")
+
+
+class OneWay(Exchange):
+    """Activations cross once, and nothing comes back: no label leaks, and no bottom learns.
+
+    Args:
+        memory_mib: MiB of activations that the label party may keep in memory.
+        disk_mib: MiB of them that it may keep in its run's folder.
+    """
+
+    name = "one-way"
+    one_way = True
+
+    def __init__(self, *, memory_mib: int = MEMORY_MIB, disk_mib: int = DISK_MIB) -> None:
+        self.limits = Limits(memory_mib, disk_mib)
+
+    def terms(self) -> dict[str, object]:
+        """Return what must be equal at every party."""
+        return {**super().terms(), "rows in a piece": PIECE_ROWS}
+
+    def active(self, party: ActiveParty) -> Side:
+        """Return the active party's side.
+
+        Raises:
+            ConfigError: If its top adds up logits, or it has defenses of gradients or labels.
+        """
+        if hasattr(party.top, "active_logits"):
+            raise ConfigError(
+                f"exchange one-way trains a top over activations, and {type(party.top).__name__} of {party.name} adds "
+                "up logits, which a bottom that is never trained does not have; take model mlp (with top_hidden: [] "
+                "its top is logistic regression over activations and own columns)"
+            )
+        return _Active(party, self.limits)
+
+    def passive(self, party: PassiveParty, active: str) -> Side:
+        """Return a passive party's side.
+
+        Raises:
+            ConfigError: If its bottom has statistics that training fills.
+        """
+        for name, layer in party.bottom.named_modules():
+            if isinstance(layer, BATCH_MIXING) or getattr(layer, "track_running_stats", False):
+                raise ConfigError(
+                    f"exchange one-way: the bottom of {party.name} has a layer whose statistics are filled in training "
+                    f"({name or 'the model'}, {type(layer).__name__}), and it is never trained; take LayerNorm or "
+                    "GroupNorm, or write the statistics into the layer before it"
+                )
+        return _Passive(party, active)
+
+
+class _Active(Side):
+    def __init__(self, party: ActiveParty, limits: Limits) -> None:
+        super().__init__()
+        self._party, self._limits = party, limits
+        self._pieces = Pieces.of(party.data)
+        self._records = records_digest(party.data)
+        self._folder: Path | None = None
+        self._kept: Kept | None = None
+        self._trained_on: dict[str, str] = {}
+        self._refuse_defenses()
+
+    def _refuse_defenses(self) -> None:
+        for where, chain in self._party.chains().items():
+            if len(chain) and where != "scores":
+                names = ", ".join(map(hook_name, chain))
+                raise ConfigError(
+                    f"{names} at {self._party.name}: a defense of the {chain.crossing} has nothing to defend in "
+                    "exchange one-way, where nothing comes back to a passive party; take it out, or take exchange split"
+                )
+
+    def keep_in(self, folder: Path | None) -> None:
+        """Say in which folder it may keep activations."""
+        self._folder = folder
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return digests of the activations that it trains on, by party."""
+        kept = self._kept
+        return {"trained on": dict(self._trained_on) if kept is None or not kept.complete else kept.digests}
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        """Take back what :meth:`state_dict` returned; other activations are refused from now on."""
+        self._trained_on = dict(state["trained on"])
+
+    def _found(self) -> Kept | None:
+        if self._kept is not None or self._folder is None:
+            return self._kept
+        names = list(self._party.cuts)
+        return Kept.found(self._folder, names, self._pieces, limits=self._limits, records=self._records)
+
+    def open(self) -> Half:
+        """Ask for the activations that are missing, and keep them.
+
+        Raises:
+            ConfigError: If they are more than may be kept, or there are defenses of gradients or labels.
+            DataError: If they are others than those that are kept, or that the run was trained on before.
+            CheckpointError: If what is kept is damaged, or nothing can be written.
+            ProtocolError: If they hold NaN or infinite values.
+        """
+        self._refuse_defenses()
+        party = self._party
+        kept = self._found()
+        done = 0 if kept is None else kept.done
+        inbox = yield Outbox(
+            send=tuple(note(party.name, name, ASKING, 0, {"pieces": done}) for name in party.cuts),
+            wait=tuple(awaited_note(name, ANSWER, 0) for name in party.cuts),
+        )
+        answers = {name: read_note(inbox[name]) for name in party.cuts}
+        if kept is None:
+            forms = {name: self._form(name, answer) for name, answer in answers.items()}
+            kept = Kept(self._pieces, forms, limits=self._limits, folder=self._folder, records=self._records)
+        elif not kept.complete:
+            self._compare(kept, answers)
+        for piece in self._pieces:
+            if piece.number >= done:
+                inbox = yield Outbox(wait=tuple(_awaited(name, piece, form) for name, form in kept.forms.items()))
+                kept.add({name: _checked(inbox[name]) for name in kept.forms})
+        self._take(kept)
+
+    def _form(self, name: str, answer: dict[str, Any]) -> Form:
+        width, dtype = answer.get("width"), answer.get("dtype")
+        allowed = {name_of(one): one for one in self._party.await_activations("activation", 0, 1)[0].dtypes}
+        agreed = self._party.widths.get(name, width)
+        if not isinstance(width, int) or isinstance(width, bool) or not 1 <= width <= MAX_WIDTH or width != agreed:
+            expected = f"1 to {MAX_WIDTH}" if name not in self._party.widths else f"{agreed}, as it was introduced"
+            raise ProtocolError(f"expected {name} to send activations of a width of {expected}, got {shown(width)}")
+        if not isinstance(dtype, str) or dtype not in allowed:
+            raise ProtocolError(f"expected {name} to send activations in {' or '.join(allowed)}, got {shown(dtype)}")
+        return Form(width, dtype_named(dtype))
+
+    def _compare(self, kept: Kept, answers: dict[str, dict[str, Any]]) -> None:
+        for name, answer in answers.items():
+            same = self._form(name, answer) == kept.forms[name]
+            if not same or answer.get("digest") != kept.digests[name]:
+                raise DataError(
+                    f"{name} would send other activations than those of it that are kept here: its columns, its bottom "
+                    "or its folder changed, or it computes otherwise (another machine, number of threads or GPU); "
+                    f"{name} goes back to what it had, or all parties start anew (--overwrite)"
+                )
+
+    def _take(self, kept: Kept) -> None:
+        """Take activations into use, once all are there and none is another than before.
+
+        Raises:
+            DataError: If a run was trained on others.
+        """
+        changed = [name for name, digest in self._trained_on.items() if kept.digests.get(name) != digest]
+        if changed:
+            raise DataError(
+                f"the activations of {' and '.join(changed)} are not those that this run was trained on so far: the "
+                "columns or the bottom changed, or what is kept in the folder was replaced; bring back what was there, "
+                "or start anew (--overwrite)"
+            )
+        self._kept, self._trained_on = kept, kept.digests
+
+    def reopen(self) -> None:
+        """Go on with what is kept, without the others.
+
+        Raises:
+            CheckpointError: If it is damaged, or not complete.
+            DataError: If the run was trained on something else.
+        """
+        kept = self._found()
+        if kept is None or not kept.complete:
+            raise CheckpointError(
+                f"the activations that {self._party.name} trained on are not in {self._folder}: bring them back, or "
+                "start anew at every party (--overwrite)"
+            )
+        self._take(kept)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all activations are kept, so that nobody is needed any more."""
+        kept = self._found()
+        return kept is not None and kept.complete
+
+    def step(self, batch: Records, step: int) -> Half:
+        """Return one training step of the top; nothing is sent. Its result is the batch's loss.
+
+        Raises:
+            ProtocolError: If the loss or a gradient is NaN or infinite; no weight changes then.
+        """
+        yield Outbox()
+        party = self._party
+        assert batch.labels is not None
+        loss = party.task.loss(party.run_top(self._activations(batch, "train"), batch), batch.labels)
+        value = loss.item()
+        if not math.isfinite(value):
+            raise ProtocolError(spoiled(f"the loss of step {step} is {value}", party.cuts))
+        party.clear_gradients()
+        loss.backward()
+        if not party.has_finite_gradients():
+            raise ProtocolError(spoiled(f"gradients of step {step} are NaN or infinite", party.cuts))
+        party.update()
+        return value
+
+    def _activations(self, batch: Records, part: str) -> list[Tensor]:
+        assert self._kept is not None, "they cross first"
+        assert batch.positions is not None, "batches are taken from the party's records"
+        return [self._party.received(self._kept.take(name, part, batch.positions)) for name in self._party.cuts]
+
+    def evaluation(self, plan: EvaluationPlan, *, epoch: int) -> Evaluation:
+        """Return an evaluation on the kept activations; nobody is told of it."""
+
+        def outputs_of(part: str, batch: Records) -> Tensor:
+            return outputs_on(self._party, self._activations(batch, "test" if part == "test" else "train"), batch)
+
+        return own_evaluation(self._party, plan, outputs_of, epoch=epoch)
+
+
+def _awaited(name: str, piece: Piece, form: Form) -> Expected:
+    return Expected(name, "activation", piece.number, (form.dtype,), (len(piece.rows), form.width))
+
+
+def _checked(message: Message) -> Tensor:
+    if not all_finite(message.payload):
+        raise ProtocolError(f"piece {message.step} of the activations of {message.sender} holds NaN or infinite values")
+    return message.payload
+
+
+class _Passive(Side):
+    def __init__(self, party: PassiveParty, active: str) -> None:
+        super().__init__()
+        self._party, self._active = party, active
+        self._pieces = Pieces.of(party.data)
+        self._source = ""
+        self._before: dict[str, Any] | None = None
+
+    def _chains(self) -> dict[str, Any]:
+        return {phase: self._party.activation[phase] for phase in _PHASES}
+
+    def _begin(self) -> None:
+        """Note once, before anything is sent, from what it is computed and how noise is drawn."""
+        if self._before is not None:
+            return
+        self._source = _source(self._party)
+        for chain in self._chains().values():
+            chain.draw_generators(self._party.device)
+        self._before = copy.deepcopy({phase: chain.state_dict() for phase, chain in self._chains().items()})
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return a digest of its columns and its bottom, and its defenses' state before anything was sent."""
+        self._begin()
+        return {"source": self._source, "before": copy.deepcopy(self._before)}
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        """Take back what :meth:`state_dict` returned."""
+        self._source, self._before = state["source"], copy.deepcopy(state["before"])
+
+    def open(self) -> Half:
+        """Send the activations that the active party asks for; what was sent before is sent again to the bit, or not.
+
+        Raises:
+            DataError: If the columns, the bottom or the defenses are others than those of what was sent before.
+            ProtocolError: If the active party asks for what there is not, or an activation is NaN or infinite.
+        """
+        self._begin()
+        party, active, total = self._party, self._active, len(self._pieces)
+        inbox = yield Outbox(wait=(awaited_note(active, ASKING, 0),))
+        done = read_note(inbox[active]).get("pieces")
+        if not isinstance(done, int) or isinstance(done, bool) or not 0 <= done <= total:
+            raise ProtocolError(f"expected {active} to have 0 to {total} pieces of activations, got {shown(done)}")
+        self._check_unchanged()
+        if done == total:
+            yield Outbox(send=(note(party.name, active, ANSWER, 0, {}),))
+            return
+        for phase, chain in self._chains().items():
+            assert self._before is not None
+            chain.load_state_dict(copy.deepcopy(self._before[phase]))  # with the same noise as before
+        with party.evaluating():
+            yield from self._sending(done)
+
+    def _sending(self, done: int) -> Half:
+        party, active = self._party, self._active
+        chain: Chain | None = None
+        for piece in self._pieces:
+            payload = self._payload(piece)
+            if piece.number < done:
+                chain = chain or Chain(_form_of(payload))
+                chain.add(payload)
+                continue
+            if piece.number == done:
+                form = {"width": payload.shape[1], "dtype": name_of(payload.dtype)}
+                digest = {} if chain is None else {"digest": chain.value}
+                yield Outbox(send=(note(party.name, active, ANSWER, 0, form | digest),))
+            yield Outbox(send=(Message(party.name, active, "activation", piece.number, payload),))
+
+    def _payload(self, piece: Piece) -> Tensor:
+        party = self._party
+        train = piece.part == "train"
+        batch = party.train_batch(piece.positions) if train else party.test_batch(piece.positions)
+        with torch.no_grad():
+            activation = party.activate(batch)
+            return party.defend_activation(activation, batch, piece.number, _PHASES[0] if train else _PHASES[1])
+
+    def _check_unchanged(self) -> None:
+        if _source(self._party) != self._source:
+            raise DataError(
+                f"the columns, the bottom or the defenses of {self._party.name} are others than those of the "
+                "activations that crossed: sent again with the same noise they would show what changed. Bring back "
+                "what was there, or start anew at every party (--overwrite)"
+            )
+
+    def step(self, batch: Records, step: int) -> Half:
+        """Do nothing: it has sent everything."""
+        yield Outbox()
+
+
+def _form_of(payload: Tensor) -> Form:
+    return Form(payload.shape[1], payload.dtype)
+
+
+def _source(party: PassiveParty) -> str:
+    """Return a digest of all that its activations are made of: columns, bottom, and what its defenses claim."""
+    digest = hashlib.sha256()
+    for phase in _PHASES:
+        claims = [(hook_name(defense), repr(claims_of(defense))) for defense in party.activation[phase]]
+        digest.update(repr(claims).encode())
+    for name, value in party.bottom.state_dict().items():
+        digest.update(name.encode())
+        if isinstance(value, Tensor):  # a module may keep more than that
+            digest.update(f"{value.dtype} {tuple(value.shape)}".encode())
+            digest.update(bytes_of(value.detach().cpu()))
+    for piece in Pieces.of(party.data):
+        records = (party.data.train if piece.part == "train" else party.data.test).rows(piece.positions)
+        for columns in records.columns:
+            digest.update(bytes_of(columns.cpu()))
+    return digest.hexdigest()
