@@ -38,20 +38,23 @@ from splitvfl.exchange.coordinator import ThirdParty
 from splitvfl.exchange.evaluation import EvaluationPlan
 from splitvfl.exchange.introduction import Learned
 from splitvfl.exchange.roll_call import UNSIGNED, Vouching
-from splitvfl.exchanges import exchange_of, hides_parts, sums_only, task_of
+from splitvfl.exchanges import exchange_of, hides_parts, one_way, sums_only, task_of
 from splitvfl.experiment import (
+    active_model,
     bottom_of,
     bounded,
     check_folder,
     choose_device,
     clear_run,
     describe_hook,
+    fitted,
     is_barely_begun,
     load_data,
     measurements_of,
     optimizers_of,
     private_top_notes,
     private_top_of,
+    passive_model,
     seeded,
     top_of,
     write_config,
@@ -76,7 +79,7 @@ from splitvfl.randomness import PartyRandom, derive_seed, entropic_generator
 from splitvfl.registry import build
 from splitvfl.saved_half import Origin, save_half
 from splitvfl.schedule import Schedule
-from splitvfl.training import Progress
+from splitvfl.training import NOTHING_COMES_BACK, Progress
 
 LOG_EVERY = 10
 MODEL_FOLDER = "model"
@@ -308,6 +311,7 @@ def party_run(
     _check_canaries_here(config, name)
     meeting = meeting_of(config, name, notify=notify)
     own = own or own_data(config, name)
+    _check_labels_first(config, own)
     settings = _settings(config, own.data, folder, vouching_of(config, meeting))
     if name != config.active:
         return PassiveRun(
@@ -331,6 +335,19 @@ def party_run(
         notify=notify,
         progress=progress,
     )
+
+
+def _check_labels_first(config: ExperimentConfig, own: OwnData) -> None:
+    """Refuse labels that nothing can be learned from before anybody is met, where no partner is to learn of labels.
+
+    Raises:
+        DataError: If they are of one class only, say, or those held out are.
+    """
+    if own.task is None or not one_way(config.exchange):
+        return
+    party = ActiveParty(own.data, torch.nn.Identity(), task=task_of(config.exchange, own.task, own.classes))
+    if config.train.early_stopping is not None:
+        party.judge_by(config.train.early_stopping.settings(), _batches(config, own.data).held_out)
 
 
 def _settings(config: ExperimentConfig, data: PartyData, folder: Path, vouching: Vouching) -> RunSettings:
@@ -364,7 +381,10 @@ def _settings(config: ExperimentConfig, data: PartyData, folder: Path, vouching:
         **({} if noise is None else noise.terms()),
         **_horizon_terms(config),
     }
-    terms = terms_of(data, agreed)
+    # How a party trains alone is its own business; it is not told, and need not be known to anybody.
+    shared = (*exchange.terms(), "autocast", "wire", "clip of activations") if exchange.one_way else tuple(agreed)
+    own_terms = {key: value for key, value in agreed.items() if key not in shared}
+    terms = terms_of(data, {key: agreed[key] for key in shared})
     return RunSettings(
         batches=batches,
         schedule=schedule,
@@ -374,6 +394,7 @@ def _settings(config: ExperimentConfig, data: PartyData, folder: Path, vouching:
         folder=folder,
         message_s=network.message_s,
         retries=network.retries,
+        own_terms=own_terms,
     )
 
 
@@ -426,7 +447,7 @@ def _active(config: ExperimentConfig, own: OwnData, widths: Mapping[str, int]) -
 def _passive(config: ExperimentConfig, data: PartyData, learned: Learned) -> PassiveParty:
     task = task_of(config.exchange, learned.task, learned.outputs)
     with _initialised(config, data.name):
-        bottom = bottom_of(config, data, task)
+        bottom = fitted(bottom_of(config, data, task), data)
     party = PassiveParty(bounded(config.model, data), bottom, optimizer=optimizers_of(config.train))
     _prepare(config, party)
     _defend(config, party)
@@ -520,12 +541,13 @@ def _watch(config: ExperimentConfig, party: ActiveParty) -> Watch:
     for name, cut in party.cuts.items():
         for hook in config.attacks:
             attack = build("attacks", hook.name, hook.options, folder=config.folder)
-            reason = _unavailable(attack, party, summed=sums_only(config.exchange))
+            reason = _unavailable(attack, party, summed=sums_only(config.exchange), silent=one_way(config.exchange))
             if reason:
                 watch.unavailable[name][hook_name(attack)] = reason
                 continue
             watch.add(name, cut.watch(attack, canaries=party.canaries, **known))
-        if config.audited and party.task.name == "binary" and not sums_only(config.exchange):
+        seen = not sums_only(config.exchange) and not one_way(config.exchange)
+        if config.audited and party.task.name == "binary" and seen:
             watch.audits[name] = cut.audit(canaries=party.canaries)
     return watch
 
@@ -535,7 +557,7 @@ def _known(config: ExperimentConfig, party: ActiveParty) -> tuple[int, int]:
     return known_allowed(party.judged_records, config.known_positives, config.known_negatives)
 
 
-def _unavailable(attack: Attack, party: ActiveParty, *, summed: bool) -> str:
+def _unavailable(attack: Attack, party: ActiveParty, *, summed: bool, silent: bool) -> str:
     """Return why the label party cannot run a partner's attack in its place, or nothing."""
     if target_of(attack) == "features":
         return "it attacks features, with what only an experiment in one process has"
@@ -543,6 +565,8 @@ def _unavailable(attack: Attack, party: ActiveParty, *, summed: bool) -> str:
         return f"needs binary labels, the task is {party.task.name}"
     if moment_of(attack) == "after-training":
         return "needs the partner's model"
+    if silent:
+        return NOTHING_COMES_BACK
     missing = sorted(Leak(attack).needs - {"gradient"})
     if summed and not missing:
         return "the partner gets no gradient per record"
@@ -637,12 +661,15 @@ def _run_in(
 
 
 def _keep_half(config: ExperimentConfig, own: OwnData, run: ActiveRun | PassiveRun, folder: Path) -> None:
+    alone = run.settings.exchange.one_way  # how long it trained, and which epoch was best, is told to nobody later
+    learned, passive = run.learned, isinstance(run, PassiveRun)
+    task = task_of(config.exchange, learned.task, learned.outputs)
     origin = Origin(
-        learned=run.learned,
-        model=config.model,
+        learned=learned,
+        model=passive_model(config, own.data, task) if passive else active_model(config),
         run=run.number,
-        step=run.step,
-        epoch=run.party.best.epoch or math.ceil(run.step / len(run.settings.batches)),
+        step=0 if alone else run.step,
+        epoch=0 if alone else run.party.best.epoch or math.ceil(run.step / len(run.settings.batches)),
         encoding=own.encoding,
         id_column=config.data.id_column,
         tables=own.tables,

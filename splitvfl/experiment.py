@@ -318,7 +318,7 @@ def _models(
     return top, private_top, bottoms
 
 
-def bounded(model: ModelConfig, data: PartyData) -> PartyData:
+def bounded(model: ModelConfig | PCAConfig, data: PartyData) -> PartyData:
     """Return a party's data with rows of the norm that the model asks for."""
     return data.with_row_norm(model.row_norm) if isinstance(model, LogisticRegressionConfig) else data
 
@@ -486,7 +486,7 @@ def passive_model(config: ExperimentConfig, party: PartyData, task: Task) -> Mod
     """
     exchange = config.exchange
     if not isinstance(exchange, OneWayConfig) or exchange.bottom != "pca":
-        return active_model(config)
+        return active_model(config)  # which is all there is, as of a saved half
     if party.field_sizes or not party.width:
         raise ConfigError(
             f"exchange.bottom: principal components are of numbers, and {party.name} has "

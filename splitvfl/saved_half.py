@@ -28,7 +28,7 @@ from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from splitvfl.config import ExperimentConfig, ModelConfig, TrainConfig
+from splitvfl.config import ExperimentConfig, ModelConfig, PCAConfig, TrainConfig
 from splitvfl.data.columns import PartyData, TaskName
 from splitvfl.data.encoding import FittedEncoding
 from splitvfl.data.ingest.writing import draft
@@ -48,6 +48,9 @@ WEIGHTS_FILE = "weights.safetensors"
 _TABLE_FILES = (SCHEMA_FILE, VOCABULARY_FILE)
 _PIECE = 1 << 20
 
+# Principal components are no model of an experiment, but what a passive party ends with.
+SavedModel = ModelConfig | PCAConfig
+
 Bf16 = Literal["bf16"]
 _NAMES: Mapping[torch.dtype | None, Bf16 | None] = {None: None, torch.bfloat16: "bf16"}
 
@@ -63,9 +66,9 @@ class HalfSchema(msgspec.Struct, frozen=True, kw_only=True):
         task: What was learned.
         outputs: Outputs, and so scores, of a record.
         run: Number of the run, the same at all its parties.
-        step: Training steps that were done, the same at all its parties.
-        epoch: Epoch whose weights these are, from 1.
-        model: The experiment's section on the model, every default written out.
+        step: Training steps that the parties took together, the same at all of them; 0 after exchange one-way.
+        epoch: Epoch whose weights these are, from 1; 0 after exchange one-way, where it is the label party's own.
+        model: The section on the model, every default written out: the experiment's, or that of principal components.
         column_names: The party's columns.
         numeric_names: Names of its numeric inputs.
         field_names: Names of its categorical inputs.
@@ -109,17 +112,17 @@ class Origin:
 
     Attributes:
         learned: What was learned.
-        model: The experiment's section on the model.
+        model: The section that describes the party's model.
         run: Number of the run.
-        step: Training steps that were done.
-        epoch: Epoch whose weights are kept, from 1.
+        step: Training steps that the parties took together.
+        epoch: Epoch whose weights are kept, from 1; 0 where the others are not to know.
         encoding: How the columns became numbers, if they came from the party's own file.
         id_column: The column of that file that names the records.
         tables: The party's table folder, if the columns came from one.
     """
 
     learned: Learned
-    model: ModelConfig
+    model: SavedModel
     run: str
     step: int
     epoch: int
@@ -379,8 +382,8 @@ def _built(schema: HalfSchema, data: PartyData, task: Task) -> nn.Module:
         return private_top_of(config, data, task, widths) or top_of(config, data, task, widths)
 
 
-def _model(schema: HalfSchema) -> ModelConfig:
-    adapter: TypeAdapter[ModelConfig] = TypeAdapter(ModelConfig)
+def _model(schema: HalfSchema) -> SavedModel:
+    adapter: TypeAdapter[SavedModel] = TypeAdapter(SavedModel)
     try:
         return adapter.validate_json(json.dumps(schema.model))
     except ValidationError as error:

@@ -12,7 +12,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -60,6 +60,7 @@ class RunSettings:
         evaluation: What is evaluated.
         exchange: How a step is talked through.
         terms: What must be equal at every party.
+        own_terms: What must be as it was when this party goes on, and is no concern of the others.
         folder: Where this party keeps its run.
         message_s: Seconds that a message may take.
         retries: How often in a row it goes back to a checkpoint without getting any further.
@@ -73,6 +74,7 @@ class RunSettings:
     folder: Path
     message_s: float
     retries: int
+    own_terms: Mapping[str, object] = field(default_factory=dict)
 
 
 class PartyRun(ABC, Generic[_P]):
@@ -114,6 +116,7 @@ class PartyRun(ABC, Generic[_P]):
         self._loss = math.nan
         self._sums: dict[str, tuple[float, int]] = {}
         self._offset = 0
+        self._crossed = False
         self._monitor = Monitor(None)
         self._guard: ReplayJournal | None = None
         self._refusals = Refusals(name)
@@ -151,11 +154,13 @@ class PartyRun(ABC, Generic[_P]):
         A party that has done everything itself ends well, without the others, whatever they do or send then.
         """
         newest = self._newest()
-        if newest.get("run") and self._noted_farewell() == (newest["run"], newest["step"]) and self._is_end(newest):
-            self._end_alone()
+        if self._has_parted(newest):
+            self._go_on_alone(newest)
             return
         try:
             self._meet_until_done()
+            if self.settings.exchange.one_way:
+                self._go_on_alone(self._newest())
         except (DataError, LinkError, ProtocolError) as error:
             if not self._is_end(self._newest()):
                 raise
@@ -169,6 +174,10 @@ class PartyRun(ABC, Generic[_P]):
                 self._guard.close()
             if self._side is not None:
                 self._side.close()
+
+    def _go_on_alone(self, newest: Mapping[str, Any]) -> None:
+        """Do what is left to do without the others: nothing, as a rule."""
+        self._end_alone()
 
     def _meet_until_done(self) -> None:
         self._refusals = Refusals(self.name, journal_of(self.settings.folder, self.name))
@@ -200,12 +209,25 @@ class PartyRun(ABC, Generic[_P]):
         self._introduce()
         self._drive(agreement(self.name, self.partners, self.settings.terms))
         self._side = self._side or self._take_side()
+        self._side.keep_in(self.settings.folder)
         self.party.refusals = self._refusals
+        if self.settings.exchange.one_way:
+            self._cross(self._side)
+            return
         self._drive(self._side.open())
         self._go_on_from(self._drive(self._resuming(self._standing())))
         self._train()
         self._take_leave()
         self.party.best.use()
+
+    def _cross(self, side: Side) -> None:
+        """Do all that is done together in a one-way exchange: it ends before the first training step."""
+        # Before anything is sent there is a checkpoint, from which the same would be sent again.
+        self._go_on_from(self._drive(self._resuming(self._standing())))
+        self._drive(side.open())
+        self._crossed = True
+        self.save()
+        self._take_leave()
 
     def _drive(self, half: Half, *, timeout: float | None = None) -> Any:
         turn = None if self._party is None else self._party.random
@@ -250,7 +272,16 @@ class PartyRun(ABC, Generic[_P]):
         """Return whether it has done everything at a checkpoint."""
         return bool(run) and (run["stopped"] or run["step"] == self.settings.schedule.steps)
 
+    def _has_parted(self, run: Mapping[str, Any]) -> bool:
+        """Return whether nobody needs it any more, and it nobody."""
+        noted = self._noted_farewell() if run.get("run") else None
+        return noted == (run.get("run"), run.get("step")) and self._is_end(run)
+
     def _end_alone(self) -> None:
+        self._take_up_newest()
+        self.party.best.use()
+
+    def _take_up_newest(self) -> None:
         newest = checkpoint.latest(self._checkpoints)
         assert newest is not None
         parts = checkpoint.load(newest)
@@ -258,7 +289,6 @@ class PartyRun(ABC, Generic[_P]):
             self._build_as(parts["run"])
         self._restore(parts, newest)
         self._run = parts["run"]["run"]
-        self.party.best.use()
 
     def _note_farewell(self) -> None:
         """Note that nobody needs this party any more: started again, it waits for nobody."""
@@ -331,16 +361,22 @@ class PartyRun(ABC, Generic[_P]):
         if self._guard is not None:
             self._guard.forget(min(checkpoint.steps(self._checkpoints)))
 
+    @property
+    def _all_terms(self) -> Mapping[str, object]:
+        return {**self.settings.terms, **self.settings.own_terms}
+
     def _state(self) -> dict[str, Any]:
         return {
             "run": self._run,
             "step": self.step,
             "stopped": self.party.best.stopped,
-            "terms": {key: str(value) for key, value in self.settings.terms.items()},
+            "terms": {key: str(value) for key, value in self._all_terms.items()},
             "offset": self._offset,
             "seconds": self._seconds,
             "loss": self._loss,
             "sums": dict(self._sums),
+            "side": {} if self._side is None else self._side.state_dict(),
+            "crossed": self._crossed,
         }
 
     def _restore(self, parts: Mapping[str, Mapping[str, Any]], source: Path) -> None:
@@ -360,7 +396,7 @@ class PartyRun(ABC, Generic[_P]):
 
     def _take_back(self, parts: Mapping[str, Mapping[str, Any]]) -> None:
         run = parts["run"]
-        terms = {key: str(value) for key, value in self.settings.terms.items()}
+        terms = {key: str(value) for key, value in self._all_terms.items()}
         changed = [
             f"{key} was {run['terms'].get(key)} and is {value}"
             for key, value in terms.items()
@@ -372,6 +408,8 @@ class PartyRun(ABC, Generic[_P]):
         self.party.load_hook_state(dict(parts["hooks"]))
         self.step, self._offset, self._seconds = run["step"], run["offset"], run["seconds"]
         self._loss, self._sums = run["loss"], dict(run["sums"])
+        if self._side is not None:
+            self._side.load_state_dict(run.get("side", {}))
 
     # --- training
 
@@ -503,6 +541,30 @@ class ActiveRun(PartyRun[ActiveParty]):
     def _build_as(self, run: Mapping[str, Any]) -> None:
         self._party, self.watch = self._build(run["widths"])
 
+    def _has_parted(self, run: Mapping[str, Any]) -> bool:
+        if not self.settings.exchange.one_way:
+            return super()._has_parted(run)
+        noted = self._noted_farewell() if run.get("run") else None
+        return noted is not None and noted[0] == run["run"]  # it has all activations, whatever it has done with them
+
+    def _go_on_alone(self, newest: Mapping[str, Any]) -> None:
+        if not self.settings.exchange.one_way or self._is_end(newest):
+            super()._go_on_alone(newest)
+            return
+        if self._party is None:
+            self._build_as(newest)
+        self._side = self._side or self._take_side()
+        self._side.keep_in(self.settings.folder)
+        self._take_up_newest()
+        self._side.reopen()
+        self._notify(f"nobody else is needed any more: {self.name} trains on what it has, from step {self.step} on")
+        self._monitor = Monitor(self.settings.folder, resume_at=(self._offset, self.step))
+        try:
+            self._train()
+        finally:
+            self._monitor.close()
+        self.party.best.use()
+
     def _answered(self) -> frozenset[str]:
         chains = (self.party.labels, *(cut.gradient for cut in self.party.cuts.values()))
         # Of parts under masks that are new at every meeting, the sum is remembered.
@@ -511,9 +573,14 @@ class ActiveRun(PartyRun[ActiveParty]):
 
     def _evaluate(self, turn: Turn) -> Verdict:
         plan = self.settings.evaluation
-        evaluation = self._drive(active_evaluation(self.party, plan, step=self.step, epoch=turn.epoch + 1))
+        assert self._side is not None, "it was taken at the first meeting"
+        epoch = turn.epoch + 1
+        with self.party.random:
+            evaluation = self._side.evaluation(plan, epoch=epoch)
+        if evaluation is None:
+            evaluation = self._drive(active_evaluation(self.party, plan, step=self.step, epoch=epoch))
         self.figures = dict(evaluation.figures)
-        verdict: Verdict = evaluation.verdict
+        verdict = evaluation.verdict
         if verdict.best:
             self.kept = dict(self.figures)
         return verdict
@@ -570,8 +637,14 @@ class PassiveRun(PartyRun[PassiveParty]):
         return self._party.output_width()
 
     def _take_side(self) -> Side:
-        self.party.sums_only = self.settings.exchange.sums_only
-        return self.settings.exchange.passive(self.party, self._active)
+        exchange = self.settings.exchange
+        self.party.sums_only, self.party.one_way = exchange.sums_only, exchange.one_way
+        return exchange.passive(self.party, self._active)
+
+    def _is_end(self, run: Mapping[str, Any]) -> bool:
+        if self.settings.exchange.one_way:  # it takes no step
+            return bool(run) and bool(run.get("crossed"))
+        return super()._is_end(run)
 
     def _resuming(self, own: Standing) -> Half:
         return passive_resuming(self.name, self._active, own)
@@ -586,6 +659,8 @@ class PassiveRun(PartyRun[PassiveParty]):
 
     def _answered(self) -> frozenset[str]:
         # Its activation of a step depends on the gradients of those before.
+        if self.settings.exchange.one_way:
+            return frozenset()
         return frozenset({"gradient"} if any(map(len, self.party.chains().values())) else ())
 
     def _state(self) -> dict[str, Any]:
