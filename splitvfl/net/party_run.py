@@ -222,6 +222,7 @@ class PartyRun(ABC, Generic[_P]):
 
     def _cross(self, side: Side) -> None:
         """Do all that is done together in a one-way exchange: it ends before the first training step."""
+        self._crossed = False  # of a meeting that broke off after the last activation, it is not known
         # Before anything is sent there is a checkpoint, from which the same would be sent again.
         self._go_on_from(self._drive(self._resuming(self._standing())))
         self._drive(side.open())
