@@ -442,7 +442,7 @@ _RECIPES: Mapping[type, _Recipe] = {
         _wide_deep_top,
         _wide_deep_top,
     ),
-    PCAConfig: _Recipe(lambda model, task: model.width, _pca_bottom, _no_top),
+    PCAConfig: _Recipe(lambda model, task: model.width, _pca_bottom, _no_top, _no_top),
 }
 
 
