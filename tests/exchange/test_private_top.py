@@ -119,8 +119,8 @@ def test_messages_are_the_same_to_the_bit_with_and_without_it(
 def test_messages_are_the_same_whatever_is_learned_and_in_half_precision(
     crossed: list[Message], task: str, precision: str
 ) -> None:
-    setting = {} if precision == "as they are" else {precision: torch.bfloat16}
-    outputs = task_for(task, 3).outputs  # type: ignore[arg-type]
+    setting: dict[str, Any] = {} if precision == "as they are" else {precision: torch.bfloat16}
+    outputs = task_for(task, 3).outputs
     found = []
     for private in (None, private_model(outputs=outputs, dropout=0.4)):
         trainer = trainer_with(private, task=task, dropout=0.3, defenses=[Isotropic(ratio=1.0)], **setting)
@@ -128,7 +128,7 @@ def test_messages_are_the_same_whatever_is_learned_and_in_half_precision(
         found.append((taken(crossed), trainer.test))
     (plain, figures), (beside, with_private) = found
     assert plain == beside
-    metric = task_for(task, 3).metric  # type: ignore[arg-type]
+    metric = task_for(task, 3).metric
     assert with_private[f"sending/{metric}"] == figures[metric]
     assert with_private["sending/loss"] == figures["loss"] != with_private["loss"]
 
@@ -370,7 +370,7 @@ def _same_layer(top: nn.Module) -> nn.Module:
 
 def _tied(top: nn.Module) -> nn.Module:
     private = private_model()
-    private.layers[0].bias = nn.Parameter(next(top.parameters()).data[0, :1].expand(7))  # type: ignore[index]
+    private.layers[0].bias = nn.Parameter(next(top.parameters()).data[0, :1].expand(7))  # type: ignore[index, union-attr]
     return private
 
 
