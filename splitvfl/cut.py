@@ -34,7 +34,6 @@ from splitvfl.label_gradients import LabelGradients, LabelGradientSource, Loss, 
 from splitvfl.leakage.auditing import Audit
 from splitvfl.leakage.canaries import Canaries, canaries_of
 from splitvfl.leakage.judging import Handle, Leak
-from splitvfl.leakage.run_audit import RunAudit
 from splitvfl.precision import widened, without_autocast
 
 
@@ -175,7 +174,7 @@ class CutLayer(nn.Module):
         self.wire: torch.dtype | None = None
         self._steps = 0
         self._leaks: list[Leak] = []
-        self._audits: list[Audit | RunAudit] = []
+        self._audits: list[Audit] = []
         self._shows: frozenset[str] = frozenset({"gradient"})
         self._bottoms: tuple[nn.Module, ...] = ()  # in a tuple, it is no submodule of the cut
 
@@ -347,12 +346,6 @@ class CutLayer(nn.Module):
             ArgumentError: If there are fewer than twenty, or one comes twice.
         """
         audit = Audit(remove=lambda: self._audits.remove(audit), canaries=canaries_of(canaries))
-        self._audits.append(audit)
-        return audit
-
-    def audit_run(self) -> RunAudit:
-        """Attach the auditor who remembers every record's messages, and judges them when the run is over."""
-        audit = RunAudit(remove=lambda: self._audits.remove(audit))
         self._audits.append(audit)
         return audit
 

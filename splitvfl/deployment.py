@@ -52,9 +52,9 @@ from splitvfl.experiment import (
     load_data,
     measurements_of,
     optimizers_of,
+    passive_model,
     private_top_notes,
     private_top_of,
-    passive_model,
     seeded,
     top_of,
     write_config,
@@ -685,14 +685,12 @@ def summarise_run(config: ExperimentConfig, run: ActiveRun) -> RunSummary:
     known_positives, known_negatives = _known(config, party)
     parties = {}
     for name in watch.leaks:
-        audit = watch.audits.get(name)
         parties[name] = PartyResult(
             attacks={attack: AttackResult.of(found) for attack, found in watch.summaries(name).items()},
             unavailable=dict(watch.unavailable[name]),
-            detection_error=None if audit is None else known(audit.detection_error),
             measurements=measurements_of(run.measurements, name),
             canaries=watch.canaries(name),
-        )
+        ).audited(watch.audits.get(name))
     return RunSummary(
         name=config.name,
         data=config.data.name,

@@ -717,18 +717,16 @@ def summarise(
     parties = {}
     for name in trainer.passives:
         own = bench.own_columns.get(name)
-        audit = trainer.audits.get(name)
         parties[name] = PartyResult(
             attacks={attack: AttackResult.of(summary) for attack, summary in trainer.summaries(name).items()},
             unavailable=dict(trainer.unavailable[name]),
             own_columns_auc=None if own is None else own.auc,
             own_columns_model="" if own is None else own.model,
-            detection_error=None if audit is None else known(audit.detection_error),
             measurements=measurements_of(trainer.measurements, name),
             features=features.get(name, []),
             after_training=dict(trainer.after_training[name]),
             canaries=trainer.watch.canaries(name),
-        )
+        ).audited(trainer.audits.get(name))
     return RunSummary(
         name=config.name,
         data=bench.data.name,

@@ -19,7 +19,6 @@ from splitvfl.hooks import Secrets, View
 from splitvfl.leakage.after_training import Quiz
 from splitvfl.leakage.auditing import Audit
 from splitvfl.leakage.judging import ScoreKeeper
-from splitvfl.leakage.run_audit import RunAudit
 from splitvfl.metrics import leak_auc
 from splitvfl.party import ActiveParty
 from splitvfl.prediction import predict
@@ -72,9 +71,8 @@ def test_a_keeper_leaves_out_records_without_a_label() -> None:
     assert some.records == others.records == 20
 
 
-@pytest.mark.parametrize("kind", [Audit, RunAudit])
-def test_an_auditor_leaves_them_out(kind: type[Audit] | type[RunAudit]) -> None:
-    some, others = kind(), kind()
+def test_an_auditor_leaves_them_out() -> None:
+    some, others = Audit(), Audit()
     ids = torch.arange(40)
     labels = (torch.arange(40) % 2).double()
     real = torch.arange(40) % 3 != 0
@@ -84,7 +82,7 @@ def test_an_auditor_leaves_them_out(kind: type[Audit] | type[RunAudit]) -> None:
         some.see(clean, sent, labels.masked_fill(~real, torch.nan), ids, responses=labels)
         others.see(clean[real], sent[real], labels[real], ids[real])
     for left, right in zip(tensors(some.state_dict()), tensors(others.state_dict()), strict=True):
-        assert torch.equal(left, right)
+        torch.testing.assert_close(left, right, rtol=0, atol=0, equal_nan=True)
 
 
 def tensors(state: Any) -> list[Tensor]:

@@ -213,7 +213,7 @@ def test_the_course_of_a_run_is_that_of_its_judges() -> None:
     assert len(result["loss"]) == len(result["test"]) == SMALL.epochs
     for name, curve in result["windows"].items():
         assert np.nanmean(curve) == pytest.approx(result["auc"][name], abs=1e-12), name
-    assert set(result["windows"]) == {*figure_2.LAYERS, figure_2.CUT, "auditor-linear", "auditor-likelihood"}
+    assert set(result["windows"]) == {*figure_2.LAYERS, figure_2.CUT, *figure_2.AUDITORS}
     # 5² max‖g‖² over a mean of ‖g‖² that is smaller.
     assert result["noise_to_signal"] > 25
 

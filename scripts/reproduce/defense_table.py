@@ -67,7 +67,7 @@ DEFENSES = (
 )
 
 SEEDS = 3
-AUDITORS = ("auditor-linear", "auditor-likelihood")
+AUDITORS = ("auditor-linear", "auditor-likelihood", "auditor-ratio")
 # It scores records by the model's own prediction, so it tells how much was learned, whatever the defense.
 PREDICTION = "readout"
 

@@ -373,8 +373,8 @@ def _table_compared(chosen: Sequence[Problem], runs: Mapping[str, Runs], ratios:
                     with_interval(max(run["test"]) for run in found),
                     with_interval(run["test"][-1] for run in found),
                     *(with_interval(run["auc"][layer] for run in found) for layer in (*LAYERS, CUT)),
-                    with_interval(max(run["worst_auc"][name] for name in _AUDITORS) for run in found),
-                    with_interval(max(run["worst_accumulated_auc"][name] for name in _AUDITORS) for run in found),
+                    with_interval(max(run["worst_auc"][name] for name in AUDITORS) for run in found),
+                    with_interval(max(run["worst_accumulated_auc"][name] for name in AUDITORS) for run in found),
                 )
             )
     headings = (
@@ -390,7 +390,7 @@ def _table_compared(chosen: Sequence[Problem], runs: Mapping[str, Runs], ratios:
     return markdown_table(headings, rows, left=2)
 
 
-_AUDITORS = ("auditor-linear", _LIKELIHOOD)
+AUDITORS = ("auditor-linear", _LIKELIHOOD, "auditor-ratio")
 
 
 def _claims_compared(problem: Problem, runs: Runs) -> list[Claim]:

@@ -28,7 +28,7 @@ from splitvfl.training import Status
 KNOWN = 10
 """Records of each class that the gradient classifier is assumed to know."""
 
-READS_LABELS = ("norm", "residual", "gradient-classifier", "auditor-linear", "auditor-likelihood")
+READS_LABELS = ("norm", "residual", "gradient-classifier", "auditor-linear", "auditor-likelihood", "auditor-ratio")
 
 
 @dataclass(frozen=True)
@@ -108,12 +108,11 @@ def measure(problem: Mapping[str, Any], seed: int, defense: Mapping[str, Any]) -
     """
     attacks: list[Attack] = [NormAttack(), ResidualAttack(), ReadoutAttack(), GradientClassifierAttack()]
     trainer = build_trainer(Problem(**problem), seed, defense=defense, attacks=attacks, known=KNOWN)
-    run_audit = trainer.active.cuts[PASSIVE].audit_run()
     test = trainer.fit(problem["epochs"])
     train = trainer.active.data.train
     assert train.labels is not None
     predicted = predict(trainer.active, trainer.passives, part="train").outputs
-    leak = run_audit.judge(train.ids, train.labels, predicted, seed=seed)
+    leak = trainer.audits[PASSIVE].judge(train.ids, train.labels, predicted, seed=seed)
     summaries = trainer.summaries(PASSIVE)
     return {
         "test": test["auc"],

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from splitvfl.label_gradients import LabelGradients
 from splitvfl.leakage.canaries import Canaries, CanaryLeak
 from splitvfl.leakage.judging import Handle, LeakSummary, ScoreKeeper, nanmax, real_rows, worst_of
+from splitvfl.leakage.label_ratios import LabelRatios, answers_of, of_records, read_message
+from splitvfl.leakage.run_audit import RecordHistory, RunLeak
+from splitvfl.leakage.series import Thinned
 from splitvfl.metrics import detection_error
 
 # Memory of the likelihood's moments: about the last twenty steps count.
@@ -29,6 +33,9 @@ _FLOOR = 1e-9
 _RIDGE = 1e-3
 _LEAST_RIDGE = 1e-6
 _LEAST_WEIGHT = 4.0
+_ATTACKS = ("linear", "likelihood", "ratio")
+# The last steps of a run, as a share of it.
+_LATE = 0.1
 
 
 class AuditScores(NamedTuple):
@@ -134,12 +141,9 @@ class Auditor:
 
 
 def of_real_rows(
-    clean: Tensor, sent: Tensor, labels: Tensor, ids: Tensor | None, responses: Tensor | None
+    clean: Tensor, sent: Tensor, labels: Tensor, ids: Tensor | None, responses: Tensor | None, real: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Return the same without the rows that have no label to be judged by, NaN."""
-    real = real_rows(labels)
-    if real is None:
-        return clean, sent, labels, ids, responses
+    """Return the same of some rows, those that have a label to be judged by."""
     ids, responses = (None if own is None else own[real.to(own.device)] for own in (ids, responses))
     return clean[real.to(clean.device)], sent[real.to(sent.device)], labels.reshape(-1)[real], ids, responses
 
@@ -188,19 +192,26 @@ class Audit(Handle):
 
     Attributes:
         linear: Judge of the projection on the clean Δg.
-        likelihood: Judge of the likelihood ratio.
+        likelihood: Judge of the likelihood ratio of two Gaussians.
+        ratio: Judge of the log ratio of the labels given each record's prediction, added up as it is. Nothing is judged
+            where what would be sent under another label is not known, at a bare :class:`~splitvfl.cut.CutLayer`.
+        history: What is remembered of each record.
         seconds: Time spent on attacking and judging.
     """
 
     def __init__(self, *, remove: Callable[[], None] = lambda: None, canaries: Canaries | None = None) -> None:
         super().__init__(remove)
         self.auditor = Auditor()
+        self.ratios = LabelRatios()
+        self.history = RecordHistory()
         self._canaries = canaries
         self.linear = ScoreKeeper(canaries=canaries)
         self.likelihood = ScoreKeeper(canaries=canaries)
+        self.ratio = ScoreKeeper(canaries=canaries, raw=True)
         self.seconds = 0.0
-        self._errors = [0.0, 0.0]
-        self._measured = 0
+        self._errors = Thinned(len(_ATTACKS))
+        self._error_sums = torch.zeros(2, len(_ATTACKS), dtype=torch.float64)  # of errors, and how many
+        self._told: RunLeak | None = None
 
     def see(
         self,
@@ -212,76 +223,207 @@ class Audit(Handle):
         responses: Tensor | None = None,
         label_gradients: LabelGradients | None = None,
     ) -> None:
-        """Attack one message with everything that the label party knows; ``responses`` as :class:`Auditor`."""
+        """Attack one message with everything that the label party knows.
+
+        Args:
+            clean: Cut gradient before the defenses, ``(n, width)``.
+            sent: What is sent, ``(n, width)``.
+            labels: ``(n,)`` in {0, 1}; NaN of records that are left out.
+            ids: Record ids, ``(n,)``; ``None`` where nobody knows them, and nothing can be added up.
+            responses: ``(n,)`` in {0, 1}: what a label defense answered in place of the labels, if there is one.
+            label_gradients: What would be sent under every label, of the same rows; ``None`` where that is not known.
+        """
         started = time.perf_counter()
-        clean, sent, labels, ids, responses = of_real_rows(clean, sent, labels, ids, responses)
+        self._told = None
+        real = real_rows(labels)
+        whole = sent
+        if real is not None:
+            clean, sent, labels, ids, responses = of_real_rows(clean, sent, labels, ids, responses, real)
         canary = None if self._canaries is None else self._canaries.among_rows(ids)
-        self._judge(self.auditor(clean, sent, labels, responses, canary=canary), labels, ids, canary)
+        errors = self._judge(self.auditor(clean, sent, labels, responses, canary=canary), labels, ids, canary)
+        self._note(*errors, self._judge_ratios(whole, labels, ids, real, label_gradients, canary))
         self.seconds += time.perf_counter() - started
 
     def _judge(
         self, scores: AuditScores | None, labels: Tensor, ids: Tensor | None, canary: Tensor | None = None
-    ) -> None:
+    ) -> tuple[float, float]:
+        """Judge both scores, and return their detection errors."""
         if scores is None:
             # No Δg: there is nothing that the auditor could have scored or left out, and nothing to judge.
             nothing = torch.full(labels.reshape(-1).shape, math.nan)
             self.linear.add(ids, nothing, nothing)
             self.likelihood.add(ids, nothing, nothing)
-            return
+            return math.nan, math.nan
         self.linear.add(ids, scores.linear, labels)
         self.likelihood.add(ids, scores.likelihood, labels)
-        if scores.fitted:
-            real = slice(None) if canary is None else ~canary
-            for number, values in enumerate((scores.linear, scores.likelihood)):
-                self._errors[number] += detection_error(values[real], labels.cpu()[real], threshold=0.0)
-            self._measured += 1
+        if not scores.fitted:
+            return math.nan, math.nan
+        counted = slice(None) if canary is None else ~canary
+        truth = labels.cpu()[counted]
+        linear, likelihood = (detection_error(values[counted], truth, threshold=0.0) for values in scores[:2])
+        return linear, likelihood
+
+    def _judge_ratios(
+        self,
+        sent: Tensor,
+        labels: Tensor,
+        ids: Tensor | None,
+        real: Tensor | None,
+        known: LabelGradients | None,
+        canary: Tensor | None,
+    ) -> float:
+        """Judge the log ratios, remember them, and return their detection error; ``sent`` has all rows, labels not."""
+        if known is None or not labels.numel():
+            nothing = torch.full(labels.reshape(-1).shape, math.nan)
+            self.ratio.add(ids, nothing, nothing)
+            return math.nan
+        chosen = None if real is None else real.cpu().numpy()
+        messages, answered = read_message(sent, known, chosen), answers_of(known)
+        truth = labels.detach().reshape(-1).cpu().numpy() == 1
+        if answered is None:
+            answered = truth
+        elif chosen is not None:
+            answered = answered[chosen]
+        fitted = self.ratios.fitted
+        counted = None if canary is None else ~canary.numpy()
+        ratios = self.ratios(messages, answered, known=counted)
+        scores = torch.from_numpy(ratios)
+        self.ratio.add(ids, scores, labels)
+        if counted is None:
+            counted = np.ones(truth.shape, np.bool_)
+        if ids is not None:
+            own = ids.detach().cpu().numpy().reshape(-1)[counted]
+            self.history.add(own, truth[counted], of_records(messages, counted), ratios[counted])
+        if not fitted:
+            return math.nan
+        return detection_error(scores[counted], torch.from_numpy(truth[counted]), threshold=0.0)
+
+    def _note(self, *errors: float) -> None:
+        found = torch.tensor(errors, dtype=torch.float64)
+        known = ~found.isnan()
+        if known.any():
+            self._errors.append(*errors)
+            self._error_sums += torch.stack([found.nan_to_num(), known.double()])
 
     @property
     def detection_error(self) -> float:
-        """Mean ½(FPR + FNR) of calling positive what scores above 0, by the better of both attacks; NaN before any.
+        """Mean ½(FPR + FNR) of calling positive what scores above 0 in one message, of the best attack; NaN before any.
 
         The projection of a clean gradient changes its sign with the label; the likelihood ratio weighs what earlier
-        steps have shown. Which attack counts is decided for the whole run, never per batch.
+        steps have shown; and the log ratio given the prediction is what an observer has who knows the prediction and
+        the top's weights. Which attack counts is decided for the whole run, never per batch. The mean is over all
+        steps of the run, of which the first may hide far more than the last: see :attr:`late_detection_error`.
         """
-        return min(self._errors) / self._measured if self._measured else math.nan
+        means = self._error_sums[0] / self._error_sums[1]
+        return _nanmin(means.tolist())
+
+    @property
+    def late_detection_error(self) -> float:
+        """The same over the last tenth of the steps, at least one, of those in which anything was to be measured.
+
+        As predictions get better, noise that is scaled to the distance between the classes' means shrinks, and what
+        tells the label of one record does not. Of a run of more than 8192 such steps, evenly spaced ones count.
+        """
+        kept = self._errors.kept
+        late = kept[-max(1, math.ceil(_LATE * len(kept))) :]
+        known = ~np.isnan(late)
+        sums, counts = np.where(known, late, 0.0).sum(axis=0), known.sum(axis=0)
+        return _nanmin([float(total / count) for total, count in zip(sums, counts, strict=True) if count])
 
     @property
     def keepers(self) -> dict[str, ScoreKeeper]:
-        """The judges of both attacks, by name."""
-        return {"auditor-linear": self.linear, "auditor-likelihood": self.likelihood}
+        """The judges of the attacks on messages, by name."""
+        return {"auditor-linear": self.linear, "auditor-likelihood": self.likelihood, "auditor-ratio": self.ratio}
 
     @property
     def summaries(self) -> dict[str, LeakSummary]:
-        """Figures of both attacks, by name."""
+        """Figures of these attacks, by name."""
         return {name: keeper.summary() for name, keeper in self.keepers.items()}
 
     @property
     def worst(self) -> float:
-        """The larger leak AUC of the two attacks, per step or accumulated."""
+        """The largest leak AUC of an attack on messages, per step or accumulated."""
         return nanmax(*(summary.worst for summary in self.summaries.values()))
 
     @property
     def canaries(self) -> CanaryLeak | None:
         """What its messages gave away of the canaries' labels: the leak beyond prediction; ``None`` without canaries.
 
-        The figures of the better attack. As the better of two it is chosen on the canaries themselves, so the interval
-        is that of both at once: each of them has half of the share that may be wrong.
+        The figures of the best attack. As the best of several it is chosen on the canaries themselves, so the interval
+        is that of all at once: each of them has its part of the share that may be wrong.
         """
         return worst_of(self.keepers.values())
+
+    @property
+    def told(self) -> RunLeak | None:
+        """What messages and predictions told together so far; ``None`` with less than five records of a class.
+
+        It takes time in proportion to the records, of which at most 10 000 of each class are drawn: for ends of epochs.
+        """
+        if self._told is None and self.history.enough:
+            self._told = self.history.judge()
+        return self._told
+
+    def judge(self, ids: Tensor, labels: Tensor, predictions: Tensor, *, seed: int = 0) -> RunLeak:
+        """Return what messages told of these records together with these predictions: those of the trained model, say.
+
+        Args:
+            ids: ``(n,)`` ids of training records; those that never crossed are left out.
+            labels: ``(n,)`` in {0, 1}.
+            predictions: ``(n,)`` scores of them, in any monotone unit.
+            seed: Decides which records are drawn, and the folds.
+
+        Raises:
+            DataError: If fewer than five records of a class crossed.
+        """
+        return self.history.judge_with(ids, labels, predictions, seed=seed)
+
+    @property
+    def total(self) -> float:
+        """Leak AUC of messages and the model's predictions together, at least :attr:`worst`.
+
+        It is that of the messages alone where nobody knows the records' ids, or what would be sent under another label.
+        """
+        return nanmax(self.worst, math.nan if self.told is None else self.told.auc)
+
+    @property
+    def prediction_auc(self) -> float:
+        """AUC of the model's prediction of each record in the last step that it was in; NaN if unknown."""
+        return math.nan if self.told is None else self.told.prediction_auc
+
+    @property
+    def beyond_prediction(self) -> float:
+        """Leak AUC between records of equal prediction: what messages told beyond it; NaN if unknown."""
+        return math.nan if self.told is None else self.told.matched_auc
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the attack and of its judges."""
         return {
             "auditor": self.auditor.state_dict(),
+            "ratios": self.ratios.state_dict(),
+            "history": self.history.state_dict(),
             "linear": self.linear.state_dict(),
             "likelihood": self.likelihood.state_dict(),
-            "errors": list(self._errors),
-            "measured": self._measured,
+            "ratio": self.ratio.state_dict(),
+            "errors": self._errors.state_dict(),
+            "error_sums": self._error_sums.clone(),
         }
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Take back what :meth:`state_dict` returned."""
-        self.auditor.load_state_dict(state["auditor"])
-        self.linear.load_state_dict(state["linear"])
-        self.likelihood.load_state_dict(state["likelihood"])
-        self._errors, self._measured = list(state["errors"]), state["measured"]
+        self._told = None
+        for name, part in (
+            ("auditor", self.auditor),
+            ("ratios", self.ratios),
+            ("history", self.history),
+            ("linear", self.linear),
+            ("likelihood", self.likelihood),
+            ("ratio", self.ratio),
+            ("errors", self._errors),
+        ):
+            part.load_state_dict(state[name])
+        self._error_sums = state["error_sums"].clone()
+
+
+def _nanmin(values: Iterable[float]) -> float:
+    return min((value for value in values if not math.isnan(value)), default=math.nan)

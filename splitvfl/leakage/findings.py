@@ -154,7 +154,7 @@ def shown_name(attack: str) -> str:
     >>> shown_name("auditor-linear"), shown_name("norm")
     ('auditor', 'norm')
     """
-    return AUDITOR if attack in ("auditor-linear", "auditor-likelihood") else attack
+    return AUDITOR if attack in ("auditor-linear", "auditor-likelihood", "auditor-ratio") else attack
 
 
 def attack_result(party: PartyResult, name: str) -> AttackResult | None:

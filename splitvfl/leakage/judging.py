@@ -161,10 +161,12 @@ class ScoreKeeper:
 
     Args:
         canaries: Which records have coin-toss labels, if any have.
+        raw: Whether scores are added as they are: log ratios, whose unit is the same in every step.
     """
 
-    def __init__(self, *, canaries: Canaries | None = None) -> None:
+    def __init__(self, *, canaries: Canaries | None = None, raw: bool = False) -> None:
         self.canaries = canaries
+        self._raw = raw
         self._aucs = StepValues()
         # AUCs with those left out as ties; ``None`` as long as nobody was, and they are the others.
         self._tied: StepValues | None = None
@@ -195,7 +197,7 @@ class ScoreKeeper:
             left_out = torch.isnan(scores.reshape(-1))
             scores, scored = scores.reshape(-1).masked_fill(left_out, 0.0), ~left_out.cpu().numpy()
         values, positive = scores_and_positives(scores, labels)
-        added = None if own_ids is None else _to_add(values, scored)
+        added = None if own_ids is None else _to_add(values, scored, raw=self._raw)
         if self.canaries is not None:
             own_ids, added, values, positive, scored = self._apart(own_ids, added, values, positive, scored)
         auc = self._judge(values, positive, scored)
@@ -437,13 +439,15 @@ class _Sums:
         self._records.load_state_dict(state)
 
 
-def _to_add(values: Array, scored: Flags | None) -> Array | None:
+def _to_add(values: Array, scored: Flags | None, *, raw: bool) -> Array | None:
     """Return what a step adds to the sums, NaN where a record was left out; ``None`` for nothing."""
     if scored is None:
+        if raw:
+            return values.astype(np.float64)
         return _standardised(values) if values.size > 1 else None
     added = np.full(values.size, math.nan)
-    if np.count_nonzero(scored) > 1:
-        added[scored] = _standardised(values[scored])
+    if raw or np.count_nonzero(scored) > 1:
+        added[scored] = values[scored] if raw else _standardised(values[scored])
     return added
 
 

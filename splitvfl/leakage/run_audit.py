@@ -1,13 +1,12 @@
-"""The auditor who waits: everything that a run's messages told about each record, put together at the end.
+"""Everything that a run's messages told about each record, put together with the model's prediction of it.
 
-Sums of scores are one way to accumulate. This auditor learns the best one: a classifier on the history of each record,
-fitted with true labels and judged on records that it was not fitted on.
+Sums of log ratios are one way to accumulate: the best one if the model of the noise is right, steps are independent and
+predictions are calibrated. None of it has to be so, and so the auditor also learns how to weigh what it has of each
+record, with true labels, and is judged on records that it was not fitted on.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,19 +16,16 @@ import torch
 from torch import Tensor
 
 from splitvfl.errors import DataError
-from splitvfl.label_gradients import LabelGradients
-from splitvfl.leakage.auditing import class_axis, message_features, of_real_rows
-from splitvfl.leakage.judging import Handle
+from splitvfl.leakage.label_ratios import Flags, Floats, Messages, of_records
 from splitvfl.metrics import leak_auc, matched_auc
-from splitvfl.records import RecordTable
-
-Floats = npt.NDArray[np.float64]
+from splitvfl.records import Ids, RecordTable
 
 FOLDS = 5
 """Folds of the cross-validation, and so the least number of records of each class."""
 
+_MOST_RECORDS = 1 << 21
 _MOST_OF_A_CLASS = 10_000
-_COLUMNS = ("seen", "projection", "square", "energy", "first", "last")
+_COLUMNS = ("ratio", "shift", "square", "first", "last", "energy", "logit", "logits")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +33,7 @@ class RunLeak:
     """What a whole run told.
 
     Attributes:
-        auc: Out-of-fold leak AUC of the auditor's classifier, who also knows the model's prediction of every record.
+        auc: Leak AUC of messages and prediction together.
         matched_auc: The same between records of equal prediction: what the messages told beyond the prediction.
         prediction_auc: AUC of the model's prediction alone, on the same training records.
         records: Number of records that it was judged on.
@@ -49,89 +45,76 @@ class RunLeak:
     records: int
 
 
-class RunAudit(Handle):
-    """Remembers each record's messages, six numbers per record, and judges them at the end.
+class RecordHistory:
+    """Numbers of each record's messages: bounded memory, however long the run is.
 
-    The numbers are the first, the last, the mean and the spread of the record's projection on the clean Δg, and its
-    mean log energy off Δg, each in units of its batch; Δg is between the classes of a label defense's answers where
-    there is one, as for :class:`~splitvfl.leakage.auditing.Auditor`. The label party alone can do this: it takes the
-    clean gradients and the labels. It bounds the leak from below; a cleverer auditor may find more.
-
-    Args:
-        remove: Called at most once, when it is detached.
-
-    Attributes:
-        seconds: Time spent on looking.
+    It is kept of about the first two million records that are met, 80 bytes each.
     """
 
-    def __init__(self, *, remove: Callable[[], None] = lambda: None) -> None:
-        super().__init__(remove)
-        self.seconds = 0.0
-        self._records = RecordTable(**dict.fromkeys(_COLUMNS, np.float32))
+    def __init__(self) -> None:
+        self._records = RecordTable(seen=np.int64, label=np.int8, **dict.fromkeys(_COLUMNS, np.float64))
 
-    def see(
-        self,
-        clean: Tensor,
-        sent: Tensor,
-        labels: Tensor,
-        ids: Tensor | None,
-        *,
-        responses: Tensor | None = None,
-        label_gradients: LabelGradients | None = None,
-    ) -> None:
-        """Remember one message; nothing of a batch of one class, which has no Δg, or without ids.
+    def add(self, ids: Ids, positive: Flags, messages: Messages, ratios: Floats) -> None:
+        """Remember one message.
 
         Args:
-            clean: Cut gradient before the defenses, ``(n, width)``.
-            sent: What is sent, ``(n, width)``.
-            labels: ``(n,)`` in {0, 1}.
-            ids: Record ids, ``(n,)``, each at most once.
-            responses: ``(n,)`` in {0, 1}: what a label defense answered in place of the labels, if there is one.
-            label_gradients: Not used.
+            ids: ``(n,)``.
+            positive: ``(n,)``, whether the label is 1.
+            messages: What was read in it.
+            ratios: ``(n,)``, log ratios of the labels.
         """
-        started = time.perf_counter()
-        clean, sent, labels, ids, responses = of_real_rows(clean, sent, labels, ids, responses)
-        axis = class_axis(clean, (labels if responses is None else responses).reshape(-1) == 1)
-        if axis is not None and ids is not None:
-            self._remember(ids, message_features(sent, axis).numpy())
-        self.seconds += time.perf_counter() - started
-
-    def _remember(self, ids: Tensor, features: Floats) -> None:
-        slots = self._records.slots(ids.detach().cpu().numpy())
-        projection, energy = features.T
-        columns = {name: self._records[name] for name in _COLUMNS}
+        slots = self._records.slots(ids) if len(self._records) < _MOST_RECORDS else self._records.find(ids)
+        known = slots >= 0
+        if not known.all():
+            slots, positive, ratios = slots[known], positive[known], ratios[known]
+            messages = of_records(messages, known)
+        columns = {name: self._records[name] for name in ("seen", "label", *_COLUMNS)}
         new = columns["seen"][slots] == 0
-        columns["first"][slots[new]] = projection[new]
-        columns["last"][slots] = projection
-        columns["seen"][slots] += 1
-        columns["projection"][slots] += projection
-        columns["square"][slots] += projection**2
-        columns["energy"][slots] += energy
+        columns["first"][slots[new]] = messages.shift[new]
+        columns["last"][slots] = messages.shift
+        columns["logit"][slots] = messages.logit
+        columns["label"][slots] = positive
+        sums = {
+            "ratio": ratios,
+            "shift": messages.shift,
+            "square": messages.shift**2,
+            "energy": messages.energy,
+            "logits": messages.logit,
+        }
+        for name, values in sums.items():
+            np.add.at(columns[name], slots, values)
+        np.add.at(columns["seen"], slots, 1)
 
-    def judge(self, ids: Tensor, labels: Tensor, predictions: Tensor, *, seed: int = 0) -> RunLeak:
-        """Return how well the run's messages tell the labels of these records, together with the model's predictions.
+    @property
+    def enough(self) -> bool:
+        """Whether there are five records of each class."""
+        seen, label = self._records["seen"] > 0, self._records["label"] == 1
+        return bool(min(np.count_nonzero(seen & label), np.count_nonzero(seen & ~label)) >= FOLDS)
 
-        Gradient boosting, five-fold, on at most 10 000 records of each class.
+    def __len__(self) -> int:
+        """Number of records that crossed."""
+        return int(np.count_nonzero(self._records["seen"]))
 
-        Args:
-            ids: ``(n,)`` ids of training records; those that were never seen are left out.
-            labels: ``(n,)`` in {0, 1}.
-            predictions: ``(n,)`` the trained model's scores of them, in any monotone unit.
-            seed: Decides which records are drawn, and the folds.
+    def judge(self, *, seed: int = 0) -> RunLeak:
+        """Return how well the run's messages tell the labels, together with the last prediction of each record."""
+        slots = np.flatnonzero(self._records["seen"] > 0)
+        return self._judge(slots, self._records["label"][slots] == 1, self._records["logit"][slots], seed)
 
-        Raises:
-            DataError: If fewer than five records of a class were seen.
-        """
-        slots = self._records.slots(ids.detach().cpu().numpy())
-        known = np.flatnonzero(self._records["seen"][slots] > 0)
+    def judge_with(self, ids: Tensor, labels: Tensor, predictions: Tensor, *, seed: int = 0) -> RunLeak:
+        """Return the same of these records, with these predictions."""
+        slots = self._records.find(ids.detach().cpu().numpy())
+        known = slots >= 0
+        known[known] = self._records["seen"][slots[known]] > 0
         truth = labels.detach().reshape(-1).cpu().numpy()[known] == 1
+        predicted = predictions.detach().reshape(-1).cpu().double().numpy()[known]
+        return self._judge(slots[known], truth, predicted, seed)
+
+    def _judge(self, slots: npt.NDArray[np.int64], truth: Flags, predicted: Floats, seed: int) -> RunLeak:
         if min(np.count_nonzero(truth), np.count_nonzero(~truth)) < FOLDS:
-            raise DataError(f"the auditor needs {FOLDS} records of each class that crossed the cut, got {known.size}")
+            raise DataError(f"the auditor needs {FOLDS} records of each class that crossed the cut, got {truth.size}")
         chosen = _sample(truth, seed)
-        predicted = predictions.detach().reshape(-1).cpu().double().numpy()[known][chosen]
-        truth = truth[chosen]
-        history = self._history(slots[known][chosen])
-        scores = _out_of_fold(np.column_stack([history, predicted]), truth, seed)
+        slots, truth, predicted = slots[chosen], truth[chosen], predicted[chosen]
+        scores = self._scores(slots, truth, predicted, seed)
         tensors = [torch.from_numpy(values) for values in (scores, truth, predicted)]
         return RunLeak(
             auc=leak_auc(tensors[0], tensors[1]),
@@ -140,12 +123,9 @@ class RunAudit(Handle):
             records=truth.size,
         )
 
-    def _history(self, slots: npt.NDArray[np.int64]) -> Floats:
-        columns = {name: self._records[name][slots].astype(np.float64) for name in _COLUMNS}
-        mean = columns["projection"] / columns["seen"]
-        spread = np.sqrt(np.maximum(columns["square"] / columns["seen"] - mean**2, 0.0))
-        energy = columns["energy"] / columns["seen"]
-        return np.column_stack([mean, spread, columns["first"], columns["last"], energy])
+    def _scores(self, slots: npt.NDArray[np.int64], truth: Flags, predicted: Floats, seed: int) -> Floats:
+        columns = {name: self._records[name][slots] for name in ("seen", *_COLUMNS)}
+        return columns["ratio"] + predicted
 
     def state_dict(self) -> dict[str, Any]:
         """Return the records' numbers."""
@@ -156,18 +136,7 @@ class RunAudit(Handle):
         self._records.load_state_dict(state)
 
 
-def _sample(truth: npt.NDArray[np.bool_], seed: int) -> npt.NDArray[np.int64]:
+def _sample(truth: Flags, seed: int) -> npt.NDArray[np.int64]:
     generator = np.random.default_rng(seed)
     classes = [np.flatnonzero(truth == label) for label in (False, True)]
     return np.sort(np.concatenate([generator.permutation(rows)[:_MOST_OF_A_CLASS] for rows in classes]))
-
-
-def _out_of_fold(columns: Floats, truth: npt.NDArray[np.bool_], seed: int) -> Floats:
-    # Takes a second to import, which nothing else here needs.
-    from sklearn.ensemble import HistGradientBoostingClassifier
-    from sklearn.model_selection import StratifiedKFold, cross_val_predict
-
-    model = HistGradientBoostingClassifier(max_iter=60, max_leaf_nodes=15, random_state=seed)
-    folds = StratifiedKFold(FOLDS, shuffle=True, random_state=seed)
-    scores: Floats = cross_val_predict(model, columns, truth, cv=folds, method="predict_proba")[:, 1]
-    return scores

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
 
 from splitvfl.errors import CheckpointError
 from splitvfl.leakage.after_training import AfterTraining
+from splitvfl.leakage.auditing import Audit
 from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.features import FeatureLeak
 from splitvfl.leakage.judging import LeakSummary
@@ -91,11 +92,17 @@ class PartyResult:
     """What one passive party could learn.
 
     Attributes:
-        attacks: Figures by attack name; the auditor's two attacks are ``auditor-linear`` and ``auditor-likelihood``.
+        attacks: Figures by attack name; the auditor's attacks on messages are ``auditor-linear``,
+            ``auditor-likelihood`` and ``auditor-ratio``.
         unavailable: Attacks that could not be run, with the reason.
         own_columns_auc: Out-of-fold AUC of the better of two models on its own columns.
         own_columns_model: Which of the two.
-        detection_error: Mean measured ½(FPR + FNR) of the better of the auditor's attacks, at thresholds fixed before.
+        detection_error: Mean measured ½(FPR + FNR) in one message of the best of the auditor's attacks, at thresholds
+            fixed before.
+        late_detection_error: The same over the last tenth of the steps.
+        total: Leak AUC of the messages and the model's predictions together, by the auditor.
+        prediction_auc: That of the predictions alone, of the training records.
+        beyond_prediction: That of both, between records of equal prediction.
         measurements: Means over the run of what the defenses of this party's messages logged.
         features: Feature attacks on its columns.
         after_training: Attacks with its trained bottom model, by name.
@@ -111,12 +118,29 @@ class PartyResult:
     features: list[FeatureLeak] = field(default_factory=list)
     after_training: dict[str, AfterTraining] = field(default_factory=dict)
     canaries: dict[str, CanaryLeak] = field(default_factory=dict)
+    late_detection_error: float | None = None
+    total: float | None = None
+    prediction_auc: float | None = None
+    beyond_prediction: float | None = None
 
     @property
     def worst(self) -> tuple[float | None, str]:
         """The largest leak AUC of any attack, and its name; ``(None, "")`` if there is none."""
         pairs = [(result.worst, name) for name, result in self.attacks.items() if result.worst is not None]
         return max(pairs, default=(None, ""))
+
+    def audited(self, audit: Audit | None) -> PartyResult:
+        """Return the same with an auditor's figures, if there is one."""
+        if audit is None:
+            return self
+        return replace(
+            self,
+            detection_error=known(audit.detection_error),
+            late_detection_error=known(audit.late_detection_error),
+            total=known(audit.total),
+            prediction_auc=known(audit.prediction_auc),
+            beyond_prediction=known(audit.beyond_prediction),
+        )
 
     def measurement(self, name: str) -> float | None:
         """Return the largest measurement of this name over all defenses, or ``None``: ``"noise_to_signal"``."""
@@ -198,6 +222,11 @@ class RunSummary:
             default=(None, "", ""),
             key=lambda entry: entry[0] or 0.0,
         )
+
+    @property
+    def total(self) -> float | None:
+        """The largest leak AUC of messages and predictions together, at any party; ``None`` without an auditor."""
+        return max((party.total for party in self.parties.values() if party.total is not None), default=None)
 
     def save(self, folder: Path) -> None:
         """Write ``summary.json``, all at once."""

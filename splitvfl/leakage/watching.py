@@ -96,7 +96,7 @@ class Watch:
                 if leak.signs is not None:
                     values[f"signs_right/{party}/{name}"] = leak.signs.recent_share
             if party in self.audits:
-                values[f"detection_error/{party}/measured"] = self.audits[party].detection_error
+                values |= _audited(party, self.audits[party], epoch_ends=epoch_ends)
             if epoch_ends:
                 for name, found in self.canaries(party).items():
                     tag = f"{party}/{name}"
@@ -135,6 +135,19 @@ class Watch:
         for party, audit in self.audits.items():
             audit.load_state_dict(state["audits"][party])
         self._worst = state["worst"]
+
+
+def _audited(party: str, audit: Audit, *, epoch_ends: bool) -> dict[str, float]:
+    """Return the auditor's figures; those that take the time of all records at the end of an epoch only."""
+    values = {f"detection_error/{party}/measured": audit.detection_error}
+    if epoch_ends:
+        values |= {
+            f"detection_error/{party}/late": audit.late_detection_error,
+            f"leak_auc_total/{party}": audit.total,
+            f"prediction_auc/{party}": audit.prediction_auc,
+            f"beyond_prediction/{party}": audit.beyond_prediction,
+        }
+    return values
 
 
 def unused(name: str, taken: Mapping[str, object]) -> str:

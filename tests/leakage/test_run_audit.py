@@ -1,12 +1,13 @@
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
+from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from splitvfl.errors import DataError
-from splitvfl.leakage.run_audit import RunAudit
+from splitvfl.label_gradients import LabelGradients, mean_cross_entropy
+from splitvfl.leakage.auditing import Audit
 
 RECORDS = 2000
 WIDTH = 4
@@ -20,44 +21,60 @@ def world() -> tuple[Tensor, Tensor]:
     return labels, prediction
 
 
-def run(noise: float, *, epochs: int = 4, marked: bool = False, batch: int = 250) -> RunAudit:
+def below_a_line(prediction: Tensor, targets: Tensor) -> LabelGradients:
+    """What the label party knows at a linear top whose weights are the first unit vector."""
+    line = torch.zeros(WIDTH, dtype=torch.float64)
+    line[0] = 1.0
+    return LabelGradients(
+        outputs=prediction[:, None],
+        targets=targets,
+        values=(0.0, 1.0),
+        classes=2,
+        loss=mean_cross_entropy,
+        jacobian=line.expand(1, prediction.numel(), WIDTH),
+    )
+
+
+def run(noise: float, *, epochs: int = 4, marked: bool = False, batch: int = 250) -> Audit:
     """Messages on one line with class means apart, and noise; or only marked off the line, by class."""
     labels, prediction = world()
     generator = torch.Generator().manual_seed(1)
-    weight = torch.zeros(WIDTH, dtype=torch.float64)
-    weight[0] = 1.0
-    audit = RunAudit()
+    audit = Audit()
     for _ in range(epochs):
         for rows in torch.randperm(RECORDS, generator=generator).split(batch):
-            clean = (torch.sigmoid(prediction[rows]) - labels[rows])[:, None] * weight
-            sent = clean + noise * torch.randn(rows.numel(), 1, generator=generator, dtype=torch.float64) * weight
+            known = below_a_line(prediction[rows], labels[rows])
+            clean = known.rows
+            sent = clean.clone()
+            sent[:, 0] += noise / rows.numel() * torch.randn(rows.numel(), generator=generator, dtype=torch.float64)
             if marked:
                 sent = torch.randn(rows.numel(), WIDTH, generator=generator, dtype=torch.float64)
                 sent[:, 1:] *= 1.0 + labels[rows][:, None]
-            audit.see(clean, sent, labels[rows], rows)
+            audit.see(clean, sent, labels[rows], rows, label_gradients=known)
     return audit
 
 
 def test_clean_gradients_tell_everything() -> None:
     labels, prediction = world()
 
-    leak = run(0.0).judge(torch.arange(RECORDS), labels, prediction)
+    audit = run(0.0)
+    leak = audit.judge(torch.arange(RECORDS), labels, prediction)
 
     assert leak.auc > 0.99
     assert leak.matched_auc > 0.99
     assert leak.records == RECORDS
+    assert audit.total > 0.99
 
 
 def test_pure_noise_tells_the_prediction_and_nothing_beyond() -> None:
     labels, prediction = world()
 
-    leak = run(1e6).judge(torch.arange(RECORDS), labels, prediction)
-
-    from sklearn.metrics import roc_auc_score
+    audit = run(1e6)
+    leak = audit.judge(torch.arange(RECORDS), labels, prediction)
 
     assert leak.prediction_auc == pytest.approx(roc_auc_score(labels.numpy(), prediction.numpy()), abs=1e-12)
+    assert audit.prediction_auc == pytest.approx(leak.prediction_auc, abs=1e-12)
     # An out-of-fold model loses a little to the prediction it is given; .015 is one standard error of an AUC here.
-    assert abs(leak.auc - leak.prediction_auc) < 0.05
+    assert abs(leak.auc - leak.prediction_auc) < 0.03
     assert abs(leak.matched_auc - 0.5) < 0.05
 
 
@@ -67,9 +84,9 @@ def test_it_accumulates_over_epochs() -> None:
 
     once, often = (run(3.0, epochs=epochs).judge(ids, labels, prediction).matched_auc for epochs in (1, 16))
 
-    # A shift of 1 under noise of 3 and of 3/4: normal theory gives .59 and .83; gradient boosting gets most of it.
+    # A shift of 1 under noise of 3 and of 3/4: normal theory gives .59 and .83.
     assert once < 0.62
-    assert 0.75 < often < 0.86
+    assert 0.8 < often < 0.86
 
 
 def test_it_sees_noise_that_marks_a_class() -> None:
@@ -88,49 +105,6 @@ def test_records_that_never_crossed_are_left_out() -> None:
     assert leak.records == RECORDS
 
 
-def test_its_state_goes_on() -> None:
-    labels, prediction = world()
-    audit, restarted = run(2.0), RunAudit()
-
-    restarted.load_state_dict(audit.state_dict())
-
-    ids = torch.arange(RECORDS)
-    assert restarted.judge(ids, labels, prediction) == audit.judge(ids, labels, prediction)
-
-
 def test_too_few_records_are_refused() -> None:
     with pytest.raises(DataError, match="needs 5 records of each class"):
-        RunAudit().judge(torch.arange(10), torch.ones(10), torch.zeros(10))
-
-
-def test_its_mean_and_spread_are_those_of_a_slow_loop() -> None:
-    generator = np.random.default_rng(0)
-    audit = RunAudit()
-    labels = torch.tensor([0.0, 0.0, 1.0, 1.0])
-    clean = torch.tensor([[1.0], [1.0], [-1.0], [-1.0]], dtype=torch.float64)
-    seen = []
-    for _ in range(5):
-        sent = generator.normal(size=(4, 1))
-        audit.see(clean, torch.from_numpy(sent), labels, torch.arange(4))
-        seen.append(-sent[:, 0] / np.sqrt((sent**2).mean()))  # the axis points from negatives to positives
-
-    history = audit._history(np.arange(4))
-
-    expected = np.stack([np.mean(seen, 0), np.std(seen, 0), seen[0], seen[-1]], axis=1)
-    np.testing.assert_allclose(history[:, :4], expected, atol=1e-5)  # sums are kept in float32
-
-
-def test_answers_that_tell_nothing_are_not_read() -> None:
-    generator = torch.Generator().manual_seed(3)
-    labels = (torch.rand(RECORDS, generator=generator) < 0.5).double()
-    answers = (torch.rand(RECORDS, generator=generator) < 0.5).double()
-    gradient = torch.randn(RECORDS, 32, generator=generator, dtype=torch.float64)
-    gradient[:, 0] += 0.5 - answers
-    audit = RunAudit()
-    for rows in torch.arange(RECORDS).split(32):
-        audit.see(gradient[rows], gradient[rows], labels[rows], rows, responses=answers[rows])
-
-    leak = audit.judge(torch.arange(RECORDS), labels, torch.zeros(RECORDS))
-
-    # .013 is the standard error of a blind attacker's AUC here; an axis between the true classes lets it read far more.
-    assert abs(leak.auc - 0.5) < 0.06
+        Audit().judge(torch.arange(10), torch.ones(10), torch.zeros(10))

@@ -160,7 +160,9 @@ def test_no_byte_that_the_partner_receives_depends_on_labels_and_it_is_gone_befo
 ) -> None:
     train = ActiveRun._train
     seen, ends = [], []
-    for number, change in enumerate((lambda y: y, lambda y: 1 - y, lambda y: torch.arange(len(y)).remainder(3).clamp(max=1).float())):
+    for number, change in enumerate(
+        (lambda y: y, lambda y: 1 - y, lambda y: torch.arange(len(y)).remainder(3).clamp(max=1).float())
+    ):
         with monkeypatch.context() as patch:
             lab = Lab(config, tmp_path / f"lab{number}", patch)
 
