@@ -101,6 +101,14 @@ class AbstainingResponse:
         return 0.5 + delta * (1.0 - lie) - delta**2 / 2.0
 
     @property
+    def notes(self) -> tuple[str]:
+        """What its answers tell, for those who read a run's figures."""
+        return (
+            f"{self.name}: {1.0 - self.speaking:.0%} of the records say nothing in the whole run; from what the others "
+            f"answer alone labels are read with an AUC of {self.answers_auc:.3f}.",
+        )
+
+    @property
     def target_values(self) -> tuple[float, float, float]:
         """The targets of the answer 0, of silence, and of the answer 1."""
         apart = 1.0 - 2.0 * self.flip

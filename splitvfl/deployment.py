@@ -698,7 +698,11 @@ def summarise_run(config: ExperimentConfig, run: ActiveRun) -> RunSummary:
         model=config.model.name,
         defenses=[*map(describe_hook, config.defenses), *([] if noise is None else [noise.name])],
         exchange=config.exchange.name,
-        notes=[*([] if noise is None else noise.notes()), *private_top_notes(party)],
+        notes=[
+            *([] if noise is None else noise.notes()),
+            *private_top_notes(party),
+            *party.notes,
+        ],
         seed=train.seed,
         epochs=run.step // len(run.settings.batches),
         planned_epochs=train.epochs if train.early_stopping else None,

@@ -737,6 +737,7 @@ def summarise(
         notes=[
             *([] if noise is None else noise.notes()),
             *private_top_notes(trainer.active),
+            *trainer.active.notes,
             *outcome(trainer, horizon),
         ],
         seed=config.train.seed,

@@ -32,6 +32,8 @@ Optional class attributes refine a hook:
     follow such a one. Default, and ``None``: the task's loss.
 ``target_values`` (defenses of labels)
     Every value that a target can take, as a tuple. Default, and ``None``: not known, or infinitely many.
+``notes`` (defenses)
+    Sentences that are to stand beside the figures of a run, as a tuple: what it leaves to be read, say. Default: none.
 ``claims`` (defenses)
     A method that returns what it states of what it returns: a tuple of the types of :mod:`splitvfl.claims`. Default:
     nothing, and behind such a defense no bound on the rows of a message is known. It is asked once, where the defense
@@ -542,6 +544,18 @@ def record_loss_of(defense: object) -> RecordLoss | None:
     if not callable(own):
         raise HookError(f"{hook_name(defense)}: record_loss must be a method of outputs and targets, got {own!r}")
     return own
+
+
+def notes_of(defense: object) -> tuple[str, ...]:
+    """Return what a defense wants said beside the figures of a run.
+
+    Raises:
+        HookError: If that is no tuple of sentences.
+    """
+    notes = getattr(defense, "notes", ())
+    if not isinstance(notes, tuple) or not all(isinstance(note, str) for note in notes):
+        raise HookError(f"{hook_name(defense)}: notes must be a tuple of sentences, got {notes!r}")
+    return notes
 
 
 def call_record_loss(defense: object, outputs: Tensor, targets: Tensor) -> Tensor:

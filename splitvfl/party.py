@@ -21,7 +21,7 @@ from splitvfl.cut import CutLayer, Seat, available_fields, call_top, responses_o
 from splitvfl.data.batches import Batches
 from splitvfl.data.columns import Columns, PartyData, Records
 from splitvfl.errors import ArgumentError, DataError, ProtocolError
-from splitvfl.hooks import Phase, View, all_finite, all_finite_together
+from splitvfl.hooks import Phase, View, all_finite, all_finite_together, notes_of
 from splitvfl.label_gradients import LabelGradientSource
 from splitvfl.leakage.canaries import CoinLabels, check_canaries
 from splitvfl.messages import FLOATS, Message
@@ -172,6 +172,12 @@ class Party(ABC):
     @abstractmethod
     def measurements(self) -> dict[str, float]:
         """What its defenses logged in the last training step: ``whose message/defense/measurement``."""
+
+    @property
+    def notes(self) -> list[str]:
+        """What its defenses want said beside the figures of a run, each sentence once."""
+        said = [note for chain in self.chains().values() for defense in chain for note in notes_of(defense)]
+        return list(dict.fromkeys(said))
 
     def state_dict(self) -> dict[str, Any]:
         """Return weights as trained and the best ones, optimiser and random state."""

@@ -161,6 +161,16 @@ def test_what_is_no_loss_is_refused() -> None:
         chain.loss(lambda outputs, targets: outputs.sum())(torch.zeros(4, 1), torch.zeros(4))
 
 
+def test_notes_that_are_no_sentences_are_refused() -> None:
+    trainer = small_trainer()
+    squared = Squared()
+    trainer.active.labels.attach(squared)
+    assert trainer.active.notes == []
+    squared.notes = "one"  # type: ignore[attr-defined]
+    with pytest.raises(HookError, match="squared: notes must be a tuple of sentences, got 'one'"):
+        _ = trainer.active.notes
+
+
 @pytest.mark.parametrize(
     "exchange",
     [Oracle(), *(kind(rows=16, encryption=SHORT) for kind in (Residue, Taylor, Coordinator))],
