@@ -94,8 +94,8 @@ def test_it_logs_what_it_promises(secrets_for_test: SecretsFactory) -> None:
 def test_a_run_says_what_its_answers_tell() -> None:
     trainer = small_trainer(defenses=[AbstainingResponse(detection_error=0.4), AxisGaussian(ratio=1.0)])
     assert trainer.active.notes == [
-        "abstaining-response: 78% of the records say nothing in the whole run; from what the others answer alone labels "
-        "are read with an AUC of 0.678."
+        "abstaining-response: 78% of the records say nothing in the whole run; from what the others answer alone "
+        "labels are read with an AUC of 0.678."
     ]
     assert trainer.passives["telecom"].notes == []
 
