@@ -500,6 +500,12 @@ def leak_verdict(run: RunSummary, goal: float = GOAL) -> str:
 
 
 def _nothing_measured(run: RunSummary) -> str:
+    if run.exchange == "one-way":  # of any task
+        return (
+            "Nothing that depends on labels was sent to a partner in training, so there was no message to read them "
+            "from. Scores that are published later tell of labels, as any prediction does; what the activations tell "
+            "of a partner's columns was not measured."
+        )
     if run.task != "binary":
         return f"Label attacks are judged on binary labels and this task is {run.task}: what leaks was not measured."
     if any(party.attacks for party in run.parties.values()):

@@ -304,7 +304,7 @@ def test_more_than_may_be_kept_is_refused_before_it_is_sent(tmp_path: Path) -> N
     crossed: list[Message] = []
     trainer = one_way(exchange=OneWay(memory_mib=0), record=crossed.append)
     with pytest.raises(
-        ConfigError, match=r"72 records \(telecom 4 wide\) are 0.0 MiB, and 0 MiB .* give the run a fol"
+        ConfigError, match=r"72 records \(telecom 4 wide\) are 0.0 MiB, and 0 MiB .* the run a folder"
     ):
         trainer.fit(1)
     in_folder = one_way(exchange=OneWay(disk_mib=0), log_dir=tmp_path, record=crossed.append)

@@ -25,6 +25,8 @@ from splitvfl.messages import Message, encode
 from splitvfl.net.certs import make_certificates
 from splitvfl.net.link import Link
 from splitvfl.net.party_run import ActiveRun, PassiveRun
+from splitvfl.prediction import predict
+from splitvfl.serving import prepare_prediction
 from tests.net.parties import finished, free_ports, same_weights, start_party, weights_of
 
 THREE = """
@@ -49,7 +51,7 @@ attacks: [norm]
 """
 
 
-def test_a_networked_run_ends_like_the_run_in_one_process_and_predicts(
+def test_a_networked_run_ends_like_the_run_in_one_process(
     tmp_path: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -160,9 +162,8 @@ def test_no_byte_that_the_partner_receives_depends_on_labels_and_it_is_gone_befo
 ) -> None:
     train = ActiveRun._train
     seen, ends = [], []
-    for number, change in enumerate(
-        (lambda y: y, lambda y: 1 - y, lambda y: torch.arange(len(y)).remainder(3).clamp(max=1).float())
-    ):
+    changes = (torch.clone, lambda y: 1 - y, lambda y: torch.arange(len(y)).remainder(3.0).clamp(max=1))
+    for number, change in enumerate(changes):
         with monkeypatch.context() as patch:
             lab = Lab(config, tmp_path / f"lab{number}", patch)
 
@@ -177,13 +178,40 @@ def test_no_byte_that_the_partner_receives_depends_on_labels_and_it_is_gone_befo
         ends.append((run.step, dict(run.figures)))
         assert {path.name for path in (tmp_path / f"lab{number}").iterdir()} >= {"model", "farewell.json"}
     assert [len(received) for received, _ in seen] == [5] * 3  # introduction, terms, checkpoint, pieces, farewell
-    assert all(one == seen[0] for one in seen)
+    assert all(received == seen[0][0] for received, _ in seen)
+    # Whichever hangs up first, there is one thing that it can have heard.
+    heard = {str(cause) for _, words in seen for cause in words}
+    assert heard <= {"this side had closed the link", "Bye(reason='it has done everything', final=False)"}
     assert len({str(figures) for _, figures in ends}) == 3
 
 
+def test_saved_halves_predict_together(
+    config: ExperimentConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over links, with principal components that are read from the half; without the noise of training."""
+    plain = config.model_copy(update={"defenses": ()})
+    with monkeypatch.context() as patch:
+        lab = Lab(plain, tmp_path / "lab", patch)
+        run, _ = run_party(plain, "clinic", tmp_path / "clinic")
+        assert lab.ended()
+        assert lab.run is not None
+    out = tmp_path / "scores.csv"
+    theirs = prepare_prediction(plain, "lab", model=tmp_path / "lab" / "model")
+    thread = threading.Thread(target=theirs.run)
+    thread.start()
+    prepare_prediction(plain, "clinic", model=tmp_path / "clinic" / "model", out=out).run()
+    thread.join(timeout=60)
+    scores = torch.tensor([float(line.split(",")[1]) for line in out.read_text().splitlines()[1:]])
+    assert isinstance(run, ActiveRun)
+    torch.testing.assert_close(scores, predict(run.party, {"lab": lab.run.party}).scores)
+    labels = run.party.data.test.labels
+    assert labels is not None
+    assert run.party.task.measure(scores.unsqueeze(1), labels) == run.kept["test/auc"]
+
+
 def test_a_label_party_whose_labels_are_unfit_does_not_come(config: ExperimentConfig, tmp_path: Path) -> None:
-    own = labelled(config, torch.zeros_like)
-    with pytest.raises(DataError, match="one class|class"):
+    own = labelled(config, lambda y: torch.arange(len(y)).remainder(2.0))
+    with pytest.raises(DataError, match=r"early stopping holds out .* both classes"):
         party_run(config, "clinic", tmp_path, own=own)
 
 
