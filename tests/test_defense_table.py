@@ -41,6 +41,15 @@ def test_the_page_has_a_row_for_every_defense_and_a_column_for_every_attack(chec
     assert [row[0].strip("`") for row in rows] == list(defense_table.DEFENSES)
 
 
+def test_the_committed_page_says_what_its_figures_leave_out(checkout: Path) -> None:
+    page = (checkout / "docs" / "results" / "defenses.md").read_text(encoding="utf-8")
+
+    text = defense_table.PAGE.replace("{prediction}", defense_table.PREDICTION)
+    box = [line for line in text.splitlines() if line.startswith(">")]
+    assert box
+    assert "\n".join(box) in page
+
+
 def test_every_label_attack_of_the_registry_is_run() -> None:
     assert set(ATTACKS) | set(DEFENSES) >= defense_table.LINEAR_ONLY
     assert sorted(label_attacks("every-step") + label_attacks("after-training")) == LABEL_ATTACKS

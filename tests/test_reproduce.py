@@ -355,6 +355,15 @@ def test_bad_arguments_are_named(arguments: list[str], message: str, capsys: pyt
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["label_leakage", "vertical_lr_privacy"])
+def test_the_committed_page_begins_as_its_template_does(name: str, checkout: Path) -> None:
+    template = (checkout / "scripts" / "reproduce" / f"{name}.md").read_text(encoding="utf-8")
+    page = (checkout / "docs" / "results" / f"{name.replace('_', '-')}.md").read_text(encoding="utf-8")
+
+    # What of a page no longer stands is said there, and must not be lost when the page is written again.
+    assert page.startswith(template.partition("{settings}")[0])
+
+
 def test_a_page_takes_sections_of_several_parts(tmp_path: Path) -> None:
     template = tmp_path / "template.md"
     template.write_text("# {not a field}\n{settings}\n{sections}\n")

@@ -316,11 +316,11 @@ def _detection_claim(problem: Problem, level: float, values: Sequence[float]) ->
 
 
 _COMPARED = """\
-As in the paper, isotropic noise is also scaled until the *norm attack* reads as much of it as of sumKL: the scale is
-found by halving on short runs, from the leak on training records alone. Best test AUC is the highest of all epochs, as
-in the paper; it is chosen on the test records, for every defense alike, and the last epoch's stands beside it. Read the
-last two columns before concluding anything from an equal leak to the norm attack: they show what a better attacker
-reads."""
+The paper has one isotropic baseline, of ratio 5. Here isotropic noise is also scaled until the *norm attack* reads as
+much of it as of sumKL: the scale is found by halving on short runs, from the leak on training records alone. Best test
+AUC is the highest of all epochs, as in the paper; it is chosen on the test records, for every defense alike, and the
+last epoch's stands beside it. Read the last two columns before concluding anything from an equal leak to the norm
+attack: they show what a better attacker reads."""
 
 
 def _section_compared(chosen: Sequence[Problem], runs: Mapping[str, Runs], ratios: Mapping[str, Result]) -> Section:

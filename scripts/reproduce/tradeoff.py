@@ -246,13 +246,15 @@ everything is run again for only as long. The leak is measured in four ways: by 
 attacks in one step ({", ".join(READS_LABELS)}; the classifier knows {KNOWN} records of each class); by the best
 of them accumulated over the run; and, beyond the paper, by an auditor who puts a record's messages of the whole run
 together with the model's own prediction of it and is judged between records of *equal prediction* (`run_audit`,
-`matched_auc`).
+`matched_auc`). None of them reads a message knowing the model's prediction, as a partner can, and the last one leaves
+earlier predictions in: see the top of the page.
 
 The last measure is there because a prediction is no secret at a linear top. Gradients are multiples of the top's
 weights, so the partner can read those and predict every record itself; "readout" in the tables is that attack, which
-knows no label and which no defense here stops. A leak AUC below the model's own training AUC ("prediction") therefore
-says little by itself, and one that equals it may hide no label at all. What a model has memorised of the answers that
-it was trained on is part of its prediction, so that this measure leaves it out.
+knows no label. Only isotropic noise of 20 and more drowns it, and the partner's activations still tell of the
+prediction then. A leak AUC below the model's own training AUC ("prediction") therefore says little by itself, and one
+that equals it may hide no label at all. What a model has memorised of the answers that it was trained on is part of
+its prediction, so that this measure leaves it out.
 
 {tables}
 """
@@ -338,7 +340,8 @@ def _section_equal_leak(chosen: Sequence[Problem], curves: Mapping[str, Curves])
 By the norm attack, figure 2c compares them. By any better attacker there is nothing to compare: a linear top makes the
 gradients collinear, and the noise that sumKL then gives to one class off their line marks it, so that the best
 attacker reads sumKL at every strength (leak AUC 1.00 in the tables above). What is left of the idea, noise along Δg,
-is axis-sumKL; it keeps as much test AUC as isotropic noise at the same leak, or more.
+is axis-sumKL; it keeps as much test AUC as isotropic noise at the same leak, or more, by attackers who do not use the
+model's prediction.
 
 The test AUC of each family at the same leak, by straight lines between its strengths, seed by seed; seeds in which
 the family does not reach that leak are left out, so that two families may be means over different seeds (the claims
@@ -421,26 +424,28 @@ The asymmetric response (`AsymmetricResponse`) draws one answer per record, once
 promises a detection error of at least L and label differential privacy (ε = 3 here) for the whole run, so nothing
 accumulates. Compared with the best of {", ".join(_OLDER)} at the same leak, of the whole run, beyond the prediction;
 where enough seeds have that leak to compare them in pairs, it keeps more test AUC, with an interval above 0, in
-{_held(claims)} comparisons.
+{_held(claims)}.
 
 {_better_table(chosen, curves)}
 
 Two remarks. Noise that is drawn anew in every step also keeps a model from overfitting, which an answer that is drawn
 once does not: the model learns it by heart, lies included. The Criteo sample of ten thousand, trained past its best
 epoch, is better *with* fresh noise than without any, and there the older defenses win; on the other Criteo sample,
-whose positives are a quarter of the records, it is a draw. The response pays where positives are rare and training
-stops in time.
+whose positives are a quarter of the records, it is a draw. Here the response pays where positives are rare and training
+stops in time; how much of that is left where every defense has the epochs that suit it stands at the top of the page.
 
 By the attackers that may read the prediction too, the response's leak AUC is near the model's own, because nothing in
-it hides predictions; the columns "norm attack" and "best attacker" above show that, and a reader who counts
-predictions as a leak will prefer noise on the gradient. "Readout" shows what that noise is worth against a partner who
-knows its own activations.
+it hides predictions; the columns "norm attack" and "best attacker" above show that. Noise on the gradient looks better
+there only because those columns leave out what "readout" reads under it: a partner has both.
 """
     return Section(title="A better defense", body=body, claims=claims)
 
 
 def _held(claims: Sequence[Claim]) -> str:
-    return f"{sum(claim.verdict == 'reproduces' for claim in claims)} of {len(claims)}"
+    """Return how many comparisons were won, and in how many settings: those of one setting share its runs."""
+    won = [claim for claim in claims if claim.verdict == "reproduces"]
+    settings, of_won = ({claim.claim.partition(": the ")[0] for claim in found} for found in (claims, won))
+    return f"{len(won)} of {len(claims)} comparisons, in {len(of_won)} of {len(settings)} settings"
 
 
 def _best_older(curves: Curves, level: float) -> tuple[str, list[float]]:
