@@ -5,8 +5,11 @@ Which is which stands in tests/threat_model_claims.txt. Below are also the tests
 
 from __future__ import annotations
 
+import math
 import re
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import NormalDist
 
 import pytest
 import torch
@@ -22,7 +25,7 @@ from splitvfl.exchange.introduction import Learned
 from splitvfl.exchange.paillier import Encryption
 from splitvfl.exchange.taylor import Taylor
 from splitvfl.hooks import call_defense
-from splitvfl.metrics import leak_auc
+from splitvfl.metrics import leak_auc, matched_auc
 from splitvfl.net.party_run import ActiveRun, PassiveRun
 from tests.builders import small_trainer
 from tests.conftest import SecretsFactory
@@ -325,3 +328,60 @@ def test_who_knows_the_prediction_reads_labels_through_noise_along_the_gap(
     assert leak_auc(-residues, labels) < 0.72
     # Noise is .12 of what a label shifts: four standard deviations to the middle.
     assert torch.equal((prediction - residues > 0.5).float(), labels)
+
+
+@dataclass(frozen=True)
+class Answered:
+    """Records whose labels follow a chance q, and what a partner sees of them."""
+
+    labels: Tensor
+    answers: Tensor
+    earlier: Tensor
+    last: Tensor
+
+
+def answered(count: int, *, canaries: bool) -> Answered:
+    """Return records under an asymmetric response of L = .4 and ε = 3; coin tosses label canaries."""
+    generator = torch.Generator().manual_seed(0)
+    chance = torch.randn(count, generator=generator, dtype=torch.float64) - 1.0
+    coin = torch.rand(count, generator=generator)
+    labels = coin < (0.5 if canaries else torch.sigmoid(chance))
+    positive = 0.2 / (1.0 - math.exp(-3.0))
+    says = torch.rand(count, generator=generator) < torch.where(labels, positive, positive * math.exp(-3.0))
+    earlier, last = (chance + 0.7 * torch.randn(count, generator=generator, dtype=torch.float64) for _ in range(2))
+    return Answered(labels.float(), says.double(), earlier, last)
+
+
+def test_messages_tell_earlier_predictions_which_matching_by_the_last_one_leaves_in_and_coin_tosses_do_not() -> None:
+    seen, canaries = answered(100_000, canaries=False), answered(100_000, canaries=True)
+
+    # What an answer says of a label, in log odds, beside what an earlier message showed of the prediction.
+    scores, among = (3.0 * records.answers + records.earlier for records in (seen, canaries))
+
+    # 1 - L = .60 is the most that an answer tells; .005 is more than two standard errors.
+    assert matched_auc(scores, seen.labels, seen.last) > 0.60 + 0.05
+    assert matched_auc(seen.answers, seen.labels, seen.last) < 0.60 + 0.02  # groups have a width
+    assert leak_auc(among, canaries.labels) < 0.60 + 0.005
+
+
+def test_prediction_and_messages_together_tell_more_than_either() -> None:
+    seen = answered(100_000, canaries=False)
+    scale = seen.answers.std(), seen.last.std()
+
+    together = leak_auc(seen.answers / scale[0] + seen.last / scale[1], seen.labels)
+
+    assert together > max(leak_auc(seen.answers, seen.labels), leak_auc(seen.last, seen.labels)) + 0.01
+
+
+def test_gaussian_noise_of_one_message_adds_up_over_epochs() -> None:
+    """The sum of 40 messages is the best that can be done of them; .40 in one becomes .055."""
+    shift, epochs, normal = 1.0, 40, NormalDist()
+    deviation = shift / (2.0 * normal.inv_cdf(0.6))
+    generator = torch.Generator().manual_seed(0)
+    noise = deviation * torch.randn(20_000, epochs, generator=generator)
+
+    # Half of the records have label 1; the middle is the best threshold, and both kinds of mistakes are as likely.
+    errors = [float((summed > shift / 2).float().mean()) for summed in (noise[:, 0], noise.mean(dim=1))]
+
+    assert errors[0] == pytest.approx(0.40, abs=0.01)  # three standard errors of 20 000 records
+    assert errors[1] == pytest.approx(0.055, abs=0.005)

@@ -246,8 +246,8 @@ everything is run again for only as long. The leak is measured in four ways: by 
 attacks in one step ({", ".join(READS_LABELS)}; the classifier knows {KNOWN} records of each class); by the best
 of them accumulated over the run; and, beyond the paper, by an auditor who puts a record's messages of the whole run
 together with the model's own prediction of it and is judged between records of *equal prediction* (`run_audit`,
-`matched_auc`). None of them reads a message knowing the model's prediction, as a partner can, and the last one leaves
-earlier predictions in: see the top of the page.
+`matched_auc`). None of them takes from a message what the prediction explains of it, as a partner can, and the last one
+leaves earlier predictions in: see the top of the page.
 
 The last measure is there because a prediction is no secret at a linear top. Gradients are multiples of the top's
 weights, so the partner can read those and predict every record itself; "readout" in the tables is that attack, which
