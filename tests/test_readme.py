@@ -66,7 +66,7 @@ def test_experiment_of_the_readme_is_valid(checkout: Path) -> None:
     assert text is not None
     config = parse_config(text[1], source="README.md")
 
-    assert [hook.name for hook in config.defenses] == ["axis-sumkl"]
+    assert [hook.name for hook in config.defenses] == ["asymmetric-response"]
 
 
 def test_files_of_two_companies_are_valid_and_agree(checkout: Path) -> None:
