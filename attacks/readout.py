@@ -23,7 +23,8 @@ class ReadoutAttack:
     moment. So the partner learns w up to its sign, and ``h_i · w`` is the model's own prediction of record i (up to the
     active party's part). No defense at the cut that lets the bottom model learn can hide that: the AUC of this attack
     nears the model's. It is what labels leak *beyond the prediction* that such a defense can limit
-    (:func:`~splitvfl.metrics.matched_auc`).
+    (:func:`~splitvfl.metrics.matched_auc`). Strong isotropic noise drowns this attack (20 times the largest row, on
+    digits: .66 to .71), and hides no prediction: the first principal component of the activations has .85 to .93 there.
 
     The direction is the leading eigenvector of the second moment of the received gradients, each batch in units of its
     root mean square norm, with exponential forgetting. Its sign is arbitrary and kept from step to step, so the judge's

@@ -13,7 +13,7 @@ Rare = Literal["positive", "negative"]
 
 
 class AsymmetricResponse(CorrectedResponse):
-    """Train on labels of which the rarer class is mostly hidden among the other, once and for the whole run.
+    """Train on labels of which the rarer class is mostly hidden among the other, drawn once: a bound for the whole run.
 
     With ``δ = 1 − 2L`` and ``s = δ / (1 − e^−ε)``, a record of the rarer class answers truthfully with probability
     ``s``, and one of the common class lies with probability ``s·e^−ε``. The loss is computed with the corrected target

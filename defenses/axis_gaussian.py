@@ -14,11 +14,12 @@ _NORMAL = NormalDist()
 
 
 class AxisGaussian(AxisNoise):
-    """Add ``ratio · ξ · Δ`` to every row, with Δ the difference of the batch's class means and ξ ~ N(0, 1) per row.
+    """Add one Gaussian along the gap of the class means; read by who knows a converged model's predictions.
 
-    Noise off Δ hides nothing from whoever projects on it, and costs the learner; noise of two scales marks a class. So
-    there is one scale, and one direction. The mean of the gradient is unchanged. Below a linear top model all
-    gradients of a batch lie on one line, and nothing is left off it.
+    Every row gets ``ratio · ξ · Δ``, with Δ the difference of the batch's class means and ξ ~ N(0, 1) per row. Noise
+    off Δ hides nothing from whoever projects on it, and costs the learner; noise of two scales marks a class. So there
+    is one scale, and one direction. The mean of the gradient is unchanged. Below a linear top model all gradients of a
+    batch lie on one line, and nothing is left off it.
 
     Where the classes differ by the shift Δ alone, whatever their common distribution, no attacker's detection error
     ½(FPR + FNR) on one message is below ``Φ(−1 / (2 · ratio))``: the total variation of Gaussians that far apart

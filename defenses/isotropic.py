@@ -16,7 +16,7 @@ _DEFAULT_RATIO = 5.0
 
 
 class Isotropic:
-    """Add ``N(0, σ²)`` to every coordinate of every row of the cut gradient.
+    """Add ``N(0, σ²)`` to every coordinate of every row of the cut gradient; it averages out over epochs.
 
     With ``ratio``, ``σ = ratio · max_i ‖g_i‖ / √width`` in every batch anew, so that a row's noise has about ``ratio``
     times the largest row norm. With ``sigma``, σ is fixed, in the unit of the message: the gradient of the batch's

@@ -10,7 +10,7 @@ from splitvfl.errors import ArgumentError
 
 
 class MemoisedResponse(CorrectedResponse):
-    """Train on labels of which each was flipped with probability π, once and for the whole run.
+    """Train on labels of which each was flipped with probability π, drawn once: a bound for the whole run.
 
     The first time that a record is met its answer ỹ is drawn: its label y, flipped with probability π. Later the same
     answer is given again, whatever the label. The loss is computed with the corrected target

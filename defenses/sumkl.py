@@ -12,8 +12,9 @@ from splitvfl.defenses.solve_sumkl import SumKLSolution
 
 
 class SumKL(GapNoise):
-    """Add the Gaussian noise that, at its power, hides the label best if gradients are isotropic Gaussians per class.
+    """Add the noise that hides labels best if gradients are isotropic Gaussians; below a linear top it marks a class.
 
+    That is, the Gaussian noise of the least sumKL at its power, if the gradients of each class are isotropic Gaussians.
     A row of class y gets noise of covariance ``(λ1y - λ2y) ΔΔᵀ/‖Δ‖² + λ2y I``, with Δ the difference of the batch's
     class means and the λ's from :func:`~splitvfl.defenses.solve_sumkl.solve_sumkl`; u and v are the mean squared
     deviations from the class means over rows and coordinates. The mean of the gradient is unchanged.

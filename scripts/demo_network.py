@@ -50,7 +50,7 @@ parties:
 model: {name: mlp, top_hidden: [16]}
 train: {epochs: 400, batch_size: 32, seed: 0}
 defenses:
-  - {name: axis-sumkl, detection_error: 0.4}
+  - {name: asymmetric-response, detection_error: 0.4}
 attacks: [norm, direction, residual]
 network: {listen: "127.0.0.1:7000", certificates: certs}
 """,

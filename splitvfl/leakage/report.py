@@ -65,7 +65,7 @@ _ATTACKS = {
     "own-prediction": "After training, scores a record by what the partner's own part of the linear model says of it. "
     "It needs no message: what others read counts as far as it is more than that.",
     "readout": "At a linear top the gradients show the top's weights; with its own activations the partner then has "
-    "the model's own prediction of every record, whatever the noise.",
+    "the model's own prediction of every record. What it reads in messages comes on top of that.",
     "residue-solving": "Solves the sum of residues times rows, which is the gradient of the partner's weights, for the "
     "residues: exactly if a batch has no more records than the partner has columns, else as well as least squares can. "
     "A residue's sign is its record's label. It makes no difference whether the sum was encrypted on its way.",

@@ -56,8 +56,8 @@ _SUMMARY_LEGEND = {
     "worst leak": "the larger of the two figures in the first line, over all attacks",
     "auditor": _AUDITOR,
     "own": "AUC at which the partner's own columns predict the labels anyway",
-    "err": "measured ½(FPR + FNR) of the auditor's attack, 0.50 is blind; below it, the bound that holds if the "
-    "defense's model does, and for attackers who do not know what the model predicts",
+    "err": "measured ½(FPR + FNR) of the auditor's attack, 0.50 is blind; below it, the defense's own bound: that of "
+    "noise on the gradient holds if the defense's model does, for attackers who do not know what the model predicts",
     "noise": "noise power over the message's own; p: the power itself, where only that is known",
 }
 
