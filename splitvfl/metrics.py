@@ -244,10 +244,12 @@ def matched_auc(scores: Tensor, labels: Tensor, predictions: Tensor, *, groups: 
 
     The records are divided at quantiles of ``predictions`` into groups of about equal size (fewer where predictions
     tie). The AUC is taken within each group and averaged, weighted by its pairs of a positive and a negative. What a
-    score knows of the label through the prediction alone is gone; what remains, it knows beyond it.
+    score knows of the label through *this* prediction alone is gone; what remains, it knows beyond it.
 
-    Groups are not infinitely narrow, so that predictions themselves score a little above one half (.51 is typical at
-    50 groups).
+    That is not what messages tell beyond *all* predictions: a score that was taken over a run knows predictions of
+    earlier steps too, which one final prediction does not remove. In the documentation's tables that is up to .11
+    above what is proven to be the most for remembered answers. Groups are not infinitely narrow either, so that
+    predictions themselves score a little above one half (.51 is typical at 50 groups).
 
     Args:
         scores: As :func:`leak_auc`.

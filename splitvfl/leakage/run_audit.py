@@ -34,7 +34,8 @@ class RunLeak:
 
     Attributes:
         auc: Leak AUC of messages and prediction together.
-        matched_auc: The same between records of equal prediction: what the messages told beyond the prediction.
+        matched_auc: The same between records of equal prediction, the last one: what the messages told beyond it, the
+            predictions of earlier steps included (up to .11 too much, in the documentation's tables).
         prediction_auc: AUC of the model's prediction alone, on the same training records.
         records: Number of records that it was judged on.
     """
