@@ -646,7 +646,8 @@ class TrainConfig(_Section):
     neighbouring records that are shuffled as one before they are shuffled with others (:class:`splitvfl.data.Batches`);
     ``null`` takes 4096 for ``tables``, which are read from disk, and 1 for all other data. ``embedding_optimizer`` is
     that of tables with sparse gradients (``model.sparse``), which ``optimizer`` and its weight decay then leave alone;
-    ``null`` takes row-wise Adagrad. ``autocast: bf16`` runs the models in bfloat16 where torch finds it safe.
+    ``null`` takes row-wise Adagrad. ``private_top_optimizer`` is that of the private top, but for its sparse tables;
+    ``null`` takes Adam at 1e-2. ``autocast: bf16`` runs the models in bfloat16 where torch finds it safe.
     ``early_stopping: {}`` holds out training records, ends when the model no longer gets better at them, and keeps the
     best weights; ``null`` trains all epochs on all records.
     """
@@ -656,6 +657,7 @@ class TrainConfig(_Section):
     block_rows: Rows | None = None
     optimizer: OptimizerConfig = AdamConfig()
     embedding_optimizer: EmbeddingOptimizerConfig = None
+    private_top_optimizer: OptimizerConfig | None = None
     seed: Seed = 0
     noise_seed_for_experiments: Seed | None = None
     private_seed_for_experiments: Seed | None = None
@@ -973,6 +975,9 @@ def _write_out_optimizer(document: Document, train: dict[str, Any]) -> None:
     optimizer = _named(train.get("optimizer"))
     if isinstance(optimizer, dict):
         train["optimizer"] = {"name": AdamConfig().name, **optimizer}
+    private = _named(train.get("private_top_optimizer"))
+    if isinstance(private, dict):
+        train["private_top_optimizer"] = {"name": AdamConfig().name, **private}
     tables = _named(train.get("embedding_optimizer"))
     if isinstance(tables, dict):
         train["embedding_optimizer"] = {"name": RowWiseAdagradConfig().name, **tables}

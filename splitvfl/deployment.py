@@ -44,6 +44,7 @@ from splitvfl.experiment import (
     bottom_of,
     bounded,
     check_folder,
+    check_private_top,
     choose_device,
     clear_run,
     describe_hook,
@@ -53,6 +54,7 @@ from splitvfl.experiment import (
     measurements_of,
     optimizers_of,
     passive_model,
+    private_optimizer_of,
     private_top_notes,
     private_top_of,
     seeded,
@@ -323,6 +325,7 @@ def party_run(
             notify=notify,
             progress=progress,
         )
+    check_private_top(config)
     assert own.task is not None, "labels say what is learned"
     task = task_of(config.exchange, own.task, own.classes)
     return ActiveRun(
@@ -430,8 +433,14 @@ def _active(config: ExperimentConfig, own: OwnData, widths: Mapping[str, int]) -
         top = top_of(config, own.data, task, in_order)
     with _initialised(config, name, "private top"):
         private_top = private_top_of(config, own.data, task, in_order)
-    data, optimizer = bounded(config.model, own.data), optimizers_of(config.train)
-    party = ActiveParty(data, top, private_top=private_top, task=task, optimizer=optimizer)
+    party = ActiveParty(
+        bounded(config.model, own.data),
+        top,
+        private_top=private_top,
+        private_optimizer=private_optimizer_of(config.train),
+        task=task,
+        optimizer=optimizers_of(config.train),
+    )
     for other in widths:
         party.connect(other)
     party.widths = dict(widths)

@@ -56,6 +56,7 @@ from splitvfl.optimizers import ParameterFactory, PerParameter, ProximalSGD, Row
 from splitvfl.party import SENDING, ActiveParty, PassiveParty
 from splitvfl.precision import narrow_dtype
 from splitvfl.private_folder import close_folder, closed_for_writing, private_folder
+from splitvfl.private_top import private_adam
 from splitvfl.randomness import derive_seed
 from splitvfl.registry import Kind, build
 from splitvfl.tasks import Task
@@ -168,6 +169,7 @@ def build_trainer(config: ExperimentConfig, data: VerticalData, *, folder: Path 
         PrivacyError: If nothing bounds a message that is to be bounded.
     """
     _check_tables(config)
+    check_private_top(config)
     _check_fields(config, data)
     task = task_of(config.exchange, data.task, data.classes)
     train = config.train
@@ -177,7 +179,12 @@ def build_trainer(config: ExperimentConfig, data: VerticalData, *, folder: Path 
     optimizer = optimizers_of(train)
     trainer = Trainer(
         active=ActiveParty(
-            bounded(config.model, data.active), top, private_top=private_top, task=task, optimizer=optimizer
+            bounded(config.model, data.active),
+            top,
+            private_top=private_top,
+            private_optimizer=private_optimizer_of(train),
+            task=task,
+            optimizer=optimizer,
         ),
         passives={
             name: PassiveParty(bounded(config.model, data[name]), bottom, optimizer=optimizer)
@@ -228,6 +235,19 @@ def _check_tables(config: ExperimentConfig) -> None:
         raise ConfigError(
             "train.embedding_optimizer: model.sparse is false, so that train.optimizer trains the embeddings; "
             "leave one of them out"
+        )
+
+
+def check_private_top(config: ExperimentConfig) -> None:
+    """Refuse an optimiser for a private top where there is none.
+
+    Raises:
+        ConfigError: If there is one.
+    """
+    if config.train.private_top_optimizer is not None and not config.model.private_top:
+        raise ConfigError(
+            f"{config.source}: train.private_top_optimizer: there is no private top; write model.private_top: true, or "
+            "leave it out"
         )
 
 
@@ -285,6 +305,15 @@ def optimizers_of(train: TrainConfig) -> PerParameter:
     """Return what makes each party's optimiser: of its sparse tables, if it has any, and of everything else."""
     return PerParameter(
         dense=optimizer_factory(train.optimizer),
+        embeddings=optimizer_factory(train.embedding_optimizer or RowWiseAdagradConfig()),
+    )
+
+
+def private_optimizer_of(train: TrainConfig) -> PerParameter:
+    """Return what makes the optimiser of a private top, as :func:`optimizers_of`."""
+    section = train.private_top_optimizer
+    return PerParameter(
+        dense=private_adam if section is None else optimizer_factory(section),
         embeddings=optimizer_factory(train.embedding_optimizer or RowWiseAdagradConfig()),
     )
 
@@ -771,7 +800,7 @@ def private_top_notes(party: ActiveParty) -> list[str]:
     if party.private_top.left_out:
         said.append(
             f"In {party.private_top.left_out:,} steps the private top's loss or a gradient was NaN or "
-            "infinite, and it learned nothing: lower train.optimizer.lr."
+            "infinite, and it learned nothing: lower train.private_top_optimizer.lr."
         )
     return said
 

@@ -300,8 +300,9 @@ class ActiveParty(Party):
         private_top: A second model, called as the first is, which learns from true labels over the same activations
             and columns, sends nothing, and predicts in its place (:mod:`splitvfl.private_top`). It shares no weight
             with the first, which alone decides what crosses. ``None``: the first predicts.
-        optimizer: Makes its optimiser out of parameters, or is a :class:`~splitvfl.optimizers.PerParameter`; called
-            once more for a private top. Default: Adam, 1e-3.
+        private_optimizer: Makes the private top's optimiser, likewise. ``None``: Adam, 1e-2.
+        optimizer: Makes its optimiser out of parameters, or is a :class:`~splitvfl.optimizers.PerParameter`. Default:
+            Adam, 1e-3.
 
     Attributes:
         private_top: The second model, with what belongs to it; ``None`` without one.
@@ -324,12 +325,13 @@ class ActiveParty(Party):
         top: nn.Module,
         *,
         private_top: nn.Module | None = None,
+        private_optimizer: OptimizerFactory | None = None,
         task: Task | None = None,
         optimizer: OptimizerFactory = adam,
     ) -> None:
         super().__init__(data, top, optimizer)
         self.top = top
-        self.private_top = None if private_top is None else PrivateTop(private_top, optimizer, sending=top)
+        self.private_top = None if private_top is None else PrivateTop(private_top, private_optimizer, sending=top)
         if private_top is not None:
             # Of one epoch: the private top is of use only with the bottoms that it learned with.
             self.best = BestWeights(nn.ModuleDict({"top": top, "private_top": private_top}))

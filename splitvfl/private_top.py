@@ -19,12 +19,25 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from splitvfl.data.columns import Columns
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import all_finite_together
-from splitvfl.optimizers import OptimizerFactory, optimizer_of
+from splitvfl.optimizers import OptimizerFactory, PerParameter, fused_adam, optimizer_of
 from splitvfl.randomness import PartyRandom, derive_seed
+
+PRIVATE_RATE = 1e-2
+"""Learning rate of Adam, by which a private top learns unless something else is said: ten times the usual one.
+
+A head is small, and has to follow bottoms that go on learning. At their rate it was hardly better than the top that
+sends; docs/reference/experiments.md has figures.
+"""
+
+
+def private_adam(parameters: list[nn.Parameter]) -> Optimizer:
+    """Return Adam at :data:`PRIVATE_RATE`."""
+    return fused_adam(parameters, lr=PRIVATE_RATE)
 
 
 class PrivateTop:
@@ -32,7 +45,7 @@ class PrivateTop:
 
     Args:
         module: The model, called as the first top is. It shares no weight and no buffer with it.
-        factory: Makes its optimiser.
+        factory: Makes its optimiser. ``None``: :func:`private_adam`, and row-wise Adagrad for sparse tables.
         sending: The first top.
 
     Attributes:
@@ -44,7 +57,7 @@ class PrivateTop:
         ArgumentError: If the two share weights or buffers: what it learns from labels would cross then.
     """
 
-    def __init__(self, module: nn.Module, factory: OptimizerFactory, *, sending: nn.Module) -> None:
+    def __init__(self, module: nn.Module, factory: OptimizerFactory | None, *, sending: nn.Module) -> None:
         shared = {_place(tensor) for tensor in _tensors(sending)} & {_place(tensor) for tensor in _tensors(module)}
         if shared:
             raise ArgumentError(
@@ -54,8 +67,8 @@ class PrivateTop:
         self.module = module
         self.random = PartyRandom(0)
         self.left_out = 0
-        self._factory = factory
-        self._optimizer = optimizer_of(module, factory)
+        self._factory = factory or PerParameter(dense=private_adam)
+        self._optimizer = optimizer_of(module, self._factory)
 
     def prepare(self, *, seed: int, device: torch.device) -> None:
         """Move to a device, and set the randomness."""

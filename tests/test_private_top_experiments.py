@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from splitvfl import checkpoint, conversation, training
 from splitvfl.cli import main
 from splitvfl.config import parse_config
+from splitvfl.deployment import party_run
 from splitvfl.errors import ConfigError
 from splitvfl.experiment import build_trainer, load_data
 from splitvfl.leakage.monitor import read_metrics
@@ -165,6 +166,33 @@ def test_exchanges_that_train_none_refuse_it_with_the_line(exchange: str) -> Non
 def test_it_is_a_truth_value() -> None:
     with pytest.raises(ConfigError, match=r"people.yaml:5: model.private_top: .*got 'both'"):
         parse_config(text_of("mlp").replace("private_top: true", "private_top: both"), source="people.yaml")
+
+
+def test_it_has_an_optimiser_of_its_own() -> None:
+    text = text_of("wide-deep")
+    for section, expected in (
+        ("", (torch.optim.Adam, 1e-2)),
+        ("private_top_optimizer: {lr: 0.5}, ", (torch.optim.Adam, 0.5)),
+        ("private_top_optimizer: {name: sgd, lr: 0.25}, ", (torch.optim.SGD, 0.25)),
+    ):
+        config = parse_config(text.replace("train: {", f"train: {{{section}"), source="people.yaml")
+        trainer = build_trainer(config, load_data(config))
+        private, optimizer = trainer.active.private_top, trainer.active.optimizer
+        assert private is not None
+        assert private._optimizer is not None
+        assert optimizer is not None
+        found, others = private._optimizer.param_groups, optimizer.param_groups
+        assert [group["lr"] for group in found] == [expected[1], 0.02]  # of tables row-wise Adagrad's
+        assert [group["lr"] for group in others] == [1e-3, 0.02]
+        assert type(private._optimizer._parts["dense"]) is expected[0]  # type: ignore[attr-defined]
+    text = text_of("mlp").replace(", private_top: true", "").replace("train: {", "train: {private_top_optimizer: sgd, ")
+    config = parse_config(text, source="people.yaml")
+    with pytest.raises(ConfigError, match=r"people.yaml: train.private_top_optimizer: there is no private top"):
+        build_trainer(config, load_data(config))
+    network = "network: {plaintext_on_loopback: true, listen: '127.0.0.1:1'}\n"
+    config = parse_config(text + network, source="people.yaml")
+    with pytest.raises(ConfigError, match=r"people.yaml: train.private_top_optimizer: there is no private top"):
+        party_run(config, "bank", Path("run"))  # before anybody is met
 
 
 NETWORKED = """

@@ -59,7 +59,9 @@ def trainer_with(
     what = task_for(task, 3)
     top = top or top_model(len(names), outputs=what.outputs, dropout=dropout)
     data = party_data(ACTIVE, width=2, task=task)
-    active = ActiveParty(data, top, private_top=private_top, task=what, optimizer=optimizer)
+    active = ActiveParty(
+        data, top, private_top=private_top, private_optimizer=optimizer, task=what, optimizer=optimizer
+    )
     passives = {name: passive_party(name, dropout=dropout, optimizer=optimizer) for name in names}
     return Trainer(active, passives, **{"batch_size": 16, "noise_seed_for_experiments": 4, **settings})
 
