@@ -57,7 +57,8 @@ class AbstainingResponse:
     by them, class weights, batches that are drawn by label. It rests on the secrecy of the answers kept here and of the
     generator, and torch's generators are not cryptographic.
 
-    A gradient defense that comes after it gets 0 in place of the label of a record that is silent.
+    A gradient defense that comes after it gets 0 in place of the label of a record that is silent. Its noise may hide
+    who speaks, or leave zero rows as they are (``max-norm``); nothing above depends on that.
 
     Logs ``epsilon`` (not where it is infinite), ``detection_error_bound``, ``answers_auc`` and ``silent``, the share of
     the batch.

@@ -59,6 +59,7 @@ DEFENSES = (
     "axis-sumkl(detection_error=0.4)",
     "axis-gaussian(detection_error=0.4)",
     "asymmetric-response(detection_error=0.4)",
+    "abstaining-response(detection_error=0.4)",
     f"memoised-response(epsilon={EPSILON})",
     f"randomised-response(epsilon={EPSILON})",
     "clip-gradient(quantile=0.1)",
