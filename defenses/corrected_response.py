@@ -13,6 +13,7 @@ from torch.nn import functional
 from splitvfl.defenses.remembered import Answers, Positions, RememberedAnswers
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import Crossing, RecordLoss, Secrets
+from splitvfl.precision import widened
 
 Corrected = Literal["targets", "likelihood"]
 
@@ -78,14 +79,14 @@ def _log(share: float) -> float:
 
 
 def one_logit(outputs: Tensor) -> Tensor:
-    """Return outputs ``(n, 1)`` or ``(n,)`` as logits ``(n,)``.
+    """Return outputs ``(n, 1)`` or ``(n,)`` as logits ``(n,)``, in float32 where they are in half precision.
 
     Raises:
         ArgumentError: If there are more than one for a record.
     """
     if outputs.numel() != len(outputs):
         raise ArgumentError(f"expected one logit for each record, (n, 1), got outputs of shape {tuple(outputs.shape)}")
-    return outputs.reshape(-1)
+    return widened(outputs.reshape(-1))
 
 
 def checked_correction(corrected: str) -> Corrected:

@@ -13,6 +13,7 @@ from torch.nn import functional
 from splitvfl.defenses.remembered import Answers, RememberedAnswers
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import Crossing, RecordLoss, Secrets
+from splitvfl.precision import widened
 
 
 class RandomisedResponse:
@@ -83,7 +84,7 @@ class RandomisedResponse:
         return self._likelihood if self.corrected == "likelihood" else None
 
     def _likelihood(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        flat = outputs.reshape(len(outputs), -1)
+        flat = widened(outputs.reshape(len(outputs), -1))
         if flat.shape[1] == 1 and self.classes == 2:  # one logit stands for two
             flat = torch.cat([torch.zeros_like(flat), flat], dim=1)
         if flat.shape[1] != self.classes:

@@ -212,6 +212,24 @@ def test_a_run_with_three_classes_learns_from_answers_alone() -> None:
     assert not same(*map(weights, trainers.values()))
 
 
+@pytest.mark.parametrize(
+    "make", [*MAKERS.values(), lambda **more: RandomisedResponse(epsilon=1.0, **more)], ids=[*MAKERS, "randomised"]
+)
+@pytest.mark.parametrize("narrow", [torch.bfloat16, torch.float16])
+def test_outputs_in_half_precision_have_a_loss_in_single(make: Callable[..., Any], narrow: torch.dtype) -> None:
+    loss, (no, *_, yes) = make(corrected="likelihood").record_loss, make().target_values
+    outputs = torch.linspace(-20, 20, 16).to(narrow)[:, None].requires_grad_()
+    targets = torch.tensor([no, yes]).repeat(8)
+
+    losses = loss(outputs, targets)
+    losses.mean().backward()
+
+    assert losses.dtype == torch.float32
+    assert torch.equal(losses, loss(outputs.float(), targets))
+    assert outputs.grad is not None
+    assert torch.isfinite(outputs.grad).all()
+
+
 def test_an_unknown_correction_is_refused() -> None:
     with pytest.raises(ArgumentError, match="corrected must be 'nothing' or 'likelihood', got 'targets'"):
         RandomisedResponse(epsilon=1.0, corrected="targets")  # type: ignore[arg-type]
