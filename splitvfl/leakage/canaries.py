@@ -5,12 +5,41 @@ tossed for the record they tell nothing. The label party places the coins, alone
 are labels like all others: trained on, answered for, defended, sent. The AUC of an attack's score *among the canaries*
 is then what the messages gave away of labels that nobody can predict, with nothing to subtract or to match.
 
-**What it costs.** Every canary is trained on a label that is noise; on average half of them are wrong.
+**The coins** are fair and independent of everything. Should all of them agree (one case in 2¹⁹ at twenty records), all
+are tossed again: given how many of each class there are, every order stays equally likely. So a score that knows
+nothing of the coins has an AUC of one half in expectation, and a promise that a defense makes for every record holds
+for the canaries: behind ``asymmetric-response`` at L no score that follows from the messages is expected to exceed
+1 − L. If the lower end of the interval does, a promise is broken, or the label came another way.
 
-**What it means.** The coins are fair and independent of everything, but for their being tossed again, all of them, in
-the case (one in 2¹⁹ at twenty records) that they all agree: given how many of each class there are, every order is
-equally likely. So a promise of a defense that holds for every record holds for them, and an attack without a promise to
-break has an AUC of one half in expectation.
+**Who is asked.** The auditor scores canaries without having learned from them: neither their labels nor their clean
+gradients enter its axis or its densities. Else its own knowledge would be found in messages that hold none. Its
+prediction of a canary is no part of the figure: a model learns coins by heart (on digits, undefended, its final
+prediction read .62 of them after 30 epochs), and the prediction stays with the label party. All other figures of
+attacks are of the other records with their true labels; no attacker is granted a canary as a known record.
+
+**The interval** says what other records and coins would have read in this run (:func:`~splitvfl.metrics.auc_interval`).
+Of another run, with other noise and weights, it says nothing; nor of other attacks: what an attack reads is a lower
+bound of what there is to read. 3000 canaries give about ±.02, 300 ±.065, 20 ±.25.
+
+**What it costs.** Every canary is trained on noise; half of the labels are wrong on average, and where one class is
+rare its share seems larger than it is. With 2 % canaries and no defense the test AUC changed by −.0010 ± .0013 on
+credit-default (480 of 24,000; 5 seeds, 5 epochs; of the first 3 seeds −.0004 ± .0015) and by −.0015 ± .0021 on digits
+(29 of 1437; 10 seeds, 20 epochs), the test loss by +.0001 ± .0005 of .442 and +.013 ± .004 of .080: ranks hardly
+suffer, sharp probabilities do. With 10 % on credit-default: +.0001 ± .0019 and +.0036 ± .0029. (Paired by seed, 95 % t
+intervals.)
+
+**Are they like other records?** A canary's label is as often against the prediction as with it, others' are mostly with
+it; what a message tells of a label *given* the prediction does not depend on which of the two it is. With the
+prediction subtracted, the same score read .75 and .94 of 288 canaries on digits behind ``axis-sumkl`` at .4, after 6
+and 30 epochs, and .72 and .94 of the other records; behind ``axis-gaussian`` .82 and .97, .81 and .97. It is the score
+that may do worse on canaries: one that was fitted to others has rarely seen a confident prediction that is wrong.
+
+**Can a partner find them?** Nothing that crosses says which they are: all messages are to the bit those of a run whose
+data have these labels. But half are mislabelled, and mislabelled records keep large gradients. On digits, in the last
+10 of 30 epochs, row norms told canaries whose coin is wrong from all other records with an AUC of .996 undefended, .72
+behind ``max-norm`` and .60 behind ``asymmetric-response`` and ``axis-sumkl`` at .4. Whoever finds one learns that a
+label is a coin, and nothing of a true one. The figure assumes that the partner does not treat canaries in a way of
+their own: one that recognises them could send activations for them that make the figure better than the truth.
 """
 
 from __future__ import annotations
@@ -221,11 +250,11 @@ def check_canaries(task: str, *, audit: bool, summed: str) -> None:
     if task != "binary":
         raise ConfigError(f"canaries need binary labels, as a coin has two sides; the task is {task}; take them out")
     if not audit:
-        raise ConfigError("canaries are for the auditor, who is switched off: they would only cost; take them out")
+        raise ConfigError("canaries are for the auditor, who is switched off; take them out")
     if summed:
         raise ConfigError(
-            f"canaries: in exchange {summed} no message is about one record, so there is no auditor's attack that "
-            "could read them; take them out"
+            f"in exchange {summed} no message is about one record, so there is no auditor's attack that "
+            "could read canaries; take them out"
         )
 
 

@@ -46,6 +46,7 @@ KNOWN = 10
 """Records of each class that an attacker is assumed to know, for attacks that need some, unless one says otherwise."""
 
 _MOST_PENDING = 1 << 16
+_MOST_PENDING_STEPS = 1 << 10
 # Over so many records the AUC of sums has a standard error of .001 even with one positive in thirty; a table of them
 # takes 100 MiB for every attack.
 _MOST_RECORDS = 1 << 21
@@ -376,9 +377,12 @@ class _Sums:
 
     def add(self, ids: Ids, standardised: Array, positive: Flags) -> None:
         """Add standardised scores to their records' sums; NaN where a record was left out."""
+        if not ids.size:
+            return
         self._pending.append((ids, standardised, positive))
         self._pending_rows += ids.size
-        if self._pending_rows >= _MOST_PENDING:
+        # Of canaries a batch may hold one: many steps are few rows, and each is three arrays.
+        if self._pending_rows >= _MOST_PENDING or len(self._pending) >= _MOST_PENDING_STEPS:
             self._settle()
 
     def _settle(self) -> None:

@@ -34,8 +34,9 @@ class RunLeak:
 
     Attributes:
         auc: Leak AUC of messages and prediction together.
-        matched_auc: The same between records of equal prediction, the last one: what the messages told beyond it, the
-            predictions of earlier steps included (up to .11 too much, in the documentation's tables).
+        matched_auc: The same between records of equal prediction: what the messages told beyond the prediction, and
+            some of it, so that it may read above what a promise allows (:func:`~splitvfl.metrics.matched_auc`); in a
+            run with canaries take their AUC.
         prediction_auc: AUC of the model's prediction alone, on the same training records.
         records: Number of records that it was judged on.
     """

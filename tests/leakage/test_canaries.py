@@ -15,19 +15,22 @@ from torch import Tensor, nn
 
 from splitvfl import checkpoint
 from splitvfl.attacks import DirectionAttack, ModelCompletionAttack, NormAttack
+from splitvfl.config import parse_config
 from splitvfl.cut import SplitModel
 from splitvfl.data.columns import Columns, Records
 from splitvfl.defenses import AsymmetricResponse, Isotropic, SumKL
 from splitvfl.errors import ArgumentError, CheckpointError, ConfigError, DataError
 from splitvfl.exchange.oracle import Oracle
+from splitvfl.experiment import build_trainer, load_data, run_experiment
 from splitvfl.hooks import Secrets, View
 from splitvfl.label_gradients import LabelGradients, mean_cross_entropy
 from splitvfl.leakage.auditing import Audit
-from splitvfl.leakage.canaries import Canaries, CoinLabels, toss, with_canaries
+from splitvfl.leakage.canaries import Canaries, CanaryLeak, CoinLabels, toss, with_canaries
 from splitvfl.leakage.judging import Leak, ScoreKeeper
 from splitvfl.leakage.monitor import read_metrics
+from splitvfl.leakage.summary import read_summary
 from splitvfl.messages import Message
-from splitvfl.metrics import leak_auc
+from splitvfl.metrics import leak_auc, matched_auc
 from splitvfl.schedule import EarlyStopping
 from splitvfl.training import Trainer
 from tests.builders import ACTIVE, linear_trainer, small_trainer, weights
@@ -225,6 +228,18 @@ def test_a_judge_from_a_checkpoint_goes_on_alike() -> None:
     assert resumed.canary_leak() == straight.canary_leak()
     with pytest.raises(ValueError, match="one of the two runs has canaries"):
         ScoreKeeper().load_state_dict(straight.state_dict())
+
+
+def test_what_waits_to_be_added_up_is_bounded() -> None:
+    keeper = ScoreKeeper(canaries=Canaries(torch.arange(1000, 1020)))
+    for step in range(3000):
+        ids = torch.tensor([1, 2, 1000 + step % 20 if step % 3 else 3])
+        keeper.add(ids, torch.tensor([0.0, 1.0, 2.0]), torch.tensor([0, 1, ids[2] % 2]))
+    assert keeper._canary_sums is not None
+    assert max(len(sums._pending) for sums in (keeper._sums, keeper._canary_sums)) < 1024
+    found = keeper.canary_leak()
+    assert found is not None
+    assert (found.positives, found.negatives) == (10, 10)
 
 
 def test_without_ids_nobody_knows_which_they_are() -> None:
@@ -444,7 +459,7 @@ def test_what_makes_no_sense_is_refused(settings: dict[str, Any], kind: type[Exc
 
 
 def test_where_only_sums_cross_they_are_refused_by_the_exchanges_name() -> None:
-    with pytest.raises(ConfigError, match="canaries: in exchange oracle no message is about one record"):
+    with pytest.raises(ConfigError, match="in exchange oracle no message is about one record"):
         linear_trainer(exchange=Oracle(), canaries=20)
 
 
@@ -462,3 +477,53 @@ def test_a_run_goes_on_with_as_many_as_it_began_with(before: int | None, after: 
     trainer(canaries=before, log_dir=tmp_path).fit(1)
     with pytest.raises(CheckpointError, match=r"belongs to another experiment: .*canaries"):
         trainer(canaries=after, log_dir=tmp_path).resume()
+
+
+def test_matching_leaves_prediction_in_and_canaries_leave_none() -> None:
+    """A score of columns only: of records whose last prediction is equal it tells what that one left out."""
+    generator = torch.Generator().manual_seed(0)
+    columns = torch.randn(6000, 2, generator=generator)
+    true = (columns.sum(dim=1) + 0.5 * torch.randn(6000, generator=generator) > 0).float()
+    labels, chosen = with_canaries(true, 1000, noise_seed_for_experiments=0)
+    score, last = columns.sum(dim=1), columns[:, 0]
+    others = torch.ones(6000, dtype=torch.bool)
+    others[chosen] = False
+    assert matched_auc(score[others], labels[others], last[others]) > 0.8
+    leak = CanaryLeak.of(score[chosen], labels[chosen])
+    assert leak.low <= 0.5 <= leak.high
+
+
+EXPERIMENT = """
+data: {name: wine}
+parties: {clinic: {role: active, columns: [alcohol]}, lab: {role: passive, columns: rest}}
+train: {batch_size: 16}
+audit: {canaries: 30}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (EXPERIMENT, r"run\.yaml: audit.canaries: canaries need binary labels, .* the task is multiclass"),
+        (
+            EXPERIMENT.replace("wine", "breast-cancer").replace("alcohol", "mean *")
+            + "model: logistic-regression\nexchange: {name: oracle}\n",
+            r"run\.yaml: audit.canaries: in exchange oracle no message is about one record",
+        ),
+    ],
+)
+def test_in_an_experiment_the_file_is_named(text: str, says: str) -> None:
+    config = parse_config(text, source="run.yaml")
+    with pytest.raises(ConfigError, match=says):
+        build_trainer(config, load_data(config))
+
+
+def test_an_experiment_keeps_its_figures(tmp_path: Path) -> None:
+    text = EXPERIMENT.replace("wine", "breast-cancer").replace("alcohol", "mean *") + "attacks: [norm]\n"
+    config = parse_config(text, source="run.yaml", overrides=["train.epochs=1"])
+    summary = run_experiment(config, tmp_path / "run")
+    kept = read_summary(tmp_path / "run")
+    assert kept.canaries == summary.canaries
+    assert kept.canaries is not None
+    assert kept.canaries.positives + kept.canaries.negatives == 30
+    assert list(kept.parties["lab"].canaries) == ["auditor-linear", "auditor-likelihood", "norm"]
