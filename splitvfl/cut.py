@@ -562,6 +562,7 @@ class SplitModel(nn.Module):
         *,
         known_positives: int | None = None,
         known_negatives: int | None = None,
+        canaries: Canaries | Tensor | None = None,
     ) -> Leak:
         """Let an attack watch the gradient at an earlier layer of a bottom model: that of ``module``'s output.
 
@@ -572,6 +573,7 @@ class SplitModel(nn.Module):
             attack: A label attack that needs the gradient only.
             known_positives: As :meth:`CutLayer.watch`.
             known_negatives: As :meth:`CutLayer.watch`.
+            canaries: As :meth:`CutLayer.watch`.
 
         Raises:
             ArgumentError: If the module is in no bottom, or the attack needs more than the gradient.
@@ -586,6 +588,7 @@ class SplitModel(nn.Module):
             passing=lambda: self._passing,
             known_positives=known_positives,
             known_negatives=known_negatives,
+            canaries=canaries,
         )
 
     def _step(self) -> int:

@@ -564,11 +564,10 @@ class ActiveParty(Party):
         """
         super().load_hook_state(state)
         kept = state["canaries"]
-        if (kept is None) != (self.canaries is None):
-            raise ValueError(
-                f"it has {'no' if kept is None else 'its'} canaries, and this run is to have "
-                f"{'none' if self.canaries is None else 'some'}"
-            )
+        if kept is None and self.canaries is not None:
+            raise ValueError(f"it has no canaries, this run is to have {self.canaries.count}")
+        if kept is not None and self.canaries is None:
+            raise ValueError(f"it has {kept['coins'].numel()} canaries, this run is to have none")
         if self.canaries is not None:
             self.canaries.load_state_dict(kept)
 

@@ -501,10 +501,11 @@ def known_allowed(train: Records, positives: int, negatives: int) -> tuple[int, 
         ArgumentError: If less than 0 are wanted.
     """
     check_known(positives, negatives)
-    labels = train.judged
-    if labels is None:
+    if train.labels is None:
         return positives, negatives
-    there = (int((labels == label).sum()) for label in (1, 0))
+    # Not by the labels to judge by, of which a table on disk would make doubles.
+    members = (train.labels == label for label in (1, 0))
+    there = (int((of_class if train.real is None else of_class & train.real).sum()) for of_class in members)
     allowed = [min(wanted, max(1, count // 2)) for wanted, count in zip((positives, negatives), there, strict=True)]
     return allowed[0], allowed[1]
 

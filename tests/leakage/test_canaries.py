@@ -385,6 +385,7 @@ def test_in_a_loop_of_ones_own() -> None:
     with (
         model.cut.audit(canaries=ids[chosen]) as audit,
         model.cut.watch(NormAttack(), canaries=ids[chosen]) as leak,
+        model.observe(model.bottoms["passive"], NormAttack(), canaries=ids[chosen]) as earlier,
         model.cut.audit() as blind,
     ):
         for batch in torch.randperm(600, generator=generator).split(60):
@@ -396,7 +397,7 @@ def test_in_a_loop_of_ones_own() -> None:
     assert audit.canaries.auc > 0.99
     assert audit.canaries.positives + audit.canaries.negatives == 200
     assert leak.canaries is not None
-    assert leak.keeper.records == 400
+    assert leak.keeper.records == earlier.keeper.records == 400
     assert blind.canaries is None
     with pytest.raises(ArgumentError, match="canaries are told by their ids"), model.cut.audit(canaries=ids[chosen]):
         nn.functional.binary_cross_entropy_with_logits(model(columns, labels=labels)[:, 0], labels).backward()
@@ -475,7 +476,9 @@ def test_ids_that_come_twice_and_labels_that_are_none_are_refused() -> None:
 @pytest.mark.parametrize(("before", "after"), [(60, None), (None, 60), (60, 70)])
 def test_a_run_goes_on_with_as_many_as_it_began_with(before: int | None, after: int | None, tmp_path: Path) -> None:
     trainer(canaries=before, log_dir=tmp_path).fit(1)
-    with pytest.raises(CheckpointError, match=r"belongs to another experiment: .*canaries"):
+    with pytest.raises(
+        CheckpointError, match=r"belongs to another experiment: it has \w+ canaries, this run is to have \w+"
+    ):
         trainer(canaries=after, log_dir=tmp_path).resume()
 
 
