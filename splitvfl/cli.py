@@ -182,7 +182,9 @@ def party(
     except (Interrupted, KeyboardInterrupt):
         again = _command("party", experiment, *(overrides or []), "--as", name, "--out", folder)
         raise _interrupted(f"go on with: {again}; state in", folder) from None
-    print(f"{name}: {run.step} steps done; the trained half is in {folder / 'model'}")
+    crossed = config.exchange.name == "one-way" and summary is None
+    done = "its activations have crossed, and nothing more is needed of it" if crossed else f"{run.step} steps done"
+    print(f"{name}: {done}; the {'half' if crossed else 'trained half'} is in {folder / 'model'}")
     if summary is not None:
         console = Console()
         console.print(summary_table([summary]))

@@ -339,7 +339,8 @@ def _models(
     for name, party in data.passives.items():
         with seeded(derive_seed(seed, "initialisation", name)):
             bottoms[name] = fitted(bottom_of(config, party, task), party)
-    widths = [bottom_width(config, party, task) for party in data.passives.values()]
+    models = [passive_model(config, party, task) for party in data.passives.values()]
+    widths = [_recipe_of(model).width(model, task) for model in models]
     with seeded(derive_seed(seed, "initialisation", data.active.name)):
         top = top_of(config, data.active, task, widths)
     with seeded(derive_seed(seed, "initialisation", data.active.name, "private top")):
@@ -486,14 +487,13 @@ def _recipe_of(model: ModelConfig | PCAConfig) -> _Recipe:
     return recipe
 
 
-def bottom_width(config: ExperimentConfig, party: PartyData, task: Task) -> int:
-    """Return the width of what a passive party's bottom model puts out.
+def bottom_width(config: ExperimentConfig, task: Task) -> int:
+    """Return the width of what each bottom model of an experiment puts out, unless its exchange says another.
 
     Raises:
         ConfigError: If no model belongs to such a section, here and below.
     """
-    model = passive_model(config, party, task)
-    return _recipe_of(model).width(model, task)
+    return _recipe_of(config.model).width(config.model, task)
 
 
 def bottom_of(config: ExperimentConfig, party: PartyData, task: Task) -> nn.Module:
@@ -528,7 +528,7 @@ def passive_model(config: ExperimentConfig, party: PartyData, task: Task) -> Mod
             f"no more principal components, got {exchange.width}"
         )
     _check_size("exchange.bottom", party.name, 2 * party.width**2)
-    return PCAConfig(width=exchange.width or min(_recipe_of(config.model).width(config.model, task), party.width))
+    return PCAConfig(width=exchange.width or min(bottom_width(config, task), party.width))
 
 
 def active_model(config: ExperimentConfig) -> ModelConfig:

@@ -57,7 +57,7 @@ def test_principal_components_are_at_most_as_many_as_there_are_columns() -> None
     text = TEXT.replace("[16, 12]", "[64]") + "exchange: {name: one-way, bottom: pca}\n"
     config = parse_config(text, source="one.yaml")
     trainer = build_trainer(config, load_data(config))
-    assert trainer.passives["lab"].bottom.components.shape == (20, 20)  # type: ignore[union-attr]
+    assert trainer.passives["lab"].bottom.components.shape == (20, 20)
     wide = config_of("{name: one-way, bottom: pca, width: 21}")
     with pytest.raises(ConfigError, match=r"exchange\.width: expected at most the 20 numeric columns of lab.* got 21"):
         build_trainer(wide, load_data(wide))

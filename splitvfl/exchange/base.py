@@ -50,11 +50,6 @@ class Side(ABC):
         """Go on without the others, with what it kept of them; only an exchange that is one-way can."""
         raise NotImplementedError
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether it has all that it will ever get of the others, so that they need not be met again."""
-        return False
-
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint holds of it: tensors, numbers, texts, lists and dicts of them."""
         return {}

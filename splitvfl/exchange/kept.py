@@ -16,6 +16,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -76,11 +77,22 @@ class Pieces:
 
     def __iter__(self) -> Iterator[Piece]:
         """Yield the pieces."""
-        number = 0
-        for part, count, before in (("train", self.train, 0), ("test", self.test, self.train)):
-            for start in range(0, count, PIECE_ROWS):
-                yield Piece(number, part, range(start, min(start + PIECE_ROWS, count)), before + start)
-                number += 1
+        return self.after(0)
+
+    def after(self, done: int) -> Iterator[Piece]:
+        """Yield the pieces but for so many of the first."""
+        return map(self._piece, range(done, len(self)))
+
+    def _piece(self, number: int) -> Piece:
+        of_train = -(-self.train // PIECE_ROWS)
+        place = (
+            ("train", number, self.train, 0)
+            if number < of_train
+            else ("test", number - of_train, self.test, self.train)
+        )
+        part, inside, count, before = place
+        start = inside * PIECE_ROWS
+        return Piece(number, part, range(start, min(start + PIECE_ROWS, count)), before + start)
 
     @property
     def rows(self) -> int:
@@ -300,9 +312,8 @@ class Kept:
         for name, form in self.forms.items():
             try:
                 with self._path(name).open("rb") as file:
-                    for piece in self.pieces:
-                        if piece.number < self.done:
-                            self._chains[name]._add(file.read(len(piece.rows) * form.row_bytes))
+                    for piece in islice(self.pieces, self.done):
+                        self._chains[name]._add(file.read(len(piece.rows) * form.row_bytes))
             except OSError as error:
                 raise CheckpointError(f"{self._path(name)} cannot be read: {error.strerror}; {_ANEW}") from error
             if self._chains[name].value != digests[name]:
@@ -319,7 +330,7 @@ class Kept:
         Raises:
             CheckpointError: If it cannot be written.
         """
-        piece = next(piece for piece in self.pieces if piece.number == self.done)
+        piece = next(self.pieces.after(self.done))
         for name, payload in payloads.items():
             self._put(name, piece, payload.detach().cpu())
             self._chains[name].add(payload)

@@ -6,10 +6,10 @@ test records cross once per record and are kept at the label party (:mod:`splitv
 its top over them and its own columns as it likes.
 
 **What a passive party receives does not depend on labels.** It gets: what is learned (the task, the number of classes),
-the agreed terms, how many pieces of its activations have arrived, and a farewell. Over a network it has taken its leave
-before the first training step: it sees neither the number of steps, nor an evaluation, nor when training ends. That is
-for training. Scores that are published later depend on labels, as any prediction does, and are a release of their own;
-and people who change settings after they saw a result, and start again, tell what they tell.
+the agreed terms, how many pieces of its activations have arrived (twice), and a farewell. Over a network it has taken
+its leave before the first training step: it sees neither the number of steps, nor an evaluation, nor when training
+ends. That is for training. Scores that are published later depend on labels, as any prediction does, and are a release
+of their own; and people who change settings after they saw a result, and start again, tell what they tell.
 
 **What the label party learns of columns is as in split learning, or more.** It has a row for every record for good, and
 can take its time. Nothing in it was made to hide columns: a random layer that is as wide as the columns is inverted by
@@ -175,11 +175,12 @@ class _Active(Side):
             kept = Kept(self._pieces, forms, limits=self._limits, folder=self._folder, records=self._records)
         elif not kept.complete:
             self._compare(kept, answers)
-        for piece in self._pieces:
-            if piece.number >= done:
-                inbox = yield Outbox(wait=tuple(_awaited(name, piece, form) for name, form in kept.forms.items()))
-                kept.add({name: _checked(inbox[name]) for name in kept.forms})
+        for piece in self._pieces.after(done):
+            inbox = yield Outbox(wait=tuple(_awaited(name, piece, form) for name, form in kept.forms.items()))
+            kept.add({name: _checked(inbox[name]) for name in kept.forms})
         self._take(kept)
+        total = len(self._pieces)
+        yield Outbox(send=tuple(note(party.name, name, ASKING, total, {"pieces": total}) for name in party.cuts))
 
     def _form(self, name: str, answer: dict[str, Any]) -> Form:
         width, dtype = answer.get("width"), answer.get("dtype")
@@ -231,12 +232,6 @@ class _Active(Side):
                 "start anew at every party (--overwrite)"
             )
         self._take(kept)
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether all activations are kept, so that nobody is needed any more."""
-        kept = self._found()
-        return kept is not None and kept.complete
 
     def step(self, batch: Records, step: int) -> Half:
         """Return one training step of the top; nothing is sent. Its result is the batch's loss.
@@ -327,14 +322,22 @@ class _Passive(Side):
         self._check_unchanged()
         if done == total:
             yield Outbox(send=(note(party.name, active, ANSWER, 0, {}),))
-            return
+        else:
+            yield from self._sending(done)
+        inbox = yield Outbox(wait=(awaited_note(active, ASKING, total),))
+        if (arrived := read_note(inbox[active]).get("pieces")) != total:
+            raise ProtocolError(
+                f"expected {active} to have {total} pieces of activations in the end, got {shown(arrived)}"
+            )
+
+    def _sending(self, done: int) -> Half:
         for phase, chain in self._chains().items():
             assert self._before is not None
             chain.load_state_dict(copy.deepcopy(self._before[phase]))  # with the same noise as before
-        with party.evaluating():
-            yield from self._sending(done)
+        with self._party.evaluating():
+            yield from self._pieces_from(done)
 
-    def _sending(self, done: int) -> Half:
+    def _pieces_from(self, done: int) -> Half:
         party, active = self._party, self._active
         chain: Chain | None = None
         for piece in self._pieces:

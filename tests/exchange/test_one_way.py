@@ -79,6 +79,8 @@ def test_each_activation_crosses_once_and_nothing_but_a_number_comes_back() -> N
     assert [bytes(one.payload.numpy()) for one in crossed if one.receiver != ACTIVE] == [
         b'{"pieces": 0}',
         b'{"pieces": 8}',
+        b'{"pieces": 8}',
+        b'{"pieces": 8}',
     ]
 
 
@@ -119,7 +121,7 @@ def test_no_byte_that_a_passive_party_receives_depends_on_labels(
         states = {name: party.state_dict() for name, party in trainer.passives.items()}
         assert not any(state["stopped"] or state["epoch"] for state in states.values())
     assert all(one == seen[0] for one in seen)
-    assert [len(sent) for sent in seen[0].values()] == [2, 2]  # terms, and how many pieces have arrived
+    assert [len(sent) for sent in seen[0].values()] == [3, 3]  # terms, and twice how many pieces have arrived
     assert not all(map(torch.equal, ends[0][1], ends[1][1]))  # and the labels made a difference
     assert (len({steps for steps, _ in ends}) > 1) == (stopping is not None)
 
@@ -179,7 +181,9 @@ def test_a_prediction_is_made_together_as_with_split() -> None:
     with torch.no_grad():
         joined = torch.cat([party.bottom(party.data.test.columns.numeric), active.data.test.columns.numeric], 1)
         torch.testing.assert_close(found.outputs, active.top(joined))
-    assert trainer.test["auc"] == active.task.measure(found.outputs, active.data.test.labels)
+    labels = active.data.test.labels
+    assert labels is not None
+    assert trainer.test["auc"] == active.task.measure(found.outputs, labels)
 
 
 # --- kept, and taken up again
@@ -203,7 +207,7 @@ def resumed(folder: Path, **settings: Any) -> Trainer:
     return trainer
 
 
-NOISE = {"defenses": [GaussianIR(clip=1.0, sigma=0.5)]}
+NOISE: dict[str, Any] = {"defenses": [GaussianIR(clip=1.0, sigma=0.5)]}
 
 
 @pytest.mark.parametrize("settings", [{}, NOISE], ids=["plain", "noise"])
@@ -417,6 +421,16 @@ def test_a_label_party_that_asks_for_what_there_is_not_is_refused(pieces: Any) -
         converse({ACTIVE: asking(), "telecom": side.open()})
 
 
+def test_a_label_party_that_has_not_got_everything_is_refused() -> None:
+    def forgetting() -> Half:
+        yield Outbox(send=(note(ACTIVE, "telecom", "kept", 0, {"pieces": 8}),), wait=(ANSWERED,))
+        yield Outbox(send=(note(ACTIVE, "telecom", "kept", 8, {"pieces": 7}),))
+
+    side = OneWay().passive(passive_party("telecom"), ACTIVE)
+    with pytest.raises(ProtocolError, match="expected bank to have 8 pieces of activations in the end, got 7"):
+        converse({ACTIVE: forgetting(), "telecom": side.open()})
+
+
 def test_a_label_party_that_asks_twice_gets_the_same_noise_again() -> None:
     """Two draws of the noise on one row would be two looks at it; predictions later draw their own."""
     party = passive_party("telecom")
@@ -432,6 +446,7 @@ def test_a_label_party_that_asks_twice_gets_the_same_noise_again() -> None:
             for piece in list(kept.Pieces(48, 24))[done:]:
                 size = (len(piece.rows), WIDTH)
                 yield Outbox(wait=(Expected("telecom", "activation", piece.number, (torch.float32,), size),))
+            yield Outbox(send=(note(ACTIVE, "telecom", "kept", 8, {"pieces": 8}),))
 
         converse({ACTIVE: asking(), "telecom": side.open()}, record=crossed.append)
         seen.append({one.step: one.payload for one in crossed if one.kind == "activation"})

@@ -20,7 +20,7 @@ from splitvfl.cli import main
 from splitvfl.config import ExperimentConfig, parse_config
 from splitvfl.deployment import OwnData, own_data, party_run, run_party
 from splitvfl.errors import CheckpointError, DataError, LinkError
-from splitvfl.exchange import kept, resuming
+from splitvfl.exchange import kept
 from splitvfl.messages import Message, encode
 from splitvfl.net.certs import make_certificates
 from splitvfl.net.link import Link
@@ -99,7 +99,7 @@ defenses:
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ExperimentConfig:
     """Two parties in threads; their 569 records cross in pieces of 100: 5 and 2."""
     monkeypatch.setattr(kept, "PIECE_ROWS", 100)
-    monkeypatch.setattr(resuming.secrets, "token_hex", lambda size: "ab" * size)
+    monkeypatch.setattr("splitvfl.exchange.resuming.secrets.token_hex", lambda size: "ab" * size)
     return parse_config(TWO.replace("PORT", str(free_ports(1)[0])), source=tmp_path / "run.yaml")
 
 
@@ -145,8 +145,8 @@ def labelled(config: ExperimentConfig, change: Callable[[Tensor], Tensor]) -> Ow
     train, test = own.data.train, own.data.test
     assert train.labels is not None
     assert test.labels is not None
-    parts = {"train": replace(train, labels=change(train.labels)), "test": replace(test, labels=change(test.labels))}
-    return replace(own, data=replace(own.data, **parts))
+    train, test = replace(train, labels=change(train.labels)), replace(test, labels=change(test.labels))
+    return replace(own, data=replace(own.data, train=train, test=test))
 
 
 def trained(config: ExperimentConfig, folder: Path, own: OwnData | None = None) -> ActiveRun:
@@ -177,7 +177,9 @@ def test_no_byte_that_the_partner_receives_depends_on_labels_and_it_is_gone_befo
         seen.append((lab.received, lab.last_words))
         ends.append((run.step, dict(run.figures)))
         assert {path.name for path in (tmp_path / f"lab{number}").iterdir()} >= {"model", "farewell.json"}
-    assert [len(received) for received, _ in seen] == [5] * 3  # introduction, terms, checkpoint, pieces, farewell
+    assert [len(received) for received, _ in seen] == [
+        6
+    ] * 3  # introduction, terms, checkpoint, pieces, twice, farewell
     assert all(received == seen[0][0] for received, _ in seen)
     # Whichever hangs up first, there is one thing that it can have heard.
     heard = {str(cause) for _, words in seen for cause in words}
