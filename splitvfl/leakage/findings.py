@@ -568,7 +568,7 @@ def _why_sumkl(run: RunSummary, goal: float) -> str:
         return ""
     return (
         "sumkl puts noise off the gradient's axis on one class only; axis-sumkl does not (and is read by a "
-        "partner who knows what the model predicts, which no attack here uses)."
+        "partner who knows what a converged model predicts: attack mixture)."
     )
 
 
