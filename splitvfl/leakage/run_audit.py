@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from scipy.special import expit
 from torch import Tensor
 
 from splitvfl.errors import DataError
@@ -25,7 +26,10 @@ FOLDS = 5
 
 _MOST_RECORDS = 1 << 21
 _MOST_OF_A_CLASS = 10_000
-_COLUMNS = ("ratio", "shift", "square", "first", "last", "energy", "logit", "logits")
+# Nats beyond which sums of log ratios count no more: where a prediction may still matter, and where nothing does.
+_NEAR, _FAR = 8.0, 30.0
+_LEAST_UNIT, _MOST_UNITS, _MOST_NEWTON = 1e-9, 10.0, 50
+_COLUMNS = ("ratio", "shift", "square", "last", "energy", "logit", "logits")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +75,6 @@ class RecordHistory:
             slots, positive, ratios = slots[known], positive[known], ratios[known]
             messages = of_records(messages, known)
         columns = {name: self._records[name] for name in ("seen", "label", *_COLUMNS)}
-        new = columns["seen"][slots] == 0
-        columns["first"][slots[new]] = messages.shift[new]
         columns["last"][slots] = messages.shift
         columns["logit"][slots] = messages.logit
         columns["label"][slots] = positive
@@ -116,7 +118,7 @@ class RecordHistory:
             raise DataError(f"the auditor needs {FOLDS} records of each class that crossed the cut, got {truth.size}")
         chosen = _sample(truth, seed)
         slots, truth, predicted = slots[chosen], truth[chosen], predicted[chosen]
-        scores = self._scores(slots, truth, predicted, seed)
+        scores = _out_of_fold(np.column_stack([predicted, self._numbers(slots)]), truth, seed)
         tensors = [torch.from_numpy(values) for values in (scores, truth, predicted)]
         return RunLeak(
             auc=leak_auc(tensors[0], tensors[1]),
@@ -125,9 +127,16 @@ class RecordHistory:
             records=truth.size,
         )
 
-    def _scores(self, slots: npt.NDArray[np.int64], truth: Flags, predicted: Floats, seed: int) -> Floats:
-        columns = {name: self._records[name][slots] for name in ("seen", *_COLUMNS)}
-        return columns["ratio"] + predicted
+    def _numbers(self, slots: npt.NDArray[np.int64]) -> Floats:
+        """Return what there is of each record besides the prediction, ``(n, 8)``."""
+        columns = {name: self._records[name][slots].astype(np.float64) for name in ("seen", *_COLUMNS)}
+        seen, ratio = columns["seen"], columns["ratio"]
+        shift, energy, logit, each = (columns[name] / seen for name in ("shift", "energy", "logits", "ratio"))
+        spread = np.sqrt(np.maximum(columns["square"] / seen - shift**2, 0.0))
+        # Sums of ratios are what counts where they are small, and mean no more than "certainly" where they are large;
+        # of answers that a label defense remembers, and so repeats, it is their mean that counts.
+        sums = (np.clip(ratio, -near, near) for near in (_NEAR, _FAR))
+        return np.column_stack([logit, *sums, np.clip(each, -_NEAR, _NEAR), shift, spread, columns["last"], energy])
 
     def state_dict(self) -> dict[str, Any]:
         """Return the records' numbers."""
@@ -142,3 +151,46 @@ def _sample(truth: Flags, seed: int) -> npt.NDArray[np.int64]:
     generator = np.random.default_rng(seed)
     classes = [np.flatnonzero(truth == label) for label in (False, True)]
     return np.sort(np.concatenate([generator.permutation(rows)[:_MOST_OF_A_CLASS] for rows in classes]))
+
+
+def _out_of_fold(columns: Floats, truth: Flags, seed: int) -> Floats:
+    """Return each record's log odds by logistic regression on the other folds, in which classes have their shares."""
+    generator = np.random.default_rng(seed)
+    folds = np.empty(truth.size, np.int64)
+    for label in (False, True):
+        rows = generator.permutation(np.flatnonzero(truth == label))
+        folds[rows] = np.arange(rows.size) % FOLDS
+    scores = np.empty(truth.size)
+    for fold in range(FOLDS):
+        fitted = folds != fold
+        middle, unit = columns[fitted].mean(axis=0), columns[fitted].std(axis=0)
+        numbers = (columns - middle) / np.where(unit > _LEAST_UNIT * np.abs(middle), unit, np.inf)
+        design = np.column_stack([np.ones(truth.size), numbers.clip(-_MOST_UNITS, _MOST_UNITS)])
+        scores[~fitted] = design[~fitted] @ _logistic(design[fitted], truth[fitted].astype(np.float64))
+    return scores
+
+
+def _logistic(design: Floats, truth: Floats) -> Floats:
+    """Return the coefficients of largest likelihood less half their squares, by Newton's method; the first is free."""
+    penalty = np.ones(design.shape[1])
+    penalty[0] = 1e-6
+    weights = np.zeros(design.shape[1])
+    value = _loss(design, truth, weights, penalty)
+    for _ in range(_MOST_NEWTON):
+        share = expit(design @ weights)
+        slope = design.T @ (share - truth) + penalty * weights
+        curve = (design * (share * (1.0 - share))[:, None]).T @ design + np.diag(penalty)
+        step = np.linalg.solve(curve, slope)
+        length = 1.0
+        while length > 1e-6 and _loss(design, truth, weights - length * step, penalty) > value:
+            length /= 2.0
+        weights = weights - length * step
+        before, value = value, _loss(design, truth, weights - 0.0, penalty)
+        if before - value < 1e-9 * abs(before):
+            break
+    return weights
+
+
+def _loss(design: Floats, truth: Floats, weights: Floats, penalty: Floats) -> float:
+    odds = design @ weights
+    return float(np.logaddexp(0.0, odds).sum() - truth @ odds + 0.5 * penalty @ weights**2)
