@@ -1,10 +1,13 @@
 """Attacks: what a party can infer from what it holds and received. One idea per file."""
 
 from splitvfl.attacks.active_packing import PackingEngine
+from splitvfl.attacks.combined import CombinedAttack
+from splitvfl.attacks.component import ComponentAttack
 from splitvfl.attacks.direction import DirectionAttack
 from splitvfl.attacks.equation_solving import LeastSquaresAttack, equations, least_squares
 from splitvfl.attacks.gradient_classifier import GradientClassifierAttack
 from splitvfl.attacks.gradient_inversion import GradientInversionAttack, gradient_inversion
+from splitvfl.attacks.mixture import MixtureAttack
 from splitvfl.attacks.model_completion import ModelCompletionAttack
 from splitvfl.attacks.norm import NormAttack
 from splitvfl.attacks.orthogonal_twin import orthogonal_twin
@@ -27,11 +30,14 @@ from splitvfl.attacks.single_feature import recover_single_feature
 from splitvfl.attacks.stacked_epochs import StackedEpochsAttack, stack_epochs, two_mean_labels
 
 __all__ = [
+    "CombinedAttack",
+    "ComponentAttack",
     "DirectionAttack",
     "GradientClassifierAttack",
     "GradientInversionAttack",
     "LabelSumAttack",
     "LeastSquaresAttack",
+    "MixtureAttack",
     "ModelCompletionAttack",
     "NormAttack",
     "OwnPredictionAttack",

@@ -42,6 +42,11 @@ class ReadoutAttack:
         self._moment: Tensor | None = None
         self._direction: Tensor | None = None
 
+    @property
+    def direction(self) -> Tensor | None:
+        """The direction so far, ``(width,)`` float64, of unit length; ``None`` before a gradient other than zero."""
+        return None if self._direction is None else self._direction.clone()
+
     def __call__(self, view: View, /) -> Tensor:
         """Return the activations along the direction, after this batch has been learned from.
 

@@ -711,6 +711,7 @@ def summarise_run(config: ExperimentConfig, run: ActiveRun) -> RunSummary:
             *([] if noise is None else noise.notes()),
             *private_top_notes(party),
             *party.notes,
+            *watch.notes,
         ],
         seed=train.seed,
         epochs=run.step // len(run.settings.batches),

@@ -768,6 +768,7 @@ def summarise(
             *private_top_notes(trainer.active),
             *trainer.active.notes,
             *outcome(trainer, horizon),
+            *trainer.watch.notes,
         ],
         seed=config.train.seed,
         epochs=trainer.step // len(trainer.batches),

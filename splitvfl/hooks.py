@@ -17,6 +17,12 @@ Optional class attributes refine a hook:
     ``"every-step"`` (default): called with every message of the training.
     ``"after-training"``: called once, when training has ended, with a view of
     :func:`~splitvfl.leakage.after_training.view_after_training`.
+``cumulative`` (attacks on labels, at every step)
+    ``True`` where a score is of all that the attack has received of the record so far, on a scale that stays: the judge
+    then keeps each record's last score in place of a sum. Such an attack needs record ids. Default: ``False``.
+``note`` (attacks)
+    One sentence to be read beside its figures when the run is over, as a property: that a fit failed, and what was done
+    instead. Default: empty.
 ``crossing`` (defenses)
     Which message it changes: ``"gradient"`` (default), ``"activation"``, ``"scores"`` or ``"labels"``.
 ``needs_binary_labels`` (defenses)
@@ -511,6 +517,23 @@ def is_signed(attack: object) -> bool:
     if not isinstance(signed, bool):
         raise HookError(f"{hook_name(attack)}: signed must be true or false, got {signed!r}")
     return signed
+
+
+def is_cumulative(attack: object) -> bool:
+    """Return whether a score is of all messages of its record so far, so that its last one is that of the run.
+
+    Raises:
+        HookError: If what it says of that is no truth value.
+    """
+    cumulative = getattr(attack, "cumulative", False)
+    if not isinstance(cumulative, bool):
+        raise HookError(f"{hook_name(attack)}: cumulative must be true or false, got {cumulative!r}")
+    return cumulative
+
+
+def note_of(attack: object) -> str:
+    """Return what is to be known beside an attack's figures, in a sentence; empty for nothing."""
+    return str(getattr(attack, "note", ""))
 
 
 def moment_of(attack: object) -> Moment:

@@ -33,11 +33,14 @@ from splitvfl.wording import shown, suggestion, words
 Kind = Literal["attacks", "defenses", "models"]
 
 ATTACKS: Mapping[str, str] = {
+    "combined": "splitvfl.attacks:CombinedAttack",
+    "component": "splitvfl.attacks:ComponentAttack",
     "direction": "splitvfl.attacks:DirectionAttack",
     "gradient-classifier": "splitvfl.attacks:GradientClassifierAttack",
     "gradient-inversion": "splitvfl.attacks:GradientInversionAttack",
     "label-sum": "splitvfl.attacks:LabelSumAttack",
     "least-squares": "splitvfl.attacks:LeastSquaresAttack",
+    "mixture": "splitvfl.attacks:MixtureAttack",
     "model-completion": "splitvfl.attacks:ModelCompletionAttack",
     "norm": "splitvfl.attacks:NormAttack",
     "own-prediction": "splitvfl.attacks:OwnPredictionAttack",

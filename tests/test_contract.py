@@ -16,11 +16,14 @@ from torch.nn import functional
 
 from splitvfl import attacks, defenses
 from splitvfl.attacks import (
+    CombinedAttack,
+    ComponentAttack,
     DirectionAttack,
     GradientClassifierAttack,
     GradientInversionAttack,
     LabelSumAttack,
     LeastSquaresAttack,
+    MixtureAttack,
     ModelCompletionAttack,
     NormAttack,
     OwnPredictionAttack,
@@ -87,6 +90,10 @@ ATTACKS = {
     "direction": AttackRow(DirectionAttack),
     "sign": AttackRow(SignAttack),
     "readout": AttackRow(ReadoutAttack),
+    "combined": AttackRow(CombinedAttack),
+    "component": AttackRow(ComponentAttack),
+    "component-of-activation": AttackRow(lambda: ComponentAttack(of="activation")),
+    "mixture": AttackRow(MixtureAttack),
     "residual": AttackRow(ResidualAttack),
     "residue-solving": AttackRow(ResidueSolvingAttack, widths=(1,)),
     "least-squares": AttackRow(LeastSquaresAttack),

@@ -20,7 +20,17 @@ from torch import Tensor
 
 from splitvfl.data.columns import Records
 from splitvfl.errors import ArgumentError, HookError
-from splitvfl.hooks import Attack, View, call_attack, hook_name, is_signed, moment_of, needs_of, target_of
+from splitvfl.hooks import (
+    Attack,
+    View,
+    call_attack,
+    hook_name,
+    is_cumulative,
+    is_signed,
+    moment_of,
+    needs_of,
+    target_of,
+)
 from splitvfl.leakage.canaries import NO_IDS, Canaries, CanaryLeak
 from splitvfl.leakage.series import StepValues
 from splitvfl.leakage.signs import SignKeeper
@@ -89,8 +99,8 @@ class LeakSummary:
             batch had both classes among them.
         worst_auc: ``max(tied_auc, 1 − tied_auc)``: one orientation for the whole run, chosen after averaging.
         quantile_95: 95 % quantile over steps of the tied AUC in that orientation: how bad a bad batch is.
-        accumulated_auc: AUC of each record's standardised scores added up over the run, in the attack's orientation,
-            among the records that were scored at least once.
+        accumulated_auc: AUC of each record's standardised scores added up over the run, or of its last score where the
+            attack is cumulative, in the attack's orientation, among the records that were scored at least once.
         worst_accumulated_auc: ``max(tied_accumulated_auc, 1 − tied_accumulated_auc)``.
         steps: Number of steps with an AUC.
         undefined: Number of steps without one (one class only, or nothing scored); they enter no average.
@@ -99,7 +109,8 @@ class LeakSummary:
         records: Of how many records there was any sign.
         tied_auc: Mean over steps of the AUC of all records that are judged; those left out tie, in the middle. NaN of
             an attack that never scored any.
-        tied_accumulated_auc: The same of the sums, where a step that leaves a record out adds 0.
+        tied_accumulated_auc: The same of the sums, where a step that leaves a record out adds 0; of last scores, where
+            a record that was never scored has the mean of the others.
         scored: Share of the records of a step that were scored, over the run; NaN if none was judged.
         scored_accumulated: Share of the records of the run that were scored at least once.
         positives: Number of positive records in the sums; 0 where nobody knows the records' ids.
@@ -153,6 +164,9 @@ class ScoreKeeper:
     added to their record's sum, so that steps with large gradients do not drown the others. A step that leaves a record
     out adds nothing, the mean, to its sum.
 
+    Scores that are of a record's whole run already are not added up, and not standardised, as they would then be
+    relative to the batch that a record comes in: the last one of each record counts.
+
     Memory does not grow with the steps: see :class:`~splitvfl.leakage.series.StepValues`. Sums are kept of about the
     first two million records that are met; in a shuffled order they are a random sample. What it keeps are numbers of
     its own: scores that change after they were judged change nothing.
@@ -163,19 +177,20 @@ class ScoreKeeper:
     Args:
         canaries: Which records have coin-toss labels, if any have.
         raw: Whether scores are added as they are: log ratios, whose unit is the same in every step.
+        cumulative: Whether a score is of all that came of its record so far.
     """
 
-    def __init__(self, *, canaries: Canaries | None = None, raw: bool = False) -> None:
+    def __init__(self, *, canaries: Canaries | None = None, raw: bool = False, cumulative: bool = False) -> None:
         self.canaries = canaries
-        self._raw = raw
+        self._raw = raw or cumulative
         self._aucs = StepValues()
         # AUCs with those left out as ties; ``None`` as long as nobody was, and they are the others.
         self._tied: StepValues | None = None
         self._asked = 0
         self._answered = 0
         self._undefined = 0
-        self._sums = _Sums()
-        self._canary_sums = None if canaries is None else _Sums()
+        self._sums = _Sums(last=cumulative)
+        self._canary_sums = None if canaries is None else _Sums(last=cumulative)
 
     def add(self, ids: Tensor | None, scores: Tensor, labels: Tensor) -> float:
         """Judge one step and return its leak AUC (NaN if undefined), of the records that are no canaries.
@@ -293,12 +308,12 @@ class ScoreKeeper:
 
     @property
     def accumulated_auc(self) -> float:
-        """AUC of the per-record sums, of records that were scored at least once; O(records · log records)."""
+        """AUC of the per-record sums or last scores, of records that were scored at all; O(records · log records)."""
         return leak_auc(*self._sums.of_scored())
 
     @property
     def tied_accumulated_auc(self) -> float:
-        """The same of all records: the sum of one that was never scored is 0; NaN if no record ever was."""
+        """The same of all records, where one that was never scored is in the middle; NaN if no record ever was."""
         return leak_auc(*self._sums.of_all()) if self.records else math.nan
 
     def canary_leak(self, *, level: float = 0.95) -> CanaryLeak | None:
@@ -368,18 +383,23 @@ class ScoreKeeper:
 
 
 class _Sums:
-    """Standardised scores added up per record; of about the first two million that are met."""
+    """Scores added up per record; of about the first two million that are met.
 
-    def __init__(self) -> None:
+    Args:
+        last: Whether the last score of a record counts in place of a sum.
+    """
+
+    def __init__(self, *, last: bool = False) -> None:
+        self._last = last
         self._pending: list[tuple[Ids, Array, Flags]] = []
         self._pending_rows = 0
         self._records = RecordTable(total=np.float64, count=np.int64, label=np.int8)
 
-    def add(self, ids: Ids, standardised: Array, positive: Flags) -> None:
-        """Add standardised scores to their records' sums; NaN where a record was left out."""
+    def add(self, ids: Ids, scores: Array, positive: Flags) -> None:
+        """Add scores to their records' sums, or keep them in their place; NaN where a record was left out."""
         if not ids.size:
             return
-        self._pending.append((ids, standardised, positive))
+        self._pending.append((ids, scores, positive))
         self._pending_rows += ids.size
         # Of canaries a batch may hold one: many steps are few rows, and each is three arrays.
         if self._pending_rows >= _MOST_PENDING or len(self._pending) >= _MOST_PENDING_STEPS:
@@ -389,21 +409,24 @@ class _Sums:
         """Add what is pending to the records; many steps at once cost far less than one by one."""
         if not self._pending:
             return
-        ids, standardised, positive = (np.concatenate(parts) for parts in zip(*self._pending, strict=True))
+        ids, scores, positive = (np.concatenate(parts) for parts in zip(*self._pending, strict=True))
         self._pending, self._pending_rows = [], 0
         if len(self._records) < _MOST_RECORDS:
             slots = self._records.slots(ids)
         else:
             slots = self._records.find(ids)
             kept = slots >= 0
-            slots, standardised, positive = slots[kept], standardised[kept], positive[kept]
+            slots, scores, positive = slots[kept], scores[kept], positive[kept]
         # Labels are kept as -1 and +1: 0 is a record that was never met.
         self._records["label"][slots] = 2 * positive.astype(np.int8) - 1
-        scored = ~np.isnan(standardised)
+        scored = ~np.isnan(scores)
         if not scored.all():
-            slots, standardised = slots[scored], standardised[scored]
-        # In the column's own dtype: numpy adds thirty times slower where it has to convert.
-        np.add.at(self._records["total"], slots, standardised.astype(np.float64))
+            slots, scores = slots[scored], scores[scored]
+        if self._last:
+            self._records["total"][slots] = scores  # of several of one record the last counts: numpy assigns in order
+        else:
+            # In the column's own dtype: numpy adds thirty times slower where it has to convert.
+            np.add.at(self._records["total"], slots, scores.astype(np.float64))
         np.add.at(self._records["count"], slots, 1)
 
     @property
@@ -430,7 +453,10 @@ class _Sums:
         return self._of(self._records["label"] != 0)
 
     def _of(self, chosen: Flags) -> tuple[Tensor, Tensor]:
-        return torch.from_numpy(self._records["total"][chosen]), torch.from_numpy(self._records["label"][chosen] == 1)
+        totals = self._records["total"][chosen]
+        if self._last:  # the middle of standardised scores, and so of their sums, is the 0 that they start at
+            totals = in_the_middle(totals, self._records["count"][chosen] > 0)
+        return torch.from_numpy(totals), torch.from_numpy(self._records["label"][chosen] == 1)
 
     def state_dict(self) -> dict[str, Any]:
         """Return tensors and numbers, fit for a checkpoint."""
@@ -591,7 +617,7 @@ class Leak(Handle):
             if field in needs_of(attack)
         )
         self.needs = needs_of(attack) - GRANTED
-        self.keeper = ScoreKeeper(canaries=canaries)
+        self.keeper = ScoreKeeper(canaries=canaries, cumulative=is_cumulative(attack))
         self.signs = SignKeeper() if is_signed(attack) else None
         self.seconds = 0.0
         # An attack that draws numbers must not change the dropout of what it watches.
@@ -607,9 +633,15 @@ class Leak(Handle):
                 accumulated and no record is granted.
 
         Raises:
-            HookError: If the attack breaks its contract, or the labels are not binary.
+            HookError: If the attack breaks its contract, the labels are not binary, or it puts together what came of
+                each record and nobody knows the ids.
         """
         started = time.perf_counter()
+        if is_cumulative(self.attack) and not ids_known:
+            raise HookError(
+                f"attack {self.name} puts together what came of each record, and this batch has no record ids; "
+                "pass them along: model(x, labels=y, ids=ids)"
+            )
         honest = self._without_canaries(view.ids, labels) if ids_known else labels
         for grant in self._grants:
             if ids_known:

@@ -59,6 +59,15 @@ _ATTACKS = {
     "class only gets off that line marks that class. It needs no knowledge at all.",
     "gradient-classifier": "A small classifier, trained on the gradients of a few records whose labels it knows, which "
     "come again in every epoch: it learns what a defense leaves.",
+    "mixture": "Fits, without a label, how far one label shifts a message below a linear top, and what the model "
+    "predicts of a record from the partner's own activation; then weighs all that came of the record. Noise that hides "
+    "the mean messages of the classes from each other may hide none of that.",
+    "combined": "Adds up a record's messages and, with the same weight, what the model predicts of it: the partner has "
+    "both. It needs no known label.",
+    "component": "The direction in which the partner's own columns vary most. It needs no message and no label: what "
+    "others read counts as far as it is more than that.",
+    "component-of-activation": "The same of what the partner's own half of the model puts out: training spreads "
+    "records along what the labels make it learn, and no noise on messages hides it.",
     "model-completion": "After training, the partner puts an output of its own on its half of the model, fits it to "
     "the few records whose labels it knows, and reads the others. It needs no message: it reads what training has "
     "taught the partner's half.",

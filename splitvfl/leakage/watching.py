@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from splitvfl.hooks import note_of
 from splitvfl.leakage.auditing import Audit
 from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.judging import Leak, LeakSummary, ScoreKeeper, worst_of
@@ -61,6 +62,16 @@ class Watch:
     def worst_canaries(self) -> CanaryLeak | None:
         """The largest canary AUC of the auditor's attacks on all messages, with an interval for all of them at once."""
         return worst_of([keeper for audit in self.audits.values() for keeper in audit.keepers.values()])
+
+    @property
+    def notes(self) -> list[str]:
+        """What attacks say beside their figures, a sentence each: that a fit failed, for one."""
+        return [
+            f"{name} at {party}: {note_of(leak.attack)}."
+            for party, named in self.leaks.items()
+            for name, leak in named.items()
+            if note_of(leak.attack)
+        ]
 
     @property
     def worst(self) -> tuple[float, str]:

@@ -307,9 +307,7 @@ def test_an_overwritten_run_keeps_nothing_of_the_one_before(tmp_path: Path) -> N
 def test_more_than_may_be_kept_is_refused_before_it_is_sent(tmp_path: Path) -> None:
     crossed: list[Message] = []
     trainer = one_way(exchange=OneWay(memory_mib=0), record=crossed.append)
-    with pytest.raises(
-        ConfigError, match=r"72 records \(telecom 4 wide\) are 0.0 MiB, and 0 MiB .* the run a folder"
-    ):
+    with pytest.raises(ConfigError, match=r"72 records \(telecom 4 wide\) are 0.0 MiB, and 0 MiB .* the run a folder"):
         trainer.fit(1)
     in_folder = one_way(exchange=OneWay(disk_mib=0), log_dir=tmp_path, record=crossed.append)
     with pytest.raises(ConfigError, match=r"0 MiB may be kept in the run's folder \(exchange\.disk_mib\)"):

@@ -529,4 +529,4 @@ def test_an_experiment_keeps_its_figures(tmp_path: Path) -> None:
     assert kept.canaries == summary.canaries
     assert kept.canaries is not None
     assert kept.canaries.positives + kept.canaries.negatives == 30
-    assert list(kept.parties["lab"].canaries) == ["auditor-linear", "auditor-likelihood", "norm"]
+    assert list(kept.parties["lab"].canaries) == ["auditor-linear", "auditor-likelihood", "auditor-ratio", "norm"]

@@ -23,6 +23,7 @@ from splitvfl.errors import ArgumentError, HookError
 from splitvfl.hooks import Attack, View, needs_of
 from splitvfl.leakage import judging
 from splitvfl.leakage.judging import Handle, Leak, LeakSummary, ScoreKeeper, nanmax
+from splitvfl.metrics import leak_auc
 
 Step = tuple[Tensor, Tensor, Tensor]
 
@@ -586,3 +587,83 @@ def test_never_more_than_half_of_a_class_is_granted(there: tuple[int, int], expe
     records_of = Records(torch.arange(labels.numel()), Columns.of(torch.zeros(labels.numel(), 0)), labels)
     assert judging.known_allowed(records_of, 10, 10) == expected
     assert judging.known_allowed(records_of, 0, 0) == (0, 0)
+
+
+# --- attacks whose score is of the whole run already -----------------------------------------------------------------
+
+
+def cumulative(score: Callable[[View], Tensor]) -> Scripted:
+    attack = Scripted(score)
+    attack.cumulative = True  # type: ignore[attr-defined]
+    return attack
+
+
+@pytest.mark.parametrize("ids", IDS.values(), ids=IDS.keys())
+@pytest.mark.parametrize("nan", [0.0, 0.3, 0.95])
+def test_of_cumulative_scores_each_records_last_one_counts(ids: Tensor, nan: float) -> None:
+    steps = run_of(ids, 60, nan=nan)
+    keeper = ScoreKeeper(cumulative=True)
+    last: dict[int, float] = {}
+    truth: dict[int, float] = {}
+    for own, scores, labels in steps:
+        keeper.add(own, scores, labels)
+        for record, score, label in zip(own.tolist(), scores.tolist(), labels.tolist(), strict=True):
+            if not math.isnan(label):
+                truth[record] = label
+                if not math.isnan(score):
+                    last[record] = score
+
+    found = keeper.summary()
+
+    scored = torch.tensor([[last[record], truth[record]] for record in last]).T
+    assert found.accumulated_auc == pytest.approx(leak_auc(scored[0], scored[1]))
+    middle = scored[0].double().mean().item()
+    every = torch.tensor([[last.get(record, middle), truth[record]] for record in truth], dtype=torch.float64).T
+    assert found.tied_accumulated_auc == pytest.approx(leak_auc(every[0], every[1]))
+    # What is of single steps does not change.
+    plain = keeper_of(steps).summary()
+    assert (found.auc, found.tied_auc, found.scored) == pytest.approx((plain.auc, plain.tied_auc, plain.scored))
+
+
+def test_cumulative_scores_are_not_taken_relative_to_their_batch() -> None:
+    keeper = ScoreKeeper(cumulative=True)
+    # The positives come in one batch, the negatives in another: standardised, both would have a mean of 0.
+    for ids, scores, label in ((torch.arange(3), [5.0, 6.0, 7.0], 1.0), (torch.arange(3, 6), [1.0, 2.0, 3.0], 0.0)):
+        keeper.add(ids, torch.tensor(scores), torch.full((3,), label))
+    keeper.add(torch.tensor([6]), torch.tensor([4.5]), torch.tensor([1.0]))  # a batch of one counts as well
+    assert keeper.accumulated_auc == 1.0
+    assert keeper.records == 7
+
+
+def test_of_a_record_twice_in_a_batch_the_last_score_counts() -> None:
+    keeper = ScoreKeeper(cumulative=True)
+    keeper.add(torch.tensor([0, 1, 0]), torch.tensor([9.0, 2.0, 1.0]), torch.tensor([0.0, 1.0, 0.0]))
+    assert keeper.accumulated_auc == 1.0
+
+
+def test_a_cumulative_leak_goes_on_from_its_state(tmp_path: Path) -> None:
+    def score(view: View) -> Tensor:
+        return view.gradient[:, 0]
+
+    def see(leak: Leak, seed: int) -> None:
+        random = torch.Generator().manual_seed(seed)
+        ids = torch.randperm(40, generator=random)[:20]
+        leak.see(view_of(ids, torch.randn(20, 1, generator=random)), (ids % 3 == 0).long())
+
+    straight, resumed = Leak(cumulative(score)), Leak(cumulative(score))
+    for seed in range(4):
+        see(straight, seed)
+    resumed.load_state_dict(through_a_file(straight.state_dict(), tmp_path))
+    for leak in (straight, resumed):
+        see(leak, 9)
+    assert figures(straight.summary) == pytest.approx(figures(resumed.summary), nan_ok=True)
+
+
+def test_a_cumulative_attack_needs_ids_and_says_yes_or_no() -> None:
+    leak = Leak(cumulative(lambda view: view.gradient[:, 0]))
+    with pytest.raises(HookError, match="has no record ids; pass them along"):
+        leak.see(view_of(torch.tensor([0, 1]), torch.randn(2, 1)), torch.tensor([0, 1]), ids_known=False)
+    odd = Scripted(lambda view: view.gradient[:, 0])
+    odd.cumulative = "yes"  # type: ignore[attr-defined]
+    with pytest.raises(HookError, match="cumulative must be true or false, got 'yes'"):
+        Leak(odd)

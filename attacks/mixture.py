@@ -1,0 +1,202 @@
+"""Tell the label from where a record's noisy messages lie, given what the model predicts of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from splitvfl.attacks.mixture_fit import (
+    Messages,
+    MixtureFit,
+    Vector,
+    Whole,
+    fit_mixture,
+    log_ratios,
+    logits,
+    step_variances,
+    weights,
+)
+from splitvfl.attacks.readout import ReadoutAttack
+from splitvfl.hooks import View
+from splitvfl.records import RecordTable
+
+# Messages that are kept, at 32 bytes each: 128 MiB.
+_MOST_MESSAGES = 1 << 22
+_SUMS = ("plain", "ratio", "logit", "weight")
+# A new fit waits until so large a share of the messages is new.
+_NEWS = 0.05
+
+
+class MixtureAttack:
+    """Score every record by the log odds of its label, given all its messages and its own activations.
+
+    Below a linear top ``w`` a row of the cut gradient is ``(p − y) w / n``. The partner learns the direction of w from
+    the messages (:class:`~splitvfl.attacks.readout.ReadoutAttack`), and on it sees x, the projection of n times a
+    message, and s, that of its own activation: ``p = sigmoid(α s + β)``, and x is ``κ (p − y)`` and noise. What hides a
+    label is noise against κ, however near the mean messages of the classes are. So it fits κ, α, β and γ, knowing no
+    label, by maximum likelihood of ::
+
+        Π_i Σ_y P(y | s_i) Π_t N(x_it; κ_t (p_it − y), v_t),   p = sigmoid(α_t (s − m) + β)
+
+    over the records i and the messages t of each: a record has one label, in all its messages. κ_t and α_t grow with
+    the run, ``κ e^(γ τ)``, ``α e^(γ τ)``: below a linear top both are ‖w‖. The variance v_t of the noise is fitted for
+    each step. The score is the prediction's log odds and ``−Σ_t κ_t (x_it − κ_t (p_it − ½)) / v_t``, in nats, of all
+    that came of the record: an attack of the whole run (``cumulative``).
+
+    κ and α are positive, for whatever raises the prediction is minus the gradient. So readout and messages are added up
+    the right way round; which class is the positive one is not to be had from messages, as the likelihood is the same
+    with the labels and all signs exchanged. The judge grants that bit. The sign of the direction is kept from step to
+    step.
+
+    It is fitted anew (:func:`~splitvfl.attacks.mixture_fit.fit_mixture`) whenever an epoch is over, which is when a
+    record comes again, and about 5 % of the messages are new. Where the fit fails, ``fit.failure`` and ``note`` say
+    why. The score is then of the last fit that did not; before there is one, it is the plain sum of the messages, each
+    in units of its batch. Of the messages the latest four million or so are kept (128 MiB), whole epochs of them and at
+    least one; of the records, 48 bytes each and their ids.
+
+    It does not promise to be the best attack: at a top with hidden layers messages are on no line, and where the other
+    party's columns decide, p is not a function of s. Behind a label defense what it reads are the answers: whoever
+    wants labels adds the readout (:class:`~splitvfl.attacks.combined.CombinedAttack`). For two classes.
+
+    Source: this project's. For its steps of expectation and maximisation: Dempster, Laird and Rubin, JRSS B 39 (1977).
+    """
+
+    name: ClassVar[str] = "mixture"
+    needs: ClassVar[frozenset[str]] = frozenset({"gradient", "activation"})
+    cumulative: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        self._line = ReadoutAttack()
+        columns = dict.fromkeys(_SUMS, np.float64)
+        self._records = RecordTable(**columns, epoch=np.int64)
+        self._epochs: list[list[Messages]] = [[]]
+        self._finished = 0
+        self._step = 0
+        self._new = 0
+        self._fit: MixtureFit | None = None
+        self._usable: MixtureFit | None = None
+
+    @property
+    def fit(self) -> MixtureFit | None:
+        """The last fit, failed ones included; ``None`` before the first epoch was over."""
+        return self._fit
+
+    @property
+    def note(self) -> str:
+        """What is to be known beside its figures: that the fit failed, and what was done instead; or nothing."""
+        if self._usable is None:
+            reason = "no epoch was over" if self._fit is None else self._fit.failure
+            return f"the mixture was not fitted ({reason}); the score is the plain sum of the messages"
+        if self._fit is not None and self._fit.failure:
+            return f"the last fit of the mixture failed ({self._fit.failure}); the score is by an earlier one"
+        return ""
+
+    def __call__(self, view: View, /) -> Tensor:
+        """Return each record's log odds from all its messages so far, this one included.
+
+        Args:
+            view: Its ``gradient`` and ``activation``, each ``(n, width)``, and ``ids`` are read.
+
+        Returns:
+            ``(n,)``, float64.
+
+        Raises:
+            ArgumentError: If the width differs from that of earlier gradients.
+        """
+        gradient = view.gradient
+        activation = self._line(view).cpu().numpy()
+        direction = self._line.direction
+        shift = np.zeros(activation.size)
+        if direction is not None:
+            shift = (gradient.double() @ direction.to(gradient.device)).cpu().numpy() * activation.size
+        slots = self._records.slots(view.ids.cpu().numpy())
+        self._take(slots, shift, activation, came=gradient.any(dim=1).cpu().numpy())
+        return torch.from_numpy(self._scores(slots)).to(gradient.device)
+
+    def _take(self, slots: Whole, shift: Vector, activation: Vector, *, came: npt.NDArray[np.bool_]) -> None:
+        if (self._records["epoch"][slots] == self._finished + 1).any():
+            self._finish()
+        self._records["epoch"][slots] = self._finished + 1
+        # A row of zeros is none of a record: a dummy's, or of a step that sent nothing.
+        message = Messages(slots[came], np.full(int(came.sum()), self._step), shift[came], activation[came])
+        self._step += 1
+        if message.record.size:
+            self._epochs[-1].append(message)
+            self._new += message.record.size
+            self._add(message, None if self._usable is None else step_variances(message, self._usable))
+
+    def _add(self, messages: Messages, variances: Vector | None) -> None:
+        """Add messages to what is known of their records; with variances, under the mixture too."""
+        _, step = np.unique(messages.step, return_inverse=True)
+        square = np.bincount(step, messages.shift**2) / np.bincount(step)
+        added = {"plain": -messages.shift / np.sqrt(square)[step]}
+        if self._usable is not None and variances is not None:
+            weight = weights(messages, self._usable)
+            added["ratio"] = log_ratios(messages, self._usable, variances)
+            added["weight"], added["logit"] = weight, weight * logits(messages, self._usable)
+        for column, values in added.items():
+            np.add.at(self._records[column], messages.record, values)
+
+    def _scores(self, slots: Whole) -> Vector:
+        if self._usable is None:
+            plain: Vector = self._records["plain"][slots]
+            return plain
+        weight = self._records["weight"][slots]
+        prior = self._records["logit"][slots] / np.where(weight > 0.0, weight, 1.0)
+        scores: Vector = prior + self._records["ratio"][slots]
+        return scores
+
+    def _finish(self) -> None:
+        """End an epoch, and fit what has come so far."""
+        self._finished += 1
+        if self._epochs[-1]:
+            self._epochs[-1] = [_joined(self._epochs[-1])]
+        kept = [epoch for epoch in self._epochs if epoch]
+        while len(kept) > 1 and sum(part.record.size for epoch in kept for part in epoch) > _MOST_MESSAGES:
+            kept = kept[1:]
+        self._epochs = [*kept, []]
+        if kept and self._new >= _NEWS * sum(part.record.size for epoch in kept for part in epoch):
+            self._new = 0
+            self._fit_to(_joined([part for epoch in kept for part in epoch]))
+
+    def _fit_to(self, messages: Messages) -> None:
+        self._fit, variances = fit_mixture(messages, start=self._usable)
+        if self._fit.failure:
+            return
+        self._usable = self._fit
+        for column in _SUMS:
+            self._records[column][:] = 0.0
+        self._add(messages, variances)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the line, the messages that are kept, the records' sums and the last fit."""
+        return {
+            "line": self._line.state_dict(),
+            "records": self._records.state_dict(),
+            "epochs": [[tuple(map(torch.from_numpy, part)) for part in epoch] for epoch in self._epochs],
+            "finished": self._finished,
+            "step": self._step,
+            "new": self._new,
+            "fit": None if self._fit is None else asdict(self._fit),
+            "usable": None if self._usable is None else asdict(self._usable),
+        }
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        """Take back what :meth:`state_dict` returned."""
+        self._line.load_state_dict(state["line"])
+        self._records.load_state_dict(state["records"])
+        self._epochs = [[Messages(*(field.numpy() for field in part)) for part in epoch] for epoch in state["epochs"]]
+        self._finished, self._step, self._new = state["finished"], state["step"], state["new"]
+        self._fit, self._usable = (
+            None if state[name] is None else MixtureFit(**state[name]) for name in ("fit", "usable")
+        )
+
+
+def _joined(parts: Sequence[Messages]) -> Messages:
+    return Messages(*(np.concatenate(fields) for fields in zip(*parts, strict=True)))
