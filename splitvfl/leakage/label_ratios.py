@@ -31,6 +31,9 @@ _SCALE_DECAY, _SCALE_ROWS = 0.95, 32.0
 # A class counts as if so many rows had shown what both classes show together.
 _PRIOR_ROWS = 4.0
 _LEAST_ROWS = 4.0
+# A marking is relied on when it was worth something in so many standard errors more than half of the steps, of which
+# about the last hundred count, and tells no more than so many nats of a record.
+_WORTH, _CERTAIN, _RIGHT_DECAY, _NEAR = 1e-3, 3.0, 0.99, 8.0
 # Least noise, in units of the label: rounding is not modelled.
 _LEAST_NOISE = 1e-3
 # Energy off J is floored at this share of the batch's mean energy, so that rounding noise has no shape.
@@ -141,7 +144,7 @@ class LabelRatios:
 
     def __init__(self) -> None:
         self._shift = _ClassFits(_MEANS_DECAY)
-        self._energy = _ClassFits(_SCALE_DECAY)
+        self._energy = _Marking()
         self._scale = np.zeros(2)  # sum of squares, and rows
         self._distance = np.array([_PRIOR_ROWS * _DISTANCES[_GAUSSIAN], _PRIOR_ROWS, _PRIOR_ROWS])
         self._silent = np.zeros((2, 2))  # by label, of silent rows and of all
@@ -192,16 +195,13 @@ class LabelRatios:
             found = self._shift.residuals(design, values, floor)
             ratios += found.ratio(exponent)
             own = found.of(positive)
-        if self._energy.ready:
-            found = self._energy.residuals(plain, rows.energy, _LEAST_ENERGY)
-            ratios += found.ratio(_EXPONENTS[_GAUSSIAN])
+        odds = _log_odds(rows.centre) + ratios
+        ratios += self._energy(rows.energy, plain, odds.clip(-MOST, MOST), positive, known)
         own = None if own is None else own[known]
-        self._learn(of_records(rows, known), design[known], values[known], positive[known], scale, own)
+        self._learn(design[known], values[known], positive[known], scale, own)
         return ratios
 
-    def _learn(
-        self, rows: Messages, design: Floats, values: Floats, positive: Flags, scale: float, own: Floats | None
-    ) -> None:
+    def _learn(self, design: Floats, values: Floats, positive: Flags, scale: float, own: Floats | None) -> None:
         self._scale *= _SCALE_DECAY
         if own is not None:
             kept = np.clip(own, -8.0, 8.0)
@@ -210,8 +210,6 @@ class LabelRatios:
         else:
             self._scale += (scale**2 * values.size, values.size)
         self._shift.learn(design, values, positive)
-        plain = np.stack([np.ones(values.size), rows.centre], axis=1)
-        self._energy.learn(plain, rows.energy, positive)
 
     def _noise(self, along: Floats, rows: Messages, plain: Floats) -> float:
         """Return the scale of the noise along J in this batch, without its labels."""
@@ -222,7 +220,7 @@ class LabelRatios:
         coefficients, variances, _ = self._shift.fit()
         means = plain @ coefficients.T * rows.length[:, None]
         squares = np.square(along[:, None] - means) / np.maximum(variances, 1e-12)
-        prior = np.log(np.clip(rows.centre, 0.02, 0.98)) - np.log(1.0 - np.clip(rows.centre, 0.02, 0.98))
+        prior = _log_odds(rows.centre)
         noise = usual
         for _ in range(2):
             odds = prior - 0.5 * (squares[:, 1] - squares[:, 0]) / max(noise, least**2)
@@ -261,17 +259,105 @@ class _Residuals(NamedTuple):
     values: Floats
     variances: Floats
 
-    def ratio(self, exponent: float) -> Floats:
-        """Return the log ratio of the densities, generalised Gaussians of this exponent."""
+    def log_densities(self, exponent: float = 2.0) -> Floats:
+        """Return those of generalised Gaussians of this exponent, ``(n, 2)``, up to what both labels have."""
         width = math.exp(0.5 * (gammaln(1.0 / exponent) - gammaln(3.0 / exponent)))
-        powers = np.abs(self.values / width) ** exponent
-        logs = 0.5 * np.log(self.variances)
-        found: Floats = powers[:, 0] - powers[:, 1] + logs[..., 0] - logs[..., 1]
+        found: Floats = -(np.abs(self.values / width) ** exponent) - 0.5 * np.log(self.variances)
+        return found
+
+    def ratio(self, exponent: float) -> Floats:
+        """Return the log ratio of these densities, ``(n,)``."""
+        densities = self.log_densities(exponent)
+        found: Floats = densities[:, 1] - densities[:, 0]
         return found
 
     def of(self, positive: Flags) -> Floats:
         """Return the residuals under these labels."""
         return np.where(positive, self.values[:, 1], self.values[:, 0])
+
+
+class _Marking:
+    """Log ratio of the labels from the log energy off J: a class that is marked by more noise, or by less.
+
+    Which class is marked may change from step to step, as it does with sumKL. So there is one fit for steps in which
+    label 1 has more energy, and one for those in which label 0 has. Which one a new step is like, the other records of
+    it tell, by their predictions and shifts. What it says counts while it has been right in earlier steps: where no
+    class is marked it would add noise.
+    """
+
+    def __init__(self) -> None:
+        self._fits = (_ClassFits(_SCALE_DECAY), _ClassFits(_SCALE_DECAY))
+        self._steps = np.ones(2)
+        self._right = np.zeros(2)  # steps, and those in which the ratios were worth something
+
+    def __call__(self, energy: Floats, design: Floats, odds: Floats, positive: Flags, known: Flags) -> Floats:
+        """Return the ratios, ``(n,)``, 0 while they cannot be relied on, and learn from the labels then.
+
+        Args:
+            energy: ``(n,)``.
+            design: ``(n, 2)``, of the fits.
+            odds: ``(n,)``, log odds of label 1 before.
+            positive: ``(n,)``.
+            known: ``(n,)``: whose labels are learned from.
+        """
+        ratios = self._ratios(energy, design, odds)
+        relied = ratios if self._reliable else np.zeros_like(ratios)
+        ratios, energy, design, positive = ratios[known], energy[known], design[known], positive[known]
+        if positive.any() and not positive.all():
+            self._score(ratios, positive)
+            more = int(energy[positive].mean() <= energy[~positive].mean())
+            self._steps *= _SCALE_DECAY
+            self._steps[more] += 1.0
+            self._fits[more].learn(design, energy, positive)
+        return relied
+
+    def _ratios(self, energy: Floats, design: Floats, odds: Floats) -> Floats:
+        ready = [number for number, fits in enumerate(self._fits) if fits.ready]
+        if not ready:
+            return np.zeros_like(energy)
+        weighed = [self._fits[number].residuals(design, energy, _LEAST_ENERGY).log_densities() for number in ready]
+        if len(ready) == 1:
+            return (weighed[0][:, 1] - weighed[0][:, 0]).clip(-_NEAR, _NEAR)
+        labels = np.stack([-np.logaddexp(0.0, odds), -np.logaddexp(0.0, -odds)], axis=1)
+        first, second = (np.logaddexp.reduce(labels + densities, axis=1) for densities in weighed)
+        # Of each record only the others say which way round the step is, or it would speak for its own prediction.
+        told = (first - second).clip(-_NEAR, _NEAR)
+        others = told.sum() - told + math.log(self._steps[0] / self._steps[1])
+        both = np.logaddexp(
+            weighed[0] - np.logaddexp(0.0, -others)[:, None], weighed[1] - np.logaddexp(0.0, others)[:, None]
+        )
+        found: Floats = (both[:, 1] - both[:, 0]).clip(-_NEAR, _NEAR)
+        return found
+
+    @property
+    def _reliable(self) -> bool:
+        steps, right = self._right
+        return bool(2.0 * right - steps > _CERTAIN * math.sqrt(steps))
+
+    def _score(self, ratios: Floats, positive: Flags) -> None:
+        """Note whether knowing the ratios was worth something in a step, both labels counting alike."""
+        gains = math.log(2.0) - np.logaddexp(0.0, np.where(positive, -ratios, ratios))
+        self._right = _RIGHT_DECAY * self._right + (1.0, float(gains[positive].mean() + gains[~positive].mean() > _WORTH))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what was learned."""
+        return {
+            "fits": [fits.state_dict() for fits in self._fits],
+            "steps": torch.from_numpy(self._steps.copy()),
+            "right": torch.from_numpy(self._right.copy()),
+        }
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        """Take back what :meth:`state_dict` returned."""
+        for fits, own in zip(self._fits, state["fits"], strict=True):
+            fits.load_state_dict(own)
+        self._steps, self._right = state["steps"].numpy().copy(), state["right"].numpy().copy()
+
+
+def _log_odds(shares: Floats) -> Floats:
+    clipped = np.clip(shares, 0.02, 0.98)
+    found: Floats = np.log(clipped) - np.log1p(-clipped)
+    return found
 
 
 class _ClassFits:
