@@ -80,6 +80,9 @@ Phase = Literal["training", "evaluation", "prediction"]
 CROSSINGS: tuple[Crossing, ...] = ("activation", "gradient", "scores", "labels")
 PHASES: tuple[Phase, ...] = ("training", "evaluation", "prediction")
 
+OWN: frozenset[str] = frozenset({"activation", "bottom", "columns", "weights"})
+"""View fields that a party has without any message of this step; what is told by them alone leaks in none."""
+
 _T = TypeVar("_T")
 
 
@@ -489,6 +492,11 @@ def hook_name(hook: object) -> str:
 def needs_of(attack: object) -> frozenset[str]:
     """Return the names of the view fields that an attack reads."""
     return frozenset(getattr(attack, "needs", ("gradient",)))
+
+
+def reads_messages(attack: object) -> bool:
+    """Return whether an attack reads anything that its party received; if not, it is a baseline, and no leak."""
+    return not needs_of(attack) <= OWN
 
 
 def target_of(attack: object) -> Target:

@@ -640,12 +640,12 @@ def _aside(found: AfterTraining) -> str:
 
 
 def _partners_best(run: RunSummary) -> tuple[float | None, str, str]:
-    """Return the best of the attacks that a partner can run: value, attack, party."""
+    """Return the best of the attacks that a partner can run on messages: value, attack, party."""
     found = [
         (result.worst, attack, name)
         for name, party in run.parties.items()
         for attack, result in party.attacks.items()
-        if result.worst is not None and shown_name(attack) != AUDITOR
+        if result.worst is not None and result.by_messages and shown_name(attack) != AUDITOR
     ]
     return max(found, default=(None, "", ""))
 

@@ -29,6 +29,7 @@ from splitvfl.hooks import (
     is_signed,
     moment_of,
     needs_of,
+    reads_messages,
     target_of,
 )
 from splitvfl.leakage.canaries import NO_IDS, Canaries, CanaryLeak
@@ -115,6 +116,8 @@ class LeakSummary:
         scored_accumulated: Share of the records of the run that were scored at least once.
         positives: Number of positive records in the sums; 0 where nobody knows the records' ids.
         negatives: Number of negative ones.
+        by_messages: Whether the attack reads any message. What one without is judged by is known anyway: it stands
+            beside the others, and is never the worst of them.
     """
 
     auc: float
@@ -133,6 +136,7 @@ class LeakSummary:
     scored_accumulated: float = 1.0
     positives: int = 0
     negatives: int = 0
+    by_messages: bool = True
 
     @property
     def worst(self) -> float:
@@ -700,7 +704,7 @@ class Leak(Handle):
     @property
     def summary(self) -> LeakSummary:
         """All figures so far."""
-        summary = self.keeper.summary()
+        summary = replace(self.keeper.summary(), by_messages=reads_messages(self.attack))
         if self.signs is None:
             return summary
         right, records = self.signs.records

@@ -43,6 +43,7 @@ class AttackResult:
     scored_accumulated: float | None = 1.0
     positives: int = 0
     negatives: int = 0
+    by_messages: bool = True
 
     @classmethod
     def of(cls, summary: LeakSummary) -> AttackResult:
@@ -64,6 +65,7 @@ class AttackResult:
             scored_accumulated=known(summary.scored_accumulated),
             positives=summary.positives,
             negatives=summary.negatives,
+            by_messages=summary.by_messages,
         )
 
     @property
@@ -125,8 +127,12 @@ class PartyResult:
 
     @property
     def worst(self) -> tuple[float | None, str]:
-        """The largest leak AUC of any attack, and its name; ``(None, "")`` if there is none."""
-        pairs = [(result.worst, name) for name, result in self.attacks.items() if result.worst is not None]
+        """The largest leak AUC of any attack on messages, and its name; ``(None, "")`` if there is none."""
+        pairs = [
+            (result.worst, name)
+            for name, result in self.attacks.items()
+            if result.worst is not None and result.by_messages
+        ]
         return max(pairs, default=(None, ""))
 
     def audited(self, audit: Audit | None) -> PartyResult:

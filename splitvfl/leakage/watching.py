@@ -75,8 +75,13 @@ class Watch:
 
     @property
     def worst(self) -> tuple[float, str]:
-        """The worst leak AUC of all attacks, per step or accumulated, and that attack's name; NaN and "" if none."""
-        pairs = [(summary.worst, name) for party in self.leaks for name, summary in self.summaries(party).items()]
+        """The worst leak AUC of all attacks on messages, per step or accumulated, and its name; NaN and "" if none."""
+        pairs = [
+            (summary.worst, name)
+            for party in self.leaks
+            for name, summary in self.summaries(party).items()
+            if summary.by_messages
+        ]
         return max((pair for pair in pairs if not math.isnan(pair[0])), default=(math.nan, ""))
 
     @property

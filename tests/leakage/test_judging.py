@@ -23,6 +23,8 @@ from splitvfl.errors import ArgumentError, HookError
 from splitvfl.hooks import Attack, View, needs_of
 from splitvfl.leakage import judging
 from splitvfl.leakage.judging import Handle, Leak, LeakSummary, ScoreKeeper, nanmax
+from splitvfl.leakage.summary import AttackResult, PartyResult
+from splitvfl.leakage.watching import Watch
 from splitvfl.metrics import leak_auc
 
 Step = tuple[Tensor, Tensor, Tensor]
@@ -667,3 +669,28 @@ def test_a_cumulative_attack_needs_ids_and_says_yes_or_no() -> None:
     odd.cumulative = "yes"  # type: ignore[attr-defined]
     with pytest.raises(HookError, match="cumulative must be true or false, got 'yes'"):
         Leak(odd)
+
+
+def test_what_an_attack_without_messages_finds_is_never_the_worst_leak() -> None:
+    watch = Watch(["lab"])
+    for name, needs in (("reads", {"gradient", "activation"}), ("has", {"columns"}), ("makes", {"activation"})):
+        attack = Scripted(lambda view: view.ids.double(), needs=frozenset(needs))
+        watch.add("lab", Leak(attack), name=name)
+    views = {
+        "reads": torch.tensor([0, 2, 1, 3]),  # ids as scores: an AUC of .75
+        "has": torch.arange(4),
+        "makes": torch.arange(4),
+    }
+    for name, ids in views.items():
+        labels = torch.tensor([0, 0, 1, 1])
+        watch.leaks["lab"][name].see(View(party="lab", step=0, ids=ids), labels)
+    summaries = watch.summaries("lab")
+    assert {name: summary.by_messages for name, summary in summaries.items()} == {
+        "reads": True,
+        "has": False,
+        "makes": False,
+    }
+    assert summaries["has"].worst == 1.0
+    assert watch.worst == (0.75, "reads")
+    results = {name: AttackResult.of(summary) for name, summary in summaries.items()}
+    assert PartyResult(attacks=results).worst == (0.75, "reads")
