@@ -8,10 +8,12 @@ from splitvfl.defenses.clip_gradient import ClipGradient
 from splitvfl.defenses.coefficient_noise import CoefficientNoise
 from splitvfl.defenses.discretise import Discretise
 from splitvfl.defenses.gaussian_ir import GaussianIR
+from splitvfl.defenses.gaussian_targets import GaussianTargets
 from splitvfl.defenses.isotropic import Isotropic
 from splitvfl.defenses.max_norm import MaxNorm
 from splitvfl.defenses.memoised_response import MemoisedResponse
 from splitvfl.defenses.randomised_response import RandomisedResponse
+from splitvfl.defenses.record_gaussian import RecordGaussian
 from splitvfl.defenses.rounding import Rounding
 from splitvfl.defenses.solve_sumkl import solve_sumkl
 from splitvfl.defenses.sumkl import SumKL
@@ -26,10 +28,12 @@ __all__ = [
     "CoefficientNoise",
     "Discretise",
     "GaussianIR",
+    "GaussianTargets",
     "Isotropic",
     "MaxNorm",
     "MemoisedResponse",
     "RandomisedResponse",
+    "RecordGaussian",
     "Rounding",
     "SumKL",
     "TopK",

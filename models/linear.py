@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -70,6 +70,8 @@ class LinearTop(nn.Module):
     Raises:
         ArgumentError: If a size is too small.
     """
+
+    is_linear: ClassVar[bool] = True
 
     def __init__(self, passives: int, outputs: int = 1, *, active_inputs: int = 0, init: Init = "xavier") -> None:
         super().__init__()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from splitvfl.claims import claims_of, is_per_record
-from splitvfl.cut import refuse_batch_mixing
+from splitvfl.cut import check_top, refuse_batch_mixing
 from splitvfl.errors import ConfigError, PrivacyError
 from splitvfl.hooks import PHASES, Defense, Phase, crossing_of, hook_name
 from splitvfl.party import ActiveParty, Party, PassiveParty
@@ -30,7 +30,8 @@ def attach_defense(
 
     Raises:
         ConfigError: If it was made for other labels than the task's.
-        PrivacyError: If it guarantees something per record, and the party's model mixes records.
+        PrivacyError: If it guarantees something per record, and the party's model mixes records; or promises nothing
+            below the party's top model.
     """
     crossing = crossing_of(defense)
     if is_per_record(claims_of(defense)):
@@ -48,6 +49,7 @@ def attach_defense(
     if crossing == "activation":
         return False
     check_labels(party, defense)
+    check_top(party.top, defense)
     match crossing:
         case "gradient":
             chains = {name: cut.gradient for name, cut in party.cuts.items()}

@@ -28,13 +28,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from typing import assert_never, get_args
+from typing import Literal, assert_never, get_args
 
 import torch
 from torch import Tensor
 
 from splitvfl.errors import ArgumentError, HookError
 from splitvfl.hooks import hook_name
+from splitvfl.privacy.gaussian_dp import least_detection_error
 from splitvfl.wording import shown as written
 
 # A row of d normal numbers is longer than sqrt(d) + s with probability below exp(-s²/2): 2e-22 here, whatever d.
@@ -80,7 +81,53 @@ class PerRecord:
     """What the defense guarantees, it guarantees for each record, and a layer that mixes records would void it."""
 
 
-Claim = RowNorm | Gaussian | PerRecord
+@dataclass(frozen=True, slots=True)
+class GaussianDP:
+    """What is sent is μ-Gaussian differentially private in the label of each record.
+
+    Neighbours differ in one record's label, and in nothing else: columns, weights and all other labels may be known.
+    To tell two labels apart is as hard as N(0, 1) and N(μ, 1), and no one's ½(FPR + FNR) is below ``Φ(−μ/2)``. It
+    rests on the layers behind it, which must keep records apart, and says nothing of what columns give away.
+
+    Attributes:
+        mu: μ, > 0.
+        per: ``"message"``: of one message; so many of them, each given what came before, are ``√(number) · μ``, but
+            only where a label moves later messages through earlier ones alone. ``"run"``: of all together.
+        unit: Whose change it is about.
+    """
+
+    mu: float
+    per: Literal["message", "run"] = "message"
+    unit: Literal["label of a record"] = "label of a record"
+
+    def __post_init__(self) -> None:
+        if self.per not in ("message", "run"):
+            raise ArgumentError(f"GaussianDP: per must be 'message' or 'run', got {self.per!r}")
+        if not (isinstance(self.mu, float) and self.mu > 0 and math.isfinite(self.mu)):
+            raise ArgumentError(f"GaussianDP: mu must be positive and finite, got {self.mu!r}")
+
+    @property
+    def detection_error(self) -> float:
+        """The least ½(FPR + FNR) of anyone who tells two labels of a record apart, ``Φ(−μ/2)``."""
+        return least_detection_error(self.mu)
+
+
+Claim = RowNorm | Gaussian | PerRecord | GaussianDP
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """What a promise over a whole run rests on: told to defenses before the first step.
+
+    Attributes:
+        epochs: How often each record is used.
+        early_stopping: Whether what is judged on true labels decides when training ends, or which weights are kept.
+        values: Values that a loss's target can take behind the label defenses; ``None``: not known, or any.
+    """
+
+    epochs: int
+    early_stopping: bool
+    values: tuple[float, ...] | None = None
 
 
 def _check_positive(claim: RowNorm | Gaussian) -> None:
@@ -184,7 +231,7 @@ def _bound_after(name: str, claims: tuple[Claim, ...], before: RowBound) -> RowB
                 return RowBound(bound, f"{name} bounds them to {bound:g}")
             case Gaussian():
                 return before
-            case PerRecord():
+            case PerRecord() | GaussianDP():
                 continue
             case _:
                 assert_never(claim)
@@ -221,7 +268,7 @@ def _broken(claim: Claim, message: Tensor, shown: Sequence[Tensor], sent: Tensor
             )
         case Gaussian(sigma):
             return _too_far(message, sent, sigma)
-        case PerRecord():
+        case PerRecord() | GaussianDP():
             return ""
         case _:
             assert_never(claim)

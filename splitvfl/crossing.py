@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from splitvfl.claims import RowBound, broken, claims_of, row_bound
+from splitvfl.claims import RowBound, RunPlan, broken, claims_of, row_bound
 from splitvfl.errors import ArgumentError, HookError, PrivacyError
 from splitvfl.hooks import (
     PHASES,
@@ -26,7 +26,7 @@ from splitvfl.hooks import (
     needs_label_gradients,
     record_loss_of,
 )
-from splitvfl.label_gradients import LabelGradients
+from splitvfl.label_gradients import Drawn, LabelGradients
 from splitvfl.leakage.judging import Handle
 from splitvfl.precision import widened
 from splitvfl.randomness import derive_seed, entropic_generator
@@ -120,6 +120,11 @@ class DefenseChain:
                 f"it: take {hook_name(defense)} out, or attach it before"
             )
         record_loss_of(defense)  # what is no loss is refused here
+        if getattr(defense, "comes_first", False) and self._attached:
+            raise ArgumentError(
+                f"{hook_name(defense)} makes its message anew, and what {self._attached[0].label} did to it before "
+                "would be lost; put it first: those after it change what it sends, and take nothing from its promise"
+            )
         attached = _Attached(defense, self._unused(hook_name(defense)), noise_seed_for_experiments)
         self._attached.append(attached)
         return Handle(lambda: self._attached.remove(attached))
@@ -153,6 +158,32 @@ class DefenseChain:
     def needs_label_gradients(self) -> bool:
         """Whether a defense here reads what the message would be under every label."""
         return any(attached.needs_label_gradients for attached in self._attached)
+
+    @property
+    def draws_at_output(self) -> bool:
+        """Whether a defense here draws what the top model learns from."""
+        return any(getattr(attached.defense, "draws_at_output", False) for attached in self._attached)
+
+    def draw(self, known: LabelGradients, *, step: int, ids: Tensor | None) -> Drawn:
+        """Return what the top model and all cuts learn from in place of the labels, as a defense here draws it."""
+        attached = next(one for one in self._attached if getattr(one.defense, "draws_at_output", False))
+        device = known.targets.device
+        secrets = Secrets(
+            party=self.party,
+            step=step,
+            generator=attached.generator(device),
+            ids=None if ids is None else ids.to(device),
+            label_gradients=known,
+            log=partial(self._log, attached.label),
+        )
+        drawn: Drawn = attached.defense.draw(known, secrets)  # type: ignore[attr-defined]
+        return drawn
+
+    def plan_run(self, plan: RunPlan) -> None:
+        """Tell the defenses of the run that begins; one that cannot keep what it promises of a run raises."""
+        for attached in self._attached:
+            if hasattr(attached.defense, "plan_run"):
+                attached.defense.plan_run(plan)
 
     def target_values(self, classes: int | None) -> tuple[float, ...] | None:
         """Return the values that a target can take behind these defenses of labels; ``None`` if that is not known.
@@ -222,7 +253,9 @@ class DefenseChain:
         for attached in self._attached:
             known = label_gradients if attached.needs_label_gradients else None
             sent = self._defended(attached, sent, step, ids, labels, known)
-        return sent.to(device=message.device, dtype=message.dtype)
+        if message.is_floating_point():
+            sent = sent.to(message.dtype)
+        return sent.to(message.device)
 
     def _defended(
         self,

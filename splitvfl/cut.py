@@ -9,7 +9,7 @@ after the hooks is what is sent.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -30,7 +30,7 @@ from splitvfl.hooks import (
     hook_name,
     needs_of,
 )
-from splitvfl.label_gradients import LabelGradients, LabelGradientSource, Loss, mean_cross_entropy
+from splitvfl.label_gradients import Drawn, LabelGradients, LabelGradientSource, Loss, mean_cross_entropy
 from splitvfl.leakage.auditing import Audit
 from splitvfl.leakage.canaries import Canaries, canaries_of
 from splitvfl.leakage.judging import Handle, Leak
@@ -177,6 +177,7 @@ class CutLayer(nn.Module):
         self._audits: list[Audit] = []
         self._shows: frozenset[str] = frozenset({"gradient"})
         self._bottoms: tuple[nn.Module, ...] = ()  # in a tuple, it is no submodule of the cut
+        self._tops: tuple[nn.Module, ...] = ()
 
     def forward(
         self,
@@ -236,11 +237,14 @@ class CutLayer(nn.Module):
 
     def _defend_and_show(self, clean: Tensor, passage: _Passage) -> Tensor:
         known = None if passage.source is None else passage.source.at(self.party)
+        responses = passage.answers
         if known is not None:
             known.check(clean, party=self.party)
-        sent = self.gradient.apply(
-            clean, step=passage.step, ids=passage.ids, labels=passage.answers, label_gradients=known
-        )
+            if known.drawn is not None:
+                responses = known.drawn.responses(passage.labels)
+        sent = self.gradient.apply(clean, step=passage.step, ids=passage.ids, labels=responses, label_gradients=known)
+        if known is not None and known.drawn is not None:
+            clean = known.rows.to(clean).reshape(clean.shape)  # for the auditor; what came is drawn already
         if self.wire is not None:  # attacks look at what crosses
             sent = sent.to(self.wire).to(sent.dtype)
         if self._leaks or self._audits:
@@ -277,6 +281,10 @@ class CutLayer(nn.Module):
         self._shows = available_fields(bottom, has_columns=True)
         self._bottoms = (bottom,)
 
+    def show_top(self, top: nn.Module) -> None:
+        """Declare the label party's model, so that ``defend`` can refuse what does not hold below it."""
+        self._tops = (top,)
+
     def defend(self, defense: Defense, *, noise_seed_for_experiments: int | None = None) -> Handle:
         """Attach a defense of the gradient or of the activation, whichever it is made for; order matters.
 
@@ -285,7 +293,8 @@ class CutLayer(nn.Module):
 
         Raises:
             ArgumentError: If it defends scores or labels, which do not cross here.
-            PrivacyError: If it claims a guarantee per record and a layer of the bottom model mixes records.
+            PrivacyError: If it claims a guarantee per record and a layer of the bottom model mixes records, or if it
+                promises nothing below this top model.
         """
         chains = {"activation": self.activation, "gradient": self.gradient}
         crossing = crossing_of(defense)
@@ -294,6 +303,8 @@ class CutLayer(nn.Module):
         if is_per_record(claims_of(defense)):
             for bottom in self._bottoms:
                 refuse_batch_mixing(bottom, defense)
+        for top in self._tops:
+            check_top(top, defense)
         return chains[crossing].attach(defense, noise_seed_for_experiments=noise_seed_for_experiments)
 
     def watch(
@@ -384,6 +395,7 @@ class SplitModel(nn.Module):
         self.labels = DefenseChain("labels", "active")
         for name, cut in self.cuts.items():
             cut.show_from(bottoms[name])
+            cut.show_top(top)
         self._passing: tuple[Tensor | None, Tensor | None] = (None, None)
         # Answers that one side has asked for, and the other not yet; those of abandoned steps fall out.
         self._answers: deque[_Answer] = deque(maxlen=8)
@@ -418,7 +430,7 @@ class SplitModel(nn.Module):
                 f"expected {len(self.cuts)} inputs, one per bottom {list(self.cuts)}, got {len(columns)}"
             )
         answer = self._answer_for_forward(labels, ids)
-        source = self._source(labels, answer)
+        source = self._source(labels, answer, ids)
         self._passing = (labels, ids)
         try:
             crossed = {
@@ -443,13 +455,18 @@ class SplitModel(nn.Module):
         binary = self._loss is None or bool(((labels == 0) | (labels == 1)).all())
         return 2 if binary else None
 
-    def _source(self, labels: Tensor | None, answer: _Answer | None) -> LabelGradientSource | None:
+    def _source(self, labels: Tensor | None, answer: _Answer | None, ids: Tensor | None) -> LabelGradientSource | None:
         """Return what computes the gradients under every label, if anyone at a cut needs them in this pass."""
         needed = labels is not None and any(cut.needs_label_gradients for cut in self.cuts.values())
         if labels is None or not needed or not torch.is_grad_enabled():
             return None
         targets = labels if answer is None else answer.targets
-        return LabelGradientSource(self.labels.loss(self._loss or mean_cross_entropy), targets)
+        return LabelGradientSource(
+            self.labels.loss(self._loss or mean_cross_entropy),
+            targets,
+            draw=drawing_for_all(self.cuts.values(), step=self._step(), ids=ids),
+            loss_scale=next(iter(self.cuts.values())).loss_scale,
+        )
 
     def _cross(
         self,
@@ -669,9 +686,11 @@ def responses_of(targets: Tensor) -> Tensor:
     """Return the answers behind loss-corrected targets; all that later defenses may see of the labels.
 
     Targets of a floating-point dtype stand for 0/1 answers, of which they lie on the side: above or below ½. A target
-    of exactly ½ is a record for which nothing was said, and its response is ½. Whole numbers are classes, and answers
-    as they are.
+    of exactly ½ is a record for which nothing was said, and its response is ½. Of targets ``(n, k)`` it is the class
+    with the largest number. Whole numbers are classes, and answers as they are.
     """
+    if targets.dim() > 1:
+        return targets.argmax(dim=1)
     if not targets.is_floating_point():
         return targets
     return torch.where(targets == 0.5, targets, (targets > 0.5).to(targets.dtype))
@@ -683,6 +702,26 @@ def answers_of(responses: Tensor) -> Tensor:
     A record that is silent must not show its label there either; which of the two it gets tells nothing.
     """
     return responses if not responses.is_floating_point() else (responses > 0.5).to(responses.dtype)
+
+
+def drawing_for_all(
+    cuts: Iterable[CutLayer], *, step: int, ids: Tensor | None
+) -> Callable[[LabelGradients], Drawn] | None:
+    """Return what draws, for the top model and all cuts, what they learn from in place of the labels, if anything does.
+
+    Args:
+        cuts: Of one label party.
+        step: Number of the training step.
+        ids: Record ids of the batch.
+    """
+    deciding = [cut.gradient for cut in cuts if cut.gradient.draws_at_output]
+    return partial(deciding[0].draw, step=step, ids=ids) if deciding else None
+
+
+def check_top(top: nn.Module, defense: Defense) -> None:
+    """Let a defense of the gradient refuse the label party's top model."""
+    if crossing_of(defense) == "gradient" and hasattr(defense, "check_top"):
+        defense.check_top(top)
 
 
 def refuse_batch_mixing(module: nn.Module, defense: Defense) -> None:

@@ -46,6 +46,22 @@ Optional class attributes refine a hook:
     is attached; a message that breaks a claim is not sent.
 ``per_record_guarantee`` (defenses)
     ``True`` is short for :class:`~splitvfl.claims.PerRecord` among its claims. Default: ``False``.
+``comes_first`` (defenses)
+    ``True`` where it makes its message anew, so that what an earlier defense did to it would be lost. Default:
+    ``False``.
+``draws_at_output`` (defenses of the gradient)
+    ``True`` where its method ``draw(known, secrets)`` draws what stands for the labels of a batch, a
+    :class:`~splitvfl.label_gradients.Drawn`: the label party's own top model and all cuts go on with that. Default:
+    ``False``.
+``target_values`` (defenses of labels)
+    The values that its targets can take, a tuple of floats. Default: ``None``, infinitely many.
+``soft_classes`` (defenses of labels)
+    Number of classes where it answers one number for each, ``(n, k)`` in place of classes ``(n,)``. Default: ``None``.
+``check_top`` (defenses of the gradient)
+    A method that is given the label party's top model where the defense is attached, and raises where that will not do.
+``plan_run`` (defenses)
+    A method that is given a :class:`~splitvfl.claims.RunPlan` before the first step, and raises
+    :class:`~splitvfl.errors.ConfigError` where it does not allow what is promised of a run.
 
 A hook with state of its own (running statistics, a reference) has ``state_dict()`` and ``load_state_dict(state)``;
 what they carry is checkpointed.
@@ -288,6 +304,11 @@ class Secrets:
         return self._own_labels
 
     @property
+    def has_ids(self) -> bool:
+        """Whether the caller gave record ids."""
+        return self._ids is not None
+
+    @property
     def ids(self) -> Tensor:
         """Record ids of the batch, ``(n,)``, int64.
 
@@ -515,6 +536,11 @@ def needs_label_gradients(defense: object) -> bool:
     return needed
 
 
+def soft_classes_of(defense: object) -> int | None:
+    """Return for how many classes a label defense answers one number each; ``None`` where it answers one in all."""
+    return getattr(defense, "soft_classes", None) if crossing_of(defense) == "labels" else None
+
+
 def is_signed(attack: object) -> bool:
     """Return whether the sign of a score is the label that the attack infers (0 or NaN: none), not the ranking alone.
 
@@ -660,9 +686,11 @@ def call_defense(defense: Defense, message: Tensor, secrets: Secrets) -> Tensor:
         raise HookError(f"{where} changed the message in place; return a new tensor")
     if not isinstance(sent, Tensor):
         raise HookError(f"{where}: expected a tensor, got {type(sent).__name__}")
-    if sent.shape != message.shape:
-        raise HookError(f"{where}: expected shape {tuple(message.shape)}, got {tuple(sent.shape)}")
-    if sent.dtype != message.dtype:
+    soft = soft_classes_of(defense)
+    shape = message.shape if soft is None else (*message.shape, soft)
+    if sent.shape != shape:
+        raise HookError(f"{where}: expected shape {tuple(shape)}, got {tuple(sent.shape)}")
+    if sent.dtype != message.dtype and (soft is None or not sent.is_floating_point()):
         raise HookError(f"{where}: expected dtype {message.dtype}, got {sent.dtype}")
     if sent.device != message.device:
         raise HookError(f"{where}: expected device {message.device}, got {sent.device}")

@@ -12,7 +12,7 @@ sum to zero, and one per output otherwise.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,6 +26,29 @@ from splitvfl.sampling import drawing_device
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """Of outputs ``(n, k)`` (or as the top puts them out) and targets ``(n,)``: each record's loss, or their mean."""
+
+
+class Drawn(NamedTuple):
+    """What stands for the labels of a batch.
+
+    Attributes:
+        weights: How much of each value, ``(n, j)`` float64.
+        values: The j targets that they are weights of.
+    """
+
+    weights: Tensor
+    values: Sequence[float]
+
+    def responses(self, like: Tensor | None) -> Tensor:
+        """Return the value with the largest weight, ``(n,)``: all that later defenses may see of the labels.
+
+        Args:
+            like: Labels, for dtype and device.
+        """
+        values = torch.tensor(tuple(self.values), dtype=torch.float64, device=self.weights.device)
+        found = values[self.weights.argmax(dim=1)]
+        return found if like is None else found.to(like)
+
 
 # A row under the label that it has is recomputed from a Jacobian, in another order of operations. What may differ, in
 # units of the longest row and of the largest change between two labels: rounding of a deep top in the gradient's
@@ -55,6 +78,12 @@ class LabelGradients:
         loss_gradient: Its gradient at the outputs under these targets, ``(n, m)``, where it is known.
         jacobian: Gradients of combinations of the outputs, ``(b, n, width)``: of each output (b = m), or of output j
             less output 0 for j = 1 … m − 1 (b = m − 1).
+
+    Attributes:
+        values: See above.
+        classes: See above.
+        drawn: What a defense has drawn in place of the labels for the top model and all cuts together; ``None``: the
+            top goes on with what its loss was given.
     """
 
     def __init__(
@@ -74,6 +103,7 @@ class LabelGradients:
         self._of_values: dict[float, Tensor] = {}
         self.values = None if values is None else tuple(values)
         self.classes = classes
+        self.drawn: Drawn | None = None
 
     @property
     def outputs(self) -> Tensor:
@@ -82,7 +112,7 @@ class LabelGradients:
 
     @property
     def targets(self) -> Tensor:
-        """What the loss was given in place of the labels, ``(n,)``."""
+        """What the loss was given in place of the labels, ``(n,)``; ``(n, k)`` if it was one number for each class."""
         return self._targets.clone()
 
     @property
@@ -104,6 +134,48 @@ class LabelGradients:
         """
         return self._rows(self._loss_gradient(target), torch.float64)
 
+    def place(self, target: float | Tensor, low: float, high: float) -> Tensor:
+        """Return where each row lies between those under two targets, ``(n,)`` float64: 0 at the first, 1 at the other.
+
+        It is 0 where these two are the same.
+
+        Args:
+            target: What the loss is given, as :meth:`under`.
+            low: The first target.
+            high: The second one.
+
+        Raises:
+            ArgumentError: If rows do not all lie on one line.
+        """
+        if not self.on_a_line:
+            raise ArgumentError(f"rows change in {len(self._jacobian)} directions with the label; expected one")
+        start, end, own = (self._loss_gradient(one)[:, 0].double() for one in (low, high, target))
+        length = end - start
+        return torch.where(length == 0.0, 0.0, (own - start) / length)
+
+    def mixed(self, weights: Tensor, values: Sequence[float]) -> Tensor:
+        """Return ``Σ_j weights[:, j] · under(values[j])``, ``(n, width)`` float64, at the cost of one of them.
+
+        No label enters but through the weights.
+
+        Args:
+            weights: ``(n, j)`` float64.
+            values: The j targets.
+        """
+        return self._rows(self._mixed(weights, values), torch.float64)
+
+    def mixed_at_output(self, weights: Tensor, values: Sequence[float]) -> Tensor:
+        """Return the same of the loss gradients at the outputs, ``(n, m)`` float64."""
+        found = self._mixed(weights, values)
+        if found.shape[1] == self._outputs.reshape(len(found), -1).shape[1]:
+            return found
+        return torch.cat([-found.sum(dim=1, keepdim=True), found], dim=1)
+
+    def _mixed(self, weights: Tensor, values: Sequence[float]) -> Tensor:
+        gradients = torch.stack([self._loss_gradient(value) for value in values], dim=1).double()
+        mixture: Tensor = (weights[:, :, None] * gradients).sum(dim=1)
+        return mixture
+
     @property
     def rows(self) -> Tensor:
         """The rows under the targets that the loss was given, ``(n, width)`` float64."""
@@ -120,9 +192,17 @@ class LabelGradients:
         if isinstance(target, Tensor):
             return self._in_coordinates(_loss_gradient(self._loss, self._outputs, target.to(self._targets)))
         if target not in self._of_values:
-            given = torch.full_like(self._targets, target)
+            given = self._all(target)
             self._of_values[target] = self._in_coordinates(_loss_gradient(self._loss, self._outputs, given))
         return self._of_values[target]
+
+    def _all(self, target: float) -> Tensor:
+        """Return one target for all records, in the form that the loss takes."""
+        if self._targets.dim() == 1:
+            return torch.full_like(self._targets, target)
+        given = torch.zeros_like(self._targets)
+        given[:, round(target)] = 1.0
+        return given
 
     def _in_coordinates(self, gradient: Tensor) -> Tensor:
         if gradient.shape[1] == len(self._jacobian):
@@ -194,7 +274,7 @@ class LabelGradients:
             return
         came = clean.detach().flatten(1).to(self._jacobian.device)
         dtype = torch.promote_types(came.dtype, torch.float32)
-        expected = self._rows(self._given, dtype)
+        expected = self._rows(self._given if self.drawn is None else self._mixed(*self.drawn), dtype)
         apart = torch.linalg.vector_norm(came - expected, dim=1)
         longest = torch.linalg.vector_norm(expected, dim=1).max()
         narrow = max(came.dtype, self._outputs.dtype, key=lambda kind: torch.finfo(kind).eps)
@@ -202,7 +282,7 @@ class LabelGradients:
         if bool((apart <= allowed).all()):
             return
         # Where all records are fitted rows are but rounding, in units of the change from one label to another.
-        unit = self.change(self.values or (float(self._targets.min()), float(self._targets.max()))).max()
+        unit = self.change(self.values or self._ends()).max()
         if bool((apart <= allowed + _OF_CHANGE.get(narrow, _OF_CHANGE_IN_HALF) * unit).all()):
             return
         worst = int(apart.nan_to_num(nan=torch.inf).argmax())
@@ -214,6 +294,31 @@ class LabelGradients:
             "a sum over the batch, and weights that other records' labels decide, are none"
         )
 
+    def check_output(self, came: Tensor) -> None:
+        """Raise :class:`HookError` unless that is the loss gradient at the outputs under the targets.
+
+        Args:
+            came: ``(n, m)``, before a loss scaler's factor.
+        """
+        given = self._given.double()
+        came = came.detach().to(device=given.device, dtype=torch.float64)
+        expected = given if given.shape == came.shape else torch.cat([-given.sum(dim=1, keepdim=True), given], dim=1)
+        apart = torch.linalg.vector_norm(came - expected, dim=1)
+        unit = torch.linalg.vector_norm(expected, dim=1).max()
+        unit = unit + sum(torch.linalg.vector_norm(self._loss_gradient(v), dim=1).max() for v in self.values or ())
+        if bool((apart <= _OF_ROWS.get(self._outputs.dtype, _OF_ROWS_IN_HALF) * unit).all()):
+            return
+        raise HookError(
+            "the gradient at the top model's output is not that of the loss that the label party's own checks assume, "
+            "so nothing was sent; a defense that computes what other labels would have given needs the loop's own: "
+            "SplitModel(bottom, top, loss=...), of (output, labels), per record or their mean"
+        )
+
+    def _ends(self) -> tuple[float, ...]:
+        if self._targets.dim() > 1:
+            return tuple(map(float, range(self._targets.shape[1])))
+        return float(self._targets.min()), float(self._targets.max())
+
 
 class LabelGradientSource:
     """Computes :class:`LabelGradients` of one forward pass, for all its cuts at once.
@@ -221,10 +326,21 @@ class LabelGradientSource:
     Args:
         loss: The loss of the step, of the outputs and the targets.
         targets: What it is given, ``(n,)``.
+        draw: Draws what the top model and all cuts are to learn from in place of the targets, out of what is known at
+            any of the cuts. Default: they learn from the targets.
+        loss_scale: Factor that a loss scaler put on the loss.
     """
 
-    def __init__(self, loss: Loss, targets: Tensor) -> None:
+    def __init__(
+        self,
+        loss: Loss,
+        targets: Tensor,
+        *,
+        draw: Callable[[LabelGradients], Drawn] | None = None,
+        loss_scale: float = 1.0,
+    ) -> None:
         self._loss, self._targets = loss, targets
+        self._draw, self._loss_scale = draw, loss_scale
         self._values: Sequence[float] | None = None
         self._classes: int | None = None
         self._found: dict[str, LabelGradients] = {}
@@ -278,6 +394,23 @@ class LabelGradientSource:
                 jacobian=torch.stack([parts[number].flatten(1).to(device) for parts in pulled]),
             )
 
+    def _replaced(self, came: Tensor) -> Tensor:
+        """Return the gradient at the output with which the top model and the cuts go on.
+
+        Raises:
+            HookError: If it is to be another one, and what came is not the gradient of the loss.
+        """
+        if self._draw is None or not self._found:
+            return came
+        first = next(iter(self._found.values()))
+        with without_autocast(came.device), torch.no_grad():
+            first.check_output(came.reshape(len(came), -1) / self._loss_scale)
+            drawn = self._draw(first)
+            for known in self._found.values():
+                known.drawn = drawn
+            gradient = first.mixed_at_output(*drawn) * self._loss_scale
+        return gradient.to(came).reshape(came.shape)
+
 
 class _Follow(torch.autograd.Function):
     """Stands behind the output: in its backward pass the top model's part of the graph is whole, and freed after it.
@@ -296,7 +429,7 @@ class _Follow(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         (output,) = ctx.saved_tensors
         ctx.source._compute(output.detach(), GradientEdge(*ctx.next_functions[0]), ctx.crossed)
-        return gradient, None, None
+        return ctx.source._replaced(gradient), None, None
 
 
 def _combinations(output: Tensor, gradient: Tensor) -> list[Tensor]:
@@ -329,10 +462,14 @@ def _loss_gradient(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
 def mean_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return the mean cross entropy: of logits ``(n,)`` or ``(n, 1)`` and labels in [0, 1], or ``(n, k)`` and classes.
 
+    Targets ``(n, k)`` are one number for each class: ``−Σ_c t_c log p_c``.
+
     >>> mean_cross_entropy(torch.zeros(2, 1), torch.tensor([0.0, 1.0])).item() == torch.tensor(2.0).log().item()
     True
     """
     flat = outputs.reshape(len(outputs), -1)
     if flat.shape[1] == 1:
         return functional.binary_cross_entropy_with_logits(flat[:, 0], targets.reshape(-1).to(flat.dtype))
+    if targets.dim() == 2 and targets.shape[1] > 1:
+        return functional.cross_entropy(flat, targets.to(flat.dtype))
     return functional.cross_entropy(flat, targets.reshape(-1).long())

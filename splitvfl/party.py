@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from splitvfl.best_weights import BestWeights
+from splitvfl.claims import RunPlan
 from splitvfl.conversation import Expected
 from splitvfl.crossing import ActivationDefenses, DefenseChain
 from splitvfl.crypto.refusals import Refusals
 from splitvfl.crypto.sum_masks import SumMasks
-from splitvfl.cut import CutLayer, Seat, available_fields, call_top, responses_of
+from splitvfl.cut import CutLayer, Seat, available_fields, call_top, drawing_for_all, responses_of
 from splitvfl.data.batches import Batches
 from splitvfl.data.columns import Columns, PartyData, Records
 from splitvfl.errors import ArgumentError, DataError, ProtocolError
@@ -521,14 +522,18 @@ class ActiveParty(Party):
         targets = self.labels.apply(batch.labels, step=step, ids=batch.ids, labels=batch.labels)
         return targets, responses_of(targets)
 
-    def label_gradient_source(self, targets: Tensor) -> LabelGradientSource | None:
+    def label_gradient_source(self, targets: Tensor, batch: Records, step: int) -> LabelGradientSource | None:
         """Return what computes the gradients of a step under every label, if anyone at its cuts needs them.
 
         Args:
             targets: What the loss is given, ``(n,)``.
+            batch: The records of the step.
+            step: Its number.
         """
-        needed = any(cut.needs_label_gradients for cut in self.cuts.values())
-        return LabelGradientSource(self.loss, targets) if needed else None
+        if not any(cut.needs_label_gradients for cut in self.cuts.values()):
+            return None
+        draw = drawing_for_all(self.cuts.values(), step=step, ids=batch.ids)
+        return LabelGradientSource(self.loss, targets, draw=draw)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the mean loss of a batch of training: the task's, or that of a label defense with one of its own.
@@ -538,6 +543,17 @@ class ActiveParty(Party):
             targets: What :meth:`answer` returned for the same records.
         """
         return self.labels.loss(self.task.loss)(outputs, targets)
+
+    def plan_run(self, *, epochs: int, early_stopping: bool) -> None:
+        """Tell its defenses what the run will be, before the first step.
+
+        Raises:
+            ConfigError: If one of them cannot keep then what it promises of a run.
+        """
+        values = self.labels.target_values(self.task.classes)
+        plan = RunPlan(epochs=epochs, early_stopping=early_stopping, values=values)
+        for chain in self.chains().values():
+            chain.plan_run(plan)
 
     def chains(self) -> dict[str, DefenseChain]:
         """Return the defenses of labels, of scores, and of each passive party's gradient."""

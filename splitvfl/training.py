@@ -448,13 +448,14 @@ class Trainer:
 
         Raises:
             Interrupted: At Ctrl-C, after the current step and a checkpoint.
-            ConfigError: If the folder holds another run.
+            ConfigError: If the folder holds another run, or a defense cannot keep what it promises of a run.
             DataError: If the parties do not agree on records or settings.
             SumRefused: If a sum that was opened is none of the agreed numbers, or too many were refused in this run.
             CheckpointError: If a checkpoint cannot be written; the last good one stays.
         """
         if epochs < 1:
             raise ArgumentError(f"epochs must be at least 1, got {epochs}")
+        self.active.plan_run(epochs=epochs, early_stopping=self.active.patience is not None)
         self.agree()
         if self.folder is not None and self._resume_at is None:
             _claim(self.folder, overwrite=self._overwrite)

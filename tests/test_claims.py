@@ -156,7 +156,9 @@ class _Wider(RowNorm):
     ids=["none", "bare", "list", "text", "type", "subclass", "number"],
 )
 def test_anything_but_claims_is_refused(given: Any) -> None:
-    with pytest.raises(HookError, match=r"Louder: claims\(\) must return a tuple of RowNorm, Gaussian, PerRecord, got"):
+    with pytest.raises(
+        HookError, match=r"Louder: claims\(\) must return a tuple of RowNorm, Gaussian, PerRecord, GaussianDP, got"
+    ):
         claims_of(Louder(claims=given))
 
 

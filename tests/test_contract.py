@@ -43,10 +43,12 @@ from splitvfl.defenses import (
     CoefficientNoise,
     Discretise,
     GaussianIR,
+    GaussianTargets,
     Isotropic,
     MaxNorm,
     MemoisedResponse,
     RandomisedResponse,
+    RecordGaussian,
     Rounding,
     SumKL,
     TopK,
@@ -57,13 +59,15 @@ from splitvfl.hooks import (
     Secrets,
     View,
     call_attack,
-    call_defense,
     crossing_of,
     hook_name,
     moment_of,
+    needs_label_gradients,
     needs_of,
     target_of,
 )
+from splitvfl.hooks import call_defense as call
+from splitvfl.label_gradients import LabelGradients, mean_cross_entropy
 from splitvfl.leakage.after_training import view_after_training
 from splitvfl.metrics import leak_auc
 from splitvfl.models import Linear
@@ -121,8 +125,13 @@ DEFENSES = {
     "axis-sumkl-detection": DefenseRow(lambda: AxisSumKL(detection_error=0.4)),
     "gaussian-ir": DefenseRow(lambda: GaussianIR(clip=1.0, sigma=0.1)),
     "coefficient-noise-sigma": DefenseRow(lambda: CoefficientNoise(sigma=0.5, clip=2.0)),
+    "gaussian-targets": DefenseRow(lambda: GaussianTargets(detection_error=0.4)),
+    "gaussian-targets-fresh": DefenseRow(lambda: GaussianTargets(mu=1.0, remembered=False, epochs=4)),
+    "gaussian-targets-range": DefenseRow(lambda: GaussianTargets(sigma=0.5, label_range=(0.0, 2.0))),
     "memoised-response": DefenseRow(lambda: MemoisedResponse(flip=0.2)),
     "randomised-response": DefenseRow(lambda: RandomisedResponse(epsilon=1.0)),
+    "record-gaussian": DefenseRow(lambda: RecordGaussian(detection_error=0.4)),
+    "record-gaussian-epsilon": DefenseRow(lambda: RecordGaussian(epsilon=1.0, delta=1e-5)),
     "rounding": DefenseRow(lambda: Rounding(decimals=2), noisy=False),
     "clip-gradient-bound": DefenseRow(lambda: ClipGradient(bound=0.05), noisy=False),
     "clip-gradient-quantile": DefenseRow(lambda: ClipGradient(quantile=0.5), noisy=False),
@@ -411,6 +420,27 @@ def secrets(
     return Secrets(
         party="bank", step=seed, generator=generator, ids=ids_of(seed), labels=labels_of(seed).to(dtype), log=log
     )
+
+
+def known_for(message: Tensor, labels: Tensor) -> LabelGradients:
+    """Return what the label party knows where it would send this: every row turns round with its label."""
+    rows = message.detach().reshape(len(message), -1).double()
+    signs = 1.0 - 2.0 * labels.double()[:, None]  # logits of 0: (½ − y) / n
+    return LabelGradients(
+        outputs=message.new_zeros(len(message), 1),
+        targets=labels,
+        values=(0.0, 1.0),
+        classes=2,
+        loss=mean_cross_entropy,
+        jacobian=(2.0 * len(message) * signs * rows)[None],
+    )
+
+
+def call_defense(defense: Any, message: Tensor, own: Secrets) -> Tensor:
+    """Call a defense with all that it needs to know."""
+    if needs_label_gradients(defense):
+        own._label_gradients = known_for(message, own.labels)
+    return call(defense, message, own)
 
 
 @pytest.mark.parametrize("name", DEFENSES)

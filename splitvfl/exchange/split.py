@@ -49,7 +49,7 @@ def answer(party: ActiveParty, inbox: Inbox, batch: Records, step: int) -> tuple
     """
     leaves = {name: _leaf(party, inbox[name]) for name in party.cuts}
     targets, responses = party.answer(batch, step)
-    source = party.label_gradient_source(targets)
+    source = party.label_gradient_source(targets, batch, step)
     crossed = {
         name: party.cuts[name](leaf, labels=batch.judged, responses=responses, ids=batch.ids, step=step, source=source)
         for name, leaf in leaves.items()

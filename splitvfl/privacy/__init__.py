@@ -7,6 +7,7 @@ from splitvfl.privacy.dp_paillier import (
     label_attack_success,
 )
 from splitvfl.privacy.gaussian import classic_gaussian_sigma, gaussian_delta, gaussian_sigma
+from splitvfl.privacy.gaussian_dp import gaussian_mu, least_detection_error
 
 __all__ = [
     "classic_gaussian_sigma",
@@ -14,6 +15,8 @@ __all__ = [
     "dp_paillier_sensitivity",
     "dp_paillier_sigma",
     "gaussian_delta",
+    "gaussian_mu",
     "gaussian_sigma",
     "label_attack_success",
+    "least_detection_error",
 ]

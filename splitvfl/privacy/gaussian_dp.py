@@ -1,0 +1,78 @@
+"""Gaussian differential privacy: one number μ for what a shift of Gaussian noise tells."""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+
+from splitvfl.errors import ArgumentError
+from splitvfl.privacy.checking import positive
+from splitvfl.privacy.gaussian import gaussian_sigma
+
+_NORMAL = NormalDist()
+
+
+def gaussian_mu(
+    *,
+    mu: float | None = None,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    detection_error: float | None = None,
+) -> float:
+    """Return μ, given in one of three ways.
+
+    What is μ-Gaussian differentially private is as hard to tell apart as N(0, 1) and N(μ, 1) from one draw, whatever is
+    computed from it. Any number of adaptive releases of μ₁, μ₂, … is one of ``√(μ₁² + μ₂² + …)``.
+
+    Source: Dong, Roth and Su, *Gaussian Differential Privacy*, JRSS B 84 (2022), arXiv:1905.02383, definition 2.6,
+    corollaries 2.13 and 3.3.
+
+    Args:
+        mu: μ itself, > 0.
+        epsilon: With ``delta``: the largest μ that is (ε, δ)-differentially private, ε > 0 in nats.
+        delta: δ, in (0, 1).
+        detection_error: The least ½(FPR + FNR) that an attacker is to have, L in (0, ½): ``μ = 2 Φ⁻¹(1 − L)``.
+
+    Raises:
+        ArgumentError: Unless exactly one of the three is given, in its range.
+
+    >>> round(gaussian_mu(detection_error=0.4), 4)
+    0.5067
+    >>> round(gaussian_mu(epsilon=1.0, delta=1e-5), 4)
+    0.2681
+    """
+    ways = {"mu": mu, "epsilon and delta": epsilon if delta is None else delta, "detection_error": detection_error}
+    given = [name for name, value in ways.items() if value is not None]
+    if len(given) != 1 or (epsilon is None) != (delta is None):
+        values = {"mu": mu, "epsilon": epsilon, "delta": delta, "detection_error": detection_error}
+        named = [name for name, value in values.items() if value is not None]
+        raise ArgumentError(
+            "expected exactly one of mu, epsilon together with delta, and detection_error, "
+            f"got {' and '.join(named) or 'none'}"
+        )
+    if detection_error is not None:
+        if not 0.0 < detection_error < 0.5:
+            raise ArgumentError(f"detection_error must lie strictly between 0 and 0.5, got {detection_error!r}")
+        return 2.0 * _NORMAL.inv_cdf(1.0 - detection_error)
+    if epsilon is not None and delta is not None:
+        return 1.0 / gaussian_sigma(epsilon, delta, sensitivity=1.0)
+    assert mu is not None
+    return positive("mu", mu)
+
+
+def least_detection_error(mu: float) -> float:
+    """Return the least ½(FPR + FNR) that anyone has who tells two labels apart by what is μ-private: ``Φ(−μ/2)``.
+
+    No attacker's AUC, between two such records, is above ``Φ(μ/√2)``.
+
+    Source: Dong, Roth and Su, arXiv:1905.02383, equation (6), at the point where both errors are equal.
+
+    Args:
+        mu: μ, at least 0.
+
+    >>> round(least_detection_error(0.5067), 4)
+    0.4
+    """
+    if not mu >= 0.0:
+        raise ArgumentError(f"mu must be at least 0, got {mu!r}")
+    return _NORMAL.cdf(-mu / 2.0) if math.isfinite(mu) else 0.0
