@@ -246,12 +246,17 @@ class GaussianTargets:
         """Take back what :meth:`state_dict` returned.
 
         Raises:
-            ArgumentError: If the targets were drawn for another promise.
+            ArgumentError: If the targets were drawn for another promise, or over another number of epochs.
         """
         if (state["mu"], state["sigma"]) != (self.mu, self._sigma):
             raise ArgumentError(
                 f"expected targets drawn with mu {self.mu} and sigma {self._sigma}, "
                 f"got mu {state['mu']} and sigma {state['sigma']}"
+            )
+        if None not in (state["epochs"], self.epochs) and state["epochs"] != self.epochs:
+            raise ArgumentError(
+                f"{self.name}: μ was promised over {state['epochs']} epochs, and now the run has {self.epochs}; "
+                "a run that goes on for longer promises less"
             )
         self.epochs = state["epochs"] if self.epochs is None else self.epochs
         self._sent.load_state_dict(state["sent"])

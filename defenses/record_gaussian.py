@@ -294,10 +294,15 @@ class RecordGaussian:
         """Take back what :meth:`state_dict` returned.
 
         Raises:
-            ArgumentError: If another μ was promised.
+            ArgumentError: If another μ was promised, or over another number of epochs.
         """
         if state["mu"] != self.mu:
             raise ArgumentError(f"expected a run that was promised mu {self.mu}, got {state['mu']}")
+        if None not in (state["epochs"], self.epochs) and state["epochs"] != self.epochs:
+            raise ArgumentError(
+                f"{self.name}: μ was promised over {state['epochs']} epochs, and now the run has {self.epochs}; "
+                "a run that goes on for longer promises less"
+            )
         self.epochs = state["epochs"] if self.epochs is None else self.epochs
         self._sent.load_state_dict(state["sent"])
 

@@ -111,6 +111,21 @@ class GaussianDP:
         """The least ½(FPR + FNR) of anyone who tells two labels of a record apart, ``Φ(−μ/2)``."""
         return least_detection_error(self.mu)
 
+    def said(self, epochs: int) -> str:
+        """Return what it means for a run of so many epochs, in a sentence."""
+        bound, whose = f"{self.detection_error:.3f}", "in the label of every record, given all else"
+        if self.per == "run":
+            return (
+                f"all messages of the run together are {self.mu:.3g}-Gaussian differentially private {whose}: nobody "
+                f"tells two labels of a record apart with an error ½(FPR + FNR) below {bound}"
+            )
+        added = least_detection_error(math.sqrt(epochs) * self.mu)
+        return (
+            f"each message is {self.mu:.3g}-Gaussian differentially private {whose}: from one, nobody tells two labels "
+            f"of a record apart with an error ½(FPR + FNR) below {bound}. Nothing is promised of the run; the noise "
+            f"alone of {epochs} messages would allow {added:.3f}"
+        )
+
 
 Claim = RowNorm | Gaussian | PerRecord | GaussianDP
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from splitvfl.claims import RowBound, RunPlan, broken, claims_of, row_bound
+from splitvfl.claims import GaussianDP, RowBound, RunPlan, broken, claims_of, row_bound
 from splitvfl.errors import ArgumentError, HookError, PrivacyError
 from splitvfl.hooks import (
     PHASES,
@@ -178,6 +178,16 @@ class DefenseChain:
         )
         drawn: Drawn = attached.defense.draw(known, secrets)  # type: ignore[attr-defined]
         return drawn
+
+    def promises(self, epochs: int) -> list[str]:
+        """Return what the defenses promise of labels over so many epochs, in sentences."""
+        # Asked now: what a defense promises of a run it may know only since it was told how long that is.
+        return [
+            f"{attached.label}: {claim.said(epochs)}."
+            for attached in self._attached
+            for claim in claims_of(attached.defense)
+            if isinstance(claim, GaussianDP)
+        ]
 
     def plan_run(self, plan: RunPlan) -> None:
         """Tell the defenses of the run that begins; one that cannot keep what it promises of a run raises."""

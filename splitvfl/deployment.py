@@ -334,7 +334,7 @@ def party_run(
         settings,
         meeting,
         learned=Learned(own.task, task.outputs),
-        build=lambda widths: _active(config, own, widths),
+        build=lambda widths: _active(config, own, widths, notify),
         notify=notify,
         progress=progress,
     )
@@ -424,7 +424,9 @@ def _batches(config: ExperimentConfig, data: PartyData) -> Batches:
     )
 
 
-def _active(config: ExperimentConfig, own: OwnData, widths: Mapping[str, int]) -> tuple[ActiveParty, Watch]:
+def _active(
+    config: ExperimentConfig, own: OwnData, widths: Mapping[str, int], notify: Callable[[str], None]
+) -> tuple[ActiveParty, Watch]:
     assert own.task is not None
     task = task_of(config.exchange, own.task, own.classes)
     name = own.data.name
@@ -450,6 +452,9 @@ def _active(config: ExperimentConfig, own: OwnData, widths: Mapping[str, int]) -
         party.judge_by(stopping, _batches(config, own.data).held_out)
     _place_canaries(config, party)
     _defend(config, party)
+    party.plan_run(epochs=config.train.epochs, early_stopping=config.train.early_stopping is not None)
+    for line in party.promises(config.train.epochs):
+        notify(line)
     return party, _watch(config, party)
 
 
@@ -710,6 +715,7 @@ def summarise_run(config: ExperimentConfig, run: ActiveRun) -> RunSummary:
         notes=[
             *([] if noise is None else noise.notes()),
             *private_top_notes(party),
+            *party.promises(train.epochs),
             *party.notes,
             *watch.notes,
         ],

@@ -682,6 +682,7 @@ def run_experiment(
         torch.set_num_threads(config.train.threads)
     bench = workbench or prepare(config)
     trainer = build_trainer(config, bench.data, folder=folder)
+    trainer.active.plan_run(epochs=config.train.epochs, early_stopping=config.train.early_stopping is not None)
     horizon = observed_horizon(config, trainer)  # of the first weights, also where the run goes on
     if resume:
         _refuse_changes(config, folder / CONFIG_FILE)
@@ -692,6 +693,8 @@ def run_experiment(
         clear_run(folder)
     write_config(folder, config)
     for line in before(horizon, agreed_horizon(config, bench.data.active.train.count, task=bench.data.task)):
+        notify(line)
+    for line in trainer.active.promises(config.train.epochs):
         notify(line)
     trainer.fit(config.train.epochs, progress=progress)
     summary = summarise(config, trainer, bench, horizon)
@@ -766,6 +769,7 @@ def summarise(
         notes=[
             *([] if noise is None else noise.notes()),
             *private_top_notes(trainer.active),
+            *trainer.active.promises(config.train.epochs),
             *trainer.active.notes,
             *outcome(trainer, horizon),
             *trainer.watch.notes,

@@ -555,6 +555,10 @@ class ActiveParty(Party):
         for chain in self.chains().values():
             chain.plan_run(plan)
 
+    def promises(self, epochs: int) -> list[str]:
+        """Return what its defenses promise of labels over so many epochs, in sentences, each once."""
+        return list(dict.fromkeys(said for chain in self.chains().values() for said in chain.promises(epochs)))
+
     def chains(self) -> dict[str, DefenseChain]:
         """Return the defenses of labels, of scores, and of each passive party's gradient."""
         gradients = {f"gradient/{name}": cut.gradient for name, cut in self.cuts.items()}

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from splitvfl.data.columns import Records
 from splitvfl.errors import ConfigError, ProtocolError
-from splitvfl.hooks import all_finite, hook_name
+from splitvfl.hooks import all_finite, hook_name, needs_label_gradients
 from splitvfl.party import ActiveParty, PassiveParty
 
 # Of the gradient's 1 / (4 n) with Taylor's sigmoid.
@@ -64,6 +64,21 @@ def check_loss(party: ActiveParty, exchange: str) -> None:
             f"exchange {exchange} computes the gradient of its own loss, and {hook_name(own)} at {party.name} brings "
             "another: take exchange split for it, or a label defense that only replaces labels (asymmetric-response or "
             "memoised-response with corrected: targets)"
+        )
+
+
+def check_defenses(party: ActiveParty, exchange: str) -> None:
+    """Check that no defense of its coefficients needs what they would be under other labels.
+
+    Raises:
+        ConfigError: If one does.
+    """
+    asking = {hook_name(one) for cut in party.cuts.values() for one in cut.gradient if needs_label_gradients(one)}
+    if asking:
+        raise ConfigError(
+            f"exchange {exchange} sends no gradient for each record in the clear, and {' and '.join(sorted(asking))} "
+            "of its gradients needs what each would be under other labels; take exchange split, or a defense of labels "
+            "(gaussian-targets, asymmetric-response), or coefficient-noise"
         )
 
 

@@ -22,7 +22,7 @@ from splitvfl.crypto.owner import Owner
 from splitvfl.data.columns import PartyData
 from splitvfl.errors import CryptoError, DataError, ProtocolError, ReplayError, SumError, WorkerError
 from splitvfl.exchange.base import Exchange, Side
-from splitvfl.exchange.linear import check_top, weight_of
+from splitvfl.exchange.linear import check_defenses, check_top, weight_of
 from splitvfl.exchange.roll_call import UNSIGNED, Vouching, vouching_terms
 from splitvfl.messages import Message
 from splitvfl.party import ActiveParty, Party, PassiveParty
@@ -227,10 +227,12 @@ class EncryptedExchange(Exchange):
         """Return the active party's side.
 
         Raises:
-            ConfigError: If its top does not add up logits, or its task is not binary.
+            ConfigError: If its top does not add up logits, its task is not binary, or a defense of its gradients needs
+                what these would be under other labels.
             DataError: If an entry of columns that it computes with exceeds the agreed limit.
         """
         check_top(party, self.name)
+        check_defenses(party, self.name)
         if self.computes_at_active:
             self.encryption.check_columns(party.data)
         return self.active_side(party)

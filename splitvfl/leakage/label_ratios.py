@@ -337,7 +337,10 @@ class _Marking:
     def _score(self, ratios: Floats, positive: Flags) -> None:
         """Note whether knowing the ratios was worth something in a step, both labels counting alike."""
         gains = math.log(2.0) - np.logaddexp(0.0, np.where(positive, -ratios, ratios))
-        self._right = _RIGHT_DECAY * self._right + (1.0, float(gains[positive].mean() + gains[~positive].mean() > _WORTH))
+        self._right = _RIGHT_DECAY * self._right + (
+            1.0,
+            float(gains[positive].mean() + gains[~positive].mean() > _WORTH),
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Return what was learned."""
