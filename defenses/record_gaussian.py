@@ -234,13 +234,15 @@ class RecordGaussian:
                 "one cut's messages per message would void what is promised of the run"
             )
         drawn = self._drawn(known, secrets, self.step_mu) if known.drawn is None else known.drawn
-        rows = known.mixed(*drawn)
-        if not bool(torch.isfinite(rows).all()):
+        rows = known.mixed(*drawn).reshape(gradient.shape)
+        peak = rows.abs().max().item() if rows.numel() else 0.0
+        if not math.isfinite(peak):
             raise HookError(
                 f"{self.name}: the gradient of a record under one of its labels is not finite, and no noise covers "
                 "that; take a loss and a top model whose gradients are finite for every label"
             )
-        sent = rows.to(gradient.dtype).reshape(gradient.shape)
+        # Label or not, the last bits of what noise was added to are nobody's business.
+        sent = secrets.rounded(rows, scale=peak, like=gradient)
         secrets.log("mu", self.step_mu)
         secrets.log("detection_error_bound", least_detection_error(self.mu))
         clean = gradient if known.drawn is None else known.rows.to(gradient.dtype)

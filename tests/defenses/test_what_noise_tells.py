@@ -28,9 +28,11 @@ from splitvfl.defenses import (
     GaussianIR,
     Isotropic,
     MaxNorm,
+    RecordGaussian,
     SumKL,
 )
-from splitvfl.hooks import Secrets, call_defense, crossing_of
+from splitvfl.hooks import Secrets, call_defense, crossing_of, needs_label_gradients
+from splitvfl.label_gradients import LabelGradients
 from splitvfl.metrics import leak_auc
 from tests.test_contract import DEFENSES
 
@@ -91,6 +93,7 @@ NOISY = {
     "sumkl": Row(lambda: SumKL(ratio=50.0), along_axis, mild=lambda: SumKL(ratio=0.2)),
     "axis-sumkl": Row(lambda: AxisSumKL(ratio=50.0), along_axis, mild=lambda: AxisSumKL(ratio=0.2)),
     "axis-gaussian": Row(lambda: AxisGaussian(ratio=7.0), along_axis, mild=lambda: AxisGaussian(ratio=0.4)),
+    "record-gaussian": Row(lambda: RecordGaussian(mu=0.02), along_axis, mild=lambda: RecordGaussian(mu=1.0)),
 }
 
 
@@ -116,8 +119,23 @@ def messages(n: int, width: int, dtype: torch.dtype, seed: int) -> tuple[list[Te
     return [(one[:, None] * weight).to(dtype) for one in residues], -weight / weight.norm()
 
 
-def sent_by(defense: Any, message: Tensor, *, seed: int) -> Tensor:
-    own = Secrets(party="bank", step=0, generator=random(seed), labels=labels_of(message.shape[0]))
+def known_of(message: Tensor, axis: Tensor) -> LabelGradients:
+    """Return what the label party knows where a label moves rows along the axis by a row's own length, about."""
+    labels, length = labels_of(message.shape[0]), math.sqrt(message.shape[1])
+    return LabelGradients(
+        outputs=(message.double() @ axis.double() / length + labels)[:, None],
+        targets=labels,
+        values=(0.0, 1.0),
+        classes=2,
+        loss=lambda outputs, targets: 0.5 * (outputs[:, 0] - targets).square(),
+        jacobian=len(message) * length * axis.double().expand(message.shape)[None],
+    )
+
+
+def sent_by(defense: Any, message: Tensor, axis: Tensor, *, seed: int) -> Tensor:
+    known = known_of(message, axis) if needs_label_gradients(defense) else None
+    labels = labels_of(message.shape[0])
+    own = Secrets(party="bank", step=0, generator=random(seed), labels=labels, label_gradients=known)
     return call_defense(defense, message, own)
 
 
@@ -154,7 +172,7 @@ def told_by_angles(row: Row, defense: Any, n: int, width: int, dtype: torch.dtyp
     count = 0
     while count < 4096:
         candidates, axis = messages(n, width, dtype, seed=1000 + count)
-        sent = sent_by(defense, row.prepared(candidates[0]), seed=count).numpy().astype(kind)
+        sent = sent_by(defense, row.prepared(candidates[0]), axis, seed=count).numpy().astype(kind)
         for kept, message in zip(found, candidates, strict=True):
             clean = row.prepared(message).numpy().astype(kind)
             kept += [misfit(*pair, bits=bits) for pair in pairs(row.draws(sent, clean, axis.numpy().astype(kind)))]
@@ -204,11 +222,13 @@ def test_angles_tell_it_under_noise_that_torch_drew(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("name", NOISY)
 def test_noise_on_a_gpu_is_drawn_and_added_in_float64(name: str) -> None:
     candidates, axis = messages(512, 1, torch.float32, seed=0)
-    own = Secrets(party="bank", step=0, generator=torch.Generator("cuda").manual_seed(0), labels=labels_of(512).cuda())
+    cuda, row = torch.Generator("cuda").manual_seed(0), NOISY[name]
+    if needs_label_gradients(row.make()):
+        pytest.skip("what it knows is made on the CPU here; its rows on a GPU are in test_record_gaussian.py")
+    own = Secrets(party="bank", step=0, generator=cuda, labels=labels_of(512).cuda())
     assert own.normal(3).dtype == torch.float64
     assert own.normal(3).device.type == "cuda"
 
-    row = NOISY[name]
     sent = call_defense(row.make(), row.prepared(candidates[0]).cuda(), own).cpu().double().numpy()
     fits = []
     for message in candidates:
@@ -232,7 +252,9 @@ def told_by_rounding(
         message = torch.where(drawn[:, None], candidates[1], candidates[0])
         chain = DefenseChain(crossing_of(defense), "bank")
         chain.attach(defense, noise_seed_for_experiments=step)
-        sent = chain.apply(row.prepared(message), step=step, ids=None, labels=labels_of(n)).double()
+        known = known_of(message, axis) if needs_label_gradients(defense) else None
+        prepared = row.prepared(message)
+        sent = chain.apply(prepared, step=step, ids=None, labels=labels_of(n), label_gradients=known).double()
         # In units of how finely floating point holds what was sent, the rounding of the right row is alike everywhere.
         fineness = torch.ldexp(torch.ones_like(sent), -torch.frexp(sent).exponent)
         left = []
@@ -261,7 +283,7 @@ def test_no_rounding_tells_which_row_was_sent(name: str, width: int, n: int, ste
 
 
 @pytest.mark.parametrize("width", [2, 16, 128])
-@pytest.mark.parametrize("name", ["axis-gaussian", "axis-sumkl"])
+@pytest.mark.parametrize("name", ["axis-gaussian", "axis-sumkl", "record-gaussian"])
 def test_no_rounding_of_half_precision_tells_which_row_was_sent_along_an_axis(name: str, width: int) -> None:
     auc = told_by_rounding(NOISY[name], NOISY[name].mildly(), width, 4096, dtype=torch.bfloat16)
     assert 1 - allowed(4096) < auc < allowed(4096)
