@@ -15,9 +15,11 @@ from splitvfl.errors import ArgumentError, ConfigError, HookError, PrivacyError
 from splitvfl.hooks import Crossing, Secrets, batch_mixing_layer
 from splitvfl.label_gradients import Drawn, LabelGradients
 from splitvfl.privacy import gaussian_mu, least_detection_error
+from splitvfl.sampling import blocks
 
 Per = Literal["message", "run"]
 
+_SAFE_SQUARES = (1e-20, 1e24)
 # A loss's gradient under a label within the range may lie beyond those at its ends by rounding: so much of their
 # distance.
 _BEYOND = 1e-3
@@ -234,19 +236,20 @@ class RecordGaussian:
                 "one cut's messages per message would void what is promised of the run"
             )
         drawn = self._drawn(known, secrets, self.step_mu) if known.drawn is None else known.drawn
-        rows = known.mixed(*drawn).reshape(gradient.shape)
-        peak = rows.abs().max().item() if rows.numel() else 0.0
-        if not math.isfinite(peak):
+        most, parts = known.mixed_blocks(*drawn)
+        if not math.isfinite(most):
             raise HookError(
                 f"{self.name}: the gradient of a record under one of its labels is not finite, and no noise covers "
                 "that; take a loss and a top model whose gradients are finite for every label"
             )
-        # Label or not, the last bits of what noise was added to are nobody's business.
-        sent = secrets.rounded(rows, scale=peak, like=gradient)
+        sent = torch.empty_like(gradient, memory_format=torch.contiguous_format)
+        for block, rows in parts:
+            # Label or not, the last bits of what noise was added to are nobody's business.
+            sent[block] = secrets.rounded(rows.view_as(sent[block]), scale=most, like=sent[block])
         secrets.log("mu", self.step_mu)
         secrets.log("detection_error_bound", least_detection_error(self.mu))
-        clean = gradient if known.drawn is None else known.rows.to(gradient.dtype)
-        log_change(secrets, clean, sent.reshape(clean.shape))
+        clean = gradient if known.drawn is None else known.rows.to(gradient.dtype).reshape(gradient.shape)
+        _log_sizes(secrets, clean, sent)
         return sent
 
     def _drawn(self, known: LabelGradients, secrets: Secrets, mu: float) -> Drawn:
@@ -309,6 +312,21 @@ class RecordGaussian:
         self._sent.load_state_dict(state["sent"])
 
 
+def _log_sizes(secrets: Secrets, clean: Tensor, sent: Tensor) -> None:
+    """Log what :func:`~splitvfl.defenses.row_norms.log_change` logs, in one pass."""
+    noise = signal = 0.0
+    for block in blocks(clean):
+        change = torch.sub(sent[block], clean[block]).reshape(-1)
+        message = clean[block].reshape(-1)
+        noise, signal = noise + torch.dot(change, change).item(), signal + torch.dot(message, message).item()
+    if not _SAFE_SQUARES[0] < noise / max(clean.numel(), 1) < _SAFE_SQUARES[1]:
+        log_change(secrets, clean, sent)  # squares of such numbers vanish or overflow in float32
+        return
+    secrets.log("power", noise / len(clean))
+    if signal > 0:
+        secrets.log("noise_to_signal", noise / signal)
+
+
 def is_linear_top(top: nn.Module) -> bool:
     """Return whether a top model puts out sums of what it is given times its weights: one layer, no activation."""
     if getattr(top, "is_linear", False):
@@ -344,9 +362,10 @@ def one_for_each_id(noise: Tensor, labels: Tensor, secrets: Secrets, *, who: str
     if not secrets.has_ids:
         return noise
     ids = secrets.ids.to(noise.device)
-    found, record = torch.unique(ids, return_inverse=True)
-    if len(found) == len(ids):
+    in_order = ids.sort().values
+    if not bool((in_order[1:] == in_order[:-1]).any()):
         return noise
+    found, record = torch.unique(ids, return_inverse=True)
     first = torch.full((len(found),), len(ids), device=ids.device).scatter_reduce_(
         0, record, torch.arange(len(ids), device=ids.device), "amin"
     )
@@ -363,6 +382,10 @@ def _which(targets: Tensor, values: tuple[float, ...]) -> Tensor:
     """Return which of the values each target is, ``(n,)`` int64."""
     if targets.dim() != 1:
         raise HookError(f"expected one target for each record, (n,), got {tuple(targets.shape)}")
+    if len(values) == 2:
+        second = targets == values[1]
+        if bool((second | (targets == values[0])).all()):
+            return second.long()
     apart = (targets.double()[:, None] - torch.tensor(values, dtype=torch.float64, device=targets.device)).abs()
     least, which = apart.min(dim=1)
     spacing = min(abs(a - b) for number, a in enumerate(values) for b in values[:number])

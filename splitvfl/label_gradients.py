@@ -11,7 +11,7 @@ sum to zero, and one per output otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from splitvfl.errors import ArgumentError, HookError
 from splitvfl.precision import without_autocast
-from splitvfl.sampling import drawing_device
+from splitvfl.sampling import blocks, drawing_device
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """Of outputs ``(n, k)`` (or as the top puts them out) and targets ``(n,)``: each record's loss, or their mean."""
@@ -164,6 +164,32 @@ class LabelGradients:
         """
         return self._rows(self._mixed(weights, values), torch.float64)
 
+    def mixed_blocks(self, weights: Tensor, values: Sequence[float]) -> tuple[float, Iterator[tuple[slice, Tensor]]]:
+        """Return a number that no entry of :meth:`mixed` exceeds, and its rows block by block, which are the caller's.
+
+        A message in float64 as a whole would be new memory in every step, which takes longer than to compute it.
+
+        Args:
+            weights: As :meth:`mixed`.
+            values: As :meth:`mixed`.
+        """
+        mixture = self._mixed(weights, values)
+        low, high = (one.item() for one in torch.aminmax(self._jacobian)) if self._jacobian.numel() else (0.0, 0.0)
+        most = mixture.abs().sum(dim=1).max().item() if mixture.numel() else 0.0
+        return most * max(-low, high), self._blocks_of(mixture)
+
+    def _blocks_of(self, mixture: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        for block in blocks(self._jacobian[0]):
+            jacobian = self._jacobian[:, block].to(torch.float64, copy=True)
+            yield (
+                block,
+                (
+                    jacobian[0].mul_(mixture[block])
+                    if len(jacobian) == 1
+                    else torch.einsum("nb,bnw->nw", mixture[block], jacobian)
+                ),
+            )
+
     def mixed_at_output(self, weights: Tensor, values: Sequence[float]) -> Tensor:
         """Return the same of the loss gradients at the outputs, ``(n, m)`` float64."""
         found = self._mixed(weights, values)
@@ -172,9 +198,14 @@ class LabelGradients:
         return torch.cat([-found.sum(dim=1, keepdim=True), found], dim=1)
 
     def _mixed(self, weights: Tensor, values: Sequence[float]) -> Tensor:
-        gradients = torch.stack([self._loss_gradient(value) for value in values], dim=1).double()
-        mixture: Tensor = (weights[:, :, None] * gradients).sum(dim=1)
-        return mixture
+        missing = [value for value in dict.fromkeys(values) if value not in self._of_values]
+        found = _loss_gradients(self._loss, self._outputs, [self._all(value) for value in missing])
+        self._of_values |= dict(zip(missing, map(self._in_coordinates, found), strict=True))
+        if len(values) == 2:  # from the first towards the second, one number for each row
+            first, second = (self._of_values[value].double() for value in values)
+            return torch.addcmul(first, weights[:, 1:], second - first)
+        gradients = torch.stack([self._of_values[value] for value in values], dim=1).double()
+        return torch.einsum("nj,njb->nb", weights, gradients)
 
     @property
     def rows(self) -> Tensor:
@@ -448,15 +479,26 @@ def _sums_to_zero(gradient: Tensor) -> bool:
 
 def _loss_gradient(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
     """Return the gradient of the mean loss at the outputs, ``(n, m)``."""
+    return _loss_gradients(loss, outputs, [targets])[0]
+
+
+def _loss_gradients(loss: Loss, outputs: Tensor, every: Sequence[Tensor]) -> list[Tensor]:
+    """Return the gradients of the mean loss at the outputs, ``(n, m)``, under several targets: in one backward pass."""
+    if not every:
+        return []
     with torch.enable_grad():
-        leaf = outputs.detach().requires_grad_()
-        value = loss(leaf, targets)
-        rows = len(outputs)
-        if not isinstance(value, Tensor) or value.numel() not in (1, rows):
-            shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-            raise ArgumentError(f"expected a loss per record, ({rows},), or their mean, got {shape}")
-        (gradient,) = torch.autograd.grad(value.mean(), leaf)
-    return gradient.reshape(rows, -1)
+        leaves = [outputs.detach().requires_grad_() for _ in every]
+        values = [_mean_loss(loss, leaf, targets) for leaf, targets in zip(leaves, every, strict=True)]
+        gradients = torch.autograd.grad(values, leaves)
+    return [gradient.reshape(len(outputs), -1) for gradient in gradients]
+
+
+def _mean_loss(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
+    value, rows = loss(outputs, targets), len(outputs)
+    if not isinstance(value, Tensor) or value.numel() not in (1, rows):
+        shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        raise ArgumentError(f"expected a loss per record, ({rows},), or their mean, got {shape}")
+    return value if value.dim() == 0 else value.mean()
 
 
 def mean_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
