@@ -71,8 +71,9 @@ class RecordGaussian:
     layer, or one that learns nothing; below deeper ones take that class. A record is sent E times and not once more.
 
     With ``per="message"`` messages of different epochs add up: by ``√E·μ`` as far as the noise goes, and a top that
-    learns from true labels moves later messages besides, which no μ here covers. The sum of a record's messages over
-    40 epochs read labels with an AUC of .73 and .93, prediction included, where μ is .507 (L = .4).
+    learns from true labels moves later messages besides, which no μ here covers. Measured at L = .4 (μ = .507) over 40
+    epochs of breast cancer, three seeds: .407 from one late message; .99 AUC from the sum of a record's messages, by an
+    observer who knows p and w (``Φ(√(E/2) μ) = .988``). An attacker who has to guess these read .73 and .93.
 
     What voids it: early stopping, best weights or a verdict that partners see, on true labels; class weights, or
     batches, made from labels; a person under two ids; a top that mixes records (refused). Rows of one id in one batch

@@ -28,6 +28,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
+from statistics import NormalDist
 from typing import Literal, assert_never, get_args
 
 import torch
@@ -35,7 +36,6 @@ from torch import Tensor
 
 from splitvfl.errors import ArgumentError, HookError
 from splitvfl.hooks import hook_name
-from splitvfl.privacy.gaussian_dp import least_detection_error
 from splitvfl.wording import shown as written
 
 # A row of d normal numbers is longer than sqrt(d) + s with probability below exp(-s²/2): 2e-22 here, whatever d.
@@ -109,7 +109,7 @@ class GaussianDP:
     @property
     def detection_error(self) -> float:
         """The least ½(FPR + FNR) of anyone who tells two labels of a record apart, ``Φ(−μ/2)``."""
-        return least_detection_error(self.mu)
+        return _least_error(self.mu)
 
     def said(self, epochs: int) -> str:
         """Return what it means for a run of so many epochs, in a sentence."""
@@ -119,7 +119,7 @@ class GaussianDP:
                 f"all messages of the run together are {self.mu:.3g}-Gaussian differentially private {whose}: nobody "
                 f"tells two labels of a record apart with an error ½(FPR + FNR) below {bound}"
             )
-        added = least_detection_error(math.sqrt(epochs) * self.mu)
+        added = _least_error(math.sqrt(epochs) * self.mu)
         return (
             f"each message is {self.mu:.3g}-Gaussian differentially private {whose}: from one, nobody tells two labels "
             f"of a record apart with an error ½(FPR + FNR) below {bound}. Nothing is promised of the run; the noise "
@@ -143,6 +143,11 @@ class RunPlan:
     epochs: int
     early_stopping: bool
     values: tuple[float, ...] | None = None
+
+
+def _least_error(mu: float) -> float:
+    # As splitvfl.privacy.least_detection_error, which brings SciPy along.
+    return NormalDist().cdf(-mu / 2.0)
 
 
 def _check_positive(claim: RowNorm | Gaussian) -> None:
