@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import stat
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from sklearn.linear_model import RidgeCV
+from sklearn.metrics import r2_score
 from torch import Tensor, nn
 
 from splitvfl import training
 from splitvfl.attacks import ModelCompletionAttack, NormAttack
+from splitvfl.config import parse_config
 from splitvfl.conversation import Expected, Half, Outbox, converse
 from splitvfl.data.batches import Batches
 from splitvfl.defenses import GaussianIR, Isotropic, RandomisedResponse, Rounding
@@ -20,6 +25,7 @@ from splitvfl.errors import ArgumentError, CheckpointError, ConfigError, DataErr
 from splitvfl.exchange import kept
 from splitvfl.exchange.notes import awaited_note, note, read_note
 from splitvfl.exchange.one_way import OneWay
+from splitvfl.experiment import build_trainer, load_data
 from splitvfl.messages import Message, decode, encode
 from splitvfl.models import LinearTop
 from splitvfl.party import ActiveParty, PassiveParty
@@ -456,3 +462,35 @@ def test_a_label_party_that_asks_twice_gets_the_same_noise_again() -> None:
 
 
 ANSWERED = awaited_note("telecom", "crossing", 0)
+
+
+def test_the_digest_is_the_one_that_the_specification_describes() -> None:
+    """By hand from docs/reference/protocol.md."""
+    payload = torch.tensor([[1.0, 2.0]])
+    chain = kept.Chain(kept.Form(2, torch.float32))
+    chain.add(payload)
+    start = hashlib.sha256(b"2 float32").digest()
+    assert chain.value == hashlib.sha256(start + bytes.fromhex("0000803f00000040")).hexdigest()
+
+
+def test_wide_random_features_tell_columns_to_who_knows_some_records() -> None:
+    """What is said of columns where the promise about labels is made: figures of one seed, with some room."""
+    text = """
+data: {name: breast-cancer}
+parties:
+  clinic: {role: active, columns: ["mean *"]}
+  lab: {role: passive, columns: ["worst *", "* error"]}
+model: {name: mlp, bottom: [256, 128]}
+exchange: {name: one-way, bottom: BOTTOM}
+train: {epochs: 1, batch_size: 64}
+"""
+    for bottom, least in (("random", 0.9), ("pca", 0.99)):
+        config = parse_config(text.replace("BOTTOM", bottom), source="columns.yaml")
+        trainer = build_trainer(config, load_data(config))
+        crossed: list[Message] = []
+        trainer._record = crossed.append
+        trainer.fit(1)
+        columns = trainer.passives["lab"].data.train.columns.numeric.numpy()
+        rows = torch.cat([one.payload for one in crossed if one.kind == "activation"])[: len(columns)].numpy()
+        guess = RidgeCV(np.logspace(-4, 2, 13)).fit(rows[:100], columns[:100]).predict(rows[100:])
+        assert r2_score(columns[100:], guess, multioutput="variance_weighted") > least
