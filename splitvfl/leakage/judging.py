@@ -502,7 +502,9 @@ def worst_of(keepers: Iterable[ScoreKeeper], *, level: float = 0.95) -> CanaryLe
     """Return the largest canary AUC of several attacks, raw, with an interval that holds for all of them at once.
 
     Of k attacks each has ``(1 − level) / k`` of what may be wrong (Bonferroni), as the largest was chosen with the very
-    records that it is measured on.
+    records that it is measured on. So the interval is valid, and the AUC itself is expected to be a little too
+    high: the largest of three read .717 in the mean of 12 runs with 600 canaries, where each one's mean was .70 to .71
+    and .70 is what ``asymmetric-response`` promises.
 
     Returns:
         ``None`` where none has canaries that could be judged.
