@@ -541,8 +541,8 @@ def _place_canaries(config: ExperimentConfig, party: ActiveParty) -> None:
         return
     batches, seed = _batches(config, party.data), config.train.noise_seed_for_experiments
     try:
-        summed = config.exchange.name if sums_only(config.exchange) else ""
-        check_canaries(party.task.name, audit=config.audited, summed=summed)
+        read = not sums_only(config.exchange) and not one_way(config.exchange)
+        check_canaries(party.task.name, audit=config.audited, exchange=config.exchange.name, read=read)
         party.place_canaries(config.canaries, batches, noise_seed_for_experiments=seed)
     except (ArgumentError, ConfigError, DataError) as error:
         raise ConfigError(f"{config.source}: audit.canaries: {error}") from error

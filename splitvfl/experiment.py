@@ -43,7 +43,7 @@ from splitvfl.data.sets import TABLES
 from splitvfl.data.store import open_tables
 from splitvfl.errors import ArgumentError, ConfigError
 from splitvfl.exchange.kept import FOLDER as KEPT
-from splitvfl.exchanges import exchange_of, sums_only, task_of
+from splitvfl.exchanges import exchange_of, one_way, sums_only, task_of
 from splitvfl.hooks import At, Defense
 from splitvfl.label_horizon import LabelHorizon, agreed_horizon, before, observed_horizon, outcome
 from splitvfl.leakage.canaries import check_canaries
@@ -217,10 +217,9 @@ def build_trainer(config: ExperimentConfig, data: VerticalData, *, folder: Path 
 def _check_canaries(config: ExperimentConfig, task: Task) -> None:
     if config.canaries is None:
         return
+    read = not sums_only(config.exchange) and not one_way(config.exchange)
     try:
-        check_canaries(
-            task.name, audit=config.audited, summed=config.exchange.name if sums_only(config.exchange) else ""
-        )
+        check_canaries(task.name, audit=config.audited, exchange=config.exchange.name, read=read)
     except ConfigError as error:
         raise ConfigError(f"{config.source}: audit.canaries: {error}") from error
 

@@ -421,7 +421,7 @@ class ActiveParty(Party):
             ConfigError: If the task is not binary.
             DataError: If they are more than half of these records.
         """
-        check_canaries(self.task.name, audit=True, summed="")
+        check_canaries(self.task.name, audit=True, exchange="")
         self.canaries = CoinLabels.place(
             self.data.train,
             count,

@@ -204,7 +204,7 @@ class Trainer:
         ArgumentError: If parties have no or clashing names, an attack needs what a party cannot show, or ``autocast``
             or ``wire`` is another dtype.
         ConfigError: If an attack, a defense or canaries are for binary labels and the task is another; if there are to
-            be canaries without an auditor who looks for them, or in an exchange of sums.
+            be canaries without an auditor who looks for them, or where no message about one record comes back.
         DataError: If there are to be more canaries than other records.
         PrivacyError: If a guarantee per record is claimed for a model with batch-mixing layers.
     """
@@ -267,7 +267,8 @@ class Trainer:
             active.judge_by(early_stopping, self.batches.held_out)
         active.canaries = None  # of an earlier trainer
         if canaries is not None:
-            check_canaries(active.task.name, audit=audit, summed=own.name if own.sums_only else "")
+            read = not own.sums_only and not own.one_way
+            check_canaries(active.task.name, audit=audit, exchange=own.name, read=read)
             active.place_canaries(canaries, self.batches, noise_seed_for_experiments=noise_seed_for_experiments)
         self._connect(defenses, noise_seed_for_experiments)
         self._sides = self._take_sides(exchanges)

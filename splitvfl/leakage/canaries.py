@@ -236,13 +236,14 @@ class CoinLabels(Canaries):
         self._take(state["positions"], state["ids"], state["coins"])
 
 
-def check_canaries(task: str, *, audit: bool, summed: str) -> None:
+def check_canaries(task: str, *, audit: bool, exchange: str, read: bool = True) -> None:
     """Refuse canaries where nobody looks for them, or a coin is no label.
 
     Args:
         task: Name of the task.
         audit: Whether the auditor's attack is run.
-        summed: Name of the exchange if no message is per record; empty otherwise.
+        exchange: Name of the exchange.
+        read: Whether messages about single records come back to a passive party in it.
 
     Raises:
         ConfigError: If so.
@@ -251,10 +252,10 @@ def check_canaries(task: str, *, audit: bool, summed: str) -> None:
         raise ConfigError(f"canaries need binary labels, as a coin has two sides; the task is {task}; take them out")
     if not audit:
         raise ConfigError("canaries are for the auditor, who is switched off; take them out")
-    if summed:
+    if not read:
         raise ConfigError(
-            f"in exchange {summed} no message is about one record, so there is no auditor's attack that "
-            "could read canaries; take them out"
+            f"in exchange {exchange} no message about one record comes back to a passive party, so there is nothing "
+            "in which canaries could be read; take them out"
         )
 
 

@@ -20,6 +20,7 @@ from splitvfl.cut import SplitModel
 from splitvfl.data.columns import Columns, Records
 from splitvfl.defenses import AsymmetricResponse, Isotropic, SumKL
 from splitvfl.errors import ArgumentError, CheckpointError, ConfigError, DataError
+from splitvfl.exchange.one_way import OneWay
 from splitvfl.exchange.oracle import Oracle
 from splitvfl.experiment import build_trainer, load_data, run_experiment
 from splitvfl.hooks import Secrets, View
@@ -460,8 +461,13 @@ def test_what_makes_no_sense_is_refused(settings: dict[str, Any], kind: type[Exc
 
 
 def test_where_only_sums_cross_they_are_refused_by_the_exchanges_name() -> None:
-    with pytest.raises(ConfigError, match="in exchange oracle no message is about one record"):
+    with pytest.raises(ConfigError, match="in exchange oracle no message about one record comes back"):
         linear_trainer(exchange=Oracle(), canaries=20)
+
+
+def test_where_nothing_comes_back_they_are_refused() -> None:
+    with pytest.raises(ConfigError, match="in exchange one-way no message about one record comes back"):
+        trainer(exchange=OneWay())
 
 
 def test_ids_that_come_twice_and_labels_that_are_none_are_refused() -> None:
@@ -511,7 +517,11 @@ audit: {canaries: 30}
         (
             EXPERIMENT.replace("wine", "breast-cancer").replace("alcohol", "mean *")
             + "model: logistic-regression\nexchange: {name: oracle}\n",
-            r"run\.yaml: audit.canaries: in exchange oracle no message is about one record",
+            r"run\.yaml: audit.canaries: in exchange oracle no message about one record comes back",
+        ),
+        (
+            EXPERIMENT.replace("wine", "breast-cancer").replace("alcohol", "mean *") + "exchange: one-way\n",
+            r"run\.yaml: audit.canaries: in exchange one-way no message about one record comes back",
         ),
     ],
 )
