@@ -373,3 +373,22 @@ def test_completion_after_training_reaches_summary_table_and_page(
     assert f"{found.test_auc:.2f}" in shown
     assert "5 positive and 6 negative records" in page
     assert "What taking part has taught the partner" in page
+
+
+def test_a_fit_that_fails_is_said_and_a_baseline_is_not_the_worst_leak(
+    experiment: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    attacks = "attacks: [readout, mixture, combined, component, {name: component, of: activation}]"
+    text = EXPERIMENT.replace("[isotropic]", "[{name: isotropic, ratio: 40}]").replace("epochs: 6", "epochs: 3")
+    experiment.write_text(text.replace("attacks: [norm, direction]", attacks))
+
+    assert main(["train", str(experiment)]) == 0
+
+    summary = read_summary(Path("runs/credit"))
+    lab = summary.parties["lab"]
+    assert {"mixture", "combined", "component", "component-of-activation"} <= lab.attacks.keys()
+    assert (lab.attacks["component"].worst or 0.0) > 0.9
+    assert not lab.worst[1].startswith("component")
+    # Noise of forty times the signal hides the mixture too, and a person is told that it was not fitted.
+    assert [note for note in summary.notes if note.startswith("mixture at lab: the mixture was not fitted")]
+    assert "mixture at lab" in capsys.readouterr().out
