@@ -276,6 +276,18 @@ class CutLayer(nn.Module):
         """Whether the auditor, or a defense of the gradient, needs what would be sent under every label."""
         return bool(self._audits) or self.gradient.needs_label_gradients
 
+    def show_received(self) -> None:
+        """Declare that what passes forward is what came from the party behind this cut, and may be shown for its own.
+
+        What it holds itself is the activation before its defenses; the label party has nothing closer.
+        """
+        self._shows = frozenset({"gradient", "activation"})
+
+    @property
+    def shows(self) -> frozenset[str]:
+        """View fields that attacks can have here."""
+        return self._shows
+
     def show_from(self, bottom: nn.Module) -> None:
         """Declare the model behind this cut, so that ``watch`` and ``defend`` can refuse what does not fit it."""
         self._shows = available_fields(bottom, has_columns=True)

@@ -555,7 +555,8 @@ def _watch(config: ExperimentConfig, party: ActiveParty) -> Watch:
     for name, cut in party.cuts.items():
         for hook in config.attacks:
             attack = build("attacks", hook.name, hook.options, folder=config.folder)
-            reason = _unavailable(attack, party, summed=sums_only(config.exchange), silent=one_way(config.exchange))
+            summed, silent = sums_only(config.exchange), one_way(config.exchange)
+            reason = _unavailable(attack, party, cut.shows, summed=summed, silent=silent)
             if reason:
                 watch.unavailable[name][hook_name(attack)] = reason
                 continue
@@ -571,7 +572,7 @@ def _known(config: ExperimentConfig, party: ActiveParty) -> tuple[int, int]:
     return known_allowed(party.judged_records, config.known_positives, config.known_negatives)
 
 
-def _unavailable(attack: Attack, party: ActiveParty, *, summed: bool, silent: bool) -> str:
+def _unavailable(attack: Attack, party: ActiveParty, shows: frozenset[str], *, summed: bool, silent: bool) -> str:
     """Return why the label party cannot run a partner's attack in its place, or nothing."""
     if target_of(attack) == "features":
         return "it attacks features, with what only an experiment in one process has"
@@ -581,7 +582,7 @@ def _unavailable(attack: Attack, party: ActiveParty, *, summed: bool, silent: bo
         return "needs the partner's model"
     if silent:
         return NOTHING_COMES_BACK
-    missing = sorted(Leak(attack).needs - {"gradient"})
+    missing = sorted(Leak(attack).needs - shows)
     if summed and not missing:
         return "the partner gets no gradient per record"
     return f"needs the partner's {' and '.join(missing)}" if missing else ""

@@ -383,6 +383,7 @@ class ActiveParty(Party):
         """Return a new cut layer towards a passive party."""
         self.cuts[passive] = CutLayer(passive, active=self.name)
         self.cuts[passive].wire = self.wire
+        self.cuts[passive].show_received()
         return self.cuts[passive]
 
     def judge_by(self, settings: EarlyStopping, held_out: range) -> None:

@@ -17,7 +17,7 @@ from splitvfl.cut import CutLayer
 from splitvfl.data.columns import Columns, PartyData, Records
 from splitvfl.defenses import Isotropic
 from splitvfl.errors import ArgumentError, HookError, PrivacyError
-from splitvfl.hooks import Secrets
+from splitvfl.hooks import Secrets, View
 from splitvfl.label_gradients import LabelGradients
 from splitvfl.party import ActiveParty, PassiveParty
 from splitvfl.tasks import Binary, Multiclass, Regression, Task
@@ -378,3 +378,33 @@ def test_parties_give_the_same_as_a_model_in_one_graph(task: Task, labels: Tenso
     for value in (0.0, 1.0):
         left, right = by_party.under(value), by_model.under(value)
         torch.testing.assert_close(left[left[:, 0].argsort()], right[right[:, 0].argsort()], rtol=1e-4, atol=1e-7)
+
+
+def test_the_label_party_can_run_attacks_that_need_what_came_from_the_partner() -> None:
+    """Over a network it judges the partner's attacks: the activation that they need has come to it."""
+
+    class Keep:
+        needs: ClassVar[frozenset[str]] = frozenset({"gradient", "activation"})
+
+        def __init__(self) -> None:
+            self.seen: list[Tensor] = []
+
+        def __call__(self, view: View, /) -> Tensor:
+            self.seen.append(view.activation)
+            return view.gradient[:, 0]
+
+    torch.manual_seed(11)
+    columns = torch.randn(ROWS, 3)
+    trainer = Trainer(
+        ActiveParty(party_data("bank", torch.zeros(ROWS, 0), torch.tensor([0.0, 1.0] * 6)), linear_top(1)),
+        {"passive": PassiveParty(party_data("passive", columns, None), nn.Linear(3, WIDTH))},
+        attacks=[Keep()],
+        batch_size=ROWS,
+    )
+    here = Keep()
+    trainer.active.cuts["passive"].watch(here)
+    trainer.fit(2)
+    (there,) = trainer.leaks["passive"].values()
+    assert len(here.seen) == 2
+    for mine, its in zip(here.seen, there.attack.seen, strict=True):  # type: ignore[attr-defined]
+        assert torch.equal(mine, its)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from splitvfl.conversation import Expected, Half, Inbox, Outbox
+from splitvfl.cut import Seat
 from splitvfl.data.columns import Records
 from splitvfl.errors import ProtocolError
 from splitvfl.exchange.base import Exchange, Side
@@ -51,7 +52,15 @@ def answer(party: ActiveParty, inbox: Inbox, batch: Records, step: int) -> tuple
     targets, responses = party.answer(batch, step)
     source = party.label_gradient_source(targets, batch, step)
     crossed = {
-        name: party.cuts[name](leaf, labels=batch.judged, responses=responses, ids=batch.ids, step=step, source=source)
+        name: party.cuts[name](
+            leaf,
+            labels=batch.judged,
+            responses=responses,
+            ids=batch.ids,
+            step=step,
+            seat=Seat(activation=leaf),
+            source=source,
+        )
         for name, leaf in leaves.items()
     }
     outputs = party.run_top(list(crossed.values()), batch)
