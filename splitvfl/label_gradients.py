@@ -76,6 +76,7 @@ class LabelGradients:
         classes: Number of classes of the labels; ``None`` where they are none.
         loss: The loss of the step.
         loss_gradient: Its gradient at the outputs under these targets, ``(n, m)``, where it is known.
+        of_values: The same under single values, where they are known.
         jacobian: Gradients of combinations of the outputs, ``(b, n, width)``: of each output (b = m), or of output j
             less output 0 for j = 1 … m − 1 (b = m − 1).
 
@@ -96,11 +97,12 @@ class LabelGradients:
         loss: Loss,
         jacobian: Tensor,
         loss_gradient: Tensor | None = None,
+        of_values: Mapping[float, Tensor] | None = None,
     ) -> None:
         self._outputs, self._targets, self._loss = outputs, targets, loss
         self._jacobian = jacobian
         self._of_targets = None if loss_gradient is None else self._in_coordinates(loss_gradient)
-        self._of_values: dict[float, Tensor] = {}
+        self._of_values = {value: self._in_coordinates(found) for value, found in (of_values or {}).items()}
         self.values = None if values is None else tuple(values)
         self.classes = classes
         self.drawn: Drawn | None = None
@@ -180,15 +182,11 @@ class LabelGradients:
 
     def _blocks_of(self, mixture: Tensor) -> Iterator[tuple[slice, Tensor]]:
         for block in blocks(self._jacobian[0]):
-            jacobian = self._jacobian[:, block].to(torch.float64, copy=True)
-            yield (
-                block,
-                (
-                    jacobian[0].mul_(mixture[block])
-                    if len(jacobian) == 1
-                    else torch.einsum("nb,bnw->nw", mixture[block], jacobian)
-                ),
-            )
+            jacobian = self._jacobian[:, block]
+            if len(jacobian) == 1:
+                yield block, jacobian[0] * mixture[block]  # in float64, as the mixture is
+            else:
+                yield block, torch.einsum("nb,bnw->nw", mixture[block], jacobian.double())
 
     def mixed_at_output(self, weights: Tensor, values: Sequence[float]) -> Tensor:
         """Return the same of the loss gradients at the outputs, ``(n, m)`` float64."""
@@ -409,7 +407,10 @@ class LabelGradientSource:
         device = drawing_device(output.device)
         with without_autocast(output.device):
             targets = self._targets.detach()
-            gradient = _loss_gradient(self._loss, output, targets)
+            # Of two values in the same backward pass: nearly everybody who asks for this asks for them.
+            values = self._values if self._values is not None and len(self._values) == 2 and targets.dim() == 1 else ()
+            every = [targets, *(torch.full_like(targets, value) for value in values)]
+            gradient, *of_values = _loss_gradients(self._loss, output, every)
             pulled = [
                 torch.autograd.grad(edge, list(crossed.values()), grad_outputs=along, retain_graph=True)
                 for along in _combinations(output, gradient)
@@ -422,6 +423,7 @@ class LabelGradientSource:
                 classes=self._classes,
                 loss=self._loss,
                 loss_gradient=gradient.to(device),
+                of_values={value: found.to(device) for value, found in zip(values, of_values, strict=True)},
                 jacobian=torch.stack([parts[number].flatten(1).to(device) for parts in pulled]),
             )
 

@@ -18,7 +18,7 @@ from splitvfl.attacks import NormAttack
 from splitvfl.conversation import converse
 from splitvfl.crossing import DefenseChain
 from splitvfl.data import Columns, PartyData, Records
-from splitvfl.defenses import AxisGaussian, Isotropic, SumKL, solve_sumkl
+from splitvfl.defenses import AxisGaussian, Isotropic, RecordGaussian, SumKL, solve_sumkl
 from splitvfl.exchange.split import active_step, passive_step
 from splitvfl.hooks import Defense, View
 from splitvfl.leakage.judging import Leak
@@ -114,6 +114,10 @@ class Bench:
         converse(halves, turns={"active": self.active.random, "passive": self.passive.random})
         self._number += 1
 
+    def defend(self, defense: Defense) -> None:
+        """Let the label party defend the gradient that it sends."""
+        self.active.cuts["passive"].defend(defense, noise_seed_for_experiments=0)
+
     def gradient(self) -> Tensor:
         """Return a cut gradient as it is during training."""
         activation = self.whole.bottom(self.columns).detach().requires_grad_()
@@ -139,14 +143,21 @@ def measure(quick: bool) -> list[Result]:
     fields, rows = (2, ROWS + 1) if quick else (FIELDS, ROWS + 1)
     results: list[Result] = []
     for batch, runs in QUICK_BATCHES if quick else BATCHES:
-        results += _batch_results(batch, runs, Bench(batch, fields, rows))
+        results += _batch_results(batch, runs, Bench(batch, fields, rows), Bench(batch, fields, rows))
     return results + _solver_results(quick)
 
 
-def _batch_results(batch: int, runs: int, bench: Bench) -> list[Result]:
-    whole, split = interleaved([bench.whole_step, bench.split_step], runs=runs)
-    value, note = ratio(split, whole)
-    results = [Result(f"split / unsplit step, batch {batch}", value, "ratio", 1.05, note=note)]
+def _batch_results(batch: int, runs: int, bench: Bench, defended: Bench) -> list[Result]:
+    # Of whole steps: what would be sent under the other label is computed where the step is. The top is linear.
+    defended.defend(RecordGaussian(detection_error=0.4))
+    whole, split, noisy = interleaved([bench.whole_step, bench.split_step, defended.split_step], runs=runs)
+    results = []
+    for name, taken, beside, target in (
+        (f"split / unsplit step, batch {batch}", split, whole, 1.05),
+        (f"split step with record-gaussian / without, batch {batch}", noisy, split, 1.12),
+    ):
+        value, note = ratio(taken, beside)
+        results.append(Result(name, value, "ratio", target, note=note))
     gradient = bench.gradient()
     hooks: list[tuple[str, Callable[[], object], float]] = [
         ("norm attack, leak AUC", bench.watching(gradient), 0.01),
