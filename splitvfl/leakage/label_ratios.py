@@ -26,8 +26,9 @@ MOST = 30.0
 
 # Memory of the means, in steps: they are in units of the label, and stay as they are while noise changes.
 _MEANS_DECAY = 0.999
-# Memory of the noise's scale: about the last twenty steps count, and this batch as far as it has more rows than these.
-_SCALE_DECAY, _SCALE_ROWS = 0.95, 32.0
+# Memory of the noise's scale: about the last ten steps count, as so many rows beside those of this batch; that of what
+# marks a class is longer.
+_SCALE_DECAY, _SCALE_ROWS, _MARK_DECAY = 0.9, 8.0, 0.95
 # A class counts as if so many rows had shown what both classes show together.
 _PRIOR_ROWS = 4.0
 _LEAST_ROWS = 4.0
@@ -39,8 +40,8 @@ _LEAST_NOISE = 1e-3
 # Energy off J is floored at this share of the batch's mean energy, so that rounding noise has no shape.
 _FLOOR = 1e-9
 _TINY = torch.finfo(torch.float64).tiny
-# Shorter ways, in units of the longest, are none; probabilities have logits within ±27.6.
-_LEAST_LENGTH, _LEAST_SHARE = 1e-9, 1e-12
+# Ways of a smaller square, in units of the longest, are none; probabilities have logits within ±27.6.
+_LEAST_SQUARE, _LEAST_SHARE = 1e-18, 1e-12
 # Exponents of generalised Gaussians, and their mean distance from 0 in standard deviations: Laplace 1, Gaussian 2.
 _EXPONENTS = np.linspace(0.6, 8.0, 149)
 _GAUSSIAN = 28
@@ -79,21 +80,19 @@ def read_message(sent: Tensor, label_gradients: LabelGradients, real: Flags | No
     values = label_gradients.values or (0.0, 1.0)
     base = label_gradients.under(min(values))
     way = label_gradients.under(max(values)) - base
-    rows = sent.flatten(1).to(way.device).double()
+    rows = sent.flatten(1).to(way)
     probability = label_gradients.predictions[:, -1].to(way.device)
     if real is not None:
         chosen = torch.from_numpy(real).to(way.device)
         base, way, rows, probability = base[chosen], way[chosen], rows[chosen], probability[chosen]
-    # In units of the longest way, as squares of tiny numbers would vanish.
-    length = torch.linalg.vector_norm(way, dim=1)
-    unit = length.max().clamp(min=_TINY) if length.numel() else length.sum()
-    direction = way / length.clamp(min=_TINY)[:, None]
-    along, start = ((part / unit * direction).sum(dim=1) for part in (rows, base))
-    length = length / unit
-    inverse = torch.where(length > _LEAST_LENGTH, 1.0 / length.clamp(min=_LEAST_LENGTH), 0.0)
-    energy = (rows / unit).square().sum(dim=1)
-    off = (energy - along.square()).clamp(min=0.0) / energy.mean().clamp(min=_TINY) + _FLOOR
+    square = torch.linalg.vecdot(way, way)
+    along, start = torch.linalg.vecdot(rows, way), torch.linalg.vecdot(base, way)
+    energy = torch.linalg.vecdot(rows, rows)
+    longest = square.max().clamp(min=_TINY)
+    inverse = torch.where(square > _LEAST_SQUARE * longest, 1.0 / square.clamp(min=_TINY), 0.0)
+    off = (energy - along.square() * inverse).clamp(min=0.0) / energy.mean().clamp(min=_TINY) + _FLOOR
     logit = torch.logit(probability.clamp(_LEAST_SHARE, 1.0 - _LEAST_SHARE))
+    length = (square / longest).sqrt()
     numbers = torch.stack([(along - start) * inverse, -start * inverse, length, off.log(), logit]).cpu().numpy()
     shift, centre, lengths, energies, logits = numbers
     return Messages(shift, centre, lengths, energies, (energy == 0.0).cpu().numpy(), logits)
@@ -132,7 +131,7 @@ class LabelRatios:
     With x the shift of a row less its centre, z the centre, and ``J`` its length, ``x J / s`` has a mean that is linear
     in ``J / s`` and ``z J / s`` for each label, with noise of scale s. In a message that is clean, or to which noise
     was added, x has the mean ``y − z``. Means are remembered for long, as they are in units
-    of the label; the scale of the noise is that of about the last twenty steps and of this batch, where labels are not
+    of the label; the scale of the noise is that of about the last ten steps and of this batch, where labels are not
     used but marginalised. The noise's density is a
     generalised Gaussian whose exponent is fitted, with a variance for each label. The log energy off J is Gaussian for
     each label, its mean linear in z as well.
@@ -286,7 +285,7 @@ class _Marking:
     """
 
     def __init__(self) -> None:
-        self._fits = (_ClassFits(_SCALE_DECAY), _ClassFits(_SCALE_DECAY))
+        self._fits = (_ClassFits(_MARK_DECAY), _ClassFits(_MARK_DECAY))
         self._steps = np.ones(2)
         self._right = np.zeros(2)  # steps, and those in which the ratios were worth something
 
@@ -306,7 +305,7 @@ class _Marking:
         if positive.any() and not positive.all():
             self._score(ratios, positive)
             more = int(energy[positive].mean() <= energy[~positive].mean())
-            self._steps *= _SCALE_DECAY
+            self._steps *= _MARK_DECAY
             self._steps[more] += 1.0
             self._fits[more].learn(design, energy, positive)
         return relied
