@@ -34,7 +34,7 @@ _PRIOR_ROWS = 4.0
 _LEAST_ROWS = 4.0
 # A marking is relied on when it was worth something in so many standard errors more than half of the steps, of which
 # about the last hundred count, and tells no more than so many nats of a record.
-_WORTH, _CERTAIN, _RIGHT_DECAY, _NEAR = 1e-3, 3.0, 0.99, 8.0
+_WORTH, _CERTAIN, _RIGHT_DECAY, _NEAR = 1e-3, 2.5, 0.99, 8.0
 # Least noise, in units of the label: rounding is not modelled.
 _LEAST_NOISE = 1e-3
 # Energy off J is floored at this share of the batch's mean energy, so that rounding noise has no shape.
@@ -181,6 +181,11 @@ class LabelRatios:
         error = math.sqrt(float((1.0 / (silent + 0.5)).sum()))
         return ratio if abs(ratio) > 4.0 * error else 0.0
 
+    def _known_share(self, centre: Floats) -> float:
+        """Return how far log odds have to be moved for predictions to have the share of positives of earlier steps."""
+        rows = self._silent[:, 1] + 0.5
+        return math.log(rows[1] / rows[0]) - float(_log_odds(centre.mean()))
+
     def _of_rows(self, rows: Messages, positive: Flags, known: Flags) -> Floats:
         along = (rows.shift - rows.centre) * rows.length
         plain = np.stack([np.ones(along.size), rows.centre], axis=1)
@@ -194,7 +199,7 @@ class LabelRatios:
             found = self._shift.residuals(design, values, floor)
             ratios += found.ratio(exponent)
             own = found.of(positive)
-        odds = _log_odds(rows.centre) + ratios
+        odds = _log_odds(rows.centre) + ratios + self._known_share(rows.centre)
         ratios += self._energy(rows.energy, plain, odds.clip(-MOST, MOST), positive, known)
         own = None if own is None else own[known]
         self._learn(design[known], values[known], positive[known], scale, own)
@@ -278,15 +283,15 @@ class _Residuals(NamedTuple):
 class _Marking:
     """Log ratio of the labels from the log energy off J: a class that is marked by more noise, or by less.
 
-    Which class is marked may change from step to step, as it does with sumKL. So there is one fit for steps in which
-    label 1 has more energy, and one for those in which label 0 has. Which one a new step is like, the other records of
-    it tell, by their predictions and shifts. What it says counts while it has been right in earlier steps: where no
-    class is marked it would add noise.
+    Which class is marked may change from step to step, as it does with sumKL. So what is fitted is the energy of the
+    class with more of it in a step, and of that with less. Which is which in a new step the other records of it tell,
+    by their predictions and shifts. What it says counts while it has been right in earlier steps: where no class is
+    marked it would add noise.
     """
 
     def __init__(self) -> None:
-        self._fits = (_ClassFits(_MARK_DECAY), _ClassFits(_MARK_DECAY))
-        self._steps = np.ones(2)
+        self._fits = _ClassFits(_MARK_DECAY)
+        self._steps = np.ones(2)  # in which label 0, or label 1, has more
         self._right = np.zeros(2)  # steps, and those in which the ratios were worth something
 
     def __call__(self, energy: Floats, design: Floats, odds: Floats, positive: Flags, known: Flags) -> Floats:
@@ -303,28 +308,25 @@ class _Marking:
         relied = ratios if self._reliable else np.zeros_like(ratios)
         ratios, energy, design, positive = ratios[known], energy[known], design[known], positive[known]
         if positive.any() and not positive.all():
-            self._score(ratios, positive)
-            more = int(energy[positive].mean() <= energy[~positive].mean())
+            if self._fits.ready:
+                self._score(ratios, positive)
+            more = bool(energy[positive].mean() > energy[~positive].mean())
             self._steps *= _MARK_DECAY
-            self._steps[more] += 1.0
-            self._fits[more].learn(design, energy, positive)
+            self._steps[int(more)] += 1.0
+            self._fits.learn(design, energy, positive if more else ~positive)
         return relied
 
     def _ratios(self, energy: Floats, design: Floats, odds: Floats) -> Floats:
-        ready = [number for number, fits in enumerate(self._fits) if fits.ready]
-        if not ready:
+        if not self._fits.ready:
             return np.zeros_like(energy)
-        weighed = [self._fits[number].residuals(design, energy, _LEAST_ENERGY).log_densities() for number in ready]
-        if len(ready) == 1:
-            return (weighed[0][:, 1] - weighed[0][:, 0]).clip(-_NEAR, _NEAR)
+        densities = self._fits.residuals(design, energy, _LEAST_ENERGY).log_densities()
+        turned = densities[:, ::-1]
         labels = np.stack([-np.logaddexp(0.0, odds), -np.logaddexp(0.0, -odds)], axis=1)
-        first, second = (np.logaddexp.reduce(labels + densities, axis=1) for densities in weighed)
+        first, second = (np.logaddexp.reduce(labels + each, axis=1) for each in (densities, turned))
         # Of each record only the others say which way round the step is, or it would speak for its own prediction.
         told = (first - second).clip(-_NEAR, _NEAR)
-        others = told.sum() - told + math.log(self._steps[0] / self._steps[1])
-        both = np.logaddexp(
-            weighed[0] - np.logaddexp(0.0, -others)[:, None], weighed[1] - np.logaddexp(0.0, others)[:, None]
-        )
+        others = (told.sum() - told + math.log(self._steps[1] / self._steps[0]))[:, None]
+        both = np.logaddexp(densities - np.logaddexp(0.0, -others), turned - np.logaddexp(0.0, others))
         found: Floats = (both[:, 1] - both[:, 0]).clip(-_NEAR, _NEAR)
         return found
 
@@ -344,19 +346,18 @@ class _Marking:
     def state_dict(self) -> dict[str, Any]:
         """Return what was learned."""
         return {
-            "fits": [fits.state_dict() for fits in self._fits],
+            "fits": self._fits.state_dict(),
             "steps": torch.from_numpy(self._steps.copy()),
             "right": torch.from_numpy(self._right.copy()),
         }
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Take back what :meth:`state_dict` returned."""
-        for fits, own in zip(self._fits, state["fits"], strict=True):
-            fits.load_state_dict(own)
+        self._fits.load_state_dict(state["fits"])
         self._steps, self._right = state["steps"].numpy().copy(), state["right"].numpy().copy()
 
 
-def _log_odds(shares: Floats) -> Floats:
+def _log_odds(shares: Floats | np.floating[Any]) -> Floats:
     clipped = np.clip(shares, 0.02, 0.98)
     found: Floats = np.log(clipped) - np.log1p(-clipped)
     return found
