@@ -184,7 +184,18 @@ def class_axis(gradient: Tensor, positive: Tensor) -> Tensor | None:
 
 
 class Audit(Handle):
-    """The auditor's attack being judged: what ``audit`` returns.
+    """The auditor's attacks being judged: what ``audit`` returns.
+
+    Three attacks read each message: the two of :class:`Auditor`, and
+    :class:`~splitvfl.leakage.label_ratios.LabelRatios`, who also knows the model's prediction of each record and what
+    its row would be under the other label, as the partner knows both below a linear top. ``worst`` is the best of them.
+    ``total`` adds the predictions themselves: what is known of each record is put together as has worked best for
+    others (:class:`~splitvfl.leakage.run_audit.RecordHistory`).
+
+    They are attacks: they bound the leak from below, and a leak that they do not find may still be there. Two things
+    are not in them: activations, which may separate classes better than the model predicts while it learns under heavy
+    noise, and labels that the partner knows. Behind a label defense a message is read for the answer, and from there on
+    ``total`` is what answers, messages and predictions tell; the first two tell no more than the answers.
 
     Args:
         remove: Called when the audit is detached.

@@ -54,7 +54,14 @@ class RunLeak:
 class RecordHistory:
     """Numbers of each record's messages: bounded memory, however long the run is.
 
-    It is kept of about the first two million records that are met, 80 bytes each.
+    Sum and mean of the log ratios, mean, spread and last of the shifts, mean energy, last and mean logit: these are put
+    together by logistic regression, five-fold, on at most 10 000 records of each class that are drawn with a fixed
+    seed. Its log odds on the fold that was left out are the score. It is fitted with true labels, as a partner's attack
+    is not, and yet loses a little to a better one where records are few. On some hundred records gradient boosting on
+    the same numbers read up to .06 less and at most .004 more, and adding the sums of log ratios to the logit far less
+    where answers are remembered, as the same evidence is then counted in every epoch.
+
+    It is kept of about the first two million records that are met, 65 bytes each and their ids.
     """
 
     def __init__(self) -> None:
@@ -185,7 +192,7 @@ def _logistic(design: Floats, truth: Floats) -> Floats:
         while length > 1e-6 and _loss(design, truth, weights - length * step, penalty) > value:
             length /= 2.0
         weights = weights - length * step
-        before, value = value, _loss(design, truth, weights - 0.0, penalty)
+        before, value = value, _loss(design, truth, weights, penalty)
         if before - value < 1e-9 * abs(before):
             break
     return weights

@@ -286,6 +286,41 @@ def test_half_precision_and_messages_of_any_size_are_read() -> None:
         assert audit.ratio.summary().accumulated_auc > 0.97
 
 
+def test_records_without_a_label_are_left_out() -> None:
+    world, some, others = World(9, 120), Audit(), Audit()
+    real = torch.arange(120) % 4 != 0
+    for _ in range(4):
+        noise = 0.01 * torch.randn(120, WIDTH, generator=world.random).double()
+        known = known_of(world.logits, world.labels)
+        # The mean loss of all rows: those that are left must be what they were.
+        fewer = LabelGradients(
+            outputs=world.logits[real][:, None],
+            targets=world.labels[real],
+            values=(0.0, 1.0),
+            classes=2,
+            loss=mean_cross_entropy,
+            jacobian=torch.tensor([2.0 * 90 / 120, 0, 0]).double().expand(1, 90, WIDTH),
+        )
+        labels, ids = world.labels.masked_fill(~real, torch.nan), torch.arange(120)
+        some.see(known.rows, known.rows + noise, labels, ids, label_gradients=known)
+        others.see(known.rows[real], (known.rows + noise)[real], labels[real], ids[real], label_gradients=fewer)
+    assert len(some.history) == len(others.history) == 90
+    assert some.total == pytest.approx(others.total, abs=1e-9)
+    torch.testing.assert_close(
+        torch.from_numpy(some.history._records["ratio"][:]), torch.from_numpy(others.history._records["ratio"][:])
+    )
+
+
+def test_without_ids_nothing_is_put_together() -> None:
+    world, audit = World(10, 100), Audit()
+    for _ in range(3):
+        known = known_of(world.logits, world.labels)
+        audit.see(known.rows, known.rows, world.labels, None, label_gradients=known)
+    assert audit.told is None
+    assert audit.total == audit.worst == pytest.approx(1.0)
+    assert np.isnan([audit.prediction_auc, audit.beyond_prediction]).all()
+
+
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("splitvfl.leakage.run_audit._MOST_RECORDS", 100)
     audit = Audit()

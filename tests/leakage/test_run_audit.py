@@ -84,8 +84,9 @@ def test_it_accumulates_over_epochs() -> None:
 
     once, often = (run(3.0, epochs=epochs).judge(ids, labels, prediction).matched_auc for epochs in (1, 16))
 
-    # A shift of 1 under noise of 3 and of 3/4: normal theory gives .59 and .83.
-    assert once < 0.62
+    # A shift of 1 under noise of 3 and of 3/4: normal theory gives .59 and .83, each with a standard error of .013, and
+    # groups of equal predictions leave .01 in.
+    assert once < 0.64
     assert 0.8 < often < 0.86
 
 
