@@ -31,7 +31,8 @@ class AxisGaussian(AxisNoise):
     Measured at L = .4 (MLP of 64 and 32, linear top, three seeds), by an observer of one late message who knows p and
     ‖w‖: a detection error of .26 on digits and .018 on breast cancer. Over 40 epochs, by a partner without a label,
     who was told one bit (which way round): labels right .995 and 1.000, where the larger class is .91 and .63. It
-    fails at L = .45 on digits, and on give-me-some-credit, where the gap stays near .85.
+    fails at L = .45 on digits, and on give-me-some-credit, where the gap stays near .85. The defense that keeps such a
+    bound, in the unit of a record, is :class:`~splitvfl.defenses.record_gaussian.RecordGaussian`.
 
     Rows that lie on Δ but for rounding (all, below a linear top) are sent exactly on it. Otherwise every row gets noise
     in every direction too, of the order of rounding, for rounding alone would tell the row.

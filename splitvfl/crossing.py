@@ -164,6 +164,11 @@ class DefenseChain:
         """Whether a defense here draws what the top model learns from."""
         return any(getattr(attached.defense, "draws_at_output", False) for attached in self._attached)
 
+    @property
+    def label_claims(self) -> tuple[GaussianDP, ...]:
+        """What the defenses here claim of labels."""
+        return tuple(claim for one in self._attached for claim in one.claims if isinstance(claim, GaussianDP))
+
     def draw(self, known: LabelGradients, *, step: int, ids: Tensor | None) -> Drawn:
         """Return what the top model and all cuts learn from in place of the labels, as a defense here draws it."""
         attached = next(one for one in self._attached if getattr(one.defense, "draws_at_output", False))

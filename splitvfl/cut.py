@@ -725,8 +725,16 @@ def drawing_for_all(
         cuts: Of one label party.
         step: Number of the training step.
         ids: Record ids of the batch.
+
+    Raises:
+        PrivacyError: If defenses that draw promise different things.
     """
     deciding = [cut.gradient for cut in cuts if cut.gradient.draws_at_output]
+    if len({chain.label_claims for chain in deciding}) > 1:
+        raise PrivacyError(
+            "one draw stands for the labels at all cuts, and the defenses of their gradients promise different things "
+            "of the run, so nothing was sent; give every cut the same"
+        )
     return partial(deciding[0].draw, step=step, ids=ids) if deciding else None
 
 

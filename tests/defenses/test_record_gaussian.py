@@ -624,6 +624,11 @@ def test_every_cut_is_defended_alike() -> None:
         functional.binary_cross_entropy_with_logits(outputs[:, 0], ONES).backward()
 
     step()  # the other cut's rows follow from the same draw
+    with (
+        model.cuts["b"].defend(RecordGaussian(mu=0.5, per="run", epochs=4)),
+        pytest.raises(PrivacyError, match="promise different things of the run"),
+    ):
+        step()
     with model.cuts["b"].defend(RecordGaussian(mu=1.0)), pytest.raises(PrivacyError, match="per run or per message"):
         step()
 
