@@ -44,6 +44,13 @@ class GaussianTargets:
     Not hidden is what columns give away: the model's prediction of a record tells its label as far as it is good. It
     rests on the secrecy of what is kept here, and on torch's generators, which are not cryptographic.
 
+    It is the baseline that noise on gradients has to beat, and mostly worse than lies about binary labels: at one
+    promise (AUC of the whole run at most .60; .59 to .62 was read by an observer who knows p and w), 15 epochs, linear
+    top, test AUC as means of three seeds: breast cancer .971 fresh, .849 remembered, .985 with
+    :class:`~splitvfl.defenses.asymmetric_response.AsymmetricResponse` (L = .4, ε = 3); digits ("is it an 8") .747,
+    .895, .967. Without a defense .996 and .997. What is remembered costs less the more records there are: noise of 570
+    records is learned by heart.
+
     Memory, remembered: four bytes for each number of a record.
 
     Logs ``mu`` and ``detection_error_bound``, both of the run where its length is known.

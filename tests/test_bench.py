@@ -19,7 +19,7 @@ def test_quick_run_writes_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     written = json.loads(out.read_text())
     assert set(written) == {"machine", "results"}
-    assert len(written["results"]) == 2 * 6 + 2
+    assert len(written["results"]) == 2 * 7 + 2
     for row in written["results"]:
         assert set(row) == {"name", "value", "unit", "target", "better", "holds", "note"}
         assert row["value"] > 0
