@@ -101,6 +101,13 @@ CASES["noise"] = (
     .replace("  seed: 1\n", "  seed: 1\n  noise_seed_for_experiments: 2\n"),
     ("lab", "shop"),
 )
+# One draw for both partners, from which the label party's own layer learns too.
+CASES["record-gaussian"] = (
+    THREE.replace("top_hidden: [8], dropout: 0.2", "top_hidden: []")
+    .replace("isotropic, ratio: 0.5", "record-gaussian, mu: 3.0, per: run")
+    .replace("  - {name: gaussian-ir, clip: 1.0, sigma: 0.1}\n", ""),
+    ("lab", "shop"),
+)
 
 
 @pytest.mark.parametrize(("text", "passives"), CASES.values(), ids=CASES)
