@@ -21,6 +21,7 @@ from rich.progress import (
 from rich.text import Text
 
 from splitvfl.data.ingest import IngestStatus
+from splitvfl.leakage.label_leak import LabelLeak
 from splitvfl.training import Status
 
 # Seconds between two plain lines: a log file of a long run stays readable.
@@ -171,11 +172,19 @@ class IngestProgress(_Bar):
             self._print(f"{what}: {status.done:.0%} of all work done")
 
 
+def _three(leak: LabelLeak, party: str) -> str:
+    """Return beyond the prediction, in all, and known without messages: those that were measured."""
+    named = {"beyond": leak.beyond, "all": leak.total, "known": leak.known}
+    values = " ".join(f"{name} {value:.2f}" for name, value in named.items() if value is not None)
+    return f"{party} {values}".strip()
+
+
 def figures(status: Status) -> str:
     """Return the figures of a moment in a few words."""
     parts = [] if math.isnan(status.loss) else [f"loss {status.loss:.3f}"]  # a passive party knows of none
     if not math.isnan(status.test):
         parts.append(f"test {status.test:.3f}")
+    parts += [_three(leak, name if len(status.label_leaks) > 1 else "") for name, leak in status.label_leaks.items()]
     if not math.isnan(status.worst_leak[0]):
-        parts.append(f"leak {status.worst_leak[0]:.2f} ({status.worst_leak[1]})")
+        parts.append(f"worst {status.worst_leak[0]:.2f} ({status.worst_leak[1]})")
     return "  ".join(parts)

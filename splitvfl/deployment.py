@@ -737,4 +737,5 @@ def summarise_run(config: ExperimentConfig, run: ActiveRun) -> RunSummary:
         parties=parties,
         measurements=measurements_of(run.measurements, party.name),
         canaries=watch.worst_canaries,
+        private_top=party.private_top is not None,
     )

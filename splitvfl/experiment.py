@@ -8,7 +8,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -80,10 +80,19 @@ class Workbench:
         data: The loaded data.
         own_columns: By passive party; empty for tasks that are not binary, and where a class has fewer than five
             records.
+        first_components: AUC of the first principal component of its columns, by passive party; likewise, and of
+            those that have columns of numbers.
     """
 
     data: VerticalData
     own_columns: Mapping[str, OwnColumns]
+    first_components: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def known(self) -> dict[str, float]:
+        """AUC of what each passive party knows of the labels without any message, where that was measured."""
+        found = {name: own.auc for name, own in self.own_columns.items()}
+        return found | {name: max(auc, found.get(name, auc)) for name, auc in self.first_components.items()}
 
 
 def prepare(config: ExperimentConfig) -> Workbench:
@@ -94,7 +103,7 @@ def prepare(config: ExperimentConfig) -> Workbench:
         ConfigError: If settings contradict each other.
     """
     # Imported late: scikit-learn takes as long as a short run, and a party of a networked run has no use for it.
-    from splitvfl.leakage.own_columns import FOLDS, own_columns_auc
+    from splitvfl.leakage.own_columns import FOLDS, first_component_auc, own_columns_auc
 
     data = load_data(config)
     labels = data.active.train.labels
@@ -103,8 +112,11 @@ def prepare(config: ExperimentConfig) -> Workbench:
     positives = int((labels == 1).sum())
     if min(positives, labels.numel() - positives) < FOLDS:
         return Workbench(data, {})  # too few of a class to say; no reason not to train
+    components = {name: first_component_auc(party.train.columns, labels) for name, party in data.passives.items()}
     return Workbench(
-        data, {name: own_columns_auc(party.train.columns, labels) for name, party in data.passives.items()}
+        data,
+        {name: own_columns_auc(party.train.columns, labels) for name, party in data.passives.items()},
+        {name: auc for name, auc in components.items() if auc is not None},
     )
 
 
@@ -682,6 +694,7 @@ def run_experiment(
     bench = workbench or prepare(config)
     trainer = build_trainer(config, bench.data, folder=folder)
     trainer.active.plan_run(epochs=config.train.epochs, early_stopping=config.train.early_stopping is not None)
+    trainer.watch.known = bench.known
     horizon = observed_horizon(config, trainer)  # of the first weights, also where the run goes on
     if resume:
         _refuse_changes(config, folder / CONFIG_FILE)
@@ -753,6 +766,7 @@ def summarise(
             unavailable=dict(trainer.unavailable[name]),
             own_columns_auc=None if own is None else own.auc,
             own_columns_model="" if own is None else own.model,
+            first_component_auc=bench.first_components.get(name),
             measurements=measurements_of(trainer.measurements, name),
             features=features.get(name, []),
             after_training=dict(trainer.after_training[name]),
@@ -790,6 +804,7 @@ def summarise(
         parties=parties,
         measurements=measurements_of(trainer.measurements, trainer.active.name),
         canaries=trainer.watch.worst_canaries,
+        private_top=trainer.active.private_top is not None,
     )
 
 

@@ -7,7 +7,7 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,7 @@ from splitvfl.leakage.auditing import Audit
 from splitvfl.leakage.canaries import CoinLabels, check_canaries
 from splitvfl.leakage.features import FeatureLeak, judge_features
 from splitvfl.leakage.judging import KNOWN, Leak, LeakSummary, known_allowed
+from splitvfl.leakage.label_leak import LabelLeak
 from splitvfl.leakage.monitor import Monitor
 from splitvfl.leakage.watching import Watch, unused
 from splitvfl.party import ActiveParty, Party, PassiveParty
@@ -76,6 +77,7 @@ class Status:
         loss: Training loss of the last step.
         test: Headline figure on the test records after the last evaluation; NaN before.
         worst_leak: Worst leak AUC so far, and the attack's name, at the last log; NaN and "" before.
+        label_leaks: Total, beyond prediction and known without messages by party, at the last end of an epoch.
     """
 
     epoch: int
@@ -85,6 +87,7 @@ class Status:
     loss: float
     test: float
     worst_leak: tuple[float, str]
+    label_leaks: Mapping[str, LabelLeak] = field(default_factory=dict)
 
 
 class _Judged:
@@ -528,6 +531,7 @@ class Trainer:
             loss=self._loss,
             test=self.test.get(self.active.task.metric, math.nan),
             worst_leak=self.watch.worst_logged,
+            label_leaks=self.watch.label_leaks_logged,
         )
 
     def _attack_after_training(self) -> None:

@@ -57,6 +57,7 @@ FLOORS: tuple[frozenset[str], ...] = (
             "leakage.run_audit",
             "leakage.features",
             "leakage.judging",
+            "leakage.label_leak",
             "leakage.label_ratios",
             "leakage.monitor",
             "leakage.own_columns",

@@ -22,7 +22,16 @@ from splitvfl.leakage.drawing import (
     new_figure,
     panel_title,
 )
-from splitvfl.leakage.findings import GOAL, DefenseRow, RunGroup, attack_names, figure, rows_by_defense, shown_name
+from splitvfl.leakage.findings import (
+    GOAL,
+    DefenseRow,
+    PartyRow,
+    RunGroup,
+    attack_names,
+    figure,
+    rows_by_defense,
+    shown_name,
+)
 from splitvfl.leakage.summary import AttackResult, PartyResult, RunSummary
 
 if TYPE_CHECKING:
@@ -74,7 +83,7 @@ class _Panel:
 
 def _panels(group: RunGroup, metrics: Sequence[Metrics]) -> Iterator[_Panel]:
     for defense in group.defenses:
-        positions = [position for position, run in enumerate(group.runs) if run.defense == defense]
+        positions = [position for position, run in enumerate(group.runs) if run.label == defense]
         parties = list(dict.fromkeys(name for position in positions for name in group.runs[position].parties))
         for party in parties:
             title = f"{defense}, {party}" if len(parties) > 1 else defense
@@ -166,8 +175,106 @@ def _finish_grid(grid: Any, used: int, columns: int) -> None:
             axes.xaxis.set_tick_params(labelbottom=True)
 
 
+def label_leaks(group: RunGroup, *, name: str) -> str:
+    """Return total, beyond prediction and known without messages: a line per defense and party.
+
+    Args:
+        group: The runs.
+        name: Prefix of the figure's ids, unique in its page.
+
+    Returns:
+        An ``<svg>`` element; empty if no run has an auditor's figures.
+    """
+    lines = [
+        (f"{row.label}, {party.name}" if len(row.parties) > 1 else row.label, party)
+        for row in rows_by_defense(group)
+        for party in row.parties
+    ]
+    if not any(party.total is not None for _, party in lines):
+        return ""
+    with drawing_style():
+        drawn = new_figure(0.36 * len(lines) + 1.0)
+        axes = drawn.subplots()
+        for height, (_, party) in enumerate(lines):
+            _draw_three(axes, height, party)
+        axes.axvline(0.5, color=MUTED, linewidth=0.8, zorder=1)
+        axes.set_xlim(_left_of([party for _, party in lines]), 1.02)
+        axes.set_ylim(len(lines) - 0.4, -0.6)
+        axes.set_yticks(range(len(lines)), [label for label, _ in lines], fontsize=SMALL, color=INK, parse_math=False)
+        axes.grid(visible=False, axis="y")
+        axes.set_xlabel("AUC   (0.5: blind, 1: every label read)")
+        axes.legend(
+            handles=_legend_of_three(matched=any(party.matched and party.beyond for _, party in lines)),
+            loc="lower center",
+            bbox_to_anchor=(0.5, 1.0),
+            ncols=3,
+            frameon=False,
+            fontsize=SMALL,
+        )
+        return inline_svg(drawn, name)
+
+
+def _left_of(parties: Sequence[PartyRow]) -> float:
+    lows = [party.interval[0] for party in parties if party.interval is not None]
+    lows += [party.beyond.mean - (party.beyond.half_width or 0.0) for party in parties if party.beyond is not None]
+    return max(0.0, min([0.48, *(low - 0.02 for low in lows)]))
+
+
+def _draw_three(axes: Axes, height: int, party: PartyRow) -> None:
+    if party.known is not None:
+        axes.vlines(party.known.mean, height - 0.32, height + 0.32, color=PALETTE[1], linewidth=2.0, zorder=2)
+    if party.silent:
+        axes.text(0.51, height, "no message of training depends on labels", va="center", fontsize=TINY, color=MUTED)
+    if party.total is not None:
+        axes.plot(party.total.mean, height, "D", color=INK, markersize=6, markeredgecolor=PAPER, zorder=3)
+    if party.beyond is None:
+        return
+    ends = party.interval
+    if ends is None and party.beyond.half_width is not None:
+        ends = (party.beyond.mean - party.beyond.half_width, party.beyond.mean + party.beyond.half_width)
+    if ends is not None:
+        axes.hlines(height, *ends, color=PALETTE[0], linewidth=1.4, zorder=2)
+    face = PAPER if party.matched else PALETTE[0]
+    axes.plot(party.beyond.mean, height, "o", color=PALETTE[0], markersize=7, markerfacecolor=face, zorder=4)
+
+
+def _legend_of_three(*, matched: bool) -> list[Any]:
+    from matplotlib.lines import Line2D
+
+    beyond = "beyond the prediction (hollow: matched, too high)" if matched else "beyond the prediction"
+    return [
+        Line2D([], [], color=PALETTE[0], marker="o", linestyle="none", label=beyond),
+        Line2D([], [], color=INK, marker="D", linestyle="none", label="in all"),
+        Line2D([], [], color=PALETTE[1], marker="|", markersize=10, linestyle="none", label="known without messages"),
+    ]
+
+
+def _silent(row: DefenseRow) -> list[bool]:
+    return [party.silent for party in row.parties]
+
+
+def _draw_one_way(axes: Axes, row: DefenseRow) -> None:
+    assert row.test is not None
+    axes.axhline(row.test.mean, color=PALETTE[0], linewidth=1.2, linestyle=(0, (4, 2)), zorder=1)
+    axes.annotate(
+        f"{row.label}: no message depends on labels",
+        xy=(0.995, row.test.mean),
+        xycoords=axes.get_yaxis_transform(),
+        xytext=(0, 3),
+        textcoords="offset points",
+        ha="right",
+        va="bottom",
+        fontsize=TINY,
+        color=PALETTE[0],
+        parse_math=False,
+    )
+
+
 def cost_and_leak(group: RunGroup, *, name: str, goal: float = GOAL) -> str:
-    """Return the headline figure against the worst leak: one point per defense, with 95 % intervals over seeds.
+    """Return the headline figure against the leak that decides: one point per defense, with 95 % intervals over seeds.
+
+    That is the leak beyond the prediction where all runs have canaries, else the worst leak of any attack on messages;
+    of some of each nothing is drawn. A run in which nothing flows back is a line.
 
     Args:
         group: The runs.
@@ -177,19 +284,25 @@ def cost_and_leak(group: RunGroup, *, name: str, goal: float = GOAL) -> str:
     Returns:
         An ``<svg>`` element; empty if no run has both figures.
     """
-    rows = [row for row in rows_by_defense(group) if row.test is not None and row.worst is not None]
-    if not rows:
+    rows = [row for row in rows_by_defense(group) if row.test is not None and row.deciding is not None]
+    if not rows or (any(run.canaries is not None for run in group.runs) and not group.by_canaries):
         return ""
     with drawing_style():
         drawn = new_figure(3.7)
         axes = drawn.subplots()
         for row in rows:
             _draw_point(axes, row)
-        _set_ranges(axes, rows)
+        silent = [row for row in rows_by_defense(group) if row.test is not None and all(_silent(row))]
+        _set_ranges(axes, [*rows, *silent])
         axes.axvspan(axes.get_xlim()[0], goal, color=PALETTE[2], alpha=0.1, linewidth=0, zorder=0)
         _own_columns_lines(axes, rows)
+        for row in silent:
+            _draw_one_way(axes, row)
         _point_to_better(axes, goal)
-        axes.set_xlabel("worst leak AUC of any attack   (0.5: blind, 1: every label read)")
+        what = (
+            "leak beyond the prediction (AUC among canaries)" if group.by_canaries else "worst leak AUC of any attack"
+        )
+        axes.set_xlabel(f"{what}   (0.5: blind, 1: every label read)")
         axes.set_ylabel(f"test {group.metric}")
         _label_points(drawn, axes, rows)
         return inline_svg(drawn, name)
@@ -197,11 +310,11 @@ def cost_and_leak(group: RunGroup, *, name: str, goal: float = GOAL) -> str:
 
 def _draw_point(axes: Axes, row: DefenseRow) -> None:
     assert row.test is not None
-    assert row.worst is not None
+    assert row.deciding is not None
     axes.errorbar(
-        row.worst.mean,
+        row.deciding.mean,
         row.test.mean,
-        xerr=row.worst.half_width,
+        xerr=row.deciding.half_width,
         yerr=row.test.half_width,
         fmt="o",
         markersize=7,
@@ -292,7 +405,7 @@ def _label_points(drawn: Figure, axes: Axes, rows: Sequence[DefenseRow]) -> None
     """Name every point near it, at the first of several places that covers no other point or name."""
     drawn.draw_without_rendering()
     pixel = drawn.dpi / 72.0
-    marked = [(row.label, row.worst.mean, row.test.mean) for row in rows if row.worst and row.test]
+    marked = [(row.label, row.deciding.mean, row.test.mean) for row in rows if row.deciding and row.test]
     points = [axes.transData.transform((leak, test)) for _, leak, test in marked]
     taken = [_Box(x - 6 * pixel, y - 6 * pixel, x + 6 * pixel, y + 6 * pixel) for x, y in points]
     taken += [_box_of(text) for text in axes.texts]

@@ -15,6 +15,7 @@ from splitvfl.leakage.features import FeatureLeak
 from splitvfl.leakage.findings import (
     AUDITOR,
     GOAL,
+    MATCHING,
     PARTLY_VISIBLE,
     VISIBLE,
     AfterRow,
@@ -27,14 +28,17 @@ from splitvfl.leakage.findings import (
     chance_note,
     counted,
     group_runs,
+    headline,
     known_note,
     known_records,
+    label_notes,
     leak_verdict,
     leakiest,
     own_columns_floor,
     rows_by_defense,
     run_notes,
     sending_note,
+    shows_labels,
     stopping_note,
     unavailable_notes,
 )
@@ -92,8 +96,10 @@ _ATTACKS = {
 @dataclass(frozen=True)
 class _Verdict:
     defense: str
-    worst: Estimate | None
+    decides: Estimate | None
+    beyond: bool
     runs: int
+    headline: str
     text: str
 
 
@@ -108,10 +114,12 @@ class _Section:
     features: list[tuple[DefenseRow, PartyRow, FeatureLeak]]
     after: list[tuple[DefenseRow, PartyRow, str, AfterRow]]
     notes: list[str]
+    three: bool
     several_parties: bool
     several_runs: bool
     curves: Markup
     cost: Markup
+    labels: Markup
     leaks: Markup
 
 
@@ -167,6 +175,7 @@ def _render(title: str, summaries: list[RunSummary], folders: list[Path]) -> str
     return template.render(
         title=title,
         goal=GOAL,
+        matching=MATCHING,
         missing=_MISSING,
         sections=list(_sections(summaries, folders)),
         attacks=_descriptions([*attack_names(summaries), *_late_attacks(summaries)]),
@@ -178,7 +187,7 @@ def _render(title: str, summaries: list[RunSummary], folders: list[Path]) -> str
 def _sections(summaries: Sequence[RunSummary], folders: Sequence[Path]) -> Iterator[_Section]:
     from markupsafe import Markup
 
-    from splitvfl.leakage.figures import cost_and_leak, leak_curves, leak_map
+    from splitvfl.leakage.figures import cost_and_leak, label_leaks, leak_curves, leak_map
 
     # By identity: the same run given twice is equal to itself.
     folder_of = {id(run): folder for run, folder in zip(summaries, folders, strict=True)}
@@ -197,23 +206,30 @@ def _sections(summaries: Sequence[RunSummary], folders: Sequence[Path]) -> Itera
                 (row, party, *found) for row in rows for party in row.parties for found in party.after_training.items()
             ],
             notes=[*_notes(group), *(f"{note}." for note in unavailable_notes(rows))],
+            three=any(shows_labels(party) for row in rows for party in row.parties),
             several_parties=any(len(row.parties) > 1 for row in rows),
             several_runs=any(row.runs > 1 for row in rows),
             # matplotlib escapes the names that it draws, so its figures may go into the page as they are.
             curves=Markup(leak_curves(group, metrics, name=f"curves-{number}")),
             cost=Markup(cost_and_leak(group, name=f"cost-{number}")),
+            labels=Markup(label_leaks(group, name=f"labels-{number}")),
             leaks=Markup(leak_map(group, name=f"map-{number}")),
         )
 
 
 def _notes(group: RunGroup) -> list[str]:
-    return [note for note in (chance_note(group.runs), known_note(group.runs), *run_notes(group.runs)) if note]
+    return [
+        note
+        for note in (*label_notes(group.runs), chance_note(group.runs), known_note(group.runs), *run_notes(group.runs))
+        if note
+    ]
 
 
 def _verdicts(group: RunGroup) -> Iterator[_Verdict]:
     for row in rows_by_defense(group):
         worst = leakiest(group.of_defense(row.label))
-        yield _Verdict(row.label, row.worst, row.runs, leak_verdict(worst))
+        beyond = worst.canaries is not None
+        yield _Verdict(row.label, row.deciding, beyond, row.runs, headline(worst), leak_verdict(worst))
 
 
 def _late_attacks(summaries: Sequence[RunSummary]) -> Iterator[str]:

@@ -15,6 +15,7 @@ from splitvfl.leakage.auditing import Audit
 from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.features import FeatureLeak
 from splitvfl.leakage.judging import LeakSummary
+from splitvfl.leakage.label_leak import LabelLeak, largest
 from splitvfl.metrics import chance_auc
 
 FILE_NAME = "summary.json"
@@ -99,6 +100,7 @@ class PartyResult:
         unavailable: Attacks that could not be run, with the reason.
         own_columns_auc: Out-of-fold AUC of the better of two models on its own columns.
         own_columns_model: Which of the two.
+        first_component_auc: AUC of the first principal component of its own columns, for which no label is needed.
         detection_error: Mean measured ½(FPR + FNR) in one message of the best of the auditor's attacks, at thresholds
             fixed before.
         late_detection_error: The same over the last tenth of the steps.
@@ -109,6 +111,7 @@ class PartyResult:
         features: Feature attacks on its columns.
         after_training: Attacks with its trained bottom model, by name.
         canaries: What attacks read of the canaries' labels, by name, the auditor's first; empty without canaries.
+        worst_canaries: The largest canary AUC of the auditor's attacks, with an interval for all of them at once.
     """
 
     attacks: dict[str, AttackResult]
@@ -124,6 +127,20 @@ class PartyResult:
     total: float | None = None
     prediction_auc: float | None = None
     beyond_prediction: float | None = None
+    first_component_auc: float | None = None
+    worst_canaries: CanaryLeak | None = None
+
+    @property
+    def label_leak(self) -> LabelLeak:
+        """Total, beyond prediction, and known without messages."""
+        return LabelLeak.of(
+            total=self.total,
+            worst=self.worst[0],
+            matched=self.beyond_prediction,
+            canaries=self.worst_canaries,
+            own_columns=self.own_columns_auc,
+            first_component=self.first_component_auc,
+        )
 
     @property
     def worst(self) -> tuple[float | None, str]:
@@ -146,6 +163,7 @@ class PartyResult:
             total=known(audit.total),
             prediction_auc=known(audit.prediction_auc),
             beyond_prediction=known(audit.beyond_prediction),
+            worst_canaries=audit.canaries,
         )
 
     def measurement(self, name: str) -> float | None:
@@ -184,6 +202,7 @@ class RunSummary:
             sends on the test records; else ``None``.
         exchange: Name of the exchange.
         notes: What is to be known beside the figures, in sentences.
+        private_top: Whether a second top, which sends nothing, predicts.
         canaries: The leak beyond prediction: the largest canary AUC of the auditor's attacks at any party, raw, with a
             95 % interval for all of them at once; ``None`` without canaries. With ``positives + negatives`` records on
             coin tosses, the test figure is that of a model that was trained on them too.
@@ -213,11 +232,19 @@ class RunSummary:
     exchange: str = "split"
     notes: list[str] = field(default_factory=list)
     canaries: CanaryLeak | None = None
+    private_top: bool = False
 
     @property
     def defense(self) -> str:
         """The defenses in one phrase; ``"none"`` without any."""
         return " + ".join(self.defenses) or "none"
+
+    @property
+    def label(self) -> str:
+        """What was done against leaks, in one phrase: the defenses, or ``"one-way"``, and a private top."""
+        if self.exchange == "one-way":
+            return self.exchange
+        return f"{self.defense}, private top" if self.private_top else self.defense
 
     @property
     def worst(self) -> tuple[float | None, str, str]:
@@ -232,7 +259,19 @@ class RunSummary:
     @property
     def total(self) -> float | None:
         """The largest leak AUC of messages and predictions together, at any party; ``None`` without an auditor."""
-        return max((party.total for party in self.parties.values() if party.total is not None), default=None)
+        return largest(party.label_leak.total for party in self.parties.values())
+
+    @property
+    def beyond(self) -> float | None:
+        """The leak beyond prediction at any party: among the canaries, or matched where there are none."""
+        if self.canaries is not None:
+            return self.canaries.auc
+        return largest(party.label_leak.beyond for party in self.parties.values())
+
+    @property
+    def known(self) -> float | None:
+        """The largest AUC of what a party knows without messages; ``None`` where nobody measured it."""
+        return largest(party.label_leak.known for party in self.parties.values())
 
     def save(self, folder: Path) -> None:
         """Write ``summary.json``, all at once."""

@@ -22,9 +22,12 @@ from splitvfl.leakage.findings import (
     attack_names,
     chance_note,
     group_runs,
+    headline,
     known_note,
+    label_notes,
     rows_by_defense,
     rows_by_run,
+    shows_labels,
     unavailable_notes,
     verdict,
 )
@@ -46,16 +49,24 @@ _INTERVAL_WIDTH = 10
 _LEAK_AUC = "how well an attack tells positives from negatives: 0.50 is blind, 1.00 reads every label"
 _AUDITOR = "an attack with the label party's own knowledge; the better of two"
 
+_THREE = {
+    "beyond": "what messages tell beyond the model's prediction: among the canaries, whose labels nobody can predict, "
+    "with a 95 % interval below; or matched",
+    "in all": "leak AUC of messages and the model's predictions together",
+    "known": "without messages: the larger of the partner's own columns, given labels of other records, and of their "
+    "first principal component (its AUC is below; of columns of numbers), given none",
+}
+
 _SUMMARY_LEGEND = {
+    **_THREE,
     "leak AUC": _LEAK_AUC,
     "first line": "mean over steps / scores added up over the run, each oriented to read best",
     "second line": "95 % quantile over steps (number of batches where it is undefined: one class only)",
     "third line": "the raw AUCs of the first line, where an attack reads better the other way round",
     "of 10%": "the share of the records that an attack scores, and the AUCs among these, oriented; in the first line "
     "the others tie, in the middle",
-    "worst leak": "the larger of the two figures in the first line, over all attacks",
+    "worst": "the larger of the two figures in the first line, over all attacks on messages",
     "auditor": _AUDITOR,
-    "own": "AUC at which the partner's own columns predict the labels anyway",
     "err": "measured ½(FPR + FNR) of the auditor's attack, 0.50 is blind; below it, the defense's own bound: that of "
     "noise on the gradient holds if the defense's model does, for attackers who do not know what the model predicts",
     "noise": "noise power over the message's own; p: the power itself, where only that is known",
@@ -72,6 +83,7 @@ _AFTER_LEGEND = {
 }
 
 _COMPARISON_LEGEND = {
+    **_THREE,
     "±": "half of the 95 % t-interval of the mean over seeds; none for a single run",
     "leak AUC": _LEAK_AUC,
     "an attack's": "the larger of its mean over steps and of its scores added up over the run, oriented to read best",
@@ -80,8 +92,9 @@ _COMPARISON_LEGEND = {
 
 
 def summary_table(runs: Sequence[RunSummary]) -> RenderableType:
-    """Return every run's figures: what its defense costs, and what leaks through it.
+    """Return every run's figures: what leaks through its defense, and what that costs.
 
+    Total, beyond prediction and known without messages come first; of a single run in a sentence, too.
     Runs are grouped by data set and model. Leak AUCs of 0.9 and more are red, of 0.7 and more yellow, others green.
 
     Args:
@@ -90,8 +103,11 @@ def summary_table(runs: Sequence[RunSummary]) -> RenderableType:
     parts: list[RenderableType] = []
     for group in group_runs(runs):
         rows = rows_by_run(group)
-        tables = [_costs(group, rows), *(_leaks(group, rows) if group.judged else ()), *_features(rows), *_after(rows)]
+        leaks = _leaks(group, rows) if group.judged else ()
+        tables = [*_labels(rows), _costs(group, rows), *leaks, *_features(rows), *_after(rows)]
         parts += _section(group, tables, rows)
+    if len(runs) == 1 and headline(runs[0]):
+        parts = [Text(headline(runs[0]), style="bold"), Text(), *parts]
     return Group(*parts, _legend(_fitting(_SUMMARY_LEGEND, runs) | _after_legend(runs)))
 
 
@@ -104,7 +120,8 @@ def comparison_table(runs: Sequence[RunSummary]) -> RenderableType:
     parts: list[RenderableType] = []
     for group in group_runs(runs):
         rows = rows_by_defense(group)
-        tables = [_compared_costs(group, rows), *(_compared_leaks(group, rows) if group.judged else ()), *_after(rows)]
+        leaks = _compared_leaks(group, rows) if group.judged else ()
+        tables = [*_compared_labels(rows), _compared_costs(group, rows), *leaks, *_after(rows)]
         parts += _section(group, tables, rows)
     return Group(*parts, _legend(_fitting(_COMPARISON_LEGEND, runs) | _after_legend(runs)))
 
@@ -141,43 +158,82 @@ def _hyphened(name: str, width: int) -> str:
 def _costs(group: RunGroup, rows: Sequence[DefenseRow]) -> Table:
     table = _table("What it costs", _NAME_WIDTH)
     _numbers(table, (f"test {group.metric}", 8), ("test loss", 8), ("noise", 8), ("ms per step", 8))
-    if group.judged:
-        _numbers(table, ("worst leak", 6))
-        table.add_column("to", overflow="fold", width=_ATTACK_WIDTH)
     for row in rows:
         cells = [_two_lines(row.label), _plain(row.test, 3), _plain(row.loss, 3), _noise(row), _plain(row.step_ms, 2)]
-        if group.judged:
-            cells += [_coloured(row.worst), Text(_hyphened(row.worst_attack, _ATTACK_WIDTH))]
         table.add_row(*cells)
     return table
 
 
+def _labels(rows: Sequence[DefenseRow]) -> Iterator[Table]:
+    """Return the three figures and the worst attack, if anything of them was measured."""
+    if not any(shows_labels(party) for row in rows for party in row.parties):
+        return
+    table = _table("What leaks of labels", _NAME_WIDTH)
+    _numbers(table, ("beyond", 10), ("in all", 6), ("known", 6), ("worst", 6))
+    table.add_column("to", overflow="fold", width=_ATTACK_WIDTH)
+    for row in rows:
+        for party in row.parties:
+            name = _two_lines(row.label, party.name if len(row.parties) > 1 else "")
+            worst = [_coloured(party.worst), Text(_hyphened(party.worst_attack, _ATTACK_WIDTH))]
+            table.add_row(name, _beyond_cell(party), _coloured(party.total), _known_cell(party), *worst)
+    yield table
+
+
+def _compared_labels(rows: Sequence[DefenseRow]) -> Iterator[Table]:
+    if not any(shows_labels(party) for row in rows for party in row.parties):
+        return
+    table = _table("What leaks of labels", _WIDE_NAME_WIDTH)
+    _numbers(table, *((header, _INTERVAL_WIDTH) for header in ("beyond", "in all", "known", "worst")))
+    for row in rows:
+        for party in row.parties:
+            name = _breakable(f"{row.label}, {party.name}" if len(row.parties) > 1 else row.label)
+            cells = [_beyond_cell(party), _coloured(party.total), _known_cell(party), _coloured(party.worst)]
+            table.add_row(name, *cells)
+    yield table
+
+
+def _beyond_cell(party: PartyRow) -> Text:
+    if party.silent:
+        return Text("no message", style="green")
+    text = _coloured(party.beyond)
+    if party.interval is not None:
+        text.append(f"\n{_number(party.interval[0], 2)}–{_number(party.interval[1], 2)}", style="dim")
+    elif party.matched and party.beyond is not None:
+        text.append("\nmatched", style="dim")
+    return text
+
+
+def _known_cell(party: PartyRow) -> Text:
+    text = _plain(party.known, 2)
+    if party.first_component is not None:
+        text.append(f"\n{_number(party.first_component.mean, 2)}", style="dim")
+    return text
+
+
 def _leaks(group: RunGroup, rows: Sequence[DefenseRow]) -> Iterator[Table]:
     for attacks in _portions(attack_names(group.runs)):
-        table = _table("What leaks", _NAME_WIDTH)
-        _numbers(table, *((attack, _ATTACK_WIDTH) for attack in attacks), ("own", 4), ("err", 4))
+        table = _table("To which attack", _NAME_WIDTH)
+        _numbers(table, *((attack, _ATTACK_WIDTH) for attack in attacks), ("err", 4))
         for row in rows:
             for party in row.parties:
                 name = _two_lines(row.label, party.name if len(row.parties) > 1 else "")
                 cells = [_leak_cell(party.attacks.get(attack)) for attack in attacks]
-                table.add_row(name, *cells, _plain(party.own_columns, 2), _error_cell(party))
+                table.add_row(name, *cells, _error_cell(party))
         yield table
 
 
 def _compared_costs(group: RunGroup, rows: Sequence[DefenseRow]) -> Table:
     table = _table("What it costs", _WIDE_NAME_WIDTH)
     _numbers(table, ("runs", 4), (f"test {group.metric}", 13), ("ms per step", 11))
-    if group.judged:
-        _numbers(table, ("worst leak", _INTERVAL_WIDTH))
     for row in rows:
         cells = [_breakable(row.label), Text(str(row.runs)), _plain(row.test, 3), _plain(row.step_ms, 2)]
-        table.add_row(*cells, *([_coloured(row.worst)] if group.judged else []))
+        table.add_row(*cells)
     return table
 
 
 def _compared_leaks(group: RunGroup, rows: Sequence[DefenseRow]) -> Iterator[Table]:
     for attacks in _portions(attack_names(group.runs)):
-        table = _table("What leaks", _WIDE_NAME_WIDTH)
+        table = _table("To which attack", _WIDE_NAME_WIDTH)
         _numbers(table, *((attack, _INTERVAL_WIDTH) for attack in attacks))
         for row in rows:
             for party in row.parties:
@@ -239,6 +295,8 @@ def _fitting(legend: dict[str, str], runs: Sequence[RunSummary]) -> dict[str, st
     if AUDITOR in attacks:
         return legend
     shown = legend.keys() - {AUDITOR} if attacks else legend.keys() & _OF_COSTS
+    if any(party.label_leak.known is not None for run in runs for party in run.parties.values()):
+        shown |= {"known"}
     return {term: text for term, text in legend.items() if term in shown}
 
 
@@ -251,7 +309,7 @@ def _after_legend(runs: Sequence[RunSummary]) -> dict[str, str]:
 def _notes(group: RunGroup, rows: Sequence[DefenseRow]) -> Iterator[Text]:
     if not group.judged:
         yield Text(verdict(group.runs[0]), style="dim")
-    for note in [chance_note(group.runs), known_note(group.runs), *unavailable_notes(rows)]:
+    for note in [*label_notes(group.runs), chance_note(group.runs), known_note(group.runs), *unavailable_notes(rows)]:
         if note:
             yield Text(note, style="dim")
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from splitvfl.hooks import note_of
 from splitvfl.leakage.auditing import Audit
 from splitvfl.leakage.canaries import CanaryLeak
-from splitvfl.leakage.judging import Leak, LeakSummary, ScoreKeeper, worst_of
+from splitvfl.leakage.judging import Leak, LeakSummary, ScoreKeeper, nanmax, worst_of
+from splitvfl.leakage.label_leak import LabelLeak
 
 # Up to here an accumulated AUC takes a few milliseconds; above, it is computed at the end of each epoch only.
 _CHEAP_RECORDS = 20_000
@@ -25,13 +27,16 @@ class Watch:
         leaks: Attacks in the seat of each passive party, or on what is sent to it.
         audits: The auditor's attack on what is sent to each, where there is one.
         unavailable: Attacks that could not be run, with the reason.
+        known: AUC of what each party knows of the labels without any message, where somebody measured it.
     """
 
     def __init__(self, parties: Iterable[str]) -> None:
         self.leaks: dict[str, dict[str, Leak]] = {name: {} for name in parties}
         self.audits: dict[str, Audit] = {}
         self.unavailable: dict[str, dict[str, str]] = {name: {} for name in self.leaks}
+        self.known: dict[str, float] = {}
         self._worst: tuple[float, str] = (math.nan, "")
+        self._label_leaks: dict[str, LabelLeak] = {}
 
     def add(self, party: str, leak: Leak, *, name: str | None = None) -> None:
         """Keep an attack under its name, numbered if that is taken."""
@@ -84,6 +89,18 @@ class Watch:
         ]
         return max((pair for pair in pairs if not math.isnan(pair[0])), default=(math.nan, ""))
 
+    def label_leak(self, party: str) -> LabelLeak | None:
+        """Return the three figures of one party so far; ``None`` without an auditor of its messages."""
+        if party not in self.audits:
+            return None
+        worst = nanmax(*(summary.worst for summary in self.summaries(party).values()))
+        return LabelLeak.so_far(self.audits[party], worst=worst, known=self.known.get(party))
+
+    @property
+    def label_leaks_logged(self) -> dict[str, LabelLeak]:
+        """The three figures by party, at the last end of an epoch; empty before."""
+        return dict(self._label_leaks)
+
     @property
     def worst_logged(self) -> tuple[float, str]:
         """The worst at the last end of an epoch; NaN and "" before."""
@@ -92,9 +109,9 @@ class Watch:
     def scalars(self, *, epoch_ends: bool) -> dict[str, float]:
         """Return what there is to log after a step, by tag.
 
-        At the end of an epoch with them what each attack read of the canaries, and the ends of its interval. Of an
-        attack that left out records, the share of them that it scored so far, and the AUCs that count them as
-        ties, stand beside its own.
+        At the end of an epoch with them the three figures of :class:`~splitvfl.leakage.label_leak.LabelLeak`, and
+        what each attack read of the canaries with the ends of its interval. Of an attack that left out records, the
+        share of them that it scored so far, and the AUCs that count them as ties, stand beside its own.
         """
         values: dict[str, float] = {}
         for party in self.leaks:
@@ -113,6 +130,12 @@ class Watch:
                     values[f"signs_right/{party}/{name}"] = leak.signs.recent_share
             if party in self.audits:
                 values |= _audited(party, self.audits[party], epoch_ends=epoch_ends)
+            elif epoch_ends and party in self.known:
+                values[f"labels/{party}/known_without_messages"] = self.known[party]
+            three = self.label_leak(party) if epoch_ends else None
+            if three is not None:
+                self._label_leaks[party] = three
+                values |= _three(party, three)
             if epoch_ends:
                 for name, found in self.canaries(party).items():
                     tag = f"{party}/{name}"
@@ -135,6 +158,7 @@ class Watch:
             },
             "audits": {party: audit.state_dict() for party, audit in self.audits.items()},
             "worst": self._worst,
+            "label_leaks": {party: asdict(leak) for party, leak in self._label_leaks.items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any], /) -> None:
@@ -151,6 +175,7 @@ class Watch:
         for party, audit in self.audits.items():
             audit.load_state_dict(state["audits"][party])
         self._worst = state["worst"]
+        self._label_leaks = {party: LabelLeak(**found) for party, found in state["label_leaks"].items()}
 
 
 def _audited(party: str, audit: Audit, *, epoch_ends: bool) -> dict[str, float]:
@@ -159,11 +184,22 @@ def _audited(party: str, audit: Audit, *, epoch_ends: bool) -> dict[str, float]:
     if epoch_ends:
         values |= {
             f"detection_error/{party}/late": audit.late_detection_error,
-            f"leak_auc_total/{party}": audit.total,
             f"prediction_auc/{party}": audit.prediction_auc,
-            f"beyond_prediction/{party}": audit.beyond_prediction,
         }
     return values
+
+
+def _three(party: str, leak: LabelLeak) -> dict[str, float]:
+    """Return total, beyond prediction and known without messages: one section of TensorBoard."""
+    beyond = "beyond_prediction" if leak.canaries else "beyond_prediction_matched"
+    found = {
+        "total": leak.total,
+        beyond: leak.beyond,
+        f"{beyond}_low": leak.low,
+        f"{beyond}_high": leak.high,
+        "known_without_messages": leak.known,
+    }
+    return {f"labels/{party}/{name}": value for name, value in found.items() if value is not None}
 
 
 def unused(name: str, taken: Mapping[str, object]) -> str:

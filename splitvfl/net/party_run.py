@@ -593,7 +593,8 @@ class ActiveRun(PartyRun[ActiveParty]):
     def _status(self, turn: Turn) -> Status:
         test = self.figures.get(f"test/{self.party.task.metric}", math.nan)
         steps, epochs = self.settings.schedule.steps, self.settings.schedule.epochs
-        return Status(turn.epoch + 1, epochs, self.step, steps, self._loss, test, self.watch.worst_logged)
+        three = self.watch.label_leaks_logged
+        return Status(turn.epoch + 1, epochs, self.step, steps, self._loss, test, self.watch.worst_logged, three)
 
     def _state(self) -> dict[str, Any]:
         found = {"figures": dict(self.figures), "kept": dict(self.kept)}

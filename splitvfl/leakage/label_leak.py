@@ -1,0 +1,99 @@
+"""The three figures that stand beside each other wherever a leak of labels is shown.
+
+*Total* is what messages and the model's predictions tell together; *beyond prediction* what the messages tell of labels
+that nobody can predict; *known without messages* what a party's own columns tell anyway. A small leak beyond the
+prediction does not say that labels are hidden: the model may predict them well, and that is in the total. A large total
+does not say that training told it: the columns may tell as much.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from splitvfl.leakage.auditing import Audit
+from splitvfl.leakage.canaries import CanaryLeak
+
+
+@dataclass(frozen=True, slots=True)
+class LabelLeak:
+    """What one party could tell of labels; ``None`` where it was not measured.
+
+    Attributes:
+        total: Leak AUC of the messages and the model's predictions together, by the auditor, or of any attack on
+            messages that read more.
+        beyond: What messages told beyond the prediction: the AUC of the auditor's attacks among the canaries, raw; in
+            a run without canaries that between records of equal final prediction.
+        low: Lower end of its 95 % interval, where there are canaries.
+        high: Upper end.
+        canaries: How many canaries it was measured on; 0 without any, and then it leaves some of the prediction in:
+            behind ``asymmetric-response`` it read up to .11 above what is proven with 135 000 records, and .36 with
+            455 after 4 epochs.
+        known: AUC of what is known without messages, the larger of two: the party's own columns with labels of other
+            records, and their first principal component, without any label.
+        labelled: Whether the larger one needed labels.
+    """
+
+    total: float | None = None
+    beyond: float | None = None
+    low: float | None = None
+    high: float | None = None
+    canaries: int = 0
+    known: float | None = None
+    labelled: bool = True
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        total: float | None,
+        worst: float | None,
+        matched: float | None,
+        canaries: CanaryLeak | None,
+        own_columns: float | None = None,
+        first_component: float | None = None,
+    ) -> LabelLeak:
+        """Return the figures.
+
+        Args:
+            total: The auditor's total; ``None`` where there was none, and nothing can be said in all.
+            worst: The largest leak AUC of any attack on messages.
+            matched: The AUC between records of equal prediction.
+            canaries: What the auditor read of the canaries.
+            own_columns: AUC of the own columns, with labels of other records.
+            first_component: AUC of their first principal component.
+        """
+        return cls(
+            total=None if total is None else largest([total, worst]),
+            beyond=matched if canaries is None else canaries.auc,
+            low=None if canaries is None else canaries.low,
+            high=None if canaries is None else canaries.high,
+            canaries=0 if canaries is None else canaries.positives + canaries.negatives,
+            known=largest([own_columns, first_component]),
+            labelled=first_component is None or (own_columns or 0.0) >= first_component,
+        )
+
+    @classmethod
+    def so_far(cls, audit: Audit, *, worst: float, known: float | None) -> LabelLeak:
+        """Return the figures of a run that goes on, given the worst attack so far and what is known without messages.
+
+        It takes time in proportion to the records, of which at most 10 000 of each class are drawn.
+        """
+        total, matched = (None if math.isnan(value) else value for value in (audit.total, audit.beyond_prediction))
+        seen = None if math.isnan(worst) else worst
+        return cls.of(total=total, worst=seen, matched=matched, canaries=audit.canaries, own_columns=known)
+
+    @property
+    def excess(self) -> float | None:
+        """What the run told in all above what is known without messages."""
+        return None if self.total is None or self.known is None else self.total - self.known
+
+
+def largest(values: Iterable[float | None]) -> float | None:
+    """Return the largest of the values that are known; ``None`` if none is.
+
+    >>> largest([None, 0.6, 0.7])
+    0.7
+    """
+    return max((value for value in values if value is not None), default=None)
