@@ -203,10 +203,9 @@ def label_leaks(group: RunGroup, *, name: str) -> str:
         axes.set_yticks(range(len(lines)), [label for label, _ in lines], fontsize=SMALL, color=INK, parse_math=False)
         axes.grid(visible=False, axis="y")
         axes.set_xlabel("AUC   (0.5: blind, 1: every label read)")
-        axes.legend(
+        drawn.legend(
             handles=_legend_of_three(matched=any(party.matched and party.beyond for _, party in lines)),
-            loc="lower center",
-            bbox_to_anchor=(0.5, 1.0),
+            loc="outside upper center",
             ncols=3,
             frameon=False,
             fontsize=SMALL,

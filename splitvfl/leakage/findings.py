@@ -506,7 +506,8 @@ def _three(run: RunSummary, name: str, party: PartyResult) -> str:
     if not party.attacks:
         return ""
     if leak.total is None:
-        return f"{where} beyond the prediction and in all not measured, as no auditor watched; {_known(name, leak)}."
+        why = "" if any(shown_name(attack) == AUDITOR for attack in party.attacks) else ", as no auditor watched"
+        return f"{where} beyond the prediction and in all not measured{why}; {_known(name, leak)}."
     return f"{where} {_beyond(leak)} beyond the prediction, {figure(leak.total)} in all; {_known(name, leak)}."
 
 

@@ -93,7 +93,7 @@ class Watch:
         """Return the three figures of one party so far; ``None`` without an auditor of its messages."""
         if party not in self.audits:
             return None
-        worst = nanmax(*(summary.worst for summary in self.summaries(party).values()))
+        worst = nanmax(*(summary.worst for summary in self.summaries(party).values() if summary.by_messages))
         return LabelLeak.so_far(self.audits[party], worst=worst, known=self.known.get(party))
 
     @property

@@ -17,6 +17,7 @@ import pytest
 from splitvfl.errors import ArgumentError, CheckpointError
 from splitvfl.leakage import figures
 from splitvfl.leakage.after_training import AfterTraining
+from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.features import FeatureLeak
 from splitvfl.leakage.findings import group_runs
 from splitvfl.leakage.report import _ATTACKS, write_report
@@ -171,6 +172,58 @@ def test_figures_and_definitions_are_there(tmp_path: Path) -> None:
         assert expected in text, expected
 
 
+def judged(*defenses: str, low: float = 0.5, auc: float = 0.55, high: float = 0.59, **changes: object) -> RunSummary:
+    """Return a run with all three figures, among 300 canaries."""
+    found = CanaryLeak(auc, low, high, 150, 150)
+    plain = run(*defenses, leak=0.72, canaries=found)
+    party = replace(
+        plain.parties["telecom"], total=0.91, prediction_auc=0.9, worst_canaries=found, first_component_auc=0.62
+    )
+    return replace(plain, parties={"telecom": party}, **changes)  # type: ignore[arg-type]
+
+
+def test_three_figures_come_first_and_side_by_side(tmp_path: Path) -> None:
+    silent = PartyResult(attacks={}, own_columns_auc=0.81, first_component_auc=0.62)
+    nothing = run(exchange="one-way", parties={"telecom": silent}, test_metric=0.9312)
+    page = page_of(tmp_path, run(), judged("asymmetric-response"), judged("max-norm", private_top=True), nothing)
+    text = text_of(page)
+    for expected in (
+        "0.55 beyond asymmetric-response Labels: 0.55 (0.50 to 0.59) beyond the prediction, 0.91 in all; telecom's own "
+        "columns alone read 0.81. Beyond what the model predicts, the leak stayed below the goal",
+        "asymmetric-response 0.55 0.50 to 0.59 0.91 0.81 0.81 0.62 0.72 norm",
+        "max-norm, private top 0.55",
+        "one-way Labels: no message of training depends on them; telecom's own columns alone read 0.81.",
+        "one-way no message depends on labels – 0.81 0.81 0.62 –",
+        "One-way training, in which no message depends on labels, reached a test AUC of 0.931.",
+        "Beyond the prediction is the auditor's AUC among 300 canaries",
+        "Known without messages The larger of two figures",
+    ):
+        assert expected in text, expected
+    assert text.index("Labels: 0.55") < text.index("Leak AUC of every attack")
+    assert "What does training tell?" in text
+
+
+def test_what_decides_is_drawn_and_never_two_kinds_of_figure_on_one_axis() -> None:
+    drawn = [
+        figures.cost_and_leak(group_runs(runs)[0], name="a")
+        for runs in ([run(), run("max-norm")], [judged("x"), judged("y", auc=0.7)], [run(), judged("x")])
+    ]
+    assert "worst leak AUC of any attack" in drawn[0]
+    assert "leak beyond the prediction (AUC among canaries)" in drawn[1]
+    assert drawn[2] == ""
+
+
+def test_three_figures_are_drawn_for_each_defense_and_party() -> None:
+    group = group_runs([run(), judged("[bold]$x$"), judged("max-norm", seed=1), judged("max-norm", seed=2)])[0]
+    drawing = figures.label_leaks(group, name="a")
+    ElementTree.fromstring(drawing)
+    for expected in ("[bold]$x$", "max-norm", "in all", "known without messages", "beyond the prediction"):
+        assert expected in drawing, expected
+    assert figures.label_leaks(group_runs([run()])[0], name="a") == ""
+    for low in (0.01, 0.49):
+        ElementTree.fromstring(figures.label_leaks(group_runs([judged("x", low=low)])[0], name="a"))
+
+
 def test_names_are_never_markup(tmp_path: Path) -> None:
     evil = run(
         EVIL,
@@ -248,7 +301,7 @@ def test_seeds_become_means_with_intervals(tmp_path: Path) -> None:
     text = text_of(page_of(tmp_path, *runs))
     # t(0.975, 2) · 0.01 / √3 = 0.0248
     assert "0.91 ± 0.02" in text
-    assert "mean of 3 runs; said of the one that leaked most: The labels are visible" in text
+    assert "mean of 3 runs; said of the one that leaked most: Labels: beyond the prediction" in text
     assert "(leak AUC 0.92, goal below 0.60)" in text
     assert "95 % intervals" in text
 

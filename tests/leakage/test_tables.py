@@ -12,13 +12,17 @@ from scipy import stats
 
 from splitvfl.errors import ArgumentError
 from splitvfl.leakage.after_training import AfterTraining
+from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.features import FeatureLeak
 from splitvfl.leakage.findings import (
     advice,
     attack_names,
     attack_result,
+    below,
+    deciding,
     estimate,
     group_runs,
+    headline,
     rows_by_defense,
     stopping_note,
 )
@@ -540,3 +544,157 @@ def test_what_chance_gives_and_what_attacks_were_told_stand_beside_the_figures()
         assert "is expected to get 0.54 on as many records (113, of them 56 positive)" in text
         assert "were told of 3 positive and 10 negative records, and are not judged by them" in text
     assert "By chance" not in printed(summary_table([run()]))  # a summary that counted no records
+
+
+# --- total, beyond prediction, known without messages
+
+
+def three(
+    auc: float = 0.55, low: float = 0.5, high: float = 0.59, *, canaries: bool = True, **changes: object
+) -> RunSummary:
+    """Return a run with all three figures: 0.91 in all, 0.77 by own columns; 0.62 is the worst of any attack."""
+    found = CanaryLeak(auc, low, high, 150, 150) if canaries else None
+    figures = replace(
+        party(norm=result(0.61, 0.62), auditor_linear=result(0.6)),
+        own_columns_auc=0.77,
+        first_component_auc=0.64,
+        total=0.91,
+        beyond_prediction=0.66,
+        worst_canaries=found,
+    )
+    return run("x", parties={"telecom": replace(figures, **changes)}, canaries=found)  # type: ignore[arg-type]
+
+
+def test_the_headline_says_three_figures_in_a_sentence() -> None:
+    assert headline(three()) == (
+        "Labels: 0.55 (0.50 to 0.59) beyond the prediction, 0.91 in all; telecom's own columns alone read 0.77."
+    )
+    assert headline(three(canaries=False)) == (
+        "Labels: 0.66 (matched) beyond the prediction, 0.91 in all; telecom's own columns alone read 0.77."
+    )
+    assert "; the first principal component of telecom's columns reads 0.83 without any label." in headline(
+        three(first_component_auc=0.83)
+    )
+    assert headline(three(canaries=False, beyond_prediction=None)).startswith(
+        "Labels: not measured beyond the prediction, 0.91 in all"
+    )
+
+
+def test_the_label_party_of_a_network_does_not_know_what_columns_tell() -> None:
+    apart = three(own_columns_auc=None, first_component_auc=None)
+    assert "what the columns of telecom tell without messages is not known." in headline(apart)
+    assert "what your partner knows without messages was not measured" in verdict(apart)
+
+
+def test_a_run_without_an_auditor_says_so_first() -> None:
+    unseen = run(parties={"telecom": party(norm=result(0.61))})
+    assert headline(unseen) == (
+        "Labels: beyond the prediction and in all not measured, as no auditor watched; telecom's own columns alone "
+        "read 0.71."
+    )
+    for task in ("multiclass", "regression"):
+        assert headline(run(task=task, parties={"telecom": PartyResult(attacks={})})) == ""
+    assert headline(run(parties={"telecom": PartyResult(attacks={})})) == ""
+
+
+def test_a_run_in_which_nothing_flows_back_says_so_first() -> None:
+    silent = run(exchange="one-way", parties={"telecom": PartyResult(attacks={}, own_columns_auc=0.77)})
+    assert headline(silent) == "Labels: no message of training depends on them; telecom's own columns alone read 0.77."
+    text = printed(summary_table([silent]))
+    assert re.search(r"one-way +no message +– +0\.77", text)
+    assert silent.label == "one-way"
+
+
+def test_every_partner_has_a_sentence() -> None:
+    both = three()
+    both = replace(both, parties={"telecom": both.parties["telecom"], "shop": both.parties["telecom"]})
+    assert headline(both).startswith("Labels, telecom: 0.55")
+    assert "Labels, shop: 0.55" in headline(both)
+
+
+def test_three_figures_are_in_both_tables_and_fit() -> None:
+    text = printed(summary_table([three()]))
+    assert text.startswith("Labels: 0.55 (0.50 to 0.59) beyond the prediction, 0.91 in all")
+    assert re.search(r"x +0\.55 +0\.91 +0\.77 +0\.62 +norm *\n +0\.50–0\.59 +0\.64", text)
+    matched = printed(summary_table([three(canaries=False)]))
+    assert re.search(r"x +0\.66 +0\.91 +0\.77 +0\.62 +norm *\n +matched +0\.64", matched)
+    several = [replace(three(auc, seed), seed=seed) for seed, auc in enumerate((0.52, 0.56))]
+    compared = printed(comparison_table(several))
+    assert re.search(r"x +0\.54 ±0\.25 +0\.91 ±0\.00 +0\.77 ±0\.00", compared)
+    assert "Labels: " not in compared
+    assert max(map(len, (text + compared).splitlines())) <= 80
+
+
+def test_the_fault_of_matching_is_said_once_and_only_where_it_matters() -> None:
+    for table in (summary_table, comparison_table):
+        text = " ".join(printed(table([three(canaries=False), replace(three(canaries=False), seed=1)])).split())
+        assert text.count("which leaves prediction in: it read up to 0.11") == 1
+        assert "leaves prediction in" not in printed(table([three()]))
+        assert "among 300 canaries" in " ".join(printed(table([three()])).split())
+
+
+@pytest.mark.parametrize(
+    ("found", "said", "holds"),
+    [
+        ((0.55, 0.50, 0.59), "the leak stayed below the goal", True),
+        ((0.55, 0.45, 0.66), "too few canaries to call it below the goal", False),
+        ((0.62, 0.58, 0.66), "partly visible beyond what the model predicts", False),
+        ((0.95, 0.92, 0.97), "visible beyond what the model predicts", False),
+    ],
+)
+def test_with_canaries_the_leak_beyond_the_prediction_decides_by_its_whole_interval(
+    found: tuple[float, float, float], said: str, *, holds: bool
+) -> None:
+    judged_by = three(*found)
+    assert said in verdict(judged_by)
+    assert below(judged_by) is holds
+    assert deciding(judged_by) == found[0]
+    assert ("more canaries might say otherwise" in verdict(judged_by)) is (found[0] == 0.62)
+    assert "the norm attack got furthest (0.62)" in verdict(judged_by), "the worst single attack stays"
+
+
+def test_without_canaries_the_worst_attack_on_messages_decides() -> None:
+    assert deciding(three(canaries=False)) == 0.62
+    assert not below(three(canaries=False))
+    assert below(judged(norm=result(0.55)))
+    assert not below(run(parties={"telecom": PartyResult(attacks={})})), "what was not judged is not below"
+
+
+@pytest.mark.parametrize("canaries", [True, False])
+def test_labels_are_never_called_hidden_where_much_more_is_read_than_columns_tell(*, canaries: bool) -> None:
+    attacks = {"norm": result(0.55), "auditor-linear": result(0.5)}
+    text = verdict(three(canaries=canaries, attacks=attacks))
+    assert (
+        "The labels are not hidden by that: with the model's predictions 0.91 is read in all, 0.14 more than your "
+        "partner knows without messages." in text
+    )
+    for changes in ({"total": 0.8}, {"own_columns_auc": 0.9}):  # little more than is known anyway
+        assert "not hidden" not in verdict(three(canaries=canaries, attacks=attacks, **changes))
+
+
+def test_an_attack_that_reads_canaries_better_than_the_auditor_is_named() -> None:
+    better = {"norm": CanaryLeak(0.8, 0.7, 0.88, 150, 150), "auditor-linear": CanaryLeak(0.55, 0.5, 0.59, 150, 150)}
+    named = replace(three(), parties={"telecom": replace(three().parties["telecom"], canaries=better)})
+    assert "the norm attack read more than the auditor (0.80)" in verdict(named)
+    assert "more than the auditor" not in verdict(three())
+
+
+def test_advice_by_canaries_says_what_is_left_in_all_and_what_one_way_costs() -> None:
+    open_one = replace(three(0.9, 0.85, 0.94), defenses=[], test_metric=0.97)
+    silent = run(exchange="one-way", parties={"telecom": PartyResult({}, own_columns_auc=0.77)}, test_metric=0.9)
+    group = group_runs([open_one, three(), silent])
+    assert len(group) == 1
+    assert advice(group[0]) == (
+        "Only x kept what messages tell beyond the prediction below 0.60. It reached a test AUC of 0.988; without any "
+        "defense it was 0.970. With the model's predictions 0.91 is read in all; 0.77 is known without any message. "
+        "One-way training, in which no message depends on labels, reached a test AUC of 0.900."
+    )
+    unsure = [open_one, three(0.55, 0.4, 0.7)]
+    assert advice(group_runs(unsure)[0]).startswith(
+        "Nothing kept what messages tell beyond the prediction surely below 0.60. x leaked least: 0.55."
+    )
+
+
+def test_runs_with_a_private_top_are_not_averaged_with_those_without() -> None:
+    runs = [run("x"), run("x", private_top=True), run(private_top=True)]
+    assert [row.label for row in rows_by_defense(group_runs(runs)[0])] == ["x", "x, private top", "none, private top"]
