@@ -70,7 +70,7 @@ DEFENSES = (
 )
 
 SEEDS = 3
-AUDITORS = ("auditor-linear", "auditor-likelihood", "auditor-ratio")
+AUDITORS = ("auditor-linear", "auditor-likelihood")
 # It scores records by the model's own prediction, so it tells how much was learned, whatever the defense.
 PREDICTION = "readout"
 
