@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from splitvfl.cli import main
 from splitvfl.leakage.summary import read_summary
@@ -301,6 +303,51 @@ def test_report_of_an_unfinished_run_says_so(tmp_path: Path, capsys: pytest.Capt
     assert "no finished run" in capsys.readouterr().err
 
 
+def test_the_first_thing_that_is_read_are_three_figures(
+    experiment: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["train", str(experiment), "train.epochs=2", "audit={canaries: 40}"]) == 0
+
+    shown = capsys.readouterr()
+    leak = read_summary(Path("runs/credit")).parties["lab"].label_leak
+    assert leak.total is not None
+    assert leak.known is not None
+    assert (
+        f"Labels: {leak.beyond:.2f} ({leak.low:.2f} to {leak.high:.2f}) beyond the prediction, {leak.total:.2f} in all"
+        in " ".join(shown.out[:200].split())
+    )
+    assert shown.out.startswith("Labels: ")
+    assert f"beyond {leak.beyond:.2f} all {leak.total:.2f} known {leak.known:.2f}" in shown.err
+    assert max(map(len, shown.out.split("next:")[0].splitlines())) <= 80
+
+
+@pytest.mark.parametrize("canaries", [True, False])
+def test_tensorboard_and_metrics_have_the_three_figures_of_every_epoch(experiment: Path, *, canaries: bool) -> None:
+    audit = "{canaries: 40}" if canaries else "true"
+    assert main(["train", str(experiment), "train.epochs=2", f"audit={audit}"]) == 0
+
+    events = EventAccumulator("runs/credit")
+    events.Reload()
+    found = {
+        tag.removeprefix("labels/lab/"): [event.value for event in events.Scalars(tag)]
+        for tag in events.Tags()["scalars"]
+        if tag.startswith("labels/lab/")
+    }
+    beyond = "beyond_prediction" if canaries else "beyond_prediction_matched"
+    ends = {f"{beyond}_low", f"{beyond}_high"} if canaries else set()
+    assert found.keys() == {"total", beyond, "known_without_messages", *ends}
+    leak = read_summary(Path("runs/credit")).parties["lab"].label_leak
+    last = {name: values[-1] for name, values in found.items()}
+    # Events hold single precision.
+    assert (last["total"], last[beyond], last["known_without_messages"]) == pytest.approx(
+        (leak.total, leak.beyond, leak.known), abs=1e-6
+    )
+    assert all(len(values) == 2 for values in found.values())
+    logged = json.loads(Path("runs/credit/metrics.jsonl").read_text().splitlines()[-1])
+    assert logged["labels/lab/total"] == leak.total
+
+
 def test_demo_runs_and_its_report_stands_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--quick", "--out", str(tmp_path / "demo")]) == 0
 
@@ -308,7 +355,7 @@ def test_demo_runs_and_its_report_stands_alone(tmp_path: Path, capsys: pytest.Ca
     assert "<svg" in page
     assert "http" not in page.replace("http://www.w3.org", "").replace("https://www.w3.org", "")
     output = capsys.readouterr().out
-    for word in ("axis-sumkl", "breast-cancer", "digits", "tensorboard"):
+    for word in ("axis-sumkl", "breast-cancer", "digits", "tensorboard", "one-way", "private top", "mixture"):
         assert word in output
     assert len(list((tmp_path / "demo").glob("*/*/*/events.out.tfevents.*"))) == 20
 

@@ -218,11 +218,10 @@ def _sections(summaries: Sequence[RunSummary], folders: Sequence[Path]) -> Itera
 
 
 def _notes(group: RunGroup) -> list[str]:
-    return [
-        note
-        for note in (*label_notes(group.runs), chance_note(group.runs), known_note(group.runs), *run_notes(group.runs))
-        if note
-    ]
+    # What is wrong with the matched figure stands once in the page, among the words.
+    measured = label_notes([run for run in group.runs if run.canaries is not None])
+    found = [*measured, chance_note(group.runs), known_note(group.runs), *run_notes(group.runs)]
+    return [note for note in found if note]
 
 
 def _verdicts(group: RunGroup) -> Iterator[_Verdict]:

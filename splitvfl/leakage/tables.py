@@ -108,7 +108,7 @@ def summary_table(runs: Sequence[RunSummary]) -> RenderableType:
         parts += _section(group, tables, rows)
     if len(runs) == 1 and headline(runs[0]):
         parts = [Text(headline(runs[0]), style="bold"), Text(), *parts]
-    return Group(*parts, _legend(_fitting(_SUMMARY_LEGEND, runs) | _after_legend(runs)))
+    return Group(*parts, *_said_once(runs), _legend(_fitting(_SUMMARY_LEGEND, runs) | _after_legend(runs)))
 
 
 def comparison_table(runs: Sequence[RunSummary]) -> RenderableType:
@@ -123,7 +123,14 @@ def comparison_table(runs: Sequence[RunSummary]) -> RenderableType:
         leaks = _compared_leaks(group, rows) if group.judged else ()
         tables = [*_compared_labels(rows), _compared_costs(group, rows), *leaks, *_after(rows)]
         parts += _section(group, tables, rows)
-    return Group(*parts, _legend(_fitting(_COMPARISON_LEGEND, runs) | _after_legend(runs)))
+    return Group(*parts, *_said_once(runs), _legend(_fitting(_COMPARISON_LEGEND, runs) | _after_legend(runs)))
+
+
+def _said_once(runs: Sequence[RunSummary]) -> Iterator[RenderableType]:
+    notes = label_notes(runs)
+    yield from (Text(note, style="dim") for note in notes)
+    if notes:
+        yield Text()
 
 
 def _section(group: RunGroup, tables: Sequence[Table], rows: Sequence[DefenseRow]) -> Iterator[RenderableType]:
@@ -309,7 +316,7 @@ def _after_legend(runs: Sequence[RunSummary]) -> dict[str, str]:
 def _notes(group: RunGroup, rows: Sequence[DefenseRow]) -> Iterator[Text]:
     if not group.judged:
         yield Text(verdict(group.runs[0]), style="dim")
-    for note in [*label_notes(group.runs), chance_note(group.runs), known_note(group.runs), *unavailable_notes(rows)]:
+    for note in [chance_note(group.runs), known_note(group.runs), *unavailable_notes(rows)]:
         if note:
             yield Text(note, style="dim")
 
