@@ -385,8 +385,12 @@ class SplitModel(nn.Module):
         loss: The loss of the training loop, of ``(output, labels)`` as they are: each record's loss, ``(n,)``, or their
             mean. The auditor, and defenses in the unit of a record, compute with it what would be sent under another
             label, and compare what would be sent under the true one with what is: a loop with another loss stops with
-            a :class:`HookError`. Default: mean binary cross entropy of logits where the output has width 1, and mean
-            cross entropy where it is wider.
+            a :class:`HookError`. It gets outputs ``(n, 1)`` and labels ``(n,)`` unless it reshapes them: ``loss=lambda
+            output, y: mse_loss(output.squeeze(1), y)``. Default: mean binary cross entropy of logits where the output
+            has width 1, and mean cross entropy where it is wider.
+
+    Raises:
+        ArgumentError: If there is no bottom model, or the loss is no function.
 
     >>> model = SplitModel(nn.Linear(3, 2), nn.Linear(2, 1))
     >>> model(torch.zeros(4, 3)).shape
@@ -400,6 +404,8 @@ class SplitModel(nn.Module):
         bottoms = {"passive": bottom} if isinstance(bottom, nn.Module) else dict(bottom)
         if not bottoms:
             raise ArgumentError("expected at least one bottom model")
+        if loss is not None and not callable(loss):
+            raise ArgumentError(f"expected loss to be a function of (output, labels), got {loss!r}")
         self.bottoms = nn.ModuleDict(bottoms)
         self.top = top
         self._loss = loss

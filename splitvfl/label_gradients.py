@@ -20,7 +20,7 @@ from torch.autograd.function import once_differentiable
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn import functional
 
-from splitvfl.errors import ArgumentError, HookError
+from splitvfl.errors import ArgumentError, HookError, SplitVFLError
 from splitvfl.precision import without_autocast
 from splitvfl.sampling import blocks, drawing_device
 
@@ -496,7 +496,18 @@ def _loss_gradients(loss: Loss, outputs: Tensor, every: Sequence[Tensor]) -> lis
 
 
 def _mean_loss(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
-    value, rows = loss(outputs, targets), len(outputs)
+    rows = len(outputs)
+    try:
+        value = loss(outputs, targets)
+    except (SplitVFLError, torch.OutOfMemoryError):
+        raise
+    except (IndexError, RuntimeError, TypeError, ValueError) as error:
+        # The loop calls it with what it has reshaped itself, and here it gets both as they are.
+        raise HookError(
+            f"the loss that the label party's own checks assume, SplitModel(bottom, top, loss=...), failed on outputs "
+            f"{tuple(outputs.shape)} and labels {tuple(targets.shape)} as they are, so nothing was sent: {error}; "
+            "reshape within it, as in loss=lambda output, y: binary_cross_entropy_with_logits(output.squeeze(1), y)"
+        ) from error
     if not isinstance(value, Tensor) or value.numel() not in (1, rows):
         shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
         raise ArgumentError(f"expected a loss per record, ({rows},), or their mean, got {shape}")

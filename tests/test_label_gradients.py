@@ -218,6 +218,18 @@ def test_a_loop_with_another_loss_is_stopped_by_name(loop: Callable[[Tensor, Ten
         loop(told(columns, labels=labels), labels).backward()
 
 
+def test_a_loss_that_cannot_take_outputs_and_labels_as_they_are_is_named() -> None:
+    columns, labels = torch.randn(ROWS, 3), torch.randint(0, 2, (ROWS,)).float()
+    with pytest.raises(ArgumentError, match=r"expected loss to be a function of .output, labels., got 'bce'"):
+        SplitModel(nn.Linear(3, WIDTH), deep_top(1), loss="bce")  # type: ignore[arg-type]
+    model = SplitModel(nn.Linear(3, WIDTH), deep_top(1), loss=nn.BCEWithLogitsLoss())  # wants both of one shape
+    model.cut.audit()
+    loss = functional.binary_cross_entropy_with_logits(model(columns, labels=labels)[:, 0], labels)
+    with pytest.raises(HookError, match=rf"outputs \({ROWS}, 1\) and labels \({ROWS},\).*same as input size") as raised:
+        loss.backward()
+    assert isinstance(raised.value.__cause__, ValueError)
+
+
 def test_a_penalty_on_the_activation_is_another_loss() -> None:
     torch.manual_seed(5)
     columns, labels = torch.randn(ROWS, 3), torch.randint(0, 2, (ROWS,))
