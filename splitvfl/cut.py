@@ -20,7 +20,7 @@ from torch.autograd.function import once_differentiable
 
 from splitvfl.claims import claims_of, is_per_record
 from splitvfl.crossing import DefenseChain
-from splitvfl.errors import ArgumentError, PrivacyError
+from splitvfl.errors import ArgumentError, HookError, PrivacyError
 from splitvfl.hooks import (
     Attack,
     Defense,
@@ -227,7 +227,8 @@ class CutLayer(nn.Module):
             raise PrivacyError(
                 "a label defense is attached, but this loss was not computed with its answers, so nothing was sent; "
                 "call model(x, labels=y, ids=ids), and use model.targets(y, ids=ids) in place of y in the loss, or "
-                "model.loss(output, y, ids=ids)"
+                "model.loss(output, y, ids=ids); with one and the same tensor y in both places: labels[rows] written "
+                "twice makes two, so say y = labels[rows] first"
             )
         if self.loss_scale == 1.0:
             return self._defend_and_show(gradient, passage)
@@ -239,7 +240,8 @@ class CutLayer(nn.Module):
         known = None if passage.source is None else passage.source.at(self.party)
         responses = passage.answers
         if known is not None:
-            known.check(clean, party=self.party)
+            mixing = next(filter(None, map(batch_mixing_layer, self._tops)), None)
+            known.check(clean, party=self.party, mixing=mixing)
             if known.drawn is not None:
                 responses = known.drawn.responses(passage.labels)
         sent = self.gradient.apply(clean, step=passage.step, ids=passage.ids, labels=responses, label_gradients=known)
@@ -258,6 +260,8 @@ class CutLayer(nn.Module):
             )
         rows = sent.shape[0]
         numbers = passage.ids if passage.ids is not None else torch.arange(rows, device=sent.device)
+        if self._audits:
+            _check_binary(passage.labels)
         for audit in self._audits:
             audit.see(
                 clean.detach(),
@@ -311,7 +315,8 @@ class CutLayer(nn.Module):
         chains = {"activation": self.activation, "gradient": self.gradient}
         crossing = crossing_of(defense)
         if crossing not in chains:
-            raise ArgumentError(f"{hook_name(defense)} defends {crossing}, which do not cross at a cut layer")
+            hint = "; attach it to the model: model.defend(...)" if crossing == "labels" else ""
+            raise ArgumentError(f"{hook_name(defense)} defends {crossing}, which do not cross at a cut layer{hint}")
         if is_per_record(claims_of(defense)):
             for bottom in self._bottoms:
                 refuse_batch_mixing(bottom, defense)
@@ -358,7 +363,7 @@ class CutLayer(nn.Module):
         return leak
 
     def audit(self, *, canaries: Canaries | Tensor | None = None) -> Audit:
-        """Attach the auditor's attack, which knows labels and clean gradients.
+        """Attach the auditor's attack, which knows labels and clean gradients. It judges binary labels only.
 
         Args:
             canaries: Ids of the records whose labels are coin tosses, ``(k,)``, int64: the loop has put the tosses in
@@ -742,6 +747,17 @@ def drawing_for_all(
             "of the run, so nothing was sent; give every cut the same"
         )
     return partial(deciding[0].draw, step=step, ids=ids) if deciding else None
+
+
+def _check_binary(labels: Tensor) -> None:
+    """Raise :class:`HookError` unless labels are 0 or 1, or NaN, as those of records that are left out."""
+    others = labels[(labels != 0) & (labels != 1) & ~labels.isnan()]
+    if len(others):
+        some = labels.detach().float().unique()[:5].tolist()
+        raise HookError(
+            f"the auditor judges labels 0 and 1, got {some}, so nothing was sent; with classes or a regression go "
+            "without cut.audit(): defenses of these still state what they promise"
+        )
 
 
 def check_top(top: nn.Module, defense: Defense) -> None:

@@ -292,12 +292,13 @@ class LabelGradients:
         apart: Tensor = torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist")
         return apart.flatten(1).amax(dim=1)
 
-    def check(self, clean: Tensor, *, party: str) -> None:
+    def check(self, clean: Tensor, *, party: str, mixing: str | None = None) -> None:
         """Raise :class:`HookError` unless the rows under the targets are the ones that came in the backward pass.
 
         Args:
             clean: The cut gradient before the defenses, ``(n, width)``.
             party: Name of the party that it is for.
+            mixing: A layer of the top model through which one record changes another's output, if there is one.
         """
         if not len(clean):
             return
@@ -315,6 +316,12 @@ class LabelGradients:
         if bool((apart <= allowed + _OF_CHANGE.get(narrow, _OF_CHANGE_IN_HALF) * unit).all()):
             return
         worst = int(apart.nan_to_num(nan=torch.inf).argmax())
+        if mixing is not None:
+            raise HookError(
+                f"{mixing} of the top model mixes the records of a batch, so that what a record's row at the cut with "
+                f"{party} would be under another label is not its own, and nothing was sent; an auditor, or a defense "
+                "that computes it, needs a top that keeps records apart: take GroupNorm or LayerNorm, or go without"
+            )
         raise HookError(
             f"the gradient at the cut with {party} is not that of the loss that the label party's own checks assume: "
             f"row {worst} differs by {apart[worst].item():.3g}, and rows are up to {longest.item():.3g} long, so "

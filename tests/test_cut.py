@@ -778,6 +778,35 @@ def test_a_loss_that_went_round_the_label_defense_is_not_sent(pass_labels: bool)
         functional.binary_cross_entropy_with_logits(outputs[:, 0], labels).backward()
 
 
+def test_rows_that_were_chosen_twice_are_said_to_be_two_tensors() -> None:
+    columns, labels, ids = batch(50)
+    rows = torch.arange(50)
+    model = SplitModel(*two_layers())
+    model.defend(MemoisedResponse(flip=0.4))
+
+    outputs = model(columns, labels=labels[rows], ids=ids)
+    targets = model.targets(labels[rows], ids=ids)
+
+    with pytest.raises(PrivacyError, match=r"one and the same tensor y in both .*y = labels\[rows\]"):
+        functional.binary_cross_entropy_with_logits(outputs[:, 0], targets).backward()
+
+
+def test_a_label_defense_at_the_cut_is_told_where_it_belongs() -> None:
+    model = SplitModel(*two_layers())
+    with pytest.raises(ArgumentError, match=r"model\.defend"):
+        model.cut.defend(MemoisedResponse(flip=0.4))
+
+
+def test_the_auditor_names_itself_where_labels_are_not_binary() -> None:
+    columns, _, ids = batch(50)
+    model = SplitModel(two_layers()[0], nn.Linear(two_layers()[1].in_features, 3))
+    model.cut.audit()
+    classes = torch.arange(50) % 3
+    loss = functional.cross_entropy(model(columns, labels=classes, ids=ids), classes)
+    with pytest.raises(HookError, match=r"auditor .* labels 0 and 1, got \[0.0, 1.0, 2.0\].*cut.audit"):
+        loss.backward()
+
+
 def test_an_abandoned_pass_over_the_same_labels_does_not_answer_for_a_later_one() -> None:
     columns, labels, ids = batch(50)
     model = SplitModel(*two_layers())

@@ -218,6 +218,15 @@ def test_a_loop_with_another_loss_is_stopped_by_name(loop: Callable[[Tensor, Ten
         loop(told(columns, labels=labels), labels).backward()
 
 
+def test_a_top_that_mixes_records_is_told_of_by_name() -> None:
+    columns, labels = torch.randn(ROWS, 3), torch.randint(0, 2, (ROWS,)).float()
+    model = SplitModel(nn.Linear(3, WIDTH), nn.Sequential(nn.BatchNorm1d(WIDTH), nn.Linear(WIDTH, 1)))
+    model.cut.audit()
+    loss = functional.binary_cross_entropy_with_logits(model(columns, labels=labels)[:, 0], labels)
+    with pytest.raises(HookError, match=r"0 \(BatchNorm1d\) of the top model mixes the records of a batch"):
+        loss.backward()
+
+
 def test_a_loss_that_cannot_take_outputs_and_labels_as_they_are_is_named() -> None:
     columns, labels = torch.randn(ROWS, 3), torch.randint(0, 2, (ROWS,)).float()
     with pytest.raises(ArgumentError, match=r"expected loss to be a function of .output, labels., got 'bce'"):
