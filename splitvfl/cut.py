@@ -240,8 +240,7 @@ class CutLayer(nn.Module):
         known = None if passage.source is None else passage.source.at(self.party)
         responses = passage.answers
         if known is not None:
-            mixing = next(filter(None, map(batch_mixing_layer, self._tops)), None)
-            known.check(clean, party=self.party, mixing=mixing)
+            known.check(clean, party=self.party, mixing=self._mixing())
             if known.drawn is not None:
                 responses = known.drawn.responses(passage.labels)
         sent = self.gradient.apply(clean, step=passage.step, ids=passage.ids, labels=responses, label_gradients=known)
@@ -277,8 +276,15 @@ class CutLayer(nn.Module):
 
     @property
     def needs_label_gradients(self) -> bool:
-        """Whether the auditor, or a defense of the gradient, needs what would be sent under every label."""
-        return bool(self._audits) or self.gradient.needs_label_gradients
+        """Whether the auditor, or a defense of the gradient, needs what would be sent under every label.
+
+        Below a top that mixes the records of a batch no record has such a row of its own: the auditor goes without.
+        """
+        audited = bool(self._audits) and self._mixing() is None
+        return audited or self.gradient.needs_label_gradients
+
+    def _mixing(self) -> str | None:
+        return next(filter(None, map(batch_mixing_layer, self._tops)), None)
 
     def show_received(self) -> None:
         """Declare that what passes forward is what came from the party behind this cut, and may be shown for its own.
@@ -364,6 +370,9 @@ class CutLayer(nn.Module):
 
     def audit(self, *, canaries: Canaries | Tensor | None = None) -> Audit:
         """Attach the auditor's attack, which knows labels and clean gradients. It judges binary labels only.
+
+        Below a top that mixes the records of a batch (BatchNorm) it does not know what another label would have sent:
+        it reads less, and ``total`` is that of the messages alone.
 
         Args:
             canaries: Ids of the records whose labels are coin tosses, ``(k,)``, int64: the loop has put the tosses in

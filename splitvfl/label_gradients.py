@@ -318,9 +318,9 @@ class LabelGradients:
         worst = int(apart.nan_to_num(nan=torch.inf).argmax())
         if mixing is not None:
             raise HookError(
-                f"{mixing} of the top model mixes the records of a batch, so that what a record's row at the cut with "
-                f"{party} would be under another label is not its own, and nothing was sent; an auditor, or a defense "
-                "that computes it, needs a top that keeps records apart: take GroupNorm or LayerNorm, or go without"
+                f"{mixing} of the top model mixes the records of a batch, so that what a record's row at the cut "
+                f"with {party} would be under another label is not its own, so nothing was sent; a defense "
+                "that needs it wants a top that keeps records apart: take GroupNorm or LayerNorm, or go without"
             )
         raise HookError(
             f"the gradient at the cut with {party} is not that of the loss that the label party's own checks assume: "

@@ -384,6 +384,7 @@ class ActiveParty(Party):
         self.cuts[passive] = CutLayer(passive, active=self.name)
         self.cuts[passive].wire = self.wire
         self.cuts[passive].show_received()
+        self.cuts[passive].show_top(self.top)
         return self.cuts[passive]
 
     def judge_by(self, settings: EarlyStopping, held_out: range) -> None:

@@ -218,13 +218,36 @@ def test_a_loop_with_another_loss_is_stopped_by_name(loop: Callable[[Tensor, Ten
         loop(told(columns, labels=labels), labels).backward()
 
 
+def mixing_top(inputs: int) -> nn.Sequential:
+    return nn.Sequential(nn.BatchNorm1d(inputs), nn.Linear(inputs, 1))
+
+
 def test_a_top_that_mixes_records_is_told_of_by_name() -> None:
     columns, labels = torch.randn(ROWS, 3), torch.randint(0, 2, (ROWS,)).float()
-    model = SplitModel(nn.Linear(3, WIDTH), nn.Sequential(nn.BatchNorm1d(WIDTH), nn.Linear(WIDTH, 1)))
-    model.cut.audit()
+    model = SplitModel(nn.Linear(3, WIDTH), mixing_top(WIDTH))
+    model.cut.defend(Curious())
     loss = functional.binary_cross_entropy_with_logits(model(columns, labels=labels)[:, 0], labels)
     with pytest.raises(HookError, match=r"0 \(BatchNorm1d\) of the top model mixes the records of a batch"):
         loss.backward()
+
+
+def test_the_auditor_goes_without_below_a_top_that_mixes_records() -> None:
+    columns, labels, ids = torch.randn(ROWS, 3), torch.randint(0, 2, (ROWS,)).float(), torch.arange(ROWS)
+    labels[:2] = torch.tensor([0.0, 1.0])
+    model = SplitModel(nn.Linear(3, WIDTH), mixing_top(WIDTH))
+    audit = model.cut.audit()
+    loss = functional.binary_cross_entropy_with_logits(model(columns, labels=labels, ids=ids)[:, 0], labels)
+    loss.backward()
+    assert audit.total == audit.worst > 0.5
+
+    bank, lab = party_data("bank", columns, labels), party_data("lab", columns, None)
+    trainer = Trainer(
+        active=ActiveParty(bank, mixing_top(WIDTH + 3)),
+        passives={"lab": PassiveParty(lab, nn.Linear(3, WIDTH))},
+        batch_size=ROWS,
+    )
+    trainer.fit(epochs=1)
+    assert trainer.worst_leak[0] > 0.5
 
 
 def test_a_loss_that_cannot_take_outputs_and_labels_as_they_are_is_named() -> None:
