@@ -292,7 +292,16 @@ class DefenseChain:
             log=partial(self._log, attached.label),
             show=shown.append,
         )
-        sent = call_defense(attached.defense, message, secrets)
+        before = self._attached[: self._attached.index(attached)]
+        try:
+            sent = call_defense(attached.defense, message, secrets)
+        except ArgumentError as error:
+            if self.crossing != "labels" or not before:
+                raise
+            raise HookError(
+                f"defense {attached.label} cannot answer for what {before[-1].label} answered in place of the labels: "
+                f"{error}; one of the two is enough, take the other out"
+            ) from error
         complaint = broken(attached.claims, message=message, shown=shown, sent=sent)
         if complaint:
             raise HookError(f"defense {hook_name(attached.defense)} at step {step} {complaint}; nothing was sent")

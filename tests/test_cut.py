@@ -12,7 +12,7 @@ from torch.nn import functional
 from splitvfl.attacks import DirectionAttack, NormAttack, ResidueSolvingAttack
 from splitvfl.cut import CutLayer, SplitModel, is_linear, observe
 from splitvfl.data.columns import Columns
-from splitvfl.defenses import GaussianIR, Isotropic, MaxNorm, MemoisedResponse, Rounding
+from splitvfl.defenses import GaussianIR, GaussianTargets, Isotropic, MaxNorm, MemoisedResponse, Rounding
 from splitvfl.errors import ArgumentError, HookError, PrivacyError
 from splitvfl.hooks import Secrets, View
 from splitvfl.models import WideDeepBottom, WideDeepTop
@@ -789,6 +789,15 @@ def test_rows_that_were_chosen_twice_are_said_to_be_two_tensors() -> None:
 
     with pytest.raises(PrivacyError, match=r"one and the same tensor y in both .*y = labels\[rows\]"):
         functional.binary_cross_entropy_with_logits(outputs[:, 0], targets).backward()
+
+
+def test_a_label_defense_after_one_whose_answers_it_cannot_take_names_both() -> None:
+    _, labels, ids = batch(50)
+    model = SplitModel(*two_layers())
+    model.defend(GaussianTargets(mu=1.0))
+    model.defend(MemoisedResponse(flip=0.4))
+    with pytest.raises(HookError, match=r"memoised-response .* gaussian-targets answered .* labels must be 0 or 1"):
+        model.targets(labels, ids=ids)
 
 
 def test_a_label_defense_at_the_cut_is_told_where_it_belongs() -> None:
