@@ -119,11 +119,11 @@ class GaussianDP:
                 f"all messages of the run together are {self.mu:.3g}-Gaussian differentially private {whose}: nobody "
                 f"tells two labels of a record apart with an error ½(FPR + FNR) below {bound}"
             )
-        added = _least_error(math.sqrt(epochs) * self.mu)
+        added, sent = _least_error(math.sqrt(epochs) * self.mu), "one message" if epochs == 1 else f"{epochs} messages"
         return (
             f"each message is {self.mu:.3g}-Gaussian differentially private {whose}: from one, nobody tells two labels "
-            f"of a record apart with an error ½(FPR + FNR) below {bound}. Nothing is promised of the run; the noise "
-            f"alone of {epochs} messages would allow {added:.3f}"
+            f"of a record apart with an error ½(FPR + FNR) below {bound}. Of the run it promises nothing; the noise "
+            f"alone of {sent} would allow {added:.3f}"
         )
 
 

@@ -675,4 +675,5 @@ def test_what_is_promised_is_said_in_a_sentence() -> None:
     party.labels.attach(GaussianTargets(detection_error=0.3))
     of_run, of_message = party.promises(40)
     assert of_run.startswith("gaussian-targets: all messages of the run together are 1.05-Gaussian differentially")
-    assert "below 0.400. Nothing is promised of the run; the noise alone of 40 messages would allow 0.055" in of_message
+    assert "below 0.400. Of the run it promises nothing; the noise alone of 40 messages would allow 0.055" in of_message
+    assert "the noise alone of one message would allow 0.400" in party.promises(1)[1]
