@@ -99,6 +99,10 @@ class GaussianTargets:
             if not (sigma > 0 and math.isfinite(sigma)) or (mu, epsilon, delta, detection_error) != (None,) * 4:
                 raise ArgumentError(f"sigma must be positive and finite, and go without mu or the like; got {sigma!r}")
             self.mu = None
+        elif (mu, epsilon, delta, detection_error) == (None,) * 4:
+            raise ArgumentError(
+                "expected exactly one of sigma, mu, epsilon together with delta, and detection_error, got none"
+            )
         else:
             self.mu = gaussian_mu(mu=mu, epsilon=epsilon, delta=delta, detection_error=detection_error)
         self.remembered = remembered

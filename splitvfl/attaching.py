@@ -110,7 +110,9 @@ def check_labels(party: ActiveParty, defense: Defense) -> None:
     if getattr(defense, "needs_binary_labels", False) and task.name != "binary":
         raise ConfigError(f"defense {hook_name(defense)} needs binary labels, the task is {task.name}")
     if assumed is not None and assumed != task.classes:
-        found = "no classes" if task.classes is None else f"{task.classes} classes"
+        found = "no classes" if task.classes is None else f"{task.classes} classes; say classes: {task.classes}"
+        if task.classes is None and hasattr(defense, "label_range"):
+            found = "no classes; say label_range: [low, high]"
         raise ConfigError(
             f"defense {hook_name(defense)} was made for {assumed} classes, and a {task.name} task here has {found}"
         )

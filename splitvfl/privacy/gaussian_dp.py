@@ -48,7 +48,7 @@ def gaussian_mu(
         named = [name for name, value in values.items() if value is not None]
         raise ArgumentError(
             "expected exactly one of mu, epsilon together with delta, and detection_error, "
-            f"got {' and '.join(named) or 'none'}"
+            f"got {' and '.join(named) or 'none'}{' without delta' if named == ['epsilon'] else ''}"
         )
     if detection_error is not None:
         if not 0.0 < detection_error < 0.5:

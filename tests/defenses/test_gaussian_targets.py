@@ -141,7 +141,8 @@ def test_what_is_claimed(settings: dict[str, Any], mu: float, per: Any) -> None:
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({}, "exactly one of mu"),
+        ({}, "exactly one of sigma, mu, epsilon together with delta, and detection_error, got none"),
+        ({"epsilon": 3.0}, "got epsilon without delta"),
         ({"sigma": 1.0, "mu": 1.0}, "go without mu"),
         ({"sigma": 0.0}, "sigma must be positive"),
         ({"mu": 1.0, "classes": 1}, "classes must be at least 2"),
@@ -174,8 +175,12 @@ def test_other_labels_are_refused(settings: dict[str, Any], labels: Tensor, text
     [
         (GaussianTargets(mu=1.0), {"early_stopping": EarlyStopping(patience=2)}, "early stopping tells the partners"),
         (GaussianTargets(mu=1.0, remembered=False, epochs=9), {}, "promised over 9 epochs, and the run has 3"),
-        (GaussianTargets(mu=1.0, classes=3), {}, "was made for 3 classes"),
-        (GaussianTargets(mu=1.0), {"task": Regression()}, "was made for 2 classes, and a regression task here has no"),
+        (
+            GaussianTargets(mu=1.0, classes=3),
+            {},
+            r"was made for 3 classes, and a binary task here has 2 classes; say classes: 2",
+        ),
+        (GaussianTargets(mu=1.0), {"task": Regression()}, r"here has no classes; say label_range: \[low, high\]"),
     ],
 )
 def test_what_would_void_the_promise_is_refused_before_the_first_step(
