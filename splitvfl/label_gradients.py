@@ -155,6 +155,21 @@ class LabelGradients:
         length = end - start
         return torch.where(length == 0.0, 0.0, (own - start) / length)
 
+    def mean_under(self, target: float, weights: Tensor) -> Tensor:
+        """Return the mean of the rows under one target, ``Σ_i weights[i] · under(target)[i] / Σ_i weights[i]``.
+
+        Args:
+            target: One value for all records.
+            weights: ``(n,)`` float64, ≥ 0, of which one is more.
+
+        Returns:
+            ``(width,)`` float64, of which products have the precision of the Jacobian.
+        """
+        shares = weights / weights.sum()
+        gradient = self._loss_gradient(target).double() * shares[:, None].to(self._jacobian.device)
+        mean: Tensor = torch.einsum("nb,bnw->w", gradient.to(self._jacobian), self._jacobian).double()
+        return mean
+
     def mixed(self, weights: Tensor, values: Sequence[float]) -> Tensor:
         """Return ``Σ_j weights[:, j] · under(values[j])``, ``(n, width)`` float64, at the cost of one of them.
 

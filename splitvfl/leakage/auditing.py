@@ -19,7 +19,7 @@ from torch import Tensor
 from splitvfl.label_gradients import LabelGradients
 from splitvfl.leakage.canaries import Canaries, CanaryLeak
 from splitvfl.leakage.judging import Handle, LeakSummary, ScoreKeeper, nanmax, real_rows, worst_of
-from splitvfl.leakage.label_ratios import LabelRatios, answers_of, of_records, read_message
+from splitvfl.leakage.label_ratios import LabelRatios, answers_of, expected_axis, of_records, read_message
 from splitvfl.leakage.run_audit import RecordHistory, RunLeak
 from splitvfl.leakage.series import Thinned
 from splitvfl.metrics import detection_error
@@ -55,10 +55,13 @@ class AuditScores(NamedTuple):
 class Auditor:
     """Scores every row of a sent batch in two ways.
 
-    *Linear*: the projection on the clean Δg, the difference of this batch's class means before any defense of the
-    gradient. The direction is an oracle's; no linear attacker knows a better one under equal class covariances. Where a
-    label defense has answered, the classes are those of its answers: an axis between the true classes would carry
-    labels of this very batch into the scores that are judged by them, and find a leak where nothing was sent.
+    *Linear*: the projection on Δg, the difference of the classes' mean rows before any defense of the gradient. The
+    direction is an oracle's; no linear attacker knows a better one under equal class covariances. It is the one that
+    predictions lead one to expect where it is known what would be sent under every label
+    (:func:`~splitvfl.leakage.label_ratios.expected_axis`), and no label of the batch enters it: a record's own would be
+    found in its score where nothing was sent. Else it is the difference of this batch's clean class means, and reads
+    too much where clean rows point in directions of their own, below a deep top. Where a label defense has answered,
+    these classes are those of its answers, as true ones would carry the labels of all records of the batch.
 
     *Likelihood*: the log ratio of two Gaussians on (projection on Δg, log energy off Δg), both in units of the batch's
     root mean square norm, fitted per class on **earlier steps only** with exponential forgetting. It sees what a
@@ -80,6 +83,7 @@ class Auditor:
         responses: Tensor | None = None,
         *,
         canary: Tensor | None = None,
+        axis: Tensor | None = None,
     ) -> AuditScores | None:
         """Return the scores of both attacks, higher for positives.
 
@@ -91,6 +95,8 @@ class Auditor:
             canary: ``(n,)`` bool: rows that are scored like all others, and of whose labels, answers and clean
                 gradients nothing is used. An axis to which a record's own label has contributed carries it into the
                 score of a message that depends on columns only.
+            axis: Unit vector, ``(width,)`` float64, to which no label of the batch has contributed. Default: from the
+                clean gradients of this batch, whose every record contributes to its own score.
 
         Returns:
             ``None`` when the batch, canaries aside, holds one class only, of labels or of responses: there is no Δg.
@@ -98,7 +104,7 @@ class Auditor:
         known = slice(None) if canary is None else ~canary.to(labels.device)
         positive = labels.reshape(-1)[known] == 1
         answered = positive if responses is None else responses.reshape(-1)[known] == 1
-        axis = class_axis(clean[known], answered)
+        axis = class_axis(clean[known], answered) if axis is None else axis.to(sent.device)
         if axis is None or positive.all() or not positive.any():
             return None
         features = message_features(sent, axis)
@@ -251,7 +257,9 @@ class Audit(Handle):
         if real is not None:
             clean, sent, labels, ids, responses = of_real_rows(clean, sent, labels, ids, responses, real)
         canary = None if self._canaries is None else self._canaries.among_rows(ids)
-        errors = self._judge(self.auditor(clean, sent, labels, responses, canary=canary), labels, ids, canary)
+        axis = None if label_gradients is None or not labels.numel() else expected_axis(label_gradients, real)
+        scores = self.auditor(clean, sent, labels, responses, canary=canary, axis=axis)
+        errors = self._judge(scores, labels, ids, canary)
         self._note(*errors, self._judge_ratios(whole, labels, ids, real, label_gradients, canary))
         self.seconds += time.perf_counter() - started
 

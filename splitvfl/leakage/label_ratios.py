@@ -98,6 +98,34 @@ def read_message(sent: Tensor, label_gradients: LabelGradients, real: Flags | No
     return Messages(shift, centre, lengths, energies, (energy == 0.0).cpu().numpy(), logits)
 
 
+def expected_axis(label_gradients: LabelGradients, chosen: Tensor | None = None) -> Tensor | None:
+    """Return the direction from the mean row of label 0 to that of label 1 that predictions lead one to expect.
+
+    Each record counts in both means, as probable as the prediction has each label: no label of the batch enters, as one
+    would that enters the axis on which its own record is scored.
+
+    Args:
+        label_gradients: What would be sent under every label.
+        chosen: ``(n,)`` bool: the records that count. Default: all.
+
+    Returns:
+        Unit vector, ``(width,)`` float64; ``None`` where there is none.
+    """
+    values = label_gradients.values or (0.0, 1.0)
+    probability = label_gradients.predictions[:, -1].clamp(_LEAST_SHARE, 1.0 - _LEAST_SHARE)
+    counted = torch.ones_like(probability) if chosen is None else chosen.to(probability)
+    if not bool(counted.any()):
+        return None
+    positive = label_gradients.mean_under(max(values), probability * counted)
+    axis = positive - label_gradients.mean_under(min(values), (1.0 - probability) * counted)
+    peak = axis.abs().max()
+    if not bool(peak > 0) or not bool(torch.isfinite(peak)):
+        return None
+    axis = axis / peak
+    unit: Tensor = axis / torch.linalg.vector_norm(axis)
+    return unit
+
+
 def answers_of(label_gradients: LabelGradients) -> Flags | None:
     """Return which targets are the larger of the values that a target can take; ``None`` if there is no telling.
 

@@ -18,7 +18,9 @@ from splitvfl import checkpoint
 from splitvfl.cut import SplitModel
 from splitvfl.defenses import MemoisedResponse
 from splitvfl.experiment import seeded
+from splitvfl.label_gradients import LabelGradients, mean_cross_entropy
 from splitvfl.leakage.auditing import Audit, Auditor, AuditScores, class_axis
+from splitvfl.leakage.label_ratios import expected_axis
 from splitvfl.metrics import leak_auc
 
 Batch = tuple[Tensor, Tensor, Tensor]  # clean, sent, labels
@@ -355,3 +357,79 @@ def test_behind_a_label_defense_the_auditor_reads_the_answers_and_no_label_of_it
     assert audit.worst < 0.6 + 3 * 0.03
     assert found.auc < 0.6 + 3 * 0.03
     assert audit.linear.summary().accumulated_auc > 0.6 - 3 * 0.03
+
+
+@pytest.mark.parametrize("batch", [8, 64])
+@pytest.mark.parametrize("common", [0.0, 0.3])
+def test_a_label_is_not_found_where_only_the_auditor_has_brought_it(batch: int, common: float) -> None:
+    """Each record's row is its own and knows no label: an axis to which its own has contributed would read .9."""
+    random = torch.Generator().manual_seed(0)
+    rows = functional.normalize(torch.randn(480, 32, generator=random), dim=1) + common
+    labels = (torch.rand(480, generator=random) < 0.2).float()
+    audit = Audit()
+    for _ in range(3):
+        for ids in torch.randperm(480, generator=random).split(batch):
+            known = LabelGradients(
+                outputs=torch.full((len(ids), 1), 0.2).logit(),
+                targets=labels[ids],
+                values=(0.0, 1.0),
+                classes=2,
+                loss=mean_cross_entropy,
+                jacobian=rows[None, ids],
+            )
+            audit.see(
+                (0.2 - labels)[ids, None] * rows[ids] / len(ids), rows[ids], labels[ids], ids, label_gradients=known
+            )
+    positives = int(labels.sum())
+    error = math.sqrt(481 / (12 * positives * (480 - positives)))  # of Mann and Whitney's statistic
+    for keeper in audit.keepers.values():
+        assert abs(keeper.accumulated_auc - 0.5) < 4.5 * error
+    assert audit.detection_error > 0.5 - 4.5 * 0.5 / math.sqrt(3 * positives)
+
+
+class ByColumns:
+    """Sends each record what follows from its id alone."""
+
+    crossing = "gradient"
+
+    def __call__(self, gradient: Tensor, secrets: Any, /) -> Tensor:
+        directions = torch.randn(400, gradient.shape[1], generator=torch.Generator().manual_seed(5))
+        return directions[secrets.ids].to(gradient)
+
+
+@pytest.mark.parametrize("batch", [8, 64])
+def test_nor_below_a_deep_top_whose_clean_rows_point_anywhere(batch: int) -> None:
+    torch.manual_seed(0)
+    columns, labels = torch.randn(400, 6), (torch.rand(400) < 0.3).float()
+    model = SplitModel(nn.Linear(6, 16), nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 1)))
+    model.bottoms["passive"].requires_grad_(False)
+    with model.cut.defend(ByColumns()), model.cut.audit() as audit:
+        for _ in range(2):
+            for ids in torch.randperm(400).split(batch):
+                outputs = model(columns[ids].requires_grad_(), labels=labels[ids], ids=ids)
+                mean_cross_entropy(outputs, labels[ids]).backward()
+    for keeper in audit.keepers.values():
+        assert abs(keeper.accumulated_auc - 0.5) < 4.5 * math.sqrt(401 / (12 * 120 * 280))
+
+
+def test_the_expected_axis_is_that_of_means_weighted_by_predictions() -> None:
+    random = torch.Generator().manual_seed(1)
+    outputs, jacobian = torch.randn(30, 1, generator=random), torch.randn(1, 30, 5, generator=random)
+    labels = (torch.rand(30, generator=random) < 0.5).float()
+    known = LabelGradients(
+        outputs=outputs, targets=labels, values=(0.0, 1.0), classes=2, loss=mean_cross_entropy, jacobian=jacobian
+    )
+    chosen = torch.arange(30) % 3 > 0
+    p, rows = torch.sigmoid(outputs.double())[:, 0].numpy(), jacobian[0].double().numpy()
+    p, rows = p[chosen.numpy()], rows[chosen.numpy()]
+    means = [np.average((p - y)[:, None] * rows, axis=0, weights=w) for y, w in ((0, 1 - p), (1, p))]
+    expected = means[1] - means[0]
+    found = expected_axis(known, chosen)
+    assert found is not None
+    # The Jacobian is float32: 2⁻²⁴ for each of some twenty products.
+    np.testing.assert_allclose(found.numpy(), expected / np.linalg.norm(expected), atol=1e-5)
+    assert expected_axis(known, torch.zeros(30, dtype=torch.bool)) is None
+    flat = LabelGradients(
+        outputs=outputs, targets=labels, values=(0.0, 1.0), classes=2, loss=mean_cross_entropy, jacobian=0 * jacobian
+    )
+    assert expected_axis(flat) is None
