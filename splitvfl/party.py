@@ -498,6 +498,8 @@ class ActiveParty(Party):
     def learn_privately(self, activations: list[Tensor], batch: Records) -> None:
         """Let the private top, if there is one, take a step on true labels; dummies have none.
 
+        Canaries have theirs, and no coin: nothing that it learns crosses, so that there is nothing to test on it.
+
         Args:
             activations: As they arrived.
             batch: Its records of the batch.
@@ -512,8 +514,17 @@ class ActiveParty(Party):
         assert batch.labels is not None
         # All rows went in: what a layer does to a batch, or says of it, must not depend on how many records are real.
         counted = slice(None) if batch.real is None else batch.real
-        if len(labels := batch.labels[counted]):
+        if len(labels := self._true_labels(batch)[counted]):
             self.private_top.learn(self.task.loss(outputs[counted], labels))
+
+    def _true_labels(self, batch: Records) -> Tensor:
+        """Return the labels of a training batch, without coins."""
+        assert batch.labels is not None
+        if self.canaries is None:
+            return batch.labels
+        assert self.data.train.labels is not None
+        assert batch.positions is not None, "batches are taken from the party's records"
+        return self.data.train.labels[batch.positions.to(self.data.train.labels.device)].to(batch.labels)
 
     def answer(self, batch: Records, step: int) -> tuple[Tensor, Tensor | None]:
         """Return the loss's targets, and what later defenses get in place of the labels (``None``: the labels)."""

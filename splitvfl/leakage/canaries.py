@@ -26,7 +26,7 @@ rare its share seems larger than it is. With 2 % canaries and no defense the tes
 credit-default (480 of 24,000; 5 seeds, 5 epochs; of the first 3 seeds −.0004 ± .0015) and by −.0015 ± .0021 on digits
 (29 of 1437; 10 seeds, 20 epochs), the test loss by +.0001 ± .0005 of .442 and +.013 ± .004 of .080: ranks hardly
 suffer, sharp probabilities do. With 10 % on credit-default: +.0001 ± .0019 and +.0036 ± .0029. (Paired by seed, 95 % t
-intervals.)
+intervals.) A private top learns from true labels, as it sends nothing.
 
 **Are they like other records?** A canary's label is as often against the prediction as with it, others' are mostly with
 it; what a message tells of a label *given* the prediction does not depend on which of the two it is. With the

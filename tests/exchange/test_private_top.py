@@ -441,3 +441,23 @@ def test_attacks_on_scores_of_a_linear_model_are_not_run_on_another_models_score
     trainer.fit(1)
     assert trainer.feature_leaks() == {}
     assert "the private one predicts" in trainer.unavailable["telecom"]["least-squares"]
+
+
+def test_canaries_are_coins_for_what_crosses_and_true_for_the_private_top(crossed: list[Message]) -> None:
+    """Beside models that stand still it learns, to the bit, what it learns without canaries."""
+
+    def make(canaries: int | None) -> Trainer:
+        run = trainer_with(private_model(), top=top_model(1).requires_grad_(False), canaries=canaries)
+        for party in run.passives.values():
+            party.bottom.requires_grad_(False)
+        return run
+
+    coins, plain = make(20), make(None)
+    coins.fit(2)
+    tossed = taken(crossed)
+    plain.fit(2)
+    assert tossed != taken(crossed)  # the coins are in what crosses
+    left, right = (run.active.private_top for run in (coins, plain))
+    assert left is not None
+    assert right is not None
+    assert same(left.module.state_dict(), right.module.state_dict())
