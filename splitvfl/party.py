@@ -22,7 +22,7 @@ from splitvfl.cut import CutLayer, Seat, available_fields, call_top, drawing_for
 from splitvfl.data.batches import Batches
 from splitvfl.data.columns import Columns, PartyData, Records
 from splitvfl.errors import ArgumentError, DataError, ProtocolError
-from splitvfl.hooks import Phase, View, all_finite, all_finite_together, notes_of
+from splitvfl.hooks import Phase, View, all_finite, all_finite_together, hook_name, notes_of
 from splitvfl.label_gradients import LabelGradientSource
 from splitvfl.leakage.canaries import CoinLabels, check_canaries
 from splitvfl.messages import FLOATS, Message
@@ -378,6 +378,17 @@ class ActiveParty(Party):
     def judged_by(self) -> str:
         """Name of the figure by which evaluations are judged: of the top that sends, as the verdict crosses."""
         return self.task.metric if self.private_top is None else f"{SENDING}{self.task.metric}"
+
+    @property
+    def notes(self) -> list[str]:
+        """What its defenses want said beside the figures of a run, and what early stopping takes from a promise."""
+        said, labels = super().notes, " and ".join(map(hook_name, self.labels))
+        if self.patience is not None and labels:
+            said.append(
+                f"Validated by true labels: what {labels} promises of the run does not cover when early stopping ends "
+                "it, or which weights it keeps, which partners see. With a fixed number of epochs there is no such gap."
+            )
+        return said
 
     def connect(self, passive: str) -> CutLayer:
         """Return a new cut layer towards a passive party."""
