@@ -20,13 +20,16 @@ from splitvfl.hooks import all_finite, all_finite_together
 from splitvfl.messages import Message
 from splitvfl.party import ActiveParty, PassiveParty
 
+# Whatever the labels are, the loss of outputs up to it is finite in float32: their squares, summed over 10⁸ records.
+_LARGEST_OUTPUT = 1e15
+
 
 def active_step(party: ActiveParty, batch: Records, step: int) -> Half:
     """Return the label party's half of one training step; its result is the batch's loss, a float.
 
     Raises:
-        ProtocolError: If an activation, the loss or a gradient holds NaN or infinite values: no gradient is sent then,
-            and no weight changes.
+        ProtocolError: If an activation, the loss or a gradient holds NaN or infinite values, or an output is beyond
+            10¹⁵: no gradient is sent then, and no weight changes.
     """
     inbox = yield Outbox(wait=party.await_activations("activation", step, batch.count))
     value, gradients = answer(party, inbox, batch, step)
@@ -64,6 +67,9 @@ def answer(party: ActiveParty, inbox: Inbox, batch: Records, step: int) -> tuple
         for name, leaf in leaves.items()
     }
     outputs = party.run_top(list(crossed.values()), batch)
+    # Before the loss, which is infinite under some labels and not under others: to be refused would tell which.
+    if outputs.numel() and not (largest := outputs.detach().abs().max().item()) <= _LARGEST_OUTPUT:
+        raise ProtocolError(spoiled(f"outputs of step {step} are up to {largest:.3g}, which no loss bears", leaves))
     if source is not None:
         classes = party.task.classes
         outputs = source.follow(outputs, crossed, classes=classes, values=party.labels.target_values(classes))
