@@ -225,7 +225,7 @@ def _counted(number: int, noun: str) -> str:
 
 
 def _canary_price(row: Row) -> str:
-    return "–" if row.canaries is None else f"{shown(row.canaries.test_auc)} for {shown(mean(row.test_aucs))}"
+    return "–" if row.canaries is None else f"{shown(row.canaries.test_auc)} for {shown(mean(row.sending_aucs))}"
 
 
 def _by_chance(run: RunSummary) -> float:

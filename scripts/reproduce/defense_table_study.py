@@ -221,7 +221,7 @@ class Canaried:
     Attributes:
         auc: Mean over runs of that attack's AUC.
         error: Standard error of that mean: of which records were canaries, and of their coins.
-        test_auc: Mean test AUC of these runs.
+        test_auc: Mean test AUC of the top that sends in these runs.
     """
 
     auc: float
@@ -241,7 +241,7 @@ class Canaried:
         return cls(
             auc=mean(leak.auc for leak in leaks),
             error=math.sqrt(math.fsum(error**2 for error in errors)) / len(errors),
-            test_auc=mean(_number(run.test_metric) for run in runs),
+            test_auc=mean(sending_auc(run) for run in runs),
         )
 
     def interval(self, comparisons: int = 1) -> Interval:
