@@ -111,6 +111,8 @@ class GaussianTargets:
         self.soft_classes = classes if classes > 2 else None
         self.epochs = epochs
         self._sigma = sigma
+        if self.run_mu is not None and not 0.0 < self.run_mu < math.inf:
+            raise ArgumentError(f"sigma {sigma!r} is out of proportion to labels that are {self.sensitivity:g} apart")
         self._sent = SentCounts()
         self._table = RecordTable(**self._columns())
 

@@ -246,19 +246,20 @@ def test_messages_are_remembered_where_what_answers_them_is_defended(
         assert run._answered() == expected, name
 
 
-def test_the_label_party_of_a_networked_run_runs_the_attacks_that_need_no_more_than_what_it_sends(
+def test_the_label_party_of_a_networked_run_runs_the_attacks_that_need_no_more_than_what_crosses(
     tmp_path: Path,
 ) -> None:
     config = networked(
-        "attacks: [norm, direction, readout, residue-solving, model-completion, least-squares]", tmp_path
+        "attacks: [norm, direction, readout, mixture, residue-solving, model-completion, least-squares]", tmp_path
     )
     run = party_run(config, "clinic", tmp_path / "run", own=own_data(config, "clinic"))
     assert isinstance(run, ActiveRun)
 
     watch = next(part for part in run._build({"lab": 8}) if hasattr(part, "unavailable"))
 
-    assert set(watch.leaks["lab"]) == {"norm", "direction"}
-    assert set(watch.unavailable["lab"]) == {"readout", "residue-solving", "model-completion", "least-squares"}
+    # The activation has come to it.
+    assert set(watch.leaks["lab"]) == {"norm", "direction", "readout", "mixture"}
+    assert set(watch.unavailable["lab"]) == {"residue-solving", "model-completion", "least-squares"}
 
 
 @pytest.mark.parametrize(("make", "frozen"), [(torch.optim.SGD, False), (torch.optim.Adam, True)])
