@@ -418,6 +418,8 @@ class LabelGradientSource:
         edges = {
             name: get_gradient_edge(activation) for name, activation in crossed.items() if activation.requires_grad
         }
+        if not edges:
+            return output  # nothing goes back through a cut
         followed: Tensor = _Follow.apply(output, self, edges)  # type: ignore[no-untyped-call]
         return followed
 
@@ -434,10 +436,14 @@ class LabelGradientSource:
             every = [targets, *(torch.full_like(targets, value) for value in values)]
             gradient, *of_values = _loss_gradients(self._loss, output, every)
             pulled = [
-                torch.autograd.grad(edge, list(crossed.values()), grad_outputs=along, retain_graph=True)
+                torch.autograd.grad(
+                    edge, list(crossed.values()), grad_outputs=along, retain_graph=True, allow_unused=True
+                )
                 for along in _combinations(output, gradient)
             ]
         for number, name in enumerate(crossed):
+            if any(parts[number] is None for parts in pulled):
+                continue  # the top model does not use it, and no gradient will come
             self._found[name] = LabelGradients(
                 outputs=output.to(device),
                 targets=targets.to(device),

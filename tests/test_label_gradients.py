@@ -452,3 +452,30 @@ def test_the_label_party_can_run_attacks_that_need_what_came_from_the_partner() 
     assert len(here.seen) == 2
     for mine, its in zip(here.seen, there.attack.seen, strict=True):  # type: ignore[attr-defined]
         assert torch.equal(mine, its)
+
+
+class _Deaf(nn.Module):
+    """Uses the label party's own columns only."""
+
+    separate_active = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own = nn.Linear(2, 1)
+
+    def forward(self, joined: Tensor, active: Tensor) -> Tensor:
+        output: Tensor = self.own(active)
+        return output
+
+
+@pytest.mark.parametrize("top", [nn.Linear(WIDTH + 2, 1), _Deaf()], ids=["frozen bottom", "unused activation"])
+def test_where_no_gradient_goes_back_an_audited_loop_goes_on(top: nn.Module) -> None:
+    bottom = nn.Linear(3, WIDTH).requires_grad_(isinstance(top, _Deaf))
+    model = SplitModel(bottom, top)
+    audit = model.cut.audit()
+    labels = torch.randint(0, 2, (ROWS,))
+    outputs = model(torch.randn(ROWS, 3), active=torch.randn(ROWS, 2), labels=labels, ids=torch.arange(ROWS))
+    bce(outputs, labels).backward()
+    assert all(weight.grad is not None for weight in top.parameters())
+    assert all(weight.grad is None for weight in bottom.parameters())
+    assert not audit.worst > 0  # nothing was sent, and nothing is judged

@@ -48,7 +48,7 @@ class Side(ABC):
 
     def reopen(self) -> None:
         """Go on without the others, with what it kept of them; only an exchange that is one-way can."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} needs the others in every step")
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint holds of it: tensors, numbers, texts, lists and dicts of them."""

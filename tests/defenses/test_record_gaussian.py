@@ -567,8 +567,11 @@ def test_what_would_void_the_promise_is_refused_before_the_first_step(
 
 
 def test_a_top_that_does_not_learn_may_be_deep_and_clips_may_follow() -> None:
-    a_run([RecordGaussian(mu=1.0, per="run"), ClipGradient(bound=0.1)], ONES, top=frozen())
-    a_run([RecordGaussian(mu=1.0)], ONES, top=deep(), early_stopping=EarlyStopping(patience=2))
+    _, sent = a_run([RecordGaussian(mu=1.0, per="run"), ClipGradient(bound=0.1)], ONES, top=frozen())
+    assert sent
+    assert max(rows.norm(dim=1).max() for rows in sent) <= 0.1 * (1 + 1e-6)  # float32
+    _, sent = a_run([RecordGaussian(mu=1.0)], ONES, top=deep(), early_stopping=EarlyStopping(patience=2))
+    assert sent
 
 
 def test_an_exchange_of_sums_is_refused_at_the_start() -> None:
