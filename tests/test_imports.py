@@ -54,6 +54,7 @@ FLOORS: tuple[frozenset[str], ...] = (
             "leakage.after_training",
             "leakage.auditing",
             "leakage.canaries",
+            "leakage.event_file",
             "leakage.run_audit",
             "leakage.features",
             "leakage.judging",

@@ -7,16 +7,11 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 from splitvfl.errors import CheckpointError
+from splitvfl.leakage.event_file import EventFile
 from splitvfl.private_folder import private_folder
-
-
-class _Writer(Protocol):
-    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None: ...
-    def flush(self) -> None: ...
-    def close(self) -> None: ...
 
 
 class Monitor:
@@ -37,7 +32,7 @@ class Monitor:
     def __init__(self, folder: Path | None, *, resume_at: tuple[int, int] | None = None) -> None:
         self._folder = folder
         self._lines: BinaryIO | None = None
-        self._writer: _Writer | None = None
+        self._events: EventFile | None = None
         # TensorBoard hides what is at this step or later; the checkpoint's own step was logged before it was saved.
         self._purge_step = None if resume_at is None else resume_at[1] + 1
         if folder is None:
@@ -60,15 +55,13 @@ class Monitor:
             return
         with self._named():
             self._lines.write(json.dumps({"step": step, **known}).encode() + b"\n")
-            writer = self._opened_writer()
-            for tag, value in known.items():
-                writer.add_scalar(tag, value, step)
+            self._opened_events().add_scalars(step, known)
 
-    def _opened_writer(self) -> _Writer:
+    def _opened_events(self) -> EventFile:
         assert self._folder is not None, "without a folder nothing is written"
-        if self._writer is None:
-            self._writer = _tensorboard(self._folder, self._purge_step)
-        return self._writer
+        if self._events is None:
+            self._events = EventFile(self._folder, purge_step=self._purge_step)
+        return self._events
 
     def flush(self) -> int:
         """Bring everything to disk and return the size of ``metrics.jsonl``, in bytes."""
@@ -76,23 +69,21 @@ class Monitor:
             return 0
         with self._named():
             self._lines.flush()
-            if self._writer is not None:
-                self._writer.flush()
             return self._lines.tell()
 
     def close(self) -> None:
         """Flush and close; the second time does nothing."""
-        lines, writer = self._lines, self._writer
+        lines, events = self._lines, self._events
         if lines is None:
             return
         try:
             self.flush()
         finally:
-            self._lines = self._writer = None
+            self._lines = self._events = None
             with self._named():
                 try:
-                    if writer is not None:
-                        writer.close()
+                    if events is not None:
+                        events.close()
                 finally:
                     lines.close()
 
@@ -113,14 +104,6 @@ def _cut_back(lines: BinaryIO, offset: int) -> None:
     end = offset if len(content) == offset else content.rfind(b"\n") + 1
     lines.truncate(end)
     lines.seek(end)
-
-
-def _tensorboard(folder: Path, purge_step: int | None) -> _Writer:
-    # Imported late: TensorBoard takes longer to import than a short run takes to train.
-    from torch.utils.tensorboard import SummaryWriter
-
-    writer: _Writer = SummaryWriter(str(folder), purge_step=purge_step)
-    return writer
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:

@@ -74,23 +74,15 @@ def test_a_file_that_lost_its_end_with_the_power_is_cut_back_to_a_whole_line(tmp
     assert [line["step"] for line in read_metrics(tmp_path)] == [1, 2, 4]
 
 
-class _Nowhere:
-    """In place of TensorBoard, which writes in a thread."""
-
-    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None: ...
-    def flush(self) -> None: ...
-    def close(self) -> None: ...
-
-
-def test_a_full_disk_is_named_and_a_second_close_does_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("splitvfl.leakage.monitor._tensorboard", lambda folder, purge_step: _Nowhere())
+def test_a_full_disk_is_named_and_a_second_close_does_nothing(tmp_path: Path) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     monitor = Monitor(tmp_path)
     monitor.write(1, {"loss": 0.5})
     offset = monitor.flush()
     resource.setrlimit(resource.RLIMIT_FSIZE, (offset, before[1]))
     try:
-        monitor.write(2, {"loss": 0.25})
+        with pytest.raises(CheckpointError, match="cannot write metrics in"):
+            monitor.write(2, {"loss": 0.25})  # of the event file
         with pytest.raises(CheckpointError, match="cannot write metrics in"):
             monitor.flush()
         with pytest.raises(CheckpointError, match="cannot write metrics in"):
@@ -177,3 +169,38 @@ def test_what_was_discarded_goes_with_the_next_value(tmp_path: Path) -> None:
     again.write(2, {"loss": 9.0})
     again.close()
     assert events(tmp_path, "loss") == [(1, 1.0), (2, 9.0)]
+
+
+@pytest.mark.parametrize("older", ["1000000000.host.9", "4000000000.host.10.99"])
+def test_a_resumed_run_is_read_after_every_older_file(tmp_path: Path, older: str) -> None:
+    """TensorBoard sorts by name: a counter that goes from 9 to 10 and a clock that went back must change nothing."""
+    monitor = Monitor(tmp_path)
+    for step in (1, 2, 3):
+        monitor.write(step, {"loss": 1.0})
+    offset = monitor.flush() // 3
+    monitor.close()
+    (only,) = tmp_path.glob("events.out.tfevents.*")
+    only.rename(tmp_path / f"events.out.tfevents.{older}")
+    for value in (2.0, 3.0):
+        monitor = Monitor(tmp_path, resume_at=(offset, 1))
+        monitor.write(2, {"loss": value})
+        monitor.close()
+    assert events(tmp_path, "loss") == [(1, 1.0), (2, 3.0)]
+    assert event_files(tmp_path) == 3
+
+
+def test_an_event_file_of_another_program_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "events.out.tfevents.of-another-program").touch()
+    Monitor(tmp_path).close()
+    monitor = Monitor(tmp_path)
+    monitor.write(1, {"loss": 0.5})
+    monitor.close()
+    assert events(tmp_path, "loss") == [(1, 0.5)]
+    assert event_files(tmp_path) == 2
+
+
+def test_values_can_be_watched_while_the_run_goes_on(tmp_path: Path) -> None:
+    monitor = Monitor(tmp_path)
+    monitor.write(1, {"loss": 0.5, "leak_auc/x": 0.75})
+    assert events(tmp_path, "loss") == [(1, 0.5)]
+    monitor.close()
