@@ -199,7 +199,7 @@ class LabelGradients:
         for block in blocks(self._jacobian[0]):
             jacobian = self._jacobian[:, block]
             if len(jacobian) == 1:
-                yield block, jacobian[0] * mixture[block]  # in float64, as the mixture is
+                yield block, jacobian[0].to(torch.float64, copy=True).mul_(mixture[block])
             else:
                 yield block, torch.einsum("nb,bnw->nw", mixture[block], jacobian.double())
 
@@ -320,8 +320,8 @@ class LabelGradients:
         came = clean.detach().flatten(1).to(self._jacobian.device)
         dtype = torch.promote_types(came.dtype, torch.float32)
         expected = self._rows(self._given if self.drawn is None else self._mixed(*self.drawn), dtype)
-        apart = torch.linalg.vector_norm(came - expected, dim=1)
         longest = torch.linalg.vector_norm(expected, dim=1).max()
+        apart = torch.linalg.vector_norm(expected.sub_(came), dim=1)
         narrow = max(came.dtype, self._outputs.dtype, key=lambda kind: torch.finfo(kind).eps)
         allowed = _OF_ROWS.get(narrow, _OF_ROWS_IN_HALF) * longest
         if bool((apart <= allowed).all()):
@@ -452,7 +452,7 @@ class LabelGradientSource:
                 loss=self._loss,
                 loss_gradient=gradient.to(device),
                 of_values={value: found.to(device) for value, found in zip(values, of_values, strict=True)},
-                jacobian=torch.stack([parts[number].flatten(1).to(device) for parts in pulled]),
+                jacobian=_stacked([parts[number].flatten(1).to(device) for parts in pulled]),
             )
 
     def _replaced(self, came: Tensor) -> Tensor:
@@ -493,8 +493,15 @@ class _Follow(torch.autograd.Function):
         return ctx.source._replaced(gradient), None, None
 
 
+def _stacked(parts: Sequence[Tensor]) -> Tensor:
+    """Return tensors stacked, and one alone without a copy."""
+    return parts[0].unsqueeze(0) if len(parts) == 1 else torch.stack(tuple(parts))
+
+
 def _combinations(output: Tensor, gradient: Tensor) -> list[Tensor]:
     """Return the combinations of outputs whose gradients make up every row, each of the output's shape."""
+    if gradient.shape[1] == 1:
+        return [torch.ones_like(output)]
     chosen = torch.eye(gradient.shape[1])
     if _sums_to_zero(gradient):
         chosen = chosen[1:] - chosen[0]
@@ -503,8 +510,10 @@ def _combinations(output: Tensor, gradient: Tensor) -> list[Tensor]:
 
 def _sums_to_zero(gradient: Tensor) -> bool:
     """Return whether the loss does not change if all outputs of a record do by the same number, as with softmax."""
+    if gradient.shape[1] == 1:
+        return False
     allowed = max(_SUM_IS_ZERO, 4.0 * torch.finfo(gradient.dtype).eps) * gradient.abs().max()
-    return gradient.shape[1] > 1 and bool((gradient.sum(dim=1).abs() <= allowed).all())
+    return bool((gradient.sum(dim=1).abs() <= allowed).all())
 
 
 def _loss_gradient(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
