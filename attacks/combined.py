@@ -11,7 +11,7 @@ from torch import Tensor
 
 from splitvfl.attacks.readout import ReadoutAttack
 from splitvfl.hooks import View
-from splitvfl.records import RecordTable
+from splitvfl.learning.records import RecordTable
 
 Vector = npt.NDArray[np.float64]
 

@@ -24,7 +24,7 @@ from splitvfl.attacks.mixture_fit import (
 )
 from splitvfl.attacks.readout import ReadoutAttack
 from splitvfl.hooks import View
-from splitvfl.records import RecordTable
+from splitvfl.learning.records import RecordTable
 
 # Messages that are kept, at 32 bytes each: 128 MiB.
 _MOST_MESSAGES = 1 << 22

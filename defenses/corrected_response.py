@@ -13,7 +13,7 @@ from torch.nn import functional
 from splitvfl.defenses.remembered import Answers, Positions, RememberedAnswers
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import Crossing, RecordLoss, Secrets
-from splitvfl.precision import widened
+from splitvfl.learning.precision import widened
 
 Corrected = Literal["targets", "likelihood"]
 

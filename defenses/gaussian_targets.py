@@ -14,8 +14,8 @@ from splitvfl.defenses.record_gaussian import checked_range, one_for_each_id
 from splitvfl.defenses.sent_counts import SentCounts
 from splitvfl.errors import ArgumentError, ConfigError, PrivacyError
 from splitvfl.hooks import Crossing, Secrets
+from splitvfl.learning.records import RecordTable
 from splitvfl.privacy import gaussian_mu, least_detection_error
-from splitvfl.records import RecordTable
 
 
 class GaussianTargets:

@@ -13,9 +13,9 @@ from splitvfl.defenses.row_norms import log_change
 from splitvfl.defenses.sent_counts import SentCounts
 from splitvfl.errors import ArgumentError, ConfigError, HookError, PrivacyError
 from splitvfl.hooks import Crossing, Secrets, batch_mixing_layer
-from splitvfl.label_gradients import Drawn, LabelGradients
+from splitvfl.learning.label_gradients import Drawn, LabelGradients
+from splitvfl.learning.sampling import blocks
 from splitvfl.privacy import gaussian_mu, least_detection_error
-from splitvfl.sampling import blocks
 
 Per = Literal["message", "run"]
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from splitvfl.records import RecordTable
+from splitvfl.learning.records import RecordTable
 
 Answers = npt.NDArray[np.int64]
 Positions = npt.NDArray[np.int64]

@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from splitvfl.errors import PrivacyError
-from splitvfl.records import RecordTable
+from splitvfl.learning.records import RecordTable
 
 
 class SentCounts:

@@ -35,7 +35,8 @@ class FieldTable(nn.Module):
         field_sizes: Number of categories per field, each at least 1; at least one field.
         dim: Length of a vector.
         sparse: Whether the table's gradient is sparse; far cheaper for large tables, for optimisers that take it
-            (:class:`~splitvfl.optimizers.RowWiseAdagrad`, SparseAdam, Adagrad, SGD). ``None``: from 100 000 rows on.
+            (:class:`~splitvfl.learning.optimizers.RowWiseAdagrad`, SparseAdam, Adagrad, SGD). ``None``: from 100 000
+            rows on.
         initialise: Fills the table in place.
 
     Attributes:

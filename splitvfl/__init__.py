@@ -23,13 +23,13 @@ from splitvfl.errors import (
 )
 
 if TYPE_CHECKING:
-    from splitvfl.cut import CutLayer, SplitModel
+    from splitvfl.cut.layer import CutLayer, SplitModel
     from splitvfl.data.columns import Columns
     from splitvfl.data.load import load
     from splitvfl.hooks import Attack, Defense, Secrets, View
     from splitvfl.metrics import leak_auc, reconstruction_mse
-    from splitvfl.party import ActiveParty, PassiveParty
-    from splitvfl.training import Trainer
+    from splitvfl.party.party import ActiveParty, PassiveParty
+    from splitvfl.run.trainer import Trainer
 
     __version__: str
 
@@ -58,15 +58,15 @@ __all__ = [
 ]
 
 _HOMES = {
-    "ActiveParty": "splitvfl.party",
+    "ActiveParty": "splitvfl.party.party",
     "Attack": "splitvfl.hooks",
     "Columns": "splitvfl.data.columns",
-    "CutLayer": "splitvfl.cut",
+    "CutLayer": "splitvfl.cut.layer",
     "Defense": "splitvfl.hooks",
-    "PassiveParty": "splitvfl.party",
+    "PassiveParty": "splitvfl.party.party",
     "Secrets": "splitvfl.hooks",
-    "SplitModel": "splitvfl.cut",
-    "Trainer": "splitvfl.training",
+    "SplitModel": "splitvfl.cut.layer",
+    "Trainer": "splitvfl.run.trainer",
     "View": "splitvfl.hooks",
     "leak_auc": "splitvfl.metrics",
     "load": "splitvfl.data.load",

@@ -15,17 +15,17 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from splitvfl.allocator import keep_large_blocks
 from splitvfl.errors import ConfigError, SplitVFLError
-from splitvfl.signals import stoppable
+from splitvfl.system.allocator import keep_large_blocks
+from splitvfl.system.signals import stoppable
 
 # Commands import what they need when they run: --help and list do not wait for torch.
 if TYPE_CHECKING:
-    from splitvfl.config import ExperimentConfig
-    from splitvfl.console import RunProgress
-    from splitvfl.experiment import Variant
-    from splitvfl.leakage.summary import RunSummary
-    from splitvfl.training import Progress
+    from splitvfl.app.console import RunProgress
+    from splitvfl.app.experiment import Variant
+    from splitvfl.config.sections import ExperimentConfig
+    from splitvfl.report.summary import RunSummary
+    from splitvfl.run.trainer import Progress
 
 app = typer.Typer(
     name="splitvfl",
@@ -75,12 +75,12 @@ def demo(
 
     Earlier demonstrations in the same folder are replaced.
     """
-    from splitvfl.console import RunProgress
-    from splitvfl.demo import demo_variants
-    from splitvfl.experiment import run_variants
-    from splitvfl.leakage.report import write_report
-    from splitvfl.leakage.tables import summary_table
-    from splitvfl.training import Interrupted
+    from splitvfl.app.console import RunProgress
+    from splitvfl.app.demo import demo_variants
+    from splitvfl.app.experiment import run_variants
+    from splitvfl.report.report import write_report
+    from splitvfl.report.tables import summary_table
+    from splitvfl.run.trainer import Interrupted
 
     planned = demo_variants(out, quick=quick)
     summaries = []
@@ -112,12 +112,12 @@ def train(
     overwrite: Overwrite = False,
 ) -> None:
     """Train one experiment, and watch what leaks."""
-    from splitvfl.config import load_config
-    from splitvfl.console import RunProgress
-    from splitvfl.experiment import run_experiment
-    from splitvfl.leakage.findings import sending_note, stopping_note, verdict
-    from splitvfl.leakage.tables import summary_table
-    from splitvfl.training import Interrupted
+    from splitvfl.app.console import RunProgress
+    from splitvfl.app.experiment import run_experiment
+    from splitvfl.config.sections import load_config
+    from splitvfl.report.findings import sending_note, stopping_note, verdict
+    from splitvfl.report.tables import summary_table
+    from splitvfl.run.trainer import Interrupted
 
     config = load_config(experiment, overrides or [])
     folder = out or Path("runs") / config.name
@@ -161,12 +161,12 @@ def party(
     ] = False,
 ) -> None:
     """Train as one of several parties, each in its own process, over mutual TLS."""
-    from splitvfl.config import COORDINATOR, CoordinatorConfig, load_config
-    from splitvfl.console import RunProgress
-    from splitvfl.deployment import own_name, run_party
-    from splitvfl.leakage.findings import sending_note, stopping_note, verdict
-    from splitvfl.leakage.tables import summary_table
-    from splitvfl.training import Interrupted
+    from splitvfl.app.console import RunProgress
+    from splitvfl.app.deployment import own_name, run_party
+    from splitvfl.config.sections import COORDINATOR, CoordinatorConfig, load_config
+    from splitvfl.report.findings import sending_note, stopping_note, verdict
+    from splitvfl.report.tables import summary_table
+    from splitvfl.run.trainer import Interrupted
 
     config = load_config(experiment, overrides or [])
     name = own_name(config, as_)
@@ -215,10 +215,10 @@ def predict(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace scores that are there.")] = False,
 ) -> None:
     """Score new records as one of several parties, with the halves that they have trained."""
-    from splitvfl.config import load_config
-    from splitvfl.console import RowProgress
-    from splitvfl.deployment import MODEL_FOLDER, own_name
-    from splitvfl.serving import prepare_prediction
+    from splitvfl.app.console import RowProgress
+    from splitvfl.app.deployment import MODEL_FOLDER, own_name
+    from splitvfl.app.serving import prepare_prediction
+    from splitvfl.config.sections import load_config
 
     config = load_config(experiment, overrides or [])
     name = own_name(config, as_)
@@ -261,12 +261,12 @@ def compare(
     overwrite: Overwrite = False,
 ) -> None:
     """Train one experiment under several defenses and seeds, and print means with 95 % intervals."""
-    from splitvfl.config import load_config, parse_defenses
-    from splitvfl.console import RunProgress
-    from splitvfl.experiment import run_variants, variants
-    from splitvfl.leakage.report import write_report
-    from splitvfl.leakage.tables import comparison_table
-    from splitvfl.training import Interrupted
+    from splitvfl.app.console import RunProgress
+    from splitvfl.app.experiment import run_variants, variants
+    from splitvfl.config.sections import load_config, parse_defenses
+    from splitvfl.report.report import write_report
+    from splitvfl.report.tables import comparison_table
+    from splitvfl.run.trainer import Interrupted
 
     config = load_config(experiment, overrides or [])
     chosen = [[], list(config.defenses)] if defenses is None else parse_defenses(defenses, folder=config.folder)
@@ -290,7 +290,7 @@ def list_(
     kind: Annotated[str, typer.Argument(help="attacks, defenses, models or data")],
 ) -> None:
     """List what can be named in an experiment."""
-    from splitvfl.registry import describe
+    from splitvfl.config.registry import describe
 
     console = Console()
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
@@ -308,7 +308,7 @@ def report(
     title: Annotated[str, typer.Option(help="Its title.")] = "What leaks",
 ) -> None:
     """Make one self-contained HTML page out of finished runs."""
-    from splitvfl.leakage.report import write_report
+    from splitvfl.report.report import write_report
 
     print(write_report(runs, out or runs[0] / "report.html", title=title))
 
@@ -356,7 +356,7 @@ def ingest(
     overwrite: Overwrite = False,
 ) -> None:
     """Write files of any size as tables to train on, one folder per party."""
-    from splitvfl.console import IngestProgress
+    from splitvfl.app.console import IngestProgress
     from splitvfl.data import ingest as ingesting
     from splitvfl.data.alignment import aligned_rows
     from splitvfl.data.ingest.words import claims_of, described, names_of, scales_of, secret_in
@@ -472,10 +472,10 @@ def align(
     overwrite: Overwrite = False,
 ) -> None:
     """Find the records that all parties have, without showing the others, and agree on an order."""
-    from splitvfl.console import AlignProgress
-    from splitvfl.crypto.psi import Terms
-    from splitvfl.net.aligning import AlignmentJob, described, peers_of, run_alignment
+    from splitvfl.app.console import AlignProgress
+    from splitvfl.exchange.psi import Terms
     from splitvfl.net.tls import Identity, Plaintext
+    from splitvfl.run.alignment import AlignmentJob, described, peers_of, run_alignment
 
     names = {name: carried for name, carried in peers_of(identity or []).items() if carried is not None}
     own_name = names.pop(party, None)
@@ -521,7 +521,7 @@ def clicks(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")] = False,
 ) -> None:
     """Write clicks in the form of Criteo's, with a known Bayes AUC, of any number of rows."""
-    from splitvfl.console import RowProgress
+    from splitvfl.app.console import RowProgress
     from splitvfl.data.clicks import Clicks, write_clicks
 
     made = Clicks(rows, seed=seed, positive_share=positive_share, bayes_auc=bayes_auc, fields=fields, numbers=numbers)
@@ -541,7 +541,7 @@ def clicks(
 
 def _coordinate(config: ExperimentConfig) -> None:
     """Serve a run as the party that has the key and no data."""
-    from splitvfl.deployment import coordinator_run
+    from splitvfl.app.deployment import coordinator_run
 
     console = _errors()
     run = coordinator_run(config, notify=lambda line: console.print(Text(line), soft_wrap=True))
@@ -591,7 +591,7 @@ def _interrupted(hint: str, folder: Path) -> typer.Exit:
 
 
 def _print_advice(summaries: Sequence[RunSummary]) -> None:
-    from splitvfl.leakage.findings import advice, group_runs, headline
+    from splitvfl.report.findings import advice, group_runs, headline
 
     console = Console()
     for group in group_runs(summaries):

@@ -51,8 +51,8 @@ Optional class attributes refine a hook:
     ``False``.
 ``draws_at_output`` (defenses of the gradient)
     ``True`` where its method ``draw(known, secrets)`` draws what stands for the labels of a batch, a
-    :class:`~splitvfl.label_gradients.Drawn`: the label party's own top model and all cuts go on with that. Default:
-    ``False``.
+    :class:`~splitvfl.learning.label_gradients.Drawn`: the label party's own top model and all cuts go on with that.
+    Default: ``False``.
 ``target_values`` (defenses of labels)
     The values that its targets can take, a tuple of floats. Default: ``None``, infinitely many.
 ``soft_classes`` (defenses of labels)
@@ -83,9 +83,9 @@ import torch
 from torch import Tensor, nn
 
 from splitvfl.errors import ArgumentError, HookError, PrivacyError
-from splitvfl.label_gradients import LabelGradients
-from splitvfl.precision import without_autocast
-from splitvfl.sampling import add_normal, largest_scale, snap, standard_normal, uniform
+from splitvfl.learning.label_gradients import LabelGradients
+from splitvfl.learning.precision import without_autocast
+from splitvfl.learning.sampling import add_normal, largest_scale, snap, standard_normal, uniform
 
 Crossing = Literal["activation", "gradient", "scores", "labels"]
 Target = Literal["labels", "features"]
@@ -243,7 +243,7 @@ class Secrets:
         generator: Random generator of this hook at this cut, on the message's device. Seeded from the operating
             system's entropy unless an experiment asked for a fixed seed. A Mersenne or Philox generator is not
             cryptographic, however it is seeded. Hooks draw through the methods below: noise that is drawn from it in
-            float32 can be taken off again by whoever knows what may have been sent (:mod:`splitvfl.sampling`).
+            float32 can be taken off again by whoever knows what may have been sent (:mod:`splitvfl.learning.sampling`).
         ids: Record ids of the batch, ``(n,)``, or ``None`` when the caller gave none.
         labels: Labels of the batch, ``(n,)``, or ``None`` where the sender has none.
         label_gradients: What the message would be under every label, at the cut; ``None`` where that is not known.

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from splitvfl.conversation import Expected
 from splitvfl.data.columns import Columns, PartyData, Records
-from splitvfl.messages import FLOATS
+from splitvfl.learning.tasks import Task, task_for
+from splitvfl.messaging.conversation import Expected
+from splitvfl.messaging.messages import FLOATS
 from splitvfl.models import MLP, Linear, LinearTop
-from splitvfl.party import ActiveParty, PassiveParty
-from splitvfl.tasks import Task, task_for
-from splitvfl.training import Trainer
+from splitvfl.party.party import ActiveParty, PassiveParty
+from splitvfl.run.trainer import Trainer
 
 ACTIVE = "bank"
 WIDTH = 4  # of every cut

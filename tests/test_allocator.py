@@ -11,7 +11,7 @@ import pytest
 
 _FAULTS = """
 import resource, sys, torch
-from splitvfl.allocator import keep_large_blocks
+from splitvfl.system.allocator import keep_large_blocks
 done = keep_large_blocks() if sys.argv[1] == "keep" else None
 def step():
     block = torch.empty(48 << 20, dtype=torch.uint8)

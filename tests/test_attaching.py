@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 import torch
 
-from splitvfl.attaching import attach_defense, check_clips
-from splitvfl.config import ExperimentConfig, parse_config
+from splitvfl.app.deployment import _passive, run_party
+from splitvfl.app.experiment import build_trainer, load_data
+from splitvfl.config.sections import ExperimentConfig, parse_config
 from splitvfl.defenses import ClipGradient, GaussianIR, Isotropic, MemoisedResponse, Rounding
-from splitvfl.deployment import _passive, run_party
 from splitvfl.errors import ConfigError, HookError, LinkError, PrivacyError
 from splitvfl.exchange.introduction import Learned
-from splitvfl.experiment import build_trainer, load_data
 from splitvfl.hooks import PHASES, Phase
-from splitvfl.party import ActiveParty
+from splitvfl.party.attaching import attach_defense, check_clips
+from splitvfl.party.party import ActiveParty
 from tests.builders import active_party, passive_party, same, weights
 from tests.net.parties import free_ports
 

@@ -14,8 +14,8 @@ import torch
 from scripts.bench import hostile, scenes
 from scripts.bench.hostile import MUTATIONS, mutants
 from scripts.bench.measuring import main
-from splitvfl import conversation
 from splitvfl.exchange import introduction, notes, split
+from splitvfl.messaging import conversation
 from splitvfl.net import frames
 
 
@@ -88,6 +88,6 @@ def test_a_note_that_is_not_checked_is_noticed(monkeypatch: pytest.MonkeyPatch) 
 def test_values_that_are_not_checked_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("all_finite", "all_finite_together"):
         monkeypatch.setattr(split, name, lambda tensor: True)
-    monkeypatch.setattr("splitvfl.party.Party.has_finite_gradients", lambda party: True)
+    monkeypatch.setattr("splitvfl.party.party.Party.has_finite_gradients", lambda party: True)
     monkeypatch.setattr(hostile, "MUTATIONS", (hostile.refilled,))
     assert faults(800)["spoiled"]

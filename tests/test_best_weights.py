@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from splitvfl.best_weights import BestWeights
-from splitvfl.schedule import GO_ON, Verdict
+from splitvfl.learning.best_weights import BestWeights
+from splitvfl.learning.schedule import GO_ON, Verdict
 
 BEST = Verdict(stop=False, best=True)
 STOP = Verdict(stop=True, best=False)

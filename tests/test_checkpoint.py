@@ -14,9 +14,9 @@ from typing import Any, NoReturn
 import pytest
 import torch
 
-from splitvfl import checkpoint
 from splitvfl.defenses import Isotropic
 from splitvfl.errors import CheckpointError
+from splitvfl.run import checkpoint
 from tests.builders import small_trainer
 
 GOOD: dict[str, dict[str, Any]] = {

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from splitvfl.claims import Claim, Gaussian, PerRecord, RowNorm, broken, claims_of, is_per_record, row_bound
-from splitvfl.crossing import DefenseChain
+from splitvfl.cut.chain import DefenseChain
 from splitvfl.defenses import ClipGradient, CoefficientNoise, GaussianIR, Isotropic, SumKL
 from splitvfl.defenses.row_norms import row_norms
 from splitvfl.errors import ArgumentError, HookError, PrivacyError

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from splitvfl.cli import main
-from splitvfl.leakage.summary import read_summary
+from splitvfl.report.summary import read_summary
 
 EXPERIMENT = """
 data: {name: breast-cancer}

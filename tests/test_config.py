@@ -11,7 +11,9 @@ import pydantic
 import pytest
 import torch
 
-from splitvfl.config import (
+from splitvfl.app.experiment import build_trainer, describe_hook, load_data
+from splitvfl.config.registry import MODELS
+from splitvfl.config.sections import (
     AdagradConfig,
     AdamConfig,
     DataConfig,
@@ -32,10 +34,8 @@ from splitvfl.config import (
 )
 from splitvfl.data import load
 from splitvfl.errors import ConfigError
-from splitvfl.experiment import build_trainer, describe_hook, load_data
 from splitvfl.hooks import PHASES
-from splitvfl.registry import MODELS
-from splitvfl.schedule import EarlyStopping
+from splitvfl.learning.schedule import EarlyStopping
 
 EXPERIMENT = """\
 data: {name: credit-default, path: credit.parquet}

@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from splitvfl.config import ExperimentConfig, HookConfig, parse_config
+from splitvfl.app.experiment import build_trainer, load_data, variants
+from splitvfl.config.registry import ATTACKS, DEFENSES, resolve
+from splitvfl.config.sections import ExperimentConfig, HookConfig, parse_config
+from splitvfl.config.yaml import to_yaml
 from splitvfl.data import VerticalData
 from splitvfl.errors import ConfigError, SplitVFLError
-from splitvfl.experiment import build_trainer, load_data, variants
-from splitvfl.registry import ATTACKS, DEFENSES, resolve
-from splitvfl.yaml_tree import to_yaml
 
 BASE: dict[str, Any] = {
     "data": {"name": "breast-cancer"},

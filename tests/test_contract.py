@@ -33,7 +33,7 @@ from splitvfl.attacks import (
     SignAttack,
     StackedEpochsAttack,
 )
-from splitvfl.cut import SplitModel
+from splitvfl.cut.layer import SplitModel
 from splitvfl.defenses import (
     AbstainingResponse,
     AsymmetricResponse,
@@ -67,8 +67,8 @@ from splitvfl.hooks import (
     target_of,
 )
 from splitvfl.hooks import call_defense as call
-from splitvfl.label_gradients import LabelGradients, mean_cross_entropy
 from splitvfl.leakage.after_training import view_after_training
+from splitvfl.learning.label_gradients import LabelGradients, mean_cross_entropy
 from splitvfl.metrics import leak_auc
 from splitvfl.models import Linear
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from splitvfl.conversation import Expected, Half, Outbox, admit, converse
 from splitvfl.errors import HookError, ProtocolError
 from splitvfl.exchange.split import active_step, passive_step
-from splitvfl.messages import Message
+from splitvfl.messaging.conversation import Expected, Half, Outbox, admit, converse
+from splitvfl.messaging.messages import Message
 from tests.builders import ACTIVE, active_party, awaited, passive_party
 
 

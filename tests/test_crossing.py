@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from splitvfl import checkpoint
-from splitvfl.crossing import ActivationDefenses, DefenseChain
+from splitvfl.cut.chain import ActivationDefenses, DefenseChain
 from splitvfl.defenses import GaussianIR, Isotropic, MaxNorm, MemoisedResponse, Rounding, SumKL
 from splitvfl.errors import ArgumentError, HookError, PrivacyError
 from splitvfl.hooks import PHASES, At, Secrets
-from splitvfl.randomness import derive_seed
-from splitvfl.sampling import standard_normal
+from splitvfl.learning.randomness import derive_seed
+from splitvfl.learning.sampling import standard_normal
+from splitvfl.run import checkpoint
 from tests.builders import generator, record_ids
 
 IDS = record_ids(12)

@@ -32,13 +32,13 @@ from scripts.reproduce.defense_table_study import (
     promise_of,
     train_alone,
 )
-from splitvfl.config import parse_config, parse_defenses
-from splitvfl.experiment import load_data
+from splitvfl.app.experiment import load_data
+from splitvfl.config.registry import ATTACKS, DEFENSES, resolve_attack, resolve_defense
+from splitvfl.config.sections import parse_config, parse_defenses
 from splitvfl.hooks import crossing_of
 from splitvfl.leakage.canaries import CanaryLeak
-from splitvfl.leakage.summary import AttackResult, PartyResult, RunSummary
 from splitvfl.metrics import leak_auc
-from splitvfl.registry import ATTACKS, DEFENSES, resolve_attack, resolve_defense
+from splitvfl.report.summary import AttackResult, PartyResult, RunSummary
 
 LABEL_DEFENSES = sorted(
     name

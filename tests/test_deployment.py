@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from splitvfl.config import ExperimentConfig, parse_config
-from splitvfl.deployment import meeting_of, own_data, own_name, party_run, run_party, vouching_of
+from splitvfl.app.deployment import meeting_of, own_data, own_name, party_run, run_party, vouching_of
+from splitvfl.config.sections import ExperimentConfig, parse_config
 from splitvfl.errors import ConfigError, LinkError, ProtocolError
 from splitvfl.exchange.roll_call import UNSIGNED, vouching_terms
 from splitvfl.net.certs import make_certificates

@@ -11,18 +11,18 @@ import torch
 from torch import Tensor
 
 from splitvfl.attacks import NormAttack, ResidualAttack
-from splitvfl.conversation import converse
 from splitvfl.data.columns import Columns, PartyData, Records
 from splitvfl.errors import DataError
+from splitvfl.exchange.prediction import predict
 from splitvfl.exchange.split import active_step, passive_step
 from splitvfl.hooks import Secrets, View
 from splitvfl.leakage.after_training import Quiz
 from splitvfl.leakage.auditing import Audit
 from splitvfl.leakage.judging import ScoreKeeper
+from splitvfl.messaging.conversation import converse
 from splitvfl.metrics import leak_auc
-from splitvfl.party import ActiveParty
-from splitvfl.prediction import predict
-from splitvfl.training import Trainer
+from splitvfl.party.party import ActiveParty
+from splitvfl.run.trainer import Trainer
 from tests.builders import ACTIVE, active_party, generator, party_data, passive_party, top_model
 
 

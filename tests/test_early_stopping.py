@@ -12,14 +12,14 @@ import torch
 from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
-from splitvfl import checkpoint
 from splitvfl.defenses import GaussianIR, Isotropic, MemoisedResponse
 from splitvfl.errors import CheckpointError, DataError
+from splitvfl.exchange.prediction import predict
 from splitvfl.hooks import At
 from splitvfl.leakage.monitor import read_metrics
-from splitvfl.prediction import predict
-from splitvfl.schedule import EarlyStopping
-from splitvfl.training import Status, Trainer
+from splitvfl.learning.schedule import EarlyStopping
+from splitvfl.run import checkpoint
+from splitvfl.run.trainer import Status, Trainer
 from tests.builders import ACTIVE, bottom_model, same, small_trainer, top_model, weights
 
 EPOCHS = 40

@@ -10,7 +10,7 @@ import yaml
 
 from splitvfl.cli import main
 from splitvfl.leakage.monitor import read_metrics
-from splitvfl.leakage.summary import read_summary
+from splitvfl.report.summary import read_summary
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "scripts" / "experiments"
 FILES_NEEDED = {"credit_default": "credit_default_taiwan.parquet", "wide_deep_criteo": "criteo_head_10k.parquet"}

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from splitvfl.config import ExperimentConfig, parse_config
+from splitvfl.app.deployment import meeting_of
+from splitvfl.app.exchanges import approximation_of, exchange_of, hides_parts, sums_only, task_of
+from splitvfl.app.experiment import load_data
+from splitvfl.app.noise import noise_plan
+from splitvfl.config.sections import ExperimentConfig, parse_config
 from splitvfl.crypto.engine import Engine
-from splitvfl.deployment import meeting_of
 from splitvfl.errors import ConfigError
 from splitvfl.exchange.paillier import EncryptedExchange, Encryption
 from splitvfl.exchange.roll_call import Vouching
-from splitvfl.exchanges import approximation_of, exchange_of, hides_parts, sums_only, task_of
-from splitvfl.experiment import load_data
-from splitvfl.noise import noise_plan
 
 TEXT = """
 data: {name: breast-cancer}

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from splitvfl.errors import ConfigError
-from splitvfl.folder_lock import locked
+from splitvfl.system.folder_lock import locked
 
-HOLD = "import sys, pathlib; from splitvfl.folder_lock import locked\nwith locked(pathlib.Path(sys.argv[1])):\n    "
+HOLD = (
+    "import sys, pathlib; from splitvfl.system.folder_lock import locked\nwith locked(pathlib.Path(sys.argv[1])):\n    "
+)
 
 
 def hold(folder: Path, then: str, root: Path) -> subprocess.Popen[str]:

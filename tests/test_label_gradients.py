@@ -13,15 +13,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from splitvfl import SplitModel
-from splitvfl.cut import CutLayer
+from splitvfl.cut.layer import CutLayer
 from splitvfl.data.columns import Columns, PartyData, Records
 from splitvfl.defenses import Isotropic
 from splitvfl.errors import ArgumentError, HookError, PrivacyError
 from splitvfl.hooks import Secrets, View
-from splitvfl.label_gradients import LabelGradients
-from splitvfl.party import ActiveParty, PassiveParty
-from splitvfl.tasks import Binary, Multiclass, Regression, Task
-from splitvfl.training import Trainer
+from splitvfl.learning.label_gradients import LabelGradients
+from splitvfl.learning.tasks import Binary, Multiclass, Regression, Task
+from splitvfl.party.party import ActiveParty, PassiveParty
+from splitvfl.run.trainer import Trainer
 
 ROWS, WIDTH = 12, 4
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from splitvfl.app.experiment import build_trainer, load_data, run_experiment
+from splitvfl.app.label_horizon import agreed_horizon, before, observed_horizon, plain_rate
 from splitvfl.attacks import initial_margin, sign_attack_horizon
-from splitvfl.config import ExperimentConfig, parse_config
-from splitvfl.experiment import build_trainer, load_data, run_experiment
-from splitvfl.label_horizon import agreed_horizon, before, observed_horizon, plain_rate
+from splitvfl.config.sections import ExperimentConfig, parse_config
 
 TEXT = """
 data: {name: breast-cancer}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from splitvfl.errors import ProtocolError
-from splitvfl.messages import MAX_BYTES, Message, decode, encode
+from splitvfl.messaging.messages import MAX_BYTES, Message, decode, encode
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8)
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
@@ -177,6 +177,6 @@ def test_a_changed_byte_gives_a_message_or_a_protocol_error(position: int, value
 
 
 def test_more_bytes_than_the_limit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("splitvfl.messages.MAX_BYTES", 40)
+    monkeypatch.setattr("splitvfl.messaging.messages.MAX_BYTES", 40)
     with pytest.raises(ProtocolError, match="exceeds the limit of 40"):
         decode(forged())

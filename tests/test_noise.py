@@ -9,13 +9,13 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from splitvfl.config import ExperimentConfig, parse_config
+from splitvfl.app.experiment import build_trainer, load_data, run_experiment
+from splitvfl.app.noise import noise_plan
+from splitvfl.config.sections import ExperimentConfig, parse_config
 from splitvfl.data import VerticalData
 from splitvfl.defenses import CoefficientNoise, GaussianIR
 from splitvfl.errors import ConfigError
-from splitvfl.experiment import build_trainer, load_data, run_experiment
-from splitvfl.messages import Message
-from splitvfl.noise import noise_plan
+from splitvfl.messaging.messages import Message
 
 TEXT = """
 data: {name: breast-cancer}

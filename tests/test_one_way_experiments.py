@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from splitvfl.config import ExperimentConfig, OneWayConfig, config_to_yaml, parse_config
+from splitvfl.app.experiment import build_trainer, load_data, passive_model, run_experiment
+from splitvfl.config.sections import ExperimentConfig, OneWayConfig, config_to_yaml, parse_config
 from splitvfl.errors import ConfigError
-from splitvfl.experiment import build_trainer, load_data, passive_model, run_experiment
-from splitvfl.leakage.findings import verdict
+from splitvfl.learning.tasks import Binary
 from splitvfl.models import MLP, PCA
-from splitvfl.tasks import Binary
+from splitvfl.report.findings import verdict
 from tests.builders import party_data
 
 TEXT = """\

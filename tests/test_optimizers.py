@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from splitvfl.errors import ArgumentError
+from splitvfl.learning.optimizers import PerParameter, ProximalSGD, RowWiseAdagrad, fused_adam, sparse_parameters
 from splitvfl.models import WideDeepBottom
-from splitvfl.optimizers import PerParameter, ProximalSGD, RowWiseAdagrad, fused_adam, sparse_parameters
 
 ROWS, DIM = 7, 3
 

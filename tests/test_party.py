@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from splitvfl import checkpoint
 from splitvfl.data.columns import Columns, PartyData, Records
 from splitvfl.defenses import Isotropic
 from splitvfl.errors import ArgumentError, DataError
-from splitvfl.party import ActiveParty, PartyRandom, PassiveParty
-from splitvfl.tasks import task_for
+from splitvfl.learning.tasks import task_for
+from splitvfl.party.party import ActiveParty, PartyRandom, PassiveParty
+from splitvfl.run import checkpoint
 from tests.builders import (
     ACTIVE,
     active_party,

@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from splitvfl.conversation import Half, Outbox, converse
-from splitvfl.crossing import DefenseChain
+from splitvfl.cut.chain import DefenseChain
 from splitvfl.defenses import GaussianIR, Rounding
 from splitvfl.errors import HookError, ProtocolError
+from splitvfl.exchange.prediction import active_prediction, passive_prediction, predict
 from splitvfl.hooks import Secrets
-from splitvfl.messages import Message
-from splitvfl.party import ActiveParty, PassiveParty
-from splitvfl.prediction import active_prediction, passive_prediction, predict
+from splitvfl.messaging.conversation import Half, Outbox, converse
+from splitvfl.messaging.messages import Message
+from splitvfl.party.party import ActiveParty, PassiveParty
 from tests.builders import ACTIVE, active_party, awaited, passive_party
 
 ROWS = torch.arange(8)

@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from splitvfl.config import parse_config
+from splitvfl.app.experiment import run_experiment
+from splitvfl.config.sections import parse_config
 from splitvfl.data.alignment import write_alignment
 from splitvfl.errors import ConfigError
-from splitvfl.experiment import run_experiment
-from splitvfl.folder_lock import locked
 from splitvfl.net.certs import make_certificates
-from splitvfl.private_folder import close_folder, private_folder
+from splitvfl.system.folder_lock import locked
+from splitvfl.system.private_folder import close_folder, private_folder
 
 SMALL = """
 data: {name: breast-cancer}

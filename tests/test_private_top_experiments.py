@@ -11,19 +11,21 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from splitvfl import checkpoint, conversation, training
+from splitvfl.app.deployment import party_run
+from splitvfl.app.experiment import build_trainer, load_data
+from splitvfl.app.saved_model import load_half
 from splitvfl.cli import main
-from splitvfl.config import parse_config
-from splitvfl.deployment import party_run
+from splitvfl.config.sections import parse_config
 from splitvfl.errors import ConfigError
-from splitvfl.experiment import build_trainer, load_data
 from splitvfl.leakage.monitor import read_metrics
-from splitvfl.leakage.report import write_report
-from splitvfl.leakage.summary import read_summary
-from splitvfl.messages import Message
+from splitvfl.messaging import conversation
+from splitvfl.messaging.messages import Message
 from splitvfl.net.certs import make_certificates
-from splitvfl.private_top import PrivateTop
-from splitvfl.saved_half import load_half
+from splitvfl.party.private_top import PrivateTop
+from splitvfl.report.report import write_report
+from splitvfl.report.summary import read_summary
+from splitvfl.run import checkpoint
+from splitvfl.run import trainer as training
 from tests.net.parties import finished, free_ports, start_party
 
 EXPERIMENT = """\

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from splitvfl.defenses import GaussianIR, Isotropic
-from splitvfl.prediction import predict
+from splitvfl.exchange.prediction import predict
 from tests.builders import ACTIVE, small_trainer
 from tests.exchange.party_process import CLIP, RATIO, SIGMA
 

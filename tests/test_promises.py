@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from splitvfl.config import parse_config
+from splitvfl.app.experiment import run_experiment
+from splitvfl.config.sections import parse_config
 from splitvfl.errors import SplitVFLError
-from splitvfl.experiment import run_experiment
 
 EXPERIMENT = """
 name: promises

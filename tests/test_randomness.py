@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import torch
 
-from splitvfl.crossing import DefenseChain
+from splitvfl.cut.chain import DefenseChain
 from splitvfl.defenses import Isotropic
-from splitvfl.randomness import entropic_generator
+from splitvfl.learning.randomness import entropic_generator
 
 CPU = torch.device("cpu")
 

@@ -48,7 +48,7 @@ def test_journeys_run_in_order(blocks: list[str], checkout: Path, tmp_path: Path
 @pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md", "splitvfl/cli.py"])
 def test_comparisons_that_are_advised_can_be_run(page: str, checkout: Path) -> None:
     from splitvfl.cli import _TO_COMPARE
-    from splitvfl.config import parse_defenses
+    from splitvfl.config.sections import parse_defenses
 
     text = (checkout / page).read_text().replace("{_TO_COMPARE}", _TO_COMPARE)
     advised = re.findall(r"splitvfl compare .*?--defenses ('[^']*'|[^\s`\"']+)", text)
@@ -59,7 +59,7 @@ def test_comparisons_that_are_advised_can_be_run(page: str, checkout: Path) -> N
 
 
 def test_experiment_of_the_readme_is_valid(checkout: Path) -> None:
-    from splitvfl.config import parse_config
+    from splitvfl.config.sections import parse_config
 
     text = re.search(r"```yaml\n(.*?)```", (checkout / "README.md").read_text(), re.DOTALL)
 
@@ -70,7 +70,7 @@ def test_experiment_of_the_readme_is_valid(checkout: Path) -> None:
 
 
 def test_files_of_two_companies_are_valid_and_agree(checkout: Path) -> None:
-    from splitvfl.config import parse_config
+    from splitvfl.config.sections import parse_config
 
     shown = dict(re.findall(r"```yaml\n# (\w+)\.yaml\n(.*?)```", (checkout / "README.md").read_text(), re.DOTALL))
     bank, telecom = (parse_config(shown[name], source=f"{name}.yaml") for name in ("bank", "telecom"))

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from splitvfl import SplitModel
-from splitvfl.config import parse_config
-from splitvfl.crossing import DefenseChain
+from splitvfl.config.sections import parse_config
+from splitvfl.cut.chain import DefenseChain
 from splitvfl.defenses import AbstainingResponse, AsymmetricResponse, Isotropic, MemoisedResponse, RandomisedResponse
 from splitvfl.errors import ArgumentError, ConfigError, HookError, PrivacyError
 from splitvfl.exchange.coordinator import Coordinator
@@ -20,7 +20,7 @@ from splitvfl.exchange.oracle import Oracle
 from splitvfl.exchange.residue import Residue
 from splitvfl.exchange.taylor import Taylor
 from splitvfl.hooks import Secrets
-from splitvfl.randomness import derive_seed
+from splitvfl.learning.randomness import derive_seed
 from tests.builders import ACTIVE, sgd, small_trainer, weights
 from tests.exchange.logistic import SHORT, trainer_of
 from tests.test_training import model_weights, same, split_model_of

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from splitvfl import checkpoint, records
-from splitvfl.records import RecordTable
+from splitvfl.learning import records
+from splitvfl.learning.records import RecordTable
+from splitvfl.run import checkpoint
 
 small = st.integers(0, 30)
 anything = st.one_of(

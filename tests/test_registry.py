@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 
 from splitvfl import attacks, defenses
-from splitvfl.errors import ArgumentError, ConfigError
-from splitvfl.registry import (
+from splitvfl.config.registry import (
     ATTACKS,
     DEFENSES,
     MODELS,
@@ -23,6 +22,7 @@ from splitvfl.registry import (
     resolve_attack,
     resolve_defense,
 )
+from splitvfl.errors import ArgumentError, ConfigError
 
 if TYPE_CHECKING:
     from decimal import Decimal

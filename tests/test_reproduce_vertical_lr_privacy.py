@@ -37,7 +37,7 @@ from scripts.reproduce.vertical_lr_privacy_study import PASSIVE, Problem, data_o
 from splitvfl.data.sets import DATA_FOLDER
 from splitvfl.exchange.taylor import Taylor
 from splitvfl.hooks import At, Crossing, Secrets, View
-from splitvfl.messages import Message
+from splitvfl.messaging.messages import Message
 from tests.exchange.logistic import BATCH, RATE, RECORDS, SHORT, trainer_of, weights_of
 
 DIGITS, TUMOURS = problems(Settings(out=Path(), quick=True))

@@ -1,4 +1,4 @@
-"""Numbers of :mod:`splitvfl.sampling` against the distributions that they are drawn from, and how sums are rounded."""
+"""Numbers that are drawn for noise against the distributions that they are drawn from, and how sums are rounded."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 from scipy import stats
 
 from splitvfl.errors import ArgumentError
-from splitvfl.randomness import entropic_generator
-from splitvfl.sampling import (
+from splitvfl.learning.randomness import entropic_generator
+from splitvfl.learning.sampling import (
     add_normal,
     blocks,
     drawing_device,
@@ -73,7 +73,8 @@ def test_the_tails_are_normal_too() -> None:
 def test_the_least_and_the_greatest_bits_give_finite_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     for bits in (0, 2**63 - 1):
         monkeypatch.setattr(
-            "splitvfl.sampling.random_bits", lambda count, _, bits=bits: torch.full((count,), bits, dtype=torch.int64)
+            "splitvfl.learning.sampling.random_bits",
+            lambda count, _, bits=bits: torch.full((count,), bits, dtype=torch.int64),
         )
         numbers = standard_normal((4,), random())
         assert torch.isfinite(numbers).all()

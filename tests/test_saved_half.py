@@ -17,16 +17,16 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from splitvfl.config import ExperimentConfig, parse_config
+from splitvfl.app.experiment import build_trainer
+from splitvfl.app.saved_model import HALF_FILE, WEIGHTS_FILE, HalfSchema, Origin, load_half, save_half
+from splitvfl.config.sections import ExperimentConfig, parse_config
 from splitvfl.data.columns import PartyData
 from splitvfl.data.encoding import FittedEncoding, FittedNumbers
 from splitvfl.errors import CheckpointError, DataError
 from splitvfl.exchange.introduction import Learned
-from splitvfl.experiment import build_trainer
-from splitvfl.party import ActiveParty, PassiveParty
-from splitvfl.prediction import predict
-from splitvfl.saved_half import HALF_FILE, WEIGHTS_FILE, HalfSchema, Origin, load_half, save_half
-from splitvfl.training import Trainer
+from splitvfl.exchange.prediction import predict
+from splitvfl.party.party import ActiveParty, PassiveParty
+from splitvfl.run.trainer import Trainer
 from tests.table_folders import click_data, write_tables
 
 CPU = torch.device("cpu")
@@ -177,7 +177,7 @@ def test_a_failed_write_leaves_the_earlier_half(tmp_path: Path, monkeypatch: pyt
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("splitvfl.saved_half.os.fsync", full)
+    monkeypatch.setattr("splitvfl.app.saved_model.os.fsync", full)
     with pytest.raises(CheckpointError, match="No space left on device; an older one stays"):
         save_half(shop, trainer.active, dataclasses.replace(origin_of(trainer, "mlp"), step=4))
     monkeypatch.undo()

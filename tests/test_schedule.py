@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from splitvfl.data.batches import Batches
 from splitvfl.errors import ArgumentError
-from splitvfl.schedule import EarlyStopping, Patience, Schedule, Verdict
+from splitvfl.learning.batches import Batches
+from splitvfl.learning.schedule import EarlyStopping, Patience, Schedule, Verdict
 
 counts = st.integers(1, 5)
 

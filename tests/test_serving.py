@@ -13,19 +13,19 @@ import pandas as pd
 import pytest
 import torch
 
+from splitvfl.app.deployment import own_data
+from splitvfl.app.experiment import bottom_of, seeded, top_of
+from splitvfl.app.saved_model import Origin, load_half, save_half
+from splitvfl.app.serving import defend_predictions, prepare_prediction
 from splitvfl.cli import main
-from splitvfl.config import ExperimentConfig, load_config
+from splitvfl.config.sections import ExperimentConfig, load_config
 from splitvfl.data.ingest import ingest, ingest_like
 from splitvfl.data.new_records import read_new_records
-from splitvfl.deployment import own_data
 from splitvfl.errors import CheckpointError, ConfigError, DataError, PrivacyError
 from splitvfl.exchange.introduction import Learned
-from splitvfl.experiment import bottom_of, seeded, top_of
-from splitvfl.party import ActiveParty, PassiveParty
-from splitvfl.prediction import predict
-from splitvfl.saved_half import Origin, load_half, save_half
-from splitvfl.serving import defend_predictions, prepare_prediction
-from splitvfl.tasks import task_for
+from splitvfl.exchange.prediction import predict
+from splitvfl.learning.tasks import task_for
+from splitvfl.party.party import ActiveParty, PassiveParty
 from tests.net.parties import finished, free_ports, start, start_party
 
 CPU = torch.device("cpu")

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from splitvfl.signals import Signals, stoppable
+from splitvfl.system.signals import Signals, stoppable
 
 BOTH = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from splitvfl.config import ExperimentConfig, parse_config
-from splitvfl.conversation import converse
-from splitvfl.data.batches import BLOCK_ROWS
+from splitvfl.app.experiment import build_trainer, load_data, prepare, run_experiment
+from splitvfl.config.sections import ExperimentConfig, parse_config
 from splitvfl.data.ingest import ingest
 from splitvfl.errors import ConfigError, DataError
 from splitvfl.exchange.agreement import agreement, terms_of
-from splitvfl.experiment import build_trainer, load_data, prepare, run_experiment
-from splitvfl.training import Status, Trainer
+from splitvfl.learning.batches import BLOCK_ROWS
+from splitvfl.messaging.conversation import converse
+from splitvfl.run.trainer import Status, Trainer
 from tests.builders import same, weights
 from tests.table_folders import click_data, write_tables
 

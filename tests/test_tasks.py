@@ -11,7 +11,7 @@ from torch import Tensor
 
 from splitvfl.defenses import SumKL
 from splitvfl.errors import ArgumentError, ConfigError, DataError
-from splitvfl.tasks import Binary, Multiclass, Regression, task_for
+from splitvfl.learning.tasks import Binary, Multiclass, Regression, task_for
 from tests.builders import generator, small_trainer
 
 # Sums of 40 float32 terms of size about 1, each within 2**-24 relative: 40 * 6e-8.

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from splitvfl.attacks import DirectionAttack
-from splitvfl.cut import SplitModel
+from splitvfl.cut.layer import SplitModel
 from splitvfl.defenses import MemoisedResponse
 from splitvfl.hooks import Secrets, View
 from splitvfl.leakage import after_training
 from splitvfl.models import Linear
-from splitvfl.training import Trainer
+from splitvfl.run.trainer import Trainer
 from tests.builders import ACTIVE, WIDTH, active_party, generator, linear_trainer, passive_party, small_trainer
 from tests.walking import reachable, reveals
 

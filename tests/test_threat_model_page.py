@@ -16,17 +16,17 @@ import torch
 from torch import Tensor, nn
 
 from scripts.bench import hostile, scenes
+from splitvfl.app.deployment import own_data, party_run
 from splitvfl.attacks import ModelCompletionAttack, NormAttack
-from splitvfl.config import ExperimentConfig, NetworkConfig, parse_config
+from splitvfl.config.sections import ExperimentConfig, NetworkConfig, parse_config
 from splitvfl.defenses import AxisGaussian, AxisSumKL, SumKL
-from splitvfl.deployment import own_data, party_run
 from splitvfl.exchange.coordinator import Coordinator
 from splitvfl.exchange.introduction import Learned
 from splitvfl.exchange.paillier import Encryption
 from splitvfl.exchange.taylor import Taylor
 from splitvfl.hooks import call_defense
 from splitvfl.metrics import leak_auc, matched_auc
-from splitvfl.net.party_run import ActiveRun, PassiveRun
+from splitvfl.run.networked import ActiveRun, PassiveRun
 from tests.builders import small_trainer
 from tests.conftest import SecretsFactory
 from tests.threat_model_page import Claim, read_claims, sentences, what_is_wrong

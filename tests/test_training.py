@@ -14,7 +14,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from splitvfl import checkpoint
 from splitvfl.attacks import (
     DirectionAttack,
     GradientClassifierAttack,
@@ -25,17 +24,18 @@ from splitvfl.attacks import (
     ResidueSolvingAttack,
     SignAttack,
 )
-from splitvfl.cut import SplitModel
+from splitvfl.cut.layer import SplitModel
 from splitvfl.data.columns import Columns, PartyData, Records
 from splitvfl.defenses import GaussianIR, Isotropic, MemoisedResponse, Rounding, SumKL
 from splitvfl.errors import ArgumentError, CheckpointError, ConfigError, DataError, HookError, PrivacyError
+from splitvfl.exchange.prediction import predict
 from splitvfl.hooks import At, Secrets, View
 from splitvfl.leakage.monitor import read_metrics
-from splitvfl.party import ActiveParty, PassiveParty
-from splitvfl.prediction import predict
-from splitvfl.randomness import derive_seed
-from splitvfl.tasks import Multiclass, Regression
-from splitvfl.training import Interrupted, LabelBook, Status, Trainer
+from splitvfl.learning.randomness import derive_seed
+from splitvfl.learning.tasks import Multiclass, Regression
+from splitvfl.party.party import ActiveParty, PassiveParty
+from splitvfl.run import checkpoint
+from splitvfl.run.trainer import Interrupted, LabelBook, Status, Trainer
 from tests.builders import (
     ACTIVE,
     active_party,

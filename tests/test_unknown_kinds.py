@@ -18,10 +18,22 @@ import pytest
 import torch
 from pydantic import Field, create_model
 
-from splitvfl import config as sections
-from splitvfl.attaching import attach_defense
+from splitvfl.app.deployment import coordinator_run, party_run
+from splitvfl.app.exchanges import approximation_of, exchange_of, hides_parts, sums_only, task_of
+from splitvfl.app.experiment import (
+    bottom_of,
+    bottom_width,
+    choose_device,
+    optimizer_factory,
+    run_experiment,
+    top_of,
+)
+from splitvfl.app.label_horizon import agreed_horizon
+from splitvfl.app.noise import noise_plan
 from splitvfl.attacks.sign_horizon import sign_attack_horizon
-from splitvfl.config import (
+from splitvfl.config import sections
+from splitvfl.config.registry import describe
+from splitvfl.config.sections import (
     ExchangeConfig,
     ExperimentConfig,
     MLPConfig,
@@ -41,27 +53,15 @@ from splitvfl.data.ingest.records import LabelCoder
 from splitvfl.data.ingest.statistics import NumericStatistics
 from splitvfl.data.labels import read_labels
 from splitvfl.data.schema import LabelSchema, SplitRule
-from splitvfl.deployment import coordinator_run, party_run
 from splitvfl.errors import ArgumentError, ConfigError, DataError, HookError, ProtocolError
 from splitvfl.exchange.agreement import agreed_settings
-from splitvfl.exchanges import approximation_of, exchange_of, hides_parts, sums_only, task_of
-from splitvfl.experiment import (
-    bottom_of,
-    bottom_width,
-    choose_device,
-    optimizer_factory,
-    run_experiment,
-    top_of,
-)
-from splitvfl.label_horizon import agreed_horizon
-from splitvfl.messages import dtype_named
+from splitvfl.learning.precision import narrow_dtype
+from splitvfl.learning.tasks import task_for
+from splitvfl.messaging.messages import dtype_named
 from splitvfl.models import Linear
 from splitvfl.models.sigmoid_coefficients import approximate_loss, gradient_scale, sigmoid_coefficients
-from splitvfl.net import aligning
-from splitvfl.noise import noise_plan
-from splitvfl.precision import narrow_dtype
-from splitvfl.registry import describe
-from splitvfl.tasks import task_for
+from splitvfl.party.attaching import attach_defense
+from splitvfl.run import alignment as aligning
 from tests.builders import active_party, party_data
 
 TEXT = """
@@ -273,10 +273,10 @@ def test_tables_of_ingest_scale_by_known_names_only() -> None:
 
 
 def test_the_tables_of_names_are_complete() -> None:
+    from splitvfl.app.label_horizon import _LARGEST_DEVIATION
+    from splitvfl.app.noise import _EPOCHS_COUNTED, _WHAT_HOLDS
     from splitvfl.data.columns import LABEL_DTYPES
-    from splitvfl.label_horizon import _LARGEST_DEVIATION
     from splitvfl.models.linear import Init
-    from splitvfl.noise import _EPOCHS_COUNTED, _WHAT_HOLDS
 
     calibrations = typing.get_args(NoiseConfig.model_fields["calibration"].annotation)
     assert set(_LARGEST_DEVIATION) == set(typing.get_args(Init))

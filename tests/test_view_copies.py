@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from splitvfl.cut import SplitModel
+from splitvfl.cut.layer import SplitModel
 from splitvfl.data.columns import Columns
 from splitvfl.errors import HookError
 from splitvfl.exchange.split import Split
 from splitvfl.hooks import Secrets, Seen, View, call_attack, call_defense
 from splitvfl.leakage.judging import Leak
-from splitvfl.training import Trainer
+from splitvfl.run.trainer import Trainer
 from tests.builders import same, small_trainer, weights
 from tests.exchange.logistic import trainer_of, weights_of
 

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Adagrad, Adam, Optimizer, SparseAdam
 
+from splitvfl.app.experiment import build_trainer, load_data
 from splitvfl.cli import main
-from splitvfl.config import parse_config
+from splitvfl.config.sections import parse_config
 from splitvfl.errors import ConfigError
-from splitvfl.experiment import build_trainer, load_data
-from splitvfl.messages import Message
+from splitvfl.learning.optimizers import RowWiseAdagrad
+from splitvfl.messaging.messages import Message
 from splitvfl.models import WideDeepBottom, WideDeepTop
-from splitvfl.optimizers import RowWiseAdagrad
-from splitvfl.training import Trainer
+from splitvfl.run.trainer import Trainer
 
 EXPERIMENT = """
 data: {name: table, path: clicks.csv, label: y, categorical_columns: [city, age, ad, day]}

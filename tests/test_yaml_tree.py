@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from splitvfl.config.yaml import DEEPEST, Document, parse_override, to_yaml
 from splitvfl.errors import ConfigError
-from splitvfl.yaml_tree import DEEPEST, Document, parse_override, to_yaml
 
 
 def read(text: str) -> dict[str, Any]:

@@ -15,15 +15,15 @@ from torch.nn import functional
 
 from scripts.bench.measuring import Result, interleaved, main, ratio
 from splitvfl.attacks import NormAttack
-from splitvfl.conversation import converse
-from splitvfl.crossing import DefenseChain
+from splitvfl.cut.chain import DefenseChain
 from splitvfl.data import Columns, PartyData, Records
 from splitvfl.defenses import AxisGaussian, Isotropic, RecordGaussian, SumKL, solve_sumkl
 from splitvfl.exchange.split import active_step, passive_step
 from splitvfl.hooks import Defense, View
 from splitvfl.leakage.judging import Leak
+from splitvfl.messaging.conversation import converse
 from splitvfl.models import WideDeepBottom, WideDeepTop
-from splitvfl.party import ActiveParty, PassiveParty
+from splitvfl.party.party import ActiveParty, PassiveParty
 
 # Batch sizes, and how many paired runs each is measured with.
 BATCHES = ((512, 61), (4096, 31), (65_536, 11))

@@ -32,12 +32,12 @@ from splitvfl.exchange.oracle import Oracle
 from splitvfl.exchange.paillier import Encryption
 from splitvfl.exchange.residue import Residue
 from splitvfl.exchange.taylor import Taylor
-from splitvfl.messages import Message, encode
+from splitvfl.learning.tasks import Binary
+from splitvfl.messaging.messages import Message, encode
 from splitvfl.models import Linear, LinearTop, approximate_loss
 from splitvfl.models.sigmoid_coefficients import Approximation
-from splitvfl.party import ActiveParty, PassiveParty
-from splitvfl.tasks import Binary
-from splitvfl.training import Status, Trainer
+from splitvfl.party.party import ActiveParty, PassiveParty
+from splitvfl.run.trainer import Status, Trainer
 
 # The data set, the batch, and the epochs after which 128 replies are behind the run.
 SETTINGS = (("breast-cancer", 16, 6), ("digits", 32, 4))

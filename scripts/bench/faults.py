@@ -42,8 +42,8 @@ from scripts.bench.faulty import CHECKPOINTS, COUNTS, LEAVES, MESSAGES
 from scripts.bench.measuring import Result, machine, print_table
 from scripts.bench.memory import Sample, Sampler, growth
 from scripts.bench.relay import MANGLED, Relay
-from splitvfl import checkpoint
 from splitvfl.net.certs import make_certificates
+from splitvfl.run import checkpoint
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 # No wait is longer: who gets no further within this time hangs.

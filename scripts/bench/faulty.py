@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any, Final
 from unittest import mock
 
-from splitvfl import checkpoint, exchanges
+from splitvfl.app import exchanges
 from splitvfl.cli import main
 from splitvfl.exchange.paillier import Encryption
-from splitvfl.messages import Message
-from splitvfl.net import party_run
+from splitvfl.messaging.messages import Message
 from splitvfl.net.frames import Packed, pack
 from splitvfl.net.link import Link
+from splitvfl.run import checkpoint, networked
 
 COUNTS: Final = struct.Struct("<QQ")
 # Orders by the place where they are carried out.
@@ -125,7 +125,7 @@ def die_in_checkpoints(orders: Orders) -> None:
 
 def die_while_leaving(orders: Orders) -> None:
     """Let the process be killed before or after it notes that nobody needs it any more."""
-    note = party_run.PartyRun._note_farewell
+    note = networked.PartyRun._note_farewell
 
     def noted(run: Any) -> None:
         if orders.take("die before leaving"):
@@ -134,19 +134,19 @@ def die_while_leaving(orders: Orders) -> None:
         if orders.take("die after leaving"):
             die()
 
-    mock.patch.object(party_run.PartyRun, "_note_farewell", noted).start()
+    mock.patch.object(networked.PartyRun, "_note_farewell", noted).start()
 
 
 def count_steps(orders: Orders) -> None:
     """Note every step that is done."""
-    take = party_run.PartyRun._take_turn
+    take = networked.PartyRun._take_turn
 
     def counted(run: Any, turn: Any) -> Any:
         verdict = take(run, turn)
         orders.count(run.step)
         return verdict
 
-    mock.patch.object(party_run.PartyRun, "_take_turn", counted).start()
+    mock.patch.object(networked.PartyRun, "_take_turn", counted).start()
 
 
 def shorten_keys(folder: Path) -> None:

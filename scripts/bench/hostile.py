@@ -28,7 +28,7 @@ from torch import Tensor
 from scripts.bench.measuring import Result, main
 from scripts.bench.scenes import EXCHANGES, RUN, Heard, Scene, framed, scenes
 from splitvfl.errors import SplitVFLError
-from splitvfl.messages import Message
+from splitvfl.messaging.messages import Message
 from splitvfl.net import frames
 
 MESSAGES, QUICK_MESSAGES = 100_000, 2000

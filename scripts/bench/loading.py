@@ -20,13 +20,13 @@ from torch import Tensor
 
 from scripts.bench.cut import DIM, FIELDS, NUMERIC, ROWS, WIDTH
 from scripts.bench.measuring import Result, interleaved, main, ratio
-from splitvfl.conversation import converse
 from splitvfl.data import Batches, Columns, PartyData, Records
-from splitvfl.data.batches import BLOCK_ROWS
 from splitvfl.exchange.split import active_step, passive_step
+from splitvfl.learning.batches import BLOCK_ROWS
+from splitvfl.learning.optimizers import PerParameter
+from splitvfl.messaging.conversation import converse
 from splitvfl.models import WideDeepBottom, WideDeepTop
-from splitvfl.optimizers import PerParameter
-from splitvfl.party import ActiveParty, PassiveParty
+from splitvfl.party.party import ActiveParty, PassiveParty
 
 RECORDS, QUICK_RECORDS = 1 << 20, 1 << 17
 # Batch sizes, the batches of a run (a pool holds 262,144 records), and how many paired runs each is measured with.

@@ -19,7 +19,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from splitvfl.allocator import keep_large_blocks
+from splitvfl.system.allocator import keep_large_blocks
 
 Work = Callable[[], object]
 

@@ -23,18 +23,18 @@ import torch
 
 from scripts.bench.cut import FIELDS, ROWS, WIDTH, Bench
 from scripts.bench.measuring import Result, Work, interleaved, main, ratio
-from splitvfl.allocator import keep_large_blocks
-from splitvfl.conversation import Expected, Half, converse
 from splitvfl.errors import LinkError
 from splitvfl.exchange.evaluation import EvaluationPlan, active_evaluation, passive_evaluation
+from splitvfl.exchange.prediction import active_prediction, passive_prediction
 from splitvfl.exchange.split import active_step, passive_step
-from splitvfl.messages import Message
+from splitvfl.messaging.conversation import Expected, Half, converse
+from splitvfl.messaging.messages import Message
 from splitvfl.net.certs import make_certificates
 from splitvfl.net.driver import drive
 from splitvfl.net.frames import Hello
 from splitvfl.net.links import Link, Listener, dial
 from splitvfl.net.tls import Identity
-from splitvfl.prediction import active_prediction, passive_prediction
+from splitvfl.system.allocator import keep_large_blocks
 
 # Batch sizes, the ratios that are aimed at (a message and its answer; a training step), and how many paired runs each
 # is measured with.

@@ -17,12 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from splitvfl.conversation import Expected, Half, converse
 from splitvfl.crypto import owner
 from splitvfl.crypto.keys import PrivateKey
 from splitvfl.crypto.obfuscators import FixedBase
 from splitvfl.crypto.paillier import generate_keys
-from splitvfl.crypto.psi import Terms, align
 from splitvfl.crypto.refusals import Refusals
 from splitvfl.data import Columns, PartyData, Records
 from splitvfl.data.id_column import id_digest
@@ -31,20 +29,22 @@ from splitvfl.exchange.evaluation import EvaluationPlan, active_evaluation, pass
 from splitvfl.exchange.farewell import farewell
 from splitvfl.exchange.introduction import Learned, active_introduction, passive_introduction
 from splitvfl.exchange.paillier import Encryption
+from splitvfl.exchange.prediction import active_prediction, passive_prediction
+from splitvfl.exchange.psi import Terms, align
 from splitvfl.exchange.residue import Residue
 from splitvfl.exchange.resuming import Standing, active_resuming, passive_resuming
 from splitvfl.exchange.split import active_step, passive_step
 from splitvfl.exchange.taylor import Taylor
-from splitvfl.leakage.transcript import Transcript
-from splitvfl.messages import Message
+from splitvfl.learning.schedule import EarlyStopping
+from splitvfl.messaging.conversation import Expected, Half, converse
+from splitvfl.messaging.messages import Message
+from splitvfl.messaging.transcript import Transcript
 from splitvfl.models import Linear, LinearTop
 from splitvfl.net import frames
 from splitvfl.net.driver import Correspondent, drive
 from splitvfl.net.link import Link, Stream, greeted
 from splitvfl.net.pipes import Pipe
-from splitvfl.party import ActiveParty, Party, PassiveParty
-from splitvfl.prediction import active_prediction, passive_prediction
-from splitvfl.schedule import EarlyStopping
+from splitvfl.party.party import ActiveParty, Party, PassiveParty
 
 ACTIVE, PASSIVES = "bank", ("telecom", "shop")
 RUN = "0123456789abcdef" * 2

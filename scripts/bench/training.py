@@ -12,12 +12,12 @@ from statistics import median
 import torch
 
 from scripts.bench.measuring import Result, interleaved, main, ratio
-from splitvfl.conversation import converse
 from splitvfl.data import Columns, PartyData, Records
 from splitvfl.exchange.split import active_step, passive_step
+from splitvfl.learning.optimizers import PerParameter
+from splitvfl.messaging.conversation import converse
 from splitvfl.models import WideDeepBottom, WideDeepTop
-from splitvfl.optimizers import PerParameter
-from splitvfl.party import ActiveParty, PassiveParty
+from splitvfl.party.party import ActiveParty, PassiveParty
 
 # Batch sizes, how many paired runs each is measured with, and the share of the dense step that is aimed at: the larger
 # the batch, the more rows of the table it touches.

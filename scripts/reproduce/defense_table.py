@@ -30,9 +30,9 @@ from scripts.reproduce.defense_table_study import (
     with_canaries,
 )
 from scripts.reproduce.jobs import Job, run_jobs
-from splitvfl.config import parse_defenses
+from splitvfl.config.sections import parse_defenses
 from splitvfl.errors import SplitVFLError
-from splitvfl.leakage.summary import RunSummary
+from splitvfl.report.summary import RunSummary
 
 Say = Callable[[str], None]
 

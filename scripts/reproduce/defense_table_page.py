@@ -30,7 +30,7 @@ from scripts.reproduce.defense_table_study import (
     Study,
     label_attacks,
 )
-from splitvfl.leakage.summary import AttackResult, RunSummary
+from splitvfl.report.summary import AttackResult, RunSummary
 
 TEMPLATE = Path(__file__).with_suffix(".md")
 NOTHING = "nothing is sent"

@@ -16,14 +16,14 @@ from torch.nn import functional
 
 from scripts.reproduce.claims import Interval, mean
 from scripts.reproduce.jobs import Job, Result
-from splitvfl.config import ExperimentConfig, HookConfig, config_to_yaml, parse_config, parse_defenses
-from splitvfl.experiment import Workbench, build_trainer, load_data, prepare, seeded, summarise, variants
+from splitvfl.app.experiment import Workbench, build_trainer, load_data, prepare, seeded, summarise, variants
+from splitvfl.config.registry import ATTACKS, build, resolve_attack
+from splitvfl.config.sections import ExperimentConfig, HookConfig, config_to_yaml, parse_config, parse_defenses
 from splitvfl.hooks import moment_of, target_of
-from splitvfl.leakage.summary import PartyResult, RunSummary
 from splitvfl.metrics import leak_auc
+from splitvfl.party.private_top import private_adam
 from splitvfl.privacy import gaussian_mu
-from splitvfl.private_top import private_adam
-from splitvfl.registry import ATTACKS, build, resolve_attack
+from splitvfl.report.summary import PartyResult, RunSummary
 
 EXPERIMENT = """
 name: digits-8

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from splitvfl.leakage.drawing import MUTED, SMALL, drawing_style, new_figure, panel_title, svg_file
+from splitvfl.report.drawing import MUTED, SMALL, drawing_style, new_figure, panel_title, svg_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

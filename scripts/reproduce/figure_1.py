@@ -21,10 +21,10 @@ from scripts.reproduce.drawing import finish
 from scripts.reproduce.jobs import Job, Result, run_jobs
 from scripts.reproduce.pages import Section
 from scripts.reproduce.study import PASSIVE, Problem, Settings, build_trainer, problems, train
-from splitvfl.cut import call_top
-from splitvfl.leakage.drawing import PALETTE, drawing_style, new_figure, panel_title, svg_file
+from splitvfl.cut.layer import call_top
 from splitvfl.metrics import leak_auc
-from splitvfl.training import Status, Trainer
+from splitvfl.report.drawing import PALETTE, drawing_style, new_figure, panel_title, svg_file
+from splitvfl.run.trainer import Status, Trainer
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -16,8 +16,8 @@ from scripts.reproduce.jobs import Job, Result, run_jobs
 from scripts.reproduce.pages import Section
 from scripts.reproduce.study import PASSIVE, Course, Defense, Problem, Settings, build_trainer, problems, train
 from splitvfl.attacks import NormAttack
-from splitvfl.leakage.drawing import MUTED, PALETTE
-from splitvfl.training import Trainer
+from splitvfl.report.drawing import MUTED, PALETTE
+from splitvfl.run.trainer import Trainer
 
 LEVELS = (0.1, 0.2, 0.3, 0.4)
 NONE = Defense("no noise")

@@ -13,19 +13,19 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from splitvfl.app.experiment import seeded
 from splitvfl.attacks import NormAttack
+from splitvfl.config.registry import build
 from splitvfl.data.clicks import Clicks, write_clicks
 from splitvfl.data.columns import PartyData, VerticalData
 from splitvfl.data.load import load
 from splitvfl.data.sets import DATA_FOLDER
-from splitvfl.experiment import seeded
 from splitvfl.hooks import Attack
 from splitvfl.leakage.judging import ScoreKeeper
+from splitvfl.learning.randomness import derive_seed
 from splitvfl.models import WideDeepBottom, WideDeepTop
-from splitvfl.party import ActiveParty, PassiveParty
-from splitvfl.randomness import derive_seed
-from splitvfl.registry import build
-from splitvfl.training import Status, Trainer
+from splitvfl.party.party import ActiveParty, PassiveParty
+from splitvfl.run.trainer import Status, Trainer
 
 PASSIVE = "passive"
 WIDTHS = (128, 128, 128, 128)

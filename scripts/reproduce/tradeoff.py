@@ -19,11 +19,11 @@ from scripts.reproduce.jobs import Job, Result, run_jobs
 from scripts.reproduce.pages import Section
 from scripts.reproduce.study import PASSIVE, Defense, Problem, Settings, build_trainer, problems
 from splitvfl.attacks import GradientClassifierAttack, NormAttack, ReadoutAttack, ResidualAttack
+from splitvfl.exchange.prediction import predict
 from splitvfl.hooks import Attack
-from splitvfl.leakage.drawing import PALETTE
 from splitvfl.leakage.judging import LeakSummary, nanmax
-from splitvfl.prediction import predict
-from splitvfl.training import Status
+from splitvfl.report.drawing import PALETTE
+from splitvfl.run.trainer import Status
 
 KNOWN = 10
 """Records of each class that the gradient classifier is assumed to know."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from scripts.reproduce.drawing import MOST_IN_A_LINE
-from splitvfl.leakage.drawing import MUTED, SMALL, TINY, drawing_style, new_figure, panel_title, svg_file
+from splitvfl.report.drawing import MUTED, SMALL, TINY, drawing_style, new_figure, panel_title, svg_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

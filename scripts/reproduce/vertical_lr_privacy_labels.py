@@ -40,13 +40,13 @@ from splitvfl.attacks.packed_equations import (
     unpack_equations,
 )
 from splitvfl.errors import ProtocolError
+from splitvfl.exchange.prediction import predict
 from splitvfl.hooks import View
-from splitvfl.leakage.drawing import PALETTE
-from splitvfl.messages import Message
+from splitvfl.messaging.messages import Message
 from splitvfl.metrics import leak_auc
 from splitvfl.models.sigmoid_coefficients import APPROXIMATIONS, Approximation, gradient_scale
-from splitvfl.prediction import predict
-from splitvfl.training import Trainer
+from splitvfl.report.drawing import PALETTE
+from splitvfl.run.trainer import Trainer
 
 FAILURE = 0.05
 """Probability that the attacker's own bound on the first logits does not hold."""

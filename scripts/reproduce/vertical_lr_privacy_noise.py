@@ -38,12 +38,12 @@ from scripts.reproduce.vertical_lr_privacy_study import (
     with_error,
 )
 from splitvfl.attacks import solve_residues
-from splitvfl.data.batches import Batches
 from splitvfl.data.columns import VerticalData
-from splitvfl.leakage.drawing import PALETTE
+from splitvfl.learning.batches import Batches
+from splitvfl.learning.randomness import derive_seed
 from splitvfl.models import approximate_loss
 from splitvfl.privacy import dp_paillier_sigma, label_attack_success
-from splitvfl.randomness import derive_seed
+from splitvfl.report.drawing import PALETTE
 
 EPSILONS = (0.1, 0.2, 0.5)
 CLAIMED, TRUE = 1, 30

@@ -29,9 +29,9 @@ from scripts.reproduce.vertical_lr_privacy_study import (
 from splitvfl.attacks import solve_residues
 from splitvfl.attacks.stacked_epochs import EpochBatch, stack_epochs, two_mean_labels
 from splitvfl.hooks import View
-from splitvfl.leakage.drawing import PALETTE
 from splitvfl.metrics import leak_auc
-from splitvfl.training import Status
+from splitvfl.report.drawing import PALETTE
+from splitvfl.run.trainer import Status
 
 _LOOKS = (4, 8, 12, 30)
 """After so many epochs the equations are solved."""

@@ -16,20 +16,20 @@ from torch import Tensor, nn
 
 from scripts.reproduce.claims import mean, shown
 from scripts.reproduce.study import Settings, data_folder
+from splitvfl.app.experiment import seeded
 from splitvfl.data.columns import Columns, PartyData, Records, VerticalData
 from splitvfl.data.load import load
 from splitvfl.data.sets import DATA_FOLDER
 from splitvfl.data.split import random_split
 from splitvfl.exchange.oracle import Oracle
-from splitvfl.experiment import seeded
 from splitvfl.hooks import Attack
-from splitvfl.messages import Message
+from splitvfl.learning.randomness import derive_seed
+from splitvfl.learning.tasks import Binary
+from splitvfl.messaging.messages import Message
 from splitvfl.models import Linear, LinearTop, approximate_loss
 from splitvfl.models.sigmoid_coefficients import Approximation
-from splitvfl.party import ActiveParty, PassiveParty
-from splitvfl.randomness import derive_seed
-from splitvfl.tasks import Binary
-from splitvfl.training import Trainer
+from splitvfl.party.party import ActiveParty, PassiveParty
+from splitvfl.run.trainer import Trainer
 
 PASSIVE = "passive"
 RATES = (0.001, 0.003, 0.01)

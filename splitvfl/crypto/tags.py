@@ -29,7 +29,7 @@ from torch import Tensor
 
 from splitvfl.crypto.key_agreement import AgreementKey
 from splitvfl.errors import ForgedError
-from splitvfl.messages import bytes_of
+from splitvfl.messaging.messages import bytes_of
 
 TAG_BYTES: Final = 32
 _CONTEXT: Final = b"splitvfl, what the active party passes on"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from splitvfl.data.batches import Batches
 from splitvfl.data.columns import Columns, PartyData, Records, VerticalData
 from splitvfl.data.load import load
 from splitvfl.data.sets import DATA_SETS, DataSet
+from splitvfl.learning.batches import Batches
 
 __all__ = ["DATA_SETS", "Batches", "Columns", "DataSet", "PartyData", "Records", "VerticalData", "load"]

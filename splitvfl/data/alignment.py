@@ -28,7 +28,7 @@ from splitvfl.data.ingest.aligned import AlignedRows
 from splitvfl.data.ingest.writing import NpyWriter, check_target, draft, write_bytes
 from splitvfl.data.schema import Role
 from splitvfl.errors import DataError
-from splitvfl.private_folder import make_parents
+from splitvfl.system.private_folder import make_parents
 
 FORMAT = "splitvfl alignment"
 VERSION = 1
@@ -47,7 +47,7 @@ class AlignmentSchema(msgspec.Struct, frozen=True, kw_only=True):
         role: Its role.
         sizes: Number of records that each party had, its own included.
         shared: At the active party, records in common with each passive party; empty at a passive one.
-        mode: ``"both"`` or ``"padded"``, see :mod:`splitvfl.crypto.psi`.
+        mode: ``"both"`` or ``"padded"``, see :mod:`splitvfl.exchange.psi`.
         padding: Dummies per common record that were asked for.
         records: Number of aligned records, dummies included.
         dummies: Those that the active party does not hold; 0 at a passive party, which cannot tell.

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from splitvfl.randomness import derive_seed
+from splitvfl.learning.randomness import derive_seed
 
 Words = npt.NDArray[np.uint64]
 Floats = npt.NDArray[np.float64]

@@ -45,7 +45,7 @@ def open_tables(path: str | os.PathLike[str], *, parties: Mapping[str, Role] | N
 
     Folders of parties that ingested apart, put into one folder without a ``schema.json`` of its own, are opened alike,
     once they are seen to have agreed on ids and split. Files that were encoded like earlier ones hold test records
-    only, for :func:`splitvfl.prediction.predict`; there, labels may be missing.
+    only, for :func:`splitvfl.exchange.prediction.predict`; there, labels may be missing.
 
     Args:
         path: The folder that ingesting wrote, or one that holds the folders of single parties.

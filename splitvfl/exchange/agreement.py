@@ -13,11 +13,11 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from splitvfl.conversation import Half, Outbox
 from splitvfl.data.columns import PartyData
 from splitvfl.errors import ArgumentError, DataError
-from splitvfl.exchange.notes import awaited_note, note, read_note
-from splitvfl.schedule import EarlyStopping
+from splitvfl.learning.schedule import EarlyStopping
+from splitvfl.messaging.conversation import Half, Outbox
+from splitvfl.messaging.json_message import awaited_note, note, read_note
 from splitvfl.wording import shown
 
 KIND = "agreement"

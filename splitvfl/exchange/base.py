@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from splitvfl.conversation import Half, Outbox
 from splitvfl.data.columns import Records
 from splitvfl.errors import ConfigError
 from splitvfl.exchange.evaluation import Evaluation, EvaluationPlan
-from splitvfl.party import ActiveParty, PassiveParty
+from splitvfl.messaging.conversation import Half, Outbox
+from splitvfl.party.party import ActiveParty, PassiveParty
 
 NO_PRIVATE_TOP = (
     "trains no private top: it is a second head on the activation of each record, beside the one whose gradients "
@@ -71,7 +71,7 @@ class Exchange(ABC):
     Attributes:
         name: What it is called in experiments.
         sums_only: Whether a passive party learns only the sum of residue times row, not a gradient per record.
-        has_private_top: Whether the active party may train a second top (:mod:`splitvfl.private_top`).
+        has_private_top: Whether the active party may train a second top (:mod:`splitvfl.party.private_top`).
         one_way: Whether everything that crosses crosses before the first step, and nothing comes back: passive parties
             take their leave then, and the active party trains alone.
     """

@@ -30,7 +30,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from splitvfl.conversation import Expected, Half, Outbox
 from splitvfl.crypto.budget import Budget
 from splitvfl.crypto.ciphertexts import add_ciphertexts, check_ciphertexts
 from splitvfl.crypto.evaluator import Evaluator
@@ -57,8 +56,9 @@ from splitvfl.exchange.paillier import (
 from splitvfl.exchange.passing_on import PassedOn, sealed_bytes
 from splitvfl.exchange.roll_call import active_roll_call, member_roll_call
 from splitvfl.exchange.split import update
-from splitvfl.messages import Message
-from splitvfl.party import ActiveParty, PassiveParty
+from splitvfl.messaging.conversation import Expected, Half, Outbox
+from splitvfl.messaging.messages import Message
+from splitvfl.party.party import ActiveParty, PassiveParty
 
 NAME = "coordinator"
 # In the place of a step's number: no step comes any more.

@@ -14,15 +14,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from splitvfl.conversation import Expected, Half, Outbox
 from splitvfl.data.columns import Records
 from splitvfl.errors import ProtocolError
+from splitvfl.exchange.prediction import checked_outputs, part_to_score, parts_of
 from splitvfl.hooks import all_finite
-from splitvfl.messages import Message
-from splitvfl.party import SENDING, ActiveParty, Party, PassiveParty
-from splitvfl.prediction import checked_outputs, part_to_score, parts_of
-from splitvfl.schedule import GO_ON, Verdict
-from splitvfl.tasks import Task
+from splitvfl.learning.schedule import GO_ON, Verdict
+from splitvfl.learning.tasks import Task
+from splitvfl.messaging.conversation import Expected, Half, Outbox
+from splitvfl.messaging.messages import Message
+from splitvfl.party.party import SENDING, ActiveParty, Party, PassiveParty
 
 
 @dataclass(frozen=True, slots=True)

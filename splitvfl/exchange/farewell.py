@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from splitvfl.conversation import Expected, Half, Outbox
 from splitvfl.errors import ProtocolError
-from splitvfl.exchange.notes import awaited_note, note, read_note
-from splitvfl.messages import Message
+from splitvfl.messaging.conversation import Expected, Half, Outbox
+from splitvfl.messaging.json_message import awaited_note, note, read_note
+from splitvfl.messaging.messages import Message
 
 KIND = "farewell"
 

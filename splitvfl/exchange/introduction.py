@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from splitvfl.conversation import Half, Outbox
 from splitvfl.errors import ProtocolError
-from splitvfl.exchange.notes import Note, awaited_note, note, read_note
-from splitvfl.party import MAX_WIDTH
+from splitvfl.messaging.conversation import Half, Outbox
+from splitvfl.messaging.json_message import Note, awaited_note, note, read_note
+from splitvfl.party.party import MAX_WIDTH
 from splitvfl.wording import shown
 
 KIND = "introduction"
@@ -37,7 +37,7 @@ def active_introduction(name: str, passives: Sequence[str], learned: Learned) ->
     """Return the active party's half; its result is the width of each passive party's activation, by name.
 
     Raises:
-        ProtocolError: If a party does not state a width from 1 to :data:`~splitvfl.party.MAX_WIDTH`.
+        ProtocolError: If a party does not state a width from 1 to :data:`~splitvfl.party.party.MAX_WIDTH`.
     """
     facts = {"task": learned.task, "outputs": learned.outputs}
     inbox = yield Outbox(

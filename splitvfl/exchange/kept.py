@@ -25,8 +25,8 @@ from torch import Tensor
 
 from splitvfl.data.columns import PartyData
 from splitvfl.errors import CheckpointError, ConfigError
-from splitvfl.messages import bytes_of, dtype_named, name_of
-from splitvfl.private_folder import private_folder
+from splitvfl.messaging.messages import bytes_of, dtype_named, name_of
+from splitvfl.system.private_folder import private_folder
 
 PIECE_ROWS = 4096
 MEMORY_MIB = 1024

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from splitvfl.data.columns import Records
 from splitvfl.errors import ConfigError, ProtocolError
 from splitvfl.hooks import all_finite, hook_name, needs_label_gradients
-from splitvfl.party import ActiveParty, PassiveParty
+from splitvfl.party.party import ActiveParty, PassiveParty
 
 # Of the gradient's 1 / (4 n) with Taylor's sigmoid.
 SCALE = 4.0

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from splitvfl.conversation import Half
 from splitvfl.crypto.key_agreement import KEY_BYTES
 from splitvfl.crypto.sum_masks import SumMasks
 from splitvfl.errors import ConfigError, CryptoError, ProtocolError
 from splitvfl.exchange.roll_call import Vouching, active_roll_call, member_roll_call
-from splitvfl.party import ActiveParty, PassiveParty
+from splitvfl.messaging.conversation import Half
+from splitvfl.party.party import ActiveParty, PassiveParty
 
 _SUBJECT = "masks of a prediction"
 

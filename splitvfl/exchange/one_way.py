@@ -39,7 +39,6 @@ import torch
 from torch import Tensor
 
 from splitvfl.claims import claims_of
-from splitvfl.conversation import Expected, Half, Outbox
 from splitvfl.data.columns import Records
 from splitvfl.errors import CheckpointError, ConfigError, DataError, ProtocolError
 from splitvfl.exchange.base import Exchange, Side
@@ -56,12 +55,13 @@ from splitvfl.exchange.kept import (
     Pieces,
     records_digest,
 )
-from splitvfl.exchange.notes import awaited_note, note, read_note
+from splitvfl.exchange.prediction import outputs_on
 from splitvfl.exchange.split import spoiled
 from splitvfl.hooks import BATCH_MIXING, Phase, all_finite, hook_name
-from splitvfl.messages import Message, bytes_of, dtype_named, name_of
-from splitvfl.party import MAX_WIDTH, ActiveParty, PassiveParty
-from splitvfl.prediction import outputs_on
+from splitvfl.messaging.conversation import Expected, Half, Outbox
+from splitvfl.messaging.json_message import awaited_note, note, read_note
+from splitvfl.messaging.messages import Message, bytes_of, dtype_named, name_of
+from splitvfl.party.party import MAX_WIDTH, ActiveParty, PassiveParty
 from splitvfl.wording import shown
 
 ASKING = "kept"

@@ -10,13 +10,13 @@ Source: *Is Vertical Logistic Regression Privacy-Preserving?*, the gradient orac
 
 from __future__ import annotations
 
-from splitvfl.conversation import Expected, Half, Outbox
 from splitvfl.data.columns import Records
 from splitvfl.exchange.base import Exchange, Side
 from splitvfl.exchange.linear import check_top, columns_of, weight_of
 from splitvfl.exchange.split import ActiveSide, received_gradient, update
-from splitvfl.messages import Message
-from splitvfl.party import ActiveParty, PassiveParty
+from splitvfl.messaging.conversation import Expected, Half, Outbox
+from splitvfl.messaging.messages import Message
+from splitvfl.party.party import ActiveParty, PassiveParty
 
 
 class Oracle(Exchange):

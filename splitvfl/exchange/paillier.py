@@ -11,7 +11,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from splitvfl.conversation import Expected
 from splitvfl.crypto.budget import Budget
 from splitvfl.crypto.ciphertexts import Seen
 from splitvfl.crypto.engine import Engine
@@ -24,8 +23,9 @@ from splitvfl.errors import CryptoError, DataError, ProtocolError, ReplayError, 
 from splitvfl.exchange.base import Exchange, Side
 from splitvfl.exchange.linear import check_defenses, check_top, weight_of
 from splitvfl.exchange.roll_call import UNSIGNED, Vouching, vouching_terms
-from splitvfl.messages import Message
-from splitvfl.party import ActiveParty, Party, PassiveParty
+from splitvfl.messaging.conversation import Expected
+from splitvfl.messaging.messages import Message
+from splitvfl.party.party import ActiveParty, Party, PassiveParty
 
 KEY = "key"
 COLUMNS = "columns"

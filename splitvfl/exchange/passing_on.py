@@ -19,7 +19,7 @@ from torch import Tensor
 from splitvfl.crypto.key_agreement import AgreementKey
 from splitvfl.crypto.tags import TAG_BYTES, Tags
 from splitvfl.errors import CryptoError, ProtocolError
-from splitvfl.messages import Message
+from splitvfl.messaging.messages import Message
 
 Shape = tuple[int, int]
 

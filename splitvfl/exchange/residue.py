@@ -19,7 +19,6 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from splitvfl.conversation import Half, Outbox
 from splitvfl.crypto.engine import Engine
 from splitvfl.crypto.evaluator import Evaluator
 from splitvfl.crypto.keys import PrivateKey
@@ -42,8 +41,9 @@ from splitvfl.exchange.paillier import (
     unmasked,
 )
 from splitvfl.exchange.split import answer, update
-from splitvfl.messages import Message
-from splitvfl.party import ActiveParty, PassiveParty
+from splitvfl.messaging.conversation import Half, Outbox
+from splitvfl.messaging.messages import Message
+from splitvfl.party.party import ActiveParty, PassiveParty
 
 
 class Residue(EncryptedExchange):

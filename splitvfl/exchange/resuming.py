@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
-from splitvfl.conversation import Half, Outbox
 from splitvfl.errors import DataError, ProtocolError
-from splitvfl.exchange.notes import awaited_note, note, read_note
-from splitvfl.messages import Message
+from splitvfl.messaging.conversation import Half, Outbox
+from splitvfl.messaging.json_message import awaited_note, note, read_note
+from splitvfl.messaging.messages import Message
 
 KIND = "resuming"
 _MOST_STEPS = 64

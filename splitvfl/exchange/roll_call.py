@@ -27,10 +27,10 @@ from typing import Final, Protocol
 import torch
 from torch import Tensor
 
-from splitvfl.conversation import Expected, Half, Outbox
 from splitvfl.errors import DataError, ProtocolError
-from splitvfl.exchange.notes import awaited_note, note, read_note
-from splitvfl.messages import Message
+from splitvfl.messaging.conversation import Expected, Half, Outbox
+from splitvfl.messaging.json_message import awaited_note, note, read_note
+from splitvfl.messaging.messages import Message
 from splitvfl.wording import shown
 
 NONCE_BYTES: Final = 32

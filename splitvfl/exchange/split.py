@@ -11,14 +11,14 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from splitvfl.conversation import Expected, Half, Inbox, Outbox
-from splitvfl.cut import Seat
+from splitvfl.cut.layer import Seat
 from splitvfl.data.columns import Records
 from splitvfl.errors import ProtocolError
 from splitvfl.exchange.base import Exchange, Side
 from splitvfl.hooks import all_finite, all_finite_together
-from splitvfl.messages import Message
-from splitvfl.party import ActiveParty, PassiveParty
+from splitvfl.messaging.conversation import Expected, Half, Inbox, Outbox
+from splitvfl.messaging.messages import Message
+from splitvfl.party.party import ActiveParty, PassiveParty
 
 # Whatever the labels are, the loss of outputs up to it is finite in float32: their squares, summed over 10⁸ records.
 _LARGEST_OUTPUT = 1e15

@@ -28,7 +28,6 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from splitvfl.conversation import Expected, Half, Inbox, Outbox
 from splitvfl.crypto.budget import Budget
 from splitvfl.crypto.engine import Engine
 from splitvfl.crypto.evaluator import Evaluator, MaskedSums
@@ -59,8 +58,9 @@ from splitvfl.exchange.passing_on import PassedOn, Shape, sealed_bytes
 from splitvfl.exchange.roll_call import UNSIGNED, Vouching, active_roll_call, member_roll_call
 from splitvfl.exchange.split import update
 from splitvfl.hooks import all_finite
-from splitvfl.messages import Message
-from splitvfl.party import ActiveParty, PassiveParty
+from splitvfl.messaging.conversation import Expected, Half, Inbox, Outbox
+from splitvfl.messaging.messages import Message
+from splitvfl.party.party import ActiveParty, PassiveParty
 
 _MOST_PEERS = 1 << 10
 

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from splitvfl.data.columns import Columns, PartyData
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import Attack, View, call_attack
+from splitvfl.learning.randomness import PartyRandom
 from splitvfl.metrics import chance_auc, leak_auc, oriented, tied_leak_auc
-from splitvfl.randomness import PartyRandom
 
 SHOWN = frozenset({"bottom", "columns", "known_positives", "known_negatives"})
 """View fields that an attack has after training, when no message arrives any more."""

@@ -16,12 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from splitvfl.label_gradients import LabelGradients
 from splitvfl.leakage.canaries import Canaries, CanaryLeak
 from splitvfl.leakage.judging import Handle, LeakSummary, ScoreKeeper, nanmax, real_rows, worst_of
 from splitvfl.leakage.label_ratios import LabelRatios, answers_of, expected_axis, of_records, read_message
 from splitvfl.leakage.run_audit import RecordHistory, RunLeak
 from splitvfl.leakage.series import Thinned
+from splitvfl.learning.label_gradients import LabelGradients
 from splitvfl.metrics import detection_error
 
 # Memory of the likelihood's moments: about the last twenty steps count.
@@ -211,7 +211,7 @@ class Audit(Handle):
         linear: Judge of the projection on the clean Δg.
         likelihood: Judge of the likelihood ratio of two Gaussians.
         ratio: Judge of the log ratio of the labels given each record's prediction, added up as it is. Nothing is judged
-            where what would be sent under another label is not known, at a bare :class:`~splitvfl.cut.CutLayer`.
+            where what would be sent under another label is not known, at a bare :class:`~splitvfl.cut.layer.CutLayer`.
         history: What is remembered of each record.
         seconds: Time spent on attacking and judging.
     """

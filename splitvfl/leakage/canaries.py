@@ -56,9 +56,9 @@ from torch import Tensor
 
 from splitvfl.data.columns import Columns, Records
 from splitvfl.errors import ArgumentError, ConfigError, DataError
+from splitvfl.learning.randomness import derive_seed
+from splitvfl.learning.records import Ids
 from splitvfl.metrics import auc_interval, leak_auc
-from splitvfl.randomness import derive_seed
-from splitvfl.records import Ids
 
 Positions = npt.NDArray[np.int64]
 

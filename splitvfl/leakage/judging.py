@@ -35,6 +35,8 @@ from splitvfl.hooks import (
 from splitvfl.leakage.canaries import NO_IDS, Canaries, CanaryLeak
 from splitvfl.leakage.series import StepValues
 from splitvfl.leakage.signs import SignKeeper
+from splitvfl.learning.randomness import PartyRandom
+from splitvfl.learning.records import Ids, RecordTable
 from splitvfl.metrics import (
     Array,
     centred,
@@ -45,8 +47,6 @@ from splitvfl.metrics import (
     rank_auc,
     scores_and_positives,
 )
-from splitvfl.randomness import PartyRandom
-from splitvfl.records import Ids, RecordTable
 
 Flags = npt.NDArray[np.bool_]
 

@@ -16,7 +16,7 @@ import torch
 from scipy.special import expit, gammaln
 from torch import Tensor
 
-from splitvfl.label_gradients import LabelGradients
+from splitvfl.learning.label_gradients import LabelGradients
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]

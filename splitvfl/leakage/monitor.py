@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 from splitvfl.errors import CheckpointError
 from splitvfl.leakage.event_file import EventFile
-from splitvfl.private_folder import private_folder
+from splitvfl.system.private_folder import private_folder
 
 
 class Monitor:

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from splitvfl.errors import DataError
 from splitvfl.leakage.label_ratios import Flags, Floats, Messages, of_records
+from splitvfl.learning.records import Ids, RecordTable
 from splitvfl.metrics import leak_auc, matched_auc
-from splitvfl.records import Ids, RecordTable
 
 FOLDS = 5
 """Folds of the cross-validation, and so the least number of records of each class."""

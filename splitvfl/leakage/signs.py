@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from splitvfl.leakage.series import Thinned
-from splitvfl.records import RecordTable
+from splitvfl.learning.records import RecordTable
 
 _RECENT = 10
 _MOST_RECORDS = 1 << 21

@@ -24,7 +24,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from splitvfl.errors import ArgumentError, ConfigError
 from splitvfl.net.tls import DEVELOPMENT, ROOTS_FILE, identities, identity_of
-from splitvfl.private_folder import private_folder
+from splitvfl.system.private_folder import private_folder
 
 AUTHORITY_KEY_FILE = "ca.key"
 LONGEST_DAYS = 365

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
-from splitvfl.conversation import Expected, Half, Outbox
 from splitvfl.errors import ProtocolError
-from splitvfl.messages import Message
+from splitvfl.messaging.conversation import Expected, Half, Outbox
+from splitvfl.messaging.messages import Message
 
 
 class Correspondent(Protocol):
@@ -34,8 +34,8 @@ def drive(
 ) -> Any:
     """Run a half to its end and return its result.
 
-    What :func:`~splitvfl.conversation.converse` does for all halves in one process, this does for one of them. Messages
-    leave while the half goes on, so that two parties may send each other large ones at once.
+    What :func:`~splitvfl.messaging.conversation.converse` does for all halves in one process, this does for one.
+    Messages leave while the half goes on, so that two parties may send each other large ones at once.
 
     Args:
         half: This party's half; it is closed whatever happens.

@@ -23,9 +23,9 @@ import msgspec
 import torch
 from torch import Tensor
 
-from splitvfl.conversation import Expected
 from splitvfl.errors import ProtocolError
-from splitvfl.messages import MAX_BYTES, Message, bytes_of, dtype_named, name_of, size_in_bytes
+from splitvfl.messaging.conversation import Expected
+from splitvfl.messaging.messages import MAX_BYTES, Message, bytes_of, dtype_named, name_of, size_in_bytes
 
 PROTOCOL_VERSION: Final = 2
 CHUNK: Final = 1 << 20

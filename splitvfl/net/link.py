@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Final, Self
 
-from splitvfl.conversation import Expected
 from splitvfl.errors import ArgumentError, LinkError, ProtocolError, RefusedError
-from splitvfl.messages import Message
+from splitvfl.messaging.conversation import Expected
+from splitvfl.messaging.messages import Message
 from splitvfl.net import frames
 from splitvfl.net.frames import Assembly, Bye, Hello, Packed, pack, printable
 from splitvfl.net.pipes import Cause, Pipe, PipeEnded, PipeTimeout

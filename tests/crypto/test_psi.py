@@ -14,12 +14,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from splitvfl.conversation import Half, Inbox, Outbox, converse
-from splitvfl.crypto import psi
-from splitvfl.crypto.psi import Aligned, Overlap, Terms, align
 from splitvfl.data.id_column import id_digest, order_digest
 from splitvfl.errors import ArgumentError, CryptoError, DataError, ProtocolError, SplitVFLError
-from splitvfl.messages import Message
+from splitvfl.exchange import psi
+from splitvfl.exchange.psi import Aligned, Overlap, Terms, align
+from splitvfl.messaging.conversation import Half, Inbox, Outbox, converse
+from splitvfl.messaging.messages import Message
 
 # --- edwards25519 in plain Python, from RFC 8032, section 5.1 and RFC 9380, section 6.7.1
 

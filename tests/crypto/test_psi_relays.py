@@ -15,12 +15,12 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from splitvfl.conversation import Half, Outbox
-from splitvfl.crypto import psi
-from splitvfl.crypto.psi import Mode, Points, Terms, align
 from splitvfl.data.id_column import id_digest
-from splitvfl.exchange.notes import note
-from splitvfl.messages import Message
+from splitvfl.exchange import psi
+from splitvfl.exchange.psi import Mode, Points, Terms, align
+from splitvfl.messaging.conversation import Half, Outbox
+from splitvfl.messaging.json_message import note
+from splitvfl.messaging.messages import Message
 
 NONCE = bytes(range(32))
 

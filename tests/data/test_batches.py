@@ -9,9 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from splitvfl.data import batches as batches_module
-from splitvfl.data.batches import Batches
 from splitvfl.errors import ArgumentError, DataError
+from splitvfl.learning import batches as batches_module
+from splitvfl.learning.batches import Batches
 
 sizes = st.integers(1, 200).flatmap(lambda count: st.tuples(st.just(count), st.integers(1, count)))
 

@@ -11,8 +11,6 @@ import pytest
 import torch
 
 from splitvfl.cli import main
-from splitvfl.conversation import converse
-from splitvfl.crypto.psi import Terms, align
 from splitvfl.data import Records, load
 from splitvfl.data.alignment import aligned_rows, write_alignment
 from splitvfl.data.columns import PartyData
@@ -22,6 +20,8 @@ from splitvfl.data.ingest.hashing import are_tested
 from splitvfl.data.party_file import load_party
 from splitvfl.data.store import open_party, open_tables
 from splitvfl.errors import ArgumentError, DataError
+from splitvfl.exchange.psi import Terms, align
+from splitvfl.messaging.conversation import converse
 
 ROWS = 200
 

@@ -17,8 +17,8 @@ from splitvfl.defenses import (
     MemoisedResponse,
     RandomisedResponse,
 )
-from splitvfl.schedule import EarlyStopping
-from splitvfl.training import Trainer
+from splitvfl.learning.schedule import EarlyStopping
+from splitvfl.run.trainer import Trainer
 from tests.builders import sgd, small_trainer, weights
 
 MAKERS: dict[str, Callable[[], Any]] = {

@@ -13,17 +13,17 @@ from torch.nn import functional
 
 from splitvfl import SplitModel
 from splitvfl.claims import GaussianDP, RunPlan, claims_of
-from splitvfl.cut import responses_of
+from splitvfl.cut.layer import responses_of
 from splitvfl.defenses import GaussianTargets
 from splitvfl.errors import ArgumentError, ConfigError, PrivacyError, SplitVFLError
 from splitvfl.exchange.taylor import Taylor
 from splitvfl.hooks import Secrets, call_defense
+from splitvfl.learning.schedule import EarlyStopping
+from splitvfl.learning.tasks import Multiclass, Regression
 from splitvfl.metrics import leak_auc
 from splitvfl.models import Linear, LinearTop
-from splitvfl.party import ActiveParty, PassiveParty
-from splitvfl.schedule import EarlyStopping
-from splitvfl.tasks import Multiclass, Regression
-from splitvfl.training import Trainer
+from splitvfl.party.party import ActiveParty, PassiveParty
+from splitvfl.run.trainer import Trainer
 from tests.defenses.test_record_gaussian import MU, ONES, a_run, halves, noise_moved, party_data, random
 
 NORMAL = NormalDist()

@@ -23,14 +23,14 @@ from splitvfl.defenses import AxisGaussian, ClipGradient, GaussianTargets, Isotr
 from splitvfl.errors import ArgumentError, ConfigError, HookError, PrivacyError, SplitVFLError
 from splitvfl.exchange.taylor import Taylor
 from splitvfl.hooks import Secrets
-from splitvfl.label_gradients import LabelGradients, Loss, mean_cross_entropy
+from splitvfl.learning.label_gradients import LabelGradients, Loss, mean_cross_entropy
+from splitvfl.learning.schedule import EarlyStopping
+from splitvfl.learning.tasks import Binary, Multiclass, Regression, Task
 from splitvfl.metrics import leak_auc
 from splitvfl.models import LinearTop
-from splitvfl.party import ActiveParty, PassiveParty
+from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.privacy import gaussian_delta
-from splitvfl.schedule import EarlyStopping
-from splitvfl.tasks import Binary, Multiclass, Regression, Task
-from splitvfl.training import Trainer
+from splitvfl.run.trainer import Trainer
 
 NORMAL = NormalDist()
 MU = 1.2

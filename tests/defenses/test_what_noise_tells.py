@@ -20,7 +20,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from splitvfl.crossing import DefenseChain
+from splitvfl.cut.chain import DefenseChain
 from splitvfl.defenses import (
     AxisGaussian,
     AxisSumKL,
@@ -32,7 +32,7 @@ from splitvfl.defenses import (
     SumKL,
 )
 from splitvfl.hooks import Secrets, call_defense, crossing_of, needs_label_gradients
-from splitvfl.label_gradients import LabelGradients
+from splitvfl.learning.label_gradients import LabelGradients
 from splitvfl.metrics import leak_auc
 from tests.test_contract import DEFENSES
 

@@ -15,11 +15,11 @@ from splitvfl.data.columns import Columns
 from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.paillier import Encryption
 from splitvfl.hooks import Defense
-from splitvfl.messages import Message
+from splitvfl.learning.tasks import Binary
+from splitvfl.messaging.messages import Message
 from splitvfl.models import Linear, LinearTop, approximate_loss
-from splitvfl.party import ActiveParty, PassiveParty
-from splitvfl.tasks import Binary
-from splitvfl.training import Trainer
+from splitvfl.party.party import ActiveParty, PassiveParty
+from splitvfl.run.trainer import Trainer
 
 SHORT = Encryption(key_bits=512, insecure_for_tests=True)
 RECORDS, BATCH, RATE = 70, 16, 0.5

@@ -14,14 +14,14 @@ from typing import Any
 
 import torch
 
-from splitvfl.conversation import Half, Outbox, admit
-from splitvfl.data.batches import Batches
 from splitvfl.defenses import GaussianIR, Isotropic
 from splitvfl.exchange.agreement import agreement, terms_of
+from splitvfl.exchange.prediction import active_prediction, passive_prediction
 from splitvfl.exchange.split import active_step, passive_step
-from splitvfl.messages import Message, decode, encode
-from splitvfl.prediction import active_prediction, passive_prediction
-from splitvfl.randomness import derive_seed
+from splitvfl.learning.batches import Batches
+from splitvfl.learning.randomness import derive_seed
+from splitvfl.messaging.conversation import Half, Outbox, admit
+from splitvfl.messaging.messages import Message, decode, encode
 from tests.builders import ACTIVE, active_party, passive_party
 
 LENGTH = struct.Struct("<Q")

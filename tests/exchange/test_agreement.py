@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from splitvfl.conversation import Expected, Half, Outbox, converse
 from splitvfl.data.columns import Columns, PartyData, Records
 from splitvfl.errors import DataError, ProtocolError
 from splitvfl.exchange.agreement import agreement, terms_of
-from splitvfl.messages import Message
+from splitvfl.messaging.conversation import Expected, Half, Outbox, converse
+from splitvfl.messaging.messages import Message
 from tests.builders import party_data, record_ids
 
 TERMS = Expected("bank", "agreement", 0, (torch.uint8,), (range(1 << 16),))

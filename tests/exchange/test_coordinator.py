@@ -14,8 +14,8 @@ from splitvfl.crypto.paillier import generate_keys
 from splitvfl.crypto.tags import TAG_BYTES
 from splitvfl.errors import CryptoError, DataError
 from splitvfl.exchange.coordinator import NAME, Coordinator
-from splitvfl.messages import Message
-from splitvfl.training import Trainer
+from splitvfl.messaging.messages import Message
+from splitvfl.run.trainer import Trainer
 from tests.exchange.logistic import BATCH, SHORT, by_hand, data_of, taylor_coefficient, trainer_of, weights_of
 
 KEY = generate_keys(512, insecure_for_tests=True)

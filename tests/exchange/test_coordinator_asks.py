@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from splitvfl.conversation import Half, Outbox, converse
 from splitvfl.crypto.evaluator import Evaluator
 from splitvfl.crypto.key_agreement import KEY_BYTES, AgreementKey
 from splitvfl.crypto.paillier import generate_keys
@@ -18,7 +17,8 @@ from splitvfl.exchange.coordinator import _END, NAME, Coordinator, ThirdParty
 from splitvfl.exchange.paillier import COLUMNS, awaited_bytes
 from splitvfl.exchange.passing_on import PassedOn, sealed_bytes
 from splitvfl.exchange.roll_call import active_roll_call, member_roll_call
-from splitvfl.messages import Message
+from splitvfl.messaging.conversation import Half, Outbox, converse
+from splitvfl.messaging.messages import Message
 from tests.exchange.logistic import BATCH, SHORT
 
 KEY = generate_keys(512, insecure_for_tests=True)

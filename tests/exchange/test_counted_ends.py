@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from splitvfl.conversation import converse
 from splitvfl.crypto.budget import Budget
 from splitvfl.crypto.engine import Engine
 from splitvfl.crypto.integers import integers_to_tensor, tensor_to_integers
@@ -21,11 +20,12 @@ from splitvfl.crypto.sum_masks import SumMasks
 from splitvfl.errors import CryptoError, ReplayError, SumRefused
 from splitvfl.exchange.coordinator import NAME, Coordinator
 from splitvfl.exchange.paillier import EncryptedExchange
+from splitvfl.exchange.prediction import part_to_score
 from splitvfl.exchange.residue import Residue
 from splitvfl.exchange.taylor import Taylor
-from splitvfl.net.replay import ReplayGuard
-from splitvfl.prediction import part_to_score
-from splitvfl.training import Trainer
+from splitvfl.messaging.conversation import converse
+from splitvfl.run.replay import ReplayGuard
+from splitvfl.run.trainer import Trainer
 from tests.exchange.logistic import BATCH, RATE, SHORT, trainer_of
 
 STEPS = 5  # of an epoch

@@ -13,16 +13,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from splitvfl.conversation import converse
 from splitvfl.defenses import Isotropic
 from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.oracle import Oracle
 from splitvfl.exchange.paillier import Encryption
 from splitvfl.exchange.residue import Residue
 from splitvfl.exchange.taylor import Taylor
-from splitvfl.messages import Message
-from splitvfl.schedule import EarlyStopping
-from splitvfl.training import Trainer
+from splitvfl.learning.schedule import EarlyStopping
+from splitvfl.messaging.conversation import converse
+from splitvfl.messaging.messages import Message
+from splitvfl.run.trainer import Trainer
 from tests.exchange.logistic import BATCH, RATE, RECORDS, SHORT, trainer_of, weights_of
 
 # So few fraction bits that their error is far above that of float32.

@@ -12,14 +12,14 @@ import torch
 from sklearn.metrics import accuracy_score, log_loss, mean_squared_error, r2_score, roc_auc_score
 from torch import Tensor
 
-from splitvfl.conversation import Half, Outbox, converse
 from splitvfl.data.columns import Records
 from splitvfl.defenses import GaussianIR
 from splitvfl.errors import DataError, ProtocolError
 from splitvfl.exchange.evaluation import Evaluation, EvaluationPlan, active_evaluation, passive_evaluation
-from splitvfl.messages import Message
-from splitvfl.party import ActiveParty, PassiveParty
-from splitvfl.schedule import GO_ON, EarlyStopping, Verdict
+from splitvfl.learning.schedule import GO_ON, EarlyStopping, Verdict
+from splitvfl.messaging.conversation import Half, Outbox, converse
+from splitvfl.messaging.messages import Message
+from splitvfl.party.party import ActiveParty, PassiveParty
 from tests.builders import ACTIVE, WIDTH, active_party, passive_party
 
 STOPPING = EarlyStopping(patience=1, validation_every=4)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from splitvfl.conversation import converse
 from splitvfl.errors import ProtocolError
 from splitvfl.exchange.farewell import active_farewell, farewell
-from splitvfl.messages import Message
+from splitvfl.messaging.conversation import converse
+from splitvfl.messaging.messages import Message
 
 
 def test_the_active_party_hears_all_notes_it_and_has_the_last_word() -> None:

@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from scripts.bench.scenes import ACTIVE, EXCHANGES, RUN, Scene, scenes
-from splitvfl.conversation import Expected, admit
 from splitvfl.errors import LinkError, SplitVFLError
-from splitvfl.exchange.notes import MAX_NOTE_BYTES
-from splitvfl.messages import FLOATS, Message
+from splitvfl.messaging.conversation import Expected, admit
+from splitvfl.messaging.json_message import MAX_NOTE_BYTES
+from splitvfl.messaging.messages import FLOATS, Message
 
 DTYPES = (*FLOATS, torch.int64, torch.uint8)
 

@@ -18,7 +18,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from splitvfl.conversation import Half, Outbox, converse
 from splitvfl.crypto.ciphertexts import encrypted
 from splitvfl.crypto.integers import integers_to_tensor, tensor_to_integers
 from splitvfl.crypto.keys import PrivateKey, PublicKey
@@ -32,8 +31,9 @@ from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.coordinator import Coordinator
 from splitvfl.exchange.residue import Residue
 from splitvfl.exchange.taylor import Taylor
-from splitvfl.messages import Message
-from splitvfl.net.replay import ReplayGuard
+from splitvfl.messaging.conversation import Half, Outbox, converse
+from splitvfl.messaging.messages import Message
+from splitvfl.run.replay import ReplayGuard
 from tests.crypto.conftest import blum_prime
 from tests.crypto.test_key_proof import answers
 from tests.exchange.logistic import BATCH, SHORT, trainer_of, weights_of

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from splitvfl.conversation import Half, Outbox, converse
 from splitvfl.errors import ProtocolError
 from splitvfl.exchange.introduction import MAX_CLASSES, Learned, active_introduction, passive_introduction
-from splitvfl.exchange.notes import awaited_note
-from splitvfl.messages import Message
-from splitvfl.party import MAX_WIDTH
+from splitvfl.messaging.conversation import Half, Outbox, converse
+from splitvfl.messaging.json_message import awaited_note
+from splitvfl.messaging.messages import Message
+from splitvfl.party.party import MAX_WIDTH
 
 
 def passive(name: str, width: int, seen: list[Learned] | None = None) -> Half:

@@ -17,10 +17,10 @@ from splitvfl.exchange.residue import Residue
 from splitvfl.exchange.split import Split
 from splitvfl.exchange.taylor import Taylor
 from splitvfl.hooks import Secrets
-from splitvfl.messages import Message
+from splitvfl.messaging.messages import Message
 from splitvfl.models import MLP, LinearTop
-from splitvfl.party import ActiveParty, PassiveParty
-from splitvfl.training import Trainer
+from splitvfl.party.party import ActiveParty, PassiveParty
+from splitvfl.run.trainer import Trainer
 from tests.exchange.logistic import (
     BATCH,
     SHORT,

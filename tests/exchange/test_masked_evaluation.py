@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from splitvfl.conversation import converse
 from splitvfl.exchange.evaluation import Evaluation, EvaluationPlan, active_evaluation, passive_evaluation
 from splitvfl.exchange.oracle import Oracle
 from splitvfl.exchange.taylor import Taylor
-from splitvfl.messages import Message
+from splitvfl.messaging.conversation import converse
+from splitvfl.messaging.messages import Message
 from tests.exchange.logistic import BATCH, RECORDS, SHORT, trainer_of
 
 THREE = {"lab": 3, "shop": 2, "telecom": 4}

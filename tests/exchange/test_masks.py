@@ -14,7 +14,6 @@ import pytest
 from scipy.stats import kstest
 from torch import Tensor
 
-from splitvfl.conversation import converse
 from splitvfl.crypto.budget import Budget
 from splitvfl.crypto.ciphertexts import encrypted, read_ciphertexts
 from splitvfl.crypto.engine import Engine
@@ -27,7 +26,8 @@ from splitvfl.exchange.coordinator import NAME, Coordinator
 from splitvfl.exchange.paillier import EncryptedExchange, Encryption
 from splitvfl.exchange.residue import Residue
 from splitvfl.exchange.taylor import Taylor
-from splitvfl.training import Trainer
+from splitvfl.messaging.conversation import converse
+from splitvfl.run.trainer import Trainer
 from tests.exchange.logistic import BATCH, trainer_of
 
 # Long enough for a row of four columns twice over, and 42 bits.

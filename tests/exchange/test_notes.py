@@ -12,10 +12,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from splitvfl.conversation import admit
 from splitvfl.errors import ProtocolError
-from splitvfl.exchange.notes import MAX_NOTE_BYTES, awaited_note, note, read_note
-from splitvfl.messages import Message
+from splitvfl.messaging.conversation import admit
+from splitvfl.messaging.json_message import MAX_NOTE_BYTES, awaited_note, note, read_note
+from splitvfl.messaging.messages import Message
 
 PLAIN = st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False) | st.text(max_size=20)
 CONTENT = st.dictionaries(st.text(max_size=10), PLAIN | st.lists(PLAIN, max_size=4), max_size=5)

@@ -15,23 +15,23 @@ from sklearn.linear_model import RidgeCV
 from sklearn.metrics import r2_score
 from torch import Tensor, nn
 
-from splitvfl import training
+from splitvfl.app.experiment import build_trainer, load_data
 from splitvfl.attacks import ModelCompletionAttack, NormAttack
-from splitvfl.config import parse_config
-from splitvfl.conversation import Expected, Half, Outbox, converse
-from splitvfl.data.batches import Batches
+from splitvfl.config.sections import parse_config
 from splitvfl.defenses import GaussianIR, Isotropic, RandomisedResponse, Rounding
 from splitvfl.errors import ArgumentError, CheckpointError, ConfigError, DataError, LinkError, ProtocolError
 from splitvfl.exchange import kept
-from splitvfl.exchange.notes import awaited_note, note, read_note
 from splitvfl.exchange.one_way import OneWay
-from splitvfl.experiment import build_trainer, load_data
-from splitvfl.messages import Message, decode, encode
+from splitvfl.exchange.prediction import part_to_score, predict
+from splitvfl.learning.batches import Batches
+from splitvfl.learning.schedule import EarlyStopping
+from splitvfl.messaging.conversation import Expected, Half, Outbox, converse
+from splitvfl.messaging.json_message import awaited_note, note, read_note
+from splitvfl.messaging.messages import Message, decode, encode
 from splitvfl.models import LinearTop
-from splitvfl.party import ActiveParty, PassiveParty
-from splitvfl.prediction import part_to_score, predict
-from splitvfl.schedule import EarlyStopping
-from splitvfl.training import Trainer
+from splitvfl.party.party import ActiveParty, PassiveParty
+from splitvfl.run import trainer as training
+from splitvfl.run.trainer import Trainer
 from tests.builders import ACTIVE, WIDTH, active_party, bottom_model, party_data, passive_party, sgd, small_trainer
 
 

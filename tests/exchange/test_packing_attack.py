@@ -19,7 +19,7 @@ from splitvfl.errors import DataError
 from splitvfl.exchange.paillier import EncryptedExchange, Encryption
 from splitvfl.exchange.residue import Residue
 from splitvfl.exchange.taylor import Taylor
-from splitvfl.training import Trainer
+from splitvfl.run.trainer import Trainer
 from tests.exchange.logistic import BATCH, SHORT, taylor_coefficient, trainer_of, weights_of
 
 

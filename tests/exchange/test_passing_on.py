@@ -15,7 +15,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from splitvfl.conversation import Half, converse
 from splitvfl.crypto import tags
 from splitvfl.crypto.budget import Budget
 from splitvfl.crypto.ciphertexts import encrypted
@@ -32,8 +31,9 @@ from splitvfl.exchange.coordinator import NAME, Coordinator
 from splitvfl.exchange.paillier import EncryptedExchange
 from splitvfl.exchange.roll_call import NONCE_BYTES, UNSIGNED, _session
 from splitvfl.exchange.taylor import Taylor
-from splitvfl.messages import Message
-from splitvfl.training import Trainer
+from splitvfl.messaging.conversation import Half, converse
+from splitvfl.messaging.messages import Message
+from splitvfl.run.trainer import Trainer
 from tests.exchange.logistic import BATCH, SHORT, trainer_of, weights_of
 from tests.exchange.test_roll_call import changing, vouching
 

@@ -12,16 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from splitvfl.conversation import Half, Outbox, converse
 from splitvfl.defenses import Isotropic
 from splitvfl.errors import HookError, ProtocolError
 from splitvfl.exchange.evaluation import EvaluationPlan, active_evaluation
+from splitvfl.exchange.prediction import active_prediction, passive_prediction
 from splitvfl.exchange.split import active_step, passive_step
 from splitvfl.hooks import all_finite_together
-from splitvfl.messages import Message
-from splitvfl.optimizers import PerParameter
-from splitvfl.party import ActiveParty, Party, PassiveParty
-from splitvfl.prediction import active_prediction, passive_prediction
+from splitvfl.learning.optimizers import PerParameter
+from splitvfl.messaging.conversation import Half, Outbox, converse
+from splitvfl.messaging.messages import Message
+from splitvfl.party.party import ActiveParty, Party, PassiveParty
 from tests.builders import ACTIVE, WIDTH, active_party, awaited, party_data, passive_party
 
 ROWS = torch.arange(6)

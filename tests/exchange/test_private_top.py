@@ -16,7 +16,6 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from splitvfl import conversation, training
 from splitvfl.attacks import LeastSquaresAttack
 from splitvfl.data.columns import Columns
 from splitvfl.defenses import AxisSumKL, GaussianIR, Isotropic, RandomisedResponse
@@ -24,18 +23,20 @@ from splitvfl.errors import ArgumentError, CheckpointError, ConfigError, Protoco
 from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.coordinator import Coordinator
 from splitvfl.exchange.oracle import Oracle
+from splitvfl.exchange.prediction import predict
 from splitvfl.exchange.residue import Residue
 from splitvfl.exchange.taylor import Taylor
 from splitvfl.hooks import Defense, Secrets
 from splitvfl.leakage.monitor import read_metrics
-from splitvfl.messages import Message
+from splitvfl.learning.schedule import EarlyStopping
+from splitvfl.learning.tasks import task_for
+from splitvfl.messaging import conversation
+from splitvfl.messaging.messages import Message
 from splitvfl.models import MLP, Linear, LinearTop
-from splitvfl.party import ActiveParty, PassiveParty, adam
-from splitvfl.prediction import predict
-from splitvfl.private_top import own_copies
-from splitvfl.schedule import EarlyStopping
-from splitvfl.tasks import task_for
-from splitvfl.training import Status, Trainer
+from splitvfl.party.party import ActiveParty, PassiveParty, adam
+from splitvfl.party.private_top import own_copies
+from splitvfl.run import trainer as training
+from splitvfl.run.trainer import Status, Trainer
 from tests.builders import ACTIVE, WIDTH, bottom_model, party_data, passive_party, same, seeded, sgd, top_model, weights
 
 PARTS = ("validation", "test")

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from splitvfl.conversation import converse
 from splitvfl.crypto.budget import Budget
 from splitvfl.crypto.engine import Engine
 from splitvfl.crypto.integers import integers_to_tensor, tensor_to_integers
@@ -22,7 +21,8 @@ from splitvfl.exchange.coordinator import NAME, Coordinator
 from splitvfl.exchange.paillier import EncryptedExchange
 from splitvfl.exchange.residue import Residue
 from splitvfl.exchange.taylor import Taylor
-from splitvfl.training import Trainer
+from splitvfl.messaging.conversation import converse
+from splitvfl.run.trainer import Trainer
 from tests.exchange.logistic import BATCH, RATE, SHORT, trainer_of, weights_of
 
 WIDTHS = {"lab": 4, "shop": 2}

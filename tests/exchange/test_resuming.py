@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from splitvfl.conversation import Half, Outbox, converse
 from splitvfl.errors import DataError, ProtocolError
-from splitvfl.exchange.notes import awaited_note
 from splitvfl.exchange.resuming import Standing, active_resuming, passive_resuming
-from splitvfl.messages import Message
+from splitvfl.messaging.conversation import Half, Outbox, converse
+from splitvfl.messaging.json_message import awaited_note
+from splitvfl.messaging.messages import Message
 
 NAMES = ("bank", "telecom", "shop", "post")
 ONE, OTHER = "1" * 32, "2" * 32

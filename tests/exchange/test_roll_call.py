@@ -17,7 +17,6 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import Tensor
 
-from splitvfl.conversation import Half, Outbox, converse
 from splitvfl.crypto.key_generation import generate_keys
 from splitvfl.crypto.sum_masks import SumMasks
 from splitvfl.errors import DataError, ProtocolError, SplitVFLError
@@ -25,7 +24,8 @@ from splitvfl.exchange.coordinator import NAME, Coordinator
 from splitvfl.exchange.masking import active_masking, passive_masking
 from splitvfl.exchange.roll_call import NONCE_BYTES, UNSIGNED, Vouching, active_roll_call, member_roll_call
 from splitvfl.exchange.taylor import Taylor
-from splitvfl.messages import Message
+from splitvfl.messaging.conversation import Half, Outbox, converse
+from splitvfl.messaging.messages import Message
 from tests.exchange.logistic import BATCH, SHORT, trainer_of, weights_of
 
 MEMBERS = ("lab", "shop", "telecom")

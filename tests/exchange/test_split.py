@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from splitvfl.conversation import Half, Outbox, converse
 from splitvfl.data.columns import PartyData
 from splitvfl.defenses import GaussianIR, Isotropic, MaxNorm
 from splitvfl.errors import PrivacyError, ProtocolError
 from splitvfl.exchange.split import active_step, passive_step
-from splitvfl.messages import Message, decode, encode
-from splitvfl.party import ActiveParty, PassiveParty
-from splitvfl.sampling import add_normal
+from splitvfl.learning.sampling import add_normal
+from splitvfl.messaging.conversation import Half, Outbox, converse
+from splitvfl.messaging.messages import Message, decode, encode
+from splitvfl.party.party import ActiveParty, PassiveParty
 from tests.builders import ACTIVE, WIDTH, active_party, awaited, passive_party, sgd
 
 ROWS = torch.tensor([4, 0, 31, 12, 7, 9])

@@ -10,15 +10,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from splitvfl.claims import Gaussian
-from splitvfl.conversation import Half, Outbox, converse
 from splitvfl.defenses import GaussianIR, MaxNorm
 from splitvfl.errors import ArgumentError, DataError, ProtocolError
 from splitvfl.exchange.agreement import agreed_settings, agreement
+from splitvfl.exchange.prediction import predict
 from splitvfl.exchange.split import active_step, passive_step
 from splitvfl.hooks import Secrets, View
-from splitvfl.messages import Message, decode, encode
-from splitvfl.party import ActiveParty, PassiveParty
-from splitvfl.prediction import predict
+from splitvfl.messaging.conversation import Half, Outbox, converse
+from splitvfl.messaging.messages import Message, decode, encode
+from splitvfl.party.party import ActiveParty, PassiveParty
 from tests.builders import ACTIVE, WIDTH, active_party, awaited, passive_party, same, sgd, small_trainer, weights
 
 ROWS = torch.tensor([4, 0, 31, 12, 7, 9])

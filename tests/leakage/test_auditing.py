@@ -14,14 +14,14 @@ from scipy.stats import multivariate_normal
 from torch import Tensor, nn
 from torch.nn import functional
 
-from splitvfl import checkpoint
-from splitvfl.cut import SplitModel
+from splitvfl.app.experiment import seeded
+from splitvfl.cut.layer import SplitModel
 from splitvfl.defenses import MemoisedResponse
-from splitvfl.experiment import seeded
-from splitvfl.label_gradients import LabelGradients, mean_cross_entropy
 from splitvfl.leakage.auditing import Audit, Auditor, AuditScores, class_axis
 from splitvfl.leakage.label_ratios import expected_axis
+from splitvfl.learning.label_gradients import LabelGradients, mean_cross_entropy
 from splitvfl.metrics import leak_auc
+from splitvfl.run import checkpoint
 
 Batch = tuple[Tensor, Tensor, Tensor]  # clean, sent, labels
 

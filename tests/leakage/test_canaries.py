@@ -13,27 +13,27 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from splitvfl import checkpoint
+from splitvfl.app.experiment import build_trainer, load_data, run_experiment
 from splitvfl.attacks import DirectionAttack, ModelCompletionAttack, NormAttack
-from splitvfl.config import parse_config
-from splitvfl.cut import SplitModel
+from splitvfl.config.sections import parse_config
+from splitvfl.cut.layer import SplitModel
 from splitvfl.data.columns import Columns, Records
 from splitvfl.defenses import AsymmetricResponse, Isotropic, SumKL
 from splitvfl.errors import ArgumentError, CheckpointError, ConfigError, DataError
 from splitvfl.exchange.one_way import OneWay
 from splitvfl.exchange.oracle import Oracle
-from splitvfl.experiment import build_trainer, load_data, run_experiment
 from splitvfl.hooks import Secrets, View
-from splitvfl.label_gradients import LabelGradients, mean_cross_entropy
 from splitvfl.leakage.auditing import Audit
 from splitvfl.leakage.canaries import Canaries, CanaryLeak, CoinLabels, toss, with_canaries
 from splitvfl.leakage.judging import Leak, ScoreKeeper
 from splitvfl.leakage.monitor import read_metrics
-from splitvfl.leakage.summary import read_summary
-from splitvfl.messages import Message
+from splitvfl.learning.label_gradients import LabelGradients, mean_cross_entropy
+from splitvfl.learning.schedule import EarlyStopping
+from splitvfl.messaging.messages import Message
 from splitvfl.metrics import leak_auc, matched_auc
-from splitvfl.schedule import EarlyStopping
-from splitvfl.training import Trainer
+from splitvfl.report.summary import read_summary
+from splitvfl.run import checkpoint
+from splitvfl.run.trainer import Trainer
 from tests.builders import ACTIVE, linear_trainer, small_trainer, weights
 
 SIZES = {"train": 400, "test": 40}

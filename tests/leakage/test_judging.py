@@ -16,16 +16,17 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
-from splitvfl import checkpoint, records
 from splitvfl.attacks import DirectionAttack, GradientClassifierAttack, ModelCompletionAttack
 from splitvfl.data.columns import Columns, Records
 from splitvfl.errors import ArgumentError, HookError
 from splitvfl.hooks import Attack, View, needs_of
 from splitvfl.leakage import judging
 from splitvfl.leakage.judging import Handle, Leak, LeakSummary, ScoreKeeper, nanmax
-from splitvfl.leakage.summary import AttackResult, PartyResult
 from splitvfl.leakage.watching import Watch
+from splitvfl.learning import records
 from splitvfl.metrics import leak_auc
+from splitvfl.report.summary import AttackResult, PartyResult
+from splitvfl.run import checkpoint
 
 Step = tuple[Tensor, Tensor, Tensor]
 

@@ -13,13 +13,13 @@ from scipy.stats import norm
 from torch import Tensor, nn
 from torch.nn import functional
 
-from splitvfl import checkpoint
-from splitvfl.cut import SplitModel
-from splitvfl.experiment import seeded
-from splitvfl.label_gradients import LabelGradients, mean_cross_entropy
+from splitvfl.app.experiment import seeded
+from splitvfl.cut.layer import SplitModel
 from splitvfl.leakage.auditing import Audit
 from splitvfl.leakage.label_ratios import MOST, LabelRatios, answers_of, read_message
+from splitvfl.learning.label_gradients import LabelGradients, mean_cross_entropy
 from splitvfl.metrics import leak_auc
+from splitvfl.run import checkpoint
 
 WIDTH = 3
 Noise = Callable[[int, torch.Generator], Tensor]

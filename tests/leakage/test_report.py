@@ -14,15 +14,15 @@ from xml.etree import ElementTree
 import matplotlib
 import pytest
 
+from splitvfl.config.registry import ATTACKS
 from splitvfl.errors import ArgumentError, CheckpointError
-from splitvfl.leakage import figures
 from splitvfl.leakage.after_training import AfterTraining
 from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.features import FeatureLeak
-from splitvfl.leakage.findings import group_runs
-from splitvfl.leakage.report import _ATTACKS, write_report
-from splitvfl.leakage.summary import AttackResult, PartyResult, RunSummary
-from splitvfl.registry import ATTACKS
+from splitvfl.report import figures
+from splitvfl.report.findings import group_runs
+from splitvfl.report.report import _ATTACKS, write_report
+from splitvfl.report.summary import AttackResult, PartyResult, RunSummary
 
 EVIL = "<script>alert('x')</script> & \"$\\frac{1}$\" {{ 7*7 }}"
 VOID = {"meta", "link", "img", "br", "hr", "input"}
@@ -322,7 +322,7 @@ def test_written_all_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     def full_disk(*_: object) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr("splitvfl.leakage.report.os.replace", full_disk)
+    monkeypatch.setattr("splitvfl.report.report.os.replace", full_disk)
     with pytest.raises(CheckpointError, match="no space left"):
         write_report([folder], target, title="another title")
     assert target.read_bytes() == before

@@ -6,8 +6,8 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from splitvfl.errors import DataError
-from splitvfl.label_gradients import LabelGradients, mean_cross_entropy
 from splitvfl.leakage.auditing import Audit
+from splitvfl.learning.label_gradients import LabelGradients, mean_cross_entropy
 
 RECORDS = 2000
 WIDTH = 4

@@ -14,7 +14,7 @@ from splitvfl.errors import ArgumentError
 from splitvfl.leakage.after_training import AfterTraining
 from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.features import FeatureLeak
-from splitvfl.leakage.findings import (
+from splitvfl.report.findings import (
     advice,
     attack_names,
     attack_result,
@@ -26,8 +26,8 @@ from splitvfl.leakage.findings import (
     rows_by_defense,
     stopping_note,
 )
-from splitvfl.leakage.summary import AttackResult, PartyResult, RunSummary
-from splitvfl.leakage.tables import comparison_table, summary_table, verdict
+from splitvfl.report.summary import AttackResult, PartyResult, RunSummary
+from splitvfl.report.tables import comparison_table, summary_table, verdict
 
 
 def result(

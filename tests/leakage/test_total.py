@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from splitvfl import attacks as known_attacks
+from splitvfl.app.experiment import seeded
 from splitvfl.attacks import ReadoutAttack
-from splitvfl.cut import SplitModel
+from splitvfl.cut.layer import SplitModel
 from splitvfl.defenses import AsymmetricResponse, AxisGaussian, AxisSumKL, Isotropic, MaxNorm, MemoisedResponse, SumKL
-from splitvfl.experiment import seeded
 from splitvfl.hooks import Attack, View, moment_of, needs_of, target_of
 from splitvfl.leakage.auditing import Audit
 from splitvfl.metrics import leak_auc, oriented

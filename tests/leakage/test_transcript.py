@@ -10,15 +10,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from splitvfl.conversation import Half, Outbox
-from splitvfl.data.batches import Batches
 from splitvfl.defenses.isotropic import Isotropic
 from splitvfl.errors import ProtocolError
 from splitvfl.exchange.split import active_step, passive_step
-from splitvfl.leakage.transcript import Transcript, replay
-from splitvfl.messages import Message
-from splitvfl.party import ActiveParty, PassiveParty
-from splitvfl.training import Trainer
+from splitvfl.learning.batches import Batches
+from splitvfl.messaging.conversation import Half, Outbox
+from splitvfl.messaging.messages import Message
+from splitvfl.messaging.transcript import Transcript, replay
+from splitvfl.party.party import ActiveParty, PassiveParty
+from splitvfl.run.trainer import Trainer
 from tests.builders import ACTIVE, awaited, same, sgd, small_trainer
 
 EPOCHS = 2

@@ -20,11 +20,11 @@ PACE = Pace(message_s=2.0, long_s=2.5, short_s=0.3, start_s=0.5)
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
     [
-        "splitvfl.deployment",
+        "splitvfl.app.deployment",
         "splitvfl.attacks",
         "splitvfl.defenses",
-        "splitvfl.leakage.findings",
-        "splitvfl.leakage.tables",
+        "splitvfl.report.findings",
+        "splitvfl.report.tables",
         "sklearn.datasets",
         "torch.utils.tensorboard",
     ]

@@ -10,8 +10,8 @@ import time
 
 import torch
 
-from splitvfl.conversation import Expected
-from splitvfl.messages import Message
+from splitvfl.messaging.conversation import Expected
+from splitvfl.messaging.messages import Message
 from splitvfl.net.frames import Hello
 from splitvfl.net.links import dial
 from splitvfl.net.tls import Identity

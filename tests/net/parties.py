@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from splitvfl import checkpoint
+from splitvfl.run import checkpoint
 
 COMMAND = [sys.executable, "-c", "import sys; from splitvfl.cli import main; sys.exit(main())"]
 

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from splitvfl.cli import main
-from splitvfl.crypto.psi import Aligned, Overlap, Terms
 from splitvfl.data.alignment import read_alignment
 from splitvfl.errors import ConfigError, DataError, LinkError, SplitVFLError
-from splitvfl.net.aligning import AlignmentJob, described, peers_of, run_alignment
+from splitvfl.exchange.psi import Aligned, Overlap, Terms
 from splitvfl.net.tls import Plaintext
+from splitvfl.run.alignment import AlignmentJob, described, peers_of, run_alignment
 
 
 def people(folder: Path, name: str, first: int, last: int) -> Path:

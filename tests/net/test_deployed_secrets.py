@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from splitvfl.config import ExperimentConfig, parse_config
-from splitvfl.deployment import own_data, party_run
+from splitvfl.app.deployment import own_data, party_run
+from splitvfl.config.sections import ExperimentConfig, parse_config
 from splitvfl.exchange.introduction import Learned
-from splitvfl.net.party_run import ActiveRun, PassiveRun
-from splitvfl.net.predict_run import PredictionSettings, prediction_terms
-from splitvfl.party import Party
+from splitvfl.party.party import Party
+from splitvfl.run.networked import ActiveRun, PassiveRun
+from splitvfl.run.prediction import PredictionSettings, prediction_terms
 from tests.builders import passive_party
 
 FILE = """

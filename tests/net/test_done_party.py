@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from splitvfl.config import ExperimentConfig, parse_config
-from splitvfl.deployment import party_run, run_party
+from splitvfl.app.deployment import party_run, run_party
+from splitvfl.config.sections import ExperimentConfig, parse_config
 from splitvfl.errors import LinkError, SplitVFLError
-from splitvfl.exchange.notes import note
 from splitvfl.exchange.resuming import Standing
-from splitvfl.net.party_run import PassiveRun
+from splitvfl.messaging.json_message import note
+from splitvfl.run.networked import PassiveRun
 from tests.net.parties import free_ports
 
 FILE = """

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from splitvfl.conversation import Expected, Half, Outbox, converse
 from splitvfl.errors import HookError, LinkError, ProtocolError
 from splitvfl.exchange.split import active_step, passive_step
-from splitvfl.messages import Message
+from splitvfl.messaging.conversation import Expected, Half, Outbox, converse
+from splitvfl.messaging.messages import Message
 from splitvfl.net.driver import drive
 from splitvfl.net.frames import Hello
 from splitvfl.net.link import Link, pair

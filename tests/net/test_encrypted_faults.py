@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from scripts.bench.faults import LIMIT_S, Run, disturbed_run, scenarios, undisturbed
-from splitvfl import checkpoint
 from splitvfl.net.certs import make_certificates
+from splitvfl.run import checkpoint
 from tests.net.forked import PACE, Forked
 
 

@@ -30,9 +30,9 @@ from scripts.bench.faults import (
     shares_of,
     undisturbed,
 )
-from splitvfl import checkpoint
 from splitvfl.net.certs import make_certificates
-from splitvfl.net.party_run import FAREWELL_FILE
+from splitvfl.run import checkpoint
+from splitvfl.run.networked import FAREWELL_FILE
 from tests.net.forked import PACE, Forked
 
 TWO, THREE = scenarios(epochs=5, batch=32, patience=3)

@@ -14,9 +14,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from splitvfl.conversation import Expected
 from splitvfl.errors import ProtocolError
-from splitvfl.messages import MAX_BYTES, Message
+from splitvfl.messaging.conversation import Expected
+from splitvfl.messaging.messages import MAX_BYTES, Message
 from splitvfl.net import frames
 from splitvfl.net.frames import (
     CHUNK,

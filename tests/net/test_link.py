@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from splitvfl.conversation import Expected
 from splitvfl.errors import ArgumentError, DataError, LinkError, ProtocolError, RefusedError
-from splitvfl.messages import Message
+from splitvfl.messaging.conversation import Expected
+from splitvfl.messaging.messages import Message
 from splitvfl.net import frames
 from splitvfl.net.frames import Hello, bye_frame, pack
 from splitvfl.net.link import Link, Stream, pair

@@ -21,9 +21,9 @@ import grpc
 import pytest
 import torch
 
-from splitvfl.conversation import Expected
 from splitvfl.errors import ArgumentError, ConfigError, LinkError, ProtocolError, RefusedError
-from splitvfl.messages import Message
+from splitvfl.messaging.conversation import Expected
+from splitvfl.messaging.messages import Message
 from splitvfl.net import frames, links
 from splitvfl.net.certs import make_certificates
 from splitvfl.net.frames import Hello, hello_frame, pack

@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from splitvfl.errors import ConfigError, DataError
+from splitvfl.exchange.prediction import Prediction
 from splitvfl.exchange.roll_call import Vouching
 from splitvfl.models import Linear, LinearTop
 from splitvfl.net.certs import make_certificates
-from splitvfl.net.predict_run import PredictionSettings
 from splitvfl.net.signing import CertificateSigner
 from splitvfl.net.tls import Identity
-from splitvfl.party import ActiveParty, Party, PassiveParty
-from splitvfl.prediction import Prediction
+from splitvfl.party.party import ActiveParty, Party, PassiveParty
+from splitvfl.run.prediction import PredictionSettings
 from tests.builders import ACTIVE, party_data
 from tests.net.test_predict_run import World, alike, in_one_process, parties, score
 

@@ -15,18 +15,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from splitvfl import checkpoint
+from splitvfl.app.deployment import OwnData, own_data, party_run, run_party
+from splitvfl.app.serving import prepare_prediction
 from splitvfl.cli import main
-from splitvfl.config import ExperimentConfig, parse_config
-from splitvfl.deployment import OwnData, own_data, party_run, run_party
+from splitvfl.config.sections import ExperimentConfig, parse_config
 from splitvfl.errors import CheckpointError, DataError, LinkError
 from splitvfl.exchange import kept
-from splitvfl.messages import Message, encode
+from splitvfl.exchange.prediction import predict
+from splitvfl.messaging.messages import Message, encode
 from splitvfl.net.certs import make_certificates
 from splitvfl.net.link import Link
-from splitvfl.net.party_run import ActiveRun, PassiveRun
-from splitvfl.prediction import predict
-from splitvfl.serving import prepare_prediction
+from splitvfl.run import checkpoint
+from splitvfl.run.networked import ActiveRun, PassiveRun
 from tests.net.parties import finished, free_ports, same_weights, start_party, weights_of
 
 THREE = """

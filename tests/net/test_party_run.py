@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from splitvfl import checkpoint
 from splitvfl.cli import main
 from splitvfl.net.certs import make_certificates
+from splitvfl.run import checkpoint
 from tests.net.parties import finished, free_ports, same_weights, start_party, weights_of
 
 THREE = """

@@ -13,17 +13,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from splitvfl.conversation import Expected
 from splitvfl.defenses import GaussianIR, Rounding
 from splitvfl.errors import ConfigError, DataError, LinkError, ProtocolError, ReplayError
 from splitvfl.exchange.introduction import Learned
-from splitvfl.messages import Message
+from splitvfl.exchange.prediction import Prediction, predict
+from splitvfl.messaging.conversation import Expected
+from splitvfl.messaging.messages import Message
 from splitvfl.net.driver import Correspondent
 from splitvfl.net.frames import Hello
 from splitvfl.net.link import pair
-from splitvfl.net.predict_run import ActivePrediction, PassivePrediction, PredictionSettings
-from splitvfl.party import ActiveParty, Party, PassiveParty
-from splitvfl.prediction import Prediction, predict
+from splitvfl.party.party import ActiveParty, Party, PassiveParty
+from splitvfl.run.prediction import ActivePrediction, PassivePrediction, PredictionSettings
 from tests.builders import ACTIVE, WIDTH, active_party, passive_party
 
 TWO, THREE = ("telecom",), ("shop", "telecom")

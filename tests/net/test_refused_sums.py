@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from splitvfl import checkpoint
 from splitvfl.crypto.refusals import journal_of
 from splitvfl.net.certs import make_certificates
+from splitvfl.run import checkpoint
 from tests.net.parties import free_ports, start_party
 
 EXPERIMENT = """

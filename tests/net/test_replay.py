@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from splitvfl.conversation import Expected
 from splitvfl.errors import CheckpointError, ReplayError
-from splitvfl.messages import Message
+from splitvfl.messaging.conversation import Expected
+from splitvfl.messaging.messages import Message
 from splitvfl.net.frames import Hello
 from splitvfl.net.links import pair
-from splitvfl.net.replay import JOURNAL, ReplayJournal
+from splitvfl.run.replay import JOURNAL, ReplayJournal
 
 
 def activation(step: int, payload: Tensor, sender: str = "lab", kind: str = "activation") -> Message:

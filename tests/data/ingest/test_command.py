@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from splitvfl.app.console import IngestProgress
 from splitvfl.cli import main
-from splitvfl.console import IngestProgress
 from splitvfl.data.ingest import IngestStatus, PartyReport, words
 from splitvfl.data.schema import read_data_schema, read_party_schema
 from splitvfl.data.store import open_tables
@@ -180,7 +180,7 @@ def test_an_interrupted_ingest_leaves_nothing(number: signal.Signals, clicks: Pa
 
 def test_progress_is_lines_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     console = Console(record=True, width=80)
-    monkeypatch.setattr("splitvfl.console._PLAIN_EVERY_S", 0.0)
+    monkeypatch.setattr("splitvfl.app.console._PLAIN_EVERY_S", 0.0)
 
     with IngestProgress(console) as progress:
         progress(IngestStatus("reading", 1_234_567, 0.25))

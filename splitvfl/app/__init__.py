@@ -1,0 +1,1 @@
+"""From settings to objects: experiments, deployments, serving, and what a person sees on the way."""

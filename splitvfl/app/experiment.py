@@ -1,0 +1,910 @@
+"""From a checked experiment file to objects, and from objects to a finished run: nothing below knows names."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from pydantic import BaseModel
+from safetensors.torch import save_file
+from torch import nn
+from torch.optim import Optimizer
+
+from splitvfl.app.exchanges import exchange_of, one_way, sums_only, task_of
+from splitvfl.app.label_horizon import LabelHorizon, agreed_horizon, before, observed_horizon, outcome
+from splitvfl.app.noise import noise_plan
+from splitvfl.config.registry import Kind, build
+from splitvfl.config.sections import (
+    DataConfig,
+    ExperimentConfig,
+    HookConfig,
+    LogisticRegressionConfig,
+    MLPConfig,
+    ModelConfig,
+    OneWayConfig,
+    PCAConfig,
+    RowWiseAdagradConfig,
+    TrainConfig,
+    WideDeepConfig,
+    config_to_yaml,
+    parse_config,
+)
+from splitvfl.crypto.refusals import PATTERN
+from splitvfl.data import PartyData, VerticalData, load
+from splitvfl.data.sets import TABLES
+from splitvfl.data.store import open_tables
+from splitvfl.errors import ArgumentError, ConfigError
+from splitvfl.exchange.kept import FOLDER as KEPT
+from splitvfl.hooks import At, Defense
+from splitvfl.leakage.canaries import check_canaries
+from splitvfl.learning.batches import BLOCK_ROWS
+from splitvfl.learning.optimizers import ParameterFactory, PerParameter, ProximalSGD, RowWiseAdagrad, fused_adam
+from splitvfl.learning.precision import narrow_dtype
+from splitvfl.learning.randomness import derive_seed
+from splitvfl.learning.tasks import Task
+from splitvfl.models import MLP, PCA, Linear, LinearTop, WideDeepBottom, WideDeepTop
+from splitvfl.party.attaching import check_clips
+from splitvfl.party.party import SENDING, ActiveParty, PassiveParty
+from splitvfl.party.private_top import private_adam
+from splitvfl.report.summary import FILE_NAME, AttackResult, PartyResult, RunSummary, known
+from splitvfl.run import checkpoint
+from splitvfl.run.networked import FAREWELL_FILE
+from splitvfl.run.replay import JOURNAL
+from splitvfl.run.trainer import Progress, Trainer
+from splitvfl.system.private_folder import close_folder, closed_for_writing, private_folder
+from splitvfl.wording import suggestion
+
+if TYPE_CHECKING:
+    from splitvfl.leakage.own_columns import OwnColumns
+
+CONFIG_FILE = "experiment.yaml"
+_CONFIG_DRAFT = f".{CONFIG_FILE}"
+_MOST_SEEDS = 10_000
+HEADER = "# All settings of this run, written by splitvfl.\n"
+
+
+@dataclass(frozen=True)
+class Workbench:
+    """What runs of one experiment share: the data, and what each partner predicts from its own columns.
+
+    Attributes:
+        data: The loaded data.
+        own_columns: By passive party; empty for tasks that are not binary, and where a class has fewer than five
+            records.
+        first_components: AUC of the first principal component of its columns, by passive party; likewise, and of
+            those that have columns of numbers.
+    """
+
+    data: VerticalData
+    own_columns: Mapping[str, OwnColumns]
+    first_components: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def known(self) -> dict[str, float]:
+        """AUC of what each passive party knows of the labels without any message, where that was measured."""
+        found = {name: own.auc for name, own in self.own_columns.items()}
+        return found | {name: max(auc, found.get(name, auc)) for name, auc in self.first_components.items()}
+
+
+def prepare(config: ExperimentConfig) -> Workbench:
+    """Load the data of an experiment, and measure what each partner predicts anyway.
+
+    Raises:
+        DataError: If the data are not what the experiment says.
+        ConfigError: If settings contradict each other.
+    """
+    # Imported late: scikit-learn takes as long as a short run, and a party of a networked run has no use for it.
+    from splitvfl.leakage.own_columns import FOLDS, first_component_auc, own_columns_auc
+
+    data = load_data(config)
+    labels = data.active.train.labels
+    if data.task != "binary" or labels is None or not config.audited:
+        return Workbench(data, {})
+    positives = int((labels == 1).sum())
+    if min(positives, labels.numel() - positives) < FOLDS:
+        return Workbench(data, {})  # too few of a class to say; no reason not to train
+    components = {name: first_component_auc(party.train.columns, labels) for name, party in data.passives.items()}
+    return Workbench(
+        data,
+        {name: own_columns_auc(party.train.columns, labels) for name, party in data.passives.items()},
+        {name: auc for name, auc in components.items() if auc is not None},
+    )
+
+
+def load_data(config: ExperimentConfig) -> VerticalData:
+    """Return the experiment's data, divided between its parties.
+
+    Raises:
+        DataError: If the data are not what the experiment says.
+        ConfigError: If an option means nothing for this data set.
+    """
+    if config.data.name == TABLES:
+        return _ingested(config)
+    if config.data.aligned is not None:
+        raise ConfigError(f"{config.source}: data.aligned: only a party's own table is aligned (splitvfl party)")
+    options = _data_options(config.data)
+    parties = dict(config.parties)
+    active = parties.pop(config.active)
+    options["label"] = active.label or config.data.label
+    if config.data.categorical is None and isinstance(config.model, WideDeepConfig):
+        options["categorical"] = "index"
+    try:
+        return load(
+            config.data.name,
+            active_name=config.active,
+            active=active.columns,
+            passive={name: party.columns for name, party in parties.items()},
+            **options,
+        )
+    except ArgumentError as error:
+        raise ConfigError(f"{config.source}: data: {error}") from error
+
+
+def _ingested(config: ExperimentConfig) -> VerticalData:
+    if config.data.path is None:
+        raise ConfigError(f"{config.source}: data: {TABLES} need the path of a folder that `splitvfl ingest` wrote")
+    try:
+        data = open_tables(config.data.path, parties={name: party.role for name, party in config.parties.items()})
+    except ArgumentError as error:
+        raise ConfigError(f"{config.source}: parties: {error}") from error
+    if data.active.train.count == 0:
+        raise ConfigError(
+            f"{config.source}: data: {config.data.path} holds test records only, as files that were ingested --like "
+            "others do; train on the others"
+        )
+    return data
+
+
+def _data_options(data: DataConfig) -> dict[str, Any]:
+    return {name: getattr(data, name) for name in type(data).model_fields if name not in ("name", "aligned")}
+
+
+def build_trainer(config: ExperimentConfig, data: VerticalData, *, folder: Path | None = None) -> Trainer:
+    """Return the trainer of an experiment.
+
+    Args:
+        config: The experiment.
+        data: Its data.
+        folder: The run's folder; ``None`` keeps nothing.
+
+    Raises:
+        ConfigError: If parts do not fit together.
+        PrivacyError: If nothing bounds a message that is to be bounded.
+    """
+    _check_tables(config)
+    check_private_top(config)
+    _check_fields(config, data)
+    task = task_of(config.exchange, data.task, data.classes)
+    train = config.train
+    noise = noise_plan(config, data.active)
+    _check_canaries(config, task)
+    top, private_top, bottoms = _models(config, data, task)
+    optimizer = optimizers_of(train)
+    trainer = Trainer(
+        active=ActiveParty(
+            bounded(config.model, data.active),
+            top,
+            private_top=private_top,
+            private_optimizer=private_optimizer_of(train),
+            task=task,
+            optimizer=optimizer,
+        ),
+        passives={
+            name: PassiveParty(bounded(config.model, data[name]), bottom, optimizer=optimizer)
+            for name, bottom in bottoms.items()
+        },
+        defenses=[*_defenses(config), *([] if noise is None else noise.defenses())],
+        attacks=_hooks("attacks", config.attacks, config),
+        batch_size=train.batch_size,
+        block_rows=train.block_rows or (BLOCK_ROWS if config.data.name == TABLES else 1),
+        seed=train.seed,
+        noise_seed_for_experiments=train.noise_seed_for_experiments,
+        known_positives=config.known_positives,
+        known_negatives=config.known_negatives,
+        audit=config.audited,
+        canaries=config.canaries,
+        log_dir=folder,
+        checkpoint_every=train.checkpoint_every_steps,
+        evaluate_every=train.evaluate_every_epochs,
+        early_stopping=None if train.early_stopping is None else train.early_stopping.settings(),
+        device=choose_device(train.device),
+        autocast=narrow_dtype(train.autocast),
+        wire=narrow_dtype(config.exchange.wire),
+        exchange=exchange_of(config.exchange, rows=config.train.batch_size, noise=noise),
+    )
+    for party in (trainer.active, *trainer.passives.values()):
+        check_clips(party, activation=config.exchange.activation_clip, gradient=config.exchange.gradient_clip)
+    return trainer
+
+
+def _check_canaries(config: ExperimentConfig, task: Task) -> None:
+    if config.canaries is None:
+        return
+    read = not sums_only(config.exchange) and not one_way(config.exchange)
+    try:
+        check_canaries(task.name, audit=config.audited, exchange=config.exchange.name, read=read)
+    except ConfigError as error:
+        raise ConfigError(f"{config.source}: audit.canaries: {error}") from error
+
+
+def _check_tables(config: ExperimentConfig) -> None:
+    model, optimizer = config.model, config.train.embedding_optimizer
+    if optimizer is None:
+        return
+    if not isinstance(model, WideDeepConfig):
+        raise ConfigError(f"train.embedding_optimizer: the model {model.name} has no embeddings; leave it out")
+    if model.sparse is False:
+        raise ConfigError(
+            "train.embedding_optimizer: model.sparse is false, so that train.optimizer trains the embeddings; "
+            "leave one of them out"
+        )
+
+
+def check_private_top(config: ExperimentConfig) -> None:
+    """Refuse an optimiser for a private top where there is none.
+
+    Raises:
+        ConfigError: If there is one.
+    """
+    if config.train.private_top_optimizer is not None and not config.model.private_top:
+        raise ConfigError(
+            f"{config.source}: train.private_top_optimizer: there is no private top; write model.private_top: true, or "
+            "leave it out"
+        )
+
+
+def _check_fields(config: ExperimentConfig, data: VerticalData) -> None:
+    with_fields = [party.name for party in (data.active, *data.passives.values()) if party.field_sizes]
+    if with_fields and not isinstance(config.model, WideDeepConfig):
+        raise ConfigError(
+            f"model: {config.model.name} takes numbers only, and {' and '.join(with_fields)} of {data.name} "
+            f"{'has' if len(with_fields) == 1 else 'have'} categorical fields; take wide-deep"
+        )
+
+
+def _hooks(kind: Kind, hooks: Sequence[HookConfig], config: ExperimentConfig) -> list[Any]:
+    return [build(kind, hook.name, hook.options, folder=config.folder) for hook in hooks]
+
+
+def _defenses(config: ExperimentConfig) -> list[Defense | At]:
+    built = _hooks("defenses", config.defenses, config)
+    return [
+        defense if hook.at is None else At(defense, *hook.at)
+        for hook, defense in zip(config.defenses, built, strict=True)
+    ]
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the device: ``"auto"`` takes CUDA where there is one.
+
+    Raises:
+        ConfigError: If CUDA is asked for and there is none, or there is no such name.
+    """
+    match name:
+        case "cpu":
+            return torch.device("cpu")
+        case "auto":
+            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        case "cuda":
+            if not torch.cuda.is_available():
+                raise ConfigError("train.device: cuda was asked for, but torch finds no CUDA device; use auto or cpu")
+            return torch.device("cuda")
+        case _:
+            raise ConfigError(f"train.device: expected auto, cpu or cuda, got {name!r}")
+
+
+_OPTIMIZERS: Mapping[str, Callable[..., Optimizer]] = {
+    "adam": fused_adam,
+    "sgd": torch.optim.SGD,
+    "proximal-sgd": ProximalSGD,
+    "adagrad": torch.optim.Adagrad,
+    "rowwise-adagrad": RowWiseAdagrad,
+    "sparse-adam": torch.optim.SparseAdam,
+}
+
+
+def optimizers_of(train: TrainConfig) -> PerParameter:
+    """Return what makes each party's optimiser: of its sparse tables, if it has any, and of everything else."""
+    return PerParameter(
+        dense=optimizer_factory(train.optimizer),
+        embeddings=optimizer_factory(train.embedding_optimizer or RowWiseAdagradConfig()),
+    )
+
+
+def private_optimizer_of(train: TrainConfig) -> PerParameter:
+    """Return what makes the optimiser of a private top, as :func:`optimizers_of`."""
+    section = train.private_top_optimizer
+    return PerParameter(
+        dense=private_adam if section is None else optimizer_factory(section),
+        embeddings=optimizer_factory(train.embedding_optimizer or RowWiseAdagradConfig()),
+    )
+
+
+def optimizer_factory(config: BaseModel) -> ParameterFactory:
+    """Return what makes an optimiser out of parameters, from one of the sections of optimisers.
+
+    Raises:
+        ConfigError: If no optimiser belongs to such a section.
+    """
+    settings = config.model_dump()
+    name = settings.pop("name")
+    if name not in _OPTIMIZERS:
+        raise ConfigError(f"train.optimizer: nobody knows how {name} is made; there are {', '.join(_OPTIMIZERS)}")
+    return partial(_OPTIMIZERS[name], **settings)
+
+
+def _models(
+    config: ExperimentConfig, data: VerticalData, task: Task
+) -> tuple[nn.Module, nn.Module | None, dict[str, nn.Module]]:
+    seed = config.train.seed
+    bottoms: dict[str, nn.Module] = {}
+    for name, party in data.passives.items():
+        with seeded(derive_seed(seed, "initialisation", name)):
+            bottoms[name] = fitted(bottom_of(config, party, task), party)
+    models = [passive_model(config, party, task) for party in data.passives.values()]
+    widths = [_recipe_of(model).width(model, task) for model in models]
+    with seeded(derive_seed(seed, "initialisation", data.active.name)):
+        top = top_of(config, data.active, task, widths)
+    with seeded(derive_seed(seed, "initialisation", data.active.name, "private top")):
+        private_top = private_top_of(config, data.active, task, widths)
+    return top, private_top, bottoms
+
+
+def bounded(model: ModelConfig | PCAConfig, data: PartyData) -> PartyData:
+    """Return a party's data with rows of the norm that the model asks for."""
+    return data.with_row_norm(model.row_norm) if isinstance(model, LogisticRegressionConfig) else data
+
+
+def _check_size(key: str, whose: str, weights: int) -> None:
+    """Refuse a part of a model before memory is taken for it that this machine has not.
+
+    Raises:
+        ConfigError: If its weights alone, in float32, are larger than the machine's memory.
+    """
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if 4 * weights > memory:
+        raise ConfigError(
+            f"{key}: with the columns of {whose} it makes {weights:,} weights, {4 * weights / 2**30:,.0f} GiB, and "
+            f"this machine has {memory / 2**30:,.0f} GiB of memory; take fewer"
+        )
+
+
+def _layers(inputs: int, widths: Sequence[int]) -> int:
+    """Return the number of weights of fully connected layers, without intercepts."""
+    return sum(before * after for before, after in itertools.pairwise((inputs, *widths)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Recipe:
+    """What belongs to the section of a model.
+
+    Attributes:
+        width: Returns the width of what each bottom model puts out.
+        bottom: Returns a passive party's model.
+        top: Returns the active party's model, for activations of these widths.
+        private_top: Returns its private one, likewise.
+    """
+
+    width: Callable[[Any, Task], int]
+    bottom: Callable[[Any, PartyData, Task, TrainConfig], nn.Module]
+    top: Callable[[Any, PartyData, Task, Sequence[int], TrainConfig], nn.Module]
+    private_top: Callable[[Any, PartyData, Task, Sequence[int], TrainConfig], nn.Module]
+
+
+def _mlp_bottom(model: MLPConfig, party: PartyData, task: Task, train: TrainConfig) -> nn.Module:
+    _check_size("model.bottom", party.name, _layers(party.width, model.bottom))
+    return MLP(party.width, model.bottom, dropout=model.dropout)
+
+
+def _mlp_top(model: MLPConfig, active: PartyData, task: Task, widths: Sequence[int], train: TrainConfig) -> nn.Module:
+    if model.top is not None and model.top[-1] != task.outputs:
+        raise ConfigError(f"model.top ends in {model.top[-1]}, a {task.name} task needs {task.outputs}")
+    inputs, layers = sum(widths) + active.width, [*model.top_hidden, task.outputs]
+    _check_size("model.top_hidden", active.name, _layers(inputs, layers))
+    return MLP(inputs, layers, final_activation=False, dropout=model.dropout)
+
+
+def _linear_bottom(model: LogisticRegressionConfig, party: PartyData, task: Task, train: TrainConfig) -> nn.Module:
+    return Linear(party.width, task.outputs, init=model.init)
+
+
+def _linear_top(
+    model: LogisticRegressionConfig, active: PartyData, task: Task, widths: Sequence[int], train: TrainConfig
+) -> nn.Module:
+    if set(widths) != {task.outputs}:
+        raise ConfigError(f"model: logistic-regression needs activations of width {task.outputs}, got {widths}")
+    return LinearTop(len(widths), task.outputs, active_inputs=active.width, init=model.init)
+
+
+def _linear_private_top(
+    model: LogisticRegressionConfig, active: PartyData, task: Task, widths: Sequence[int], train: TrainConfig
+) -> nn.Module:
+    # With weights of its own for what the parties send, which in the sum have weight one: answers of label defenses
+    # leave them too large or too small. It is still one linear model of everybody's columns.
+    return Linear(sum(widths) + active.width, task.outputs, bias=True, init=model.init)
+
+
+def _wide_deep_bottom(model: WideDeepConfig, party: PartyData, task: Task, train: TrainConfig) -> nn.Module:
+    dim, widths = model.embedding_dim, model.bottom[: model.cut_after]
+    _check_size("model.embedding_dim", party.name, sum(party.field_sizes) * dim)
+    _check_size("model.bottom", party.name, _layers(party.width + len(party.field_sizes) * dim, widths))
+    return WideDeepBottom(
+        party.width,
+        party.field_sizes,
+        embedding_dim=dim,
+        widths=widths,
+        sparse=_sparse(model, train),
+    )
+
+
+def _wide_deep_top(
+    model: WideDeepConfig, active: PartyData, task: Task, widths: Sequence[int], train: TrainConfig
+) -> nn.Module:
+    hidden = model.bottom[model.cut_after or len(model.bottom) :]
+    _check_size("model.cross_buckets", active.name, len(model.crosses) * model.cross_buckets * task.outputs)
+    _check_size("model.bottom", active.name, _layers(sum(widths), [*hidden, task.outputs]))
+    return WideDeepTop(
+        sum(widths),
+        active.width,
+        active.field_sizes,
+        task.outputs,
+        hidden=hidden,
+        crosses=[[_field(name, active) for name in cross] for cross in model.crosses],
+        cross_buckets=model.cross_buckets,
+        sparse=_sparse(model, train),
+    )
+
+
+def _pca_bottom(model: PCAConfig, party: PartyData, task: Task, train: TrainConfig) -> nn.Module:
+    return PCA(party.width, model.width)
+
+
+def _no_top(model: PCAConfig, active: PartyData, task: Task, widths: Sequence[int], train: TrainConfig) -> nn.Module:
+    raise ConfigError("principal components are the model of a passive party; there is no top model of them")
+
+
+_RECIPES: Mapping[type, _Recipe] = {
+    MLPConfig: _Recipe(lambda model, task: model.bottom[-1], _mlp_bottom, _mlp_top, _mlp_top),
+    LogisticRegressionConfig: _Recipe(
+        lambda model, task: task.outputs, _linear_bottom, _linear_top, _linear_private_top
+    ),
+    WideDeepConfig: _Recipe(
+        lambda model, task: model.bottom[(model.cut_after or len(model.bottom)) - 1],
+        _wide_deep_bottom,
+        _wide_deep_top,
+        _wide_deep_top,
+    ),
+    PCAConfig: _Recipe(lambda model, task: model.width, _pca_bottom, _no_top, _no_top),
+}
+
+
+def _recipe_of(model: ModelConfig | PCAConfig) -> _Recipe:
+    # By its very type: a section that is derived from another describes another model.
+    recipe = _RECIPES.get(type(model))
+    if recipe is None:
+        raise ConfigError(
+            f"model {model.name}: nobody knows how it is built; expected a section of "
+            f"{', '.join(known.__name__ for known in _RECIPES)}, got {type(model).__name__}"
+        )
+    return recipe
+
+
+def bottom_width(config: ExperimentConfig, task: Task) -> int:
+    """Return the width of what each bottom model of an experiment puts out, unless its exchange says another.
+
+    Raises:
+        ConfigError: If no model belongs to such a section, here and below.
+    """
+    return _recipe_of(config.model).width(config.model, task)
+
+
+def bottom_of(config: ExperimentConfig, party: PartyData, task: Task) -> nn.Module:
+    """Return a passive party's model, as it is before anything was learned or fitted."""
+    model = passive_model(config, party, task)
+    return _recipe_of(model).bottom(model, party, task, config.train)
+
+
+def fitted(bottom: nn.Module, party: PartyData) -> nn.Module:
+    """Return a passive party's model after it was fitted to its own training columns, if it is one that is fitted."""
+    return bottom.fit(party.train.columns.numeric) if isinstance(bottom, PCA) else bottom
+
+
+def passive_model(config: ExperimentConfig, party: PartyData, task: Task) -> ModelConfig | PCAConfig:
+    """Return the section that describes a passive party's model.
+
+    Raises:
+        ConfigError: If principal components are asked for of columns that are not numbers, or more than there are.
+    """
+    exchange = config.exchange
+    if not isinstance(exchange, OneWayConfig) or exchange.bottom != "pca":
+        return active_model(config)  # which is all there is, as of a saved half
+    if party.field_sizes or not party.width:
+        raise ConfigError(
+            f"exchange.bottom: principal components are of numbers, and {party.name} has "
+            f"{'categorical fields (' + ', '.join(party.field_names) + ')' if party.field_sizes else 'no columns'}; "
+            "encode them as numbers (data.categorical: one-hot, with model mlp), or take bottom: random"
+        )
+    if exchange.width is not None and exchange.width > party.width:
+        raise ConfigError(
+            f"exchange.width: expected at most the {party.width} numeric columns of {party.name}, of which there are "
+            f"no more principal components, got {exchange.width}"
+        )
+    _check_size("exchange.bottom", party.name, 2 * party.width**2)
+    return PCAConfig(width=exchange.width or min(bottom_width(config, task), party.width))
+
+
+def active_model(config: ExperimentConfig) -> ModelConfig:
+    """Return the section that describes the active party's model: the experiment's, with the width of the exchange."""
+    exchange, model = config.exchange, config.model
+    if not isinstance(exchange, OneWayConfig) or exchange.width is None or isinstance(model, LogisticRegressionConfig):
+        return model
+    last = (getattr(model, "cut_after", None) or len(model.bottom)) - 1
+    return model.model_copy(update={"bottom": (*model.bottom[:last], exchange.width, *model.bottom[last + 1 :])})
+
+
+def top_of(config: ExperimentConfig, active: PartyData, task: Task, widths: Sequence[int]) -> nn.Module:
+    """Return the active party's model.
+
+    Args:
+        config: The experiment.
+        active: The active party's data.
+        task: What is learned.
+        widths: Width of each passive party's activation.
+
+    Raises:
+        ConfigError: If the model cannot take these widths.
+    """
+    model = active_model(config)
+    return _recipe_of(model).top(model, active, task, widths, config.train)
+
+
+def private_top_of(config: ExperimentConfig, active: PartyData, task: Task, widths: Sequence[int]) -> nn.Module | None:
+    """Return the active party's private top, as :func:`top_of`; ``None`` if the experiment has none."""
+    if not config.model.private_top:
+        return None
+    return _recipe_of(config.model).private_top(config.model, active, task, widths, config.train)
+
+
+def _field(name: str, active: PartyData) -> int:
+    """Return the position of a categorical field of the active party."""
+    if name in active.field_names:
+        return active.field_names.index(name)
+    if name in active.column_names:
+        hint = " (the column is not categorical; data.categorical_columns can make it so)"
+    else:
+        hint = suggestion(name, active.field_names) or "; it has none"
+    raise ConfigError(f"model.crosses: {active.name} has no categorical field {name!r}{hint}")
+
+
+def _sparse(model: WideDeepConfig, train: TrainConfig) -> bool | None:
+    """Return whether tables have sparse gradients: as said, or asked for by naming an optimiser for them."""
+    return True if model.sparse is None and train.embedding_optimizer is not None else model.sparse
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Run a block under a seed of its own, and leave torch's global state as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
+
+
+def check_folder(folder: Path, config: ExperimentConfig, *, resume: bool, overwrite: bool) -> None:
+    """Refuse a folder that a run may not be written to; nothing is changed in it.
+
+    Raises:
+        ConfigError: If the folder holds a run and neither ``resume`` nor ``overwrite`` is asked for, holds other files,
+            is no folder, or there is nothing to resume.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"{folder} is a file; a run needs a folder")
+    if resume:
+        if checkpoint.latest(folder / "checkpoints") is None:
+            raise ConfigError(f"{folder} holds no checkpoint to resume from; start it without --resume")
+        return
+    if not folder.exists() or {path.name for path in folder.iterdir()} <= {_CONFIG_DRAFT}:
+        return
+    if not is_run(folder) or Path(config.source).resolve() == (folder / CONFIG_FILE).resolve():
+        raise ConfigError(
+            f"{folder} holds files and is not a run of splitvfl; it is left alone, name another with --out"
+        )
+    if not overwrite:
+        raise ConfigError(f"{folder} already holds a run; continue it with --resume, or replace it with --overwrite")
+
+
+def is_run(folder: Path) -> bool:
+    """Return whether a folder holds a run: settings that a run wrote, not an experiment file of the same name."""
+    path = folder / CONFIG_FILE
+    return path.is_file() and path.read_bytes().startswith(HEADER.encode())
+
+
+def is_barely_begun(folder: Path) -> bool:
+    """Return whether a folder holds a run that was broken off before its first checkpoint: nothing worth keeping."""
+    kept = ("model", "weights", "report.html", FILE_NAME)
+    return (
+        is_run(folder)
+        and checkpoint.latest(folder / "checkpoints") is None
+        and not any((folder / name).exists() for name in kept)
+        and not any(folder.glob(PATTERN))
+    )
+
+
+def write_config(folder: Path, config: ExperimentConfig) -> None:
+    """Write the settings of a run into its folder, all at once."""
+    beside = folder / _CONFIG_DRAFT
+    beside.write_text(HEADER + config_to_yaml(config))
+    beside.replace(folder / CONFIG_FILE)
+
+
+def clear_run(folder: Path) -> None:
+    """Delete what a run writes, and nothing else. Killed on the way, it leaves a run, of which the rest can go too."""
+    doomed = folder / ".deleting"
+    for name in ("checkpoints", "weights", "model", KEPT):
+        shutil.rmtree(doomed, ignore_errors=True)
+        if (folder / name).exists():
+            (folder / name).rename(doomed)  # half deleted, they must not pass for whole ones
+            shutil.rmtree(doomed, ignore_errors=True)
+    names = ("metrics.jsonl", "report.html", FILE_NAME, FAREWELL_FILE, JOURNAL, CONFIG_FILE)
+    many = ("events.out.tfevents.*", PATTERN)
+    for path in [*(path for pattern in many for path in folder.glob(pattern)), *(folder / name for name in names)]:
+        path.unlink(missing_ok=True)
+
+
+@closed_for_writing()
+def run_experiment(
+    config: ExperimentConfig,
+    folder: Path,
+    *,
+    workbench: Workbench | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    notify: Callable[[str], None] = lambda line: None,
+) -> RunSummary:
+    """Train one experiment and write everything about it into a folder.
+
+    The folder gets ``experiment.yaml`` (all settings), ``metrics.jsonl``, TensorBoard events, ``checkpoints/``,
+    ``weights/PARTY.safetensors`` and ``summary.json``.
+
+    Args:
+        config: The experiment.
+        folder: The run's folder.
+        workbench: Shared data, loaded before.
+        resume: Go on from the folder's last checkpoint.
+        overwrite: Replace what the folder holds.
+        progress: Called after every step.
+        notify: Told in one line what is known before the first step.
+
+    Raises:
+        ConfigError: If the folder holds another run, or parts do not fit together.
+        Interrupted: At Ctrl-C, after a checkpoint.
+    """
+    check_folder(folder, config, resume=resume, overwrite=overwrite)
+    if config.train.threads is not None:
+        torch.set_num_threads(config.train.threads)
+    bench = workbench or prepare(config)
+    trainer = build_trainer(config, bench.data, folder=folder)
+    trainer.active.plan_run(epochs=config.train.epochs, early_stopping=config.train.early_stopping is not None)
+    trainer.watch.known = bench.known
+    horizon = observed_horizon(config, trainer)  # of the first weights, also where the run goes on
+    if resume:
+        _refuse_changes(config, folder / CONFIG_FILE)
+        trainer.resume()
+    else:
+        # Only now: an earlier run is not given up for one that cannot start.
+        close_folder(folder)
+        clear_run(folder)
+    write_config(folder, config)
+    for line in before(horizon, agreed_horizon(config, bench.data.active.train.count, task=bench.data.task)):
+        notify(line)
+    for line in trainer.active.promises(config.train.epochs):
+        notify(line)
+    trainer.fit(config.train.epochs, progress=progress)
+    summary = summarise(config, trainer, bench, horizon)
+    save_weights(trainer, folder / "weights")
+    summary.save(folder)
+    return summary
+
+
+def _refuse_changes(config: ExperimentConfig, path: Path) -> None:
+    """Raise :class:`ConfigError` if a run is to be resumed with other settings; more epochs are welcome without noise.
+
+    Noise is calculated for the epochs that were planned: that of the first ones would be too little for more.
+    """
+    before = parse_config(path.read_text(), source=path, folder=config.folder).model_dump(mode="json")
+    now = config.model_dump(mode="json")
+    free = () if getattr(config.exchange, "noise", None) is not None else ("train.epochs",)
+    changed = [key for key in _differing(before, now) if key not in free]
+    if changed:
+        raise ConfigError(
+            f"{path.parent} was started with other settings: {', '.join(changed)}; "
+            f"resume it with the same ones, as {path} says (if you changed none: another version of splitvfl began it, "
+            "and had other defaults), or start anew with --overwrite or --out"
+        )
+
+
+def _differing(before: Any, now: Any, key: str = "") -> list[str]:
+    if isinstance(before, dict) and isinstance(now, dict):
+        names = sorted({*before, *now})
+        return [found for name in names for found in _differing(before.get(name), now.get(name), f"{key}.{name}")]
+    return [] if before == now else [key.removeprefix(".")]
+
+
+def save_weights(trainer: Trainer, folder: Path) -> None:
+    """Write each party's weights to a file of its own, without code: ``PARTY.safetensors``.
+
+    Those of a private top are in ``PARTY.private-top.safetensors``.
+    """
+    private_folder(folder)
+    for party in (trainer.active, *trainer.passives.values()):
+        for model, what in zip(party.models, ("", ".private-top"), strict=False):
+            weights = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
+            save_file(weights, folder / f"{party.name}{what}.safetensors")
+
+
+def summarise(
+    config: ExperimentConfig, trainer: Trainer, bench: Workbench, horizon: LabelHorizon | None = None
+) -> RunSummary:
+    """Return a finished run in numbers; ``horizon`` is that of its first weights."""
+    task = trainer.active.task
+    noise = noise_plan(config, trainer.active.data)
+    features = trainer.feature_leaks()
+    parties = {}
+    for name in trainer.passives:
+        own = bench.own_columns.get(name)
+        parties[name] = PartyResult(
+            attacks={attack: AttackResult.of(summary) for attack, summary in trainer.summaries(name).items()},
+            unavailable=dict(trainer.unavailable[name]),
+            own_columns_auc=None if own is None else own.auc,
+            own_columns_model="" if own is None else own.model,
+            first_component_auc=bench.first_components.get(name),
+            measurements=measurements_of(trainer.measurements, name),
+            features=features.get(name, []),
+            after_training=dict(trainer.after_training[name]),
+            canaries=trainer.watch.canaries(name),
+        ).audited(trainer.audits.get(name))
+    return RunSummary(
+        name=config.name,
+        data=bench.data.name,
+        task=task.name,
+        model=config.model.name,
+        defenses=[*map(describe_hook, config.defenses), *([] if noise is None else [noise.name])],
+        exchange=config.exchange.name,
+        notes=[
+            *([] if noise is None else noise.notes()),
+            *private_top_notes(trainer.active),
+            *trainer.active.promises(config.train.epochs),
+            *trainer.active.notes,
+            *outcome(trainer, horizon),
+            *trainer.watch.notes,
+        ],
+        seed=config.train.seed,
+        epochs=trainer.step // len(trainer.batches),
+        planned_epochs=config.train.epochs if config.train.early_stopping else None,
+        kept_epoch=trainer.kept_epoch,
+        validation_metric=known(trainer.validation.get(trainer.active.judged_by, math.nan)),
+        sending_metric=known(trainer.test.get(f"{SENDING}{task.metric}", math.nan)),
+        steps=trainer.step,
+        batch_size=config.train.batch_size,
+        metric=task.metric,
+        test_metric=known(trainer.test[task.metric]),
+        test_loss=known(trainer.test["loss"]),
+        step_ms=known(trainer.step_ms),
+        known_positives=trainer.known_positives,
+        known_negatives=trainer.known_negatives,
+        parties=parties,
+        measurements=measurements_of(trainer.measurements, trainer.active.name),
+        canaries=trainer.watch.worst_canaries,
+        private_top=trainer.active.private_top is not None,
+    )
+
+
+def private_top_notes(party: ActiveParty) -> list[str]:
+    """Return what is to be known of a private top beside its figures, in sentences."""
+    if party.private_top is None:
+        return []
+    said = [
+        "The test figures are of the private top, which learned from true labels and sent nothing. What a partner gets "
+        "to see of its predictions is a release of its own, of which no claim of a defense of training speaks."
+    ]
+    if party.private_top.left_out:
+        said.append(
+            f"In {party.private_top.left_out:,} steps the private top's loss or a gradient was NaN or "
+            "infinite, and it learned nothing: lower train.private_top_optimizer.lr."
+        )
+    return said
+
+
+def measurements_of(measurements: Mapping[str, float], party: str) -> dict[str, float]:
+    """Return what the defenses of one party's messages logged, out of what all did."""
+    prefix = f"{party}/"
+    return {tag.removeprefix(prefix): value for tag, value in measurements.items() if tag.startswith(prefix)}
+
+
+def describe_hook(hook: HookConfig) -> str:
+    """Return a hook with its settings, as people write it: ``sumkl(detection_error=0.4)``."""
+    options = hook.options if hook.at is None else {**hook.options, "at": "+".join(hook.at)}
+    settings = ", ".join(f"{key}={value}" for key, value in options.items())
+    return f"{hook.name}({settings})" if settings else hook.name
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One run of a comparison.
+
+    Attributes:
+        label: The defenses in one phrase.
+        config: The experiment with this defense and seed.
+        folder: Where its run goes.
+    """
+
+    label: str
+    config: ExperimentConfig
+    folder: Path
+
+
+def variants(
+    config: ExperimentConfig, defenses: Sequence[Sequence[HookConfig]], seeds: int, folder: Path
+) -> list[Variant]:
+    """Return the runs of a comparison: each list of defenses under each seed, counted from the experiment's own.
+
+    Raises:
+        ConfigError: If ``seeds`` is not from 1 to 10 000.
+    """
+    if not 1 <= seeds <= _MOST_SEEDS:
+        raise ConfigError(f"--seeds: expected 1 to {_MOST_SEEDS}, got {seeds}")
+    found = []
+    for chosen in defenses:
+        label = "+".join(describe_hook(hook) for hook in chosen) or "none"
+        for seed in range(config.train.seed, config.train.seed + seeds):
+            train = config.train.model_copy(update={"seed": seed, "noise_seed_for_experiments": seed})
+            changed = config.model_copy(update={"train": train, "defenses": tuple(chosen)})
+            found.append(Variant(label, changed, folder / _folder_name(label) / f"seed-{seed}"))
+    return found
+
+
+def _folder_name(label: str) -> str:
+    return "".join(character if character.isalnum() or character in "-+._=" else "-" for character in label).strip("-")
+
+
+def run_variants(
+    planned: Sequence[Variant],
+    *,
+    overwrite: bool,
+    resume: bool = False,
+    progress: Callable[[Variant], Progress | None] = lambda variant: None,
+) -> list[RunSummary]:
+    """Run variants of one experiment, one after the other, on data that is loaded once.
+
+    Args:
+        planned: The runs.
+        overwrite: Replace earlier runs in the same folders.
+        resume: Keep finished runs, and go on with interrupted ones.
+        progress: Called before each run for what is called after each of its steps.
+
+    Raises:
+        ConfigError: If a folder holds a run and neither ``resume`` nor ``overwrite`` is asked for.
+        Interrupted: At Ctrl-C, after a checkpoint.
+    """
+    bench = prepare(planned[0].config)
+    return [
+        run_experiment(
+            variant.config,
+            variant.folder,
+            workbench=bench,
+            # A run that was stopped before its first checkpoint starts anew.
+            overwrite=overwrite or resume,
+            resume=resume and checkpoint.latest(variant.folder / "checkpoints") is not None,
+            progress=progress(variant),
+        )
+        for variant in planned
+    ]

@@ -1,0 +1,1 @@
+"""From a file to checked settings, and from names to classes."""

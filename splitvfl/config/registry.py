@@ -1,0 +1,340 @@
+"""Names and what they stand for: the one place where attacks, defenses and models are strings.
+
+A name is looked up in three places:
+
+- the tables below, for what comes with splitvfl;
+- the entry-point groups ``splitvfl.attacks`` and ``splitvfl.defenses``, for what other installed packages offer;
+- ``module:Class``, for a file of one's own beside the experiment or in the current folder.
+
+What comes with splitvfl cannot be replaced under its own name: a report that says ``sumkl`` means this one.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import os
+import sys
+import typing
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.machinery import PathFinder
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
+
+from splitvfl.errors import ConfigError, SplitVFLError
+from splitvfl.wording import shown, suggestion, words
+
+Kind = Literal["attacks", "defenses", "models"]
+
+ATTACKS: Mapping[str, str] = {
+    "combined": "splitvfl.attacks:CombinedAttack",
+    "component": "splitvfl.attacks:ComponentAttack",
+    "direction": "splitvfl.attacks:DirectionAttack",
+    "gradient-classifier": "splitvfl.attacks:GradientClassifierAttack",
+    "gradient-inversion": "splitvfl.attacks:GradientInversionAttack",
+    "label-sum": "splitvfl.attacks:LabelSumAttack",
+    "least-squares": "splitvfl.attacks:LeastSquaresAttack",
+    "mixture": "splitvfl.attacks:MixtureAttack",
+    "model-completion": "splitvfl.attacks:ModelCompletionAttack",
+    "norm": "splitvfl.attacks:NormAttack",
+    "own-prediction": "splitvfl.attacks:OwnPredictionAttack",
+    "readout": "splitvfl.attacks:ReadoutAttack",
+    "residual": "splitvfl.attacks:ResidualAttack",
+    "residue-solving": "splitvfl.attacks:ResidueSolvingAttack",
+    "sign": "splitvfl.attacks:SignAttack",
+    "stacked-epochs": "splitvfl.attacks:StackedEpochsAttack",
+}
+
+DEFENSES: Mapping[str, str] = {
+    "abstaining-response": "splitvfl.defenses:AbstainingResponse",
+    "asymmetric-response": "splitvfl.defenses:AsymmetricResponse",
+    "axis-gaussian": "splitvfl.defenses:AxisGaussian",
+    "axis-sumkl": "splitvfl.defenses:AxisSumKL",
+    "clip-gradient": "splitvfl.defenses:ClipGradient",
+    "coefficient-noise": "splitvfl.defenses:CoefficientNoise",
+    "discretise": "splitvfl.defenses:Discretise",
+    "gaussian-ir": "splitvfl.defenses:GaussianIR",
+    "gaussian-targets": "splitvfl.defenses:GaussianTargets",
+    "isotropic": "splitvfl.defenses:Isotropic",
+    "max-norm": "splitvfl.defenses:MaxNorm",
+    "memoised-response": "splitvfl.defenses:MemoisedResponse",
+    "randomised-response": "splitvfl.defenses:RandomisedResponse",
+    "record-gaussian": "splitvfl.defenses:RecordGaussian",
+    "rounding": "splitvfl.defenses:Rounding",
+    "sumkl": "splitvfl.defenses:SumKL",
+    "top-k": "splitvfl.defenses:TopK",
+}
+
+# The half of each model that a passive party holds; splitvfl.app.experiment adds the top that goes with it.
+MODELS: Mapping[str, str] = {
+    "logistic-regression": "splitvfl.models:Linear",
+    "mlp": "splitvfl.models:MLP",
+    "wide-deep": "splitvfl.models:WideDeepBottom",
+}
+
+_BUILT_IN: Mapping[Kind, Mapping[str, str]] = {"attacks": ATTACKS, "defenses": DEFENSES, "models": MODELS}
+_WITH_ENTRY_POINTS: tuple[Kind, ...] = ("attacks", "defenses")
+
+# Modules that were imported from a user's folder. A file of the same name in another folder may take their place; it
+# may not take the place of anything else.
+_from_folders: set[str] = set()
+
+
+def resolve_attack(name: str, *, folder: Path) -> type[Any]:
+    """Return the attack class of that name.
+
+    Args:
+        name: A name of :func:`describe`, or ``module:Class``.
+        folder: Where modules are looked for first: the experiment file's folder.
+
+    Raises:
+        ConfigError: If there is none, or what there is cannot be used.
+    """
+    return resolve("attacks", name, folder=folder)
+
+
+def resolve_defense(name: str, *, folder: Path) -> type[Any]:
+    """Return the defense class of that name; see :func:`resolve_attack`."""
+    return resolve("defenses", name, folder=folder)
+
+
+def resolve(kind: Kind, name: str, *, folder: Path) -> type[Any]:
+    """Return the class of that kind and name; see :func:`resolve_attack`."""
+    if ":" in name:
+        return _class_of_user(name, folder)
+    offered = _offered(kind)
+    if name in _BUILT_IN[kind]:
+        return _built_in(_BUILT_IN[kind][name])
+    if name in offered:
+        return _loaded(kind, offered[name])
+    own = "; a class of your own is written module:Class" if "." in name and kind != "models" else ""
+    known = suggestion(name, [*_BUILT_IN[kind], *offered])
+    raise ConfigError(f"no such {kind[:-1]} {name!r}{known}{own}  (splitvfl list {kind})")
+
+
+def describe(kind: str) -> list[tuple[str, str]]:
+    """Return every name of a kind with one line about it, in alphabetical order.
+
+    Args:
+        kind: ``"attacks"``, ``"defenses"``, ``"models"`` or ``"data"``.
+
+    Raises:
+        ConfigError: If there is no such kind.
+    """
+    if kind == "data":
+        from splitvfl.data.sets import DATA_SETS
+
+        return sorted((name, data_set.description) for name, data_set in DATA_SETS.items())
+    known = next((known for known in _BUILT_IN if known == kind), None)
+    if known is None:
+        raise ConfigError(f"cannot list {kind!r}{suggestion(kind, [*_BUILT_IN, 'data'])}")
+    names = [*_BUILT_IN[known], *_offered(known)]
+    return sorted((name, _summary(known, name)) for name in names)
+
+
+def check_options(factory: type[Any], options: Mapping[str, Any]) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+    """Compare options from a file with the constructor that will take them.
+
+    Options are compared with the constructor's annotations, strictly: a truth value is not a number. Annotations that
+    mean nothing to pydantic are not checked.
+
+    Args:
+        factory: The class.
+        options: By name: what YAML can hold.
+
+    Returns:
+        The options as the constructor wants them (a tuple where it asks for one), and for each wrong or missing option
+        its name and what is wrong.
+    """
+    parameters = _parameters(factory)
+    if parameters is None:
+        return dict(options), []
+    open_ended = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    named = {
+        name: parameter
+        for name, parameter in parameters.items()
+        if parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    }
+    hints = _hints(factory)
+    taken: dict[str, Any] = {}
+    problems = []
+    for name, value in options.items():
+        if name in named or open_ended:
+            taken[name], wrong = _converted(value, hints.get(name, Any) if name in named else Any)
+            problems += [(name, text) for text in wrong]
+        else:
+            problems.append((name, f"no such option{suggestion(name, named) or f'; {factory.__name__} takes none'}"))
+    missing = [
+        name for name, parameter in named.items() if parameter.default is parameter.empty and name not in options
+    ]
+    problems += [(name, f"required by {factory.__name__}, and missing") for name in missing]
+    return taken, problems
+
+
+def build(kind: Kind, name: str, options: Mapping[str, Any], *, folder: Path) -> Any:
+    """Return a new attack or defense.
+
+    Args:
+        kind: ``"attacks"`` or ``"defenses"``.
+        name: See :func:`resolve_attack`.
+        options: Arguments of its constructor.
+        folder: See :func:`resolve_attack`.
+
+    Raises:
+        ConfigError: If there is no such hook, or it does not take these options.
+    """
+    factory = resolve(kind, name, folder=folder)
+    taken, problems = check_options(factory, options)
+    if problems:
+        raise ConfigError("\n".join(f"{name}: {option}: {text}" for option, text in problems))
+    return construct(factory, taken)
+
+
+def construct(factory: type[Any], options: Mapping[str, Any]) -> Any:
+    """Return an instance; what its constructor objects to becomes a :class:`ConfigError`."""
+    try:
+        return factory(**options)
+    except ArithmeticError as error:
+        raise ConfigError(f"a number is too large or too small to compute with: {error}") from error
+    except (SplitVFLError, TypeError, ValueError) as error:
+        raise ConfigError(str(error)) from error
+
+
+def _built_in(path: str) -> type[Any]:
+    module, _, attribute = path.partition(":")
+    found: type[Any] = getattr(importlib.import_module(module), attribute)
+    return found
+
+
+def _offered(kind: Kind) -> dict[str, EntryPoint]:
+    found: dict[str, EntryPoint] = {}
+    # A set: the same package seen twice on the path (a checkout and its wheel) makes one offer, not two.
+    for entry in set(entry_points(group=f"splitvfl.{kind}")) if kind in _WITH_ENTRY_POINTS else ():
+        rival = found.get(entry.name)
+        if entry.name in _BUILT_IN[kind] or rival is not None:
+            taken = "splitvfl itself" if rival is None else _owner(rival)
+            raise ConfigError(f"{_owner(entry)} offers the {kind[:-1]} {entry.name!r}, and so does {taken}; remove one")
+        found[entry.name] = entry
+    return found
+
+
+def _owner(entry: EntryPoint) -> str:
+    return f"the package {entry.dist.name}" if entry.dist is not None else f"an entry point ({entry.value})"
+
+
+def _loaded(kind: Kind, entry: EntryPoint) -> type[Any]:
+    try:
+        found = entry.load()
+    except Exception as error:  # other people's code may fail in any way
+        raise ConfigError(
+            f"{kind[:-1]} {entry.name!r} of {_owner(entry)} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
+    return _checked_class(found, entry.value)
+
+
+def _summary(kind: Kind, name: str) -> str:
+    try:
+        found = resolve(kind, name, folder=Path())
+    except ConfigError as error:  # one broken package must not hide the others
+        return str(error)
+    return (inspect.getdoc(found) or "").partition("\n")[0]
+
+
+def _class_of_user(name: str, folder: Path) -> type[Any]:
+    module_name, _, attribute = name.partition(":")
+    if not attribute.isidentifier() or not all(part.isidentifier() for part in module_name.split(".")):
+        raise ConfigError(f"expected a known name or module:Class, such as my_hooks:Clip, got {name!r}")
+    module = _module_of_user(module_name, folder)
+    if not hasattr(module, attribute):
+        classes = [key for key, value in vars(module).items() if inspect.isclass(value)]
+        raise ConfigError(f"{module_name} has no {attribute!r}{suggestion(attribute, classes)}")
+    return _checked_class(getattr(module, attribute), name)
+
+
+def _module_of_user(name: str, folder: Path) -> ModuleType:
+    folders = list(dict.fromkeys(os.path.abspath(place) for place in (folder, Path.cwd())))
+    top = name.partition(".")[0]
+    # A file written since Python last looked into the folder would not be seen.
+    importlib.invalidate_caches()
+    spec = PathFinder.find_spec(top, folders)
+    if spec is not None:
+        _make_way(top, spec.origin)
+    with _importable(folders):
+        try:
+            module = importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+                raise ConfigError(f"{name} imports {error.name!r}, and there is no such module") from error
+            raise ConfigError(
+                f"no module {name!r}; looked in {', '.join(folders)}, and among installed packages"
+            ) from None
+        except Exception as error:  # a user's file may fail in any way
+            raise ConfigError(f"{name} cannot be imported: {type(error).__name__}: {error}") from error
+    if spec is not None:
+        _from_folders.add(top)
+    return module
+
+
+def _make_way(top: str, origin: str | None) -> None:
+    """Forget a module of the same name from another folder, unless it is not a user's."""
+    loaded = sys.modules.get(top)
+    if loaded is None or origin is None or getattr(loaded, "__file__", None) == origin:
+        return
+    if top not in _from_folders:
+        raise ConfigError(f"{origin} has the name of a module that is in use already ({loaded!r}); rename it")
+    for name in [name for name in sys.modules if name == top or name.startswith(f"{top}.")]:
+        del sys.modules[name]
+
+
+@contextmanager
+def _importable(folders: list[str]) -> Iterator[None]:
+    """Let modules be imported from these folders first, within the block."""
+    sys.path[:0] = folders
+    try:
+        yield
+    finally:
+        # Not restored as a whole: what the user's file itself adds to the path is to stay.
+        for folder in folders:
+            sys.path.remove(folder)
+
+
+def _checked_class(found: object, name: str) -> type[Any]:
+    if not inspect.isclass(found):
+        raise ConfigError(f"{name}: expected a class, got {shown(found)}")
+    if not any("__call__" in vars(base) for base in found.__mro__):
+        raise ConfigError(f"{name}: a hook is called, and this class has no __call__ method")
+    return found
+
+
+def _parameters(factory: type[Any]) -> Mapping[str, inspect.Parameter] | None:
+    try:
+        return inspect.signature(factory).parameters
+    except ValueError:  # written in C, and silent about what it takes
+        return None
+
+
+def _hints(factory: type[Any]) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(factory.__init__, include_extras=True)
+    except (NameError, TypeError, AttributeError):  # names that exist for type checkers only
+        return {}
+
+
+def _converted(value: Any, annotation: Any) -> tuple[Any, list[str]]:
+    """Return a value as the annotation wants it, and what is wrong with it."""
+    try:
+        adapter = TypeAdapter[Any](annotation, config=ConfigDict(strict=True, arbitrary_types_allowed=True))
+    except PydanticUserError:
+        return value, []
+    try:
+        # As JSON, in which a list may become a tuple but, strictly, a truth value or a text never a number.
+        return adapter.validate_json(json.dumps(value)), []
+    except ValidationError as error:
+        # Each member of a union objects in its own words; the value is wrong once.
+        return value, [" or ".join(dict.fromkeys(words(detail) for detail in error.errors()))]

@@ -1,0 +1,1223 @@
+"""Experiment files: what may stand in them, and what is wrong with one.
+
+::
+
+    data: {name: credit-default, path: credit.parquet}
+    parties:
+      bank: {role: active, columns: [LIMIT_BAL, SEX]}
+      telecom: {role: passive, columns: [PAY_*, BILL_*]}
+    model: {name: mlp, bottom: [64, 32]}
+    train: {epochs: 10, batch_size: 256, optimizer: {name: adam, lr: 1e-3}, seed: 0}
+    defenses:
+      - {name: sumkl, detection_error: 0.4}
+      - {name: "my_hooks:Clip", bound: 0.1}
+    attacks: [norm, direction]
+
+Where a section has a name and nothing else is said, the name is enough: ``model: mlp``. ``train.lr`` is short for
+``train.optimizer.lr``. All mistakes are told at once, each with its line. Every number that decides how much memory is
+taken, or how long something runs, has a largest one.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+import os
+import re
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    PrivateAttr,
+    SerializerFunctionWrapHandler,
+    Tag,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
+from pydantic_core import ErrorDetails
+
+from splitvfl.claims import claims_of
+from splitvfl.config.registry import Kind, check_options, construct, resolve
+from splitvfl.config.yaml import Document, Place, parse_override, to_yaml
+from splitvfl.data.columns import TaskName
+from splitvfl.data.encoding import Categorical, Missing, Scale
+from splitvfl.data.sets import DATA_SETS, TABLES
+from splitvfl.errors import ArgumentError, ConfigError, HookError
+from splitvfl.exchange.base import NO_PRIVATE_TOP
+from splitvfl.hooks import PHASES, Phase, checked_phases, crossing_of, record_loss_of
+from splitvfl.leakage.canaries import LEAST_CANARIES
+from splitvfl.learning.schedule import EarlyStopping
+from splitvfl.party.party import MAX_WIDTH
+from splitvfl.wording import shown, suggestion, words
+
+__all__ = [
+    "AdagradConfig",
+    "AdamConfig",
+    "Approximation",
+    "AuditConfig",
+    "CoordinatorConfig",
+    "DataConfig",
+    "EarlyStoppingConfig",
+    "EmbeddingOptimizerConfig",
+    "EncryptionConfig",
+    "ExchangeConfig",
+    "ExperimentConfig",
+    "HookConfig",
+    "LogisticRegressionConfig",
+    "MLPConfig",
+    "ModelConfig",
+    "NetworkConfig",
+    "NoiseConfig",
+    "OneWayConfig",
+    "OptimizerConfig",
+    "OracleConfig",
+    "PCAConfig",
+    "PartyConfig",
+    "ResidueConfig",
+    "RowWiseAdagradConfig",
+    "SGDConfig",
+    "SparseAdagradConfig",
+    "SparseAdamConfig",
+    "SparseSGDConfig",
+    "SplitConfig",
+    "TaylorConfig",
+    "TrainConfig",
+    "WideDeepConfig",
+    "config_to_yaml",
+    "load_config",
+    "parse_config",
+    "parse_defenses",
+]
+
+# Sections whose name alone may stand for them.
+_NAMED_SECTIONS = ("data", "model", "exchange")
+# Exchanges of logistic regression, which compute the gradient of one loss.
+_WITH_OWN_LOSS = frozenset({"oracle", "residue", "taylor", "coordinator"})
+_HOOK_LISTS: tuple[Literal["attacks", "defenses"], ...] = ("attacks", "defenses")
+
+
+def _claim(value: Any) -> str | float | tuple[str, ...]:
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 1:
+        return float(value)
+    if not isinstance(value, (str, list, tuple)):
+        raise ValueError(f"expected names and patterns of columns, a share in (0, 1] or rest, got {shown(value)}")
+    return _names(value)
+
+
+def _names(value: Any) -> str | tuple[str, ...]:
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, (list, tuple)):
+        raise ValueError(f"expected names and patterns of columns, got {shown(value)}")
+    wrong = [item for item in value if not isinstance(item, str)]
+    if wrong:
+        raise ValueError(f"expected names of columns as text, got {shown(wrong[0])}; put it in quotes")
+    return tuple(value)
+
+
+def _scalar(value: Any) -> str | float | bool:
+    if not isinstance(value, (str, int, float)):
+        raise ValueError(f"expected a number, a text or a truth value, got {shown(value)}")
+    return value
+
+
+def _data_set(name: str) -> str:
+    if name not in DATA_SETS:
+        raise ValueError(f"no such data set {name!r}{suggestion(name, DATA_SETS)}  (splitvfl list data)")
+    return name
+
+
+def _folder_name(name: str) -> str:
+    if not re.fullmatch(r"\w[\w .+=-]*", name):
+        raise ValueError(f"expected a name for a folder, of letters, digits and . _ + = -, got {shown(name)}")
+    return name
+
+
+def _phases(value: Any) -> tuple[Phase, ...] | None:
+    if value is None:
+        return None
+    named = (value,) if isinstance(value, str) else value
+    if not isinstance(named, (list, tuple)):
+        raise ValueError(f"expected one or more of {', '.join(PHASES)}, got {shown(value)}")
+    try:
+        return checked_phases(named)
+    except ArgumentError as error:
+        raise ValueError(str(error)) from None
+
+
+def _at_least_one(widths: tuple[int, ...]) -> tuple[int, ...]:
+    if not widths:
+        raise ValueError("expected the width of at least one layer, got none")
+    return widths
+
+
+def _at_least_two(fields: tuple[str, ...]) -> tuple[str, ...]:
+    if len(fields) < 2 or len(set(fields)) < len(fields):
+        raise ValueError(f"expected the names of at least two different fields, got {shown(list(fields))}")
+    return fields
+
+
+Claim = Annotated[str | float | tuple[str, ...], BeforeValidator(_claim)]
+Names = Annotated[str | tuple[str, ...], BeforeValidator(_names)]
+Scalar = Annotated[str | int | float | bool, BeforeValidator(_scalar)]
+
+# Whatever decides how much memory is taken, or how long something runs, has a largest number: a slip of the finger is
+# told with its line, before memory is taken for it. How large a model may be as a whole is a question of its data and
+# of the machine, asked where it is built (splitvfl.app.experiment).
+_MOST = 2**63 - 1  # counts of records and steps are kept in 64 bits
+_MOST_EPOCHS = 2**31 - 1  # so that with as many batches in each the steps are, too
+_MOST_ROWS = 2**24  # of a batch, which is in memory as a whole, in several copies
+_MOST_LAYERS = 1000
+_MOST_EMBEDDING = 4096
+_MOST_BUCKETS = 2**31 - 1  # as for hashed columns, whose codes have 32 bits
+_MOST_THREADS = 1024  # more than cores there are; torch starts as many as it is told to
+_MOST_STOCK = 2**20  # encryptions of up to 4 KB each
+_MOST_KNOWN = 2**20  # they are held as Python's integers, and sorted
+_MOST_RETRIES = 2**31 - 1
+_MOST_CANARIES = 2**20  # chosen as Python's integers; with so many the interval is ±.001
+_MOST_MIB = 2**40  # in bytes they are counted in 64 bits
+
+Count = Annotated[int, Field(ge=1, le=_MOST)]
+Rows = Annotated[int, Field(ge=1, le=_MOST_ROWS)]
+Width = Annotated[int, Field(ge=1, le=MAX_WIDTH)]
+Known = Annotated[int, Field(ge=0, le=_MOST_KNOWN)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Phases = Annotated[tuple[Phase, ...] | None, BeforeValidator(_phases)]
+Cross = Annotated[tuple[str, ...], AfterValidator(_at_least_two)]
+Widths = Annotated[tuple[Width, ...], Field(max_length=_MOST_LAYERS), AfterValidator(_at_least_one)]
+
+
+class _Section(BaseModel):
+    """A part of an experiment file: nothing but its own keys, no silent conversions, never changed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    @model_serializer(mode="wrap")
+    def _without_the_unset(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what is ``None`` by default: a page of nulls says nothing."""
+        unset = {name for name, field in type(self).model_fields.items() if field.default is None}
+        return {name: value for name, value in serialise(self).items() if value is not None or name not in unset}
+
+
+class DataConfig(_Section):
+    """Which data, and how they are read: the arguments of :func:`splitvfl.data.load` of the same names.
+
+    ``path`` and ``aligned``, the folder that ``splitvfl align`` wrote, are looked for beside the experiment file, then
+    in the current folder; given on the command line, the other way round. Of ``tables``, which were ingested before,
+    nothing but the path is left to say, here and at the parties.
+    """
+
+    name: Annotated[str, AfterValidator(_data_set)]
+    path: str | None = None
+    label: str | None = None
+    task: TaskName | None = None
+    positive: Scalar | None = None
+    digit: Annotated[int, Field(ge=0, le=9)] | None = 8
+    drop: Names = ()
+    id_column: str | None = None
+    aligned: str | None = None
+    test_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    split_seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    split_column: str | None = None
+    test_value: Scalar = "test"
+    scale: Scale | None = None
+    missing: Missing | None = None
+    categorical: Categorical | None = None
+    categorical_columns: Names | None = None
+    min_count: Count | None = None
+
+
+class PartyConfig(_Section):
+    """One party: its role, and the columns it holds.
+
+    ``columns`` is a list of names and patterns, or the same in one string; a share in (0, 1] of what no name claims;
+    or ``rest``. See :mod:`splitvfl.data.partition`. ``label`` names the label column, at the active party. Parties of
+    ``tables`` have the names and roles with which they were ingested, and neither columns nor label here.
+
+    In a networked run ``address`` says where this party is found; the party that runs the file dials it there, and
+    waits to be dialled by parties without one. ``identity`` is the DNS name in its certificate, if that is not its
+    name. Another party's columns and label need not be known, then.
+    """
+
+    role: Literal["active", "passive"]
+    columns: Claim = ()
+    label: str | None = None
+    address: str | None = None
+    identity: str | None = None
+
+    @model_validator(mode="after")
+    def _check_role(self) -> PartyConfig:
+        if self.role == "passive" and self.label is not None:
+            raise ValueError("labels are at the active party; a passive party has no label column")
+        return self
+
+
+class MLPConfig(_Section):
+    """Fully connected layers: ``bottom`` at each passive party, ``top`` over what they put out and the own columns.
+
+    The width of the outputs follows from the task, so that ``top_hidden`` names the widths of the layers before it.
+    ``top`` says the same with the outputs included, as in ``top: [32, 1]``; one of the two is enough.
+    ``private_top: true`` adds a second top of the same widths at the active party, which learns from true labels, sends
+    nothing and predicts (:mod:`splitvfl.party.private_top`); the first decides what crosses. It is the active party's
+    own business: no other party is told of it, or needs to write it.
+    """
+
+    name: Literal["mlp"] = "mlp"
+    bottom: Widths = (64, 32)
+    top_hidden: Annotated[tuple[Width, ...], Field(max_length=_MOST_LAYERS)] = ()
+    top: Widths | None = None
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    private_top: bool = False
+
+    @model_validator(mode="after")
+    def _check_top(self) -> MLPConfig:
+        if self.top is not None and self.top_hidden != self.top[:-1]:
+            raise ValueError("top and top_hidden contradict each other; top is top_hidden and then the outputs")
+        return self
+
+
+class LogisticRegressionConfig(_Section):
+    """One linear layer per party, summed; linear or softmax regression where the task is another.
+
+    ``row_norm`` is the largest Euclidean norm of a record's numbers at each party; longer rows are scaled down to it.
+    Noise for a privacy loss needs one. ``null`` takes them as they are. ``private_top`` is as for ``mlp``: one linear
+    layer over what the parties send, with weights of its own for each part of the logits, and the own columns.
+    """
+
+    name: Literal["logistic-regression"] = "logistic-regression"
+    init: Literal["xavier", "zero", "kaiming", "normal"] = "xavier"
+    row_norm: Annotated[float, Field(gt=0)] | None = None
+    private_top: bool = False
+
+
+class WideDeepConfig(_Section):
+    """Wide & Deep: embeddings and a deep tower at each passive party, the wide part at the active one.
+
+    ``bottom`` are the widths of the deep layers. The first ``cut_after`` of them are at each passive party, the others
+    at the active party, over what all passive parties send; ``null`` leaves all to the passive parties. ``crosses`` are
+    combinations of the active party's categorical fields, by name, that get weights of their own; each is hashed into
+    ``cross_buckets``. ``sparse``: whether tables of categories have sparse gradients, and with them an optimiser of
+    their own (``train.embedding_optimizer``); ``null``: tables of 100 000 rows or more, of all fields together.
+    ``private_top`` is as for ``mlp``: the layers behind the cut and the wide part once more.
+    """
+
+    name: Literal["wide-deep"] = "wide-deep"
+    embedding_dim: Annotated[int, Field(ge=1, le=_MOST_EMBEDDING)] = 12
+    bottom: Widths = (128, 128, 128, 128)
+    cut_after: Count | None = None
+    crosses: tuple[Cross, ...] = ()
+    cross_buckets: Annotated[int, Field(ge=1, le=_MOST_BUCKETS)] = 100_000
+    sparse: bool | None = None
+    private_top: bool = False
+
+    @model_validator(mode="after")
+    def _check_cut(self) -> WideDeepConfig:
+        if self.cut_after is not None and self.cut_after > len(self.bottom):
+            raise ValueError(f"cut_after is {self.cut_after}, and bottom has {len(self.bottom)} layers to cut after")
+        return self
+
+
+class PCAConfig(_Section):
+    """Principal components: what a passive party's saved half is, after exchange one-way with ``bottom: pca``."""
+
+    name: Literal["pca"] = "pca"
+    width: Width
+
+
+ModelConfig = Annotated[MLPConfig | LogisticRegressionConfig | WideDeepConfig, Field(discriminator="name")]
+
+
+class _Crossing(_Section):
+    """What every exchange can set of activations and gradients; see :class:`SplitConfig`."""
+
+    wire: Literal["bf16"] | None = None
+    activation_clip: Annotated[float, Field(gt=0)] | None = None
+    gradient_clip: Annotated[float, Field(gt=0)] | None = None
+
+
+class SplitConfig(_Crossing):
+    """How a training step is talked through: activations one way and gradients the other, in the clear.
+
+    ``wire: bf16`` rounds both to bfloat16 as the last thing before they cross, which halves what is sent; ``null``
+    sends them as they were computed. ``activation_clip`` and ``gradient_clip`` are promises that the parties agree on:
+    each row of an activation, or of a gradient, is bounded to this norm before noise is added to it, by the defenses of
+    its sender, in every phase. A defense counts that claims so (:mod:`splitvfl.claims`): ``gaussian-ir`` with a
+    ``clip``, ``clip-gradient`` with a ``bound``, or one's own. Behind it there may be noise that claims to be nothing
+    else (``isotropic`` with ``sigma``); any other defense that comes later voids the bound. The sender refuses to run
+    without, and stops before it sends a row that breaks the claim. The receiver cannot check it: it is a protection
+    from mistakes, not from a partner who lies.
+    """
+
+    name: Literal["split"] = "split"
+
+
+class OneWayConfig(_Section):
+    """Activations cross once, before the first step, and nothing ever comes back: no label leaks to a passive party.
+
+    ``bottom: random`` leaves the passive parties' bottoms as the model initialises them, ``pca`` takes principal
+    components that each party fits to its own training columns, without labels; they need columns that are numbers.
+    ``width`` is that of the activations: ``null`` takes the model's, and of principal components at most as many as a
+    party has columns. The label party keeps what it gets: up to ``memory_mib`` in memory, and in its run's folder up to
+    ``disk_mib``. Bottom and width are a passive party's own business, the limits the label party's. ``wire`` and
+    ``activation_clip`` are as for ``split``. Defenses of the activation act once: all epochs see the same noisy row.
+    What activations tell of columns they tell for good (:mod:`splitvfl.exchange.one_way`).
+    """
+
+    name: Literal["one-way"] = "one-way"
+    bottom: Literal["random", "pca"] = "random"
+    width: Width | None = None
+    memory_mib: Annotated[int, Field(ge=1, le=_MOST_MIB)] = 1024
+    disk_mib: Annotated[int, Field(ge=1, le=_MOST_MIB)] = 65_536
+    wire: Literal["bf16"] | None = None
+    activation_clip: Annotated[float, Field(gt=0)] | None = None
+
+    @property
+    def gradient_clip(self) -> None:
+        """None is sent, so that nothing about its rows is agreed."""
+        return None
+
+
+Approximation = Literal["taylor", "minimax", "piecewise", "exact"]
+
+
+class OracleConfig(_Crossing):
+    """Logistic regression in the clear, of which a passive party learns only the gradients of its weights.
+
+    ``approximation`` is the sigmoid's (:func:`splitvfl.models.sigmoid_coefficients`); the rest is as for ``split``. It
+    is for experiments: what protocols under encryption compute, at the speed of a computation in the clear.
+    """
+
+    name: Literal["oracle"] = "oracle"
+    approximation: Approximation = "exact"
+
+
+# What became of keys that there were once, or that others have, by section and key.
+_GONE: dict[tuple[str, ...], str] = {
+    ("encryption", "mask"): (
+        "delete this key: there is one kind of mask now, which hides whatever is encrypted; the agreed bits come back"
+    ),
+    ("one-way", "gradient_clip"): "no gradient is sent in exchange one-way; leave it out, or take exchange split",
+    ("one-way", "encryption"): (
+        "exchange one-way sends activations in the clear, and nothing comes back that could be encrypted; leave it "
+        "out, or take exchange residue, taylor or coordinator"
+    ),
+}
+
+# Beyond it, sums of two integers leave int64.
+_LARGEST_INTEGER = 2.0**62
+# Of what is clipped or added before encryption: with the fewest bits, integers of it are that large.
+_LARGEST_BOUND = 2.0**54
+# Below, the noise is larger than any number that can be encrypted.
+_LEAST_EPSILON, _LEAST_DELTA = 1e-12, 1e-100
+
+
+class EncryptionConfig(_Section):
+    """What parties agree on to compute under encryption (:class:`splitvfl.exchange.paillier.Encryption`).
+
+    ``value_limit: null`` takes 16 and, with ``noise``, what that needs.
+    """
+
+    key_bits: Annotated[int, Field(ge=2048, le=16_384, multiple_of=2)] = 3072
+    value_bits: Annotated[int, Field(ge=8, le=60)] = 32
+    feature_bits: Annotated[int, Field(ge=8, le=60)] = 26
+    value_limit: Annotated[float, Field(gt=0)] | None = None
+    feature_limit: Annotated[float, Field(gt=0)] = 64.0
+    packed: bool = True
+    most_columns: Width = 4096
+
+    @model_validator(mode="after")
+    def _check_sizes(self) -> EncryptionConfig:
+        for what, limit, bits in (
+            ("value", self.value_limit or 1.0, self.value_bits),
+            ("feature", self.feature_limit, self.feature_bits),
+        ):
+            if limit * 2.0**bits >= _LARGEST_INTEGER:
+                raise ValueError(
+                    f"{what}_limit {limit:g} with {what}_bits {bits} makes integers up to "
+                    f"2^{math.log2(limit) + bits:.0f}, and 2^{math.log2(_LARGEST_INTEGER):.0f} is too many: take fewer "
+                    "bits, or a lower limit"
+                )
+        return self
+
+
+class _Encrypted(_Crossing):
+    """What every exchange under encryption can set.
+
+    ``encryption`` is what is agreed. ``processes`` are worker processes beside this one that share sums and
+    decryption, and ``stock`` how many encryptions are prepared beforehand by one more process (about two batches,
+    where cores are idle): each party's own business. The rest is as for ``split``.
+    """
+
+    encryption: EncryptionConfig = EncryptionConfig()
+    processes: Annotated[int, Field(ge=0, le=256)] = 0
+    stock: Annotated[int, Field(ge=0, le=_MOST_STOCK)] = 0
+
+
+class ResidueConfig(_Encrypted):
+    """Logistic regression: logits cross in the clear, residues under Paillier encryption, the active party's key.
+
+    ``approximation`` is the sigmoid's.
+    """
+
+    name: Literal["residue"] = "residue"
+    approximation: Approximation = "exact"
+
+
+class NoiseConfig(_Section):
+    """Gaussian noise before encryption, DP-Paillier-MGD: ``epsilon`` and ``delta`` of all training together.
+
+    ``gradient_bound`` is the paper's G: parts of the logits are clipped to ``4 G − 2``. ``calibration: published`` is
+    the paper's formula at both parties; ``one-epoch`` the same as if each record were used once, as the paper's
+    experiments had it; ``corrected`` covers what the other party's noise adds, which is possible for one party only:
+    ``protects`` says which, and ``other_sigma`` is the noise that the other one adds all the same. What each buys, and
+    what it leaves to an attacker, is said with the run's figures.
+    """
+
+    epsilon: Annotated[float, Field(ge=_LEAST_EPSILON, lt=1)]
+    delta: Annotated[float, Field(ge=_LEAST_DELTA, lt=1)]
+    gradient_bound: Annotated[float, Field(gt=0.5, le=_LARGEST_BOUND)] = 1.0
+    calibration: Literal["published", "one-epoch", "corrected"] = "published"
+    protects: Literal["both", "active", "passive"] = "both"
+    other_sigma: Annotated[float, Field(ge=0, le=_LARGEST_BOUND)] = 0.0
+
+    @model_validator(mode="after")
+    def _check_sides(self) -> NoiseConfig:
+        if (self.calibration == "corrected") == (self.protects == "both"):
+            raise ValueError(
+                "calibration corrected protects one party: write protects: active, or passive. Its noise grows with "
+                "the other's, by more than that, so that no two noises protect both below an epsilon of 1"
+                if self.protects == "both"
+                else f"calibration {self.calibration} is of both parties' noise; for one, write calibration: corrected"
+            )
+        if self.other_sigma and self.protects == "both":
+            raise ValueError("other_sigma goes with calibration corrected")
+        return self
+
+
+class TaylorConfig(_Encrypted):
+    """Logistic regression, Taylor's sigmoid: every party's part of the logits encrypted under a key of its own.
+
+    ``loss`` is whether the active party learns the loss of each step: ``null`` takes yes, and no with ``noise``, under
+    which it would mean nothing.
+    """
+
+    name: Literal["taylor"] = "taylor"
+    loss: bool | None = None
+    noise: NoiseConfig | None = None
+
+    @model_validator(mode="after")
+    def _check_loss(self) -> TaylorConfig:
+        if self.loss and self.noise is not None:
+            raise ValueError("loss: computed from noisy logits it would mean nothing; leave it out")
+        return self
+
+
+COORDINATOR = "coordinator"
+
+
+class CoordinatorConfig(_Encrypted):
+    """Logistic regression, Taylor's sigmoid, under the key of a third party without data, called ``coordinator``.
+
+    ``address`` and ``identity`` are, over a network, where the active party finds it and the name in its certificate,
+    as for a party; without an address it dials.
+    """
+
+    name: Literal["coordinator"] = "coordinator"
+    address: str | None = None
+    identity: str | None = None
+
+
+ExchangeConfig = Annotated[
+    SplitConfig | OneWayConfig | OracleConfig | ResidueConfig | TaylorConfig | CoordinatorConfig,
+    Field(discriminator="name"),
+]
+
+
+def _named_exchange(value: object) -> object:
+    """Take a section without a name for one of ``split``."""
+    return {**value, "name": "split"} if isinstance(value, dict) and "name" not in value else value
+
+
+LearningRate = Annotated[float, Field(gt=0)]
+Decay = Annotated[float, Field(ge=0)]
+
+
+class AdamConfig(_Section):
+    """:class:`torch.optim.Adam`, fused where torch can (:func:`splitvfl.learning.optimizers.fused_adam`)."""
+
+    name: Literal["adam"] = "adam"
+    lr: LearningRate = 1e-3
+    weight_decay: Decay = 0.0
+
+
+class SGDConfig(_Section):
+    """:class:`torch.optim.SGD`."""
+
+    name: Literal["sgd"] = "sgd"
+    lr: LearningRate = 1e-2
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    weight_decay: Decay = 0.0
+
+
+class ProximalSGDConfig(_Section):
+    """:class:`splitvfl.learning.optimizers.ProximalSGD`: gradient descent with L1 and L2 penalties."""
+
+    name: Literal["proximal-sgd"] = "proximal-sgd"
+    lr: LearningRate = 1e-2
+    l1: Decay = 0.0
+    l2: Decay = 0.0
+
+
+class AdagradConfig(_Section):
+    """:class:`torch.optim.Adagrad`."""
+
+    name: Literal["adagrad"] = "adagrad"
+    lr: LearningRate = 1e-2
+    weight_decay: Decay = 0.0
+
+
+OptimizerConfig = Annotated[AdamConfig | SGDConfig | ProximalSGDConfig | AdagradConfig, Field(discriminator="name")]
+
+
+class RowWiseAdagradConfig(_Section):
+    """:class:`splitvfl.learning.optimizers.RowWiseAdagrad`."""
+
+    name: Literal["rowwise-adagrad"] = "rowwise-adagrad"
+    lr: LearningRate = 0.02
+
+
+class SparseAdamConfig(_Section):
+    """:class:`torch.optim.SparseAdam`."""
+
+    name: Literal["sparse-adam"] = "sparse-adam"
+    lr: LearningRate = 1e-3
+
+
+class SparseAdagradConfig(_Section):
+    """:class:`torch.optim.Adagrad` on sparse gradients."""
+
+    name: Literal["adagrad"] = "adagrad"
+    lr: LearningRate = 1e-2
+
+
+class SparseSGDConfig(_Section):
+    """:class:`torch.optim.SGD` on sparse gradients."""
+
+    name: Literal["sgd"] = "sgd"
+    lr: LearningRate = 1e-2
+
+
+# Neither momentum nor weight decay: both would move every row at every step.
+EmbeddingOptimizerConfig = Annotated[
+    RowWiseAdagradConfig | SparseAdamConfig | SparseAdagradConfig | SparseSGDConfig | None, Field(discriminator="name")
+]
+
+
+class EarlyStoppingConfig(_Section):
+    """:class:`splitvfl.learning.schedule.EarlyStopping`: judged on every ``validation_every``-th training record."""
+
+    patience: Count = 3
+    min_delta: Annotated[float, Field(ge=0)] = 0.0
+    validation_every: Annotated[int, Field(ge=2, le=_MOST)] = 10
+
+    def settings(self) -> EarlyStopping:
+        """Return what a trainer takes."""
+        return EarlyStopping(**self.model_dump())
+
+
+class TrainConfig(_Section):
+    """How long and how fast.
+
+    ``seed`` decides the order of records and the first weights. Noise is drawn from the operating system's entropy
+    unless ``noise_seed_for_experiments`` is given, which makes it repeatable, and no protection at all. In a networked
+    run all parties know ``seed``, and it decides the order only; first weights and dropout are drawn from entropy
+    unless ``private_seed_for_experiments`` is given. ``threads`` are
+    torch's; ``null`` leaves its default, with which results differ between machines. ``block_rows`` is the number of
+    neighbouring records that are shuffled as one before they are shuffled with others (:class:`splitvfl.data.Batches`);
+    ``null`` takes 4096 for ``tables``, which are read from disk, and 1 for all other data. ``embedding_optimizer`` is
+    that of tables with sparse gradients (``model.sparse``), which ``optimizer`` and its weight decay then leave alone;
+    ``null`` takes row-wise Adagrad. ``private_top_optimizer`` is that of the private top, but for its sparse tables;
+    ``null`` takes Adam at 1e-2. ``autocast: bf16`` runs the models in bfloat16 where torch finds it safe.
+    ``early_stopping: {}`` holds out training records, ends when the model no longer gets better at them, and keeps the
+    best weights; ``null`` trains all epochs on all records.
+    """
+
+    epochs: Annotated[int, Field(ge=1, le=_MOST_EPOCHS)] = 10
+    batch_size: Rows = 256
+    block_rows: Rows | None = None
+    optimizer: OptimizerConfig = AdamConfig()
+    embedding_optimizer: EmbeddingOptimizerConfig = None
+    private_top_optimizer: OptimizerConfig | None = None
+    seed: Seed = 0
+    noise_seed_for_experiments: Seed | None = None
+    private_seed_for_experiments: Seed | None = None
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    autocast: Literal["bf16"] | None = None
+    threads: Annotated[int, Field(ge=1, le=_MOST_THREADS)] | None = 1
+    checkpoint_every_steps: Count | None = None
+    evaluate_every_epochs: Count = 1
+    early_stopping: EarlyStoppingConfig | None = None
+
+
+class HookConfig(BaseModel):
+    """An attack or a defense: its name, and the arguments of its constructor.
+
+    A defense of the activation may say ``at`` which phases it acts, a name or a list of ``training``, ``evaluation``
+    and ``prediction``; unless it does, in all of them.
+
+    >>> HookConfig(name="sumkl", detection_error=0.4).options
+    {'detection_error': 0.4}
+    """
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+
+    name: str
+    at: Phases = None
+
+    if typing.TYPE_CHECKING:
+
+        def __init__(self, *, name: str, **options: Any) -> None: ...
+
+    @model_serializer(mode="wrap")
+    def _without_the_unset(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {key: value for key, value in serialise(self).items() if key != "at" or value is not None}
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """Phases in which a defense of the activation acts."""
+        return PHASES if self.at is None else self.at
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Arguments of the hook's constructor, as the file gives them."""
+        return dict(self.model_extra or {})
+
+
+class NetworkConfig(_Section):
+    """How one party meets the others: :mod:`splitvfl.net`.
+
+    ``listen`` is where it waits for those that dial it, as in ``0.0.0.0:7000``; ``certificates`` is a folder with
+    ``ca.pem``, ``NAME.pem`` and ``NAME.key``, instead of which files can be named one by one. ``meeting_s`` is how long
+    it waits for the others to appear, ``message_s`` how long for any message, in seconds; ``retries`` is how often in a
+    row it goes back to the last common checkpoint without getting any further. ``plaintext_on_loopback`` does without
+    certificates, on one machine only. ``run`` names what the parties meet for, alike at all of them; by default it is
+    the active party's name. ``publish_scores``: whether the passive parties get what is predicted, and so
+    something of the labels; alike at all of them.
+    """
+
+    run: Annotated[str, Field(min_length=1, max_length=100)] | None = None
+    listen: str | None = None
+    certificates: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+    roots: str | None = None
+    plaintext_on_loopback: bool = False
+    meeting_s: Annotated[float, Field(gt=0, le=604_800)] = 600.0
+    message_s: Annotated[float, Field(gt=0, le=86_400)] = 300.0
+    retries: Annotated[int, Field(ge=0, le=_MOST_RETRIES)] = 20
+    publish_scores: bool = False
+
+
+class AuditConfig(_Section):
+    """The auditor's attack, and what it is tried on.
+
+    So many training records get a coin toss for a label, at random: ``canaries`` (:mod:`splitvfl.leakage.canaries`).
+    The AUC among them is the leak beyond the prediction; 3000 make its 95 % interval about ±.02, and 20, the fewest,
+    ±.25. The price: they are trained on as they are, and on average half of the labels are wrong. They are the label
+    party's secret, in whose file alone this stands: nothing tells the others that there are any.
+    """
+
+    canaries: Annotated[int, Field(ge=LEAST_CANARIES, le=_MOST_CANARIES)] | None = None
+
+
+def _kind_of_audit(value: Any) -> str:
+    return "section" if isinstance(value, (dict, AuditConfig)) else "switch"
+
+
+def _audit_switch(value: Any) -> Any:
+    if not isinstance(value, bool):
+        raise ValueError(f"expected true or false, got {shown(value)}; or a section, as in {{canaries: 3000}}")
+    return value
+
+
+Audit = Annotated[
+    Annotated[bool, BeforeValidator(_audit_switch), Tag("switch")] | Annotated[AuditConfig, Tag("section")],
+    Discriminator(_kind_of_audit),
+]
+
+
+def _check_parties(parties: Mapping[str, PartyConfig]) -> Mapping[str, PartyConfig]:
+    for name in parties:
+        # Names become parts of file names, of TensorBoard tags, and of keys on the command line.
+        if not re.fullmatch(r"\w[\w-]*", name):
+            raise ValueError(f"expected a party's name of letters, digits, _ and -, got {shown(name)}")
+    active = [name for name, party in parties.items() if party.role == "active"]
+    if len(active) != 1:
+        raise ValueError(f"expected exactly one active party, got {' and '.join(active) or 'none'}")
+    if len(parties) == 1:
+        raise ValueError(f"expected at least one passive party beside {active[0]}")
+    return parties
+
+
+class ExperimentConfig(_Section):
+    """A whole experiment file, checked, with every default filled in.
+
+    ``known_positives`` and ``known_negatives`` are how many records of each class an attacker is assumed to know, at
+    most half of those that there are; ``audit`` adds the auditor's attack, and may be a section (:class:`AuditConfig`).
+    """
+
+    name: Annotated[str, AfterValidator(_folder_name)]
+    data: DataConfig
+    parties: Annotated[Mapping[str, PartyConfig], AfterValidator(_check_parties)]
+    model: ModelConfig = MLPConfig()
+    exchange: Annotated[ExchangeConfig, BeforeValidator(_named_exchange)] = SplitConfig()
+    network: NetworkConfig | None = None
+    train: TrainConfig = TrainConfig()
+    defenses: tuple[HookConfig, ...] = ()
+    attacks: tuple[HookConfig, ...] = ()
+    audit: Audit = True
+    known_positives: Known = 10
+    known_negatives: Known = 10
+
+    _source: str = PrivateAttr(default="experiment")
+    _folder: Path = PrivateAttr(default=Path())
+
+    @model_validator(mode="after")
+    def _check_label(self) -> ExperimentConfig:
+        own = self.parties[self.active].label
+        if own is not None and self.data.label not in (None, own):
+            raise ValueError(f"data.label is {self.data.label!r}, and parties.{self.active}.label is {own!r}; keep one")
+        return self
+
+    @model_validator(mode="after")
+    def _check_coordinator(self) -> ExperimentConfig:
+        if isinstance(self.exchange, CoordinatorConfig) and COORDINATOR in self.parties:
+            raise ValueError(
+                f"parties.{COORDINATOR}: so is called who has the key in exchange {COORDINATOR}, and has no data; "
+                "give the party another name"
+            )
+        return self
+
+    @property
+    def audited(self) -> bool:
+        """Whether the auditor's attack is run."""
+        return self.audit is not False
+
+    @property
+    def canaries(self) -> int | None:
+        """How many training records get a coin toss for a label, if any do."""
+        return self.audit.canaries if isinstance(self.audit, AuditConfig) else None
+
+    @property
+    def source(self) -> str:
+        """What the file is called in messages."""
+        return self._source
+
+    @property
+    def folder(self) -> Path:
+        """Where the user's own modules are looked for: the file's folder."""
+        return self._folder
+
+    @property
+    def active(self) -> str:
+        """Name of the party that holds the labels."""
+        return next(name for name, party in self.parties.items() if party.role == "active")
+
+
+def load_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> ExperimentConfig:
+    """Return the experiment that a file describes.
+
+    Args:
+        path: The YAML file.
+        overrides: Settings to change, as ``train.epochs=3``; values are YAML. They come last, in their order.
+
+    Raises:
+        ConfigError: If the file cannot be read, or anything in it is wrong: one line for each mistake.
+    """
+    file = Path(path)
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        neighbours = [other.name for other in file.parent.glob("*.y*ml")] if file.parent.is_dir() else []
+        raise ConfigError(f"{file}: no such file{suggestion(file.name, neighbours)}") from None
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file}: expected text in UTF-8, got the byte 0x{error.object[error.start]:02x}") from None
+    return parse_config(text, source=file, overrides=overrides)
+
+
+def parse_config(
+    text: str, *, source: str | os.PathLike[str], overrides: Sequence[str] = (), folder: Path | None = None
+) -> ExperimentConfig:
+    """Return the experiment that a text describes.
+
+    Args:
+        text: YAML.
+        source: What to call it in messages: a file name. Its stem is the experiment's name, unless it has one.
+        overrides: See :func:`load_config`.
+        folder: Where the data file and the user's own modules are looked for; default: the source's folder.
+
+    Raises:
+        ConfigError: See :func:`load_config`.
+    """
+    place = Path(source)
+    folder = place.parent if folder is None else folder
+    document = Document(text, source=os.fspath(source))
+    _write_out(document)
+    for override in overrides:
+        _override(document, override)
+    document.tree.setdefault("name", place.stem)
+    _find_data_file(document, folder)
+    _take_hidden_from_top(document.tree.get("model"))
+    for kind in _HOOK_LISTS:
+        _check_hooks(document, kind, folder)
+    _check_claims(document)
+    _check_private_top(document)
+    _check_one_way(document, folder)
+    config = _validated(document)
+    config._source, config._folder = document.source, folder
+    return config
+
+
+def config_to_yaml(config: ExperimentConfig) -> str:
+    """Return the experiment as YAML with every default written out; :func:`parse_config` reads the same from it."""
+    return to_yaml(config.model_dump())
+
+
+def parse_defenses(text: str, *, folder: Path) -> list[list[HookConfig]]:
+    """Return the choices of defenses that a command line lists.
+
+    Choices are divided by commas. Each is ``none``, a name, a name with options as in ``sumkl(detection_error=0.3)``,
+    or several of these joined by ``+``.
+
+    Args:
+        text: Such as ``"none,max-norm,isotropic(ratio=2)+rounding(decimals=3)"``.
+        folder: Where the user's own modules are looked for.
+
+    Raises:
+        ConfigError: If the text has another form, or a defense does not exist or does not take its options.
+    """
+    document = Document("{}", source="--defenses")
+    chosen: list[list[dict[str, Any]]] = []
+    for choice in _divided(text, ","):
+        hooks = [] if choice.strip() == "none" else [_hook_of(part.strip()) for part in _divided(choice, "+")]
+        for hook in hooks:
+            _check_hook(document, "defenses", (), hook, folder)
+        chosen.append(hooks)
+    document.raise_problems()
+    return [[HookConfig(**hook) for hook in hooks] for hooks in chosen]
+
+
+def _divided(text: str, mark: str) -> list[str]:
+    """Split at a mark that is not inside brackets."""
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character in "([{") - (character in ")]}")
+        if character == mark and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts
+
+
+def _hook_of(text: str) -> dict[str, Any]:
+    form = re.fullmatch(r"([\w.:-]+)(?:\((.*)\))?", text)
+    if form is None:
+        raise ConfigError(f"--defenses: expected none, a name, or name(option=value), got {shown(text)}")
+    name, written = form.groups()
+    hook: dict[str, Any] = {"name": name}
+    for option in _divided(written, ",") if written else ():
+        key = option.partition("=")[0].strip()
+        if not key.isidentifier() or "=" not in option or key in hook:
+            raise ConfigError(f"--defenses: {name}: expected each option once, as option=value, got {shown(option)}")
+        hook[key] = parse_override(option)[1]
+    return hook
+
+
+def _write_out(document: Document) -> None:
+    """Replace short forms by what they are short for, and drop sections in which nothing is said."""
+    tree = document.tree
+    for key in [key for key, value in tree.items() if value is None]:
+        del tree[key]
+    for key in _NAMED_SECTIONS:
+        tree.update({key: _named(tree[key])} if key in tree else {})
+    for kind in _HOOK_LISTS:
+        if isinstance(tree.get(kind), list):
+            tree[kind] = [_named(hook) for hook in tree[kind]]
+    if isinstance(tree.get("train"), dict):
+        _write_out_optimizer(document, tree["train"])
+
+
+def _named(section: Any) -> Any:
+    return {"name": section} if isinstance(section, str) else section
+
+
+def _write_out_optimizer(document: Document, train: dict[str, Any]) -> None:
+    if "lr" in train:
+        optimizer = _named(train.setdefault("optimizer", {}))
+        if isinstance(optimizer, dict) and "lr" not in optimizer:
+            train["optimizer"] = {**optimizer, "lr": train.pop("lr")}
+            document.moved(("train", "lr"), ("train", "optimizer", "lr"))
+        else:
+            document.report(("train", "lr"), "short for train.optimizer.lr, which is given too; keep one")
+            del train["lr"]
+    optimizer = _named(train.get("optimizer"))
+    if isinstance(optimizer, dict):
+        train["optimizer"] = {"name": AdamConfig().name, **optimizer}
+    private = _named(train.get("private_top_optimizer"))
+    if isinstance(private, dict):
+        train["private_top_optimizer"] = {"name": AdamConfig().name, **private}
+    tables = _named(train.get("embedding_optimizer"))
+    if isinstance(tables, dict):
+        train["embedding_optimizer"] = {"name": RowWiseAdagradConfig().name, **tables}
+
+
+def _override(document: Document, text: str) -> None:
+    try:
+        keys, value = parse_override(text)
+        document.assign(("train", "optimizer", "lr") if keys == ("train", "lr") else keys, value)
+    except ConfigError as error:
+        document.report_command_line(str(error))
+    _write_out(document)
+
+
+def _find_data_file(document: Document, folder: Path) -> None:
+    """Make the paths of the data absolute, so that the settings kept with a run stay true."""
+    data = document.tree.get("data")
+    if not isinstance(data, dict):
+        return
+    for key in ("path", "aligned"):
+        if isinstance(data.get(key), str):
+            given = Path(data[key]).expanduser()
+            places = [folder, Path.cwd()]
+            if document.is_assigned(("data", key)):
+                places.reverse()
+            candidates = [place / given for place in places]
+            found = next((path for path in candidates if path.exists()), candidates[0])
+            data[key] = os.path.abspath(found)
+
+
+def _take_hidden_from_top(model: Any) -> None:
+    if isinstance(model, dict) and isinstance(model.get("top"), list):
+        model.setdefault("top_hidden", model["top"][:-1])
+
+
+def _check_hooks(document: Document, kind: Literal["attacks", "defenses"], folder: Path) -> None:
+    hooks = document.tree.get(kind)
+    built = [
+        (index, hook["name"], _check_hook(document, kind, (kind, index), hook, folder))
+        for index, hook in enumerate(hooks if isinstance(hooks, list) else ())
+        # Anything else is not of the form of a hook, which the schema reports.
+        if isinstance(hook, dict) and isinstance(hook.get("name"), str)
+    ]
+    if kind == "defenses":
+        _check_losses(document, [(index, name, defense) for index, name, defense in built if defense is not None])
+
+
+def _check_losses(document: Document, built: Sequence[tuple[int, str, object]]) -> None:
+    """Report label defenses that bring a loss where it cannot be used, or that come after one that does."""
+    exchange = document.tree.get("exchange")
+    exchange = exchange.get("name") if isinstance(exchange, dict) else None
+    before: str | None = None
+    for index, name, defense in built:
+        if crossing_of(defense) != "labels":
+            continue
+        if before is not None:
+            text = f"{before} computes the loss of what it answers, so that nothing can answer for labels after it"
+            document.report(("defenses", index), f"{name}: {text}")
+        if record_loss_of(defense) is None:
+            continue
+        before = name
+        if exchange in _WITH_OWN_LOSS:
+            text = f"it computes the loss itself, and exchange {exchange} has its own; take exchange split for it"
+            document.report(("defenses", index), f"{name}: {text}")
+
+
+def _check_hook(document: Document, kind: Kind, place: Place, hook: Mapping[str, Any], folder: Path) -> Any:
+    """Report what is wrong with a hook, and return it, or ``None``."""
+    try:
+        factory = resolve(kind, hook["name"], folder=folder)
+    except ConfigError as error:
+        document.report((*place, "name"), str(error))
+        return None
+    _check_at(document, kind, place, hook, factory)
+    options, problems = check_options(factory, {key: value for key, value in hook.items() if key not in ("name", "at")})
+    for option, text in problems:
+        document.report((*place, option), text)
+    if problems:
+        return None
+    try:
+        built = construct(factory, options)
+        if kind == "defenses":
+            claims_of(built)
+            record_loss_of(built)
+    except (ConfigError, HookError) as error:
+        document.report(place, f"{hook['name']}: {error}")
+        return None
+    return built
+
+
+def _check_at(document: Document, kind: Kind, place: Place, hook: Mapping[str, Any], factory: type[Any]) -> None:
+    if "at" not in hook:
+        return
+    if kind != "defenses" or crossing_of(factory) != "activation":
+        what = f"defends the {crossing_of(factory)}" if kind == "defenses" else "is an attack"
+        document.report((*place, "at"), f"for defenses of the activation; {hook['name']} {what}")
+        return
+    try:
+        _phases(hook["at"])
+    except ValueError as error:
+        document.report((*place, "at"), str(error))
+
+
+def _check_claims(document: Document) -> None:
+    """Report passive parties without columns; or, of data that were ingested, whatever was settled then."""
+    data, parties = document.tree.get("data"), document.tree.get("parties")
+    data = data if isinstance(data, dict) else {}
+    ingested = data.get("name") == TABLES
+    for name, party in parties.items() if isinstance(parties, dict) else ():
+        if not isinstance(party, dict):
+            continue
+        if ingested:
+            _check_settled(document, ("parties", name), party, PartyConfig, but=("role", "address", "identity"))
+        elif party.get("role") == "passive" and party.get("columns", []) in ([], "") and "network" not in document.tree:
+            text = (
+                "a passive party needs columns: names and patterns, a share in (0, 1], or rest "
+                "(those of other parties are left out only where there is a section network)"
+            )
+            document.report(("parties", name), text)
+    if ingested:
+        _check_settled(document, ("data",), data, DataConfig, but=("name", "path"))
+
+
+def _check_private_top(document: Document) -> None:
+    """Report a private top in an exchange that trains none."""
+    model, exchange = document.tree.get("model"), document.tree.get("exchange")
+    name = exchange.get("name", SplitConfig().name) if isinstance(exchange, dict) else SplitConfig().name
+    if isinstance(model, dict) and model.get("private_top") is True and name != SplitConfig().name:
+        document.report(("model", "private_top"), f"exchange {name} {NO_PRIVATE_TOP}")
+
+
+def _check_one_way(document: Document, folder: Path) -> None:
+    """Report what exchange one-way has no use for: defenses of what does not cross, and a top that adds up logits."""
+    exchange, model, hooks = (document.tree.get(key) for key in ("exchange", "model", "defenses"))
+    if not isinstance(exchange, dict) or exchange.get("name") != OneWayConfig().name:
+        return
+    if isinstance(model, dict) and model.get("name") == LogisticRegressionConfig().name:
+        text = (
+            "its top adds up the parties' logits, and in exchange one-way the passive parties' are never trained; take "
+            "mlp (with top_hidden: [] its top is logistic regression over activations and own columns)"
+        )
+        document.report(("model", "name"), text)
+    for index, hook in enumerate(hooks if isinstance(hooks, list) else ()):
+        if not isinstance(hook, dict) or not isinstance(hook.get("name"), str):
+            continue
+        try:
+            crossing = crossing_of(resolve("defenses", hook["name"], folder=folder))
+        except ConfigError:  # told where hooks are checked
+            continue
+        if crossing in ("gradient", "labels"):
+            text = (
+                f"{hook['name']} defends the {crossing}, and has nothing to defend in exchange one-way, where nothing "
+                "comes back to a passive party; take it out, or take exchange split"
+            )
+            document.report(("defenses", index, "name"), text)
+
+
+def _check_settled(
+    document: Document, place: Place, given: Mapping[str, Any], section: type[_Section], *, but: tuple[str, ...]
+) -> None:
+    for key, field in section.model_fields.items():
+        default = list(field.default) if isinstance(field.default, tuple) else field.default
+        # The settings that a run writes down hold every default.
+        if key not in but and given.get(key, default) != default:
+            document.report((*place, key), f"settled when {TABLES} were ingested; leave it out, or ingest them again")
+
+
+def _validated(document: Document) -> ExperimentConfig:
+    try:
+        # As JSON, in which a list may become a tuple but, strictly, a truth value or a text never a number.
+        config: ExperimentConfig | None = ExperimentConfig.model_validate_json(json.dumps(document.tree))
+    except ValidationError as error:
+        for detail in error.errors():
+            place, text = _in_words(detail, document.tree)
+            document.report(place, text)
+        config = None
+    document.raise_problems()
+    assert config is not None, "what is invalid has a problem to tell"
+    return config
+
+
+def _in_words(error: ErrorDetails, tree: Mapping[str, Any]) -> tuple[Place, str]:
+    location, kind = error["loc"], error["type"]
+    place = _place_of(location, tree, may_be_absent=kind == "missing")
+    if kind == "extra_forbidden":
+        gone = _GONE.get(tuple(map(str, location[-2:])))
+        return place, gone or f"no such key{_known_keys(location)}"
+    if kind == "union_tag_not_found":
+        return (*place, "name"), "required, and missing"
+    if kind == "union_tag_invalid":
+        known = re.findall(r"'([^']*)'", str(error["ctx"]["expected_tags"]))
+        return (*place, "name"), _no_such(str(place[-1]), str(error["ctx"]["tag"]), known)
+    if kind == "literal_error" and location[-1] == "name" and isinstance(error["input"], str):
+        known = re.findall(r"'([^']*)'", str(error["ctx"]["expected"]))
+        return place, _no_such(str(place[-2]), error["input"], known)
+    return place, words(error)
+
+
+def _no_such(section: str, name: str, known: Sequence[str]) -> str:
+    where = "  (splitvfl list models)" if section == "model" else ""
+    return f"no such {section} {name!r}{suggestion(name, known)}{where}"
+
+
+def _place_of(location: Place, tree: Any, *, may_be_absent: bool) -> Place:
+    """Return where in the file an error is: pydantic's location without the names of the types that it tried."""
+    place: Place = ()
+    node = tree
+    for number, part in enumerate(location, start=1):
+        inside = part in node if isinstance(node, dict) else isinstance(node, list) and isinstance(part, int)
+        if inside:
+            place, node = (*place, part), node[part]
+        elif may_be_absent and number == len(location):
+            place = (*place, part)
+    return place
+
+
+def _known_keys(location: Place) -> str:
+    """Return what may stand where an unknown key stands."""
+    section: Any = ExperimentConfig
+    for part in location[:-1]:
+        section = _inside(section, part)
+    key, fields = str(location[-1]), section.model_fields
+    if len(location) == 1 and key in TrainConfig.model_fields:
+        return f"; did you mean train.{key}?"
+    if len(location) == 1 and key in DataConfig.model_fields:
+        return f"; did you mean data.{key}?"
+    return suggestion(key, fields)
+
+
+def _inside(section: Any, part: str | int) -> Any:
+    """Return the type of what a key of a section holds, or the member of a union that has this name."""
+    if inspect.isclass(section) and issubclass(section, BaseModel):
+        annotation = section.model_fields[str(part)].annotation
+        members = [member for member in typing.get_args(annotation) if member is not type(None)]
+        # A section that may be left out is the section itself.
+        return members[0] if len(members) == 1 and inspect.isclass(members[0]) else annotation
+    if typing.get_origin(section) is Mapping:
+        return typing.get_args(section)[1]
+    for member in typing.get_args(section):
+        kind, *notes = typing.get_args(member) or (member,)
+        if any(isinstance(note, Tag) and note.tag == part for note in notes):
+            return kind
+    return next(member for member in typing.get_args(section) if member.model_fields["name"].default == part)

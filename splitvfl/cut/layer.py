@@ -1,0 +1,785 @@
+"""The cut: one object that stands where the gradient crosses.
+
+Forward it is the identity (or applies the passive party's activation defenses); backward it hands the gradient to the
+defenses, in order, and then shows what is about to be sent to the attacks. It is the same object in one process, inside
+one autograd graph (:class:`SplitModel`), and across parties, where the activation arrives as a leaf and its gradient
+after the hooks is what is sent.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from splitvfl.claims import claims_of, is_per_record
+from splitvfl.cut.chain import DefenseChain
+from splitvfl.errors import ArgumentError, HookError, PrivacyError
+from splitvfl.hooks import (
+    Attack,
+    Defense,
+    View,
+    batch_mixing_layer,
+    crossing_of,
+    hook_name,
+    needs_of,
+)
+from splitvfl.leakage.auditing import Audit
+from splitvfl.leakage.canaries import Canaries, canaries_of
+from splitvfl.leakage.judging import Handle, Leak
+from splitvfl.learning.label_gradients import Drawn, LabelGradients, LabelGradientSource, Loss, mean_cross_entropy
+from splitvfl.learning.precision import widened, without_autocast
+
+
+@dataclass(frozen=True, slots=True)
+class _Passage:
+    """What travels with one forward pass through the cut, in its autograd node."""
+
+    step: int
+    ids: Tensor | None
+    labels: Tensor | None
+    responses: Tensor | None
+    answers: Tensor | None
+    seat: Seat
+    answer: _Answer | None = None
+    source: LabelGradientSource | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """What the party behind a cut can show its own attacks, besides what it receives.
+
+    Attributes:
+        bottom: Its bottom model, of which attacks get copies of the weights.
+        columns: Its columns of the batch.
+        activation: What its bottom model put out, before its defenses.
+    """
+
+    bottom: nn.Module | None = None
+    columns: Any = None
+    activation: Tensor | None = None
+
+    def view(self, needs: frozenset[str], *, party: str, step: int, ids: Tensor, gradient: Tensor) -> View:
+        """Return the view of one received gradient, with nothing that the attack does not need."""
+        return self._view(
+            needs,
+            {
+                "gradient": lambda: widened(gradient.detach()),
+                "aggregated_gradient": lambda: _detached(self.columns).T @ gradient.detach().to(self.columns.dtype),
+            },
+            gradient.device,
+            party=party,
+            step=step,
+            ids=ids,
+        )
+
+    def view_of_sum(self, needs: frozenset[str], *, party: str, step: int, ids: Tensor, total: Tensor) -> View:
+        """Return the view where only the gradient of a linear bottom's weight was learned, ``(d, width)``."""
+        received = {"aggregated_gradient": lambda: total.detach()}
+        return self._view(needs, received, total.device, party=party, step=step, ids=ids)
+
+    def _view(
+        self, needs: frozenset[str], received: Mapping[str, Callable[[], Any]], device: torch.device, **known: Any
+    ) -> View:
+        sources = {
+            "columns": lambda: _detached(self.columns),
+            "activation": lambda: widened(_detached(self.activation)),
+            "weights": self._weights,
+            **received,
+        }
+        with without_autocast(device):
+            return View(**known, **{name: sources[name]() for name in needs})
+
+    def _weights(self) -> dict[str, Tensor]:
+        assert self.bottom is not None
+        # Copied here too: an attack that keeps its view and reads them later gets those of this step.
+        return {name: weight.detach().clone() for name, weight in self.bottom.named_parameters()}
+
+
+def available_fields(bottom: nn.Module | None, *, has_columns: bool) -> frozenset[str]:
+    """Return the view fields that a party with this bottom model can fill during training."""
+    fields = {"gradient"}
+    if has_columns:
+        fields.add("columns")
+    if bottom is not None:
+        fields |= {"activation", "weights"}
+    if has_columns and bottom is not None and is_linear(bottom):
+        fields.add("aggregated_gradient")
+    return frozenset(fields)
+
+
+def is_linear(module: nn.Module) -> bool:
+    """Return whether a module is one linear layer, so that it receives only columnsᵀ · gradient."""
+    leaves = [layer for layer in module.modules() if not any(layer.children())]
+    return len(leaves) == 1 and isinstance(leaves[0], nn.Linear)
+
+
+def _detached(columns: Any) -> Any:
+    if isinstance(columns, Tensor):
+        return columns.detach()
+    return type(columns)(*(part.detach() for part in columns))
+
+
+class _Answer:
+    """What the label defenses said of one batch of labels: drawn once, for the loss and for later defenses."""
+
+    def __init__(self, labels: Tensor, targets: Tensor) -> None:
+        self.labels = labels
+        self.targets = targets
+        self.in_forward = False
+        self.in_loss = False
+
+
+class _Cross(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, activation: Tensor, cut: CutLayer, passage: _Passage) -> Tensor:
+        ctx.cut, ctx.passage = cut, passage
+        sent = cut.activation.apply(activation, step=passage.step, ids=passage.ids, labels=None)
+        return activation.view_as(activation) if sent is activation else sent
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.cut._send(gradient, ctx.passage), None, None
+
+
+class CutLayer(nn.Module):
+    """Where one passive party's activation and gradient cross.
+
+    Args:
+        party: Name of the passive party.
+        active: Name of the active party, the sender of the gradient.
+
+    Attributes:
+        activation: Defenses of the activation (the passive party's).
+        gradient: Defenses of the gradient (the active party's).
+        loss_scale: Factor that a loss scaler put on the loss (``scaler.get_scale()``); it is divided out before
+            defenses and attacks, and put back after. The gradient is that of the batch's *mean* loss, 1/batch included.
+        wire: The narrower dtype in which the gradient crosses, to which it is rounded after the defenses; ``None``: its
+            own.
+    """
+
+    def __init__(self, party: str = "passive", *, active: str = "active") -> None:
+        super().__init__()
+        self.party = party
+        self.activation = DefenseChain("activation", party)
+        self.gradient = DefenseChain("gradient", active)
+        self.loss_scale = 1.0
+        self.wire: torch.dtype | None = None
+        self._steps = 0
+        self._leaks: list[Leak] = []
+        self._audits: list[Audit] = []
+        self._shows: frozenset[str] = frozenset({"gradient"})
+        self._bottoms: tuple[nn.Module, ...] = ()  # in a tuple, it is no submodule of the cut
+        self._tops: tuple[nn.Module, ...] = ()
+
+    def forward(
+        self,
+        activation: Tensor,
+        *,
+        labels: Tensor | None = None,
+        responses: Tensor | None = None,
+        ids: Tensor | None = None,
+        step: int | None = None,
+        seat: Seat | None = None,
+        answer: _Answer | None = None,
+        source: LabelGradientSource | None = None,
+    ) -> Tensor:
+        """Return the activation as it arrives at the top model; its gradient will pass the hooks.
+
+        The result is a view of its input, so a top model that starts with an in-place operation raises.
+
+        Args:
+            activation: ``(n, width)``.
+            labels: ``(n,)``; for the active party's defenses, and for judging. Never shown to an attack.
+            responses: What a label defense answered in place of the labels (:func:`responses_of`). Later defenses get
+                it too, with 0 for ½.
+            ids: Record ids, ``(n,)``, int64. Without them nothing is accumulated per record.
+            step: Number of the training step. Default: forward passes with a gradient are counted.
+            seat: What the passive party can show its own attacks.
+            answer: What :meth:`SplitModel.targets` has to have been asked for before the gradient is sent.
+            source: What gives the gradient under every label, where it is needed; it follows the top's output.
+
+        Raises:
+            ArgumentError: If rows do not match.
+        """
+        rows = activation.shape[0]
+        for name, values in (("labels", labels), ("ids", ids)):
+            if values is not None and values.shape[:1] != (rows,):
+                raise ArgumentError(f"expected {rows} {name}, one per row of the activation, got {tuple(values.shape)}")
+        if step is None:
+            step = self._steps
+            self._steps += int(torch.is_grad_enabled())
+        shown = labels if responses is None else responses
+        answers = labels if responses is None else answers_of(responses)
+        passage = _Passage(step, ids, labels, shown, answers, seat or Seat(), answer, source)
+        crossed: Tensor = _Cross.apply(activation, self, passage)  # type: ignore[no-untyped-call]
+        return crossed
+
+    def _send(self, gradient: Tensor, passage: _Passage) -> Tensor:
+        if passage.answer is not None and not passage.answer.in_loss:
+            raise PrivacyError(
+                "a label defense is attached, but this loss was not computed with its answers, so nothing was sent; "
+                "call model(x, labels=y, ids=ids), and use model.targets(y, ids=ids) in place of y in the loss, or "
+                "model.loss(output, y, ids=ids); with one and the same tensor y in both places: labels[rows] written "
+                "twice makes two, so say y = labels[rows] first"
+            )
+        if self.loss_scale == 1.0:
+            return self._defend_and_show(gradient, passage)
+        # In float32 or wider: what a loss scaler lifted out of half precision's underflow would fall back into it.
+        clean = gradient.to(torch.promote_types(gradient.dtype, torch.float32)) / self.loss_scale
+        return (self._defend_and_show(clean, passage) * self.loss_scale).to(gradient.dtype)
+
+    def _defend_and_show(self, clean: Tensor, passage: _Passage) -> Tensor:
+        known = None if passage.source is None else passage.source.at(self.party)
+        responses = passage.answers
+        if known is not None:
+            known.check(clean, party=self.party, mixing=self._mixing())
+            if known.drawn is not None:
+                responses = known.drawn.responses(passage.labels)
+        sent = self.gradient.apply(clean, step=passage.step, ids=passage.ids, labels=responses, label_gradients=known)
+        if known is not None and known.drawn is not None:
+            clean = known.rows.to(clean).reshape(clean.shape)  # for the auditor; what came is drawn already
+        if self.wire is not None:  # attacks look at what crosses
+            sent = sent.to(self.wire).to(sent.dtype)
+        if self._leaks or self._audits:
+            self._show(clean, sent, passage, known)
+        return sent
+
+    def _show(self, clean: Tensor, sent: Tensor, passage: _Passage, known: LabelGradients | None) -> None:
+        if passage.labels is None:
+            raise PrivacyError(
+                "an attack is watched, but there are no labels to judge it by; pass model(x, labels=y, ids=ids)"
+            )
+        rows = sent.shape[0]
+        numbers = passage.ids if passage.ids is not None else torch.arange(rows, device=sent.device)
+        if self._audits:
+            _check_binary(passage.labels)
+        for audit in self._audits:
+            audit.see(
+                clean.detach(),
+                sent.detach(),
+                passage.labels,
+                passage.ids,
+                responses=passage.responses,
+                label_gradients=known,
+            )
+        for leak in self._leaks:
+            view = passage.seat.view(leak.needs, party=self.party, step=passage.step, ids=numbers, gradient=sent)
+            leak.see(view, passage.labels, ids_known=passage.ids is not None)
+
+    @property
+    def needs_label_gradients(self) -> bool:
+        """Whether the auditor, or a defense of the gradient, needs what would be sent under every label.
+
+        Below a top that mixes the records of a batch no record has such a row of its own: the auditor goes without.
+        """
+        audited = bool(self._audits) and self._mixing() is None
+        return audited or self.gradient.needs_label_gradients
+
+    def _mixing(self) -> str | None:
+        return next(filter(None, map(batch_mixing_layer, self._tops)), None)
+
+    def show_received(self) -> None:
+        """Declare that what passes forward is what came from the party behind this cut, and may be shown for its own.
+
+        What it holds itself is the activation before its defenses; the label party has nothing closer.
+        """
+        self._shows = frozenset({"gradient", "activation"})
+
+    @property
+    def shows(self) -> frozenset[str]:
+        """View fields that attacks can have here."""
+        return self._shows
+
+    def show_from(self, bottom: nn.Module) -> None:
+        """Declare the model behind this cut, so that ``watch`` and ``defend`` can refuse what does not fit it."""
+        self._shows = available_fields(bottom, has_columns=True)
+        self._bottoms = (bottom,)
+
+    def show_top(self, top: nn.Module) -> None:
+        """Declare the label party's model, so that ``defend`` can refuse what does not hold below it."""
+        self._tops = (top,)
+
+    def defend(self, defense: Defense, *, noise_seed_for_experiments: int | None = None) -> Handle:
+        """Attach a defense of the gradient or of the activation, whichever it is made for; order matters.
+
+        Returns:
+            A handle: ``with cut.defend(...):`` or ``handle.remove()``.
+
+        Raises:
+            ArgumentError: If it defends scores or labels, which do not cross here.
+            PrivacyError: If it claims a guarantee per record and a layer of the bottom model mixes records, or if it
+                promises nothing below this top model.
+        """
+        chains = {"activation": self.activation, "gradient": self.gradient}
+        crossing = crossing_of(defense)
+        if crossing not in chains:
+            hint = "; attach it to the model: model.defend(...)" if crossing == "labels" else ""
+            raise ArgumentError(f"{hook_name(defense)} defends {crossing}, which do not cross at a cut layer{hint}")
+        if is_per_record(claims_of(defense)):
+            for bottom in self._bottoms:
+                refuse_batch_mixing(bottom, defense)
+        for top in self._tops:
+            check_top(top, defense)
+        return chains[crossing].attach(defense, noise_seed_for_experiments=noise_seed_for_experiments)
+
+    def watch(
+        self,
+        attack: Attack,
+        *,
+        known_positives: int | None = None,
+        known_negatives: int | None = None,
+        canaries: Canaries | Tensor | None = None,
+    ) -> Leak:
+        """Let an attack observe exactly what is sent, after all defenses, and judge it.
+
+        Args:
+            attack: A label attack.
+            known_positives: Positive records that an attack which needs some is assumed to know, and is not judged by.
+                Default: every other one that it meets, up to ten.
+            known_negatives: Negative records, likewise.
+            canaries: Ids of records with coin-toss labels, as :meth:`audit`.
+
+        Returns:
+            The leak, which is also a handle.
+
+        Raises:
+            ArgumentError: If the attack needs what cannot be shown here, or acts after training only.
+        """
+        leak = Leak(
+            attack,
+            known_positives=known_positives,
+            known_negatives=known_negatives,
+            remove=lambda: self._leaks.remove(leak),
+            canaries=canaries_of(canaries),
+        )
+        missing = sorted(leak.needs - self._shows)
+        if missing:
+            raise ArgumentError(
+                f"attack {leak.name} needs {', '.join(missing)}; this cut shows {', '.join(sorted(self._shows))}"
+            )
+        self._leaks.append(leak)
+        return leak
+
+    def audit(self, *, canaries: Canaries | Tensor | None = None) -> Audit:
+        """Attach the auditor's attack, which knows labels and clean gradients. It judges binary labels only.
+
+        Below a top that mixes the records of a batch (BatchNorm) it does not know what another label would have sent:
+        it reads less, and ``total`` is that of the messages alone.
+
+        Args:
+            canaries: Ids of the records whose labels are coin tosses, ``(k,)``, int64: the loop has put the tosses in
+                the place of their labels, :func:`~splitvfl.leakage.canaries.with_canaries`. They are judged apart,
+                ``audit.canaries``, and count in no other figure. Default: there are none.
+
+        Raises:
+            ArgumentError: If there are fewer than twenty, or one comes twice.
+        """
+        audit = Audit(remove=lambda: self._audits.remove(audit), canaries=canaries_of(canaries))
+        self._audits.append(audit)
+        return audit
+
+
+class SplitModel(nn.Module):
+    """Bottom models and a top model in one process, joined by cut layers: an ordinary module for any training loop.
+
+    The top receives the activations' concatenation in the order of the bottoms, then the active party's own columns
+    if there are any. A top with the attribute ``separate_active = True`` is called as ``top(activations, active)``.
+
+    Args:
+        bottom: One bottom model, or several by party name.
+        top: The active party's model.
+        loss: The loss of the training loop, of ``(output, labels)`` as they are: each record's loss, ``(n,)``, or their
+            mean. The auditor, and defenses in the unit of a record, compute with it what would be sent under another
+            label, and compare what would be sent under the true one with what is: a loop with another loss stops with
+            a :class:`HookError`. It gets outputs ``(n, 1)`` and labels ``(n,)`` unless it reshapes them: ``loss=lambda
+            output, y: mse_loss(output.squeeze(1), y)``. Default: mean binary cross entropy of logits where the output
+            has width 1, and mean cross entropy where it is wider.
+
+    Raises:
+        ArgumentError: If there is no bottom model, or the loss is no function.
+
+    >>> model = SplitModel(nn.Linear(3, 2), nn.Linear(2, 1))
+    >>> model(torch.zeros(4, 3)).shape
+    torch.Size([4, 1])
+    """
+
+    def __init__(
+        self, bottom: nn.Module | Mapping[str, nn.Module], top: nn.Module, *, loss: Loss | None = None
+    ) -> None:
+        super().__init__()
+        bottoms = {"passive": bottom} if isinstance(bottom, nn.Module) else dict(bottom)
+        if not bottoms:
+            raise ArgumentError("expected at least one bottom model")
+        if loss is not None and not callable(loss):
+            raise ArgumentError(f"expected loss to be a function of (output, labels), got {loss!r}")
+        self.bottoms = nn.ModuleDict(bottoms)
+        self.top = top
+        self._loss = loss
+        self.cuts: dict[str, CutLayer] = {name: CutLayer(name) for name in bottoms}
+        self.labels = DefenseChain("labels", "active")
+        for name, cut in self.cuts.items():
+            cut.show_from(bottoms[name])
+            cut.show_top(top)
+        self._passing: tuple[Tensor | None, Tensor | None] = (None, None)
+        # Answers that one side has asked for, and the other not yet; those of abandoned steps fall out.
+        self._answers: deque[_Answer] = deque(maxlen=8)
+
+    @property
+    def cut(self) -> CutLayer:
+        """The cut layer, where there is only one.
+
+        Raises:
+            ArgumentError: If there are several; name one: ``model.cuts[name]``.
+        """
+        if len(self.cuts) != 1:
+            raise ArgumentError(f"this model has {len(self.cuts)} cuts; choose one: cuts[name], {sorted(self.cuts)}")
+        return next(iter(self.cuts.values()))
+
+    def forward(
+        self, *columns: Any, active: Any = None, labels: Tensor | None = None, ids: Tensor | None = None
+    ) -> Tensor:
+        """Return the top's output.
+
+        Args:
+            *columns: One argument per bottom, in their order.
+            active: The active party's own columns, if it has any.
+            labels: ``(n,)``; they reach the defenses and the judges, never an attack.
+            ids: Record ids, ``(n,)``, int64.
+
+        Raises:
+            ArgumentError: If the number of inputs or of rows does not fit.
+        """
+        if len(columns) != len(self.cuts):
+            raise ArgumentError(
+                f"expected {len(self.cuts)} inputs, one per bottom {list(self.cuts)}, got {len(columns)}"
+            )
+        answer = self._answer_for_forward(labels, ids)
+        source = self._source(labels, answer, ids)
+        self._passing = (labels, ids)
+        try:
+            crossed = {
+                name: self._cross(name, own, labels, ids, answer, source)
+                for name, own in zip(self.cuts, columns, strict=True)
+            }
+        finally:
+            self._passing = (None, None)
+        output: Tensor = call_top(self.top, list(crossed.values()), active)
+        if source is None or labels is None:
+            return output
+        classes = self._classes(output, labels)
+        return source.follow(output, crossed, classes=classes, values=self.labels.target_values(classes))
+
+    def _classes(self, output: Tensor, labels: Tensor) -> int | None:
+        """Return how many classes the labels have, as far as outputs and labels tell."""
+        outputs = output.reshape(len(output), -1).shape[1]
+        if labels.is_floating_point() and not bool((labels == labels.round()).all()):
+            return None
+        if outputs > 1:
+            return outputs
+        binary = self._loss is None or bool(((labels == 0) | (labels == 1)).all())
+        return 2 if binary else None
+
+    def _source(self, labels: Tensor | None, answer: _Answer | None, ids: Tensor | None) -> LabelGradientSource | None:
+        """Return what computes the gradients under every label, if anyone at a cut needs them in this pass."""
+        needed = labels is not None and any(cut.needs_label_gradients for cut in self.cuts.values())
+        if labels is None or not needed or not torch.is_grad_enabled():
+            return None
+        targets = labels if answer is None else answer.targets
+        return LabelGradientSource(
+            self.labels.loss(self._loss or mean_cross_entropy),
+            targets,
+            draw=drawing_for_all(self.cuts.values(), step=self._step(), ids=ids),
+            loss_scale=next(iter(self.cuts.values())).loss_scale,
+        )
+
+    def _cross(
+        self,
+        name: str,
+        own: Any,
+        labels: Tensor | None,
+        ids: Tensor | None,
+        answer: _Answer | None,
+        source: LabelGradientSource | None,
+    ) -> Tensor:
+        bottom = self.bottoms[name]
+        activation = bottom(own)
+        crossed: Tensor = self.cuts[name](
+            activation,
+            labels=labels,
+            responses=None if answer is None else responses_of(answer.targets),
+            ids=ids,
+            seat=Seat(bottom, own, activation),
+            answer=answer,
+            source=source,
+        )
+        return crossed
+
+    def defend(self, defense: Defense, *, noise_seed_for_experiments: int | None = None) -> Handle:
+        """Attach a defense where it belongs: labels at the model, gradient and activation at the (only) cut.
+
+        A label defense acts where the loss is computed with ``model.targets(y, ids=ids)`` in place of ``y``, or by
+        ``model.loss(output, y, ids=ids)``; a backward pass that never asked for either is refused. What it remembers of
+        the records is not in ``model.state_dict()``: a loop that is restarted keeps ``model.labels.state_dict()`` too,
+        or all records are answered for once more.
+
+        Raises:
+            ArgumentError: If there are several cuts to choose from, or it defends scores, which a model does not send.
+            PrivacyError: If it claims a guarantee per record and a layer mixes records.
+        """
+        if is_per_record(claims_of(defense)):
+            for bottom in self.bottoms.values():
+                refuse_batch_mixing(bottom, defense)
+        chain = self.labels if crossing_of(defense) == "labels" else self.cut
+        attach = chain.attach if isinstance(chain, DefenseChain) else chain.defend
+        return attach(defense, noise_seed_for_experiments=noise_seed_for_experiments)
+
+    def targets(self, labels: Tensor, *, ids: Tensor | None = None) -> Tensor:
+        """Return what the loss is computed with in place of the labels: the label defenses' answers.
+
+        Where a label defense is attached, backward raises :class:`PrivacyError` unless this was called with the very
+        tensor of labels that the forward pass was given. Whether the result then went into the loss is the caller's to
+        see to. The answers are drawn once for both, whichever comes first.
+
+        Args:
+            labels: ``(n,)``.
+            ids: Record ids, ``(n,)``, int64.
+
+        Raises:
+            PrivacyError: If a label defense computes the loss itself: :meth:`loss` is for it.
+        """
+        own = self.labels.with_own_loss
+        if own is not None:
+            raise PrivacyError(
+                f"{hook_name(own)} computes the loss itself: use model.loss(output, y, ids=ids) in place of a loss of "
+                "model.targets(y, ids=ids)"
+            )
+        return self._targets(labels, ids)
+
+    def _targets(self, labels: Tensor, ids: Tensor | None) -> Tensor:
+        if not len(self.labels):
+            return labels
+        answer = self._answer(labels, ids, lambda known: not known.in_loss)
+        answer.in_loss = True
+        return answer.targets
+
+    def loss(self, output: Tensor, labels: Tensor, *, ids: Tensor | None = None) -> Tensor:
+        """Return the mean loss on the label defenses' answers: with a loss of their own where one of them has it.
+
+        Without label defenses, and with those that only replace labels, it is the loss that the model was made with
+        (``loss=``). What :meth:`targets` says of the labels holds here too.
+
+        Args:
+            output: What the forward pass returned, ``(n, k)`` or ``(n,)``.
+            labels: ``(n,)``, the very tensor that the forward pass was given.
+            ids: Record ids, ``(n,)``, int64.
+        """
+        targets = self._targets(labels, ids)
+        return self.labels.loss(self._loss or mean_cross_entropy)(output, targets).mean()
+
+    def _answer_for_forward(self, labels: Tensor | None, ids: Tensor | None) -> _Answer | None:
+        if not len(self.labels):
+            return None
+        if labels is None:
+            return _Answer(torch.empty(0), torch.empty(0))
+        answer = self._answer(labels, ids, lambda known: not known.in_forward)
+        answer.in_forward = True
+        return answer
+
+    def _answer(self, labels: Tensor, ids: Tensor | None, wanting: Callable[[_Answer], bool]) -> _Answer:
+        """Return the answer that the other side has asked for already, or a new one."""
+        # The newest first: an older one belongs to a pass that was abandoned, an evaluation say.
+        for known in reversed(self._answers):
+            if known.labels is labels and wanting(known):
+                self._answers.remove(known)  # both sides have it now
+                return known
+        answer = _Answer(labels, self.labels.apply(labels, step=self._step(), ids=ids, labels=labels))
+        self._answers.append(answer)
+        return answer
+
+    def observe(
+        self,
+        module: nn.Module,
+        attack: Attack,
+        *,
+        known_positives: int | None = None,
+        known_negatives: int | None = None,
+        canaries: Canaries | Tensor | None = None,
+    ) -> Leak:
+        """Let an attack watch the gradient at an earlier layer of a bottom model: that of ``module``'s output.
+
+        Source: Li et al., ICLR 2022, arXiv:2102.08504, figure 2b.
+
+        Args:
+            module: A submodule of one of the bottoms.
+            attack: A label attack that needs the gradient only.
+            known_positives: As :meth:`CutLayer.watch`.
+            known_negatives: As :meth:`CutLayer.watch`.
+            canaries: As :meth:`CutLayer.watch`.
+
+        Raises:
+            ArgumentError: If the module is in no bottom, or the attack needs more than the gradient.
+        """
+        party = next((name for name, bottom in self.bottoms.items() if module in set(bottom.modules())), None)
+        if party is None:
+            raise ArgumentError("the observed module is in none of the bottom models")
+        return observe(
+            module,
+            attack,
+            party=party,
+            passing=lambda: self._passing,
+            known_positives=known_positives,
+            known_negatives=known_negatives,
+            canaries=canaries,
+        )
+
+    def _step(self) -> int:
+        return next(iter(self.cuts.values()))._steps
+
+
+def observe(
+    module: nn.Module,
+    attack: Attack,
+    *,
+    party: str,
+    passing: Callable[[], tuple[Tensor | None, Tensor | None]],
+    known_positives: int | None = None,
+    known_negatives: int | None = None,
+    canaries: Canaries | Tensor | None = None,
+) -> Leak:
+    """Attach an attack to the gradient of a module's output.
+
+    Args:
+        module: The observed layer.
+        attack: A label attack that needs the gradient only.
+        party: The party that the layer belongs to.
+        passing: Returns labels and ids of the forward pass that is under way.
+        known_positives: As :meth:`CutLayer.watch`.
+        known_negatives: As :meth:`CutLayer.watch`.
+        canaries: As :meth:`CutLayer.watch`.
+
+    Raises:
+        ArgumentError: If the attack needs more than the gradient, or acts after training only.
+    """
+    leak = Leak(
+        attack,
+        known_positives=known_positives,
+        known_negatives=known_negatives,
+        remove=lambda: registered.remove(),
+        canaries=canaries_of(canaries),
+    )
+    if leak.needs - {"gradient"}:
+        raise ArgumentError(
+            f"{hook_name(attack)} needs {sorted(needs_of(attack))}; an earlier layer shows its gradient"
+        )
+    steps = 0
+
+    def on_forward(_: nn.Module, __: Any, output: Tensor) -> None:
+        nonlocal steps
+        labels, ids = passing()
+        if output.requires_grad and labels is not None:
+            output.register_hook(partial(on_gradient, step=steps, labels=labels, ids=ids))
+            steps += 1
+
+    def on_gradient(gradient: Tensor, *, step: int, labels: Tensor, ids: Tensor | None) -> None:
+        numbers = ids if ids is not None else torch.arange(gradient.shape[0], device=gradient.device)
+        view = View(party=party, step=step, ids=numbers, gradient=widened(gradient.detach()).flatten(1))
+        leak.see(view, labels, ids_known=ids is not None)
+
+    registered = module.register_forward_hook(on_forward)
+    return leak
+
+
+def call_top(top: nn.Module, activations: list[Tensor], active: Any) -> Tensor:
+    """Join the activations, and the active party's columns, and run the top model on them."""
+    joined = activations[0] if len(activations) == 1 else torch.cat(activations, dim=1)
+    if getattr(top, "separate_active", False):
+        output: Tensor = top(joined, active)
+    elif active is None:
+        output = top(joined)
+    elif isinstance(active, Tensor):
+        output = top(torch.cat([joined, active.to(joined.dtype)], dim=1))
+    else:
+        raise ArgumentError(
+            f"{type(top).__name__} takes one concatenated tensor, but the active party has categorical codes; "
+            "encode them as one-hot columns, or use a top with separate_active = True"
+        )
+    return output
+
+
+def responses_of(targets: Tensor) -> Tensor:
+    """Return the answers behind loss-corrected targets; all that later defenses may see of the labels.
+
+    Targets of a floating-point dtype stand for 0/1 answers, of which they lie on the side: above or below ½. A target
+    of exactly ½ is a record for which nothing was said, and its response is ½. Of targets ``(n, k)`` it is the class
+    with the largest number. Whole numbers are classes, and answers as they are.
+    """
+    if targets.dim() > 1:
+        return targets.argmax(dim=1)
+    if not targets.is_floating_point():
+        return targets
+    return torch.where(targets == 0.5, targets, (targets > 0.5).to(targets.dtype))
+
+
+def answers_of(responses: Tensor) -> Tensor:
+    """Return responses as defenses get them that know two classes: 1, and all else, silence (½) included, as 0.
+
+    A record that is silent must not show its label there either; which of the two it gets tells nothing.
+    """
+    return responses if not responses.is_floating_point() else (responses > 0.5).to(responses.dtype)
+
+
+def drawing_for_all(
+    cuts: Iterable[CutLayer], *, step: int, ids: Tensor | None
+) -> Callable[[LabelGradients], Drawn] | None:
+    """Return what draws, for the top model and all cuts, what they learn from in place of the labels, if anything does.
+
+    Args:
+        cuts: Of one label party.
+        step: Number of the training step.
+        ids: Record ids of the batch.
+
+    Raises:
+        PrivacyError: If defenses that draw promise different things.
+    """
+    deciding = [cut.gradient for cut in cuts if cut.gradient.draws_at_output]
+    if len({chain.label_claims for chain in deciding}) > 1:
+        raise PrivacyError(
+            "one draw stands for the labels at all cuts, and the defenses of their gradients promise different things "
+            "of the run, so nothing was sent; give every cut the same"
+        )
+    return partial(deciding[0].draw, step=step, ids=ids) if deciding else None
+
+
+def _check_binary(labels: Tensor) -> None:
+    """Raise :class:`HookError` unless labels are 0 or 1, or NaN, as those of records that are left out."""
+    others = labels[(labels != 0) & (labels != 1) & ~labels.isnan()]
+    if len(others):
+        some = labels.detach().float().unique()[:5].tolist()
+        raise HookError(
+            f"the auditor judges labels 0 and 1, got {some}, so nothing was sent; with classes or a regression go "
+            "without cut.audit(): defenses of these still state what they promise"
+        )
+
+
+def check_top(top: nn.Module, defense: Defense) -> None:
+    """Let a defense of the gradient refuse the label party's top model."""
+    if crossing_of(defense) == "gradient" and hasattr(defense, "check_top"):
+        defense.check_top(top)
+
+
+def refuse_batch_mixing(module: nn.Module, defense: Defense) -> None:
+    """Raise :class:`PrivacyError` if a layer mixes the records of a batch, which voids a per-record guarantee."""
+    layer = batch_mixing_layer(module)
+    if layer is not None:
+        raise PrivacyError(
+            f"{hook_name(defense)} guarantees something per record, but {layer} mixes the records of a batch; "
+            "replace it (GroupNorm or LayerNorm keep records apart)"
+        )

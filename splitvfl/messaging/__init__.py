@@ -1,0 +1,1 @@
+"""What crosses between parties: messages, and the conversations that they are part of."""

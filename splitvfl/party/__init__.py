@@ -1,0 +1,1 @@
+"""One organisation: its columns, model, optimiser, randomness and defenses."""

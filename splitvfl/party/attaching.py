@@ -1,0 +1,118 @@
+"""Where a defense belongs at a party: on which of its own messages, with which generator, and whether it may."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import assert_never
+
+from splitvfl.claims import claims_of, is_per_record
+from splitvfl.cut.layer import check_top, refuse_batch_mixing
+from splitvfl.errors import ConfigError, PrivacyError
+from splitvfl.hooks import PHASES, Defense, Phase, crossing_of, hook_name
+from splitvfl.learning.randomness import derive_seed
+from splitvfl.party.party import ActiveParty, Party, PassiveParty
+
+
+def attach_defense(
+    party: Party, defense: Defense, *, number: int, noise_seed: int | None, phases: Sequence[Phase] = PHASES
+) -> bool:
+    """Attach a defense to the messages of a party that it is for, and return whether there are any.
+
+    Where it acts on several messages (at several cuts), each gets a copy of its own.
+
+    Args:
+        party: The sender.
+        defense: The defense.
+        number: Its place among the defenses of the run, for its seed.
+        noise_seed: Fixed seed of all generators, for experiments; ``None``: from entropy.
+        phases: Of a defense of the activation: when it acts.
+
+    Raises:
+        ConfigError: If it was made for other labels than the task's.
+        PrivacyError: If it guarantees something per record, and the party's model mixes records; or promises nothing
+            below the party's top model.
+    """
+    crossing = crossing_of(defense)
+    if is_per_record(claims_of(defense)):
+        refuse_batch_mixing(party.module, defense)
+
+    def seed(where: str) -> int | None:
+        return None if noise_seed is None else derive_seed(noise_seed, crossing, where, number)
+
+    if isinstance(party, PassiveParty):
+        if crossing != "activation":
+            return False
+        party.activation.attach(defense, at=phases, noise_seed_for_experiments=seed(party.name))
+        return True
+    assert isinstance(party, ActiveParty)
+    if crossing == "activation":
+        return False
+    check_labels(party, defense)
+    check_top(party.top, defense)
+    match crossing:
+        case "gradient":
+            chains = {name: cut.gradient for name, cut in party.cuts.items()}
+        case "labels":
+            chains = {party.name: party.labels}
+        case "scores":
+            chains = {party.name: party.scores}
+        case _:
+            assert_never(crossing)
+    for name, chain in chains.items():
+        own = defense if len(chains) == 1 else copy.deepcopy(defense)
+        chain.attach(own, noise_seed_for_experiments=seed(name))
+    return bool(chains)
+
+
+def check_clips(
+    party: Party, *, activation: float | None, gradient: float | None, phases: Sequence[Phase] = PHASES
+) -> None:
+    """Hold a party to bounding what it sends as the parties have agreed; asked again before every message.
+
+    What bounds a row is what its defenses claim (:mod:`splitvfl.claims`), in their order. A passive party's activations
+    are bounded in every phase in which it sends some.
+
+    Args:
+        party: The sender, with its defenses.
+        activation: Largest norm of a row of an activation before noise; ``None``: none was agreed.
+        gradient: Largest norm of a row of a gradient, likewise.
+        phases: Those in which the activation is sent.
+
+    Raises:
+        PrivacyError: If the defenses of a message do not claim that.
+    """
+    if isinstance(party, PassiveParty):
+        agreed, what = activation, "activation"
+        chains = {f"{party.name} sends in {phase}": party.activation[phase] for phase in phases}
+    else:
+        assert isinstance(party, ActiveParty)
+        agreed, what = gradient, "gradient"
+        chains = {f"{party.name} sends to {name}": cut.gradient for name, cut in party.cuts.items()}
+    for where, chain in chains.items():
+        try:
+            chain.keep_to(agreed)
+        except PrivacyError as error:
+            raise PrivacyError(
+                f"exchange.{what}_clip, of what {where}: {error}; add one that does (gaussian-ir with clip, "
+                "clip-gradient with bound, or your own that claims RowNorm), behind all that do not, or agree on "
+                "another bound"
+            ) from error
+
+
+def check_labels(party: ActiveParty, defense: Defense) -> None:
+    """Check that a defense is for labels such as the task's.
+
+    Raises:
+        ConfigError: If it is for others.
+    """
+    task, assumed = party.task, getattr(defense, "classes", None)
+    if getattr(defense, "needs_binary_labels", False) and task.name != "binary":
+        raise ConfigError(f"defense {hook_name(defense)} needs binary labels, the task is {task.name}")
+    if assumed is not None and assumed != task.classes:
+        found = "no classes" if task.classes is None else f"{task.classes} classes; say classes: {task.classes}"
+        if task.classes is None and hasattr(defense, "label_range"):
+            found = "no classes; say label_range: [low, high]"
+        raise ConfigError(
+            f"defense {hook_name(defense)} was made for {assumed} classes, and a {task.name} task here has {found}"
+        )

@@ -1,0 +1,641 @@
+"""The parties: each holds its own columns, its own model, its own optimiser and its own randomness."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from splitvfl.claims import RunPlan
+from splitvfl.crypto.refusals import Refusals
+from splitvfl.crypto.sum_masks import SumMasks
+from splitvfl.cut.chain import ActivationDefenses, DefenseChain
+from splitvfl.cut.layer import CutLayer, Seat, available_fields, call_top, drawing_for_all, responses_of
+from splitvfl.data.columns import Columns, PartyData, Records
+from splitvfl.errors import ArgumentError, DataError, ProtocolError
+from splitvfl.hooks import Phase, View, all_finite, all_finite_together, hook_name, notes_of
+from splitvfl.leakage.canaries import CoinLabels, check_canaries
+from splitvfl.learning.batches import Batches
+from splitvfl.learning.best_weights import BestWeights
+from splitvfl.learning.label_gradients import LabelGradientSource
+from splitvfl.learning.optimizers import OptimizerFactory, optimizer_of
+from splitvfl.learning.precision import widened
+from splitvfl.learning.randomness import PartyRandom
+from splitvfl.learning.schedule import EarlyStopping, Patience
+from splitvfl.learning.tasks import Binary, Task
+from splitvfl.messaging.conversation import Expected
+from splitvfl.messaging.messages import FLOATS, Message
+from splitvfl.party.private_top import PrivateTop, own_copies
+
+MAX_WIDTH = 1 << 16
+
+SENDING = "sending/"
+"""Before the names of figures of the top that sends, where a private top predicts."""
+
+# Of an activation, before the parties have agreed on one.
+_ANY_WIDTH = range(1, MAX_WIDTH + 1)
+
+
+def adam(parameters: Iterable[nn.Parameter]) -> Optimizer:
+    """Return Adam at learning rate 1e-3: the default optimiser."""
+    return torch.optim.Adam(parameters, lr=1e-3)
+
+
+class Observer(Protocol):
+    """Something at a passive party that looks at what it received: an attack, in an experiment."""
+
+    needs: frozenset[str]
+
+    def __call__(self, view: View, /) -> None:
+        """Look."""
+        ...
+
+
+def _ignored(message: Message) -> None: ...
+
+
+class Party(ABC):
+    """What both kinds of party have.
+
+    Attributes:
+        autocast: The dtype in which its model runs under :class:`torch.autocast`, bfloat16; ``None``: as it is.
+        wire: The dtype in which activations and gradients cross, bfloat16; ``None``: as they were computed.
+        best: Its weights at the best evaluation, where training stops early.
+        remember: Told what is under the masks of messages that are new each time they are sent: what must be the same
+            whenever a step is taken again.
+        refusals: Sums that it has refused in this run.
+    """
+
+    def __init__(self, data: PartyData, module: nn.Module, optimizer: OptimizerFactory) -> None:
+        self.name = data.name
+        self.data = data
+        self.module = module
+        self.device = torch.device("cpu")
+        self.autocast: torch.dtype | None = None
+        self.wire: torch.dtype | None = None
+        self.best = BestWeights(module)
+        self.remember: Callable[[Message], None] = _ignored
+        self.refusals = Refusals(self.name)
+        self.random = PartyRandom(0)
+        self._factory = optimizer
+        self.optimizer = optimizer_of(module, optimizer)
+
+    @property
+    def models(self) -> tuple[nn.Module, ...]:
+        """What it trains: first the model from which its training messages come, last the one that predicts."""
+        return (self.module,)
+
+    def prepare(
+        self,
+        *,
+        seed: int,
+        device: torch.device,
+        autocast: torch.dtype | None = None,
+        wire: torch.dtype | None = None,
+    ) -> None:
+        """Move to a device, and set the randomness and the precisions, before the first step."""
+        self.device, self.autocast, self.wire = device, autocast, wire
+        self.module.to(device)
+        self.optimizer = optimizer_of(self.module, self._factory)
+        self.random = PartyRandom(seed)
+        if device.type == "cuda":
+            self.random.use_cuda()
+
+    def computing(self) -> AbstractContextManager[object]:
+        """Return the block in which its model is called; no message is waited for inside it."""
+        return nullcontext() if self.autocast is None else torch.autocast(self.device.type, dtype=self.autocast)
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Put its models into evaluation mode within a block."""
+        # Layer by layer: a layer that its owner froze in evaluation mode stays there.
+        modes = [(layer, layer.training) for model in self.models for layer in model.modules()]
+        for model in self.models:
+            model.eval()
+        try:
+            yield
+        finally:
+            for layer, mode in modes:
+                layer.training = mode
+
+    def narrowed(self, tensor: Tensor) -> Tensor:
+        """Return an activation or a gradient as it crosses, after its defenses."""
+        return tensor if self.wire is None else tensor.to(self.wire)
+
+    def received(self, payload: Tensor) -> Tensor:
+        """Return what crossed on its own device, and as float32 where it was narrowed on the way."""
+        payload = payload.to(self.device)
+        return payload if self.wire is None else payload.float()
+
+    def train_batch(self, rows: Tensor) -> Records:
+        """Return its training records at these positions."""
+        return self.data.train.rows(rows).to(self.device)
+
+    def test_batch(self, rows: Tensor) -> Records:
+        """Return its test records at these positions."""
+        return self.data.test.rows(rows).to(self.device)
+
+    def clear_gradients(self) -> None:
+        """Forget the gradients of the step before."""
+        if self.optimizer is not None:
+            self.optimizer.zero_grad(set_to_none=True)
+
+    def has_finite_gradients(self) -> bool:
+        """Return whether its optimiser would take in finite numbers only."""
+        gradients = (weight.grad for weight in self.module.parameters())
+        return all_finite_together(gradient for gradient in gradients if gradient is not None)
+
+    def update(self) -> None:
+        """Take the optimiser's step."""
+        if self.optimizer is not None:
+            self.optimizer.step()
+
+    def hook_state(self) -> dict[str, Any]:
+        """Return the state of its defenses: for its owner only."""
+        return {"defenses": {name: chain.state_dict() for name, chain in self.chains().items()}}
+
+    def load_hook_state(self, state: dict[str, Any]) -> None:
+        """Take back what :meth:`hook_state` returned."""
+        for name, chain in self.chains().items():
+            chain.load_state_dict(state["defenses"][name])
+
+    @abstractmethod
+    def chains(self) -> dict[str, DefenseChain]:
+        """Return the defenses of everything that it sends, by a name for each."""
+
+    @property
+    @abstractmethod
+    def measurements(self) -> dict[str, float]:
+        """What its defenses logged in the last training step: ``whose message/defense/measurement``."""
+
+    @property
+    def notes(self) -> list[str]:
+        """What its defenses want said beside the figures of a run, each sentence once."""
+        said = [note for chain in self.chains().values() for defense in chain for note in notes_of(defense)]
+        return list(dict.fromkeys(said))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return weights as trained and the best ones, optimiser and random state."""
+        return {
+            **self.best.state_dict(),
+            "optimizer": None if self.optimizer is None else self.optimizer.state_dict(),
+            "random": self.random.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        """Take back what :meth:`state_dict` returned."""
+        self.best.load_state_dict(state)
+        if self.optimizer is not None:
+            self.optimizer.load_state_dict(state["optimizer"])
+        self.random.load_state_dict(state["random"])
+
+
+class PassiveParty(Party):
+    """A party with columns and a bottom model, and no labels.
+
+    Args:
+        data: Its columns.
+        bottom: Its model; input as wide as its columns.
+        optimizer: Makes its optimiser out of parameters, or is a :class:`~splitvfl.learning.optimizers.PerParameter`.
+            Default: Adam, 1e-3.
+
+    Attributes:
+        activation: Defenses of what it sends.
+        observers: Its own attacks on what it receives.
+        sums_only: Whether it learns no gradient per record, only their sum times its columns.
+        one_way: Whether nothing ever comes back to it, so that no attack of its own has anything to look at.
+        masks: What hides its part in what it sends for evaluations and scores; ``None``: nothing does.
+    """
+
+    def __init__(self, data: PartyData, bottom: nn.Module, *, optimizer: OptimizerFactory = adam) -> None:
+        super().__init__(data, bottom, optimizer)
+        self.bottom = bottom
+        self.activation = ActivationDefenses(self.name)
+        self.observers: list[Observer] = []
+        self.sums_only = False
+        self.one_way = False
+        self.masks: SumMasks | None = None
+        self.batch_ids: Tensor | None = None
+
+    @property
+    def shows(self) -> frozenset[str]:
+        """View fields that its attacks can have."""
+        fields = available_fields(self.bottom, has_columns=True) - ({"gradient"} if self.sums_only else set())
+        return fields if self.data.train.columns.categorical.shape[1] == 0 else fields - {"aggregated_gradient"}
+
+    def activate(self, batch: Records) -> Tensor:
+        """Return the bottom's output, ``(n, width)``.
+
+        Raises:
+            ArgumentError: If it is no matrix of one row per record.
+        """
+        self.batch_ids = batch.ids
+        with self.computing():
+            output: Tensor = self.bottom(batch.columns.module_input())
+        if output.dim() != 2 or output.shape[0] != batch.count:
+            raise ArgumentError(
+                f"the bottom model of {self.name} must put out one row per record: "
+                f"expected ({batch.count}, width), got {tuple(output.shape)}"
+            )
+        return output
+
+    def defend_activation(self, activation: Tensor, batch: Records, step: int, phase: Phase = "training") -> Tensor:
+        """Return what is sent instead of the activation, narrowed if it crosses so.
+
+        Raises:
+            ProtocolError: If the activation holds NaN or infinite values: nothing is sent.
+        """
+        if not all_finite(activation):
+            raise ProtocolError(
+                f"the activation of step {step} of {self.name} holds NaN or infinite values, and was not sent: its "
+                "weights are spoiled, by too high a learning rate or by gradients that it was sent"
+            )
+        return self.narrowed(self.activation[phase].apply(activation, step=step, ids=batch.ids, labels=None))
+
+    def output_width(self) -> int:
+        """Return the width of its activations, which its bottom model shows on one record."""
+        part = self.data.train if self.data.train.count else self.data.test
+        with self.evaluating(), torch.no_grad():
+            return self.activate(part.rows(torch.zeros(1, dtype=torch.int64)).to(self.device)).shape[1]
+
+    def learn(self, activation: Tensor, gradient: Tensor, batch: Records, step: int) -> None:
+        """Run the bottom's backward on a received gradient, and let its observers look."""
+        seat = Seat(self.bottom, batch.columns.module_input(), activation)
+        for observer in self.observers:
+            observer(seat.view(observer.needs, party=self.name, step=step, ids=batch.ids, gradient=gradient))
+        if activation.requires_grad:  # a frozen bottom, or one without parameters, has nothing to learn
+            activation.backward(gradient)
+
+    def learn_sum(self, activation: Tensor, total: Tensor, batch: Records, step: int) -> None:
+        """Take the gradient of a linear bottom's weight, ``(d, width)``, and let its observers look."""
+        seat = Seat(self.bottom, batch.columns.module_input(), activation)
+        for observer in self.observers:
+            observer(seat.view_of_sum(observer.needs, party=self.name, step=step, ids=batch.ids, total=total))
+        (weight,) = self.bottom.parameters()
+        if weight.requires_grad:
+            weight.grad = total.T.to(weight.dtype)
+
+    def chains(self) -> dict[str, DefenseChain]:
+        """Return the defenses of its activation, by phase."""
+        return self.activation.chains()
+
+    @property
+    def measurements(self) -> dict[str, float]:
+        """What the defenses of its activation logged in the last training step."""
+        return _named(self.name, self.activation["training"])
+
+
+class ActiveParty(Party):
+    """The party that holds the labels and the top model, with or without columns of its own.
+
+    Args:
+        data: Its labels, and its columns if it has any.
+        top: Its model, which receives the activations of the passive parties and its own columns.
+        task: The loss. Default: binary.
+        private_top: A second model, called as the first is, which learns from true labels over the same activations
+            and columns, sends nothing, and predicts in its place (:mod:`splitvfl.party.private_top`). It shares no
+            weight with the first, which alone decides what crosses. ``None``: the first predicts.
+        private_optimizer: Makes the private top's optimiser, likewise. ``None``: Adam, 1e-2.
+        optimizer: Makes its optimiser out of parameters, or is a :class:`~splitvfl.learning.optimizers.PerParameter`.
+            Default: Adam, 1e-3.
+
+    Attributes:
+        private_top: The second model, with what belongs to it; ``None`` without one.
+        cuts: One cut layer per passive party, by name.
+        widths: Width of what each passive party sends, once they have agreed on it.
+        patience: Its judgement of evaluations, where training stops early.
+        labels: Defenses that act before the loss.
+        scores: Defenses of the predictions that it publishes.
+        canaries: Its training records with coin-toss labels; ``None``: there are none.
+
+    Raises:
+        DataError: If there are no labels, or they are not what the task needs. A party without a training record only
+            predicts, and needs none.
+        ArgumentError: If the private top shares weights or buffers with the first.
+    """
+
+    def __init__(
+        self,
+        data: PartyData,
+        top: nn.Module,
+        *,
+        private_top: nn.Module | None = None,
+        private_optimizer: OptimizerFactory | None = None,
+        task: Task | None = None,
+        optimizer: OptimizerFactory = adam,
+    ) -> None:
+        super().__init__(data, top, optimizer)
+        self.top = top
+        self.private_top = None if private_top is None else PrivateTop(private_top, private_optimizer, sending=top)
+        if private_top is not None:
+            # Of one epoch: the private top is of use only with the bottoms that it learned with.
+            self.best = BestWeights(nn.ModuleDict({"top": top, "private_top": private_top}))
+        self.task = task or Binary()
+        self._check_labels(data.train, data.test)
+        self.cuts: dict[str, CutLayer] = {}
+        self.widths: dict[str, int] = {}
+        self.patience: Patience | None = None
+        self.sums_parts = False
+        self.canaries: CoinLabels | None = None
+        self.labels = DefenseChain("labels", self.name)
+        self.scores = DefenseChain("scores", self.name)
+
+    def _check_labels(self, train: Records, test: Records) -> None:
+        if train.count:
+            if train.labels is None or test.labels is None:
+                raise DataError(f"the active party {self.name} holds no labels")
+            self.task.check(train.labels)
+        if test.count and test.labels is not None:
+            self.task.check_values(test.labels)
+
+    def prepare(
+        self,
+        *,
+        seed: int,
+        device: torch.device,
+        autocast: torch.dtype | None = None,
+        wire: torch.dtype | None = None,
+    ) -> None:
+        """Move to a device, and set the randomness and the precisions, before the first step."""
+        super().prepare(seed=seed, device=device, autocast=autocast, wire=wire)
+        if self.private_top is not None:
+            self.private_top.prepare(seed=seed, device=device)
+        for cut in self.cuts.values():
+            cut.wire = wire
+
+    @property
+    def models(self) -> tuple[nn.Module, ...]:
+        """Its top, and its private top if it has one."""
+        return (self.top,) if self.private_top is None else (self.top, self.private_top.module)
+
+    @property
+    def judged_by(self) -> str:
+        """Name of the figure by which evaluations are judged: of the top that sends, as the verdict crosses."""
+        return self.task.metric if self.private_top is None else f"{SENDING}{self.task.metric}"
+
+    @property
+    def notes(self) -> list[str]:
+        """What its defenses want said beside the figures of a run, and what early stopping takes from a promise."""
+        said, labels = super().notes, " and ".join(map(hook_name, self.labels))
+        if self.patience is not None and labels:
+            said.append(
+                f"Validated by true labels: what {labels} promises of the run does not cover when early stopping ends "
+                "it, or which weights it keeps, which partners see. With a fixed number of epochs there is no such gap."
+            )
+        return said
+
+    def connect(self, passive: str) -> CutLayer:
+        """Return a new cut layer towards a passive party."""
+        self.cuts[passive] = CutLayer(passive, active=self.name)
+        self.cuts[passive].wire = self.wire
+        self.cuts[passive].show_received()
+        self.cuts[passive].show_top(self.top)
+        return self.cuts[passive]
+
+    def judge_by(self, settings: EarlyStopping, held_out: range) -> None:
+        """Judge every evaluation from now on by the training records at these positions, which are not trained on.
+
+        Raises:
+            DataError: If their labels are not fit to judge by: one class only, say.
+        """
+        train = self.data.train
+        assert train.labels is not None
+        every = slice(held_out.start, held_out.stop, held_out.step)
+        labels = train.labels[every] if train.real is None else train.labels[every][train.real[every]]
+        try:
+            self.task.check(labels)
+        except DataError as error:
+            raise DataError(
+                f"early stopping holds out {len(held_out)} of the {train.count} training records of {self.name}, "
+                f"one of {settings.validation_every}, and they are not fit to judge by: {error}"
+            ) from error
+        self.patience = Patience(settings)
+
+    def place_canaries(self, count: int, batches: Batches, *, noise_seed_for_experiments: int | None = None) -> None:
+        """Give so many of its training records a coin toss for a label, for as long as it trains.
+
+        They are trained on and answered for like all others, and judged apart. Never are they test records, records
+        that are held out to validate on, or dummies of a padded alignment. Which records they are and their coins are
+        in :meth:`hook_state`, and nowhere else.
+
+        Args:
+            count: How many, at least twenty.
+            batches: The order of the training records, which says what is held out.
+            noise_seed_for_experiments: Fixed seed, for experiments only. Default: the operating system's entropy.
+
+        Raises:
+            ArgumentError: If there are fewer than twenty.
+            ConfigError: If the task is not binary.
+            DataError: If they are more than half of these records.
+        """
+        check_canaries(self.task.name, audit=True, exchange="")
+        self.canaries = CoinLabels.place(
+            self.data.train,
+            count,
+            trained=batches.count,
+            position=batches.positions,
+            noise_seed_for_experiments=noise_seed_for_experiments,
+        )
+
+    def train_batch(self, rows: Tensor) -> Records:
+        """Return its training records at these positions, with the labels that are trained on."""
+        batch = super().train_batch(rows)
+        return batch if self.canaries is None else self.canaries.label(batch, rows)
+
+    @property
+    def judged_records(self) -> Records:
+        """Its training records as attacks are judged by them, in which canaries count no more than dummies."""
+        return self.data.train if self.canaries is None else self.canaries.apart(self.data.train)
+
+    def await_activations(self, kind: str, step: int, count: int) -> tuple[Expected, ...]:
+        """Return what is awaited of every passive party: a row for each of so many records."""
+        dtypes = self._dtypes()
+        return tuple(
+            Expected(name, kind, step, dtypes, (count, self.widths.get(name, _ANY_WIDTH))) for name in self.cuts
+        )
+
+    def await_parts(self, kind: str, number: int, count: int) -> tuple[Expected, ...]:
+        """Return what is awaited of every passive party for an evaluation or for scores."""
+        awaited = self.await_activations(kind, number, count)
+        if not self.sums_parts:
+            return awaited
+        return tuple(replace(one, dtypes=(torch.int64,)) for one in awaited)
+
+    def _dtypes(self) -> tuple[torch.dtype, ...]:
+        """Return the dtypes that its top model can take."""
+        if self.wire is not None:
+            return (self.wire,)
+        if self.autocast is not None:
+            return (torch.float32, self.autocast)
+        own = {parameter.dtype for parameter in self.top.parameters()}
+        return tuple(dtype for dtype in FLOATS if dtype in own) or FLOATS
+
+    def own_input(self, batch: Records) -> Tensor | Columns | None:
+        """Return its own columns as its top takes them; ``None`` if it has none."""
+        columns = batch.columns
+        return columns.module_input() if columns.numeric.shape[1] + columns.categorical.shape[1] else None
+
+    def run_top(self, activations: list[Tensor], batch: Records) -> Tensor:
+        """Return the top's outputs, ``(n, k)``; in float32 where the model computes in half precision.
+
+        Raises:
+            ArgumentError: If they have not the shape that the task needs.
+        """
+        return self._outputs(self.top, activations, self.own_input(batch))
+
+    def run_private_top(self, activations: list[Tensor], batch: Records) -> Tensor | None:
+        """Return the private top's outputs, as :meth:`run_top`, on copies of what arrived; ``None`` without one.
+
+        Raises:
+            ArgumentError: If they have not the shape that the task needs.
+        """
+        if self.private_top is None:
+            return None
+        with self.private_top.random:
+            return self._outputs(self.private_top.module, *own_copies(activations, self.own_input(batch)))
+
+    def _outputs(self, top: nn.Module, activations: list[Tensor], columns: Tensor | Columns | None) -> Tensor:
+        with self.computing():
+            outputs = call_top(top, activations, columns)
+        self.task.check_outputs(outputs, activations[0].shape[0])
+        return widened(outputs)
+
+    def learn_privately(self, activations: list[Tensor], batch: Records) -> None:
+        """Let the private top, if there is one, take a step on true labels; dummies have none.
+
+        Canaries have theirs, and no coin: nothing that it learns crosses, so that there is nothing to test on it.
+
+        Args:
+            activations: As they arrived.
+            batch: Its records of the batch.
+
+        Raises:
+            ArgumentError: If its outputs have not the shape that the task needs.
+        """
+        outputs = self.run_private_top(activations, batch)
+        if outputs is None:
+            return
+        assert self.private_top is not None
+        assert batch.labels is not None
+        # All rows went in: what a layer does to a batch, or says of it, must not depend on how many records are real.
+        counted = slice(None) if batch.real is None else batch.real
+        if len(labels := self._true_labels(batch)[counted]):
+            self.private_top.learn(self.task.loss(outputs[counted], labels))
+
+    def _true_labels(self, batch: Records) -> Tensor:
+        """Return the labels of a training batch, without coins."""
+        assert batch.labels is not None
+        if self.canaries is None:
+            return batch.labels
+        assert self.data.train.labels is not None
+        assert batch.positions is not None, "batches are taken from the party's records"
+        return self.data.train.labels[batch.positions.to(self.data.train.labels.device)].to(batch.labels)
+
+    def answer(self, batch: Records, step: int) -> tuple[Tensor, Tensor | None]:
+        """Return the loss's targets, and what later defenses get in place of the labels (``None``: the labels)."""
+        assert batch.labels is not None
+        if not len(self.labels):
+            # Dummies have a label to train on and to be hidden like the others', and none to be judged by.
+            return batch.labels, None if batch.real is None else batch.labels
+        targets = self.labels.apply(batch.labels, step=step, ids=batch.ids, labels=batch.labels)
+        return targets, responses_of(targets)
+
+    def label_gradient_source(self, targets: Tensor, batch: Records, step: int) -> LabelGradientSource | None:
+        """Return what computes the gradients of a step under every label, if anyone at its cuts needs them.
+
+        Args:
+            targets: What the loss is given, ``(n,)``.
+            batch: The records of the step.
+            step: Its number.
+        """
+        if not any(cut.needs_label_gradients for cut in self.cuts.values()):
+            return None
+        draw = drawing_for_all(self.cuts.values(), step=step, ids=batch.ids)
+        return LabelGradientSource(self.loss, targets, draw=draw)
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean loss of a batch of training: the task's, or that of a label defense with one of its own.
+
+        Args:
+            outputs: The top's, ``(n, k)``.
+            targets: What :meth:`answer` returned for the same records.
+        """
+        return self.labels.loss(self.task.loss)(outputs, targets)
+
+    def plan_run(self, *, epochs: int, early_stopping: bool) -> None:
+        """Tell its defenses what the run will be, before the first step.
+
+        Raises:
+            ConfigError: If one of them cannot keep then what it promises of a run.
+        """
+        values = self.labels.target_values(self.task.classes)
+        plan = RunPlan(epochs=epochs, early_stopping=early_stopping, values=values)
+        for chain in self.chains().values():
+            chain.plan_run(plan)
+
+    def promises(self, epochs: int) -> list[str]:
+        """Return what its defenses promise of labels over so many epochs, in sentences, each once."""
+        return list(dict.fromkeys(said for chain in self.chains().values() for said in chain.promises(epochs)))
+
+    def chains(self) -> dict[str, DefenseChain]:
+        """Return the defenses of labels, of scores, and of each passive party's gradient."""
+        gradients = {f"gradient/{name}": cut.gradient for name, cut in self.cuts.items()}
+        return {"labels": self.labels, "scores": self.scores, **gradients}
+
+    @property
+    def measurements(self) -> dict[str, float]:
+        """What its defenses logged last; those of a gradient under the name of the party that it is for."""
+        found = _named(self.name, self.labels) | _named(self.name, self.scores)
+        for name, cut in self.cuts.items():
+            found |= _named(name, cut.gradient)
+        return found
+
+    def hook_state(self) -> dict[str, Any]:
+        """Return the state of its defenses, and its canaries: for its owner only."""
+        return super().hook_state() | {"canaries": None if self.canaries is None else self.canaries.state_dict()}
+
+    def load_hook_state(self, state: dict[str, Any]) -> None:
+        """Take back what :meth:`hook_state` returned.
+
+        Raises:
+            ValueError: If the number of canaries is another.
+        """
+        super().load_hook_state(state)
+        kept = state["canaries"]
+        if kept is None and self.canaries is not None:
+            raise ValueError(f"it has no canaries, this run is to have {self.canaries.count}")
+        if kept is not None and self.canaries is None:
+            raise ValueError(f"it has {kept['coins'].numel()} canaries, this run is to have none")
+        if self.canaries is not None:
+            self.canaries.load_state_dict(kept)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what any party has, the figures that evaluations are compared with, and what a private top has."""
+        patience = None if self.patience is None else self.patience.state_dict()
+        private = {} if self.private_top is None else {"private top": self.private_top.state_dict()}
+        return {**super().state_dict(), "patience": patience, **private}
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        """Take back what :meth:`state_dict` returned.
+
+        Raises:
+            ValueError: If one of the two, this party or that which was saved, has a private top and the other has not.
+        """
+        if ("private top" in state) != (self.private_top is not None):
+            had, has = ("a private top", "none") if "private top" in state else ("no private top", "one")
+            raise ValueError(f"it was made with {had} at {self.name}, and this run has {has}")
+        super().load_state_dict(state)
+        if self.patience is not None:
+            self.patience.load_state_dict(state["patience"])
+        if self.private_top is not None:
+            self.private_top.load_state_dict(state["private top"])
+
+
+def _named(party: str, chain: DefenseChain) -> dict[str, float]:
+    return {f"{party}/{name}": value for name, value in chain.measurements.items()}

@@ -1,0 +1,294 @@
+"""Finished runs as one HTML page: what leaked, what it cost, and what that means."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from splitvfl.errors import ArgumentError, CheckpointError
+from splitvfl.leakage.features import FeatureLeak
+from splitvfl.leakage.monitor import read_metrics
+from splitvfl.report.findings import (
+    AUDITOR,
+    GOAL,
+    MATCHING,
+    PARTLY_VISIBLE,
+    VISIBLE,
+    AfterRow,
+    DefenseRow,
+    Estimate,
+    PartyRow,
+    RunGroup,
+    advice,
+    attack_names,
+    chance_note,
+    counted,
+    group_runs,
+    headline,
+    known_note,
+    known_records,
+    label_notes,
+    leak_verdict,
+    leakiest,
+    own_columns_floor,
+    rows_by_defense,
+    run_notes,
+    sending_note,
+    shows_labels,
+    stopping_note,
+    unavailable_notes,
+)
+from splitvfl.report.summary import RunSummary, read_summary
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+_TEMPLATE = "report.html.j2"
+_SETTINGS = "experiment.yaml"
+_MISSING = "–"
+
+_ATTACKS = {
+    "norm": "Scores a record by the length of its gradient: a model is less sure of the rarer class, whose gradients "
+    "are longer. It needs no knowledge at all.",
+    "direction": "Compares a record's gradient with that of records known to be positive: gradients of one class point "
+    "one way.",
+    "sign": "Decides by a sign: of the gradient itself where it has width one, of the comparison with known positives "
+    "elsewhere.",
+    "residual": "Takes away the line along which the batch's gradients lie and scores what is left: noise that one "
+    "class only gets off that line marks that class. It needs no knowledge at all.",
+    "gradient-classifier": "A small classifier, trained on the gradients of a few records whose labels it knows, which "
+    "come again in every epoch: it learns what a defense leaves.",
+    "mixture": "Fits, without a label, how far one label shifts a message below a linear top, and what the model "
+    "predicts of a record from the partner's own activation; then weighs all that came of the record. Noise that hides "
+    "the mean messages of the classes from each other may hide none of that.",
+    "combined": "Adds up a record's messages and, with the same weight, what the model predicts of it: the partner has "
+    "both. It needs no known label.",
+    "component": "The direction in which the partner's own columns vary most. It needs no message and no label: what "
+    "others read counts as far as it is more than that.",
+    "component-of-activation": "The same of what the partner's own half of the model puts out: training spreads "
+    "records along what the labels make it learn, and no noise on messages hides it.",
+    "model-completion": "After training, the partner puts an output of its own on its half of the model, fits it to "
+    "the few records whose labels it knows, and reads the others. It needs no message: it reads what training has "
+    "taught the partner's half.",
+    "own-prediction": "After training, scores a record by what the partner's own part of the linear model says of it. "
+    "It needs no message: what others read counts as far as it is more than that.",
+    "readout": "At a linear top the gradients show the top's weights; with its own activations the partner then has "
+    "the model's own prediction of every record. What it reads in messages comes on top of that.",
+    "residue-solving": "Solves the sum of residues times rows, which is the gradient of the partner's weights, for the "
+    "residues: exactly if a batch has no more records than the partner has columns, else as well as least squares can. "
+    "A residue's sign is its record's label. It makes no difference whether the sum was encrypted on its way.",
+    "label-sum": "Searches the labels that explain the sum of residues times rows exactly: at weights of zero all "
+    "residues are of one size, and a few sums tell the labels of far more records than there are columns.",
+    "stacked-epochs": "Adds up the equations of many epochs: each batch gives new ones about the same labels, so that "
+    "batches with more records than the partner has columns are solved for after all.",
+    AUDITOR: "The label party attacks its own messages with all that it knows, the labels and the gradients before any "
+    "noise: more than a partner has. Two attacks, of which the better one counts at every figure: a projection on the "
+    "true difference of the classes, and a likelihood ratio fitted on earlier steps. It shows leaks that no partner's "
+    "attack in this list has found yet.",
+}
+
+
+@dataclass(frozen=True)
+class _Verdict:
+    defense: str
+    decides: Estimate | None
+    beyond: bool
+    runs: int
+    headline: str
+    text: str
+
+
+@dataclass(frozen=True)
+class _Section:
+    group: RunGroup
+    advice: str
+    own_columns: str
+    verdicts: list[_Verdict]
+    attacks: list[str]
+    rows: list[DefenseRow]
+    features: list[tuple[DefenseRow, PartyRow, FeatureLeak]]
+    after: list[tuple[DefenseRow, PartyRow, str, AfterRow]]
+    notes: list[str]
+    three: bool
+    several_parties: bool
+    several_runs: bool
+    curves: Markup
+    cost: Markup
+    labels: Markup
+    leaks: Markup
+
+
+def write_report(runs: Sequence[Path], target: Path, *, title: str) -> Path:
+    """Write a page about finished runs, and return where it is.
+
+    The page needs nothing else: no network, no script, no other file. It is written all at once or not at all. It
+    holds the runs' settings; paths in them are printed as their user wrote them.
+
+    Args:
+        runs: Folders of finished runs, at least one.
+        target: The page's file; its folder is made if need be.
+        title: Heading of the page.
+
+    Raises:
+        ArgumentError: If there are no runs.
+        CheckpointError: If a run has not finished, is damaged, or the page cannot be written.
+    """
+    if not runs:
+        raise ArgumentError("expected at least one folder of a finished run, got none")
+    summaries = [read_summary(folder) for folder in runs]
+    page = _render(title, summaries, list(runs))
+    # A name that nobody can foresee, and a new file: a link that others have put there is not followed.
+    draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with draft.open("x", encoding="utf-8") as file:
+            file.write(page)
+        os.replace(draft, target)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise CheckpointError(f"cannot write {target}: {error}") from error
+    return target
+
+
+def _render(title: str, summaries: list[RunSummary], folders: list[Path]) -> str:
+    import jinja2
+
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(
+        written=_written,
+        mean=_mean_of,
+        share=_share,
+        level=_level,
+        significant=_significant,
+        counted=counted,
+        stopping=stopping_note,
+        sending=sending_note,
+    )
+    template = environment.from_string(resources.files("splitvfl.leakage").joinpath(_TEMPLATE).read_text("utf-8"))
+    return template.render(
+        title=title,
+        goal=GOAL,
+        matching=MATCHING,
+        missing=_MISSING,
+        sections=list(_sections(summaries, folders)),
+        attacks=_descriptions([*attack_names(summaries), *_late_attacks(summaries)]),
+        known=list(dict.fromkeys(known_records(run.known_positives, run.known_negatives) for run in summaries)),
+        runs=[(run, _settings(folder)) for run, folder in zip(summaries, folders, strict=True)],
+    )
+
+
+def _sections(summaries: Sequence[RunSummary], folders: Sequence[Path]) -> Iterator[_Section]:
+    from markupsafe import Markup
+
+    from splitvfl.report.figures import cost_and_leak, label_leaks, leak_curves, leak_map
+
+    # By identity: the same run given twice is equal to itself.
+    folder_of = {id(run): folder for run, folder in zip(summaries, folders, strict=True)}
+    for number, group in enumerate(group_runs(summaries), start=1):
+        metrics = [read_metrics(folder_of[id(run)]) for run in group.runs]
+        rows = rows_by_defense(group)
+        yield _Section(
+            group=group,
+            advice=advice(group),
+            own_columns=own_columns_floor(group),
+            verdicts=list(_verdicts(group)),
+            attacks=attack_names(group.runs),
+            rows=rows,
+            features=[(row, party, leak) for row in rows for party in row.parties for leak in party.features],
+            after=[
+                (row, party, *found) for row in rows for party in row.parties for found in party.after_training.items()
+            ],
+            notes=[*_notes(group), *(f"{note}." for note in unavailable_notes(rows))],
+            three=any(shows_labels(party) for row in rows for party in row.parties),
+            several_parties=any(len(row.parties) > 1 for row in rows),
+            several_runs=any(row.runs > 1 for row in rows),
+            # matplotlib escapes the names that it draws, so its figures may go into the page as they are.
+            curves=Markup(leak_curves(group, metrics, name=f"curves-{number}")),
+            cost=Markup(cost_and_leak(group, name=f"cost-{number}")),
+            labels=Markup(label_leaks(group, name=f"labels-{number}")),
+            leaks=Markup(leak_map(group, name=f"map-{number}")),
+        )
+
+
+def _notes(group: RunGroup) -> list[str]:
+    # What is wrong with the matched figure stands once in the page, among the words.
+    measured = label_notes([run for run in group.runs if run.canaries is not None])
+    found = [*measured, chance_note(group.runs), known_note(group.runs), *run_notes(group.runs)]
+    return [note for note in found if note]
+
+
+def _verdicts(group: RunGroup) -> Iterator[_Verdict]:
+    for row in rows_by_defense(group):
+        worst = leakiest(group.of_defense(row.label))
+        beyond = worst.canaries is not None
+        yield _Verdict(row.label, row.deciding, beyond, row.runs, headline(worst), leak_verdict(worst))
+
+
+def _late_attacks(summaries: Sequence[RunSummary]) -> Iterator[str]:
+    yield from (name for run in summaries for party in run.parties.values() for name in party.after_training)
+
+
+def _descriptions(attacks: Sequence[str]) -> Mapping[str, str]:
+    return {name: _description(name) for name in attacks}
+
+
+def _description(attack: str) -> str:
+    if attack in _ATTACKS:
+        return _ATTACKS[attack]
+    name, at, layer = attack.partition("@")
+    if at and name in _ATTACKS:
+        return f"The {name} attack on the gradient of an earlier layer of the partner's model, {layer}."
+    return "An attack that came with the experiment."
+
+
+def _settings(folder: Path) -> str:
+    path = folder / _SETTINGS
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+
+def _written(value: Estimate | float | None, digits: int) -> str:
+    """Return a figure with its interval, if it has one."""
+    if value is None:
+        return _MISSING
+    if not isinstance(value, Estimate):
+        return _number(value, digits)
+    interval = "" if value.half_width is None else f" ± {_number(value.half_width, digits)}"
+    return f"{_number(value.mean, digits)}{interval}"
+
+
+def _mean_of(value: Estimate | None, digits: int) -> str:
+    """Return a figure without its interval."""
+    return _MISSING if value is None else _number(value.mean, digits)
+
+
+def _share(value: Estimate) -> str:
+    """Return a share of records, in per cent."""
+    return f"{value.mean:.0%}"
+
+
+def _number(value: float, digits: int) -> str:
+    return f"{value:.{digits}f}" if abs(value) < 1000 else f"{value:.3g}"
+
+
+def _level(value: Estimate | None) -> str:
+    if value is None:
+        return "none"
+    if value.mean >= VISIBLE:
+        return "high"
+    if value.mean >= PARTLY_VISIBLE:
+        return "middle"
+    return "low" if value.mean < GOAL else "none"
+
+
+def _significant(value: Estimate | float | None) -> str:
+    """Return a figure that may have any size, with three digits."""
+    if value is None:
+        return _MISSING
+    return f"{value.mean if isinstance(value, Estimate) else value:.3g}"

@@ -1,0 +1,403 @@
+"""Finished runs as tables for a terminal of 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from splitvfl.report.findings import (
+    AUDITOR,
+    PARTLY_VISIBLE,
+    VISIBLE,
+    AttackRow,
+    DefenseRow,
+    Estimate,
+    PartyRow,
+    RunGroup,
+    attack_names,
+    chance_note,
+    group_runs,
+    headline,
+    known_note,
+    label_notes,
+    rows_by_defense,
+    rows_by_run,
+    shows_labels,
+    unavailable_notes,
+    verdict,
+)
+from splitvfl.report.summary import RunSummary
+
+__all__ = ["comparison_table", "summary_table", "verdict"]
+
+MISSING = "–"
+
+# Attacks side by side that leave room for the defense's name; more of them go into a further table.
+_ATTACKS_PER_TABLE = 4
+_ATTACK_WIDTH = 9
+_NAME_WIDTH = 21
+_NARROW_NAME_WIDTH = 18
+_WIDE_NAME_WIDTH = 31
+_ATTACK_WIDTH = 9
+_INTERVAL_WIDTH = 10
+
+_LEAK_AUC = "how well an attack tells positives from negatives: 0.50 is blind, 1.00 reads every label"
+_AUDITOR = "an attack with the label party's own knowledge; the better of two"
+
+_THREE = {
+    "beyond": "what messages tell beyond the model's prediction: among the canaries, whose labels nobody can predict, "
+    "with a 95 % interval below; or matched",
+    "in all": "leak AUC of messages and the model's predictions together",
+    "known": "without messages: the larger of the partner's own columns, given labels of other records, and of their "
+    "first principal component (its AUC is below; of columns of numbers), given none",
+}
+
+_SUMMARY_LEGEND = {
+    **_THREE,
+    "leak AUC": _LEAK_AUC,
+    "first line": "mean over steps / scores added up over the run, each oriented to read best",
+    "second line": "95 % quantile over steps (number of batches where it is undefined: one class only)",
+    "third line": "the raw AUCs of the first line, where an attack reads better the other way round",
+    "of 10%": "the share of the records that an attack scores, and the AUCs among these, oriented; in the first line "
+    "the others tie, in the middle",
+    "worst": "the larger of the two figures in the first line, over all attacks on messages",
+    "auditor": _AUDITOR,
+    "err": "measured ½(FPR + FNR) of the auditor's attack, 0.50 is blind; below it, the defense's own bound: that of "
+    "noise on the gradient holds if the defense's model does, for attackers who do not know what the model predicts",
+    "noise": "noise power over the message's own; p: the power itself, where only that is known",
+}
+
+# What stands in the table of costs.
+_OF_COSTS = {"noise", "±"}
+
+_AFTER_LEGEND = {
+    "train, test": "leak AUC of the attack with the partner's trained model, on records that it did not know, oriented "
+    "to read best",
+    "before": "the same attack's leak AUCs with that model as it was before training",
+    "chance": "what an attack that knows nothing is expected to get there, for being oriented",
+}
+
+_COMPARISON_LEGEND = {
+    **_THREE,
+    "±": "half of the 95 % t-interval of the mean over seeds; none for a single run",
+    "leak AUC": _LEAK_AUC,
+    "an attack's": "the larger of its mean over steps and of its scores added up over the run, oriented to read best",
+    "auditor": _AUDITOR,
+}
+
+
+def summary_table(runs: Sequence[RunSummary]) -> RenderableType:
+    """Return every run's figures: what leaks through its defense, and what that costs.
+
+    Total, beyond prediction and known without messages come first; of a single run in a sentence, too.
+    Runs are grouped by data set and model. Leak AUCs of 0.9 and more are red, of 0.7 and more yellow, others green.
+
+    Args:
+        runs: Finished runs.
+    """
+    parts: list[RenderableType] = []
+    for group in group_runs(runs):
+        rows = rows_by_run(group)
+        leaks = _leaks(group, rows) if group.judged else ()
+        tables = [*_labels(rows), _costs(group, rows), *leaks, *_features(rows), *_after(rows)]
+        parts += _section(group, tables, rows)
+    if len(runs) == 1 and headline(runs[0]):
+        parts = [Text(headline(runs[0]), style="bold"), Text(), *parts]
+    return Group(*parts, *_said_once(runs), _legend(_fitting(_SUMMARY_LEGEND, runs) | _after_legend(runs)))
+
+
+def comparison_table(runs: Sequence[RunSummary]) -> RenderableType:
+    """Return means over seeds with 95 % intervals: one row per defense.
+
+    Args:
+        runs: Finished runs; those of one defense differ in their seeds.
+    """
+    parts: list[RenderableType] = []
+    for group in group_runs(runs):
+        rows = rows_by_defense(group)
+        leaks = _compared_leaks(group, rows) if group.judged else ()
+        tables = [*_compared_labels(rows), _compared_costs(group, rows), *leaks, *_after(rows)]
+        parts += _section(group, tables, rows)
+    return Group(*parts, *_said_once(runs), _legend(_fitting(_COMPARISON_LEGEND, runs) | _after_legend(runs)))
+
+
+def _said_once(runs: Sequence[RunSummary]) -> Iterator[RenderableType]:
+    notes = label_notes(runs)
+    yield from (Text(note, style="dim") for note in notes)
+    if notes:
+        yield Text()
+
+
+def _section(group: RunGroup, tables: Sequence[Table], rows: Sequence[DefenseRow]) -> Iterator[RenderableType]:
+    yield Text.assemble((group.title, "bold"), (f"   {group.subtitle}", "dim"))
+    for table in tables:
+        yield Text()
+        yield table
+    yield Text()
+    notes = list(_notes(group, rows))
+    if notes:
+        yield from notes
+        yield Text()
+
+
+def _table(first: str, width: int) -> Table:
+    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
+    table.add_column(first, overflow="fold", width=width, vertical="top")
+    return table
+
+
+def _numbers(table: Table, *headers: tuple[str, int]) -> None:
+    for header, width in headers:
+        shown = _hyphened(header, width)
+        table.add_column(escape(shown), justify="right", width=width, overflow="fold", vertical="top")
+
+
+def _hyphened(name: str, width: int) -> str:
+    """Return a name, if it is too long with a space behind each hyphen, where it may be broken."""
+    return name if len(name) <= width else name.replace("-", "- ")
+
+
+def _costs(group: RunGroup, rows: Sequence[DefenseRow]) -> Table:
+    table = _table("What it costs", _NAME_WIDTH)
+    _numbers(table, (f"test {group.metric}", 8), ("test loss", 8), ("noise", 8), ("ms per step", 8))
+    for row in rows:
+        cells = [_two_lines(row.label), _plain(row.test, 3), _plain(row.loss, 3), _noise(row), _plain(row.step_ms, 2)]
+        table.add_row(*cells)
+    return table
+
+
+def _labels(rows: Sequence[DefenseRow]) -> Iterator[Table]:
+    """Return the three figures and the worst attack, if anything of them was measured."""
+    if not any(shows_labels(party) for row in rows for party in row.parties):
+        return
+    table = _table("What leaks of labels", _NAME_WIDTH)
+    _numbers(table, ("beyond", 10), ("in all", 6), ("known", 6), ("worst", 6))
+    table.add_column("to", overflow="fold", width=_ATTACK_WIDTH)
+    for row in rows:
+        for party in row.parties:
+            name = _two_lines(row.label, party.name if len(row.parties) > 1 else "")
+            worst = [_coloured(party.worst), Text(_hyphened(party.worst_attack, _ATTACK_WIDTH))]
+            table.add_row(name, _beyond_cell(party), _coloured(party.total), _known_cell(party), *worst)
+    yield table
+
+
+def _compared_labels(rows: Sequence[DefenseRow]) -> Iterator[Table]:
+    if not any(shows_labels(party) for row in rows for party in row.parties):
+        return
+    table = _table("What leaks of labels", _WIDE_NAME_WIDTH)
+    _numbers(table, *((header, _INTERVAL_WIDTH) for header in ("beyond", "in all", "known", "worst")))
+    for row in rows:
+        for party in row.parties:
+            name = _breakable(f"{row.label}, {party.name}" if len(row.parties) > 1 else row.label)
+            cells = [_beyond_cell(party), _coloured(party.total), _known_cell(party), _coloured(party.worst)]
+            table.add_row(name, *cells)
+    yield table
+
+
+def _beyond_cell(party: PartyRow) -> Text:
+    if party.silent:
+        return Text("no message", style="green")
+    text = _coloured(party.beyond)
+    if party.interval is not None:
+        text.append(f"\n{_number(party.interval[0], 2)}–{_number(party.interval[1], 2)}", style="dim")
+    elif party.matched and party.beyond is not None:
+        text.append("\nmatched", style="dim")
+    return text
+
+
+def _known_cell(party: PartyRow) -> Text:
+    text = _plain(party.known, 2)
+    if party.first_component is not None:
+        text.append(f"\n{_number(party.first_component.mean, 2)}", style="dim")
+    return text
+
+
+def _leaks(group: RunGroup, rows: Sequence[DefenseRow]) -> Iterator[Table]:
+    for attacks in _portions(attack_names(group.runs)):
+        table = _table("To which attack", _NAME_WIDTH)
+        _numbers(table, *((attack, _ATTACK_WIDTH) for attack in attacks), ("err", 4))
+        for row in rows:
+            for party in row.parties:
+                name = _two_lines(row.label, party.name if len(row.parties) > 1 else "")
+                cells = [_leak_cell(party.attacks.get(attack)) for attack in attacks]
+                table.add_row(name, *cells, _error_cell(party))
+        yield table
+
+
+def _compared_costs(group: RunGroup, rows: Sequence[DefenseRow]) -> Table:
+    table = _table("What it costs", _WIDE_NAME_WIDTH)
+    _numbers(table, ("runs", 4), (f"test {group.metric}", 13), ("ms per step", 11))
+    for row in rows:
+        cells = [_breakable(row.label), Text(str(row.runs)), _plain(row.test, 3), _plain(row.step_ms, 2)]
+        table.add_row(*cells)
+    return table
+
+
+def _compared_leaks(group: RunGroup, rows: Sequence[DefenseRow]) -> Iterator[Table]:
+    for attacks in _portions(attack_names(group.runs)):
+        table = _table("To which attack", _WIDE_NAME_WIDTH)
+        _numbers(table, *((attack, _INTERVAL_WIDTH) for attack in attacks))
+        for row in rows:
+            for party in row.parties:
+                name = _breakable(f"{row.label}, {party.name}" if len(row.parties) > 1 else row.label)
+                found = [party.attacks.get(attack) for attack in attacks]
+                table.add_row(name, *(_coloured(None if attack is None else attack.worst) for attack in found))
+        yield table
+
+
+def _features(rows: Sequence[DefenseRow]) -> Iterator[Table]:
+    leaks = [(row, party, leak) for row in rows for party in row.parties for leak in party.features]
+    if not leaks:
+        return
+    table = _table("What scores give away", _NAME_WIDTH)
+    table.add_column("of", overflow="fold", width=13)
+    table.add_column("to the attack", overflow="fold", width=18)
+    _numbers(table, ("squared error", 8), ("blind guess", 8))
+    for row, party, leak in leaks:
+        errors = (f"{leak.mse:.3g}", f"{leak.blind_mse:.3g}")
+        table.add_row(_two_lines(row.label), Text(party.name), Text(leak.attack), *errors)
+    yield table
+
+
+def _after(rows: Sequence[DefenseRow]) -> Iterator[Table]:
+    found = [(row, party, *item) for row in rows for party in row.parties for item in party.after_training.items()]
+    if not found:
+        return
+    table = _table("After training", _NARROW_NAME_WIDTH)
+    table.add_column("what reads", overflow="fold", width=16)
+    _numbers(table, *((header, _INTERVAL_WIDTH) for header in ("train", "test", "before")))
+    counted = any(after.chance_train or after.chance_test for *_, after in found)
+    if counted:
+        _numbers(table, ("chance", 6))
+    for row, party, attack, after in found:
+        name = _two_lines(row.label, party.name if len(row.parties) > 1 else "", width=_NARROW_NAME_WIDTH)
+        before = Text.assemble(_plain(after.before_train, 2), "\n", _plain(after.before_test, 2))
+        cells = [_after_cell(after.train, after.raw_train), _after_cell(after.test, after.raw_test), before]
+        if counted:
+            cells.append(Text(f"{_mean(after.chance_train)}\n{_mean(after.chance_test)}"))
+        scored = "" if after.scored is None else f" (scores {after.scored.mean:.0%})"
+        table.add_row(name, Text(f"{attack}{scored}"), *cells)
+    yield table
+
+
+def _after_cell(leak: Estimate | None, raw: Estimate | None) -> Text:
+    text = _coloured(leak)
+    if raw != leak:
+        text.append(f"\nraw {_mean(raw)}", style="dim")
+    return text
+
+
+def _mean(value: Estimate | None) -> str:
+    return MISSING if value is None else _number(value.mean, 2)
+
+
+def _fitting(legend: dict[str, str], runs: Sequence[RunSummary]) -> dict[str, str]:
+    """Return a legend without what no table of these runs shows: an auditor, say, or any attack."""
+    attacks = attack_names(runs)
+    if AUDITOR in attacks:
+        return legend
+    shown = legend.keys() - {AUDITOR} if attacks else legend.keys() & _OF_COSTS
+    if any(party.label_leak.known is not None for run in runs for party in run.parties.values()):
+        shown |= {"known"}
+    return {term: text for term, text in legend.items() if term in shown}
+
+
+def _after_legend(runs: Sequence[RunSummary]) -> dict[str, str]:
+    late = [after for run in runs for party in run.parties.values() for after in party.after_training.values()]
+    counted = any(after.train_by_chance or after.test_by_chance for after in late)
+    return {term: text for term, text in _AFTER_LEGEND.items() if late and (counted or term != "chance")}
+
+
+def _notes(group: RunGroup, rows: Sequence[DefenseRow]) -> Iterator[Text]:
+    if not group.judged:
+        yield Text(verdict(group.runs[0]), style="dim")
+    for note in [chance_note(group.runs), known_note(group.runs), *unavailable_notes(rows)]:
+        if note:
+            yield Text(note, style="dim")
+
+
+def _portions(attacks: Sequence[str]) -> Iterator[Sequence[str]]:
+    for start in range(0, len(attacks), _ATTACKS_PER_TABLE):
+        yield attacks[start : start + _ATTACKS_PER_TABLE]
+
+
+def _breakable(label: str) -> Text:
+    # A space before the settings is where a long name may be broken.
+    return Text(label if len(label) <= _WIDE_NAME_WIDTH else label.replace("(", " ("))
+
+
+def _two_lines(label: str, party: str = "", *, width: int = _NAME_WIDTH) -> Text:
+    name, bracket, settings = label.partition("(")
+    name = _hyphened(name, width)
+    text = Text(f"{name}, {party}" if party else name)
+    if bracket:
+        text.append(f"\n{bracket}{settings}", style="dim")
+    return text
+
+
+def _leak_cell(row: AttackRow | None) -> Text:
+    if row is None:
+        return Text(MISSING)
+    text = Text.assemble(_coloured(row.step), "/", _coloured(row.accumulated))
+    text.append(f"\n{_written(row.quantile_95, 2)} ({row.undefined})", style="dim")
+    if row.turned:
+        text.append(f"\n{_written(row.raw_step, 2)}/{_written(row.raw_accumulated, 2)}", style="dim")
+    if row.scored is not None:
+        share, own = f"{row.scored.mean:.0%}", f"{_written(row.scored_step, 2)}/{_written(row.scored_accumulated, 2)}"
+        text.append(f"\nof {share}\n{own}", style="dim")
+    return text
+
+
+def _error_cell(party: PartyRow) -> Text:
+    text = _plain(party.detection_error, 2)
+    if party.promised_error is not None:
+        text.append(f"\n{_written(party.promised_error, 2)}", style="dim")
+    return text
+
+
+def _noise(row: DefenseRow) -> Text:
+    if row.noise is not None:
+        return Text(f"{row.noise.mean:.3g}")
+    return Text(MISSING if row.power is None else f"p {row.power.mean:.0e}")
+
+
+def _plain(value: Estimate | None, digits: int) -> Text:
+    return Text(_written(value, digits))
+
+
+def _coloured(value: Estimate | None) -> Text:
+    return Text(_written(value, 2), style=_style(value))
+
+
+def _style(value: Estimate | None) -> str:
+    if value is None:
+        return ""
+    if value.mean >= VISIBLE:
+        return "bold red"
+    return "yellow" if value.mean >= PARTLY_VISIBLE else "green"
+
+
+def _written(value: Estimate | None, digits: int) -> str:
+    if value is None:
+        return MISSING
+    interval = "" if value.half_width is None else f" ±{_number(value.half_width, digits)}"
+    return f"{_number(value.mean, digits)}{interval}"
+
+
+def _number(value: float, digits: int) -> str:
+    # Losses of a regression may have any size, and no number may outgrow its column.
+    return f"{value:.{digits}f}" if abs(value) < 1000 else f"{value:.1e}"
+
+
+def _legend(meanings: Mapping[str, str]) -> Table:
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False, style="dim")
+    table.add_column(no_wrap=True)
+    table.add_column()
+    for term, meaning in meanings.items():
+        table.add_row(term, meaning)
+    return table

@@ -1,0 +1,221 @@
+"""One party's alignment over links: meet the others, intersect, write the aligned order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from splitvfl.data.alignment import check_alignment_target, write_alignment
+from splitvfl.data.id_column import fingerprint, read_digests
+from splitvfl.data.schema import Role
+from splitvfl.errors import ConfigError
+from splitvfl.exchange.psi import Aligned, Mode, Overlap, Progress, Terms, align
+from splitvfl.net.driver import drive
+from splitvfl.net.frames import Hello
+from splitvfl.net.links import Link, Listener, dial
+from splitvfl.net.tls import Credentials, identities
+
+RUN = "alignment"
+"""What links of an alignment say they are for; one for a training run is refused."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlignmentJob:
+    """What one party must know to align.
+
+    Attributes:
+        party: Its name.
+        terms: What all must state alike.
+        files: Its own CSV or Parquet files.
+        id_column: The column that names the records.
+        out: The folder to be made; ``None`` in the mode ``"size-only"``, and then only.
+        peers: Who is talked to, with the address at which each is dialled; ``None``: it dials this party.
+        identities: DNS names in the certificates of those that carry another than their party's name.
+        listen: Where to listen for those that dial.
+        credentials: The party's own.
+        meeting_s: Seconds to wait for each party to appear.
+        message_s: Seconds to wait for each message, of 1 MiB at most.
+        overwrite: Replace an alignment that is there already.
+
+    Raises:
+        ConfigError: If these do not fit together.
+    """
+
+    party: str
+    terms: Terms
+    files: tuple[Path, ...]
+    id_column: str
+    out: Path | None
+    peers: dict[str, str | None]
+    identities: dict[str, str]
+    listen: str | None
+    credentials: Credentials
+    meeting_s: float = 300.0
+    message_s: float = 120.0
+    overwrite: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        if (self.out is None) != (self.terms.mode == "size-only"):
+            raise ConfigError(
+                "mode size-only writes nothing: give no folder"
+                if self.out is not None
+                else f"mode {self.terms.mode} writes the aligned order: name a folder"
+            )
+        waiting = [peer for peer, address in self.peers.items() if address is None]
+        if waiting and self.listen is None:
+            raise ConfigError(
+                f"{waiting[0]} has no address, so it must dial: say where to listen, or where {waiting[0]} is"
+            )
+        if self.listen is not None and not waiting:
+            raise ConfigError(f"all parties are dialled, so nobody will come to {self.listen}; leave it out")
+        for name, seconds in (("for each party", self.meeting_s), ("for each message", self.message_s)):
+            if not 0 < seconds < math.inf:
+                raise ConfigError(f"expected a number of seconds above 0 to wait {name}, got {seconds:g}")
+        strange = [peer for peer in self.identities if peer not in self.peers]
+        if strange:
+            raise ConfigError(f"{strange[0]} has an identity and is no peer; there are {', '.join(self.peers)}")
+
+    @property
+    def role(self) -> Role:
+        """The party's role."""
+        return "active" if self.party == self.terms.active else "passive"
+
+
+def run_alignment(
+    job: AlignmentJob, *, notify: Callable[[str], None] = lambda line: None, progress: Progress | None = None
+) -> Aligned | Overlap:
+    """Align one party's records with the others', and write the aligned order.
+
+    Args:
+        job: What is to be done.
+        notify: Told in one line what happens, for a person.
+        progress: Called with the points computed so far, and those to be computed in all.
+
+    Raises:
+        DataError: If the files cannot be read, ids are missing or repeated, nothing is common, terms differ, or
+            something is in the place of the folder.
+        LinkError: If a party does not appear in time, or goes away.
+        ProtocolError: If a party sends what does not belong here.
+        ConfigError: If an address or an identity is none.
+    """
+    if job.out is not None:
+        check_alignment_target(job.out, overwrite=job.overwrite)
+    digests = read_digests(job.files, job.id_column, case=job.terms.case)
+    notify(f"{len(digests):,} records, column {job.id_column!r}")
+    half = align(job.party, tuple(job.peers), digests, job.terms, progress=progress)
+    source = fingerprint(digests)
+    del digests
+    with _links(job, notify) as links:
+        # The active party says nothing before everybody is there: as long as it waits for them, the others wait for it.
+        patience = job.message_s if job.role == "active" else max(job.meeting_s, job.message_s)
+        found: Aligned | Overlap = drive(half, party=job.party, links=links, timeout=job.message_s, patience=patience)
+    if isinstance(found, Aligned):
+        _write(job, found, source)
+    return found
+
+
+def peers_of(texts: Sequence[str]) -> dict[str, str | None]:
+    """Return addresses by party out of ``"telecom=telecom.example:7000"``, and ``None`` out of ``"telecom"``.
+
+    Raises:
+        ConfigError: If one is written otherwise, or named twice.
+
+    >>> peers_of(["telecom=telecom.example:7000", "shop"])
+    {'telecom': 'telecom.example:7000', 'shop': None}
+    """
+    found: dict[str, str | None] = {}
+    for text in texts:
+        name, equals, address = text.partition("=")
+        if not name or ":" in name or (equals and not address):
+            raise ConfigError(f"expected a peer like telecom=telecom.example:7000, or its name alone, got {text!r}")
+        if name in found:
+            raise ConfigError(f"peer {name} was named twice")
+        found[name] = address or None
+    return found
+
+
+@contextmanager
+def _links(job: AlignmentJob, notify: Callable[[str], None]) -> Iterator[dict[str, Link]]:
+    """Give a link to each peer: those that dial are listened for while the others are dialled."""
+    names = identities({peer: job.identities.get(peer) for peer in job.peers})
+    hello = Hello(party=job.party, run=RUN, role=job.role)
+    waiting = {peer: names[peer] for peer, address in job.peers.items() if address is None}
+    links: dict[str, Link] = {}
+    with ExitStack() as stack:
+        listening = _listening(job, hello, waiting)
+        listener = None if listening is None else stack.enter_context(listening)
+        for peer, address in job.peers.items():
+            if address is not None:
+                notify(f"dialling {peer} at {address}")
+                links[peer] = stack.enter_context(_dialled(job, peer, address, names[peer], hello, notify))
+        for peer in waiting:
+            assert listener is not None, "the job was checked"
+            notify(f"waiting for {peer} to dial {job.listen}")
+            links[peer] = stack.enter_context(listener.accept(peer, timeout=job.meeting_s))
+        yield links
+
+
+def _listening(job: AlignmentJob, hello: Hello, waiting: dict[str, str]) -> Listener | None:
+    if job.listen is None:
+        return None
+    address = job.listen if not job.listen.startswith(":") else f"0.0.0.0{job.listen}"
+    return Listener(address, job.credentials, hello=hello, peers=waiting)
+
+
+def _dialled(
+    job: AlignmentJob, peer: str, address: str, identity: str, hello: Hello, notify: Callable[[str], None]
+) -> Link:
+    limit = job.meeting_s
+    return dial(peer, address, job.credentials, hello=hello, identity=identity, timeout=limit, notify=notify)
+
+
+# Modes of which rows are kept; of "size-only" there are none.
+_KEPT: Final[Mapping[Mode, Literal["both", "padded"]]] = {"both": "both", "padded": "padded"}
+
+
+def _write(job: AlignmentJob, found: Aligned, source: str) -> None:
+    assert job.out is not None, "the job was checked"
+    write_alignment(
+        job.out,
+        party=job.party,
+        active=job.terms.active,
+        rows=found.rows,
+        ids=found.ids,
+        sizes=found.sizes,
+        shared=found.shared,
+        mode=_KEPT[job.terms.mode],
+        padding=job.terms.padding,
+        files=job.files,
+        id_column=job.id_column,
+        case=job.terms.case,
+        source=source,
+        overwrite=job.overwrite,
+    )
+
+
+def described(job: AlignmentJob, found: Aligned | Overlap) -> Iterator[str]:
+    """Yield the lines that say what came of it, and who knows what now."""
+    sizes = ", ".join(f"{name} {size:,}" for name, size in found.sizes.items())
+    yield f"records: {sizes}"
+    if isinstance(found, Overlap):
+        for peer, common in found.shared.items():
+            yield f"in common with {peer}: {common:,}; neither of you learned which"
+        return
+    for peer, common in found.shared.items():
+        yield f"in common with {peer}: {common:,}"
+    real = len(found.ids) - found.dummies
+    share = 1 / (1 + job.terms.padding)
+    match _KEPT[job.terms.mode], job.role:
+        case "both", _:
+            yield f"{job.out}: {real:,} records that all parties have"
+        case "padded", "active":
+            yield f"{job.out}: {real:,} records of yours, and {found.dummies:,} dummies that pass for yours"
+        case "padded", "passive":
+            who = f"about {share:.0%} are {job.terms.active}'s; you cannot tell which"
+            yield f"{job.out}: {real:,} records, of which {who}"
+    yield f"digest of the order, the same at all parties: {found.digest[:16]}"

@@ -1,0 +1,139 @@
+"""Saving a run so that it can go on: all at once or not at all.
+
+A checkpoint is a folder ``step-000120`` with one file per party and concern. It is written under another name, flushed
+to disk, and renamed; older ones are deleted after that, but for as many as are asked for. Whatever interrupts the
+writing, the last good one stays. Hook state (from which noise can be regenerated) lies in files of its own, and all
+files are readable by their owner only.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from splitvfl.errors import CheckpointError
+from splitvfl.system.private_folder import PRIVATE, private_folder
+
+State = Mapping[str, Any]
+
+
+def save(folder: Path, step: int, parts: Mapping[str, State], *, keep: int = 1) -> Path:
+    """Write one checkpoint and delete the older ones.
+
+    Args:
+        folder: Where checkpoints lie; made if missing.
+        step: Number of steps done.
+        parts: File stem to state: tensors, numbers, strings, lists and dicts of them.
+        keep: How many checkpoints stay, this one included.
+
+    Returns:
+        The checkpoint's folder.
+
+    Raises:
+        CheckpointError: If it cannot be written; the last good one is untouched.
+    """
+    target = _unused(folder / f"step-{step:09d}")
+    draft = folder / f".writing-{step:09d}"
+    try:
+        for abandoned in (*folder.glob(".writing-*"), *folder.glob(".deleting-*")):
+            shutil.rmtree(abandoned, ignore_errors=True)
+        private_folder(folder)
+        draft.mkdir(mode=PRIVATE)
+        for stem, state in parts.items():
+            _write(draft / f"{stem}.pt", state)
+        _flush_folder(draft)
+        draft.rename(target)
+        _flush_folder(folder)
+    except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
+        shutil.rmtree(draft, ignore_errors=True)
+        kept = latest(folder)
+        hope = (
+            f"the last good one, {kept}, is untouched: make room and go on with --resume"
+            if kept
+            else "there is no older one"
+        )
+        raise CheckpointError(f"cannot write the checkpoint of step {step} in {folder}: {error}; {hope}") from error
+    others = [path for path in _all(folder) if path != target]
+    for old in others[: max(len(others) - keep + 1, 0)]:
+        remove(old)
+    return target
+
+
+def _unused(target: Path) -> Path:
+    """Return a name that no checkpoint has, so that the old one of the same step stays until the new one lies there."""
+    number, name = 1, target
+    while name.exists():
+        number += 1
+        name = target.with_name(f"{target.name}-{number}")
+    return name
+
+
+def _write(path: Path, state: State) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        torch.save(dict(state), file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _flush_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _all(folder: Path) -> list[Path]:
+    # By numbers: among the names, a tenth save of one step would come before the second.
+    return sorted(folder.glob("step-*"), key=_step_and_number)
+
+
+def _step_and_number(checkpoint: Path) -> list[int]:
+    return [int(part) for part in checkpoint.name.split("-")[1:]]
+
+
+def latest(folder: Path) -> Path | None:
+    """Return the newest complete checkpoint in a folder, or ``None``."""
+    found = _all(folder)
+    return found[-1] if found else None
+
+
+def steps(folder: Path) -> dict[int, Path]:
+    """Return the complete checkpoints in a folder by their step, in ascending order; the newest of each step."""
+    return {_step_and_number(path)[0]: path for path in _all(folder)}
+
+
+def remove(checkpoint: Path) -> None:
+    """Delete a checkpoint; what is left of one that cannot be deleted is no complete one."""
+    # Renamed first: half deleted, it must not pass for one that can be gone on from.
+    doomed = checkpoint.with_name(f".deleting-{checkpoint.name}")
+    shutil.rmtree(doomed, ignore_errors=True)  # of the same step, left by a process that was killed here
+    checkpoint.rename(doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
+def load(checkpoint: Path, *, only: str = "*") -> dict[str, dict[str, Any]]:
+    """Return the parts of a checkpoint by file stem. Only tensors and plain values are accepted, never code.
+
+    Args:
+        checkpoint: Its folder.
+        only: The parts wanted, as a pattern.
+
+    Raises:
+        CheckpointError: If a file is missing, damaged, or holds anything else.
+    """
+    parts = {}
+    for path in sorted(checkpoint.glob(f"{only}.pt")):
+        try:
+            parts[path.stem] = torch.load(path, weights_only=True, map_location="cpu")
+        except Exception as error:  # unpickling errors have no common type, and torch's advice is not to be followed
+            raise CheckpointError(f"{path} is damaged, or holds more than tensors and plain values") from error
+    if not parts:
+        raise CheckpointError(f"{checkpoint} holds no checkpoint")
+    return parts

@@ -1,0 +1,295 @@
+"""One party's part in scoring records jointly over a network: meet, agree, predict, take leave.
+
+There is no state to go on from. Whatever breaks a link, the parties meet again and begin again, and what was sent
+before is sent again to the bit, the noise of the defenses included: a partner who breaks links learns nothing by it.
+What is masked is sent under new masks, which tell as little, and adds up to the same. Nor does one learn by sending
+something else then: published scores that are defended answer one activation for each batch, the first.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from splitvfl.data.columns import Records
+from splitvfl.data.id_column import order_digest
+from splitvfl.errors import DataError, LinkError, ProtocolError
+from splitvfl.exchange.agreement import agreement
+from splitvfl.exchange.farewell import active_farewell, farewell
+from splitvfl.exchange.introduction import Learned, active_introduction, passive_introduction
+from splitvfl.exchange.masking import active_masking, passive_masking
+from splitvfl.exchange.prediction import Prediction, active_prediction, passive_prediction
+from splitvfl.exchange.roll_call import UNSIGNED, Vouching, vouching_terms
+from splitvfl.messaging.conversation import Half
+from splitvfl.net.driver import Correspondent, drive
+from splitvfl.party.party import ActiveParty, Party, PassiveParty
+from splitvfl.run.replay import ReplayGuard
+
+ROWS: Final = 4096
+
+_P = TypeVar("_P", bound=Party)
+
+
+class Meeting(Protocol):
+    """Where the parties find each other, again and again."""
+
+    def meet(self) -> AbstractContextManager[Mapping[str, Correspondent]]:
+        """Return links to all partners, which are closed when the block is left."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictionSettings:
+    """What the parties of a prediction have in common.
+
+    Attributes:
+        learned: What was learned.
+        run: Number of the run that the halves are of.
+        step: Training steps that were done with them.
+        epoch: Epoch whose weights they are.
+        publish: Whether the passive parties get the scores.
+        masked: Whether the active party learns only the sum of the passive parties' parts.
+        vouching: Where it does: how this party proves that its keys are its own, and whose it takes.
+        rows: Records in a message.
+        message_s: Seconds that a message may take.
+        meeting_s: Seconds that the active party may wait for everybody, before it says anything.
+        retries: How often a broken link may be mended.
+    """
+
+    learned: Learned
+    run: str
+    step: int
+    epoch: int
+    publish: bool = False
+    masked: bool = False
+    vouching: Vouching = UNSIGNED
+    rows: int = ROWS
+    message_s: float = 300.0
+    meeting_s: float = 600.0
+    retries: int = 3
+
+
+def prediction_terms(party: Party, settings: PredictionSettings) -> dict[str, object]:
+    """Return what must be equal at every party of a prediction, by the names under which it is compared."""
+    ids = party.data.test.ids
+    return {
+        "what is done": "prediction",
+        "run of the trained half": settings.run,
+        "steps of the trained half": settings.step,
+        "epoch of the trained half": settings.epoch,
+        "records": len(ids),
+        "order of the record ids": order_digest(ids.cpu().numpy()),
+        "records in a message": settings.rows,
+        "scores are published": settings.publish,
+        "parts are masked": settings.masked,
+        **(vouching_terms(settings.vouching) if settings.masked else {}),
+        "autocast": _name(party.autocast),
+        "wire": _name(party.wire),
+    }
+
+
+def _name(dtype: torch.dtype | None) -> str:
+    return "none" if dtype is None else str(dtype).removeprefix("torch.")
+
+
+class JointPrediction(ABC, Generic[_P]):
+    """One party's part.
+
+    Args:
+        party: The party, with its trained model and the defenses of what it sends; its test records are scored.
+        partners: Names of those that it talks to.
+        settings: What is common to all.
+        meeting: Where it meets them.
+        notify: Told in one line what happens, for a person.
+        progress: Told how many records are scored.
+    """
+
+    def __init__(
+        self,
+        party: _P,
+        partners: Sequence[str],
+        settings: PredictionSettings,
+        meeting: Meeting,
+        *,
+        notify: Callable[[str], None] = lambda line: None,
+        progress: Callable[[int], None] = lambda done: None,
+    ) -> None:
+        self.party, self.partners, self.settings = party, tuple(partners), settings
+        self._meeting, self._notify, self._progress = meeting, notify, progress
+        self._result: list[Any] | None = None  # of every batch, once all are done
+        self._guard: ReplayGuard | None = None
+
+    def run(self) -> Any:
+        """Score all records and return this party's result.
+
+        Raises:
+            DataError: If the parties have halves of different runs, or records or settings differ.
+            LinkError: If a partner does not appear in time, or links keep breaking.
+            ProtocolError: If a partner keeps sending what does not belong there.
+            ReplayError: If one sends another activation than before, and gets defended scores for it.
+        """
+        for chain in self.party.chains().values():
+            chain.draw_generators(self.party.device)
+        noise = copy.deepcopy(self.party.hook_state())
+        for left in range(self.settings.retries, -1, -1):
+            self.party.load_hook_state(copy.deepcopy(noise))
+            met = False
+            try:
+                with self._meeting.meet() as links, self.party.evaluating():
+                    met = True
+                    self._predict_over(self._watched(links))
+                break
+            except (LinkError, ProtocolError) as error:
+                if not met and self._result is not None and isinstance(error, LinkError):
+                    # Who still needs something comes back for it.
+                    self._notify(f"{error}; everything had been said before")
+                    break
+                if getattr(error, "final", False) or not (met and left):
+                    raise
+                self._notify(f"{error}; beginning again")
+        assert self._result is not None
+        return self._joined(self._result)
+
+    def _predict_over(self, links: Mapping[str, Correspondent]) -> None:
+        def driven(half: Half, patience: float | None = None) -> Any:
+            name, turn, timeout = self.party.name, self.party.random, self.settings.message_s
+            return drive(half, party=name, links=links, turn=turn, timeout=timeout, patience=patience)
+
+        terms = prediction_terms(self.party, self.settings)
+        driven(agreement(self.party.name, self.partners, terms), self._patience)
+        self._introduce(driven)
+        if self.settings.masked:
+            driven(self._masking())
+        parts = []
+        for number, batch in enumerate(self._batches()):
+            parts.append(driven(self._half(batch, number)))
+            self._progress(min((number + 1) * self.settings.rows, self._count))
+        self._result = parts
+        self._take_leave(driven)
+
+    def _watched(self, links: Mapping[str, Correspondent]) -> Mapping[str, Correspondent]:
+        """Return links on which, where that matters, a partner that begins again must send what it sent before."""
+        if self._guard is None:
+            return links
+        self._guard.go_back()
+        return {name: self._guard.watching(link) for name, link in links.items()}
+
+    @property
+    def _patience(self) -> float:
+        """Seconds to wait for the first message."""
+        return self.settings.message_s
+
+    @property
+    def _count(self) -> int:
+        return self.party.data.test.count
+
+    def _batches(self) -> Iterator[Records]:
+        for rows in torch.arange(self._count).split(self.settings.rows):
+            yield self.party.test_batch(rows)
+
+    @abstractmethod
+    def _introduce(self, driven: Callable[[Half], Any]) -> None:
+        """Check that the halves fit together."""
+
+    @abstractmethod
+    def _masking(self) -> Half:
+        """Agree on masks that cancel in the sum of the passive parties' parts."""
+
+    @abstractmethod
+    def _half(self, batch: Records, number: int) -> Half:
+        """Return its half of one batch."""
+
+    @abstractmethod
+    def _take_leave(self, driven: Callable[[Half], Any]) -> None:
+        """End the meeting, when all batches are done."""
+
+    @abstractmethod
+    def _joined(self, parts: Sequence[Any]) -> Any:
+        """Return the results of all batches as one."""
+
+
+class ActivePrediction(JointPrediction[ActiveParty]):
+    """The active party's part; its result is a :class:`~splitvfl.exchange.prediction.Prediction`."""
+
+    def __init__(
+        self,
+        party: ActiveParty,
+        partners: Sequence[str],
+        settings: PredictionSettings,
+        meeting: Meeting,
+        **options: Any,
+    ) -> None:
+        super().__init__(party, partners, settings, meeting, **options)
+        if settings.publish and len(party.scores):
+            # Masks are new when a passive party starts again: their sum is what must not vary.
+            self._guard = ReplayGuard(() if settings.masked else {"activation"})
+            if settings.masked:
+                party.remember = self._guard.admit
+
+    def _introduce(self, driven: Callable[[Half], Any]) -> None:
+        widths = driven(active_introduction(self.party.name, self.partners, self.settings.learned))
+        for name, width in widths.items():
+            if width != self.party.widths[name]:
+                raise DataError(
+                    f"{name} sends activations of width {width}; the half of {self.party.name} was trained on "
+                    f"{self.party.widths[name]}"
+                )
+
+    def _masking(self) -> Half:
+        return active_masking(self.party, self.settings.vouching)
+
+    def _half(self, batch: Records, number: int) -> Half:
+        return active_prediction(self.party, batch, number, publish=self.settings.publish)
+
+    def _take_leave(self, driven: Callable[[Half], Any]) -> None:
+        for name in self.partners:
+            try:
+                driven(active_farewell(self.party.name, (name,), self._count, lambda: None))
+            except LinkError as error:  # nothing more is needed of anybody
+                self._notify(f"{error}; everything had been said before")
+
+    def _joined(self, parts: Sequence[Prediction]) -> Prediction:
+        return Prediction(torch.cat([part.outputs for part in parts]), torch.cat([part.scores for part in parts]))
+
+
+class PassivePrediction(JointPrediction[PassiveParty]):
+    """A passive party's part; its result is the published scores, or ``None`` where none are published."""
+
+    def _introduce(self, driven: Callable[[Half], Any]) -> None:
+        driven(passive_introduction(self.party.name, self._active, self._width_for))
+
+    @property
+    def _patience(self) -> float:
+        return max(self.settings.meeting_s, self.settings.message_s)
+
+    @property
+    def _active(self) -> str:
+        return self.partners[0]
+
+    def _width_for(self, learned: Learned) -> int:
+        if learned != self.settings.learned:
+            raise DataError(f"{self._active} predicts {learned}, and {self.party.name} learned {self.settings.learned}")
+        return self.party.output_width()
+
+    def _masking(self) -> Half:
+        return passive_masking(self.party, self._active, self.settings.vouching)
+
+    def _half(self, batch: Records, number: int) -> Half:
+        settings = self.settings
+        return passive_prediction(
+            self.party, batch, number, active=self._active, outputs=settings.learned.outputs, publish=settings.publish
+        )
+
+    def _take_leave(self, driven: Callable[[Half], Any]) -> None:
+        driven(farewell(self.party.name, self.partners, self._count))
+
+    def _joined(self, parts: Sequence[Tensor | None]) -> Tensor | None:
+        published = [part for part in parts if part is not None]
+        return torch.cat(published) if published else None
