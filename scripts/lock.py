@@ -12,8 +12,8 @@ have for the same version stay: builds for the CPU alone come from an index of i
 ``--torch-wheel FILE`` adds the hash of such a build, which is then trusted as it lies there.
 
 Run ``python -m scripts.lock [--torch-wheel FILE]`` with uv on the path, after a change of pyproject.toml or
-constraints.txt. It asks the package index that uv is set to; no address is written. tests/test_locks.py checks what it
-wrote.
+constraints.txt. It asks the package index that uv is set to; no address is written.
+tests/scripts/test_locks.py checks what it wrote.
 """
 
 from __future__ import annotations

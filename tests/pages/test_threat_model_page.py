@@ -1,6 +1,7 @@
 """Every sentence of docs/threat-model.md has a test that would fail if it were false, or a reason why it has none.
 
-Which is which stands in tests/threat_model_claims.txt. Below are also the tests of sentences that no other file tests.
+Which is which stands in tests/pages/threat_model_claims.txt. Below are also the tests of sentences that no other file
+tests.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ from splitvfl.metrics import leak_auc, matched_auc
 from splitvfl.run.networked import ActiveRun, PassiveRun
 from tests.builders import small_trainer
 from tests.conftest import SecretsFactory
-from tests.threat_model_page import Claim, read_claims, sentences, what_is_wrong
+from tests.pages.threat_model_page import Claim, read_claims, sentences, what_is_wrong
 
-LIST = "tests/threat_model_claims.txt"
+LIST = "tests/pages/threat_model_claims.txt"
 
 
 # --- the page and the list
@@ -139,8 +140,8 @@ def test_what_is_neither_test_nor_reason_is_refused(line: str) -> None:
         ),
         (
             ["No test."],
-            [Claim("No test.", ["tests/test_cut.py::test_none"])],
-            "there is no test tests/test_cut.py::test_none",
+            [Claim("No test.", ["tests/cut/test_layer.py::test_none"])],
+            "there is no test tests/cut/test_layer.py::test_none",
         ),
     ],
 )

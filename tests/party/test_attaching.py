@@ -19,7 +19,7 @@ from splitvfl.hooks import PHASES, Phase
 from splitvfl.party.attaching import attach_defense, check_clips
 from splitvfl.party.party import ActiveParty
 from tests.builders import active_party, passive_party, same, weights
-from tests.net.parties import free_ports
+from tests.run.parties import free_ports
 
 
 def active(*passives: str) -> ActiveParty:

@@ -33,7 +33,7 @@ from scripts.bench.faults import (
 from splitvfl.net.certs import make_certificates
 from splitvfl.run import checkpoint
 from splitvfl.run.networked import FAREWELL_FILE
-from tests.net.forked import PACE, Forked
+from tests.run.forked import PACE, Forked
 
 TWO, THREE = scenarios(epochs=5, batch=32, patience=3)
 # Each kind once; the run of three takes those that begin at an odd place.

@@ -26,7 +26,7 @@ from splitvfl.exchange.introduction import Learned
 from splitvfl.exchange.prediction import predict
 from splitvfl.learning.tasks import task_for
 from splitvfl.party.party import ActiveParty, PassiveParty
-from tests.net.parties import finished, free_ports, start, start_party
+from tests.run.parties import finished, free_ports, start, start_party
 
 CPU = torch.device("cpu")
 

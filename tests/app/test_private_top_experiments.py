@@ -26,7 +26,7 @@ from splitvfl.report.report import write_report
 from splitvfl.report.summary import read_summary
 from splitvfl.run import checkpoint
 from splitvfl.run import trainer as training
-from tests.net.parties import finished, free_ports, start_party
+from tests.run.parties import finished, free_ports, start_party
 
 EXPERIMENT = """\
 data: {name: table, path: people.csv, label: y}

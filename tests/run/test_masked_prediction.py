@@ -20,7 +20,7 @@ from splitvfl.net.tls import Identity
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
 from splitvfl.run.prediction import PredictionSettings
 from tests.builders import ACTIVE, party_data
-from tests.net.test_predict_run import World, alike, in_one_process, parties, score
+from tests.run.test_prediction import World, alike, in_one_process, parties, score
 
 NAMES = ("lab", "shop", "telecom")
 

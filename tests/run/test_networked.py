@@ -11,7 +11,7 @@ import pytest
 from splitvfl.cli import main
 from splitvfl.net.certs import make_certificates
 from splitvfl.run import checkpoint
-from tests.net.parties import finished, free_ports, same_weights, start_party, weights_of
+from tests.run.parties import finished, free_ports, same_weights, start_party, weights_of
 
 THREE = """
 data: {name: breast-cancer}

@@ -14,8 +14,8 @@ import torch
 from scripts.bench import hostile, scenes
 from scripts.bench.hostile import MUTATIONS, mutants
 from scripts.bench.measuring import main
-from splitvfl.exchange import introduction, notes, split
-from splitvfl.messaging import conversation
+from splitvfl.exchange import introduction, split
+from splitvfl.messaging import conversation, json_message
 from splitvfl.net import frames
 
 
@@ -63,7 +63,7 @@ def test_nothing_larger_than_what_is_awaited_is_made(monkeypatch: pytest.MonkeyP
 
     assert not [fault for _, fault in mutants(500) if fault is not None]
     # The largest that any half awaits is a note.
-    assert 0 < max(made) <= notes.MAX_NOTE_BYTES
+    assert 0 < max(made) <= json_message.MAX_NOTE_BYTES
 
 
 # --- without one of the checks, it is noticed

@@ -17,7 +17,7 @@ import torch
 from scripts.bench.faults import LIMIT_S, Run, disturbed_run, scenarios, undisturbed
 from splitvfl.net.certs import make_certificates
 from splitvfl.run import checkpoint
-from tests.net.forked import PACE, Forked
+from tests.run.forked import PACE, Forked
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The sentences of docs/threat-model.md, and what tests/threat_model_claims.txt says of each.
+"""The sentences of docs/threat-model.md, and what tests/pages/threat_model_claims.txt says of each.
 
 The list has one block for every sentence, bullet and table row of the page, in the page's order::
 

@@ -11,7 +11,7 @@ import pytest
 
 from splitvfl.crypto.refusals import journal_of
 from splitvfl.net.certs import make_certificates
-from tests.net.parties import free_ports, start_party
+from tests.run.parties import free_ports, start_party
 
 EXPERIMENT = """
 data: {name: breast-cancer}

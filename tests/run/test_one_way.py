@@ -27,7 +27,7 @@ from splitvfl.net.certs import make_certificates
 from splitvfl.net.link import Link
 from splitvfl.run import checkpoint
 from splitvfl.run.networked import ActiveRun, PassiveRun
-from tests.net.parties import finished, free_ports, same_weights, start_party, weights_of
+from tests.run.parties import finished, free_ports, same_weights, start_party, weights_of
 
 THREE = """
 data: {name: breast-cancer}

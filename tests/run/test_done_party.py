@@ -15,7 +15,7 @@ from splitvfl.errors import LinkError, SplitVFLError
 from splitvfl.exchange.resuming import Standing
 from splitvfl.messaging.json_message import note
 from splitvfl.run.networked import PassiveRun
-from tests.net.parties import free_ports
+from tests.run.parties import free_ports
 
 FILE = """
 data: {{name: breast-cancer}}

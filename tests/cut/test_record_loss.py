@@ -23,7 +23,7 @@ from splitvfl.hooks import Secrets
 from splitvfl.learning.randomness import derive_seed
 from tests.builders import ACTIVE, sgd, small_trainer, weights
 from tests.exchange.logistic import SHORT, trainer_of
-from tests.test_training import model_weights, same, split_model_of
+from tests.run.test_trainer import model_weights, same, split_model_of
 
 MAKERS: dict[str, Callable[[], Any]] = {
     "abstaining": lambda: AbstainingResponse(detection_error=0.3),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from scripts.lock import CUDA, CUDA_PARTS, DEVELOPMENT, RUNNING, normal, read_lock
-from tests.test_locks import asked_for, lock, needed
+from tests.scripts.test_locks import asked_for, lock, needed
 
 # Where the metadata has no SPDX expression: what its licence line or its classifiers must say, if the page says this.
 SAID = {
