@@ -58,14 +58,17 @@ class Stream:
             else:
                 yield from thing.frames()
 
-    def read(self, arriving: Iterable[bytes], explain: Callable[[Exception], str] = str) -> None:
+    def read(
+        self, arriving: Iterable[bytes], explain: Callable[[Exception], str] = str, *, silence: str = GONE
+    ) -> None:
         """Take in what arrives, to its end. What comes after the last word is dropped.
 
         Args:
             arriving: The frames.
             explain: Says in words what an error of theirs means.
+            silence: What it means that they end without an error or a last word.
         """
-        cause = GONE
+        cause = silence
         try:
             for frame in arriving:
                 self._heard.set()

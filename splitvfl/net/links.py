@@ -189,8 +189,10 @@ def _dial_once(
     return Link(stream, own=hello, theirs=theirs, hang_up=hang_up)
 
 
-def _read_in_thread(stream: Stream, arriving: Any, name: str) -> None:
-    threading.Thread(target=stream.read, args=(arriving, _in_words), name=name, daemon=True).start()
+def _read_in_thread(stream: Stream, arriving: Any, name: str, *, silence: str = GONE) -> None:
+    threading.Thread(
+        target=stream.read, args=(arriving, _in_words), kwargs={"silence": silence}, name=name, daemon=True
+    ).start()
 
 
 def _in_words(error: Exception) -> str:
@@ -331,7 +333,8 @@ class Listener:
         try:
             candidates = self._candidates(context)
             with self._arrival(candidates):
-                _read_in_thread(stream, requests, "splitvfl-from")
+                # gRPC ends requests with an error or without one, as the moment has it.
+                _read_in_thread(stream, requests, "splitvfl-from", silence=_GONE_OR_TOO_LARGE)
                 self._welcome(stream, context, candidates)
         except SplitVFLError as error:
             stream.end("refused")  # else what came along would keep its reader waiting for ever

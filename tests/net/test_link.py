@@ -14,7 +14,7 @@ from splitvfl.messaging.conversation import Expected
 from splitvfl.messaging.messages import Message
 from splitvfl.net import frames
 from splitvfl.net.frames import Hello, bye_frame, pack
-from splitvfl.net.link import Link, Stream, pair
+from splitvfl.net.link import GONE, Link, Stream, pair
 
 BANK, TELECOM = Hello("bank", "credit", "active"), Hello("telecom", "credit", "passive")
 # Longer than anything here takes, shorter than a test may.
@@ -208,3 +208,11 @@ def test_two_that_do_not_fit_are_no_pair() -> None:
         pair(BANK, Hello("telecom", "credit", "active"))
     with pytest.raises(ProtocolError, match="telecom is here for alignment, bank for credit"):
         pair(BANK, Hello("telecom", "alignment", "passive"))
+
+
+def test_frames_that_end_without_a_word_are_explained_by_who_carries_them() -> None:
+    stream, other = Stream(), Stream()
+    stream.read(iter([]))
+    other.read(iter([]), silence="it went, or something was too large")
+    assert stream.incoming.cause == GONE
+    assert other.incoming.cause == "it went, or something was too large"
