@@ -13,7 +13,7 @@ from splitvfl.defenses.row_norms import log_change
 from splitvfl.defenses.sent_counts import SentCounts
 from splitvfl.errors import ArgumentError, ConfigError, HookError, PrivacyError
 from splitvfl.hooks import Crossing, Secrets, batch_mixing_layer
-from splitvfl.learning.label_gradients import Drawn, LabelGradients
+from splitvfl.learning.label_gradients import Drawn, LabelGradients, is_second
 from splitvfl.learning.sampling import blocks
 from splitvfl.privacy import gaussian_mu, least_detection_error
 
@@ -362,10 +362,9 @@ def one_for_each_id(noise: Tensor, labels: Tensor, secrets: Secrets, *, who: str
     """
     if not secrets.has_ids:
         return noise
-    ids = secrets.ids.to(noise.device)
-    in_order = ids.sort().values
-    if not bool((in_order[1:] == in_order[:-1]).any()):
+    if len(set(secrets.ids.tolist())) == len(noise):
         return noise
+    ids = secrets.ids.to(noise.device)
     found, record = torch.unique(ids, return_inverse=True)
     first = torch.full((len(found),), len(ids), device=ids.device).scatter_reduce_(
         0, record, torch.arange(len(ids), device=ids.device), "amin"
@@ -383,10 +382,8 @@ def _which(targets: Tensor, values: tuple[float, ...]) -> Tensor:
     """Return which of the values each target is, ``(n,)`` int64."""
     if targets.dim() != 1:
         raise HookError(f"expected one target for each record, (n,), got {tuple(targets.shape)}")
-    if len(values) == 2:
-        second = targets == values[1]
-        if bool((second | (targets == values[0])).all()):
-            return second.long()
+    if len(values) == 2 and (second := is_second(targets, values)) is not None:
+        return second.long()
     apart = (targets.double()[:, None] - torch.tensor(values, dtype=torch.float64, device=targets.device)).abs()
     least, which = apart.min(dim=1)
     spacing = min(abs(a - b) for number, a in enumerate(values) for b in values[:number])

@@ -11,6 +11,7 @@ sum to zero, and one per output otherwise.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -320,10 +321,16 @@ class LabelGradients:
         came = clean.detach().flatten(1).to(self._jacobian.device)
         dtype = torch.promote_types(came.dtype, torch.float32)
         expected = self._rows(self._given if self.drawn is None else self._mixed(*self.drawn), dtype)
-        longest = torch.linalg.vector_norm(expected, dim=1).max()
-        apart = torch.linalg.vector_norm(expected.sub_(came), dim=1)
         narrow = max(came.dtype, self._outputs.dtype, key=lambda kind: torch.finfo(kind).eps)
-        allowed = _OF_ROWS.get(narrow, _OF_ROWS_IN_HALF) * longest
+        of_rows = _OF_ROWS.get(narrow, _OF_ROWS_IN_HALF)
+        difference = expected - came
+        # No row is longer than all together, and the longest is no shorter than their mean.
+        together, mean = (torch.linalg.vector_norm(rows).item() for rows in (difference, expected))
+        if together <= of_rows * mean / math.sqrt(len(came)):
+            return
+        longest = torch.linalg.vector_norm(expected, dim=1).max()
+        apart = torch.linalg.vector_norm(difference, dim=1)
+        allowed = of_rows * longest
         if bool((apart <= allowed).all()):
             return
         # Where all records are fitted rows are but rounding, in units of the change from one label to another.
@@ -431,10 +438,7 @@ class LabelGradientSource:
         device = drawing_device(output.device)
         with without_autocast(output.device):
             targets = self._targets.detach()
-            # Of two values in the same backward pass: nearly everybody who asks for this asks for them.
-            values = self._values if self._values is not None and len(self._values) == 2 and targets.dim() == 1 else ()
-            every = [targets, *(torch.full_like(targets, value) for value in values)]
-            gradient, *of_values = _loss_gradients(self._loss, output, every)
+            gradient, of_values = self._of_loss(output, targets)
             pulled = [
                 torch.autograd.grad(
                     edge, list(crossed.values()), grad_outputs=along, retain_graph=True, allow_unused=True
@@ -451,9 +455,23 @@ class LabelGradientSource:
                 classes=self._classes,
                 loss=self._loss,
                 loss_gradient=gradient.to(device),
-                of_values={value: found.to(device) for value, found in zip(values, of_values, strict=True)},
+                of_values={value: found.to(device) for value, found in of_values.items()},
                 jacobian=_stacked([parts[number].flatten(1).to(device) for parts in pulled]),
             )
+
+    def _of_loss(self, output: Tensor, targets: Tensor) -> tuple[Tensor, dict[float, Tensor]]:
+        """Return the loss gradient at the outputs under the targets, and, of two values, under each."""
+        if self._values is None or len(self._values) != 2 or targets.dim() != 1:
+            return _loss_gradient(self._loss, output, targets), {}
+        # Nearly everybody who asks for this asks for both values: all in one backward pass.
+        every = [torch.full_like(targets, value) for value in self._values]
+        second = is_second(targets, self._values)
+        if second is None:
+            gradient, *of_values = _loss_gradients(self._loss, output, [targets, *every])
+        else:
+            of_values = _loss_gradients(self._loss, output, every)
+            gradient = torch.where(second[:, None], of_values[1], of_values[0])
+        return gradient, dict(zip(self._values, of_values, strict=True))
 
     def _replaced(self, came: Tensor) -> Tensor:
         """Return the gradient at the output with which the top model and the cuts go on.
@@ -491,6 +509,17 @@ class _Follow(torch.autograd.Function):
         (output,) = ctx.saved_tensors
         ctx.source._compute(output.detach(), GradientEdge(*ctx.next_functions[0]), ctx.crossed)
         return ctx.source._replaced(gradient), None, None
+
+
+def is_second(targets: Tensor, values: Sequence[float]) -> Tensor | None:
+    """Return whether each target is the second of two values; ``None`` if one is neither.
+
+    Args:
+        targets: ``(n,)``.
+        values: Two.
+    """
+    second = targets == values[1]
+    return second if bool((second | (targets == values[0])).all()) else None
 
 
 def _stacked(parts: Sequence[Tensor]) -> Tensor:
