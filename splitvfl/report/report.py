@@ -171,7 +171,7 @@ def _render(title: str, summaries: list[RunSummary], folders: list[Path]) -> str
         stopping=stopping_note,
         sending=sending_note,
     )
-    template = environment.from_string(resources.files("splitvfl.leakage").joinpath(_TEMPLATE).read_text("utf-8"))
+    template = environment.from_string(resources.files("splitvfl.report").joinpath(_TEMPLATE).read_text("utf-8"))
     return template.render(
         title=title,
         goal=GOAL,
