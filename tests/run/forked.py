@@ -26,7 +26,8 @@ FORKS.set_forkserver_preload(
         "splitvfl.report.findings",
         "splitvfl.report.tables",
         "sklearn.datasets",
-        "torch.utils.tensorboard",
+        "tensorboard.compat.proto.event_pb2",
+        "tensorboard.summary.writer.record_writer",
     ]
 )
 
