@@ -11,13 +11,13 @@ from gmpy2 import mpz
 from torch import Tensor
 
 from splitvfl.attacks.packed_equations import slots_available, unpack_equations
-from splitvfl.crypto.budget import Budget
 from splitvfl.crypto.ciphertexts import read_ciphertexts, write_ciphertexts
 from splitvfl.crypto.engine import Engine
 from splitvfl.crypto.evaluator import Evaluator, MaskedSums, Term
 from splitvfl.crypto.integers import tensor_to_integers
 from splitvfl.crypto.keys import PublicKey
 from splitvfl.crypto.packing import centred
+from splitvfl.crypto.product_layout import ProductLayout
 
 
 class PackingEngine(Engine):
@@ -30,9 +30,10 @@ class PackingEngine(Engine):
 
     Each ciphertext that the other party decrypts carries ``u = ⌊(κ − 1) / ι⌋`` values in slots of ι bits. All of them
     come back from a party that returns whole plaintexts, as in the paper's protocol. Here a party returns no more bits
-    than the agreed sums take (``Budget.opened_bits``), which is room for about two values a sum. Where values are known
-    to be one of two, as residues after zero weights, a bit tells one: there is then room for some forty a sum, which
-    this attack does not try. A claim to more columns than there are buys more ciphertexts, up to ``most_columns``.
+    than the agreed sums take (``ProductLayout.opened_bits``), which is room for about two values a sum. Where values
+    are known to be one of two, as residues after zero weights, a bit tells one: there is then room for some forty a
+    sum, which this attack does not try. A claim to more columns than there are buys more ciphertexts, up to
+    ``most_columns``.
 
     Source: *Is Vertical Logistic Regression Privacy-Preserving?*, section 5.2, the active packing attack.
 
@@ -45,17 +46,17 @@ class PackingEngine(Engine):
         super().__init__(**settings)
         self.learned: list[Tensor] = []
 
-    def evaluator(self, public: PublicKey, budget: Budget) -> Evaluator:
+    def evaluator(self, public: PublicKey, layout: ProductLayout) -> Evaluator:
         """Return an evaluator that packs single records; see :class:`~splitvfl.crypto.engine.Engine`."""
-        return _Packing(public, budget, self.learned)
+        return _Packing(public, layout, self.learned)
 
 
 class _Packing(Evaluator):
-    def __init__(self, public: PublicKey, budget: Budget, learned: list[Tensor]) -> None:
-        super().__init__(public, budget)
+    def __init__(self, public: PublicKey, layout: ProductLayout, learned: list[Tensor]) -> None:
+        super().__init__(public, layout)
         self._learned = learned
         # A value and its sign, and one bit to spare.
-        self._slot_bits = budget.value_size.bit_length() + 2
+        self._slot_bits = layout.value_size.bit_length() + 2
         self._slots = slots_available(public.bits, self._slot_bits)
         self._agreed: list[list[int]] = []
         self._counts: list[int] = []
@@ -65,7 +66,7 @@ class _Packing(Evaluator):
         values = [value for given, _ in terms for value in read_ciphertexts(given, self.public)]
         self._agreed = [row for _, weights in terms for row in weights.tolist()]
         self._counts = self._shared_out(len(values))
-        fresh = iter(self._obfuscators.take(self.budget.replies))
+        fresh = iter(self._obfuscators.take(self.layout.replies))
         packed, first = [], 0
         for count in self._counts:
             packed.append(self._packed(values[first : first + count]) * next(fresh) % self.public.square)
@@ -75,7 +76,7 @@ class _Packing(Evaluator):
     def _shared_out(self, values: int) -> list[int]:
         """Return how many values go into each ciphertext: as many as come back of it."""
         counts: list[int] = []
-        for back in self.budget.opened_bits:
+        for back in self.layout.opened_bits:
             counts.append(min(values - sum(counts), self._slots, back // self._slot_bits))
         return counts
 
@@ -89,15 +90,15 @@ class _Packing(Evaluator):
 
     def unmask(self, opened: Tensor, masked: MaskedSums) -> list[int]:
         """Return the agreed sums if all values could be read, else zeros; what was read is noted."""
-        plaintexts = tensor_to_integers(opened, self.budget.opened_bytes)
+        plaintexts = tensor_to_integers(opened, self.layout.opened_bytes)
         found = [
             value
             for plaintext, count in zip(plaintexts, self._counts, strict=True)
             for value in self._read(plaintext, count)
         ]
-        self._learned.append(torch.tensor(found, dtype=torch.float64) * 2.0**-self.budget.value_bits)
+        self._learned.append(torch.tensor(found, dtype=torch.float64) * 2.0**-self.layout.value_bits)
         if len(found) < len(self._agreed):
-            return [0] * self.budget.outputs
+            return [0] * self.layout.outputs
         columns = zip(*self._agreed, strict=True)
         return [sum(weight * value for weight, value in zip(column, found, strict=True)) for column in columns]
 

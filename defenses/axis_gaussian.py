@@ -6,7 +6,7 @@ import math
 from statistics import NormalDist
 from typing import ClassVar
 
-from splitvfl.defenses.gap_noise import AxisNoise, LabelledGradient, NoiseScale, Problem, Spending
+from splitvfl.defenses.class_noise import Allocation, AxisNoise, LabelledGradient, NoiseScale, Problem
 from splitvfl.defenses.solve_sumkl import SumKLSolution
 from splitvfl.errors import ArgumentError
 
@@ -83,11 +83,11 @@ class _EqualShift:
         self.last_ratio = ratio**2
         self._bound = _NORMAL.cdf(-0.5 / ratio)
 
-    def spend(self, problem: Problem) -> Spending:
+    def allocate(self, problem: Problem) -> Allocation:
         power = self.last_ratio * problem.gap
         u, v = (variance + power for variance in problem.variance)
         solution = SumKLSolution(power, 0.0, power, 0.0, _sum_kl(u, v, problem.gap))
-        return Spending(power, solution, self._bound)
+        return Allocation(power, solution, self._bound)
 
 
 def _sum_kl(u: float, v: float, gap: float) -> float:

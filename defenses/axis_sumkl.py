@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import torch
 
-from splitvfl.defenses.gap_noise import OFF_AXIS_RATIO, AxisNoise, LabelledGradient, NoiseBudget, NoiseScale
+from splitvfl.defenses.class_noise import OFF_AXIS_RATIO, AxisNoise, LabelledGradient, NoiseScale, SumKLPower
 from splitvfl.defenses.row_norms import REACH
 from splitvfl.defenses.solve_sumkl import SumKLSolution
 
@@ -56,7 +56,7 @@ class AxisSumKL(AxisNoise):
     def __init__(
         self, *, power: float | None = None, ratio: float | None = None, detection_error: float | None = None
     ) -> None:
-        super().__init__(NoiseBudget(power=power, ratio=ratio, detection_error=detection_error))
+        super().__init__(SumKLPower(power=power, ratio=ratio, detection_error=detection_error))
 
     def _scale(self, batch: LabelledGradient, solution: SumKLSolution[float], off_axis_peak: float) -> NoiseScale:
         along = (math.sqrt(solution.parallel_negative), math.sqrt(solution.parallel_positive))

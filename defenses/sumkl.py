@@ -7,11 +7,11 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from splitvfl.defenses.gap_noise import ClassSpread, GapNoise, LabelledGradient, NoiseBudget, NoiseScale
+from splitvfl.defenses.class_noise import ClassConditionalNoise, ClassSpread, LabelledGradient, NoiseScale, SumKLPower
 from splitvfl.defenses.solve_sumkl import SumKLSolution
 
 
-class SumKL(GapNoise):
+class SumKL(ClassConditionalNoise):
     """Add the noise that hides labels best if gradients are isotropic Gaussians; below a linear top it marks a class.
 
     That is, the Gaussian noise of the least sumKL at its power, if the gradients of each class are isotropic Gaussians.
@@ -55,7 +55,7 @@ class SumKL(GapNoise):
     def __init__(
         self, *, power: float | None = None, ratio: float | None = None, detection_error: float | None = None
     ) -> None:
-        super().__init__(NoiseBudget(power=power, ratio=ratio, detection_error=detection_error))
+        super().__init__(SumKLPower(power=power, ratio=ratio, detection_error=detection_error))
 
     def _spread(self, batch: LabelledGradient, means: Tensor, axis: Tensor) -> ClassSpread:
         negative, positive = batch.class_averages(batch.squared_deviations(means))

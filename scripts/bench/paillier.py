@@ -38,7 +38,6 @@ from gmpy2 import mpz
 from torch import Tensor
 
 from scripts.bench.measuring import Result, main, ratio
-from splitvfl.crypto.budget import Budget
 from splitvfl.crypto.evaluator import Evaluator
 from splitvfl.crypto.keys import PrivateKey
 from splitvfl.crypto.obfuscators import FixedBase, Obfuscators, Powers, Products
@@ -46,6 +45,7 @@ from splitvfl.crypto.owner import Owner
 from splitvfl.crypto.paillier import generate_keys, private_to_phe, to_phe
 from splitvfl.crypto.pools import Pool
 from splitvfl.crypto.processes import Workers
+from splitvfl.crypto.product_layout import ProductLayout
 
 BITS, QUICK_BITS = (2048, 3072), (512,)
 # Rows, columns, counted runs; the slowest takes naive phe eight seconds at 2048 bits, and 25 at 3072.
@@ -120,11 +120,11 @@ class Work:
         """The sums."""
         return self.features.T @ self.residues
 
-    def budget(self, bits: int) -> Budget:
+    def layout(self, bits: int) -> ProductLayout:
         """Return what parties would agree on."""
         rows, outputs = self.features.shape
         finer = int(rows >= 128)
-        return Budget(
+        return ProductLayout(
             key_bits=bits,
             rows=rows,
             outputs=outputs,
@@ -177,28 +177,32 @@ class Ours:
 
     def step(self, work: Work) -> tuple[Clock, Tensor]:
         """Return the time that a step takes, and its sums."""
-        clock, budget = Clock(), self.evaluator.budget
+        clock, layout = Clock(), self.evaluator.layout
         with clock.phase("encrypt"):
-            sent = self.owner.encrypt(budget.encode_values(work.residues), budget)
+            sent = self.owner.encrypt(layout.encode_values(work.residues), layout)
         before = self.obfuscators.seconds
         with clock.phase("sums"):
-            masked = self.evaluator.masked_sums([(sent, budget.encode_weights(work.features))])
+            masked = self.evaluator.masked_sums([(sent, layout.encode_weights(work.features))])
         with clock.phase("decrypt"):
-            opened = self.owner.open_masked(masked.reply, budget)
-            sums = budget.decode_sums(self.evaluator.unmask(opened, masked))
+            opened = self.owner.open_masked(masked.reply, layout)
+            sums = layout.decode_sums(self.evaluator.unmask(opened, masked))
         clock.cpu["mask"] = self.obfuscators.seconds - before
         clock.cpu["sums"] -= clock.cpu["mask"]
         return clock, sums
 
 
 def ours(
-    key: PrivateKey, budget: Budget, of_owner: Obfuscators, of_evaluator: Obfuscators, workers: Workers | None = None
+    key: PrivateKey,
+    layout: ProductLayout,
+    of_owner: Obfuscators,
+    of_evaluator: Obfuscators,
+    workers: Workers | None = None,
 ) -> Ours:
     """Return both parties of a step."""
     timed = Timed(of_evaluator)
     return Ours(
         Owner(key, obfuscators=of_owner, workers=workers),
-        Evaluator(key.public, budget, obfuscators=timed, workers=workers),
+        Evaluator(key.public, layout, obfuscators=timed, workers=workers),
         timed,
     )
 
@@ -230,9 +234,9 @@ def _key_results(key: PrivateKey, shapes: Sequence[tuple[int, int, int]]) -> lis
 
 
 def _shape_results(key: PrivateKey, work: Work, fixed: Obfuscators, products: Obfuscators, runs: int) -> list[Result]:
-    budget, slow = work.budget(key.public.bits), naive(key)
-    online = ours(key, budget, fixed, products)
-    strict = ours(key, budget, fixed, Powers(key.public))
+    layout, slow = work.layout(key.public.bits), naive(key)
+    online = ours(key, layout, fixed, products)
+    strict = ours(key, layout, fixed, Powers(key.public))
     rows, columns = work.features.shape
     name = f"{key.public.bits} bits, {rows} x {columns}"
     base, fast, true = [], [], []
@@ -242,10 +246,10 @@ def _shape_results(key: PrivateKey, work: Work, fixed: Obfuscators, products: Ob
     with (
         Workers(1) as workers,
         Pool.fixed_base(key, capacity=room) as of_owner,
-        Pool.products(key.public, capacity=2 * budget.replies) as of_evaluator,
+        Pool.products(key.public, capacity=2 * layout.replies) as of_evaluator,
     ):
-        pooled = ours(key, budget, of_owner, of_evaluator, workers)
-        pools = ((of_owner, room), (of_evaluator, 2 * budget.replies))
+        pooled = ours(key, layout, of_owner, of_evaluator, workers)
+        pools = ((of_owner, room), (of_evaluator, 2 * layout.replies))
         pooled.step(work)
         online.step(work)
         for _ in range(runs):
@@ -259,20 +263,20 @@ def _shape_results(key: PrivateKey, work: Work, fixed: Obfuscators, products: Ob
             two_cores.append(_two_cores(pooled, work, pools, (workers, of_owner, of_evaluator), steps=steps))
             worst = max(worst, *(float((sums - work.true).abs().max()) for _, sums in mine))
             assert torch.allclose(found, work.true)
-    return _rows(name, work, budget, base, fast, true, two_cores, worst)
+    return _rows(name, work, layout, base, fast, true, two_cores, worst)
 
 
 def _rows(
     name: str,
     work: Work,
-    budget: Budget,
+    layout: ProductLayout,
     base: Sequence[Clock],
     fast: Sequence[Clock],
     true: Sequence[float],
     two_cores: Sequence[TwoCores],
     worst: float,
 ) -> list[Result]:
-    shape = (budget.rows, budget.outputs)
+    shape = (layout.rows, layout.outputs)
     totals = [clock.total for clock in base]
     small = SMALL_TARGET if shape == (8, 10) else TARGET
     rows = [
@@ -281,8 +285,8 @@ def _rows(
         _two_core_ratio(f"{name}: step, two cores, pools filled meanwhile", base, two_cores),
     ]
     rows += [_ratio(f"{name}: {p}", [c.cpu[p] for c in base], [c.cpu[p] for c in fast], None) for p in PHASES]
-    rows.append(Result(f"{name}: error of a sum", worst, "abs", ERROR_TARGET, note=f"bound {budget.error:.2g}"))
-    rows.append(_bytes(name, budget))
+    rows.append(Result(f"{name}: error of a sum", worst, "abs", ERROR_TARGET, note=f"bound {layout.error:.2g}"))
+    rows.append(_bytes(name, layout))
     if shape in EPOCHS:
         data, steps = EPOCHS[shape]
         seconds = [median(clock.total for clock in clocks) * steps for clocks in (fast, base)]
@@ -300,12 +304,12 @@ def _ratio(name: str, slow: Sequence[float], fast: Sequence[float], target: floa
     return Result(name, value, "ratio", target, "higher", times)
 
 
-def _bytes(name: str, budget: Budget) -> Result:
-    ciphertext = 2 * budget.key_bits // 8
-    sent = (budget.rows + budget.replies) * ciphertext + budget.replies * budget.opened_bytes
+def _bytes(name: str, layout: ProductLayout) -> Result:
+    ciphertext = 2 * layout.key_bits // 8
+    sent = (layout.rows + layout.replies) * ciphertext + layout.replies * layout.opened_bytes
     # phe sends an exponent with each, which is left out here.
-    slow = (budget.rows + budget.outputs) * ciphertext + budget.outputs * 8
-    replies = f"{budget.replies} replies of up to {budget.slots} sums, {budget.slot_bits} bits each"
+    slow = (layout.rows + layout.outputs) * ciphertext + layout.outputs * 8
+    replies = f"{layout.replies} replies of up to {layout.slots} sums, {layout.slot_bits} bits each"
     note = f"both ways; naive {slow / 1024:.1f} KiB; {replies}"
     return Result(f"{name}: bytes on the wire", sent / 1024, "KiB", None, note=note)
 

@@ -27,12 +27,12 @@ from splitvfl.data.id_column import id_digest
 from splitvfl.exchange.agreement import agreement, terms_of
 from splitvfl.exchange.evaluation import EvaluationPlan, active_evaluation, passive_evaluation
 from splitvfl.exchange.farewell import farewell
-from splitvfl.exchange.introduction import Learned, active_introduction, passive_introduction
+from splitvfl.exchange.introduction import TaskSpec, active_introduction, passive_introduction
 from splitvfl.exchange.paillier import Encryption
 from splitvfl.exchange.prediction import active_prediction, passive_prediction
 from splitvfl.exchange.psi import Terms, align
 from splitvfl.exchange.residue import Residue
-from splitvfl.exchange.resuming import Standing, active_resuming, passive_resuming
+from splitvfl.exchange.resuming import HeldCheckpoints, active_resuming, passive_resuming
 from splitvfl.exchange.split import active_step, passive_step
 from splitvfl.exchange.taylor import Taylor
 from splitvfl.learning.schedule import EarlyStopping
@@ -87,7 +87,7 @@ class Parties:
         for name in PASSIVES:
             self.active.connect(name)
         self.active.widths = dict.fromkeys(PASSIVES, self.width)
-        self.active.judge_by(EarlyStopping(), self.plan.validation)
+        self.active.stop_early_by(EarlyStopping(), self.plan.validation)
         for party in (self.active, *self.passives.values()):
             party.prepare(seed=0, device=torch.device("cpu"))
 
@@ -111,13 +111,13 @@ class Parties:
 
     def _introduction(self, name: str) -> Half:
         if name == ACTIVE:
-            return active_introduction(name, PASSIVES, Learned("binary", 1))
+            return active_introduction(name, PASSIVES, TaskSpec("binary", 1))
         return passive_introduction(name, ACTIVE, lambda learned: WIDTH)
 
     def _resuming(self, name: str) -> Half:
         if name == ACTIVE:
-            return active_resuming(name, PASSIVES, Standing(RUN, (0, 3, 6)))
-        return passive_resuming(name, ACTIVE, Standing(RUN, (3, 6, 9)))
+            return active_resuming(name, PASSIVES, HeldCheckpoints(RUN, (0, 3, 6)))
+        return passive_resuming(name, ACTIVE, HeldCheckpoints(RUN, (3, 6, 9)))
 
     def _training(self, name: str) -> Half:
         batch = self.party(name).train_batch(torch.arange(RECORDS))

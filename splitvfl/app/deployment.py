@@ -60,7 +60,7 @@ from splitvfl.errors import ArgumentError, ConfigError, DataError
 from splitvfl.exchange.agreement import agreed_settings, terms_of
 from splitvfl.exchange.coordinator import ThirdParty
 from splitvfl.exchange.evaluation import EvaluationPlan
-from splitvfl.exchange.introduction import Learned
+from splitvfl.exchange.introduction import TaskSpec
 from splitvfl.exchange.roll_call import UNSIGNED, Vouching
 from splitvfl.hooks import Attack, crossing_of, hook_name, moment_of, placed, target_of
 from splitvfl.leakage.canaries import check_canaries
@@ -333,7 +333,7 @@ def party_run(
         [other for other in config.parties if other != name],
         settings,
         meeting,
-        learned=Learned(own.task, task.outputs),
+        learned=TaskSpec(own.task, task.outputs),
         build=lambda widths: _active(config, own, widths, notify),
         notify=notify,
         progress=progress,
@@ -350,7 +350,7 @@ def _check_labels_first(config: ExperimentConfig, own: OwnData) -> None:
         return
     party = ActiveParty(own.data, torch.nn.Identity(), task=task_of(config.exchange, own.task, own.classes))
     if config.train.early_stopping is not None:
-        party.judge_by(config.train.early_stopping.settings(), _batches(config, own.data).held_out)
+        party.stop_early_by(config.train.early_stopping.settings(), _batches(config, own.data).held_out)
 
 
 def _settings(config: ExperimentConfig, data: PartyData, folder: Path, vouching: Vouching) -> RunSettings:
@@ -449,7 +449,7 @@ def _active(
     _prepare(config, party)
     if config.train.early_stopping is not None:
         stopping = config.train.early_stopping.settings()
-        party.judge_by(stopping, _batches(config, own.data).held_out)
+        party.stop_early_by(stopping, _batches(config, own.data).held_out)
     _place_canaries(config, party)
     _defend(config, party)
     party.plan_run(epochs=config.train.epochs, early_stopping=config.train.early_stopping is not None)
@@ -458,7 +458,7 @@ def _active(
     return party, _watch(config, party)
 
 
-def _passive(config: ExperimentConfig, data: PartyData, learned: Learned) -> PassiveParty:
+def _passive(config: ExperimentConfig, data: PartyData, learned: TaskSpec) -> PassiveParty:
     task = task_of(config.exchange, learned.task, learned.outputs)
     with _initialised(config, data.name):
         bottom = fitted(bottom_of(config, data, task), data)

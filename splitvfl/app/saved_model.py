@@ -35,7 +35,7 @@ from splitvfl.data.encoding import FittedEncoding
 from splitvfl.data.ingest.writing import draft
 from splitvfl.data.schema import SCHEMA_FILE, VOCABULARY_FILE, PartySchema, Role, read_party_schema
 from splitvfl.errors import ArgumentError, CheckpointError, ConfigError, DataError
-from splitvfl.exchange.introduction import Learned
+from splitvfl.exchange.introduction import TaskSpec
 from splitvfl.learning.precision import narrow_dtype
 from splitvfl.learning.tasks import Task, task_for
 from splitvfl.party.party import ActiveParty, PassiveParty
@@ -121,7 +121,7 @@ class Origin:
         tables: The party's table folder, if the columns came from one.
     """
 
-    learned: Learned
+    learned: TaskSpec
     model: SavedModel
     run: str
     step: int
@@ -245,9 +245,9 @@ class SavedHalf:
     folder: Path
 
     @property
-    def learned(self) -> Learned:
+    def learned(self) -> TaskSpec:
         """What was learned."""
-        return Learned(self.schema.task, self.schema.outputs)
+        return TaskSpec(self.schema.task, self.schema.outputs)
 
     @property
     def task(self) -> Task:

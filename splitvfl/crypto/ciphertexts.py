@@ -140,7 +140,7 @@ def add_ciphertexts(public: PublicKey, addends: Sequence[Tensor]) -> Tensor:
     """Return the encrypted elementwise sums of encrypted vectors.
 
     The result is fit for the next computation, not for sending: it is the product of its factors, which whoever has
-    them recognises. Its values are as large as the sums: a budget's ``value_limit`` has to hold for these.
+    them recognises. Its values are as large as the sums: a layout's ``value_limit`` has to hold for these.
 
     Args:
         public: The key of all of them.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from splitvfl.crypto.budget import Budget
 from splitvfl.crypto.evaluator import Evaluator
 from splitvfl.crypto.keys import PrivateKey, PublicKey
 from splitvfl.crypto.obfuscators import Products
 from splitvfl.crypto.owner import Owner
 from splitvfl.crypto.pools import Pool
 from splitvfl.crypto.processes import Workers
+from splitvfl.crypto.product_layout import ProductLayout
 from splitvfl.errors import ArgumentError
 
 
@@ -47,9 +47,9 @@ class Engine:
         pool = None if not self._stock else self._kept.enter_context(Pool.fixed_base(key, capacity=self._stock))
         return Owner(key, obfuscators=pool, workers=self._shared_workers())
 
-    def evaluator(self, public: PublicKey, budget: Budget) -> Evaluator:
+    def evaluator(self, public: PublicKey, layout: ProductLayout) -> Evaluator:
         """Return an evaluator under another party's key; all of one key share their obfuscators."""
-        return Evaluator(public, budget, obfuscators=self._of(public), workers=self._shared_workers())
+        return Evaluator(public, layout, obfuscators=self._of(public), workers=self._shared_workers())
 
     def close(self) -> None:
         """End all processes; what was made cannot be used any more. Closing twice does nothing."""

@@ -36,7 +36,7 @@ import numpy as np
 import numpy.typing as npt
 from gmpy2 import mpz
 
-from splitvfl.crypto.halves import ONE, Factor, inverted_factor, multiplied, split, square_often
+from splitvfl.crypto.modular import ONE, Factor, inverted_factor, multiplied, split, square_often
 
 Weights = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.int64]

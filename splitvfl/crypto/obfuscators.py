@@ -14,7 +14,7 @@ from typing import Protocol
 import gmpy2
 from gmpy2 import mpz
 
-from splitvfl.crypto.halves import Factor, entry, multiplied, power, powers, product, split
+from splitvfl.crypto.modular import Factor, entry, multiplied, power, powers, product, split
 
 # A base that is a power of a smaller prime's order is drawn again.
 _SMALL_PRIMES_BELOW = 1 << 16

@@ -10,14 +10,14 @@ import gmpy2
 from gmpy2 import mpz
 from torch import Tensor
 
-from splitvfl.crypto.budget import Budget
 from splitvfl.crypto.ciphertexts import encrypted, read_ciphertexts
-from splitvfl.crypto.halves import power
 from splitvfl.crypto.integers import integers_to_tensor
 from splitvfl.crypto.keys import PrivateKey, PublicKey
+from splitvfl.crypto.modular import power
 from splitvfl.crypto.obfuscators import Blinding, FixedBase, Obfuscators
 from splitvfl.crypto.packing import centred
 from splitvfl.crypto.processes import Workers, powers
+from splitvfl.crypto.product_layout import ProductLayout
 
 
 class Owner:
@@ -37,7 +37,7 @@ class Owner:
         self._given_obfuscators = obfuscators
         self._workers = workers
         self._blinding = Blinding(key.public)
-        self._halves = tuple(_Half(prime, key.public.modulus) for prime in (key.p, key.q))
+        self._modulo_primes = tuple(_PrimeDecryption(prime, key.public.modulus) for prime in (key.p, key.q))
         self._q_inverse = gmpy2.invert(key.q, key.p)
 
     @property
@@ -53,20 +53,21 @@ class Owner:
     def _obfuscators(self) -> Obfuscators:
         return FixedBase(self._key) if self._given_obfuscators is None else self._given_obfuscators
 
-    def encrypt(self, values: Tensor | Iterable[int], budget: Budget | None = None) -> Tensor:
+    def encrypt(self, values: Tensor | Iterable[int], layout: ProductLayout | None = None) -> Tensor:
         """Return ``(1 + m·n) · f mod n²`` for each integer ``m``, with a fresh obfuscator ``f`` each.
 
         Args:
-            values: int64 ``(count,)``, or integers; see :meth:`~splitvfl.crypto.budget.Budget.encode_values`.
-            budget: What was agreed: larger values are refused. Without one, everything below ``n/2`` in size is taken.
+            values: int64 ``(count,)``, or integers; see
+                :meth:`~splitvfl.crypto.product_layout.ProductLayout.encode_values`.
+            layout: What was agreed: larger values are refused. Without one, everything below ``n/2`` in size is taken.
 
         Returns:
             uint8 ``(count, ciphertext_bytes)``.
 
         Raises:
-            CryptoError: If a value exceeds the budget; it says which.
+            CryptoError: If a value exceeds the layout; it says which.
         """
-        return encrypted(values, self.public, self._obfuscators, limit=None if budget is None else budget.value_size)
+        return encrypted(values, self.public, self._obfuscators, limit=None if layout is None else layout.value_size)
 
     def decrypt(self, ciphertexts: Tensor, *, count: int | None = None) -> list[int]:
         """Return the plaintexts, centred in ``(-n/2, n/2]``.
@@ -81,34 +82,34 @@ class Owner:
         values = read_ciphertexts(ciphertexts, self.public, count=count)
         return [centred(value, self.public.n) for value in self._decrypted(values)]
 
-    def open_masked(self, reply: Tensor, budget: Budget) -> Tensor:
+    def open_masked(self, reply: Tensor, layout: ProductLayout) -> Tensor:
         """Return the masked plaintexts of a reply, for the party that masked them.
 
         Nothing but what was agreed is decrypted, another number of ciphertexts is refused, and of each plaintext,
         taken in ``[0, n)``, only the low bits that its sums take are returned.
 
         Args:
-            reply: uint8 ``(budget.replies, ciphertext_bytes)``.
-            budget: What was agreed.
+            reply: uint8 ``(layout.replies, ciphertext_bytes)``.
+            layout: What was agreed.
 
         Returns:
-            uint8 ``(budget.replies, budget.opened_bytes)``.
+            uint8 ``(layout.replies, layout.opened_bytes)``.
 
         Raises:
             CryptoError: If the reply is not that many ciphertexts under this key; nothing is decrypted then.
         """
-        values = self._decrypted(read_ciphertexts(reply, self.public, count=budget.replies))
+        values = self._decrypted(read_ciphertexts(reply, self.public, count=layout.replies))
         # Not centred: a mask leaves the sums that it hides between 0 and n, and the asker takes them from there.
-        low = [value & ((1 << bits) - 1) for value, bits in zip(values, budget.opened_bits, strict=True)]
-        return integers_to_tensor(low, budget.opened_bytes)
+        low = [value & ((1 << bits) - 1) for value, bits in zip(values, layout.opened_bits, strict=True)]
+        return integers_to_tensor(low, layout.opened_bytes)
 
     def _decrypted(self, values: Sequence[mpz]) -> list[mpz]:
         """Return the plaintexts, in ``[0, n)``."""
         # Modulo both primes even where the agreed sums would fit one: a party that sends a longer plaintext than agreed
         # would get it back modulo a prime, and with it the key.
         blinded = self._blinding.blinded(values)  # or time tells how chosen numbers relate to the primes
-        raised = powers([half.task(value) for value in blinded for half in self._halves], self._workers)
-        by_prime = [half.plaintext(found) for half, found in zip(cycle(self._halves), raised, strict=False)]
+        raised = powers([one.task(value) for value in blinded for one in self._modulo_primes], self._workers)
+        by_prime = [one.plaintext(found) for one, found in zip(cycle(self._modulo_primes), raised, strict=False)]
         p, q, inverse = self._key.p, self._key.q, self._q_inverse
         # One number modulo n from one modulo p and one modulo q.
         return [
@@ -116,7 +117,7 @@ class Owner:
         ]
 
 
-class _Half:
+class _PrimeDecryption:
     """Decryption modulo one prime ``p``: ``L(c^(p-1) mod p²) · h mod p`` with ``L(u) = (u - 1) / p``."""
 
     def __init__(self, prime: mpz, n: mpz) -> None:

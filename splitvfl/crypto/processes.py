@@ -16,8 +16,8 @@ import numpy as np
 from gmpy2 import mpz
 
 from splitvfl.crypto import worker
-from splitvfl.crypto.halves import power
 from splitvfl.crypto.kernels import cost, packed_sums
+from splitvfl.crypto.modular import power
 from splitvfl.errors import ArgumentError, WorkerError
 
 _MOST_WORKERS = 256

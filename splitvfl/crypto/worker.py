@@ -17,8 +17,8 @@ import msgspec
 import numpy as np
 from gmpy2 import mpz
 
-from splitvfl.crypto.halves import power
 from splitvfl.crypto.kernels import packed_sums
+from splitvfl.crypto.modular import power
 from splitvfl.crypto.obfuscators import FixedBase, Obfuscators, Powers, Products
 
 Job = Mapping[str, Any]
@@ -79,7 +79,7 @@ def sums_job(
 
 
 def powers_job(bases: Sequence[tuple[mpz, mpz, mpz]]) -> Job:
-    """Return the job of :func:`~splitvfl.crypto.halves.power` for several base, exponent, ``n``."""
+    """Return the job of :func:`~splitvfl.crypto.modular.power` for several base, exponent, ``n``."""
     return {"do": "powers", "powers": [[to_bytes(number) for number in numbers] for numbers in bases]}
 
 

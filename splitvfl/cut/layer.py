@@ -38,21 +38,21 @@ from splitvfl.learning.precision import widened, without_autocast
 
 
 @dataclass(frozen=True, slots=True)
-class _Passage:
+class _CutContext:
     """What travels with one forward pass through the cut, in its autograd node."""
 
     step: int
     ids: Tensor | None
     labels: Tensor | None
     responses: Tensor | None
-    answers: Tensor | None
-    seat: Seat
+    binary_responses: Tensor | None
+    view_source: ViewSource
     answer: _Answer | None = None
     source: LabelGradientSource | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class ViewSource:
     """What the party behind a cut can show its own attacks, besides what it receives.
 
     Attributes:
@@ -138,15 +138,15 @@ class _Answer:
 
 class _Cross(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, activation: Tensor, cut: CutLayer, passage: _Passage) -> Tensor:
-        ctx.cut, ctx.passage = cut, passage
-        sent = cut.activation.apply(activation, step=passage.step, ids=passage.ids, labels=None)
+    def forward(ctx: Any, activation: Tensor, cut: CutLayer, context: _CutContext) -> Tensor:
+        ctx.cut, ctx.context = cut, context
+        sent = cut.activation.apply(activation, step=context.step, ids=context.ids, labels=None)
         return activation.view_as(activation) if sent is activation else sent
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.cut._send(gradient, ctx.passage), None, None
+        return ctx.cut._send(gradient, ctx.context), None, None
 
 
 class CutLayer(nn.Module):
@@ -187,7 +187,7 @@ class CutLayer(nn.Module):
         responses: Tensor | None = None,
         ids: Tensor | None = None,
         step: int | None = None,
-        seat: Seat | None = None,
+        view_source: ViewSource | None = None,
         answer: _Answer | None = None,
         source: LabelGradientSource | None = None,
     ) -> Tensor:
@@ -202,7 +202,7 @@ class CutLayer(nn.Module):
                 it too, with 0 for ½.
             ids: Record ids, ``(n,)``, int64. Without them nothing is accumulated per record.
             step: Number of the training step. Default: forward passes with a gradient are counted.
-            seat: What the passive party can show its own attacks.
+            view_source: What the passive party can show its own attacks.
             answer: What :meth:`SplitModel.targets` has to have been asked for before the gradient is sent.
             source: What gives the gradient under every label, where it is needed; it follows the top's output.
 
@@ -217,13 +217,13 @@ class CutLayer(nn.Module):
             step = self._steps
             self._steps += int(torch.is_grad_enabled())
         shown = labels if responses is None else responses
-        answers = labels if responses is None else answers_of(responses)
-        passage = _Passage(step, ids, labels, shown, answers, seat or Seat(), answer, source)
-        crossed: Tensor = _Cross.apply(activation, self, passage)  # type: ignore[no-untyped-call]
+        binary_responses = labels if responses is None else binary_responses_of(responses)
+        context = _CutContext(step, ids, labels, shown, binary_responses, view_source or ViewSource(), answer, source)
+        crossed: Tensor = _Cross.apply(activation, self, context)  # type: ignore[no-untyped-call]
         return crossed
 
-    def _send(self, gradient: Tensor, passage: _Passage) -> Tensor:
-        if passage.answer is not None and not passage.answer.in_loss:
+    def _send(self, gradient: Tensor, context: _CutContext) -> Tensor:
+        if context.answer is not None and not context.answer.in_loss:
             raise PrivacyError(
                 "a label defense is attached, but this loss was not computed with its answers, so nothing was sent; "
                 "call model(x, labels=y, ids=ids), and use model.targets(y, ids=ids) in place of y in the loss, or "
@@ -231,48 +231,48 @@ class CutLayer(nn.Module):
                 "twice makes two, so say y = labels[rows] first"
             )
         if self.loss_scale == 1.0:
-            return self._defend_and_show(gradient, passage)
+            return self._defend_and_show(gradient, context)
         # In float32 or wider: what a loss scaler lifted out of half precision's underflow would fall back into it.
         clean = gradient.to(torch.promote_types(gradient.dtype, torch.float32)) / self.loss_scale
-        return (self._defend_and_show(clean, passage) * self.loss_scale).to(gradient.dtype)
+        return (self._defend_and_show(clean, context) * self.loss_scale).to(gradient.dtype)
 
-    def _defend_and_show(self, clean: Tensor, passage: _Passage) -> Tensor:
-        known = None if passage.source is None else passage.source.at(self.party)
-        responses = passage.answers
+    def _defend_and_show(self, clean: Tensor, context: _CutContext) -> Tensor:
+        known = None if context.source is None else context.source.at(self.party)
+        responses = context.binary_responses
         if known is not None:
             known.check(clean, party=self.party, mixing=self._mixing())
             if known.drawn is not None:
-                responses = known.drawn.responses(passage.labels)
-        sent = self.gradient.apply(clean, step=passage.step, ids=passage.ids, labels=responses, label_gradients=known)
+                responses = known.drawn.responses(context.labels)
+        sent = self.gradient.apply(clean, step=context.step, ids=context.ids, labels=responses, label_gradients=known)
         if known is not None and known.drawn is not None:
             clean = known.rows.to(clean).reshape(clean.shape)  # for the auditor; what came is drawn already
         if self.wire is not None:  # attacks look at what crosses
             sent = sent.to(self.wire).to(sent.dtype)
         if self._leaks or self._audits:
-            self._show(clean, sent, passage, known)
+            self._show(clean, sent, context, known)
         return sent
 
-    def _show(self, clean: Tensor, sent: Tensor, passage: _Passage, known: LabelGradients | None) -> None:
-        if passage.labels is None:
+    def _show(self, clean: Tensor, sent: Tensor, context: _CutContext, known: LabelGradients | None) -> None:
+        if context.labels is None:
             raise PrivacyError(
                 "an attack is watched, but there are no labels to judge it by; pass model(x, labels=y, ids=ids)"
             )
         rows = sent.shape[0]
-        numbers = passage.ids if passage.ids is not None else torch.arange(rows, device=sent.device)
+        numbers = context.ids if context.ids is not None else torch.arange(rows, device=sent.device)
         if self._audits:
-            _check_binary(passage.labels)
+            _check_binary(context.labels)
         for audit in self._audits:
             audit.see(
                 clean.detach(),
                 sent.detach(),
-                passage.labels,
-                passage.ids,
-                responses=passage.responses,
+                context.labels,
+                context.ids,
+                responses=context.responses,
                 label_gradients=known,
             )
         for leak in self._leaks:
-            view = passage.seat.view(leak.needs, party=self.party, step=passage.step, ids=numbers, gradient=sent)
-            leak.see(view, passage.labels, ids_known=passage.ids is not None)
+            view = context.view_source.view(leak.needs, party=self.party, step=context.step, ids=numbers, gradient=sent)
+            leak.see(view, context.labels, ids_known=context.ids is not None)
 
     @property
     def needs_label_gradients(self) -> bool:
@@ -516,7 +516,7 @@ class SplitModel(nn.Module):
             labels=labels,
             responses=None if answer is None else responses_of(answer.targets),
             ids=ids,
-            seat=Seat(bottom, own, activation),
+            view_source=ViewSource(bottom, own, activation),
             answer=answer,
             source=source,
         )
@@ -728,7 +728,7 @@ def responses_of(targets: Tensor) -> Tensor:
     return torch.where(targets == 0.5, targets, (targets > 0.5).to(targets.dtype))
 
 
-def answers_of(responses: Tensor) -> Tensor:
+def binary_responses_of(responses: Tensor) -> Tensor:
     """Return responses as defenses get them that know two classes: 1, and all else, silence (½) included, as 0.
 
     A record that is silent must not show its label there either; which of the two it gets tells nothing.

@@ -30,16 +30,16 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from splitvfl.crypto.budget import Budget
 from splitvfl.crypto.ciphertexts import add_ciphertexts, check_ciphertexts
 from splitvfl.crypto.evaluator import Evaluator
 from splitvfl.crypto.key_agreement import KEY_BYTES, AgreementKey
+from splitvfl.crypto.product_layout import ProductLayout
 from splitvfl.crypto.sum_masks import SumMasks
 from splitvfl.data.columns import Records
 from splitvfl.errors import ProtocolError
 from splitvfl.exchange.agreement import agreement
 from splitvfl.exchange.base import Side
-from splitvfl.exchange.linear import SCALE, OwnPart, columns_of, with_one
+from splitvfl.exchange.linear import SCALE, ActiveCoefficients, columns_of, with_one
 from splitvfl.exchange.masking import check_adds_up, mask_parts
 from splitvfl.exchange.paillier import (
     COLUMNS,
@@ -47,10 +47,10 @@ from splitvfl.exchange.paillier import (
     EncryptedSide,
     awaited_bytes,
     counting,
-    one_each,
-    opened,
+    decrypt_masked,
     refusing,
     remembered,
+    scatter,
     unmasked,
 )
 from splitvfl.exchange.passing_on import PassedOn, sealed_bytes
@@ -102,10 +102,10 @@ class Coordinator(EncryptedExchange):
         """Return how many bytes the keys of a member have: X25519's, and Paillier's behind it at the coordinator."""
         return KEY_BYTES + (self.encryption.key_bytes if member == NAME else 0)
 
-    def budget(self, outputs: int, parties: int) -> Budget:
-        """Return the budget of so many sums over coefficients that are the sum of so many parties' parts."""
-        budget = self.encryption.budget(self.rows, outputs)
-        return replace(budget, value_limit=parties * budget.value_limit)
+    def layout(self, outputs: int, parties: int) -> ProductLayout:
+        """Return the layout of so many sums over coefficients that are the sum of so many parties' parts."""
+        layout = self.encryption.layout(self.rows, outputs)
+        return replace(layout, value_limit=parties * layout.value_limit)
 
     def encode(self, values: Tensor, owner: str, step: int) -> Tensor:
         """Return a party's part as integers.
@@ -114,7 +114,7 @@ class Coordinator(EncryptedExchange):
             CryptoError: If one is NaN, infinite or larger than agreed: nothing is sent.
         """
         self.encryption.check_values(values, owner, step)
-        return self.encryption.budget(self.rows, 1).encode_values(values)
+        return self.encryption.layout(self.rows, 1).encode_values(values)
 
 
 class ThirdParty(EncryptedSide):
@@ -131,8 +131,8 @@ class ThirdParty(EncryptedSide):
     def __init__(self, active: str, exchange: Coordinator) -> None:
         super().__init__(exchange)
         self._active, self._exchange = active, exchange
-        self._own: Budget | None = None  # the active party's
-        self._budgets: dict[str, Budget] = {}  # of the passive parties
+        self._own: ProductLayout | None = None  # the active party's
+        self._layouts: dict[str, ProductLayout] = {}  # of the passive parties
         self._passed_on: PassedOn | None = None
         self.served = 0
 
@@ -158,10 +158,10 @@ class ThirdParty(EncryptedSide):
         inbox = yield Outbox(wait=(sizes,))
         counts = inbox[self._active].payload.tolist()
         limits = exchange.encryption
-        self._own, *budgets = [
-            exchange.budget(limits.checked_columns(count, self._active), len(counts)) for count in counts
+        self._own, *layouts = [
+            exchange.layout(limits.checked_columns(count, self._active), len(counts)) for count in counts
         ]
-        self._budgets = dict(zip(roll.keys, budgets, strict=True))
+        self._layouts = dict(zip(roll.keys, layouts, strict=True))
 
     def step(self, batch: Records, step: int) -> Half:
         """Decrypt the masked sums of all parties.
@@ -192,8 +192,8 @@ class ThirdParty(EncryptedSide):
         owner = self.take_key()
         assert self._own is not None, "keys cross first"
         assert self._passed_on is not None, "keys cross first"
-        width, counts = owner.public.ciphertext_bytes, {name: one.outputs for name, one in self._budgets.items()}
-        shapes = {name: (budget.replies, width) for name, budget in self._budgets.items()}
+        width, counts = owner.public.ciphertext_bytes, {name: one.outputs for name, one in self._layouts.items()}
+        shapes = {name: (layout.replies, width) for name, layout in self._layouts.items()}
         start = self._own.replies * width
         inbox = yield Outbox(
             wait=(awaited_bytes(self._active, "asked", step, (start + sealed_bytes(*shapes.values()),)),)
@@ -202,9 +202,12 @@ class ThirdParty(EncryptedSide):
         own = replace(asked, payload=asked.payload[:start].reshape(-1, width))
         passed = replace(asked, payload=asked.payload[start:])
         theirs = self._passed_on.from_others(passed, "sums", shapes, counts)
-        plain = {name: opened(owner, theirs[name], budget) for name, budget in self._budgets.items()}
-        answers = [opened(owner, own, self._own).flatten(), self._passed_on.to_others(plain, "opened", step, counts)]
-        yield Outbox(send=(Message(NAME, self._active, "answered", step, torch.cat(answers)),))
+        plain = {name: decrypt_masked(owner, theirs[name], layout) for name, layout in self._layouts.items()}
+        replies = [
+            decrypt_masked(owner, own, self._own).flatten(),
+            self._passed_on.to_others(plain, "opened", step, counts),
+        ]
+        yield Outbox(send=(Message(NAME, self._active, "answered", step, torch.cat(replies)),))
         self.served += 1
 
 
@@ -212,7 +215,7 @@ class _Active(EncryptedSide):
     def __init__(self, party: ActiveParty, exchange: Coordinator) -> None:
         super().__init__(exchange)
         self._party, self._exchange = party, exchange
-        self._budgets: dict[str, Budget] = {}  # its own first
+        self._layouts: dict[str, ProductLayout] = {}  # its own first
         self._evaluator: Evaluator | None = None
 
     def open(self) -> Half:
@@ -221,12 +224,12 @@ class _Active(EncryptedSide):
         yield from agreement(party.name, (NAME,), exchange.agreed)
         inbox = yield Outbox(wait=tuple(map(limits.awaited_columns, party.cuts)))
         counts = {party.name: party.data.width + 1} | {name: limits.read_columns(inbox[name]) for name in party.cuts}
-        self._budgets = {name: exchange.budget(count, len(counts)) for name, count in counts.items()}
+        self._layouts = {name: exchange.layout(count, len(counts)) for name, count in counts.items()}
         check_adds_up(party)
         lengths = {name: exchange.bytes_of(name) for name in (*party.cuts, NAME)}
         said = yield from active_roll_call(party.name, lengths, exchange.vouching)
         public = limits.key_of(NAME, said[NAME][KEY_BYTES:], sender=NAME, receiver=party.name)
-        self._evaluator = self._engine.evaluator(public, self._budgets[party.name])
+        self._evaluator = self._engine.evaluator(public, self._layouts[party.name])
         party.sums_parts = True
         yield Outbox(send=(Message(party.name, NAME, COLUMNS, 0, torch.tensor([*counts.values()])),))
 
@@ -235,7 +238,7 @@ class _Active(EncryptedSide):
         party, evaluator = self._party, self._evaluator
         assert evaluator is not None, "keys cross first"
         width = evaluator.public.ciphertext_bytes
-        own = OwnPart.of(party, batch, step)
+        own = ActiveCoefficients.of(party, batch, step)
         inbox = yield Outbox(
             send=(self._says(step),),
             wait=tuple(awaited_bytes(name, "logits", step, (batch.count, width)) for name in party.cuts),
@@ -245,27 +248,27 @@ class _Active(EncryptedSide):
                 check_ciphertexts(message.payload, evaluator.public)
             self.check_new(message, evaluator.public)
         parts = add_ciphertexts(evaluator.public, [inbox[name].payload for name in party.cuts])
-        masked = evaluator.masked_sums([(parts, evaluator.budget.encode_weights(with_one(columns_of(batch)).cpu()))])
+        masked = evaluator.masked_sums([(parts, evaluator.layout.encode_weights(with_one(columns_of(batch)).cpu()))])
         inbox = yield Outbox(
-            send=one_each(self._coefficients(own, parts, batch, step), party.name, "residues", step),
+            send=scatter(self._coefficients(own, parts, batch, step), party.name, "residues", step),
             wait=tuple(
-                awaited_bytes(name, "sums", step, (sealed_bytes((self._budgets[name].replies, width)),))
+                awaited_bytes(name, "sums", step, (sealed_bytes((self._layouts[name].replies, width)),))
                 for name in party.cuts
             ),
         )
         asked = torch.cat([masked.reply.flatten(), *(inbox[name].payload for name in party.cuts)])
-        shape = (evaluator.budget.replies, evaluator.budget.opened_bytes)
+        shape = (evaluator.layout.replies, evaluator.layout.opened_bytes)
         sizes = [
             math.prod(shape),
-            *(sealed_bytes((self._budgets[name].replies, self._budgets[name].opened_bytes)) for name in party.cuts),
+            *(sealed_bytes((self._layouts[name].replies, self._layouts[name].opened_bytes)) for name in party.cuts),
         ]
         inbox = yield Outbox(
             send=(Message(party.name, NAME, "asked", step, asked),),
             wait=(awaited_bytes(NAME, "answered", step, (sum(sizes),)),),
         )
-        own_answer, *answers = inbox[NAME].payload.split(sizes)
-        yield Outbox(send=one_each(dict(zip(party.cuts, answers, strict=True)), party.name, "opened", step))
-        sums = unmasked(party, replace(inbox[NAME], payload=own_answer.reshape(shape)), evaluator, masked)
+        own_reply, *replies = inbox[NAME].payload.split(sizes)
+        yield Outbox(send=scatter(dict(zip(party.cuts, replies, strict=True)), party.name, "opened", step))
+        sums = unmasked(party, replace(inbox[NAME], payload=own_reply.reshape(shape)), evaluator, masked)
         remembered(party, replace(inbox[NAME], payload=sums))
         own.learn(party, sums, batch, step)
         return math.nan
@@ -277,7 +280,7 @@ class _Active(EncryptedSide):
     def _says(self, turn: int) -> Message:
         return Message(self._party.name, NAME, "turn", 0, torch.tensor([turn]))
 
-    def _coefficients(self, own: OwnPart, parts: Tensor, batch: Records, step: int) -> dict[str, Tensor]:
+    def _coefficients(self, own: ActiveCoefficients, parts: Tensor, batch: Records, step: int) -> dict[str, Tensor]:
         """Return the encrypted coefficients for each passive party, after the defenses of its gradient."""
         evaluator = self._evaluator
         assert evaluator is not None
@@ -313,7 +316,7 @@ class _Passive(EncryptedSide):
             raise ProtocolError(f"expected {active} to pass on the key of {NAME}, got those of others only")
         public = limits.key_of(NAME, roll.keys[NAME][KEY_BYTES:], sender=active, receiver=party.name)
         # Those of the roll call, without the coordinator and with the active party.
-        self._evaluator = self._engine.evaluator(public, exchange.budget(width, len(roll.keys) + 1))
+        self._evaluator = self._engine.evaluator(public, exchange.layout(width, len(roll.keys) + 1))
         peers = {name: said for name, said in roll.keys.items() if name != NAME}
         mask_parts(party, active, SumMasks(agreement_key), peers, roll.session)
         keys = {NAME: roll.keys[NAME][:KEY_BYTES]}
@@ -332,19 +335,19 @@ class _Passive(EncryptedSide):
             send=(Message(party.name, active, "logits", step, sent),),
             wait=(awaited_bytes(active, "residues", step, tuple(sent.shape)),),
         )
-        budget = evaluator.budget
+        layout = evaluator.layout
         with refusing(inbox[active]):
-            weights = budget.encode_weights(columns_of(batch).cpu())
+            weights = layout.encode_weights(columns_of(batch).cpu())
             masked = evaluator.masked_sums([(inbox[active].payload, weights)])
         self.check_new(inbox[active], evaluator.public)
-        shapes, counts = {NAME: (budget.replies, budget.opened_bytes)}, {NAME: budget.outputs}
+        shapes, counts = {NAME: (layout.replies, layout.opened_bytes)}, {NAME: layout.outputs}
         asked = passed_on.to_others({NAME: masked.reply}, "sums", step, counts)
         inbox = yield Outbox(
             send=(Message(party.name, active, "sums", step, asked),),
             wait=(awaited_bytes(active, "opened", step, (sealed_bytes(*shapes.values()),)),),
         )
-        answer = passed_on.from_others(inbox[active], "opened", shapes, counts)[NAME]
-        sums = unmasked(party, answer, evaluator, masked)
+        reply = passed_on.from_others(inbox[active], "opened", shapes, counts)[NAME]
+        sums = unmasked(party, reply, evaluator, masked)
         remembered(party, replace(inbox[active], payload=sums))
         party.clear_gradients()
         party.learn_sum(activation, (sums / (SCALE * batch.count)).unsqueeze(1).to(activation.device), batch, step)

@@ -130,7 +130,7 @@ def own_evaluation(
 
 
 def passive_evaluation(party: PassiveParty, plan: EvaluationPlan, *, step: int, epoch: int, active: str) -> Half:
-    """Return a passive party's half of one evaluation; its result is the :class:`Verdict`, which it has heeded.
+    """Return a passive party's half of one evaluation; its result is the :class:`Verdict`, which it has applied.
 
     Args:
         party: The passive party.
@@ -148,7 +148,7 @@ def passive_evaluation(party: PassiveParty, plan: EvaluationPlan, *, step: int, 
             yield Outbox(send=(Message(party.name, active, "evaluation", step, part),))
     inbox = yield Outbox(wait=(Expected(active, "verdict", step, (torch.int64,), (2,)),))
     verdict = _verdict(inbox[active])
-    party.best.heed(verdict, epoch=epoch)
+    party.best.apply(verdict, epoch=epoch)
     return verdict
 
 
@@ -161,11 +161,11 @@ def _figures(party: ActiveParty, parts: dict[str, _Scored], of: str = "") -> dic
 
 
 def _judged(party: ActiveParty, figures: dict[str, float], epoch: int) -> Evaluation:
-    """Return the figures with the verdict on them, which the label party has heeded."""
+    """Return the figures with the verdict on them, which the label party has applied."""
     verdict = GO_ON
     if party.patience is not None:
         verdict = party.patience.judge(figures.get(f"validation/{party.judged_by}", math.nan))
-    party.best.heed(verdict, epoch=epoch)
+    party.best.apply(verdict, epoch=epoch)
     return Evaluation(figures, verdict)
 
 

@@ -21,7 +21,7 @@ _TASKS = ("binary", "multiclass", "regression")
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
+class TaskSpec:
     """What the active party says of what is learned.
 
     Attributes:
@@ -33,7 +33,7 @@ class Learned:
     outputs: int
 
 
-def active_introduction(name: str, passives: Sequence[str], learned: Learned) -> Half:
+def active_introduction(name: str, passives: Sequence[str], learned: TaskSpec) -> Half:
     """Return the active party's half; its result is the width of each passive party's activation, by name.
 
     Raises:
@@ -47,7 +47,7 @@ def active_introduction(name: str, passives: Sequence[str], learned: Learned) ->
     return {other: _whole(read_note(inbox[other]), "width", MAX_WIDTH, other) for other in passives}
 
 
-def passive_introduction(name: str, active: str, width_for: Callable[[Learned], int]) -> Half:
+def passive_introduction(name: str, active: str, width_for: Callable[[TaskSpec], int]) -> Half:
     """Return a passive party's half; its result is what is learned.
 
     Args:
@@ -64,7 +64,7 @@ def passive_introduction(name: str, active: str, width_for: Callable[[Learned], 
         raise ProtocolError(
             f"expected {active} to state one of the tasks {', '.join(_TASKS)}, got {_said(facts, 'task')}"
         )
-    learned = Learned(facts["task"], _whole(facts, "outputs", MAX_CLASSES, active))
+    learned = TaskSpec(facts["task"], _whole(facts, "outputs", MAX_CLASSES, active))
     if (learned.outputs > 1) != (learned.task == "multiclass"):
         raise ProtocolError(f"{active} states {learned.outputs} outputs of a {learned.task} task")
     yield Outbox(send=(note(name, active, KIND, 0, {"width": width_for(learned)}),))

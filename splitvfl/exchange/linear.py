@@ -93,7 +93,7 @@ def with_one(columns: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class OwnPart:
+class ActiveCoefficients:
     """What the active party adds to a record's coefficient ``f = z − 2 y``, where Taylor's sigmoid makes it a sum.
 
     Attributes:
@@ -109,7 +109,7 @@ class OwnPart:
     shown: Tensor | None
 
     @classmethod
-    def of(cls, party: ActiveParty, batch: Records, step: int) -> OwnPart:
+    def of(cls, party: ActiveParty, batch: Records, step: int) -> ActiveCoefficients:
         """Return the part of a batch.
 
         Raises:

@@ -65,7 +65,7 @@ from splitvfl.party.party import MAX_WIDTH, ActiveParty, PassiveParty
 from splitvfl.wording import shown
 
 ASKING = "kept"
-ANSWER = "crossing"
+REPLY = "crossing"
 _PHASES: tuple[Phase, ...] = ("training", "evaluation")
 
 
@@ -171,14 +171,14 @@ class _Active(Side):
         done = 0 if kept is None else kept.done
         inbox = yield Outbox(
             send=tuple(note(party.name, name, ASKING, 0, {"pieces": done}) for name in party.cuts),
-            wait=tuple(awaited_note(name, ANSWER, 0) for name in party.cuts),
+            wait=tuple(awaited_note(name, REPLY, 0) for name in party.cuts),
         )
-        answers = {name: read_note(inbox[name]) for name in party.cuts}
+        replies = {name: read_note(inbox[name]) for name in party.cuts}
         if kept is None:
-            forms = {name: self._form(name, answer) for name, answer in answers.items()}
+            forms = {name: self._form(name, reply) for name, reply in replies.items()}
             kept = Kept(self._pieces, forms, limits=self._limits, folder=self._folder, records=self._records)
         elif not kept.complete:
-            self._compare(kept, answers)
+            self._compare(kept, replies)
         for piece in self._pieces.after(done):
             inbox = yield Outbox(wait=tuple(_awaited(name, piece, form) for name, form in kept.forms.items()))
             kept.add({name: _checked(inbox[name]) for name in kept.forms})
@@ -186,8 +186,8 @@ class _Active(Side):
         total = len(self._pieces)
         yield Outbox(send=tuple(note(party.name, name, ASKING, total, {"pieces": total}) for name in party.cuts))
 
-    def _form(self, name: str, answer: dict[str, Any]) -> Form:
-        width, dtype = answer.get("width"), answer.get("dtype")
+    def _form(self, name: str, reply: dict[str, Any]) -> Form:
+        width, dtype = reply.get("width"), reply.get("dtype")
         allowed = {name_of(one): one for one in self._party.await_activations("activation", 0, 1)[0].dtypes}
         agreed = self._party.widths.get(name, width)
         if not isinstance(width, int) or isinstance(width, bool) or not 1 <= width <= MAX_WIDTH or width != agreed:
@@ -197,10 +197,10 @@ class _Active(Side):
             raise ProtocolError(f"expected {name} to send activations in {' or '.join(allowed)}, got {shown(dtype)}")
         return Form(width, dtype_named(dtype))
 
-    def _compare(self, kept: Kept, answers: dict[str, dict[str, Any]]) -> None:
-        for name, answer in answers.items():
-            same = self._form(name, answer) == kept.forms[name]
-            if not same or answer.get("digest") != kept.digests[name]:
+    def _compare(self, kept: Kept, replies: dict[str, dict[str, Any]]) -> None:
+        for name, reply in replies.items():
+            same = self._form(name, reply) == kept.forms[name]
+            if not same or reply.get("digest") != kept.digests[name]:
                 raise DataError(
                     f"{name} would send other activations than those of it that are kept here: its columns, its bottom "
                     "or its folder changed, or it computes otherwise (another machine, number of threads or GPU); "
@@ -325,7 +325,7 @@ class _Passive(Side):
             raise ProtocolError(f"expected {active} to have 0 to {total} pieces of activations, got {shown(done)}")
         self._check_unchanged()
         if done == total:
-            yield Outbox(send=(note(party.name, active, ANSWER, 0, {}),))
+            yield Outbox(send=(note(party.name, active, REPLY, 0, {}),))
         else:
             yield from self._sending(done)
         inbox = yield Outbox(wait=(awaited_note(active, ASKING, total),))
@@ -353,7 +353,7 @@ class _Passive(Side):
             if piece.number == done:
                 form = {"width": payload.shape[1], "dtype": name_of(payload.dtype)}
                 digest = {} if chain is None else {"digest": chain.value}
-                yield Outbox(send=(note(party.name, active, ANSWER, 0, form | digest),))
+                yield Outbox(send=(note(party.name, active, REPLY, 0, form | digest),))
             yield Outbox(send=(Message(party.name, active, "activation", piece.number, payload),))
 
     def _payload(self, piece: Piece) -> Tensor:

@@ -11,13 +11,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from splitvfl.crypto.budget import Budget
 from splitvfl.crypto.ciphertexts import Seen
 from splitvfl.crypto.engine import Engine
 from splitvfl.crypto.evaluator import Evaluator, MaskedSums
 from splitvfl.crypto.key_generation import generate_keys
 from splitvfl.crypto.keys import PrivateKey, PublicKey, sent_shape
 from splitvfl.crypto.owner import Owner
+from splitvfl.crypto.product_layout import ProductLayout
 from splitvfl.data.columns import PartyData
 from splitvfl.errors import CryptoError, DataError, ProtocolError, ReplayError, SumError, WorkerError
 from splitvfl.exchange.base import Exchange, Side
@@ -65,13 +65,13 @@ class Encryption:
         value, feature = 2.0 ** -(self.value_bits + 1), 2.0 ** -(self.feature_bits + 1)
         return self.value_limit * feature + self.feature_limit * value + value * feature
 
-    def budget(self, rows: int, outputs: int) -> Budget:
-        """Return the budget of sums over so many rows at most.
+    def layout(self, rows: int, outputs: int) -> ProductLayout:
+        """Return the layout of sums over so many rows at most.
 
         Raises:
             ArgumentError: If a sum does not fit the key.
         """
-        return Budget(
+        return ProductLayout(
             key_bits=self.key_bits,
             rows=rows,
             outputs=outputs,
@@ -311,14 +311,14 @@ def refusing(message: Message) -> Iterator[None]:
         raise ProtocolError(f"{message.kind} of step {message.step} from {message.sender}: {error}") from error
 
 
-def opened(owner: Owner, message: Message, budget: Budget) -> Tensor:
+def decrypt_masked(owner: Owner, message: Message, layout: ProductLayout) -> Tensor:
     """Return the masked plaintexts of what a party asks to have decrypted.
 
     Raises:
         ProtocolError: If these are not the agreed number of ciphertexts; nothing is decrypted then.
     """
     with refusing(message):
-        return owner.open_masked(message.payload, budget)
+        return owner.open_masked(message.payload, layout)
 
 
 def unmasked(party: Party, message: Message, evaluator: Evaluator, masked: MaskedSums) -> Tensor:
@@ -342,7 +342,7 @@ def unmasked(party: Party, message: Message, evaluator: Evaluator, masked: Maske
         except SumError as error:
             what = f"{message.kind} of step {message.step} from {message.sender}"
             raise party.refusals.refuse(what, str(error)) from error
-    return evaluator.budget.decode_sums(sums)
+    return evaluator.layout.decode_sums(sums)
 
 
 @contextmanager
@@ -385,6 +385,6 @@ def awaited_bytes(sender: str, kind: str, step: int, shape: tuple[int, ...]) -> 
     return Expected(sender, kind, step, (torch.uint8,), shape)
 
 
-def one_each(payloads: Mapping[str, Tensor], sender: str, kind: str, step: int) -> tuple[Message, ...]:
+def scatter(payloads: Mapping[str, Tensor], sender: str, kind: str, step: int) -> tuple[Message, ...]:
     """Return a message for each receiver."""
     return tuple(Message(sender, receiver, kind, step, payload) for receiver, payload in payloads.items())

@@ -34,13 +34,13 @@ from splitvfl.exchange.paillier import (
     Encryption,
     awaited_bytes,
     counting,
-    one_each,
-    opened,
+    decrypt_masked,
     refusing,
     remembered,
+    scatter,
     unmasked,
 )
-from splitvfl.exchange.split import answer, update
+from splitvfl.exchange.split import loss_and_gradients, update
 from splitvfl.messaging.conversation import Half, Outbox
 from splitvfl.messaging.messages import Message
 from splitvfl.party.party import ActiveParty, PassiveParty
@@ -100,7 +100,7 @@ class _Active(EncryptedSide):
         party, encryption = self._party, self._exchange.encryption
         public = self.take_key().key_to_send()
         inbox = yield Outbox(
-            send=one_each(dict.fromkeys(party.cuts, public), party.name, KEY, 0),
+            send=scatter(dict.fromkeys(party.cuts, public), party.name, KEY, 0),
             wait=tuple(map(encryption.awaited_columns, party.cuts)),
         )
         self._columns = {name: encryption.read_columns(inbox[name]) for name in party.cuts}
@@ -110,9 +110,9 @@ class _Active(EncryptedSide):
         party, owner = self._party, self._owner
         assert owner is not None, "keys cross first"
         inbox = yield Outbox(wait=party.await_activations("activation", step, batch.count))
-        value, gradients = answer(party, inbox, batch, step)
-        budgets = {
-            name: self._exchange.encryption.budget(self._exchange.rows, self._columns[name]) for name in gradients
+        value, gradients = loss_and_gradients(party, inbox, batch, step)
+        layouts = {
+            name: self._exchange.encryption.layout(self._exchange.rows, self._columns[name]) for name in gradients
         }
         # Times the batch's size: a residue is of the size of one, whatever the batch.
         residues = {name: _column(gradient) * batch.count for name, gradient in gradients.items()}
@@ -120,15 +120,15 @@ class _Active(EncryptedSide):
             for values in residues.values():
                 self._exchange.encryption.check_values(values, party.name, step)
         encrypted = _encrypted_once(
-            owner, {name: budgets[name].encode_values(values) for name, values in residues.items()}
+            owner, {name: layouts[name].encode_values(values) for name, values in residues.items()}
         )
         width = owner.public.ciphertext_bytes
         inbox = yield Outbox(
-            send=one_each(encrypted, party.name, "residues", step),
-            wait=tuple(awaited_bytes(name, "sums", step, (budgets[name].replies, width)) for name in gradients),
+            send=scatter(encrypted, party.name, "residues", step),
+            wait=tuple(awaited_bytes(name, "sums", step, (layouts[name].replies, width)) for name in gradients),
         )
-        plain = {name: opened(owner, inbox[name], budgets[name]) for name in gradients}
-        yield Outbox(send=one_each(plain, party.name, "opened", step))
+        plain = {name: decrypt_masked(owner, inbox[name], layouts[name]) for name in gradients}
+        yield Outbox(send=scatter(plain, party.name, "opened", step))
         party.update()
         return value
 
@@ -154,22 +154,22 @@ class _Passive(EncryptedSide):
     def __init__(self, party: PassiveParty, active: str, exchange: Residue) -> None:
         super().__init__(exchange)
         self._party, self._active, self._exchange = party, active, exchange
-        self._budget = exchange.encryption.budget(exchange.rows, party.data.train.columns.numeric.shape[1])
+        self._layout = exchange.encryption.layout(exchange.rows, party.data.train.columns.numeric.shape[1])
         self._evaluator: Evaluator | None = None
 
     def open(self) -> Half:
         """Say how many columns it has, and receive the public key."""
         party, encryption = self._party, self._exchange.encryption
-        columns = torch.tensor([self._budget.outputs])
+        columns = torch.tensor([self._layout.outputs])
         inbox = yield Outbox(
             send=(Message(party.name, self._active, COLUMNS, 0, columns),),
             wait=(encryption.awaited_key(self._active),),
         )
-        self._evaluator = self._engine.evaluator(encryption.read_key(inbox[self._active]), self._budget)
+        self._evaluator = self._engine.evaluator(encryption.read_key(inbox[self._active]), self._layout)
 
     def step(self, batch: Records, step: int) -> Half:
         """Return its half of one step."""
-        party, active, evaluator, budget = self._party, self._active, self._evaluator, self._budget
+        party, active, evaluator, layout = self._party, self._active, self._evaluator, self._layout
         assert evaluator is not None, "keys cross first"
         activation = party.activate(batch).detach()
         sent = party.defend_activation(activation, batch, step)
@@ -178,13 +178,13 @@ class _Passive(EncryptedSide):
             send=(Message(party.name, active, "activation", step, sent),),
             wait=(awaited_bytes(active, "residues", step, shape),),
         )
-        weights = budget.encode_weights(columns_of(batch).cpu())
+        weights = layout.encode_weights(columns_of(batch).cpu())
         with refusing(inbox[active]):
             masked = evaluator.masked_sums([(inbox[active].payload, weights)])
         self.check_new(inbox[active], evaluator.public)
         inbox = yield Outbox(
             send=(Message(party.name, active, "sums", step, masked.reply),),
-            wait=(awaited_bytes(active, "opened", step, (budget.replies, budget.opened_bytes)),),
+            wait=(awaited_bytes(active, "opened", step, (layout.replies, layout.opened_bytes)),),
         )
         sums = unmasked(party, inbox[active], evaluator, masked) / batch.count
         remembered(party, replace(inbox[active], payload=sums))

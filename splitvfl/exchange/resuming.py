@@ -23,8 +23,8 @@ _RUN = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """Where a party stands, or where all of them go on.
+class HeldCheckpoints:
+    """The checkpoints that a party holds, or the one that all of them go on from.
 
     Attributes:
         run: Number of the run, 32 hexadecimal digits; empty at a party that has no checkpoint, and only there.
@@ -35,22 +35,22 @@ class Standing:
     steps: tuple[int, ...]
 
 
-def active_resuming(name: str, passives: Sequence[str], own: Standing) -> Half:
-    """Return the active party's half; its result is where to go on from, a :class:`Standing` of one step.
+def active_resuming(name: str, passives: Sequence[str], own: HeldCheckpoints) -> Half:
+    """Return the active party's half; its result is where to go on from, a :class:`HeldCheckpoints` of one step.
 
     Raises:
         DataError: If the parties have checkpoints of different runs, or none in common.
         ProtocolError: If what came says nothing of checkpoints.
     """
     inbox = yield Outbox(wait=tuple(awaited_note(other, KIND, 0) for other in passives))
-    standings = {name: own, **{other: _standing(inbox[other]) for other in passives}}
-    chosen = common(standings)
+    held = {name: own, **{other: _held_checkpoints(inbox[other]) for other in passives}}
+    chosen = common(held)
     facts = {"run": chosen.run, "steps": list(chosen.steps)}
     yield Outbox(send=tuple(note(name, other, KIND, 0, facts) for other in passives))
     return chosen
 
 
-def passive_resuming(name: str, active: str, own: Standing) -> Half:
+def passive_resuming(name: str, active: str, own: HeldCheckpoints) -> Half:
     """Return a passive party's half; its result is as that of :func:`active_resuming`.
 
     Raises:
@@ -58,7 +58,7 @@ def passive_resuming(name: str, active: str, own: Standing) -> Half:
     """
     facts = {"run": own.run, "steps": list(own.steps)}
     inbox = yield Outbox(send=(note(name, active, KIND, 0, facts),), wait=(awaited_note(active, KIND, 0),))
-    chosen = _standing(inbox[active])
+    chosen = _held_checkpoints(inbox[active])
     here = own.steps or (0,)
     known = chosen.run == own.run or chosen.steps == (0,)
     if len(chosen.steps) != 1 or chosen.steps[0] not in here or not known:
@@ -70,35 +70,35 @@ def passive_resuming(name: str, active: str, own: Standing) -> Half:
     return chosen
 
 
-def common(standings: dict[str, Standing]) -> Standing:
+def common(held: dict[str, HeldCheckpoints]) -> HeldCheckpoints:
     """Return the newest checkpoint that all parties have; a new run where nobody has trained.
 
     Raises:
         DataError: If there is none.
     """
-    trained = {party: standing for party, standing in standings.items() if standing.steps not in ((), (0,))}
-    runs = {standing.run for standing in trained.values()}
-    steps = set.intersection(*(set(standing.steps or (0,)) for standing in standings.values()))
+    trained = {party: own for party, own in held.items() if own.steps not in ((), (0,))}
+    runs = {own.run for own in trained.values()}
+    steps = set.intersection(*(set(own.steps or (0,)) for own in held.values()))
     if len(runs) > 1 or not steps:
         have = "; ".join(
-            f"{party} has steps {', '.join(map(str, standing.steps)) or 'none'} of run {standing.run[:8] or '(none)'}"
-            for party, standing in standings.items()
+            f"{party} has steps {', '.join(map(str, own.steps)) or 'none'} of run {own.run[:8] or '(none)'}"
+            for party, own in held.items()
         )
         raise DataError(
             f"the parties have no checkpoint in common: {have}. Start anew at every party with --overwrite, "
             "or bring back the run's folder where it is missing"
         )
-    return Standing(runs.pop() if runs else secrets.token_hex(16), (max(steps),))
+    return HeldCheckpoints(runs.pop() if runs else secrets.token_hex(16), (max(steps),))
 
 
-def _standing(message: Message) -> Standing:
+def _held_checkpoints(message: Message) -> HeldCheckpoints:
     facts = read_note(message)
     run, steps = facts.get("run"), facts.get("steps")
     if not isinstance(run, str) or not (run == "" or _RUN.fullmatch(run)) or not _are_steps(steps):
         raise ProtocolError(f"{message.sender} did not say which checkpoints it has")
     if (run == "") != (len(steps) == 0):
         raise ProtocolError(f"{message.sender} named a run without checkpoints, or checkpoints of no run")
-    return Standing(run, tuple(sorted(steps)))
+    return HeldCheckpoints(run, tuple(sorted(steps)))
 
 
 def _are_steps(steps: Any) -> TypeGuard[list[int]]:

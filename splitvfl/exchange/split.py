@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from splitvfl.cut.layer import Seat
+from splitvfl.cut.layer import ViewSource
 from splitvfl.data.columns import Records
 from splitvfl.errors import ProtocolError
 from splitvfl.exchange.base import Exchange, Side
@@ -32,7 +32,7 @@ def active_step(party: ActiveParty, batch: Records, step: int) -> Half:
             10¹⁵: no gradient is sent then, and no weight changes.
     """
     inbox = yield Outbox(wait=party.await_activations("activation", step, batch.count))
-    value, gradients = answer(party, inbox, batch, step)
+    value, gradients = loss_and_gradients(party, inbox, batch, step)
     yield Outbox(
         send=tuple(
             Message(party.name, name, "gradient", step, party.narrowed(gradient))
@@ -45,7 +45,7 @@ def active_step(party: ActiveParty, batch: Records, step: int) -> Half:
     return value
 
 
-def answer(party: ActiveParty, inbox: Inbox, batch: Records, step: int) -> tuple[float, dict[str, Tensor]]:
+def loss_and_gradients(party: ActiveParty, inbox: Inbox, batch: Records, step: int) -> tuple[float, dict[str, Tensor]]:
     """Return the batch's loss, and the defended gradient for each passive party; the weights get theirs.
 
     Raises:
@@ -61,7 +61,7 @@ def answer(party: ActiveParty, inbox: Inbox, batch: Records, step: int) -> tuple
             responses=responses,
             ids=batch.ids,
             step=step,
-            seat=Seat(activation=leaf),
+            view_source=ViewSource(activation=leaf),
             source=source,
         )
         for name, leaf in leaves.items()

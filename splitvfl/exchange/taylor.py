@@ -28,17 +28,17 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from splitvfl.crypto.budget import Budget
 from splitvfl.crypto.engine import Engine
 from splitvfl.crypto.evaluator import Evaluator, MaskedSums
 from splitvfl.crypto.key_agreement import KEY_BYTES, AgreementKey
 from splitvfl.crypto.keys import PrivateKey
+from splitvfl.crypto.product_layout import ProductLayout
 from splitvfl.crypto.sum_masks import SumMasks
 from splitvfl.crypto.tags import TAG_BYTES
 from splitvfl.data.columns import Records
 from splitvfl.errors import ProtocolError
 from splitvfl.exchange.base import Side
-from splitvfl.exchange.linear import SCALE, OwnPart, columns_of, with_one
+from splitvfl.exchange.linear import SCALE, ActiveCoefficients, columns_of, with_one
 from splitvfl.exchange.masking import check_adds_up, mask_parts
 from splitvfl.exchange.paillier import (
     COLUMNS,
@@ -48,10 +48,10 @@ from splitvfl.exchange.paillier import (
     Encryption,
     awaited_bytes,
     counting,
-    one_each,
-    opened,
+    decrypt_masked,
     refusing,
     remembered,
+    scatter,
     unmasked,
 )
 from splitvfl.exchange.passing_on import PassedOn, Shape, sealed_bytes
@@ -112,16 +112,16 @@ class Taylor(EncryptedExchange):
         return _Passive(party, active, self)
 
     @property
-    def values(self) -> Budget:
+    def values(self) -> ProductLayout:
         """Sizes of what is encrypted: parts of the logits, and the helper of the loss."""
-        return self.budget(1)
+        return self.layout(1)
 
-    def budget(self, outputs: int) -> Budget:
-        """Return the budget of so many sums over one batch and the helper of the loss."""
+    def layout(self, outputs: int) -> ProductLayout:
+        """Return the layout of so many sums over one batch and the helper of the loss."""
         limits = self.encryption
         helper = self.rows * limits.value_limit**2 / (8 * limits.feature_limit)
         return replace(
-            limits.budget(self.rows + 1, outputs), value_limit=max(limits.value_limit, helper if self.loss else 0.0)
+            limits.layout(self.rows + 1, outputs), value_limit=max(limits.value_limit, helper if self.loss else 0.0)
         )
 
     def encode(self, values: Tensor, owner: str, step: int) -> Tensor:
@@ -165,14 +165,14 @@ class _Active(EncryptedSide):
         self._columns = {name: limits.read_columns(inbox[name]) for name in party.cuts}
         sizes = {name: torch.tensor([self._sums, *_others(name, self._columns)]) for name in party.cuts}
         own = dict.fromkeys(party.cuts, owner.key_to_send())
-        yield Outbox(send=one_each(sizes, party.name, "peers", 0) + one_each(own, party.name, KEY, 0))
+        yield Outbox(send=scatter(sizes, party.name, "peers", 0) + scatter(own, party.name, KEY, 0))
         check_adds_up(party)
         lengths = dict.fromkeys(party.cuts, KEY_BYTES + limits.key_bytes)
         said = yield from active_roll_call(party.name, lengths, exchange.vouching)
         self._evaluators = {
             name: self._engine.evaluator(
                 limits.key_of(name, said[name][KEY_BYTES:], sender=name, receiver=party.name),
-                exchange.budget(self._sums),
+                exchange.layout(self._sums),
             )
             for name in party.cuts
         }
@@ -183,7 +183,7 @@ class _Active(EncryptedSide):
         party, exchange, owner = self._party, self._exchange, self._owner
         assert owner is not None, "keys cross first"
         width, rows = owner.public.ciphertext_bytes, batch.count + exchange.loss
-        own = OwnPart.of(party, batch, step)
+        own = ActiveCoefficients.of(party, batch, step)
         inbox = yield Outbox(wait=tuple(awaited_bytes(name, "logits", step, (rows, width)) for name in party.cuts))
         logits = {name: inbox[name].payload for name in party.cuts}
         relayed = (yield from self._relayed(logits, batch.count, step)) if len(logits) > 1 else {}
@@ -191,25 +191,25 @@ class _Active(EncryptedSide):
         with counting(party, step):
             sent = owner.encrypt(exchange.encode(coefficients, party.name, step))
             weights = self._weights(own, batch)
-        yield Outbox(send=one_each(dict.fromkeys(logits, sent), party.name, "residues", step))
-        yield Outbox(send=one_each(relayed, party.name, "relayed", step))
+        yield Outbox(send=scatter(dict.fromkeys(logits, sent), party.name, "residues", step))
+        yield Outbox(send=scatter(relayed, party.name, "relayed", step))
         masked = {name: self._masked(inbox[name], weights) for name in logits}
         for name, evaluator in self._evaluators.items():
             self.check_new(inbox[name], evaluator.public)
         replies = {name: one.reply for name, one in masked.items()}
         inbox = yield Outbox(
-            send=one_each(replies, party.name, "sums", step),
+            send=scatter(replies, party.name, "sums", step),
             wait=tuple(self._awaited_opened(name, step) for name in logits),
         )
         sums = torch.stack([self._unmasked(inbox[name], masked[name]) for name in logits]).sum(dim=0)
         inbox = yield Outbox(
             wait=tuple(
-                awaited_bytes(name, "sums", step, (exchange.budget(self._columns[name]).replies, width))
+                awaited_bytes(name, "sums", step, (exchange.layout(self._columns[name]).replies, width))
                 for name in logits
             )
         )
-        plain = {name: opened(owner, inbox[name], exchange.budget(self._columns[name])) for name in logits}
-        yield Outbox(send=one_each(plain, party.name, "opened", step))
+        plain = {name: decrypt_masked(owner, inbox[name], exchange.layout(self._columns[name])) for name in logits}
+        yield Outbox(send=scatter(plain, party.name, "opened", step))
         cross = 0.0
         if len(logits) > 1:
             cross = yield from self._relay(step, width)
@@ -228,7 +228,7 @@ class _Active(EncryptedSide):
         }
         return {name: torch.cat([parts[other, name] for other in names if other != name]) for name in names}
 
-    def _weights(self, own: OwnPart, batch: Records) -> Tensor:
+    def _weights(self, own: ActiveCoefficients, batch: Records) -> Tensor:
         """Return what the parts of the logits are multiplied with: columns, one, and what the loss needs."""
         columns = columns_of(batch)
         parts = [with_one(columns)]
@@ -239,11 +239,11 @@ class _Active(EncryptedSide):
             helper = torch.zeros(1, weights.shape[1], dtype=weights.dtype)
             helper[0, -1] = self._exchange.encryption.feature_limit
             weights = torch.cat([weights, helper])
-        return self._exchange.budget(self._sums).encode_weights(weights)
+        return self._exchange.layout(self._sums).encode_weights(weights)
 
     def _awaited_opened(self, name: str, step: int) -> Expected:
-        budget = self._exchange.budget(self._sums)
-        return awaited_bytes(name, "opened", step, (budget.replies, budget.opened_bytes))
+        layout = self._exchange.layout(self._sums)
+        return awaited_bytes(name, "opened", step, (layout.replies, layout.opened_bytes))
 
     def _masked(self, logits: Message, weights: Tensor) -> MaskedSums:
         with refusing(logits):
@@ -258,29 +258,29 @@ class _Active(EncryptedSide):
         """Pass on what passive parties ask of each other, and return the sum of their logits' products."""
         party, exchange = self._party, self._exchange
         names = list(party.cuts)
-        budgets = {name: exchange.budget(self._columns[name] + exchange.loss) for name in names}
-        asked = {name: one.replies * width + TAG_BYTES for name, one in budgets.items()}
+        layouts = {name: exchange.layout(self._columns[name] + exchange.loss) for name in names}
+        asked = {name: one.replies * width + TAG_BYTES for name, one in layouts.items()}
         inbox = yield Outbox(
             wait=tuple(awaited_bytes(name, "asked", step, ((len(names) - 1) * asked[name],)) for name in names)
         )
         passed = _passed_on(inbox, names, lambda asker, keeper: asked[asker])
-        sizes = {name: one.replies * one.opened_bytes + TAG_BYTES for name, one in budgets.items()}
+        sizes = {name: one.replies * one.opened_bytes + TAG_BYTES for name, one in layouts.items()}
         total = sum(sizes.values())
         inbox = yield Outbox(
-            send=one_each(passed, party.name, "asked", step),
+            send=scatter(passed, party.name, "asked", step),
             wait=tuple(awaited_bytes(keeper, "answered", step, (total - sizes[keeper],)) for keeper in names),
         )
         back = _passed_on(inbox, names, lambda keeper, asker: sizes[asker])
         awaited = (
             tuple(Expected(name, "products", step, (torch.float64,), (1,)) for name in names) if exchange.loss else ()
         )
-        inbox = yield Outbox(send=one_each(back, party.name, "answered", step), wait=awaited)
+        inbox = yield Outbox(send=scatter(back, party.name, "answered", step), wait=awaited)
         for message in inbox.values():
             if not all_finite(message.payload):
                 raise ProtocolError(f"products of step {step} from {message.sender} are NaN or infinite")
         return sum(inbox[name].payload.item() for name in names) / 2 if exchange.loss else 0.0
 
-    def _learn(self, own: OwnPart, sums: Tensor, cross: float, batch: Records, step: int) -> float:
+    def _learn(self, own: ActiveCoefficients, sums: Tensor, cross: float, batch: Records, step: int) -> float:
         width = self._party.data.width
         own.learn(self._party, sums[: width + 1], batch, step)
         if not self._exchange.loss:
@@ -316,10 +316,10 @@ class _Passive(EncryptedSide):
     def __init__(self, party: PassiveParty, active: str, exchange: Taylor) -> None:
         super().__init__(exchange)
         self._party, self._active, self._exchange = party, active, exchange
-        self._asked = exchange.budget(1)  # by the active party, which says for how many sums
+        self._asked = exchange.layout(1)  # by the active party, which says for how many sums
         self._evaluator: Evaluator | None = None  # under the active party's key
         self._peers: dict[str, Evaluator] = {}  # under their keys
-        self._peer_budgets: dict[str, Budget] = {}  # of what they ask
+        self._peer_layouts: dict[str, ProductLayout] = {}  # of what they ask
         self._passed_on: PassedOn | None = None  # there are codes where there are others
 
     def open(self) -> Half:
@@ -330,10 +330,10 @@ class _Passive(EncryptedSide):
         sizes = Expected(active, "peers", 0, (torch.int64,), (range(1, _MOST_PEERS),))
         inbox = yield Outbox(send=(Message(party.name, active, COLUMNS, 0, torch.tensor([width])),), wait=(sizes,))
         asked, *others = inbox[active].payload.tolist()
-        self._asked = exchange.budget(limits.checked_columns(asked, active))
-        budgets = [exchange.budget(limits.checked_columns(other, active) + exchange.loss) for other in others]
+        self._asked = exchange.layout(limits.checked_columns(asked, active))
+        layouts = [exchange.layout(limits.checked_columns(other, active) + exchange.loss) for other in others]
         inbox = yield Outbox(wait=(limits.awaited_key(active),))
-        self._evaluator = self._engine.evaluator(limits.read_key(inbox[active]), exchange.budget(width))
+        self._evaluator = self._engine.evaluator(limits.read_key(inbox[active]), exchange.layout(width))
         agreement = AgreementKey()
         roll = yield from member_roll_call(
             party.name,
@@ -345,15 +345,15 @@ class _Passive(EncryptedSide):
         )
         if len(roll.keys) != len(others):
             raise ProtocolError(f"{active} names {len(roll.keys)} other parties, and columns of {len(others)}")
-        budget = exchange.budget(width + exchange.loss)
+        layout = exchange.layout(width + exchange.loss)
         self._peers = {
             name: self._engine.evaluator(
-                limits.key_of(name, keys[KEY_BYTES:], sender=active, receiver=party.name), budget
+                limits.key_of(name, keys[KEY_BYTES:], sender=active, receiver=party.name), layout
             )
             for name, keys in roll.keys.items()
         }
         # The active party says how many sums each asks for; each says so itself in the code of what it asks.
-        self._peer_budgets = dict(zip(roll.keys, budgets, strict=True))
+        self._peer_layouts = dict(zip(roll.keys, layouts, strict=True))
         keys = {name: keys[:KEY_BYTES] for name, keys in roll.keys.items()}
         mask_parts(party, active, SumMasks(agreement), keys, roll.session)
         self._passed_on = PassedOn(party.name, active, agreement, keys, roll.session) if keys else None
@@ -377,15 +377,17 @@ class _Passive(EncryptedSide):
         residues = inbox[active]
         relayed = (yield from self._relayed(batch.count, width, step)) if self._passed_on is not None else None
         inbox = yield Outbox(wait=(awaited_bytes(active, "sums", step, (self._asked.replies, width)),))
-        yield Outbox(send=(Message(party.name, active, "opened", step, opened(owner, inbox[active], self._asked)),))
-        weights = self._evaluator.budget.encode_weights(columns_of(batch).cpu())
+        yield Outbox(
+            send=(Message(party.name, active, "opened", step, decrypt_masked(owner, inbox[active], self._asked)),)
+        )
+        weights = self._evaluator.layout.encode_weights(columns_of(batch).cpu())
         with refusing(residues):
             masked = self._evaluator.masked_sums([(residues.payload, weights)])
         self.check_new(residues, self._evaluator.public)
-        budget = self._evaluator.budget
+        layout = self._evaluator.layout
         inbox = yield Outbox(
             send=(Message(party.name, active, "sums", step, masked.reply),),
-            wait=(awaited_bytes(active, "opened", step, (budget.replies, budget.opened_bytes)),),
+            wait=(awaited_bytes(active, "opened", step, (layout.replies, layout.opened_bytes)),),
         )
         total = unmasked(party, inbox[active], self._evaluator, masked)
         if relayed is not None:
@@ -415,7 +417,7 @@ class _Passive(EncryptedSide):
         """Have the other passive parties decrypt sums over their logits, decrypt theirs, and return the sum of all."""
         party, active, exchange, through = self._party, self._active, self._exchange, self._passed_on
         assert through is not None
-        mine = next(iter(self._peers.values())).budget
+        mine = next(iter(self._peers.values())).layout
         if exchange.loss:
             with counting(party, step):
                 own = mine.encode_weights(logits.unsqueeze(1))
@@ -424,13 +426,13 @@ class _Passive(EncryptedSide):
         for name, peer in self._peers.items():
             self.check_new(relayed[name], peer.public)
         ours = dict.fromkeys(self._peers, mine.outputs)
-        budgets = self._peer_budgets
-        theirs = {name: budget.outputs for name, budget in budgets.items()}
+        layouts = self._peer_layouts
+        theirs = {name: layout.outputs for name, layout in layouts.items()}
         replies = {name: one.reply for name, one in masked.items()}
-        shapes = {name: (one.replies, self.take_key().public.ciphertext_bytes) for name, one in budgets.items()}
+        shapes = {name: (one.replies, self.take_key().public.ciphertext_bytes) for name, one in layouts.items()}
         sent = through.to_others(replies, "asked", step, ours)
         asked = yield from self._passed(sent, "asked", step, shapes, theirs)
-        plain = {name: opened(self.take_key(), asked[name], budget) for name, budget in budgets.items()}
+        plain = {name: decrypt_masked(self.take_key(), asked[name], layout) for name, layout in layouts.items()}
         shapes = dict.fromkeys(self._peers, (mine.replies, mine.opened_bytes))
         sent = through.to_others(plain, "answered", step, theirs)
         answers = yield from self._passed(sent, "answered", step, shapes, ours)

@@ -11,7 +11,7 @@ from splitvfl.learning.schedule import Verdict
 
 
 class BestWeights:
-    """What a party does with verdicts on evaluations: it keeps its best weights, and takes them back at the end.
+    """A party's weights at the evaluation with the best verdict, which it takes back at the end.
 
     Checkpoints hold both: the weights as trained, with which training goes on to the bit, and the best ones.
 
@@ -21,7 +21,7 @@ class BestWeights:
     Attributes:
         epoch: The epoch, from 1, whose weights are kept; ``None`` while no evaluation was best.
         stopped: Whether a verdict has ended the training.
-        in_use: Whether the model holds the kept weights, and those as trained are laid aside.
+        in_use: Whether the model holds the kept weights, and those as trained are kept beside it.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -31,8 +31,8 @@ class BestWeights:
         self._module = module
         self._aside: dict[str, Any] | None = None
 
-    def heed(self, verdict: Verdict, *, epoch: int) -> None:
-        """Do what follows from the verdict on the evaluation after an epoch."""
+    def apply(self, verdict: Verdict, *, epoch: int) -> None:
+        """Keep a copy of the weights if the verdict on the evaluation after an epoch is the best, and note a stop."""
         if verdict.best:
             self.epoch, self._aside = epoch, copy.deepcopy(self._module.state_dict())
         self.stopped = verdict.stop
@@ -42,7 +42,7 @@ class BestWeights:
         if self._aside is not None and not self.in_use:
             self._exchange()
 
-    def lay_aside(self) -> None:
+    def restore_trained(self) -> None:
         """Return to the weights as trained, to go on."""
         if self.in_use:
             self._exchange()

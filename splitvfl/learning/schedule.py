@@ -14,7 +14,7 @@ from splitvfl.learning.batches import Batches
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class StepPlan:
     """One training step, and what is done after it, in this order: evaluate, log, save.
 
     Attributes:
@@ -37,7 +37,7 @@ class Turn:
 
 
 class Schedule:
-    """The turns of a run: a pure function of agreed numbers, so that parties who agree need no message about it.
+    """The steps of a run and what follows each: a function of agreed numbers alone, so that no message is needed.
 
     Args:
         batches: The order of the records.
@@ -50,7 +50,7 @@ class Schedule:
         ArgumentError: If a number is below 1.
 
     >>> schedule = Schedule(Batches(6, 2, seed=0), 2, log_every=2, checkpoint_every=None, evaluate_every=2)
-    >>> [(turn.step, turn.epoch, turn.logs, turn.evaluates) for turn in schedule.turns(2)]
+    >>> [(turn.step, turn.epoch, turn.logs, turn.evaluates) for turn in schedule.plans(2)]
     [(2, 0, True, False), (3, 1, True, False), (4, 1, False, False), (5, 1, True, True)]
     """
 
@@ -71,8 +71,8 @@ class Schedule:
         self._batches = batches
         self._log_every, self._checkpoint_every, self._evaluate_every = log_every, checkpoint_every, evaluate_every
 
-    def turns(self, start: int = 0) -> Iterator[Turn]:
-        """Yield the turns from a step to the end of the run; none if the run has no more.
+    def plans(self, start: int = 0) -> Iterator[StepPlan]:
+        """Yield the plan of every step from one to the end of the run; none if the run has no more.
 
         Args:
             start: Number of steps that are done.
@@ -80,13 +80,13 @@ class Schedule:
         for epoch in range(start // len(self._batches), self.epochs):
             position = max(start - epoch * len(self._batches), 0)
             for place, rows in enumerate(self._batches.epoch(epoch)[position:], start=position):
-                yield self._turn(epoch, place, rows)
+                yield self._plan(epoch, place, rows)
 
-    def _turn(self, epoch: int, place: int, rows: Tensor) -> Turn:
+    def _plan(self, epoch: int, place: int, rows: Tensor) -> StepPlan:
         step = epoch * len(self._batches) + place
         done = step + 1
         ends_epoch = done % len(self._batches) == 0
-        return Turn(
+        return StepPlan(
             step=step,
             rows=rows,
             epoch=epoch,

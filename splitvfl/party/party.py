@@ -16,7 +16,7 @@ from splitvfl.claims import RunPlan
 from splitvfl.crypto.refusals import Refusals
 from splitvfl.crypto.sum_masks import SumMasks
 from splitvfl.cut.chain import ActivationDefenses, DefenseChain
-from splitvfl.cut.layer import CutLayer, Seat, available_fields, call_top, drawing_for_all, responses_of
+from splitvfl.cut.layer import CutLayer, ViewSource, available_fields, call_top, drawing_for_all, responses_of
 from splitvfl.data.columns import Columns, PartyData, Records
 from splitvfl.errors import ArgumentError, DataError, ProtocolError
 from splitvfl.hooks import Phase, View, all_finite, all_finite_together, hook_name, notes_of
@@ -266,17 +266,17 @@ class PassiveParty(Party):
 
     def learn(self, activation: Tensor, gradient: Tensor, batch: Records, step: int) -> None:
         """Run the bottom's backward on a received gradient, and let its observers look."""
-        seat = Seat(self.bottom, batch.columns.module_input(), activation)
+        view_source = ViewSource(self.bottom, batch.columns.module_input(), activation)
         for observer in self.observers:
-            observer(seat.view(observer.needs, party=self.name, step=step, ids=batch.ids, gradient=gradient))
+            observer(view_source.view(observer.needs, party=self.name, step=step, ids=batch.ids, gradient=gradient))
         if activation.requires_grad:  # a frozen bottom, or one without parameters, has nothing to learn
             activation.backward(gradient)
 
     def learn_sum(self, activation: Tensor, total: Tensor, batch: Records, step: int) -> None:
         """Take the gradient of a linear bottom's weight, ``(d, width)``, and let its observers look."""
-        seat = Seat(self.bottom, batch.columns.module_input(), activation)
+        view_source = ViewSource(self.bottom, batch.columns.module_input(), activation)
         for observer in self.observers:
-            observer(seat.view_of_sum(observer.needs, party=self.name, step=step, ids=batch.ids, total=total))
+            observer(view_source.view_of_sum(observer.needs, party=self.name, step=step, ids=batch.ids, total=total))
         (weight,) = self.bottom.parameters()
         if weight.requires_grad:
             weight.grad = total.T.to(weight.dtype)
@@ -398,7 +398,7 @@ class ActiveParty(Party):
         self.cuts[passive].show_top(self.top)
         return self.cuts[passive]
 
-    def judge_by(self, settings: EarlyStopping, held_out: range) -> None:
+    def stop_early_by(self, settings: EarlyStopping, held_out: range) -> None:
         """Judge every evaluation from now on by the training records at these positions, which are not trained on.
 
         Raises:

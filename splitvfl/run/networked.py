@@ -22,12 +22,12 @@ from splitvfl.exchange.agreement import agreement
 from splitvfl.exchange.base import Exchange, Side
 from splitvfl.exchange.evaluation import EvaluationPlan, active_evaluation, passive_evaluation
 from splitvfl.exchange.farewell import active_farewell, farewell
-from splitvfl.exchange.introduction import Learned, active_introduction, passive_introduction
-from splitvfl.exchange.resuming import Standing, active_resuming, passive_resuming
+from splitvfl.exchange.introduction import TaskSpec, active_introduction, passive_introduction
+from splitvfl.exchange.resuming import HeldCheckpoints, active_resuming, passive_resuming
 from splitvfl.leakage.monitor import Monitor
 from splitvfl.leakage.watching import Watch
 from splitvfl.learning.batches import Batches
-from splitvfl.learning.schedule import GO_ON, Schedule, Turn, Verdict
+from splitvfl.learning.schedule import GO_ON, Schedule, StepPlan, Verdict
 from splitvfl.messaging.conversation import Half
 from splitvfl.net.driver import Correspondent, drive
 from splitvfl.net.links import Link
@@ -108,7 +108,7 @@ class PartyRun(ABC, Generic[_P]):
         self._meeting, self._notify, self._progress = meeting, notify, progress
         self._party: _P | None = None
         self._side: Side | None = None
-        self._learned: Learned | None = None
+        self._learned: TaskSpec | None = None
         self._links: Mapping[str, Link] = {}
         self._run = ""
         self._saved = -1
@@ -133,7 +133,7 @@ class PartyRun(ABC, Generic[_P]):
         return self._run
 
     @property
-    def learned(self) -> Learned:
+    def learned(self) -> TaskSpec:
         """What is learned."""
         assert self._learned is not None, "the first meeting tells"
         return self._learned
@@ -215,7 +215,7 @@ class PartyRun(ABC, Generic[_P]):
             self._cross(self._side)
             return
         self._drive(self._side.open())
-        self._go_on_from(self._drive(self._resuming(self._standing())))
+        self._go_on_from(self._drive(self._resuming(self._held_checkpoints())))
         self._train()
         self._take_leave()
         self.party.best.use()
@@ -224,7 +224,7 @@ class PartyRun(ABC, Generic[_P]):
         """Do all that is done together in a one-way exchange: it ends before the first training step."""
         self._crossed = False  # of a meeting that broke off after the last activation, it is not known
         # Before anything is sent there is a checkpoint, from which the same would be sent again.
-        self._go_on_from(self._drive(self._resuming(self._standing())))
+        self._go_on_from(self._drive(self._resuming(self._held_checkpoints())))
         self._drive(side.open())
         self._crossed = True
         self.save()
@@ -247,7 +247,7 @@ class PartyRun(ABC, Generic[_P]):
         """Return its side of the exchange."""
 
     @abstractmethod
-    def _resuming(self, own: Standing) -> Half:
+    def _resuming(self, own: HeldCheckpoints) -> Half:
         """Return its half of the choice of a checkpoint."""
 
     @abstractmethod
@@ -317,14 +317,14 @@ class PartyRun(ABC, Generic[_P]):
     def _checkpoints(self) -> Path:
         return self.settings.folder / "checkpoints"
 
-    def _standing(self) -> Standing:
+    def _held_checkpoints(self) -> HeldCheckpoints:
         found = checkpoint.steps(self._checkpoints)
         if not found:
-            return Standing("", ())
+            return HeldCheckpoints("", ())
         newest = checkpoint.load(found[max(found)], only="run")
-        return Standing(_run_of(newest, found[max(found)]), tuple(sorted(found)))
+        return HeldCheckpoints(_run_of(newest, found[max(found)]), tuple(sorted(found)))
 
-    def _go_on_from(self, chosen: Standing) -> None:
+    def _go_on_from(self, chosen: HeldCheckpoints) -> None:
         (step,) = chosen.steps
         self._run = chosen.run
         found = checkpoint.steps(self._checkpoints)
@@ -418,7 +418,7 @@ class PartyRun(ABC, Generic[_P]):
         if self.party.best.stopped:
             return
         with Signals(grace_s=_GRACE_S) as signals:
-            for turn in self.settings.schedule.turns(self.step):
+            for turn in self.settings.schedule.plans(self.step):
                 verdict = self._take_turn(turn)
                 if turn.saves or signals.asked:
                     self.save()
@@ -427,7 +427,7 @@ class PartyRun(ABC, Generic[_P]):
                 if signals.asked and self.step < self.settings.schedule.steps:
                     raise Interrupted
 
-    def _take_turn(self, turn: Turn) -> Verdict:
+    def _take_turn(self, turn: StepPlan) -> Verdict:
         started = time.perf_counter()
         self._train_step(turn)
         self._seconds += time.perf_counter() - started
@@ -439,13 +439,13 @@ class PartyRun(ABC, Generic[_P]):
         self._progress(self._status(turn))
         return verdict
 
-    def _train_step(self, turn: Turn) -> None:
+    def _train_step(self, turn: StepPlan) -> None:
         assert self._side is not None, "it was taken at the first meeting"
         loss = self._drive(self._side.step(self.party.train_batch(turn.rows), turn.step))
         self._loss = self._loss if loss is None else loss
 
     @abstractmethod
-    def _evaluate(self, turn: Turn) -> Verdict:
+    def _evaluate(self, turn: StepPlan) -> Verdict:
         """Take its half of an evaluation."""
 
     def _measure(self) -> None:
@@ -454,10 +454,10 @@ class PartyRun(ABC, Generic[_P]):
                 total, count = self._sums.get(tag, (0.0, 0))
                 self._sums[tag] = (total + value, count + 1)
 
-    def _scalars(self, turn: Turn) -> dict[str, float]:
+    def _scalars(self, turn: StepPlan) -> dict[str, float]:
         return {f"defense/{tag}": value for tag, value in self.party.measurements.items()}
 
-    def _status(self, turn: Turn) -> Status:
+    def _status(self, turn: StepPlan) -> Status:
         return Status(
             turn.epoch + 1,
             self.settings.schedule.epochs,
@@ -507,7 +507,7 @@ class ActiveRun(PartyRun[ActiveParty]):
         settings: RunSettings,
         meeting: Meeting,
         *,
-        learned: Learned,
+        learned: TaskSpec,
         build: Callable[[Mapping[str, int]], tuple[ActiveParty, Watch]],
         **options: Any,
     ) -> None:
@@ -528,7 +528,7 @@ class ActiveRun(PartyRun[ActiveParty]):
         self.settings.exchange.check_private_top(self.party)
         return self.settings.exchange.active(self.party)
 
-    def _resuming(self, own: Standing) -> Half:
+    def _resuming(self, own: HeldCheckpoints) -> Half:
         return active_resuming(self.name, self.partners, own)
 
     def _take_leave(self) -> None:
@@ -572,7 +572,7 @@ class ActiveRun(PartyRun[ActiveParty]):
         kinds = {"activation"} if self.party.sums_parts else {"activation", "evaluation"}
         return frozenset(kinds if any(map(len, chains)) else ())
 
-    def _evaluate(self, turn: Turn) -> Verdict:
+    def _evaluate(self, turn: StepPlan) -> Verdict:
         plan = self.settings.evaluation
         assert self._side is not None, "it was taken at the first meeting"
         epoch = turn.epoch + 1
@@ -586,11 +586,11 @@ class ActiveRun(PartyRun[ActiveParty]):
             self.kept = dict(self.figures)
         return verdict
 
-    def _scalars(self, turn: Turn) -> dict[str, float]:
+    def _scalars(self, turn: StepPlan) -> dict[str, float]:
         own = {"train/loss": self._loss, **self.figures}
         return own | super()._scalars(turn) | self.watch.scalars(epoch_ends=turn.ends_epoch)
 
-    def _status(self, turn: Turn) -> Status:
+    def _status(self, turn: StepPlan) -> Status:
         test = self.figures.get(f"test/{self.party.task.metric}", math.nan)
         steps, epochs = self.settings.schedule.steps, self.settings.schedule.epochs
         three = self.watch.label_leaks_logged
@@ -621,7 +621,7 @@ class PassiveRun(PartyRun[PassiveParty]):
         settings: RunSettings,
         meeting: Meeting,
         *,
-        build: Callable[[Learned], PassiveParty],
+        build: Callable[[TaskSpec], PassiveParty],
         **options: Any,
     ) -> None:
         super().__init__(name, (active,), settings, meeting, **options)
@@ -632,7 +632,7 @@ class PassiveRun(PartyRun[PassiveParty]):
         patience = max(self._meeting.wait_s, self.settings.message_s)
         self._drive(passive_introduction(self.name, self._active, self._width_for), timeout=patience)
 
-    def _width_for(self, learned: Learned) -> int:
+    def _width_for(self, learned: TaskSpec) -> int:
         self._learned = learned
         if self._party is None:
             self._party = self._build(learned)
@@ -648,7 +648,7 @@ class PassiveRun(PartyRun[PassiveParty]):
             return bool(run) and bool(run.get("crossed"))
         return super()._is_end(run)
 
-    def _resuming(self, own: Standing) -> Half:
+    def _resuming(self, own: HeldCheckpoints) -> Half:
         return passive_resuming(self.name, self._active, own)
 
     def _take_leave(self) -> None:
@@ -656,7 +656,7 @@ class PassiveRun(PartyRun[PassiveParty]):
         self._note_farewell()
 
     def _build_as(self, run: Mapping[str, Any]) -> None:
-        self._learned = Learned(**run["learned"])
+        self._learned = TaskSpec(**run["learned"])
         self._party = self._build(self._learned)
 
     def _answered(self) -> frozenset[str]:
@@ -668,7 +668,7 @@ class PassiveRun(PartyRun[PassiveParty]):
     def _state(self) -> dict[str, Any]:
         return super()._state() | {"learned": asdict(self.learned)}
 
-    def _evaluate(self, turn: Turn) -> Verdict:
+    def _evaluate(self, turn: StepPlan) -> Verdict:
         plan = self.settings.evaluation
         half = passive_evaluation(self.party, plan, step=self.step, epoch=turn.epoch + 1, active=self._active)
         verdict: Verdict = self._drive(half)

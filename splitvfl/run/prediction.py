@@ -23,7 +23,7 @@ from splitvfl.data.id_column import order_digest
 from splitvfl.errors import DataError, LinkError, ProtocolError
 from splitvfl.exchange.agreement import agreement
 from splitvfl.exchange.farewell import active_farewell, farewell
-from splitvfl.exchange.introduction import Learned, active_introduction, passive_introduction
+from splitvfl.exchange.introduction import TaskSpec, active_introduction, passive_introduction
 from splitvfl.exchange.masking import active_masking, passive_masking
 from splitvfl.exchange.prediction import Prediction, active_prediction, passive_prediction
 from splitvfl.exchange.roll_call import UNSIGNED, Vouching, vouching_terms
@@ -37,7 +37,7 @@ ROWS: Final = 4096
 _P = TypeVar("_P", bound=Party)
 
 
-class Meeting(Protocol):
+class MeetingPlace(Protocol):
     """Where the parties find each other, again and again."""
 
     def meet(self) -> AbstractContextManager[Mapping[str, Correspondent]]:
@@ -63,7 +63,7 @@ class PredictionSettings:
         retries: How often a broken link may be mended.
     """
 
-    learned: Learned
+    learned: TaskSpec
     run: str
     step: int
     epoch: int
@@ -116,7 +116,7 @@ class JointPrediction(ABC, Generic[_P]):
         party: _P,
         partners: Sequence[str],
         settings: PredictionSettings,
-        meeting: Meeting,
+        meeting: MeetingPlace,
         *,
         notify: Callable[[str], None] = lambda line: None,
         progress: Callable[[int], None] = lambda done: None,
@@ -223,7 +223,7 @@ class ActivePrediction(JointPrediction[ActiveParty]):
         party: ActiveParty,
         partners: Sequence[str],
         settings: PredictionSettings,
-        meeting: Meeting,
+        meeting: MeetingPlace,
         **options: Any,
     ) -> None:
         super().__init__(party, partners, settings, meeting, **options)
@@ -273,7 +273,7 @@ class PassivePrediction(JointPrediction[PassiveParty]):
     def _active(self) -> str:
         return self.partners[0]
 
-    def _width_for(self, learned: Learned) -> int:
+    def _width_for(self, learned: TaskSpec) -> int:
         if learned != self.settings.learned:
             raise DataError(f"{self._active} predicts {learned}, and {self.party.name} learned {self.settings.learned}")
         return self.party.output_width()

@@ -49,7 +49,7 @@ from splitvfl.leakage.watching import Watch, unused
 from splitvfl.learning.batches import Batches
 from splitvfl.learning.randomness import derive_seed
 from splitvfl.learning.records import Ids, RecordTable
-from splitvfl.learning.schedule import EarlyStopping, Schedule, Turn
+from splitvfl.learning.schedule import EarlyStopping, Schedule, StepPlan
 from splitvfl.messaging.conversation import Half, Recorder, converse
 from splitvfl.party.attaching import attach_defense, check_labels
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
@@ -267,7 +267,7 @@ class Trainer:
         self._record = record
         self._prepare(seed, torch.device(device), autocast, wire)
         if early_stopping is not None:
-            active.judge_by(early_stopping, self.batches.held_out)
+            active.stop_early_by(early_stopping, self.batches.held_out)
         active.canaries = None  # of an earlier trainer
         if canaries is not None:
             read = not own.sums_only and not own.one_way
@@ -503,13 +503,13 @@ class Trainer:
         if self.stopped or self.step >= schedule.steps:
             return  # nothing is left to do, and the best weights stay in use
         for party in self._parties:
-            party.best.lay_aside()
-        for turn in schedule.turns(self.step):
+            party.best.restore_trained()
+        for turn in schedule.plans(self.step):
             self._take(turn, schedule, progress, signals)
             if self.stopped:
                 break
 
-    def _take(self, turn: Turn, schedule: Schedule, progress: Progress | None, signals: Signals) -> None:
+    def _take(self, turn: StepPlan, schedule: Schedule, progress: Progress | None, signals: Signals) -> None:
         self._train_step(turn.rows)
         if turn.evaluates:
             self._evaluate(turn.epoch + 1)
@@ -522,7 +522,7 @@ class Trainer:
         if signals.asked and self.step < schedule.steps and not self.stopped:
             raise Interrupted
 
-    def _status(self, turn: Turn, schedule: Schedule) -> Status:
+    def _status(self, turn: StepPlan, schedule: Schedule) -> Status:
         return Status(
             epoch=turn.epoch + 1,
             epochs=schedule.epochs,

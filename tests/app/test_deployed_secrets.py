@@ -10,7 +10,7 @@ from torch import Tensor
 
 from splitvfl.app.deployment import own_data, party_run
 from splitvfl.config.sections import ExperimentConfig, parse_config
-from splitvfl.exchange.introduction import Learned
+from splitvfl.exchange.introduction import TaskSpec
 from splitvfl.party.party import Party
 from splitvfl.run.networked import ActiveRun, PassiveRun
 from splitvfl.run.prediction import PredictionSettings, prediction_terms
@@ -39,7 +39,7 @@ def built(config: ExperimentConfig, name: str, folder: Path) -> Party:
     if isinstance(run, ActiveRun):
         return run._build({"lab": 8})[0]
     assert isinstance(run, PassiveRun)
-    return run._build(Learned("binary", 1))
+    return run._build(TaskSpec("binary", 1))
 
 
 def draws(party: Party) -> dict[str, Tensor]:
@@ -71,6 +71,6 @@ def test_asked_for_by_name_a_run_can_be_repeated(name: str, tmp_path: Path) -> N
 def test_the_protocol_names_every_term_that_is_compared(tmp_path: Path, checkout: Path) -> None:
     said = " ".join((checkout / "docs" / "reference" / "protocol.md").read_text().split())
     run = party_run(config_with("", tmp_path), "lab", tmp_path / "run")
-    settings = PredictionSettings(learned=Learned("binary", 1), run="a" * 32, step=1, epoch=1)
+    settings = PredictionSettings(learned=TaskSpec("binary", 1), run="a" * 32, step=1, epoch=1)
     terms = {*run.settings.terms, *prediction_terms(passive_party("telecom"), settings)}
     assert sorted(term for term in terms if f"`{term}`" not in said) == []

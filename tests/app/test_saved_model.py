@@ -23,7 +23,7 @@ from splitvfl.config.sections import ExperimentConfig, parse_config
 from splitvfl.data.columns import PartyData
 from splitvfl.data.encoding import FittedEncoding, FittedNumbers
 from splitvfl.errors import CheckpointError, DataError
-from splitvfl.exchange.introduction import Learned
+from splitvfl.exchange.introduction import TaskSpec
 from splitvfl.exchange.prediction import predict
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.run.trainer import Trainer
@@ -86,7 +86,7 @@ def trained(model: str, task: Any = "binary") -> Trainer:
 
 def origin_of(trainer: Trainer, model: str, **more: Any) -> Origin:
     task = trainer.active.task
-    learned = Learned(task.name, task.outputs)
+    learned = TaskSpec(task.name, task.outputs)
     return Origin(learned=learned, model=config_of(model).model, run=RUN, step=3, epoch=1, **more)
 
 
@@ -131,7 +131,7 @@ def test_what_a_half_says_of_itself(tmp_path: Path) -> None:
     assert half.schema.encoding == encoding
     assert half.schema.id_column == "customer"
     assert half.schema.widths == {}
-    assert half.learned == Learned("binary", 1)
+    assert half.learned == TaskSpec("binary", 1)
     assert half.tables is None
     assert load_half(shop).schema.widths == {"publisher": 5}
     # Nothing of another party.

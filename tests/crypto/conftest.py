@@ -9,9 +9,9 @@ import gmpy2
 import pytest
 from gmpy2 import mpz
 
-from splitvfl.crypto.budget import Budget
 from splitvfl.crypto.keys import PrivateKey
 from splitvfl.crypto.paillier import generate_keys
+from splitvfl.crypto.product_layout import ProductLayout
 
 
 def short_key(bits: int, seed: int) -> PrivateKey:
@@ -49,13 +49,13 @@ def real_key() -> PrivateKey:
 
 
 @pytest.fixture
-def budget() -> Callable[..., Budget]:
-    """``budget(**changes)``: 6 rows and 9 outputs of values up to 2 and weights up to 4, under 512 bits."""
+def layout() -> Callable[..., ProductLayout]:
+    """``layout(**changes)``: 6 rows and 9 outputs of values up to 2 and weights up to 4, under 512 bits."""
 
-    def make(**changes: Any) -> Budget:
+    def make(**changes: Any) -> ProductLayout:
         settings: dict[str, Any] = {
             "key_bits": 512, "rows": 6, "outputs": 9, "value_limit": 2.0, "weight_limit": 4.0,
         }  # fmt: skip
-        return Budget(**{**settings, **changes})
+        return ProductLayout(**{**settings, **changes})
 
     return make

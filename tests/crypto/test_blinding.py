@@ -12,12 +12,12 @@ from gmpy2 import mpz
 from torch import Tensor
 
 from splitvfl.crypto import evaluator, owner, processes
-from splitvfl.crypto.budget import Budget
 from splitvfl.crypto.ciphertexts import write_ciphertexts
 from splitvfl.crypto.evaluator import Evaluator
 from splitvfl.crypto.keys import PrivateKey
 from splitvfl.crypto.obfuscators import Blinding
 from splitvfl.crypto.owner import Owner
+from splitvfl.crypto.product_layout import ProductLayout
 
 ROWS, OUTPUTS = 6, 3
 # A number at random is so many bits shorter than n with a chance of 2^-40.
@@ -38,7 +38,7 @@ def test_sums_are_taken_of_ciphertexts_whose_size_nobody_chose(
     key: PrivateKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without, the time of one sum told a record with few bits from one with many: AUC .92 at 2048 bits, 64 rows."""
-    budget = Budget(key_bits=key.public.bits, rows=ROWS, outputs=OUTPUTS, value_limit=16.0, weight_limit=64.0)
+    layout = ProductLayout(key_bits=key.public.bits, rows=ROWS, outputs=OUTPUTS, value_limit=16.0, weight_limit=64.0)
     taken: list[list[int]] = []
     whole = processes.shared_sums
 
@@ -49,10 +49,10 @@ def test_sums_are_taken_of_ciphertexts_whose_size_nobody_chose(
     monkeypatch.setattr(evaluator, "shared_sums", noted)
     values = [7, -1, 2**35, 0, 5, -(2**30)]
     weights = torch.randint(-(2**26), 2**26, (ROWS, OUTPUTS), generator=torch.Generator().manual_seed(1))
-    asker = Evaluator(key.public, budget)
+    asker = Evaluator(key.public, layout)
     for _ in range(2):
         masked = asker.masked_sums([(small_ciphertexts(key, values), weights)])
-        sums = asker.unmask(Owner(key).open_masked(masked.reply, budget), masked)
+        sums = asker.unmask(Owner(key).open_masked(masked.reply, layout), masked)
         assert sums == [sum(w * v for w, v in zip(column, values, strict=True)) for column in weights.t().tolist()]
     assert all(value.bit_length() > key.public.bits - SHORTER for message in taken for value in message)
     assert len({value for message in taken for value in message}) == 2 * ROWS

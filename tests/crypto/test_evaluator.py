@@ -7,15 +7,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from splitvfl.crypto.budget import Budget
 from splitvfl.crypto.evaluator import Evaluator, MaskedSums
 from splitvfl.crypto.integers import integers_to_tensor
 from splitvfl.crypto.keys import PrivateKey
 from splitvfl.crypto.obfuscators import Products
 from splitvfl.crypto.owner import Owner
+from splitvfl.crypto.product_layout import ProductLayout
 from splitvfl.errors import CryptoError, SumError
 
-Budgets = Callable[..., Budget]
+Layouts = Callable[..., ProductLayout]
 
 
 def integers(shape: tuple[int, ...], limit: int, seed: int) -> Tensor:
@@ -23,7 +23,7 @@ def integers(shape: tuple[int, ...], limit: int, seed: int) -> Tensor:
 
 
 def answered(key: PrivateKey, evaluator: Evaluator, masked: MaskedSums) -> list[int]:
-    return evaluator.unmask(Owner(key).open_masked(masked.reply, evaluator.budget), masked)
+    return evaluator.unmask(Owner(key).open_masked(masked.reply, evaluator.layout), masked)
 
 
 def exact(weights: Tensor, values: Tensor) -> list[int]:
@@ -35,8 +35,8 @@ def exact(weights: Tensor, values: Tensor) -> list[int]:
 
 @pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize("rows", [1, 4, 6])
-def test_sums_are_those_in_the_clear(key: PrivateKey, budget: Budgets, packed: bool, rows: int) -> None:
-    agreed = budget(packed=packed)
+def test_sums_are_those_in_the_clear(key: PrivateKey, layout: Layouts, packed: bool, rows: int) -> None:
+    agreed = layout(packed=packed)
     values, weights = integers((rows,), agreed.value_size, 1), integers((rows, 9), agreed.weight_size, 2)
     evaluator = Evaluator(key.public, agreed)
 
@@ -49,13 +49,13 @@ def test_sums_are_those_in_the_clear(key: PrivateKey, budget: Budgets, packed: b
 @pytest.mark.parametrize("edge", ["drawn", "lowest", "highest"])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_the_largest_sums_that_were_agreed_fit(
-    key: PrivateKey, budget: Budgets, edge: str, sign: int, monkeypatch: pytest.MonkeyPatch
+    key: PrivateKey, layout: Layouts, edge: str, sign: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing wraps around n, whatever mask is drawn: no sum is ever wrong by chance."""
     if edge != "drawn":
         drawn = SimpleNamespace(randbelow=lambda limit: 0 if edge == "lowest" else limit - 1)
         monkeypatch.setattr("splitvfl.crypto.evaluator.secrets", drawn)
-    agreed = budget(plain_limit=50.0)
+    agreed = layout(plain_limit=50.0)
     values, weights = torch.full((6,), agreed.value_size), torch.full((6, 9), sign * agreed.weight_size)
     weights[:, ::2] *= -1
     evaluator = Evaluator(key.public, agreed)
@@ -68,8 +68,8 @@ def test_the_largest_sums_that_were_agreed_fit(
     assert answered(key, evaluator, masked) == [largest if value > 0 else -largest for value in plain]
 
 
-def test_sums_of_several_parties_under_one_key(key: PrivateKey, budget: Budgets) -> None:
-    agreed = budget(rows=6, plain_limit=1.0)
+def test_sums_of_several_parties_under_one_key(key: PrivateKey, layout: Layouts) -> None:
+    agreed = layout(rows=6, plain_limit=1.0)
     first, second = integers((2,), agreed.value_size, 1), integers((4,), agreed.value_size, 2)
     weights = integers((6, 9), agreed.weight_size, 3)
     plain = list(range(-4, 5))
@@ -82,8 +82,8 @@ def test_sums_of_several_parties_under_one_key(key: PrivateKey, budget: Budgets)
     assert answered(key, evaluator, masked) == [a + b for a, b in zip(expected, plain, strict=True)]
 
 
-def test_real_numbers_agree_to_the_stated_error(key: PrivateKey, budget: Budgets) -> None:
-    agreed = budget()
+def test_real_numbers_agree_to_the_stated_error(key: PrivateKey, layout: Layouts) -> None:
+    agreed = layout()
     generator = torch.Generator().manual_seed(0)
     values = torch.rand(6, generator=generator, dtype=torch.float64) * 4 - 2
     weights = torch.rand(6, 9, generator=generator, dtype=torch.float64) * 8 - 4
@@ -98,8 +98,8 @@ def test_real_numbers_agree_to_the_stated_error(key: PrivateKey, budget: Budgets
     assert agreed.error < 1e-7
 
 
-def test_two_replies_to_the_same_question_have_nothing_in_common(key: PrivateKey, budget: Budgets) -> None:
-    agreed = budget()
+def test_two_replies_to_the_same_question_have_nothing_in_common(key: PrivateKey, layout: Layouts) -> None:
+    agreed = layout()
     evaluator, sent = Evaluator(key.public, agreed), Owner(key).encrypt([1, 2, 3])
     first, second = (evaluator.masked_sums([(sent, torch.ones(3, 9, dtype=torch.int64))]) for _ in range(2))
 
@@ -108,13 +108,13 @@ def test_two_replies_to_the_same_question_have_nothing_in_common(key: PrivateKey
     assert "masks" not in repr(first)
 
 
-def test_a_key_of_another_length_is_refused(key: PrivateKey, budget: Budgets) -> None:
+def test_a_key_of_another_length_is_refused(key: PrivateKey, layout: Layouts) -> None:
     with pytest.raises(CryptoError, match="expected a key of 1024 bits, as agreed, got one of 512 bits"):
-        Evaluator(key.public, budget(key_bits=1024))
+        Evaluator(key.public, layout(key_bits=1024))
 
 
-def test_bad_terms_are_refused(key: PrivateKey, budget: Budgets) -> None:
-    agreed = budget()
+def test_bad_terms_are_refused(key: PrivateKey, layout: Layouts) -> None:
+    agreed = layout()
     evaluator, owner = Evaluator(key.public, agreed), Owner(key)
     sent, ones = owner.encrypt([1, 2, 3]), torch.ones(3, 9, dtype=torch.int64)
     too_large = ones.clone()
@@ -142,16 +142,16 @@ def test_bad_terms_are_refused(key: PrivateKey, budget: Budgets) -> None:
         ([0.5] * 9, "expected integers"),
     ],
 )
-def test_bad_addends_are_refused(key: PrivateKey, budget: Budgets, plain: list[int], said: str) -> None:
-    evaluator, sent = Evaluator(key.public, budget()), Owner(key).encrypt([1])
+def test_bad_addends_are_refused(key: PrivateKey, layout: Layouts, plain: list[int], said: str) -> None:
+    evaluator, sent = Evaluator(key.public, layout()), Owner(key).encrypt([1])
 
     with pytest.raises(CryptoError, match=said):
         evaluator.masked_sums([(sent, torch.ones(1, 9, dtype=torch.int64))], plain=plain)
 
 
 @pytest.mark.parametrize("shift", [1, -1])
-def test_a_sum_larger_than_agreed_numbers_can_make_it_is_refused(key: PrivateKey, budget: Budgets, shift: int) -> None:
-    agreed = budget(outputs=1, plain_limit=1.0)
+def test_a_sum_larger_than_agreed_numbers_can_make_it_is_refused(key: PrivateKey, layout: Layouts, shift: int) -> None:
+    agreed = layout(outputs=1, plain_limit=1.0)
     evaluator, owner = Evaluator(key.public, agreed), Owner(key)
     # The largest sum of all, of six of the largest products and what is added.
     sent = owner.encrypt([shift * agreed.value_size] * 6, agreed)
@@ -167,10 +167,10 @@ def test_a_sum_larger_than_agreed_numbers_can_make_it_is_refused(key: PrivateKey
 
 
 def test_whether_a_sum_is_refused_depends_on_it_and_on_nothing_else_of_its_party(
-    key: PrivateKey, budget: Budgets
+    key: PrivateKey, layout: Layouts
 ) -> None:
     """Small weights have the limit of large ones: their size would be told by where refusals begin."""
-    agreed = budget(outputs=1)
+    agreed = layout(outputs=1)
     evaluator, owner = Evaluator(key.public, agreed), Owner(key)
     for weight in (0, 1, agreed.weight_size):
         masked = evaluator.masked_sums([(owner.encrypt([0]), torch.tensor([[weight]]))])
@@ -185,8 +185,8 @@ def test_whether_a_sum_is_refused_depends_on_it_and_on_nothing_else_of_its_party
                     assert evaluator.unmask(answer, masked) == [sign * lie]
 
 
-def test_an_answer_of_another_form_is_refused(key: PrivateKey, budget: Budgets) -> None:
-    agreed = budget(outputs=1)
+def test_an_answer_of_another_form_is_refused(key: PrivateKey, layout: Layouts) -> None:
+    agreed = layout(outputs=1)
     evaluator, owner = Evaluator(key.public, agreed), Owner(key)
     masked = evaluator.masked_sums([(owner.encrypt([1]), torch.ones(1, 1, dtype=torch.int64))])
     opened = owner.open_masked(masked.reply, agreed)
@@ -202,8 +202,8 @@ def test_an_answer_of_another_form_is_refused(key: PrivateKey, budget: Budgets) 
     assert not isinstance(caught.value, SumError)
 
 
-def test_a_number_that_is_no_row_of_slots_is_refused(key: PrivateKey, budget: Budgets) -> None:
-    agreed = budget()
+def test_a_number_that_is_no_row_of_slots_is_refused(key: PrivateKey, layout: Layouts) -> None:
+    agreed = layout()
     evaluator, owner = Evaluator(key.public, agreed), Owner(key)
     masked = evaluator.masked_sums([(owner.encrypt([0]), torch.ones(1, 9, dtype=torch.int64))])
     # The largest signed number of so many bits: more than slots can hold that are signed each.

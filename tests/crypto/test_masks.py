@@ -11,13 +11,13 @@ import torch
 from scipy.stats import kstest
 from torch import Tensor
 
-from splitvfl.crypto.budget import Budget
 from splitvfl.crypto.ciphertexts import read_ciphertexts
 from splitvfl.crypto.evaluator import Evaluator
 from splitvfl.crypto.keys import PrivateKey
 from splitvfl.crypto.obfuscators import Powers
 from splitvfl.crypto.owner import Owner
 from splitvfl.crypto.packing import centred
+from splitvfl.crypto.product_layout import ProductLayout
 from tests.crypto.conftest import short_key
 
 # Masks are drawn from the operating system. A test with this many comparisons fails by chance once in so many runs.
@@ -25,9 +25,9 @@ CHANCE, COMPARISONS = 1e-7, 2000
 SAMPLES = 64
 
 
-def budget_of(bits: int, *, outputs: int = SAMPLES) -> Budget:
+def layout_of(bits: int, *, outputs: int = SAMPLES) -> ProductLayout:
     """As many replies as sums: each with a mask of its own."""
-    return Budget(
+    return ProductLayout(
         key_bits=bits,
         rows=3,
         outputs=outputs,
@@ -39,9 +39,9 @@ def budget_of(bits: int, *, outputs: int = SAMPLES) -> Budget:
     )
 
 
-def opened(owner: Owner, budget: Budget, values: Sequence[int], weights: Tensor) -> list[int]:
+def opened(owner: Owner, layout: ProductLayout, values: Sequence[int], weights: Tensor) -> list[int]:
     """What the owner of a key sees of the sums over what it encrypted."""
-    evaluator = Evaluator(owner.public, budget, obfuscators=Powers(owner.public))
+    evaluator = Evaluator(owner.public, layout, obfuscators=Powers(owner.public))
     sent = owner.encrypt([centred(value, owner.public.n) for value in values])
     reply = evaluator.masked_sums([(sent, weights)]).reply
     return [int(number) for number in owner._decrypted(read_ciphertexts(reply, owner.public))]
@@ -53,19 +53,19 @@ def assert_uniform(numbers: Sequence[int], n: int) -> None:
     assert kstest([number / n for number in numbers], "uniform").pvalue > CHANCE / COMPARISONS
 
 
-def weights_of(budget: Budget) -> Tensor:
+def weights_of(layout: ProductLayout) -> Tensor:
     generator = torch.Generator().manual_seed(5)
-    size = budget.weight_size
-    return torch.randint(-size, size + 1, (budget.rows, budget.outputs), generator=generator)
+    size = layout.weight_size
+    return torch.randint(-size, size + 1, (layout.rows, layout.outputs), generator=generator)
 
 
 def test_multiples_of_every_power_of_two_are_hidden() -> None:
     """An owner divides what it opens by what it encrypted modulo n: that is uniform too, where the mask is."""
     key = short_key(128, 77)
-    owner, n, budget = Owner(key), key.public.n, budget_of(128)
-    weights = weights_of(budget)
+    owner, n, layout = Owner(key), key.public.n, layout_of(128)
+    weights = weights_of(layout)
     for k in range(129):
-        numbers = opened(owner, budget, [3 << k, -(1 << k), 5 << k], weights)
+        numbers = opened(owner, layout, [3 << k, -(1 << k), 5 << k], weights)
         assert_uniform(numbers, n)
         assert_uniform([number * pow(2, -k, n) % n for number in numbers], n)
         if 16 <= k < 112:
@@ -74,8 +74,8 @@ def test_multiples_of_every_power_of_two_are_hidden() -> None:
 
 @pytest.mark.parametrize("k", [0, 1000, 2047])
 def test_they_are_under_a_key_of_real_length(k: int, real_key: PrivateKey) -> None:
-    owner, n, budget = Owner(real_key), real_key.public.n, budget_of(2048, outputs=24)
-    numbers = opened(owner, budget, [3 << k, -(1 << k), 5 << k], weights_of(budget))
+    owner, n, layout = Owner(real_key), real_key.public.n, layout_of(2048, outputs=24)
+    numbers = opened(owner, layout, [3 << k, -(1 << k), 5 << k], weights_of(layout))
     assert_uniform(numbers, n)
     assert_uniform([number * pow(2, -k, n) % n for number in numbers], n)
 
@@ -85,15 +85,15 @@ def test_numbers_anywhere_below_n_are_hidden(place: str, key: PrivateKey) -> Non
     """Also where the sum wraps around n, and where centred it would be negative."""
     n = key.public.n
     value = {"0": 0, "1": 1, "n/3": n // 3, "n/2": n // 2, "n/2 + 1": n // 2 + 1, "n - 1": n - 1}[place]
-    budget = budget_of(512)
-    assert_uniform(opened(Owner(key), budget, [value] * 3, weights_of(budget)), n)
+    layout = layout_of(512)
+    assert_uniform(opened(Owner(key), layout, [value] * 3, weights_of(layout)), n)
 
 
 def test_replies_have_masks_of_their_own(key: PrivateKey) -> None:
     """Neither the replies of one message nor those of two to one question tell anything of each other."""
-    owner, n, budget = Owner(key), key.public.n, budget_of(512)
-    weights = weights_of(budget)[:, :1].repeat(1, SAMPLES)  # the same sum, many times
-    first, second = (opened(owner, budget, [1, 2, 3], weights) for _ in range(2))
+    owner, n, layout = Owner(key), key.public.n, layout_of(512)
+    weights = weights_of(layout)[:, :1].repeat(1, SAMPLES)  # the same sum, many times
+    first, second = (opened(owner, layout, [1, 2, 3], weights) for _ in range(2))
     for others in (second, first[1:] + first[:1]):
         assert_uniform([(one - other) % n for one, other in zip(first, others, strict=True)], n)
 
@@ -101,12 +101,12 @@ def test_replies_have_masks_of_their_own(key: PrivateKey) -> None:
 # --- the lattice
 
 
-def row_read(number: int, known: int, n: int, budget: Budget) -> list[int] | None:
+def row_read(number: int, known: int, n: int, layout: ProductLayout) -> list[int] | None:
     """A row from ``number = sum + mask + known · row mod n`` where the mask is short: the shortest vector."""
-    columns, slot_bits = budget.outputs, budget.slot_bits
+    columns, slot_bits = layout.outputs, layout.slot_bits
     top = columns * slot_bits + 39  # a mask of 40 bits more than the sums lies within 2^top of 2^top
     cut = top - 64
-    scale = 1 << (top - budget.weight_bits - cut)
+    scale = 1 << (top - layout.weight_bits - cut)
     rows = [
         [scale * (i == j) for i in range(columns)] + [((known << (j * slot_bits)) % n) >> cut, 0]
         for j in range(columns)
@@ -126,15 +126,15 @@ def test_lattice_reduction_reads_no_row(columns: int, real_key: PrivateKey) -> N
     Of what was encrypted, one number is any below n; 8 entries of 30 bits are guessed with a probability below 2^-200.
     """
     n, owner = real_key.public.n, Owner(real_key)
-    budget = Budget(key_bits=2048, rows=32, outputs=columns, value_limit=16.0, weight_limit=64.0)
+    layout = ProductLayout(key_bits=2048, rows=32, outputs=columns, value_limit=16.0, weight_limit=64.0)
     generator = torch.Generator().manual_seed(columns)
-    weights = budget.encode_weights(torch.randn(32, columns, generator=generator, dtype=torch.float64))
-    values = budget.encode_values(torch.randn(32, generator=generator, dtype=torch.float64)).tolist()
+    weights = layout.encode_weights(torch.randn(32, columns, generator=generator, dtype=torch.float64))
+    values = layout.encode_values(torch.randn(32, generator=generator, dtype=torch.float64)).tolist()
     known = secrets.randbelow(n)
-    (number,) = opened(owner, budget, [values[0] + known, *values[1:]], weights)
-    assert row_read(number, known, n, budget) != weights[0].tolist()
+    (number,) = opened(owner, layout, [values[0] + known, *values[1:]], weights)
+    assert row_read(number, known, n, layout) != weights[0].tolist()
     # The same with the mask that was: it is the lattice that is right.
-    total = sum(int(value) * sum(int(w) << (j * budget.slot_bits) for j, w in enumerate(row))
+    total = sum(int(value) * sum(int(w) << (j * layout.slot_bits) for j, w in enumerate(row))
                 for value, row in zip([values[0] + known, *values[1:]], weights.tolist(), strict=True))  # fmt: skip
-    short = (total + secrets.randbits(columns * budget.slot_bits + 40)) % n
-    assert row_read(short, known, n, budget) == weights[0].tolist()
+    short = (total + secrets.randbits(columns * layout.slot_bits + 40)) % n
+    assert row_read(short, known, n, layout) == weights[0].tolist()

@@ -8,10 +8,10 @@ from gmpy2 import mpz
 from hypothesis import given
 from hypothesis import strategies as st
 
-from splitvfl.crypto.budget import Budget
 from splitvfl.crypto.keys import PrivateKey
 from splitvfl.crypto.obfuscators import Powers
 from splitvfl.crypto.owner import Owner
+from splitvfl.crypto.product_layout import ProductLayout
 from splitvfl.errors import CryptoError
 
 
@@ -53,18 +53,18 @@ def test_equal_plaintexts_do_not_show(key: PrivateKey) -> None:
     assert len({bytes(row.tolist()) for row in made}) == 50
 
 
-def test_values_over_the_budget_are_refused(key: PrivateKey, budget: Callable[..., Budget]) -> None:
-    owner, limit = Owner(key), budget().value_size
+def test_values_over_the_budget_are_refused(key: PrivateKey, layout: Callable[..., ProductLayout]) -> None:
+    owner, limit = Owner(key), layout().value_size
 
-    owner.encrypt([limit, -limit], budget())
+    owner.encrypt([limit, -limit], layout())
     with pytest.raises(CryptoError, match=r"values up to 2\^34 in size \(the agreed limit\), number 2 has 34 bits"):
-        owner.encrypt([0, 0, limit + 1], budget())
+        owner.encrypt([0, 0, limit + 1], layout())
 
 
 def test_a_reply_of_another_length_is_refused_and_nothing_decrypted(
-    key: PrivateKey, budget: Callable[..., Budget], monkeypatch: pytest.MonkeyPatch
+    key: PrivateKey, layout: Callable[..., ProductLayout], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    owner, agreed = Owner(key), budget()
+    owner, agreed = Owner(key), layout()
     made = owner.encrypt([0] * (agreed.replies + 1))
 
     def never(self: Owner, values: list[mpz]) -> list[mpz]:
@@ -83,10 +83,10 @@ def test_a_reply_of_another_length_is_refused_and_nothing_decrypted(
 @pytest.mark.parametrize("outputs", [4, 9, 10])
 @pytest.mark.parametrize("value", [0, 1, -1, -(1 << 500) + 5, (1 << 509) - 1])
 def test_the_low_bits_that_the_sums_take_are_returned(
-    key: PrivateKey, budget: Callable[..., Budget], outputs: int, value: int
+    key: PrivateKey, layout: Callable[..., ProductLayout], outputs: int, value: int
 ) -> None:
     """Of the plaintext in [0, n): centred, another number modulo a power of two."""
-    agreed = budget(outputs=outputs)
+    agreed = layout(outputs=outputs)
     opened = Owner(key).open_masked(Owner(key).encrypt([value] * agreed.replies), agreed)
 
     assert opened.shape == (agreed.replies, agreed.opened_bytes)

@@ -11,10 +11,10 @@ import torch
 from phe import paillier as phe
 
 from splitvfl.crypto import paillier
-from splitvfl.crypto.budget import Budget
 from splitvfl.crypto.evaluator import Evaluator
 from splitvfl.crypto.keys import PrivateKey
 from splitvfl.crypto.owner import Owner
+from splitvfl.crypto.product_layout import ProductLayout
 from splitvfl.errors import ArgumentError, CryptoError
 
 
@@ -43,8 +43,8 @@ def test_weak_or_odd_lengths_are_refused(bits: int) -> None:
 
 def test_a_user_of_phe_decrypts_what_we_encrypt(key: PrivateKey) -> None:
     values = [0.0, 0.5, -1.25, 1e-9, 3.0]
-    budget = Budget(key_bits=512, rows=1, outputs=1, value_limit=4.0, weight_limit=1.0)
-    sent = Owner(key).encrypt(budget.encode_values(torch.tensor(values, dtype=torch.float64)), budget)
+    layout = ProductLayout(key_bits=512, rows=1, outputs=1, value_limit=4.0, weight_limit=1.0)
+    sent = Owner(key).encrypt(layout.encode_values(torch.tensor(values, dtype=torch.float64)), layout)
 
     numbers = paillier.ciphertexts_to_phe(key.public, sent, bits=32)
 
@@ -60,8 +60,8 @@ def test_a_user_of_phe_computes_on_what_we_encrypt(key: PrivateKey) -> None:
     assert paillier.private_to_phe(key).decrypt(first * 5 + second) == 11
 
 
-def test_we_decrypt_what_a_user_of_phe_encrypts(key: PrivateKey, budget: Callable[..., Budget]) -> None:
-    agreed = budget()
+def test_we_decrypt_what_a_user_of_phe_encrypts(key: PrivateKey, layout: Callable[..., ProductLayout]) -> None:
+    agreed = layout()
     values = torch.tensor([0.5, -1.25, 1e-9], dtype=torch.float64)
     public = paillier.to_phe(key.public)
     numbers = [public.encrypt(value, precision=2**-32) for value in values.tolist()]

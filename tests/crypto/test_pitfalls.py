@@ -15,7 +15,6 @@ import torch
 from gmpy2 import mpz
 from phe import paillier as phe
 
-from splitvfl.crypto.budget import Budget
 from splitvfl.crypto.ciphertexts import read_ciphertexts, write_ciphertexts
 from splitvfl.crypto.evaluator import Evaluator
 from splitvfl.crypto.fixed_point import encode
@@ -31,16 +30,17 @@ from splitvfl.crypto.paillier import (
     to_phe,
 )
 from splitvfl.crypto.pools import Pool
+from splitvfl.crypto.product_layout import ProductLayout
 from splitvfl.errors import ArgumentError, CryptoError
 
-Budgets = Callable[..., Budget]
+Layouts = Callable[..., ProductLayout]
 
 
 # Slot width
 
 
-def test_the_width_of_a_slot_comes_from_the_agreement_not_from_the_batch(key: PrivateKey, budget: Budgets) -> None:
-    agreed = budget()
+def test_the_width_of_a_slot_comes_from_the_agreement_not_from_the_batch(key: PrivateKey, layout: Layouts) -> None:
+    agreed = layout()
     owner, evaluator = Owner(key), Evaluator(key.public, agreed)
     shapes = set()
     for size in (0, 1, agreed.weight_size):
@@ -60,8 +60,8 @@ def test_one_overflow_would_corrupt_every_higher_slot_and_is_refused() -> None:
         pack([300, 1, 2], slot_bits=wide, modulus=modulus)
 
 
-def test_values_and_weights_are_checked_before_encryption(key: PrivateKey, budget: Budgets) -> None:
-    agreed = budget()
+def test_values_and_weights_are_checked_before_encryption(key: PrivateKey, layout: Layouts) -> None:
+    agreed = layout()
     with pytest.raises(CryptoError, match="the agreed limit"):
         agreed.encode_values(torch.tensor([2.1]))
     with pytest.raises(CryptoError, match="the agreed limit"):
@@ -85,8 +85,8 @@ def test_phe_wraps_around_silently_where_we_raise() -> None:
     # phe notices when the number falls into the middle third of all, which depends on the key.
     assert wrapped != wrapped or abs(wrapped - 0.1 * 1.1**19) > 0.5
     with pytest.raises(ArgumentError, match="takes 172 bits, and a key of 128 bits holds 85"):
-        Budget(key_bits=128, rows=1, outputs=1, value_limit=1.0, weight_limit=512.0, value_bits=60, weight_bits=60,
-               plain_limit=2.0**49)  # fmt: skip
+        ProductLayout(key_bits=128, rows=1, outputs=1, value_limit=1.0, weight_limit=512.0, value_bits=60,
+                      weight_bits=60, plain_limit=2.0**49)  # fmt: skip
 
 
 # Sign
@@ -114,8 +114,8 @@ def test_the_modulus_is_centred_before_slots_are_cut() -> None:
 # Masks
 
 
-def test_a_mask_covers_all_numbers_modulo_n(key: PrivateKey, budget: Budgets) -> None:
-    evaluator, sent = Evaluator(key.public, budget(outputs=1)), Owner(key).encrypt([1])
+def test_a_mask_covers_all_numbers_modulo_n(key: PrivateKey, layout: Layouts) -> None:
+    evaluator, sent = Evaluator(key.public, layout(outputs=1)), Owner(key).encrypt([1])
     masks = [evaluator._mask(1) for _ in range(4000)]
 
     # The mean of uniform numbers in [0, 1) has the standard error 1/√(12 · 4000) = .0046; six of them.
@@ -127,9 +127,9 @@ def test_a_mask_covers_all_numbers_modulo_n(key: PrivateKey, budget: Budgets) ->
 
 
 def test_a_mask_leaves_out_edges_in_which_sums_would_wrap_around(
-    key: PrivateKey, budget: Budgets, monkeypatch: pytest.MonkeyPatch
+    key: PrivateKey, layout: Layouts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    agreed = budget()
+    agreed = layout()
     evaluator = Evaluator(key.public, agreed)
     drawn: dict[str, list[int]] = {}
     for name, choose in {"lowest": lambda limit: 0, "highest": lambda limit: limit - 1}.items():
@@ -142,11 +142,11 @@ def test_a_mask_leaves_out_edges_in_which_sums_would_wrap_around(
 
 def test_a_mask_has_to_fit_the_key_with_what_it_hides() -> None:
     fitting = {"key_bits": 512, "rows": 1, "outputs": 1, "value_limit": 1.0, "weight_bits": 60}
-    widest = Budget(**fitting, value_bits=60, weight_limit=2.0**347)  # type: ignore[arg-type]
+    widest = ProductLayout(**fitting, value_bits=60, weight_limit=2.0**347)  # type: ignore[arg-type]
 
     assert widest.slot_bits == 512 - 43
     with pytest.raises(ArgumentError, match="holds 469 beside its mask"):
-        Budget(**fitting, value_bits=60, weight_limit=2.0**348)  # type: ignore[arg-type]
+        ProductLayout(**fitting, value_bits=60, weight_limit=2.0**348)  # type: ignore[arg-type]
 
 
 # Packing is also the active attack
@@ -180,7 +180,7 @@ def test_a_malicious_party_packs_every_residue_into_one_reply_and_gets_the_agree
     (opened,) = owner.decrypt(reply)
     assert unpack(opened, slot_bits=16, count=6, modulus=key.public.n) == residues
 
-    agreed = Budget(**one)  # type: ignore[arg-type]
+    agreed = ProductLayout(**one)  # type: ignore[arg-type]
     capped = owner.open_masked(reply, agreed)
     assert agreed.slot_bits == 8
     assert capped.shape == (1, 1)
@@ -188,8 +188,8 @@ def test_a_malicious_party_packs_every_residue_into_one_reply_and_gets_the_agree
     assert capped.item() == opened % key.public.n % 256
 
 
-def test_more_ciphertexts_than_agreed_are_not_decrypted(key: PrivateKey, budget: Budgets) -> None:
-    agreed = budget(outputs=1)
+def test_more_ciphertexts_than_agreed_are_not_decrypted(key: PrivateKey, layout: Layouts) -> None:
+    agreed = layout(outputs=1)
     sent = Owner(key).encrypt([3, -5, 7])
 
     with pytest.raises(CryptoError, match="expected 1 ciphertexts, got 3"):
@@ -199,7 +199,7 @@ def test_more_ciphertexts_than_agreed_are_not_decrypted(key: PrivateKey, budget:
 def test_a_longer_plaintext_than_agreed_is_not_decrypted_modulo_one_prime(key: PrivateKey) -> None:
     # The agreed sums would fit one prime, which is half the work. But then this request returned the low bits of a
     # number less a multiple of p, and of enough of them p follows.
-    agreed = Budget(key_bits=512, rows=1, outputs=1, value_limit=1.0, weight_limit=1.0, packed=False)
+    agreed = ProductLayout(key_bits=512, rows=1, outputs=1, value_limit=1.0, weight_limit=1.0, packed=False)
     sent = Owner(key).encrypt([1 << 500])
 
     opened = int.from_bytes(bytes(Owner(key).open_masked(sent, agreed)[0].tolist()), "big")
@@ -239,7 +239,9 @@ def test_the_owner_reads_a_binary_column_from_a_masked_reply_that_was_not_re_ran
 
 
 def test_replies_are_re_randomised_even_when_masked(key: PrivateKey) -> None:
-    agreed = Budget(key_bits=512, rows=10, outputs=1, value_limit=1.0, weight_limit=1.0, value_bits=8, weight_bits=0)
+    agreed = ProductLayout(
+        key_bits=512, rows=10, outputs=1, value_limit=1.0, weight_limit=1.0, value_bits=8, weight_bits=0
+    )
     made = Owner(key).encrypt(list(range(10)))
     weights = torch.tensor([[0b1011001110 >> place & 1] for place in range(10)])
     reply = Evaluator(key.public, agreed).masked_sums([(made, weights)]).reply
@@ -263,11 +265,11 @@ def test_an_obfuscator_serves_once(key: PrivateKey) -> None:
 # Exponents, and other habits of phe
 
 
-def test_the_exponent_of_phe_tells_a_residues_size_and_ours_is_constant(key: PrivateKey, budget: Budgets) -> None:
+def test_the_exponent_of_phe_tells_a_residues_size_and_ours_is_constant(key: PrivateKey, layout: Layouts) -> None:
     public = to_phe(key.public)
     assert (public.encrypt(0.5).exponent, public.encrypt(1e-9).exponent) == (-14, -21)
 
-    sent = Owner(key).encrypt(budget().encode_values(torch.tensor([0.5, 1e-9, 0.0])), budget())
+    sent = Owner(key).encrypt(layout().encode_values(torch.tensor([0.5, 1e-9, 0.0])), layout())
     assert [number.exponent for number in ciphertexts_to_phe(key.public, sent, bits=32)] == [-8, -8, -8]
     assert sent.shape == (3, 128)
 
@@ -320,7 +322,7 @@ def test_every_process_has_randomness_of_its_own(key: PrivateKey) -> None:
 
 
 def test_a_party_with_as_many_columns_as_records_solves_for_the_residues(key: PrivateKey) -> None:
-    agreed = Budget(key_bits=512, rows=3, outputs=3, value_limit=8.0, weight_limit=4.0)
+    agreed = ProductLayout(key_bits=512, rows=3, outputs=3, value_limit=8.0, weight_limit=4.0)
     residues = torch.tensor([0.25, -0.5, 0.75], dtype=torch.float64)
     columns = torch.tensor([[1.0, 2.0, 0.5], [0.0, 1.0, -1.0], [3.0, 0.0, 1.0]], dtype=torch.float64)
     evaluator, owner = Evaluator(key.public, agreed), Owner(key)
@@ -348,7 +350,7 @@ def test_short_keys_are_for_tests_and_papers_only(bits: int, key: PrivateKey) ->
 # Limits that are stated rather than removed
 
 
-@pytest.mark.parametrize("module", ["kernels", "halves", "obfuscators"])
+@pytest.mark.parametrize("module", ["kernels", "modular", "obfuscators"])
 def test_what_is_not_constant_time_says_so(checkout: Path, module: str) -> None:
     tree = ast.parse((checkout / "splitvfl" / "crypto" / f"{module}.py").read_text(encoding="utf-8"))
     texts = [ast.get_docstring(node) or "" for node in ast.walk(tree) if isinstance(node, ast.Module | ast.ClassDef)]

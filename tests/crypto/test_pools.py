@@ -13,11 +13,11 @@ import gmpy2
 import pytest
 import torch
 
-from splitvfl.crypto.budget import Budget
 from splitvfl.crypto.evaluator import Evaluator
 from splitvfl.crypto.keys import PrivateKey
 from splitvfl.crypto.owner import Owner
 from splitvfl.crypto.pools import Pool
+from splitvfl.crypto.product_layout import ProductLayout
 from splitvfl.errors import ArgumentError, CryptoError
 
 POOLS: dict[str, Callable[[PrivateKey], Pool]] = {
@@ -146,8 +146,8 @@ def test_a_capacity_out_of_range_is_refused(key: PrivateKey) -> None:
         Pool.powers(key.public, capacity=0)
 
 
-def test_a_step_from_pools(key: PrivateKey, budget: Callable[..., Budget]) -> None:
-    agreed = budget()
+def test_a_step_from_pools(key: PrivateKey, layout: Callable[..., ProductLayout]) -> None:
+    agreed = layout()
     with POOLS["fixed base"](key) as of_owner, POOLS["products"](key) as of_evaluator:
         owner = Owner(key, obfuscators=of_owner)
         evaluator = Evaluator(key.public, agreed, obfuscators=of_evaluator)

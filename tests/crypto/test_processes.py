@@ -17,12 +17,12 @@ import torch
 from gmpy2 import mpz
 
 from splitvfl.crypto import processes, worker
-from splitvfl.crypto.budget import Budget
 from splitvfl.crypto.evaluator import Evaluator
 from splitvfl.crypto.kernels import packed_sums
 from splitvfl.crypto.keys import PrivateKey
 from splitvfl.crypto.owner import Owner
 from splitvfl.crypto.processes import Process, Workers, powers, shared_sums
+from splitvfl.crypto.product_layout import ProductLayout
 from splitvfl.errors import ArgumentError, CryptoError, WorkerError
 
 
@@ -77,8 +77,8 @@ def test_shared_powers_come_in_order(workers: Workers, count: int) -> None:
     assert powers(triples, workers) == [gmpy2.powmod(base, exponent, n * n) for base, exponent, n in triples]
 
 
-def test_a_step_with_workers(key: PrivateKey, workers: Workers, budget: Callable[..., Budget]) -> None:
-    agreed = budget()
+def test_a_step_with_workers(key: PrivateKey, workers: Workers, layout: Callable[..., ProductLayout]) -> None:
+    agreed = layout()
     owner, evaluator = Owner(key, workers=workers), Evaluator(key.public, agreed, workers=workers)
 
     masked = evaluator.masked_sums([(owner.encrypt([1, -2, 3]), torch.arange(27).view(3, 9))])

@@ -24,6 +24,6 @@ def test_the_code_on_the_page_runs(checkout: Path) -> None:
 
     exec(compile(code, "crypto.md", "exec"), names)
 
-    budget, columns, residues = names["budget"], names["columns"], names["residues"]
-    assert (names["sums"] - columns.T @ residues).abs().max() <= budget.error
-    assert names["owner"].decrypt(names["sent"]) == budget.encode_values(residues).tolist()
+    layout, columns, residues = names["layout"], names["columns"], names["residues"]
+    assert (names["sums"] - columns.T @ residues).abs().max() <= layout.error
+    assert names["owner"].decrypt(names["sent"]) == layout.encode_values(residues).tolist()

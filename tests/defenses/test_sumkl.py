@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from splitvfl.defenses import gap_noise
+from splitvfl.defenses import class_noise
 from splitvfl.defenses.axis_sumkl import AxisSumKL
-from splitvfl.defenses.gap_noise import GapNoise
+from splitvfl.defenses.class_noise import ClassConditionalNoise
 from splitvfl.defenses.solve_sumkl import detection_error_bound, solve_sumkl, sum_kl_for
 from splitvfl.defenses.sumkl import SumKL
 from splitvfl.errors import ArgumentError, PrivacyError
@@ -49,7 +49,7 @@ def reference(gradient: Tensor, labels: Tensor) -> tuple[float, float, float, in
 
 
 def sent_and_log(
-    defense: GapNoise, gradient: Tensor, labels: Tensor, make: SecretsFactory, seed: int = 0
+    defense: ClassConditionalNoise, gradient: Tensor, labels: Tensor, make: SecretsFactory, seed: int = 0
 ) -> tuple[Tensor, dict[str, float]]:
     log: dict[str, float] = {}
     sent = call_defense(defense, gradient, make(labels=labels, seed=seed, log=log.__setitem__))
@@ -121,13 +121,13 @@ def test_detection_error_takes_the_least_power_on_the_safe_side(
 
 def test_search_starts_from_the_last_step(secrets_for_test: SecretsFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     starts: list[float | None] = []
-    search = gap_noise.least_power
+    search = class_noise.least_power
 
     def noted(*arguments: Any, start: float | None = None) -> Any:
         starts.append(start)
         return search(*arguments, start=start)
 
-    monkeypatch.setattr(gap_noise, "least_power", noted)
+    monkeypatch.setattr(class_noise, "least_power", noted)
     defense = SumKL(detection_error=0.3)
     gradient, labels = two_classes(400, 8)
     _, first = sent_and_log(defense, gradient, labels, secrets_for_test)
@@ -140,7 +140,7 @@ def test_search_starts_from_the_last_step(secrets_for_test: SecretsFactory, monk
 @pytest.mark.parametrize("magnitude", [1e-30, 1e-12, 1e-6, 1e6, 1e17])
 @pytest.mark.parametrize("setting", [{"ratio": 1.5}, {"detection_error": 0.3}])
 def test_magnitude_of_the_gradient_makes_no_difference(
-    kind: type[GapNoise], magnitude: float, setting: dict[str, float], secrets_for_test: SecretsFactory
+    kind: type[ClassConditionalNoise], magnitude: float, setting: dict[str, float], secrets_for_test: SecretsFactory
 ) -> None:
     gradient, labels = two_classes(300, 16)
     sent, log = sent_and_log(kind(**setting), gradient, labels, secrets_for_test)
@@ -166,11 +166,11 @@ def test_tight_classes_far_apart_lose_no_digits(secrets_for_test: SecretsFactory
 
 @both
 def test_blocks_make_no_difference(
-    kind: type[GapNoise], secrets_for_test: SecretsFactory, monkeypatch: pytest.MonkeyPatch
+    kind: type[ClassConditionalNoise], secrets_for_test: SecretsFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gradient, labels = two_classes(1001, 8)
     whole, log = sent_and_log(kind(power=2.0), gradient, labels, secrets_for_test)
-    monkeypatch.setattr(gap_noise, "_BLOCK_ENTRIES", 8 * 64)
+    monkeypatch.setattr(class_noise, "_BLOCK_ENTRIES", 8 * 64)
     pieces, pieces_log = sent_and_log(kind(power=2.0), gradient, labels, secrets_for_test)
 
     # Sums in another order: float32 rounding.
@@ -183,7 +183,7 @@ def test_blocks_make_no_difference(
 @both
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_returns_a_new_tensor_and_leaves_the_gradient(
-    kind: type[GapNoise], dtype: torch.dtype, secrets_for_test: SecretsFactory
+    kind: type[ClassConditionalNoise], dtype: torch.dtype, secrets_for_test: SecretsFactory
 ) -> None:
     gradient, labels = two_classes(50, 4)
     gradient = gradient.to(dtype)
@@ -199,7 +199,7 @@ def test_returns_a_new_tensor_and_leaves_the_gradient(
 
 
 @both
-def test_rows_need_not_be_contiguous(kind: type[GapNoise], secrets_for_test: SecretsFactory) -> None:
+def test_rows_need_not_be_contiguous(kind: type[ClassConditionalNoise], secrets_for_test: SecretsFactory) -> None:
     gradient, labels = two_classes(50, 4)
     strided = gradient.T.contiguous().T
     one, _ = sent_and_log(kind(power=1.0), gradient, labels, secrets_for_test)
@@ -211,7 +211,7 @@ def test_rows_need_not_be_contiguous(kind: type[GapNoise], secrets_for_test: Sec
 @both
 @pytest.mark.parametrize("setting", [{"power": 1.0}, {"ratio": 1.0}, {"detection_error": 0.3}])
 def test_gradient_of_zeros_stays_zeros(
-    kind: type[GapNoise], setting: dict[str, float], secrets_for_test: SecretsFactory
+    kind: type[ClassConditionalNoise], setting: dict[str, float], secrets_for_test: SecretsFactory
 ) -> None:
     sent, log = sent_and_log(kind(**setting), torch.zeros(6, 3), torch.tensor([0, 1, 0, 1, 1, 0]), secrets_for_test)
 
@@ -221,7 +221,7 @@ def test_gradient_of_zeros_stays_zeros(
 
 
 @both
-def test_single_row_of_a_class_is_regular(kind: type[GapNoise], secrets_for_test: SecretsFactory) -> None:
+def test_single_row_of_a_class_is_regular(kind: type[ClassConditionalNoise], secrets_for_test: SecretsFactory) -> None:
     gradient, _ = two_classes(20, 4)
     labels = torch.zeros(20)
     labels[7] = 1.0
@@ -245,7 +245,7 @@ def test_equal_means_of_unequal_classes_are_widened_in_every_direction(secrets_f
 @both
 @pytest.mark.parametrize("label", [0.0, 1.0])
 def test_zeros_are_sent_and_counted_until_both_classes_were_seen(
-    kind: type[GapNoise], label: float, secrets_for_test: SecretsFactory
+    kind: type[ClassConditionalNoise], label: float, secrets_for_test: SecretsFactory
 ) -> None:
     defense = kind(ratio=1.0)
     gradient, _ = two_classes(20, 4)
@@ -263,7 +263,9 @@ def test_zeros_are_sent_and_counted_until_both_classes_were_seen(
 
 
 @both
-def test_missing_class_is_taken_from_earlier_batches(kind: type[GapNoise], secrets_for_test: SecretsFactory) -> None:
+def test_missing_class_is_taken_from_earlier_batches(
+    kind: type[ClassConditionalNoise], secrets_for_test: SecretsFactory
+) -> None:
     defense = kind(ratio=2.0)
     batches = [two_classes(200, 6, seed=seed) for seed in (1, 2, 3)]
     for gradient, labels in batches:
@@ -283,7 +285,7 @@ def test_missing_class_is_taken_from_earlier_batches(kind: type[GapNoise], secre
 @both
 @pytest.mark.parametrize("factor", [1.0, 3.0])
 def test_running_statistics_grow_with_the_present_class(
-    kind: type[GapNoise], factor: float, secrets_for_test: SecretsFactory
+    kind: type[ClassConditionalNoise], factor: float, secrets_for_test: SecretsFactory
 ) -> None:
     gradient, labels = two_classes(200, 6)
     defense = kind(detection_error=0.3)
@@ -323,7 +325,9 @@ def test_short_batch_does_not_distort_the_running_statistics(secrets_for_test: S
 
 
 @both
-def test_one_record_at_a_time_is_never_sent_clean(kind: type[GapNoise], secrets_for_test: SecretsFactory) -> None:
+def test_one_record_at_a_time_is_never_sent_clean(
+    kind: type[ClassConditionalNoise], secrets_for_test: SecretsFactory
+) -> None:
     gradient, labels = two_classes(60, 4)
     defense = kind(ratio=1.0)
     zeros = 0
@@ -337,7 +341,9 @@ def test_one_record_at_a_time_is_never_sent_clean(kind: type[GapNoise], secrets_
 
 
 @both
-def test_state_survives_a_restart_to_the_bit(kind: type[GapNoise], secrets_for_test: SecretsFactory) -> None:
+def test_state_survives_a_restart_to_the_bit(
+    kind: type[ClassConditionalNoise], secrets_for_test: SecretsFactory
+) -> None:
     gradient, labels = two_classes(100, 6)
     defense = kind(detection_error=0.25)
     sent_and_log(defense, gradient, torch.zeros(100), secrets_for_test)
@@ -357,7 +363,7 @@ def test_state_survives_a_restart_to_the_bit(kind: type[GapNoise], secrets_for_t
 
 
 @both
-def test_empty_batch_stays_empty(kind: type[GapNoise], secrets_for_test: SecretsFactory) -> None:
+def test_empty_batch_stays_empty(kind: type[ClassConditionalNoise], secrets_for_test: SecretsFactory) -> None:
     sent, log = sent_and_log(kind(power=1.0), torch.zeros(0, 3), torch.zeros(0), secrets_for_test)
 
     assert sent.shape == (0, 3)
@@ -377,13 +383,15 @@ def test_empty_batch_stays_empty(kind: type[GapNoise], secrets_for_test: Secrets
         {"detection_error": 0.5},
     ],
 )
-def test_exactly_one_setting_in_its_range_is_taken(kind: type[GapNoise], settings: dict[str, float]) -> None:
+def test_exactly_one_setting_in_its_range_is_taken(
+    kind: type[ClassConditionalNoise], settings: dict[str, float]
+) -> None:
     with pytest.raises(ArgumentError, match=r"expected exactly one|must"):
         kind(**settings)
 
 
 @both
-def test_zero_power_is_a_setting_too(kind: type[GapNoise], secrets_for_test: SecretsFactory) -> None:
+def test_zero_power_is_a_setting_too(kind: type[ClassConditionalNoise], secrets_for_test: SecretsFactory) -> None:
     gradient, labels = two_classes(50, 1)
     sent, log = sent_and_log(kind(power=0.0), gradient, labels, secrets_for_test)
 
@@ -406,14 +414,14 @@ def test_zero_power_is_a_setting_too(kind: type[GapNoise], secrets_for_test: Sec
     ],
 )
 def test_input_that_cannot_be_defended_is_refused(
-    kind: type[GapNoise], gradient: Tensor, labels: Tensor, message: str, secrets_for_test: SecretsFactory
+    kind: type[ClassConditionalNoise], gradient: Tensor, labels: Tensor, message: str, secrets_for_test: SecretsFactory
 ) -> None:
     with pytest.raises(ArgumentError, match=message):
         kind(power=1.0)(gradient, secrets_for_test(labels=labels))
 
 
 @both
-def test_without_labels_nothing_is_sent(kind: type[GapNoise], secrets_for_test: SecretsFactory) -> None:
+def test_without_labels_nothing_is_sent(kind: type[ClassConditionalNoise], secrets_for_test: SecretsFactory) -> None:
     with pytest.raises(PrivacyError):
         kind(power=1.0)(torch.ones(3, 2), secrets_for_test())
 

@@ -75,7 +75,7 @@ def test_the_coordinator_alone_decrypts_masked_sums_only() -> None:
     for payload in asked:
         for value, sums in zip(Owner(KEY).decrypt(payload), (4, 2), strict=True):
             # A mask is uniform modulo n, of 512 bits: so much shorter it is with a probability below 2^-100.
-            assert value.bit_length() > sums * exchange.budget(sums, 2).slot_bits + 20
+            assert value.bit_length() > sums * exchange.layout(sums, 2).slot_bits + 20
     sums = [number for payload in asked for number in tensor_to_integers(payload, width)]
     assert len(set(sums)) == len(sums)
 

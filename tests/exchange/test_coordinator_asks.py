@@ -41,13 +41,13 @@ def asking(exchange: Coordinator, sent: Tensor, ends: list[PassedOn], *, turns: 
     said = yield from active_roll_call("bank", lengths, exchange.vouching)
     public = exchange.encryption.key_of(NAME, said[NAME][KEY_BYTES:], sender=NAME, receiver="bank")
     yield Outbox(send=(Message("bank", NAME, COLUMNS, 0, torch.tensor([sums, 1])),))
-    budget, other = exchange.budget(sums, 2), exchange.budget(1, 2)
-    asker, read = Evaluator(public, budget), []
+    layout, other = exchange.layout(sums, 2), exchange.layout(1, 2)
+    asker, read = Evaluator(public, layout), []
     for number, turn in enumerate(turns):
         mine = sent[number * sums : (number + 1) * sums]
         masked = asker.masked_sums([(mine, torch.eye(sums, dtype=torch.int64))])
         theirs = ends[0].to_others({NAME: asker.encrypt([0] * other.replies)}, "sums", turn, {NAME: other.outputs})
-        size = budget.replies * budget.opened_bytes
+        size = layout.replies * layout.opened_bytes
         whole = size + sealed_bytes((other.replies, other.opened_bytes))
         inbox = yield Outbox(
             send=(
@@ -56,7 +56,7 @@ def asking(exchange: Coordinator, sent: Tensor, ends: list[PassedOn], *, turns: 
             ),
             wait=(awaited_bytes(NAME, "answered", turn, (whole,)),),
         )
-        opened = inbox[NAME].payload[:size].reshape(budget.replies, budget.opened_bytes)
+        opened = inbox[NAME].payload[:size].reshape(layout.replies, layout.opened_bytes)
         read += asker.unmask(opened, masked)
     yield Outbox(send=(Message("bank", NAME, "turn", 0, torch.tensor([_END])),))
     return read
@@ -66,7 +66,7 @@ def test_an_active_party_reads_every_part_of_the_logits_as_sums_of_its_own() -> 
     """With one passive party that vouches for what it wants, also in steps that nobody else takes."""
     exchange, ends = Coordinator(rows=BATCH, encryption=SHORT, key=KEY), []
     parts = [(-1) ** place * place << 20 for place in range(4 * SUMS)]
-    sent = Evaluator(KEY.public, exchange.budget(1, 1)).encrypt(parts)
+    sent = Evaluator(KEY.public, exchange.layout(1, 1)).encrypt(parts)
     served = ThirdParty("bank", exchange)
     asks = asking(exchange, sent, ends, turns=[0, 0, 7, 0], sums=SUMS)
     found = converse({"bank": asks, "lab": vouching(exchange, ends), NAME: served.serve()})
@@ -76,7 +76,7 @@ def test_an_active_party_reads_every_part_of_the_logits_as_sums_of_its_own() -> 
 
 def test_of_each_step_it_gets_no_more_sums_than_are_agreed() -> None:
     exchange, ends = Coordinator(rows=BATCH, encryption=replace(SHORT, most_columns=SUMS - 1), key=KEY), []
-    sent = Evaluator(KEY.public, exchange.budget(1, 1)).encrypt([0] * SUMS)
+    sent = Evaluator(KEY.public, exchange.layout(1, 1)).encrypt([0] * SUMS)
     asks = asking(exchange, sent, ends, turns=[0], sums=SUMS)
     with pytest.raises(DataError, match="asks for 8 sums"):
         converse({"bank": asks, "lab": vouching(exchange, ends), NAME: ThirdParty("bank", exchange).serve()})

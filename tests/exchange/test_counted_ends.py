@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from splitvfl.crypto.budget import Budget
 from splitvfl.crypto.engine import Engine
 from splitvfl.crypto.integers import integers_to_tensor, tensor_to_integers
 from splitvfl.crypto.keys import PrivateKey
 from splitvfl.crypto.owner import Owner
+from splitvfl.crypto.product_layout import ProductLayout
 from splitvfl.crypto.refusals import MOST, Refusals, journal_of
 from splitvfl.crypto.sum_masks import SumMasks
 from splitvfl.errors import CryptoError, ReplayError, SumRefused
@@ -37,12 +37,12 @@ class Pusher(Owner):
     push = 0.0
     value_limit = SHORT.value_limit
 
-    def open_masked(self, reply: Tensor, budget: Budget) -> Tensor:
-        opened = tensor_to_integers(super().open_masked(reply, budget), budget.opened_bytes)
-        lie = int(self.push / RATE * 4 * BATCH * 2**budget.sum_bits)
-        assert abs(lie) < budget.largest_sum / 2
+    def open_masked(self, reply: Tensor, layout: ProductLayout) -> Tensor:
+        opened = tensor_to_integers(super().open_masked(reply, layout), layout.opened_bytes)
+        lie = int(self.push / RATE * 4 * BATCH * 2**layout.sum_bits)
+        assert abs(lie) < layout.largest_sum / 2
         type(self).push = 0.0
-        return integers_to_tensor([(opened[0] + lie) % (1 << budget.opened_bits[0]), *opened[1:]], budget.opened_bytes)
+        return integers_to_tensor([(opened[0] + lie) % (1 << layout.opened_bits[0]), *opened[1:]], layout.opened_bytes)
 
 
 class Pushing(Engine):

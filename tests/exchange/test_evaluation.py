@@ -34,7 +34,7 @@ def parties(
     for name in names:
         active.connect(name)
     if stopping:
-        active.judge_by(STOPPING, HELD_OUT)
+        active.stop_early_by(STOPPING, HELD_OUT)
     dropout = options.get("dropout", 0.0)
     return active, {name: passive_party(name, dropout=dropout) for name in names}
 
@@ -284,4 +284,4 @@ def test_dummies_are_no_labels_to_judge_by() -> None:
     real = torch.arange(48) != 3
     active.data = dataclasses.replace(active.data, train=Records(train.ids, train.columns, labels, real))
     with pytest.raises(DataError, match="all 11 labels are 0"):
-        active.judge_by(STOPPING, HELD_OUT)
+        active.stop_early_by(STOPPING, HELD_OUT)

@@ -465,7 +465,7 @@ def test_values_above_the_agreed_limit_are_noticed_by_whoever_adds_them_up(name:
     place = Place(name, sender, receiver, kind, 1)
     side = stage(name).trainer._sides[sender]
     keyed = side._owner or side._evaluator  # type: ignore[attr-defined]
-    size = SHORT.budget(BATCH, 1).value_size
+    size = SHORT.layout(BATCH, 1).value_size
 
     def too_large(message: Message) -> tuple[Message, ...]:
         values = [1000 * size * (-1) ** number for number in range(len(message.payload))]
@@ -479,9 +479,9 @@ def test_values_above_the_agreed_limit_are_noticed_by_whoever_adds_them_up(name:
 def test_what_the_owner_returns_has_only_the_bits_that_were_asked_for() -> None:
     """Whatever a party asks to have decrypted, the low bits of the agreed number of plaintexts come back."""
     key, seen = other_key(), list[Message]()
-    budget = SHORT.budget(BATCH, WIDTHS["lab"])
+    layout = SHORT.layout(BATCH, WIDTHS["lab"])
     asked = (key.public.n - 1) // 3
-    reply = Owner(key).encrypt([asked] * budget.replies)
+    reply = Owner(key).encrypt([asked] * layout.replies)
     with pytest.raises(ProtocolError):
         Stage(Residue(rows=BATCH, encryption=SHORT, key=key)).attempt(
             Place("residue", "lab", "bank", "sums", 1),
@@ -489,9 +489,9 @@ def test_what_the_owner_returns_has_only_the_bits_that_were_asked_for() -> None:
             record=seen.append,
         )
     (opened,) = [message.payload for message in seen if (message.kind, message.receiver) == ("opened", "lab")]
-    assert opened.shape == (budget.replies, budget.opened_bytes)
-    for value, count in zip(tensor_to_integers(opened, budget.opened_bytes), budget.counts, strict=True):
-        assert value == asked & ((1 << count * budget.slot_bits) - 1)
+    assert opened.shape == (layout.replies, layout.opened_bytes)
+    for value, count in zip(tensor_to_integers(opened, layout.opened_bytes), layout.counts, strict=True):
+        assert value == asked & ((1 << count * layout.slot_bits) - 1)
 
 
 @pytest.mark.parametrize(

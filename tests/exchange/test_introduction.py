@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from splitvfl.errors import ProtocolError
-from splitvfl.exchange.introduction import MAX_CLASSES, Learned, active_introduction, passive_introduction
+from splitvfl.exchange.introduction import MAX_CLASSES, TaskSpec, active_introduction, passive_introduction
 from splitvfl.messaging.conversation import Half, Outbox, converse
 from splitvfl.messaging.json_message import awaited_note
 from splitvfl.messaging.messages import Message
 from splitvfl.party.party import MAX_WIDTH
 
 
-def passive(name: str, width: int, seen: list[Learned] | None = None) -> Half:
-    def width_for(learned: Learned) -> int:
+def passive(name: str, width: int, seen: list[TaskSpec] | None = None) -> Half:
+    def width_for(learned: TaskSpec) -> int:
         if seen is not None:
             seen.append(learned)
         return width
@@ -25,9 +25,9 @@ def passive(name: str, width: int, seen: list[Learned] | None = None) -> Half:
     return passive_introduction(name, "bank", width_for)
 
 
-@pytest.mark.parametrize("learned", [Learned("binary", 1), Learned("multiclass", 7), Learned("regression", 1)])
-def test_each_learns_what_it_must_know(learned: Learned) -> None:
-    seen: list[Learned] = []
+@pytest.mark.parametrize("learned", [TaskSpec("binary", 1), TaskSpec("multiclass", 7), TaskSpec("regression", 1)])
+def test_each_learns_what_it_must_know(learned: TaskSpec) -> None:
+    seen: list[TaskSpec] = []
     crossed: list[Message] = []
     halves = {
         "bank": active_introduction("bank", ("telecom", "shop"), learned),
@@ -52,7 +52,7 @@ def stranger(name: str, receiver: str, facts: Any) -> Half:
 @pytest.mark.parametrize("width", [1, MAX_WIDTH])
 def test_widths_up_to_the_limit_are_taken(width: int) -> None:
     halves = {
-        "bank": active_introduction("bank", ("telecom",), Learned("binary", 1)),
+        "bank": active_introduction("bank", ("telecom",), TaskSpec("binary", 1)),
         "telecom": passive("telecom", width),
     }
     assert converse(halves)["bank"] == {"telecom": width}
@@ -61,7 +61,7 @@ def test_widths_up_to_the_limit_are_taken(width: int) -> None:
 @pytest.mark.parametrize("width", [0, -1, MAX_WIDTH + 1, 4.0, True, "4", None, [4], 10**4000, "\x1b[2J"])
 def test_other_widths_are_refused(width: Any) -> None:
     halves = {
-        "bank": active_introduction("bank", ("telecom",), Learned("binary", 1)),
+        "bank": active_introduction("bank", ("telecom",), TaskSpec("binary", 1)),
         "telecom": stranger("telecom", "bank", {"width": width}),
     }
     with pytest.raises(ProtocolError, match="expected telecom to state width from 1 to 65536, got ") as caught:
@@ -88,7 +88,7 @@ def test_other_widths_are_refused(width: Any) -> None:
     ],
 )
 def test_what_is_no_task_is_refused_and_no_model_is_built(facts: Any, complaint: str) -> None:
-    seen: list[Learned] = []
+    seen: list[TaskSpec] = []
     with pytest.raises(ProtocolError, match=complaint) as caught:
         converse({"bank": stranger("bank", "telecom", facts), "telecom": passive("telecom", 4, seen)})
     assert not seen

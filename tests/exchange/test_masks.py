@@ -14,7 +14,6 @@ import pytest
 from scipy.stats import kstest
 from torch import Tensor
 
-from splitvfl.crypto.budget import Budget
 from splitvfl.crypto.ciphertexts import encrypted, read_ciphertexts
 from splitvfl.crypto.engine import Engine
 from splitvfl.crypto.evaluator import Evaluator, MaskedSums
@@ -22,6 +21,7 @@ from splitvfl.crypto.integers import plain_integers
 from splitvfl.crypto.keys import PrivateKey, PublicKey
 from splitvfl.crypto.owner import Owner
 from splitvfl.crypto.packing import centred
+from splitvfl.crypto.product_layout import ProductLayout
 from splitvfl.exchange.coordinator import NAME, Coordinator
 from splitvfl.exchange.paillier import EncryptedExchange, Encryption
 from splitvfl.exchange.residue import Residue
@@ -51,15 +51,15 @@ class Spy(Owner):
     seen: list[Opened]
     chosen: Callable[[list[int]], list[int]]
 
-    def encrypt(self, values: Tensor | Iterable[int], budget: Budget | None = None) -> Tensor:
+    def encrypt(self, values: Tensor | Iterable[int], layout: ProductLayout | None = None) -> Tensor:
         public = self.public
         plain = [centred(value, public.n) for value in self.chosen(plain_integers(values))]
         return encrypted(plain, public, self._obfuscators, limit=None)
 
-    def open_masked(self, reply: Tensor, budget: Budget) -> Tensor:
+    def open_masked(self, reply: Tensor, layout: ProductLayout) -> Tensor:
         numbers = self._decrypted(read_ciphertexts(reply, self.public))
-        self.seen += [Opened(int(number), budget.slot_bits) for number in numbers]
-        return super().open_masked(reply, budget)
+        self.seen += [Opened(int(number), layout.slot_bits) for number in numbers]
+        return super().open_masked(reply, layout)
 
 
 class Chooser(Evaluator):
@@ -72,7 +72,7 @@ class Chooser(Evaluator):
         return encrypted(plain, self.public, self._obfuscators, limit=None)
 
     def unmask(self, opened: Tensor, masked: MaskedSums) -> list[int]:
-        return [0] * self.budget.outputs
+        return [0] * self.layout.outputs
 
 
 class Spying(Engine):
@@ -88,8 +88,8 @@ class Spying(Engine):
         self.key = key.public
         return made
 
-    def evaluator(self, public: PublicKey, budget: Budget) -> Evaluator:
-        made = Chooser(public, budget, obfuscators=self._of(public))
+    def evaluator(self, public: PublicKey, layout: ProductLayout) -> Evaluator:
+        made = Chooser(public, layout, obfuscators=self._of(public))
         made.chosen = self.chosen
         return made
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from splitvfl.attacks import PackingEngine
 from splitvfl.attacks.packed_equations import slots_available
-from splitvfl.crypto.budget import Budget
+from splitvfl.crypto.product_layout import ProductLayout
 from splitvfl.errors import DataError
 from splitvfl.exchange.paillier import EncryptedExchange, Encryption
 from splitvfl.exchange.residue import Residue
@@ -23,7 +23,7 @@ from splitvfl.run.trainer import Trainer
 from tests.exchange.logistic import BATCH, SHORT, taylor_coefficient, trainer_of, weights_of
 
 
-class WholePlaintexts(Budget):
+class WholePlaintexts(ProductLayout):
     """What a party goes by that returns all of what it decrypts, as in the paper's protocol. No exchange does."""
 
     @property
@@ -34,8 +34,8 @@ class WholePlaintexts(Budget):
 class Plain(Encryption):
     """The agreement of parties that all do so: unsafe, and for these tests only."""
 
-    def budget(self, rows: int, outputs: int) -> Budget:
-        agreed = super().budget(rows, outputs)
+    def layout(self, rows: int, outputs: int) -> ProductLayout:
+        agreed = super().layout(rows, outputs)
         return WholePlaintexts(**{each.name: getattr(agreed, each.name) for each in fields(agreed)})
 
 
@@ -115,9 +115,9 @@ def test_a_whole_plaintext_tells_far_more_records_than_there_are_columns(
 ) -> None:
     trainer, engine, truth = trained(kind, PLAIN, malicious=malicious)
     exchange = _honest(kind)
-    budget = exchange.budget if isinstance(exchange, Taylor) else exchange.encryption.budget
+    layout = exchange.layout if isinstance(exchange, Taylor) else exchange.encryption.layout
     columns = COLUMNS_HELD if malicious == "lab" else 4  # three of its own, and the intercept's
-    agreed = budget(columns) if isinstance(exchange, Taylor) else budget(BATCH, columns)
+    agreed = layout(columns) if isinstance(exchange, Taylor) else layout(BATCH, columns)
     slots = slots_available(512, agreed.value_size.bit_length() + 2)
     assert columns < slots < BATCH
     assert [len(read) for read in engine.learned] == [min(slots, len(values)) for values in truth[target]]
@@ -151,7 +151,7 @@ def test_an_owner_returns_no_more_bits_than_the_agreed_sums_take(kind: str, mali
     _, engine, truth = trained(kind, SHORT, malicious=malicious)
     exchange = _honest(kind)
     columns = COLUMNS_HELD if malicious == "lab" else 4
-    agreed = exchange.budget(columns) if isinstance(exchange, Taylor) else SHORT.budget(BATCH, columns)
+    agreed = exchange.layout(columns) if isinstance(exchange, Taylor) else SHORT.layout(BATCH, columns)
     room = columns * agreed.slot_bits // (agreed.value_size.bit_length() + 2)
     assert room <= 2 * columns
     assert room < slots_available(512, agreed.value_size.bit_length() + 2)
@@ -181,7 +181,7 @@ def test_more_columns_than_there_are_buy_more_values_up_to_what_is_agreed() -> N
 def _claim(trainer: Trainer, columns: int) -> None:
     """Have the passive party say that it has so many columns."""
     side = trainer._sides["lab"]
-    side._budget = SHORT.budget(BATCH, columns)  # type: ignore[attr-defined]
+    side._layout = SHORT.layout(BATCH, columns)  # type: ignore[attr-defined]
 
 
 def test_the_coefficient_of_the_taylor_exchange_is_what_is_read() -> None:

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from splitvfl.crypto import tags
-from splitvfl.crypto.budget import Budget
 from splitvfl.crypto.ciphertexts import encrypted
 from splitvfl.crypto.evaluator import Evaluator, MaskedSums
 from splitvfl.crypto.integers import integers_to_tensor, tensor_to_integers
 from splitvfl.crypto.key_agreement import AgreementKey
 from splitvfl.crypto.keys import PublicKey
 from splitvfl.crypto.obfuscators import Powers
+from splitvfl.crypto.product_layout import ProductLayout
 from splitvfl.crypto.refusals import MOST
 from splitvfl.crypto.tags import Tags
 from splitvfl.data.columns import NO_RECORDS
@@ -93,7 +93,7 @@ def picking(evaluator: Evaluator, logits: Tensor, places: Sequence[int]) -> Mask
     """Ask for single records' numbers, in the place of sums."""
     weights = torch.zeros(len(logits), len(places), dtype=torch.float64)
     weights[[*places], range(len(places))] = 1.0
-    return evaluator.masked_sums([(logits, evaluator.budget.encode_weights(weights))])
+    return evaluator.masked_sums([(logits, evaluator.layout.encode_weights(weights))])
 
 
 @dataclass
@@ -102,26 +102,26 @@ class Reader:
 
     Attributes:
         public: The key under which it asks.
-        budget: Of what the other party asks for.
+        layout: Of what the other party asks for.
         places: The records whose numbers it wants, in the place of sums.
     """
 
     public: PublicKey
-    budget: Budget
+    layout: ProductLayout
     places: Sequence[int]
     mine: MaskedSums | None = None
     read: Tensor | None = None
 
     def ask(self, logits: Tensor) -> Tensor:
-        self.evaluator = Evaluator(self.public, self.budget)
+        self.evaluator = Evaluator(self.public, self.layout)
         self.mine = picking(self.evaluator, logits, self.places)
         return self.mine.reply
 
     def look(self, answer: Tensor) -> None:
         assert self.mine is not None
-        plain = answer.flatten()[: self.budget.replies * self.budget.opened_bytes]
-        sums = self.evaluator.unmask(plain.reshape(self.budget.replies, -1), self.mine)
-        self.read = self.budget.decode_sums(sums)
+        plain = answer.flatten()[: self.layout.replies * self.layout.opened_bytes]
+        sums = self.evaluator.unmask(plain.reshape(self.layout.replies, -1), self.mine)
+        self.read = self.layout.decode_sums(sums)
 
 
 def listening(half: Half, hear: Callable[[Message], None]) -> Half:
@@ -176,8 +176,8 @@ def forged(error: Exception | None, kind: str, sender: str, trainer: Trainer) ->
 
 def test_it_reads_no_logits_by_asking_in_anothers_name(checked: bool) -> None:
     trainer = trainer_for(Taylor)
-    budget = exchange_of(trainer).budget(WIDTHS["shop"] + 1)
-    reader = Reader(public_of(trainer, "lab"), budget, (0, 5, 9))
+    layout = exchange_of(trainer).layout(WIDTHS["shop"] + 1)
+    reader = Reader(public_of(trainer, "lab"), layout, (0, 5, 9))
     logits: list[Tensor] = []
 
     def hear(message: Message) -> None:
@@ -236,15 +236,15 @@ def test_it_makes_no_party_refuse_a_sum_that_another_has_opened(
     kind: Any, what: str, owner: str, checked: bool
 ) -> None:
     trainer = trainer_for(kind)
-    budget = exchange_of(trainer).budget(*((WIDTHS["shop"] + 1,) if kind is Taylor else (WIDTHS["shop"], 3)))
-    size = budget.replies * budget.opened_bytes
+    layout = exchange_of(trainer).layout(*((WIDTHS["shop"] + 1,) if kind is Taylor else (WIDTHS["shop"], 3)))
+    size = layout.replies * layout.opened_bytes
 
     def bend(message: Message) -> Message:
         if (message.kind, message.receiver) != (what, "shop"):
             return message
-        numbers = tensor_to_integers(message.payload[:size].reshape(budget.replies, -1), budget.opened_bytes)
-        numbers[0] = (numbers[0] + (3 << (budget.slot_bits - 3))) % (1 << budget.opened_bits[0])
-        return replace(message, payload=over(integers_to_tensor(numbers, budget.opened_bytes), message.payload))
+        numbers = tensor_to_integers(message.payload[:size].reshape(layout.replies, -1), layout.opened_bytes)
+        numbers[0] = (numbers[0] + (3 << (layout.slot_bits - 3))) % (1 << layout.opened_bits[0])
+        return replace(message, payload=over(integers_to_tensor(numbers, layout.opened_bytes), message.payload))
 
     errors = [attack(trainer, bend) for _ in range(1 if checked else MOST)]
     if checked:
@@ -257,7 +257,7 @@ def test_it_makes_no_party_refuse_a_sum_that_another_has_opened(
 
 def test_the_coordinator_decrypts_nothing_for_it_in_anothers_name(checked: bool) -> None:
     trainer = trainer_for(Coordinator)
-    own, of_lab = (exchange_of(trainer).budget(count, 3) for count in (4, WIDTHS["lab"]))
+    own, of_lab = (exchange_of(trainer).layout(count, 3) for count in (4, WIDTHS["lab"]))
     reader = Reader(public_of(trainer, NAME), of_lab, (0, 5, 9, 2))
     logits: list[Tensor] = []
 
@@ -313,7 +313,7 @@ def spans(trainer: Trainer, place: Place) -> dict[str, tuple[int, int]]:
     """Where in a message each party's part begins and ends, from what the parties' columns are."""
     exchange, width = exchange_of(trainer), SHORT.key_bits // 4
     if place.exchange is Taylor:
-        asked = {name: exchange.budget(count + 1) for name, count in THREE.items()}
+        asked = {name: exchange.layout(count + 1) for name, count in THREE.items()}
         sizes = {
             "relayed": dict.fromkeys(THREE, BATCH * width),
             "asked": {name: one.replies * width for name, one in asked.items()},
@@ -322,11 +322,11 @@ def spans(trainer: Trainer, place: Place) -> dict[str, tuple[int, int]]:
         sizes = {name: size + 32 for name, size in sizes.items() if name != place.receiver}
         start = 0
     else:
-        asked = {name: exchange.budget(count, 4) for name, count in THREE.items()}
+        asked = {name: exchange.layout(count, 4) for name, count in THREE.items()}
         of_shop = {NAME: asked["shop"].replies * asked["shop"].opened_bytes + 32}
         of_all = {name: one.replies * width + 32 for name, one in asked.items()}
         sizes = of_all if place.kind == "asked" else of_shop
-        start = exchange.budget(4, 4).replies * width if place.kind == "asked" else 0
+        start = exchange.layout(4, 4).replies * width if place.kind == "asked" else 0
     found = {}
     for name, size in sizes.items():
         found[name] = (start, start + size)
@@ -488,9 +488,9 @@ def test_other_numbers_of_sums_than_a_party_has_are_missed(exchange: Any) -> Non
     """As many ciphertexts and bytes, but one sum less: its owner would return other bits than were asked for."""
     counts = {"lab": 4, "shop": 22}
     trainer = trainer_for(exchange, counts, meets=False)
-    budgets = [exchange_of(trainer).budget(*((count + 1,) if exchange is Taylor else (count, 3))) for count in (22, 21)]
-    assert len({(one.replies, one.opened_bytes) for one in budgets}) == 1
-    assert len({one.opened_bits for one in budgets}) == 2
+    layouts = [exchange_of(trainer).layout(*((count + 1,) if exchange is Taylor else (count, 3))) for count in (22, 21)]
+    assert len({(one.replies, one.opened_bytes) for one in layouts}) == 1
+    assert len({one.opened_bits for one in layouts}) == 2
 
     def fewer(message: Message) -> Message:
         if (message.kind, message.receiver) not in {("peers", "lab"), ("columns", NAME)}:
@@ -533,7 +533,7 @@ def test_where_keys_are_not_signed_an_active_party_makes_codes_in_everybodys_nam
         session = _session("taylor", "bank", {victim: said[victim], other: shown[victim]})
         keys = {victim: bytes(said[victim][NONCE_BYTES : NONCE_BYTES + 32].tolist())}
         codes[victim] = Tags(other, "bank", own[other], keys, session=session)
-    reader = Reader(public_of(trainer, "lab"), exchange_of(trainer).budget(WIDTHS["shop"] + 1), (0, 5, 9))
+    reader = Reader(public_of(trainer, "lab"), exchange_of(trainer).layout(WIDTHS["shop"] + 1), (0, 5, 9))
     logits: list[Tensor] = []
 
     def hear(message: Message) -> None:

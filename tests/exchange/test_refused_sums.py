@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from splitvfl.crypto.budget import Budget
 from splitvfl.crypto.engine import Engine
 from splitvfl.crypto.integers import integers_to_tensor, tensor_to_integers
 from splitvfl.crypto.keys import PrivateKey
 from splitvfl.crypto.owner import Owner
+from splitvfl.crypto.product_layout import ProductLayout
 from splitvfl.crypto.refusals import MOST, Refusals, journal_of
 from splitvfl.errors import CryptoError, SumRefused
 from splitvfl.exchange.coordinator import NAME, Coordinator
@@ -34,15 +34,15 @@ class Liar(Owner):
     lie = 0
     answers = 0
 
-    def encrypt(self, values: Tensor, budget: Budget | None = None) -> Tensor:  # type: ignore[override]
-        chosen = [SHORT.budget(BATCH, 1).value_size, *([0] * (len(values) - 1))]
+    def encrypt(self, values: Tensor, layout: ProductLayout | None = None) -> Tensor:  # type: ignore[override]
+        chosen = [SHORT.layout(BATCH, 1).value_size, *([0] * (len(values) - 1))]
         return super().encrypt(chosen, None)
 
-    def open_masked(self, reply: Tensor, budget: Budget) -> Tensor:
+    def open_masked(self, reply: Tensor, layout: ProductLayout) -> Tensor:
         type(self).answers += 1
-        opened = tensor_to_integers(super().open_masked(reply, budget), budget.opened_bytes)
-        opened[0] = (opened[0] + self.lie) % (1 << budget.opened_bits[0])
-        return integers_to_tensor(opened, budget.opened_bytes)
+        opened = tensor_to_integers(super().open_masked(reply, layout), layout.opened_bytes)
+        opened[0] = (opened[0] + self.lie) % (1 << layout.opened_bits[0])
+        return integers_to_tensor(opened, layout.opened_bytes)
 
 
 class Lying(Engine):
@@ -67,13 +67,13 @@ def trained_by(folder: Path | None = None) -> Trainer:
 def cell_and_limit(trainer: Trainer) -> tuple[float, int]:
     """What the first record of the first step holds in the first column, and the largest sum that is agreed."""
     rows = trainer.batches.epoch(0)[0]
-    return trainer.passives["lab"].data.train.columns.numeric[rows][0, 0].item(), SHORT.budget(BATCH, 4).largest_sum
+    return trainer.passives["lab"].data.train.columns.numeric[rows][0, 0].item(), SHORT.layout(BATCH, 4).largest_sum
 
 
 def lie_for(middle: float, limit: int) -> int:
     """What makes the sum one that is refused if the cell lies above a number."""
-    budget = SHORT.budget(BATCH, 4)
-    return limit - int(middle * 2**SHORT.feature_bits) * budget.value_size
+    layout = SHORT.layout(BATCH, 4)
+    return limit - int(middle * 2**SHORT.feature_bits) * layout.value_size
 
 
 def asked(trainer: Trainer) -> bool:
@@ -181,10 +181,10 @@ EXCHANGES: dict[str, Callable[..., EncryptedExchange]] = {
 class Garbled(Owner):
     """Opens something else: half of the largest number that fits a slot more."""
 
-    def open_masked(self, reply: Tensor, budget: Budget) -> Tensor:
-        opened = tensor_to_integers(super().open_masked(reply, budget), budget.opened_bytes)
-        lie = 3 << (budget.slot_bits - 3)  # three quarters of what a slot holds: above every agreed sum
-        return integers_to_tensor([(opened[0] + lie) % (1 << budget.opened_bits[0]), *opened[1:]], budget.opened_bytes)
+    def open_masked(self, reply: Tensor, layout: ProductLayout) -> Tensor:
+        opened = tensor_to_integers(super().open_masked(reply, layout), layout.opened_bytes)
+        lie = 3 << (layout.slot_bits - 3)  # three quarters of what a slot holds: above every agreed sum
+        return integers_to_tensor([(opened[0] + lie) % (1 << layout.opened_bits[0]), *opened[1:]], layout.opened_bytes)
 
 
 class Garbling(Engine):

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from splitvfl.errors import DataError, ProtocolError
-from splitvfl.exchange.resuming import Standing, active_resuming, passive_resuming
+from splitvfl.exchange.resuming import HeldCheckpoints, active_resuming, passive_resuming
 from splitvfl.messaging.conversation import Half, Outbox, converse
 from splitvfl.messaging.json_message import awaited_note
 from splitvfl.messaging.messages import Message
@@ -20,10 +20,10 @@ from splitvfl.messaging.messages import Message
 NAMES = ("bank", "telecom", "shop", "post")
 ONE, OTHER = "1" * 32, "2" * 32
 SUBSETS = [steps for size in (1, 2, 3) for steps in itertools.combinations((0, 4, 9), size)]
-STANDINGS = [Standing("", ()), *(Standing(run, steps) for run in (ONE, OTHER) for steps in SUBSETS)]
+STANDINGS = [HeldCheckpoints("", ()), *(HeldCheckpoints(run, steps) for run in (ONE, OTHER) for steps in SUBSETS)]
 
 
-def talk(*standings: Standing) -> dict[str, Any]:
+def talk(*standings: HeldCheckpoints) -> dict[str, Any]:
     names = NAMES[: len(standings)]
     halves = {"bank": active_resuming("bank", names[1:], standings[0])}
     for name, own in zip(names[1:], standings[1:], strict=True):
@@ -31,7 +31,7 @@ def talk(*standings: Standing) -> dict[str, Any]:
     return converse(halves)
 
 
-def rule(standings: tuple[Standing, ...]) -> tuple[set[str], int] | None:
+def rule(standings: tuple[HeldCheckpoints, ...]) -> tuple[set[str], int] | None:
     """The run (empty: any new one) and the step to go on from; None where there is none.
 
     A party can begin at a step if it has that checkpoint, or at 0 if it has none at all. Parties that have got beyond
@@ -44,7 +44,7 @@ def rule(standings: tuple[Standing, ...]) -> tuple[set[str], int] | None:
     return None
 
 
-def check(standings: tuple[Standing, ...]) -> bool:
+def check(standings: tuple[HeldCheckpoints, ...]) -> bool:
     wanted = rule(standings)
     if wanted is None:
         with pytest.raises(DataError, match="no checkpoint in common") as caught:
@@ -52,7 +52,7 @@ def check(standings: tuple[Standing, ...]) -> bool:
         assert all(name in str(caught.value) for name in NAMES[: len(standings)])
         return False
     results = talk(*standings)
-    chosen: Standing = results["bank"]
+    chosen: HeldCheckpoints = results["bank"]
     runs, step = wanted
     assert set(results.values()) == {chosen}
     assert chosen.steps == (step,)
@@ -77,13 +77,13 @@ def test_some_cases_of_four_parties_follow_the_rule() -> None:
 
 
 def test_new_runs_have_new_numbers() -> None:
-    fresh = (Standing("", ()),) * 2
+    fresh = (HeldCheckpoints("", ()),) * 2
     assert talk(*fresh)["bank"].run != talk(*fresh)["bank"].run
 
 
 def test_all_standings_are_named_when_there_is_none_in_common() -> None:
     with pytest.raises(DataError) as caught:
-        talk(Standing(ONE, (4, 9)), Standing("", ()))
+        talk(HeldCheckpoints(ONE, (4, 9)), HeldCheckpoints("", ()))
     assert "bank has steps 4, 9 of run 11111111; telecom has steps none of run (none)" in str(caught.value)
 
 
@@ -121,7 +121,7 @@ NONSENSE = [
 @pytest.mark.parametrize("facts", NONSENSE)
 def test_what_says_nothing_of_checkpoints_is_refused_by_the_active_party(facts: Any) -> None:
     halves = {
-        "bank": active_resuming("bank", ("telecom",), Standing(ONE, (0, 4))),
+        "bank": active_resuming("bank", ("telecom",), HeldCheckpoints(ONE, (0, 4))),
         "telecom": stranger("telecom", "bank", facts),
     }
     with pytest.raises(ProtocolError, match=r"telecom (did not say which checkpoints it has|named a run without)"):
@@ -132,7 +132,7 @@ def test_what_says_nothing_of_checkpoints_is_refused_by_the_active_party(facts: 
 def test_what_says_nothing_of_checkpoints_is_refused_by_a_passive_party(facts: Any) -> None:
     halves = {
         "bank": stranger("bank", "telecom", facts),
-        "telecom": passive_resuming("telecom", "bank", Standing(ONE, (0, 4))),
+        "telecom": passive_resuming("telecom", "bank", HeldCheckpoints(ONE, (0, 4))),
     }
     with pytest.raises(ProtocolError, match=r"bank (did not say which checkpoints it has|named a run without)"):
         converse(halves)
@@ -141,21 +141,23 @@ def test_what_says_nothing_of_checkpoints_is_refused_by_a_passive_party(facts: A
 @pytest.mark.parametrize(
     ("own", "run", "steps", "taken"),
     [
-        (Standing(ONE, (4, 9)), ONE, [9], True),
-        (Standing(ONE, (4, 9)), ONE, [4], True),
-        (Standing(ONE, (4, 9)), ONE, [0], False),  # it has no checkpoint of step 0
-        (Standing(ONE, (4, 9)), OTHER, [4], False),
-        (Standing(ONE, (4, 9)), ONE, [4, 9], False),
-        (Standing(ONE, (4, 9)), "", [], False),
-        (Standing(ONE, (4, 9)), ONE, [4, 4], False),
-        (Standing(ONE, (0, 9)), OTHER, [0], True),  # a new beginning belongs to any run
-        (Standing(ONE, (0, 9)), OTHER, [9], False),
-        (Standing("", ()), ONE, [0], True),
-        (Standing("", ()), ONE, [4], False),
-        (Standing("", ()), "", [], False),
+        (HeldCheckpoints(ONE, (4, 9)), ONE, [9], True),
+        (HeldCheckpoints(ONE, (4, 9)), ONE, [4], True),
+        (HeldCheckpoints(ONE, (4, 9)), ONE, [0], False),  # it has no checkpoint of step 0
+        (HeldCheckpoints(ONE, (4, 9)), OTHER, [4], False),
+        (HeldCheckpoints(ONE, (4, 9)), ONE, [4, 9], False),
+        (HeldCheckpoints(ONE, (4, 9)), "", [], False),
+        (HeldCheckpoints(ONE, (4, 9)), ONE, [4, 4], False),
+        (HeldCheckpoints(ONE, (0, 9)), OTHER, [0], True),  # a new beginning belongs to any run
+        (HeldCheckpoints(ONE, (0, 9)), OTHER, [9], False),
+        (HeldCheckpoints("", ()), ONE, [0], True),
+        (HeldCheckpoints("", ()), ONE, [4], False),
+        (HeldCheckpoints("", ()), "", [], False),
     ],
 )
-def test_a_passive_party_goes_on_only_from_where_it_can(own: Standing, run: str, steps: list[int], taken: bool) -> None:
+def test_a_passive_party_goes_on_only_from_where_it_can(
+    own: HeldCheckpoints, run: str, steps: list[int], taken: bool
+) -> None:
     halves = {
         "bank": stranger("bank", "telecom", {"run": run, "steps": steps}),
         "telecom": passive_resuming("telecom", "bank", own),
@@ -166,7 +168,7 @@ def test_a_passive_party_goes_on_only_from_where_it_can(own: Standing, run: str,
         payload = torch.tensor(list(json.dumps({"run": run, "steps": steps}).encode()), dtype=torch.uint8)
         with pytest.raises(StopIteration) as stop:
             half.send({"bank": Message("bank", "telecom", "resuming", 0, payload)})
-        assert stop.value.value == Standing(run, tuple(steps))
+        assert stop.value.value == HeldCheckpoints(run, tuple(steps))
     else:
         with pytest.raises(ProtocolError, match=r"bank wants to go on from step .*; telecom has steps"):
             converse(halves)

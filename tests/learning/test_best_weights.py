@@ -44,17 +44,17 @@ def through_a_file(state: dict[str, Any]) -> dict[str, Any]:
 def test_the_best_weights_come_back_and_those_as_trained_are_laid_aside() -> None:
     module = model(1.0)
     best = BestWeights(module)
-    best.heed(BEST, epoch=1)
+    best.apply(BEST, epoch=1)
     fill(module, 2.0)
-    best.heed(GO_ON, epoch=2)
+    best.apply(GO_ON, epoch=2)
     best.use()
     assert (values(module), best.epoch, best.in_use) == ({1.0}, 1, True)
     best.use()  # a second time changes nothing
     assert values(module) == {1.0}
-    best.lay_aside()
-    best.lay_aside()
+    best.restore_trained()
+    best.restore_trained()
     assert (values(module), best.in_use) == ({2.0}, False)
-    best.heed(BEST, epoch=3)
+    best.apply(BEST, epoch=3)
     fill(module, 4.0)
     best.use()
     assert (values(module), best.epoch) == ({2.0}, 3)
@@ -63,7 +63,7 @@ def test_the_best_weights_come_back_and_those_as_trained_are_laid_aside() -> Non
 def test_without_a_best_evaluation_nothing_changes() -> None:
     module = model(1.0)
     best = BestWeights(module)
-    best.heed(STOP, epoch=1)
+    best.apply(STOP, epoch=1)
     best.use()
     assert (values(module), best.epoch, best.stopped, best.in_use) == ({1.0}, None, True, False)
 
@@ -71,7 +71,7 @@ def test_without_a_best_evaluation_nothing_changes() -> None:
 def test_a_copy_is_kept_and_not_a_view() -> None:
     module = model(1.0)
     best = BestWeights(module)
-    best.heed(BEST, epoch=1)
+    best.apply(BEST, epoch=1)
     optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
     module(torch.ones(2, 2)).sum().backward()
     optimizer.step()
@@ -82,9 +82,9 @@ def test_a_copy_is_kept_and_not_a_view() -> None:
 def test_a_saved_state_holds_both_whichever_is_in_use() -> None:
     module = model(1.0)
     best = BestWeights(module)
-    best.heed(BEST, epoch=2)
+    best.apply(BEST, epoch=2)
     fill(module, 3.0)
-    best.heed(STOP, epoch=5)
+    best.apply(STOP, epoch=5)
     as_trained = through_a_file(best.state_dict())
     best.use()
     in_use = through_a_file(best.state_dict())
@@ -101,7 +101,7 @@ def test_loading_an_earlier_state_forgets_a_later_best() -> None:
     module = model(1.0)
     best = BestWeights(module)
     early = through_a_file(best.state_dict())
-    best.heed(BEST, epoch=1)
+    best.apply(BEST, epoch=1)
     best.use()
     best.load_state_dict(early)
     best.use()

@@ -61,12 +61,12 @@ def test_turns_from_any_step_are_those_of_a_plain_loop(
     )
     expected = plain_loop(batches, epochs, log_every, checkpoint_every, evaluate_every)
     start = data.draw(st.integers(0, len(expected) + 2))
-    turns = [
-        (turn.step, turn.rows.tolist(), turn.epoch, turn.ends_epoch, turn.evaluates, turn.logs, turn.saves)
-        for turn in schedule.turns(start)
+    plans = [
+        (plan.step, plan.rows.tolist(), plan.epoch, plan.ends_epoch, plan.evaluates, plan.logs, plan.saves)
+        for plan in schedule.plans(start)
     ]
     assert schedule.steps == len(expected)
-    assert turns == expected[start:]
+    assert plans == expected[start:]
 
 
 @pytest.mark.parametrize("name", ["epochs", "log_every", "checkpoint_every", "evaluate_every"])

@@ -22,7 +22,7 @@ from splitvfl.attacks import ModelCompletionAttack, NormAttack
 from splitvfl.config.sections import ExperimentConfig, NetworkConfig, parse_config
 from splitvfl.defenses import AxisGaussian, AxisSumKL, SumKL
 from splitvfl.exchange.coordinator import Coordinator
-from splitvfl.exchange.introduction import Learned
+from splitvfl.exchange.introduction import TaskSpec
 from splitvfl.exchange.paillier import Encryption
 from splitvfl.exchange.taylor import Taylor
 from splitvfl.hooks import call_defense
@@ -191,22 +191,22 @@ def test_a_link_is_made_anew_so_many_times_unless_a_file_says_otherwise() -> Non
 @pytest.mark.parametrize("rows", [16, 32, 256])
 def test_the_limit_of_a_sum_is_the_one_that_the_page_names(rows: int) -> None:
     own = Encryption()
-    budgets = {
-        "residue": own.budget(rows, 5),
-        "taylor": Taylor(rows=rows, loss=False).budget(5),
-        "taylor with its loss": Taylor(rows=rows, loss=True).budget(5),
-        "coordinator": Coordinator(rows=rows).budget(5, 3),
+    layouts = {
+        "residue": own.layout(rows, 5),
+        "taylor": Taylor(rows=rows, loss=False).layout(5),
+        "taylor with its loss": Taylor(rows=rows, loss=True).layout(5),
+        "coordinator": Coordinator(rows=rows).layout(5, 3),
     }
-    limits = {name: budget.largest_sum * 2.0**-budget.sum_bits for name, budget in budgets.items()}
+    limits = {name: layout.largest_sum * 2.0**-layout.sum_bits for name, layout in layouts.items()}
     agreed = rows * own.feature_limit * own.value_limit
 
     assert limits["residue"] == agreed
     # One row more, which is there for the loss, whether it is agreed or not.
     assert limits["taylor"] == agreed + own.feature_limit * own.value_limit
     assert min(limits["taylor with its loss"], limits["coordinator"]) > agreed
-    for budget in budgets.values():
+    for layout in layouts.values():
         # Of bits at random, so many numbers of those in a slot pass.
-        assert 0.25 < (2 * budget.largest_sum + 1) / 2**budget.slot_bits <= 0.5 + 2.0**-40
+        assert 0.25 < (2 * layout.largest_sum + 1) / 2**layout.slot_bits <= 0.5 + 2.0**-40
 
 
 NETWORKED = """
@@ -243,7 +243,7 @@ def test_messages_are_remembered_where_what_answers_them_is_defended(
         if isinstance(run, ActiveRun):
             run._party = run._build({"lab": 8})[0]
         elif isinstance(run, PassiveRun):
-            run._party = run._build(Learned("binary", 1))
+            run._party = run._build(TaskSpec("binary", 1))
         assert run._answered() == expected, name
 
 

@@ -14,7 +14,7 @@ from splitvfl.app.experiment import build_trainer, load_data
 from splitvfl.config.sections import ExperimentConfig, parse_config
 from splitvfl.defenses import ClipGradient, GaussianIR, Isotropic, MemoisedResponse, Rounding
 from splitvfl.errors import ConfigError, HookError, LinkError, PrivacyError
-from splitvfl.exchange.introduction import Learned
+from splitvfl.exchange.introduction import TaskSpec
 from splitvfl.hooks import PHASES, Phase
 from splitvfl.party.attaching import attach_defense, check_clips
 from splitvfl.party.party import ActiveParty
@@ -158,7 +158,7 @@ def test_a_file_whose_activations_nobody_bounds_is_refused(hooks: str, complaint
     with pytest.raises(PrivacyError, match=complaint):
         build_trainer(config, load_data(config))
     with pytest.raises(PrivacyError, match=complaint):  # as it is built over a network
-        _passive(config, load_data(config)["lab"], Learned("binary", 1))
+        _passive(config, load_data(config)["lab"], TaskSpec("binary", 1))
 
 
 @pytest.mark.parametrize(

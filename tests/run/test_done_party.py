@@ -12,7 +12,7 @@ import pytest
 from splitvfl.app.deployment import party_run, run_party
 from splitvfl.config.sections import ExperimentConfig, parse_config
 from splitvfl.errors import LinkError, SplitVFLError
-from splitvfl.exchange.resuming import Standing
+from splitvfl.exchange.resuming import HeldCheckpoints
 from splitvfl.messaging.json_message import note
 from splitvfl.run.networked import PassiveRun
 from tests.run.parties import free_ports
@@ -38,7 +38,7 @@ def garbage(run: PassiveRun) -> None:
 
 
 def of_another_run(run: PassiveRun) -> None:
-    run._standing = lambda: Standing("f" * 32, (run.step,))  # type: ignore[method-assign]
+    run._held_checkpoints = lambda: HeldCheckpoints("f" * 32, (run.step,))  # type: ignore[method-assign]
 
 
 def config_in(folder: Path, port: int, patience: int = 20) -> ExperimentConfig:

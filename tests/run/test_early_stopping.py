@@ -265,7 +265,7 @@ def test_validation_labels_of_one_class_are_refused() -> None:
     with pytest.raises(
         DataError, match=r"holds out 16 of the 48 training records of bank, one of 3.*all 16 labels are 0"
     ):
-        trainer.active.judge_by(EarlyStopping(validation_every=3), trainer.batches.held_out)
+        trainer.active.stop_early_by(EarlyStopping(validation_every=3), trainer.batches.held_out)
 
 
 def test_the_parties_agree_on_when_to_stop(tmp_path: Path) -> None:

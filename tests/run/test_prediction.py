@@ -15,7 +15,7 @@ from torch import Tensor
 
 from splitvfl.defenses import GaussianIR, Rounding
 from splitvfl.errors import ConfigError, DataError, LinkError, ProtocolError, ReplayError
-from splitvfl.exchange.introduction import Learned
+from splitvfl.exchange.introduction import TaskSpec
 from splitvfl.exchange.prediction import Prediction, predict
 from splitvfl.messaging.conversation import Expected
 from splitvfl.messaging.messages import Message
@@ -138,7 +138,7 @@ class _Late(_At):
 
 
 def settings(**changed: Any) -> PredictionSettings:
-    known: dict[str, Any] = {"learned": Learned("binary", 1), "run": "a" * 32, "step": 12, "epoch": 3, "rows": 7}
+    known: dict[str, Any] = {"learned": TaskSpec("binary", 1), "run": "a" * 32, "step": 12, "epoch": 3, "rows": 7}
     return PredictionSettings(**{**known, "message_s": 5.0, **changed})
 
 
@@ -192,7 +192,7 @@ def test_scores_over_links_are_those_of_one_process(
 ) -> None:
     expected = in_one_process(parties(names, task, defended=defended))
 
-    found = score(World(names), parties(names, task, defended=defended), alike(names, learned=Learned(task, outputs)))
+    found = score(World(names), parties(names, task, defended=defended), alike(names, learned=TaskSpec(task, outputs)))
 
     assert torch.equal(found[ACTIVE].outputs, expected.outputs)
     assert torch.equal(found[ACTIVE].scores, expected.scores)
@@ -418,7 +418,7 @@ def test_another_width_or_task_is_refused() -> None:
     assert isinstance(found[ACTIVE], DataError)
     assert "telecom sends activations of width 4; the half of bank was trained on 9" in str(found[ACTIVE])
 
-    other = {ACTIVE: settings(), "telecom": settings(learned=Learned("multiclass", 3))}
+    other = {ACTIVE: settings(), "telecom": settings(learned=TaskSpec("multiclass", 3))}
     found = score(World(TWO), parties(TWO), other)
     assert isinstance(found["telecom"], DataError)
     assert "Learned(task='binary', outputs=1)" in str(found["telecom"])

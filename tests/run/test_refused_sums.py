@@ -39,11 +39,11 @@ from splitvfl.crypto.integers import integers_to_tensor, tensor_to_integers
 from splitvfl.crypto.owner import Owner
 honest, numbers = Owner.open_masked, count(1)
 
-def lying(self, reply, budget):
-    opened = tensor_to_integers(honest(self, reply, budget), budget.opened_bytes)
-    lie = 3 << (budget.slot_bits - 3) if next(numbers) % 4 == 0 else 0
-    opened[0] = (opened[0] + lie) % (1 << budget.opened_bits[0])
-    return integers_to_tensor(opened, budget.opened_bytes)
+def lying(self, reply, layout):
+    opened = tensor_to_integers(honest(self, reply, layout), layout.opened_bytes)
+    lie = 3 << (layout.slot_bits - 3) if next(numbers) % 4 == 0 else 0
+    opened[0] = (opened[0] + lie) % (1 << layout.opened_bits[0])
+    return integers_to_tensor(opened, layout.opened_bytes)
 
 Owner.open_masked = lying
 sys.exit(main())

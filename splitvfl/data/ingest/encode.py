@@ -18,7 +18,7 @@ from splitvfl.data.ingest.encoders import categories, encode_numbers
 from splitvfl.data.ingest.plan import PartyPlan, Plan
 from splitvfl.data.ingest.records import Ids, LabelCoder, Mask
 from splitvfl.data.ingest.sources import Chunk, Source, chunks
-from splitvfl.data.ingest.survey import Learned, Survey, Watch, label_cells, tested_of
+from splitvfl.data.ingest.survey import FittedColumns, Survey, Watch, label_cells, tested_of
 from splitvfl.data.ingest.writing import NpyWriter, write_bytes, write_safetensors
 from splitvfl.data.labels import Labels
 from splitvfl.data.schema import (
@@ -84,7 +84,7 @@ def sizes_of(survey: Survey) -> dict[Part, int]:
     return {"train": survey.rows - survey.tested, "test": survey.tested}
 
 
-def bytes_needed(plan: Plan, learned: Learned, rows: int) -> int:
+def bytes_needed(plan: Plan, learned: FittedColumns, rows: int) -> int:
     """Return the size of the arrays that will be written."""
     row = 0
     for party in plan.parties:
@@ -127,7 +127,7 @@ class _PartyFiles:
 
 
 def write_parties(
-    folder: Path, sources: Sequence[Source], plan: Plan, survey: Survey, learned: Learned, *, watch: Watch
+    folder: Path, sources: Sequence[Source], plan: Plan, survey: Survey, learned: FittedColumns, *, watch: Watch
 ) -> Written:
     """Encode all rows and write everything but the data set's own schema.
 
@@ -213,7 +213,7 @@ def _append(
     ids: Ids,
     labels: Labels | None,
     tested: Mask,
-    learned: Learned,
+    learned: FittedColumns,
     written: Written,
 ) -> None:
     blocks: list[npt.NDArray[np.float32]] = [np.zeros((chunk.rows, 0), np.float32)]
@@ -232,13 +232,15 @@ def _append(
         files.append("labels", labels, tested)
 
 
-def _write_vocabulary(folder: Path, party: PartyPlan, learned: Learned) -> None:
+def _write_vocabulary(folder: Path, party: PartyPlan, learned: FittedColumns) -> None:
     tensors = [tensor for name in party.columns for tensor in learned.tensors.get(name, ())]
     if tensors:
         write_safetensors(folder / VOCABULARY_FILE, tensors)
 
 
-def _party_schema(plan: Plan, party: PartyPlan, survey: Survey, learned: Learned, written: Written) -> PartySchema:
+def _party_schema(
+    plan: Plan, party: PartyPlan, survey: Survey, learned: FittedColumns, written: Written
+) -> PartySchema:
     encoders = tuple(learned.encoders[name] for name in party.columns)
     shape = Shape.of(encoders)
     return PartySchema(
@@ -269,7 +271,7 @@ def _agreed(plan: Plan) -> str:
     return hashlib.blake2b(msgspec.json.encode(terms), digest_size=16).hexdigest()
 
 
-def data_schema(plan: Plan, survey: Survey, learned: Learned, written: Written, *, described: str) -> DataSchema:
+def data_schema(plan: Plan, survey: Survey, learned: FittedColumns, written: Written, *, described: str) -> DataSchema:
     """Return what the folder says of the data set as a whole."""
     binary = plan.task == "binary" and learned.label is not None
     return DataSchema(

@@ -15,7 +15,7 @@ from splitvfl.data.ingest.aligned import AlignedRows
 from splitvfl.data.ingest.encode import Shape, Written, bytes_needed, data_schema, write_parties
 from splitvfl.data.ingest.plan import Choices, Patterns, Plan, make_plan, plan_like
 from splitvfl.data.ingest.sources import Chunk, Source, find_files, open_sources
-from splitvfl.data.ingest.survey import Learned, Statistics, Survey, learned_before, look
+from splitvfl.data.ingest.survey import FittedColumns, Statistics, Survey, learned_before, look
 from splitvfl.data.ingest.writing import check_space, check_target, draft, write_bytes
 from splitvfl.data.labels import Positive
 from splitvfl.data.partition import Claim
@@ -273,7 +273,7 @@ class _Run:
             shutil.rmtree(scratch)
         return self._report(target, survey, learned, written, schema.positive_share)
 
-    def _look(self, scratch: Path) -> tuple[Survey, Learned]:
+    def _look(self, scratch: Path) -> tuple[Survey, FittedColumns]:
         watch = self._watch("reading", 0.0)
         if self._plan.earlier is not None:
             survey = look(self._sources, self._plan, scratch, statistics=None, watch=watch)
@@ -305,7 +305,7 @@ class _Run:
         return f"{self._sources[0].path.name}{more}: {survey.rows} rows, {label}"
 
     def _report(
-        self, target: Path, survey: Survey, learned: Learned, written: Written, positive_share: float | None
+        self, target: Path, survey: Survey, learned: FittedColumns, written: Written, positive_share: float | None
     ) -> IngestReport:
         parties = {}
         for party in self._plan.parties:

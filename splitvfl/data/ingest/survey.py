@@ -60,7 +60,7 @@ class Survey:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Learned:
+class FittedColumns:
     """How cells become numbers.
 
     Attributes:
@@ -119,7 +119,7 @@ class Statistics:
             if mistake is not None:
                 raise DataError(f"label column {self._plan.label!r} {mistake}")
 
-    def learned(self) -> Learned:
+    def learned(self) -> FittedColumns:
         """Return how cells become numbers.
 
         Raises:
@@ -139,7 +139,7 @@ class Statistics:
                 column=name, kind=self._plan.kinds[name], buckets=self._plan.buckets, key=key_name(self._plan.key)
             )
             encoders[name], coders[name] = encoder, BucketCoder(encoder, self._plan.key)
-        return Learned(encoders=encoders, coders=coders, tensors=tensors, label=label, classes=classes)
+        return FittedColumns(encoders=encoders, coders=coders, tensors=tensors, label=label, classes=classes)
 
     def _vocabulary_encoder(self, name: str, vocabulary: Vocabulary) -> VocabularyEncoder:
         return VocabularyEncoder(
@@ -182,7 +182,7 @@ def _store(name: str, values: pa.Array, scratch: Path, number: int) -> list[Stor
     return stored
 
 
-def learned_before(plan: Plan, earlier: Earlier, scratch: Path) -> Learned:
+def learned_before(plan: Plan, earlier: Earlier, scratch: Path) -> FittedColumns:
     """Return what an earlier ingest learned.
 
     Raises:
@@ -199,7 +199,7 @@ def learned_before(plan: Plan, earlier: Earlier, scratch: Path) -> Learned:
                 values = _read_vocabulary(earlier.folder / party.name / VOCABULARY_FILE, encoder)
                 coders[name] = CodeBook(values, encoder.missing_code)
                 tensors[name] = _store(name, values, scratch, len(tensors))
-    return Learned(
+    return FittedColumns(
         encoders=earlier.encoders, coders=coders, tensors=tensors, label=earlier.label, classes=earlier.classes
     )
 

@@ -30,7 +30,7 @@ ROOM = 43
 
 
 @dataclass(frozen=True, kw_only=True)
-class Budget:
+class ProductLayout:
     """The agreed sizes of one encrypted matrix-vector product.
 
     Attributes:

@@ -6,8 +6,8 @@ from gmpy2 import mpz
 from hypothesis import given
 from hypothesis import strategies as st
 
-from splitvfl.crypto import halves
-from splitvfl.crypto.halves import (
+from splitvfl.crypto import modular
+from splitvfl.crypto.modular import (
     ONE,
     Factor,
     entry,
@@ -88,17 +88,17 @@ def test_a_power_is_that_of_gmp_both_ways(exponent: int, monkeypatch: pytest.Mon
     expected = gmpy2.powmod(base, exponent, N * N)
 
     assert power(base, mpz(exponent), N) == expected
-    monkeypatch.setattr(halves, "_LEAST_BITS", 0)
+    monkeypatch.setattr(modular, "_LEAST_BITS", 0)
     assert power(base, mpz(exponent), N) == expected
 
 
 @given(st.integers(1, 2**200))
 def test_a_power_in_halves_is_that_of_gmp(exponent: int) -> None:
-    before, halves._LEAST_BITS = halves._LEAST_BITS, 0
+    before, modular._LEAST_BITS = modular._LEAST_BITS, 0
     try:
         assert power(mpz(3), mpz(exponent), N) == gmpy2.powmod(3, exponent, N * N)
     finally:
-        halves._LEAST_BITS = before
+        modular._LEAST_BITS = before
 
 
 @given(st.lists(units.map(lambda value: value % N), max_size=6))

@@ -1,7 +1,7 @@
-"""What the defenses that solve the sumKL problem share: class statistics, the noise budget, and the noise itself.
+"""Noise that depends on the class: statistics of the two classes, the power of the noise, and the noise itself.
 
-A subclass of :class:`GapNoise` says which variances it measures and which noise follows from them. Batches without
-one of the classes, the search for a power, logging and state are here.
+A subclass of :class:`ClassConditionalNoise` says which variances it measures and which noise follows from them. Batches
+without one of the classes, the search for a power, logging and state are here.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ class Problem:
     positive_share: float
 
 
-class Spending(NamedTuple):
-    """What a batch gets.
+class Allocation(NamedTuple):
+    """The noise of one batch.
 
     Attributes:
         power: Expected squared norm of a row's noise that its problem is given.
@@ -103,19 +103,19 @@ class Spending(NamedTuple):
     detection_error_bound: float
 
 
-class Budget(Protocol):
-    """Decides over the noise of a batch."""
+class PowerRule(Protocol):
+    """A rule that decides over the noise of each batch."""
 
     last_ratio: float
     """Power in units of the gap in the batch before, from which a search starts."""
 
-    def spend(self, problem: Problem) -> Spending:
-        """Return what a batch gets."""
+    def allocate(self, problem: Problem) -> Allocation:
+        """Return the noise of a batch."""
         ...
 
 
-class NoiseBudget:
-    """How much noise power a batch gets: fixed, in proportion to the gap, or the least that reaches a bound.
+class SumKLPower:
+    """A rule for the power of the noise: fixed, in proportion to the gap, or the least that reaches a bound.
 
     Args:
         power: Expected squared norm of a row's noise, ≥ 0, in the unit of the squared gradient.
@@ -141,10 +141,10 @@ class NoiseBudget:
         self._target = None if detection_error is None else sum_kl_for(detection_error)
         self.last_ratio = 0.0
 
-    def spend(self, problem: Problem) -> Spending:
+    def allocate(self, problem: Problem) -> Allocation:
         """Return the power that a batch gets, the solution of its problem, and the bound of the Gaussian model."""
         power, solution = self._solve(problem)
-        return Spending(power, solution, detection_error_bound(solution.sum_kl))
+        return Allocation(power, solution, detection_error_bound(solution.sum_kl))
 
     def _solve(self, problem: Problem) -> tuple[float, SumKLSolution[float]]:
         u, v = problem.variance
@@ -396,11 +396,11 @@ class ClassHistory:
             samples.extend(ClassSample(**{**sample, "mean": sample["mean"].cpu()}) for sample in saved)
 
 
-class GapNoise(ABC):
+class ClassConditionalNoise(ABC):
     """Adds Gaussian noise whose scales follow from the gap of the class means. See the subclasses.
 
     Args:
-        budget: Decides over the power.
+        rule: Decides over the power.
     """
 
     name: ClassVar[str]
@@ -409,8 +409,8 @@ class GapNoise(ABC):
     variance_is_along_axis: ClassVar[bool]
     """Whether the problem is about the gap's direction alone, so that its width is 1."""
 
-    def __init__(self, budget: Budget) -> None:
-        self._budget = budget
+    def __init__(self, rule: PowerRule) -> None:
+        self._rule = rule
         self._history = ClassHistory()
         self._sent_as_zeros = 0
 
@@ -440,9 +440,9 @@ class GapNoise(ABC):
         spread = self._spread(batch, means, axis)
         problem, off_axis_peak = self._problem(batch, axis, gap, spread)
         self._remember(batch, means, spread)
-        spending = self._budget.spend(problem)
-        scale = self._scale(batch, spending.solution, off_axis_peak)
-        self._log(batch, secrets, spending, scale, spread)
+        allocation = self._rule.allocate(problem)
+        scale = self._scale(batch, allocation.solution, off_axis_peak)
+        self._log(batch, secrets, allocation, scale, spread)
         return batch.with_noise(scale, axis, secrets, on_axis=spread.on_axis)
 
     @abstractmethod
@@ -511,13 +511,13 @@ class GapNoise(ABC):
         self,
         batch: LabelledGradient,
         secrets: Secrets,
-        spending: Spending,
+        allocation: Allocation,
         scale: NoiseScale,
         spread: ClassSpread,
     ) -> None:
-        secrets.log("power", spending.power)
-        secrets.log("sum_kl", spending.solution.sum_kl)
-        secrets.log("detection_error_bound", spending.detection_error_bound)
+        secrets.log("power", allocation.power)
+        secrets.log("sum_kl", allocation.solution.sum_kl)
+        secrets.log("detection_error_bound", allocation.detection_error_bound)
         noise = sum(
             rows * (along**2 + (batch.width - 1) * across**2)
             for rows, along, across in zip(batch.rows, *scale, strict=True)
@@ -532,18 +532,18 @@ class GapNoise(ABC):
         """Return the running statistics, the start of the next search and the count of batches sent as zeros."""
         return {
             "history": self._history.state_dict(),
-            "last_ratio": self._budget.last_ratio,
+            "last_ratio": self._rule.last_ratio,
             "batches_sent_as_zeros": self._sent_as_zeros,
         }
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Take back what :meth:`state_dict` returned."""
         self._history.load_state_dict(state["history"])
-        self._budget.last_ratio = float(state["last_ratio"])
+        self._rule.last_ratio = float(state["last_ratio"])
         self._sent_as_zeros = int(state["batches_sent_as_zeros"])
 
 
-class AxisNoise(GapNoise):
+class AxisNoise(ClassConditionalNoise):
     """What the defenses share whose problem is about the gap's direction alone: variances are measured along it."""
 
     variance_is_along_axis: ClassVar[bool] = True
