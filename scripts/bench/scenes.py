@@ -24,15 +24,22 @@ from splitvfl.crypto.paillier import generate_keys
 from splitvfl.crypto.refusals import Refusals
 from splitvfl.data import Columns, PartyData, Records
 from splitvfl.data.id_column import id_digest
-from splitvfl.exchange.agreement import agreement, terms_of
 from splitvfl.exchange.evaluation import EvaluationPlan, active_evaluation, passive_evaluation
-from splitvfl.exchange.farewell import farewell
-from splitvfl.exchange.introduction import TaskSpec, active_introduction, passive_introduction
+from splitvfl.exchange.handshake import (
+    HeldCheckpoints,
+    TaskSpec,
+    active_introduction,
+    active_resuming,
+    agreement,
+    farewell,
+    passive_introduction,
+    passive_resuming,
+    terms_of,
+)
 from splitvfl.exchange.paillier import Encryption
 from splitvfl.exchange.prediction import active_prediction, passive_prediction
 from splitvfl.exchange.psi import Terms, align
 from splitvfl.exchange.residue import Residue
-from splitvfl.exchange.resuming import HeldCheckpoints, active_resuming, passive_resuming
 from splitvfl.exchange.split import active_step, passive_step
 from splitvfl.exchange.taylor import Taylor
 from splitvfl.learning.schedule import EarlyStopping

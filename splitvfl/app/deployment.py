@@ -57,10 +57,9 @@ from splitvfl.data.schema import SCHEMA_FILE, read_party_schema
 from splitvfl.data.sets import TABLES
 from splitvfl.data.store import open_party
 from splitvfl.errors import ArgumentError, ConfigError, DataError
-from splitvfl.exchange.agreement import agreed_settings, terms_of
 from splitvfl.exchange.coordinator import ThirdParty
 from splitvfl.exchange.evaluation import EvaluationPlan
-from splitvfl.exchange.introduction import TaskSpec
+from splitvfl.exchange.handshake import TaskSpec, agreed_settings, terms_of
 from splitvfl.exchange.roll_call import UNSIGNED, Vouching
 from splitvfl.hooks import Attack, crossing_of, hook_name, moment_of, placed, target_of
 from splitvfl.leakage.canaries import check_canaries

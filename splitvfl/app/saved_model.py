@@ -35,7 +35,7 @@ from splitvfl.data.encoding import FittedEncoding
 from splitvfl.data.ingest.writing import draft
 from splitvfl.data.schema import SCHEMA_FILE, VOCABULARY_FILE, PartySchema, Role, read_party_schema
 from splitvfl.errors import ArgumentError, CheckpointError, ConfigError, DataError
-from splitvfl.exchange.introduction import TaskSpec
+from splitvfl.exchange.handshake import TaskSpec
 from splitvfl.learning.precision import narrow_dtype
 from splitvfl.learning.tasks import Task, task_for
 from splitvfl.party.party import ActiveParty, PassiveParty

@@ -37,8 +37,8 @@ from splitvfl.crypto.product_layout import ProductLayout
 from splitvfl.crypto.sum_masks import SumMasks
 from splitvfl.data.columns import Records
 from splitvfl.errors import ProtocolError
-from splitvfl.exchange.agreement import agreement
 from splitvfl.exchange.base import Side
+from splitvfl.exchange.handshake import agreement
 from splitvfl.exchange.linear import SCALE, ActiveCoefficients, columns_of, with_one
 from splitvfl.exchange.masking import check_adds_up, mask_parts
 from splitvfl.exchange.paillier import (

@@ -43,7 +43,7 @@ Messages, in this order; a piece is a message of 1 MiB at most, and its number i
 ================  ==================  ========================================================================
 kind              from                payload
 ================  ==================  ========================================================================
-``agreement``     both                the terms, see :mod:`splitvfl.exchange.agreement`
+``agreement``     both                the terms, see :mod:`splitvfl.exchange.handshake`
 ``records``       both                int64 ``(1,)``: how many records the sender has
 ``nonce``         both                uint8 ``(32,)``: random, for this pair and this alignment
 ``points``        both, in turn       uint8 ``(n, 32)``, pieces: own points times own secret
@@ -85,7 +85,7 @@ from nacl.bindings import (
 
 from splitvfl.data.id_column import DIGEST_BYTES, Case, Digests, first_repeat, order_digest
 from splitvfl.errors import ArgumentError, CryptoError, DataError, ProtocolError
-from splitvfl.exchange.agreement import agreement
+from splitvfl.exchange.handshake import agreement
 from splitvfl.messaging.conversation import Expected, Half, Inbox, Outbox
 from splitvfl.messaging.messages import Message
 

@@ -18,12 +18,19 @@ from typing import Any, Generic, TypeVar
 
 from splitvfl.crypto.refusals import Refusals, journal_of
 from splitvfl.errors import CheckpointError, DataError, LinkError, ProtocolError
-from splitvfl.exchange.agreement import agreement
 from splitvfl.exchange.base import Exchange, Side
 from splitvfl.exchange.evaluation import EvaluationPlan, active_evaluation, passive_evaluation
-from splitvfl.exchange.farewell import active_farewell, farewell
-from splitvfl.exchange.introduction import TaskSpec, active_introduction, passive_introduction
-from splitvfl.exchange.resuming import HeldCheckpoints, active_resuming, passive_resuming
+from splitvfl.exchange.handshake import (
+    HeldCheckpoints,
+    TaskSpec,
+    active_farewell,
+    active_introduction,
+    active_resuming,
+    agreement,
+    farewell,
+    passive_introduction,
+    passive_resuming,
+)
 from splitvfl.leakage.monitor import Monitor
 from splitvfl.leakage.watching import Watch
 from splitvfl.learning.batches import Batches

@@ -21,9 +21,14 @@ from torch import Tensor
 from splitvfl.data.columns import Records
 from splitvfl.data.id_column import order_digest
 from splitvfl.errors import DataError, LinkError, ProtocolError
-from splitvfl.exchange.agreement import agreement
-from splitvfl.exchange.farewell import active_farewell, farewell
-from splitvfl.exchange.introduction import TaskSpec, active_introduction, passive_introduction
+from splitvfl.exchange.handshake import (
+    TaskSpec,
+    active_farewell,
+    active_introduction,
+    agreement,
+    farewell,
+    passive_introduction,
+)
 from splitvfl.exchange.masking import active_masking, passive_masking
 from splitvfl.exchange.prediction import Prediction, active_prediction, passive_prediction
 from splitvfl.exchange.roll_call import UNSIGNED, Vouching, vouching_terms

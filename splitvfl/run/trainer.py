@@ -21,9 +21,9 @@ from splitvfl.crypto.refusals import PATTERN, Refusals, journal_of
 from splitvfl.cut.layer import observe, refuse_batch_mixing
 from splitvfl.data.columns import NO_RECORDS, Records
 from splitvfl.errors import ArgumentError, AttackRefused, CheckpointError, ConfigError, HookError
-from splitvfl.exchange.agreement import agreed_settings, agreement, terms_of
 from splitvfl.exchange.base import Exchange, Side
 from splitvfl.exchange.evaluation import Evaluation, EvaluationPlan, active_evaluation, passive_evaluation
+from splitvfl.exchange.handshake import agreed_settings, agreement, terms_of
 from splitvfl.exchange.kept import FOLDER as KEPT
 from splitvfl.exchange.prediction import Prediction, predict
 from splitvfl.exchange.split import Split

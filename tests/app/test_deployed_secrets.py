@@ -10,7 +10,7 @@ from torch import Tensor
 
 from splitvfl.app.deployment import own_data, party_run
 from splitvfl.config.sections import ExperimentConfig, parse_config
-from splitvfl.exchange.introduction import TaskSpec
+from splitvfl.exchange.handshake import TaskSpec
 from splitvfl.party.party import Party
 from splitvfl.run.networked import ActiveRun, PassiveRun
 from splitvfl.run.prediction import PredictionSettings, prediction_terms

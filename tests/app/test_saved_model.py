@@ -23,7 +23,7 @@ from splitvfl.config.sections import ExperimentConfig, parse_config
 from splitvfl.data.columns import PartyData
 from splitvfl.data.encoding import FittedEncoding, FittedNumbers
 from splitvfl.errors import CheckpointError, DataError
-from splitvfl.exchange.introduction import TaskSpec
+from splitvfl.exchange.handshake import TaskSpec
 from splitvfl.exchange.prediction import predict
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.run.trainer import Trainer

@@ -22,7 +22,7 @@ from splitvfl.config.sections import ExperimentConfig, load_config
 from splitvfl.data.ingest import ingest, ingest_like
 from splitvfl.data.new_records import read_new_records
 from splitvfl.errors import CheckpointError, ConfigError, DataError, PrivacyError
-from splitvfl.exchange.introduction import TaskSpec
+from splitvfl.exchange.handshake import TaskSpec
 from splitvfl.exchange.prediction import predict
 from splitvfl.learning.tasks import task_for
 from splitvfl.party.party import ActiveParty, PassiveParty

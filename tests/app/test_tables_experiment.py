@@ -12,7 +12,7 @@ from splitvfl.app.experiment import build_trainer, load_data, prepare, run_exper
 from splitvfl.config.sections import ExperimentConfig, parse_config
 from splitvfl.data.ingest import ingest
 from splitvfl.errors import ConfigError, DataError
-from splitvfl.exchange.agreement import agreement, terms_of
+from splitvfl.exchange.handshake import agreement, terms_of
 from splitvfl.learning.batches import BLOCK_ROWS
 from splitvfl.messaging.conversation import converse
 from splitvfl.run.trainer import Status, Trainer

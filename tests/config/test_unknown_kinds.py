@@ -54,7 +54,7 @@ from splitvfl.data.ingest.statistics import NumericStatistics
 from splitvfl.data.labels import read_labels
 from splitvfl.data.schema import LabelSchema, SplitRule
 from splitvfl.errors import ArgumentError, ConfigError, DataError, HookError, ProtocolError
-from splitvfl.exchange.agreement import agreed_settings
+from splitvfl.exchange.handshake import agreed_settings
 from splitvfl.learning.precision import narrow_dtype
 from splitvfl.learning.tasks import task_for
 from splitvfl.messaging.messages import dtype_named

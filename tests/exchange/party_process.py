@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from splitvfl.defenses import GaussianIR, Isotropic
-from splitvfl.exchange.agreement import agreement, terms_of
+from splitvfl.exchange.handshake import agreement, terms_of
 from splitvfl.exchange.prediction import active_prediction, passive_prediction
 from splitvfl.exchange.split import active_step, passive_step
 from splitvfl.learning.batches import Batches

@@ -12,8 +12,8 @@ from splitvfl.crypto.evaluator import Evaluator
 from splitvfl.crypto.key_agreement import KEY_BYTES, AgreementKey
 from splitvfl.crypto.paillier import generate_keys
 from splitvfl.errors import DataError, ProtocolError
-from splitvfl.exchange.agreement import agreement
 from splitvfl.exchange.coordinator import _END, NAME, Coordinator, ThirdParty
+from splitvfl.exchange.handshake import agreement
 from splitvfl.exchange.paillier import COLUMNS, awaited_bytes
 from splitvfl.exchange.passing_on import PassedOn, sealed_bytes
 from splitvfl.exchange.roll_call import active_roll_call, member_roll_call

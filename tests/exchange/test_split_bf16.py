@@ -12,7 +12,7 @@ from torch.nn import functional
 from splitvfl.claims import Gaussian
 from splitvfl.defenses import GaussianIR, MaxNorm
 from splitvfl.errors import ArgumentError, DataError, ProtocolError
-from splitvfl.exchange.agreement import agreed_settings, agreement
+from splitvfl.exchange.handshake import agreed_settings, agreement
 from splitvfl.exchange.prediction import predict
 from splitvfl.exchange.split import active_step, passive_step
 from splitvfl.hooks import Secrets, View

@@ -22,7 +22,7 @@ from splitvfl.attacks import ModelCompletionAttack, NormAttack
 from splitvfl.config.sections import ExperimentConfig, NetworkConfig, parse_config
 from splitvfl.defenses import AxisGaussian, AxisSumKL, SumKL
 from splitvfl.exchange.coordinator import Coordinator
-from splitvfl.exchange.introduction import TaskSpec
+from splitvfl.exchange.handshake import TaskSpec
 from splitvfl.exchange.paillier import Encryption
 from splitvfl.exchange.taylor import Taylor
 from splitvfl.hooks import call_defense

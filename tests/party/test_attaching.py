@@ -14,7 +14,7 @@ from splitvfl.app.experiment import build_trainer, load_data
 from splitvfl.config.sections import ExperimentConfig, parse_config
 from splitvfl.defenses import ClipGradient, GaussianIR, Isotropic, MemoisedResponse, Rounding
 from splitvfl.errors import ConfigError, HookError, LinkError, PrivacyError
-from splitvfl.exchange.introduction import TaskSpec
+from splitvfl.exchange.handshake import TaskSpec
 from splitvfl.hooks import PHASES, Phase
 from splitvfl.party.attaching import attach_defense, check_clips
 from splitvfl.party.party import ActiveParty

@@ -12,7 +12,7 @@ import pytest
 from splitvfl.app.deployment import party_run, run_party
 from splitvfl.config.sections import ExperimentConfig, parse_config
 from splitvfl.errors import LinkError, SplitVFLError
-from splitvfl.exchange.resuming import HeldCheckpoints
+from splitvfl.exchange.handshake import HeldCheckpoints
 from splitvfl.messaging.json_message import note
 from splitvfl.run.networked import PassiveRun
 from tests.run.parties import free_ports

@@ -99,7 +99,7 @@ defenses:
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ExperimentConfig:
     """Two parties in threads; their 569 records cross in pieces of 100: 5 and 2."""
     monkeypatch.setattr(kept, "PIECE_ROWS", 100)
-    monkeypatch.setattr("splitvfl.exchange.resuming.secrets.token_hex", lambda size: "ab" * size)
+    monkeypatch.setattr("splitvfl.exchange.handshake.secrets.token_hex", lambda size: "ab" * size)
     return parse_config(TWO.replace("PORT", str(free_ports(1)[0])), source=tmp_path / "run.yaml")
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from splitvfl.defenses import GaussianIR, Rounding
 from splitvfl.errors import ConfigError, DataError, LinkError, ProtocolError, ReplayError
-from splitvfl.exchange.introduction import TaskSpec
+from splitvfl.exchange.handshake import TaskSpec
 from splitvfl.exchange.prediction import Prediction, predict
 from splitvfl.messaging.conversation import Expected
 from splitvfl.messaging.messages import Message

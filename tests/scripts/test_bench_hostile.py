@@ -14,7 +14,7 @@ import torch
 from scripts.bench import hostile, scenes
 from scripts.bench.hostile import MUTATIONS, mutants
 from scripts.bench.measuring import main
-from splitvfl.exchange import introduction, split
+from splitvfl.exchange import handshake, split
 from splitvfl.messaging import conversation, json_message
 from splitvfl.net import frames
 
@@ -80,7 +80,7 @@ def test_a_frame_that_is_not_checked_is_noticed(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_note_that_is_not_checked_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(introduction, "_whole", lambda facts, key, highest, party: facts[key])
+    monkeypatch.setattr(handshake, "_whole", lambda facts, key, highest, party: facts[key])
     monkeypatch.setattr(hostile, "MUTATIONS", (hostile.refilled,))
     assert faults(600)["crashed"]
 
