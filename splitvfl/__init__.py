@@ -23,7 +23,8 @@ from splitvfl.errors import (
 )
 
 if TYPE_CHECKING:
-    from splitvfl.cut.layer import CutLayer, SplitModel
+    from splitvfl.cut.layer import CutLayer
+    from splitvfl.cut.split_model import SplitModel
     from splitvfl.data.columns import Columns
     from splitvfl.data.load import load
     from splitvfl.hooks import Attack, Defense, Secrets, View
@@ -65,7 +66,7 @@ _HOMES = {
     "Defense": "splitvfl.hooks",
     "PassiveParty": "splitvfl.party.party",
     "Secrets": "splitvfl.hooks",
-    "SplitModel": "splitvfl.cut.layer",
+    "SplitModel": "splitvfl.cut.split_model",
     "Trainer": "splitvfl.run.trainer",
     "View": "splitvfl.hooks",
     "leak_auc": "splitvfl.metrics",

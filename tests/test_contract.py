@@ -33,7 +33,7 @@ from splitvfl.attacks import (
     SignAttack,
     StackedEpochsAttack,
 )
-from splitvfl.cut.layer import SplitModel
+from splitvfl.cut.split_model import SplitModel
 from splitvfl.defenses import (
     AbstainingResponse,
     AsymmetricResponse,

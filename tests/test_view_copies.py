@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from splitvfl.cut.layer import SplitModel
+from splitvfl.cut.split_model import SplitModel
 from splitvfl.data.columns import Columns
 from splitvfl.errors import HookError
 from splitvfl.exchange.split import Split

@@ -21,7 +21,7 @@ from scripts.reproduce.drawing import finish
 from scripts.reproduce.jobs import Job, Result, run_jobs
 from scripts.reproduce.pages import Section
 from scripts.reproduce.study import PASSIVE, Problem, Settings, build_trainer, problems, train
-from splitvfl.cut.layer import call_top
+from splitvfl.cut.split_model import call_top
 from splitvfl.metrics import leak_auc
 from splitvfl.report.drawing import PALETTE, drawing_style, new_figure, panel_title, svg_file
 from splitvfl.run.trainer import Status, Trainer

@@ -16,7 +16,8 @@ from splitvfl.claims import RunPlan
 from splitvfl.crypto.refusals import Refusals
 from splitvfl.crypto.sum_masks import SumMasks
 from splitvfl.cut.chain import ActivationDefenses, DefenseChain
-from splitvfl.cut.layer import CutLayer, ViewSource, available_fields, call_top, drawing_for_all, responses_of
+from splitvfl.cut.layer import CutLayer, ViewSource, available_fields, drawing_for_all, responses_of
+from splitvfl.cut.split_model import call_top
 from splitvfl.data.columns import Columns, PartyData, Records
 from splitvfl.errors import ArgumentError, DataError, ProtocolError
 from splitvfl.hooks import Phase, View, all_finite, all_finite_together, hook_name, notes_of

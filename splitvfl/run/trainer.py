@@ -18,7 +18,8 @@ from torch import Tensor
 
 from splitvfl.claims import claims_of, is_per_record
 from splitvfl.crypto.refusals import PATTERN, Refusals, journal_of
-from splitvfl.cut.layer import observe, refuse_batch_mixing
+from splitvfl.cut.layer import refuse_batch_mixing
+from splitvfl.cut.split_model import observe
 from splitvfl.data.columns import NO_RECORDS, Records
 from splitvfl.errors import ArgumentError, AttackRefused, CheckpointError, ConfigError, HookError
 from splitvfl.exchange.base import Exchange, Side

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from splitvfl.attacks import DirectionAttack, MixtureAttack, ReadoutAttack
 from splitvfl.attacks.mixture_fit import Messages, fit_mixture, log_ratios, logits, weights
-from splitvfl.cut.layer import SplitModel
+from splitvfl.cut.split_model import SplitModel
 from splitvfl.defenses import AsymmetricResponse, AxisGaussian, AxisSumKL, Isotropic, MaxNorm
 from splitvfl.errors import ArgumentError, HookError
 from splitvfl.hooks import View, call_attack

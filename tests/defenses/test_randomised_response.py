@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from splitvfl.cut.layer import SplitModel
+from splitvfl.cut.split_model import SplitModel
 from splitvfl.defenses import RandomisedResponse
 from splitvfl.errors import ArgumentError, ConfigError, PrivacyError
 from splitvfl.hooks import Secrets, call_defense, crossing_of

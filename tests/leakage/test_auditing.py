@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from splitvfl.app.experiment import seeded
-from splitvfl.cut.layer import SplitModel
+from splitvfl.cut.split_model import SplitModel
 from splitvfl.defenses import MemoisedResponse
 from splitvfl.leakage.auditing import Audit, Auditor, AuditScores, class_axis
 from splitvfl.leakage.label_ratios import expected_axis

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from splitvfl.app.experiment import build_trainer, load_data, run_experiment
 from splitvfl.attacks import DirectionAttack, ModelCompletionAttack, NormAttack
 from splitvfl.config.sections import parse_config
-from splitvfl.cut.layer import SplitModel
+from splitvfl.cut.split_model import SplitModel
 from splitvfl.data.columns import Columns, Records
 from splitvfl.defenses import AsymmetricResponse, Isotropic, SumKL
 from splitvfl.errors import ArgumentError, CheckpointError, ConfigError, DataError

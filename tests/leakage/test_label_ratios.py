@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from splitvfl.app.experiment import seeded
-from splitvfl.cut.layer import SplitModel
+from splitvfl.cut.split_model import SplitModel
 from splitvfl.leakage.auditing import Audit
 from splitvfl.leakage.label_ratios import MOST, LabelRatios, answers_of, read_message
 from splitvfl.learning.label_gradients import LabelGradients, mean_cross_entropy

@@ -20,7 +20,7 @@ from torch.nn import functional
 from splitvfl import attacks as known_attacks
 from splitvfl.app.experiment import seeded
 from splitvfl.attacks import ReadoutAttack
-from splitvfl.cut.layer import SplitModel
+from splitvfl.cut.split_model import SplitModel
 from splitvfl.defenses import AsymmetricResponse, AxisGaussian, AxisSumKL, Isotropic, MaxNorm, MemoisedResponse, SumKL
 from splitvfl.hooks import Attack, View, moment_of, needs_of, target_of
 from splitvfl.leakage.auditing import Audit

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from splitvfl.attacks import DirectionAttack
-from splitvfl.cut.layer import SplitModel
+from splitvfl.cut.split_model import SplitModel
 from splitvfl.defenses import MemoisedResponse
 from splitvfl.hooks import Secrets, View
 from splitvfl.leakage import after_training

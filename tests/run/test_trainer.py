@@ -24,7 +24,7 @@ from splitvfl.attacks import (
     ResidueSolvingAttack,
     SignAttack,
 )
-from splitvfl.cut.layer import SplitModel
+from splitvfl.cut.split_model import SplitModel
 from splitvfl.data.columns import Columns, PartyData, Records
 from splitvfl.defenses import GaussianIR, Isotropic, MemoisedResponse, Rounding, SumKL
 from splitvfl.errors import ArgumentError, CheckpointError, ConfigError, DataError, HookError, PrivacyError

@@ -1,0 +1,348 @@
+"""The model that is split at cuts: bottoms and a top in one process, an ordinary module for any training loop."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from splitvfl.claims import claims_of, is_per_record
+from splitvfl.cut.chain import DefenseChain
+from splitvfl.cut.layer import Answer, CutLayer, ViewSource, drawing_for_all, refuse_batch_mixing, responses_of
+from splitvfl.errors import ArgumentError, PrivacyError
+from splitvfl.hooks import Attack, Defense, View, crossing_of, hook_name, needs_of
+from splitvfl.leakage.canaries import Canaries, canaries_of
+from splitvfl.leakage.judging import Handle, Leak
+from splitvfl.learning.label_gradients import LabelGradientSource, Loss, mean_cross_entropy
+from splitvfl.learning.precision import widened
+
+
+class SplitModel(nn.Module):
+    """Bottom models and a top model in one process, joined by cut layers: an ordinary module for any training loop.
+
+    The top receives the activations' concatenation in the order of the bottoms, then the active party's own columns
+    if there are any. A top with the attribute ``separate_active = True`` is called as ``top(activations, active)``.
+
+    Args:
+        bottom: One bottom model, or several by party name.
+        top: The active party's model.
+        loss: The loss of the training loop, of ``(output, labels)`` as they are: each record's loss, ``(n,)``, or their
+            mean. The auditor, and defenses in the unit of a record, compute with it what would be sent under another
+            label, and compare what would be sent under the true one with what is: a loop with another loss stops with
+            a :class:`HookError`. It gets outputs ``(n, 1)`` and labels ``(n,)`` unless it reshapes them: ``loss=lambda
+            output, y: mse_loss(output.squeeze(1), y)``. Default: mean binary cross entropy of logits where the output
+            has width 1, and mean cross entropy where it is wider.
+
+    Raises:
+        ArgumentError: If there is no bottom model, or the loss is no function.
+
+    >>> model = SplitModel(nn.Linear(3, 2), nn.Linear(2, 1))
+    >>> model(torch.zeros(4, 3)).shape
+    torch.Size([4, 1])
+    """
+
+    def __init__(
+        self, bottom: nn.Module | Mapping[str, nn.Module], top: nn.Module, *, loss: Loss | None = None
+    ) -> None:
+        super().__init__()
+        bottoms = {"passive": bottom} if isinstance(bottom, nn.Module) else dict(bottom)
+        if not bottoms:
+            raise ArgumentError("expected at least one bottom model")
+        if loss is not None and not callable(loss):
+            raise ArgumentError(f"expected loss to be a function of (output, labels), got {loss!r}")
+        self.bottoms = nn.ModuleDict(bottoms)
+        self.top = top
+        self._loss = loss
+        self.cuts: dict[str, CutLayer] = {name: CutLayer(name) for name in bottoms}
+        self.labels = DefenseChain("labels", "active")
+        for name, cut in self.cuts.items():
+            cut.show_from(bottoms[name])
+            cut.show_top(top)
+        self._passing: tuple[Tensor | None, Tensor | None] = (None, None)
+        # Answers that one side has asked for, and the other not yet; those of abandoned steps fall out.
+        self._answers: deque[Answer] = deque(maxlen=8)
+
+    @property
+    def cut(self) -> CutLayer:
+        """The cut layer, where there is only one.
+
+        Raises:
+            ArgumentError: If there are several; name one: ``model.cuts[name]``.
+        """
+        if len(self.cuts) != 1:
+            raise ArgumentError(f"this model has {len(self.cuts)} cuts; choose one: cuts[name], {sorted(self.cuts)}")
+        return next(iter(self.cuts.values()))
+
+    def forward(
+        self, *columns: Any, active: Any = None, labels: Tensor | None = None, ids: Tensor | None = None
+    ) -> Tensor:
+        """Return the top's output.
+
+        Args:
+            *columns: One argument per bottom, in their order.
+            active: The active party's own columns, if it has any.
+            labels: ``(n,)``; they reach the defenses and the judges, never an attack.
+            ids: Record ids, ``(n,)``, int64.
+
+        Raises:
+            ArgumentError: If the number of inputs or of rows does not fit.
+        """
+        if len(columns) != len(self.cuts):
+            raise ArgumentError(
+                f"expected {len(self.cuts)} inputs, one per bottom {list(self.cuts)}, got {len(columns)}"
+            )
+        answer = self._answer_for_forward(labels, ids)
+        source = self._source(labels, answer, ids)
+        self._passing = (labels, ids)
+        try:
+            crossed = {
+                name: self._cross(name, own, labels, ids, answer, source)
+                for name, own in zip(self.cuts, columns, strict=True)
+            }
+        finally:
+            self._passing = (None, None)
+        output: Tensor = call_top(self.top, list(crossed.values()), active)
+        if source is None or labels is None:
+            return output
+        classes = self._classes(output, labels)
+        return source.follow(output, crossed, classes=classes, values=self.labels.target_values(classes))
+
+    def _classes(self, output: Tensor, labels: Tensor) -> int | None:
+        """Return how many classes the labels have, as far as outputs and labels tell."""
+        outputs = output.reshape(len(output), -1).shape[1]
+        if labels.is_floating_point() and not bool((labels == labels.round()).all()):
+            return None
+        if outputs > 1:
+            return outputs
+        binary = self._loss is None or bool(((labels == 0) | (labels == 1)).all())
+        return 2 if binary else None
+
+    def _source(self, labels: Tensor | None, answer: Answer | None, ids: Tensor | None) -> LabelGradientSource | None:
+        """Return what computes the gradients under every label, if anyone at a cut needs them in this pass."""
+        needed = labels is not None and any(cut.needs_label_gradients for cut in self.cuts.values())
+        if labels is None or not needed or not torch.is_grad_enabled():
+            return None
+        targets = labels if answer is None else answer.targets
+        return LabelGradientSource(
+            self.labels.loss(self._loss or mean_cross_entropy),
+            targets,
+            draw=drawing_for_all(self.cuts.values(), step=self._step(), ids=ids),
+            loss_scale=next(iter(self.cuts.values())).loss_scale,
+        )
+
+    def _cross(
+        self,
+        name: str,
+        own: Any,
+        labels: Tensor | None,
+        ids: Tensor | None,
+        answer: Answer | None,
+        source: LabelGradientSource | None,
+    ) -> Tensor:
+        bottom = self.bottoms[name]
+        activation = bottom(own)
+        crossed: Tensor = self.cuts[name](
+            activation,
+            labels=labels,
+            responses=None if answer is None else responses_of(answer.targets),
+            ids=ids,
+            view_source=ViewSource(bottom, own, activation),
+            answer=answer,
+            source=source,
+        )
+        return crossed
+
+    def defend(self, defense: Defense, *, noise_seed_for_experiments: int | None = None) -> Handle:
+        """Attach a defense where it belongs: labels at the model, gradient and activation at the (only) cut.
+
+        A label defense acts where the loss is computed with ``model.targets(y, ids=ids)`` in place of ``y``, or by
+        ``model.loss(output, y, ids=ids)``; a backward pass that never asked for either is refused. What it remembers of
+        the records is not in ``model.state_dict()``: a loop that is restarted keeps ``model.labels.state_dict()`` too,
+        or all records are answered for once more.
+
+        Raises:
+            ArgumentError: If there are several cuts to choose from, or it defends scores, which a model does not send.
+            PrivacyError: If it claims a guarantee per record and a layer mixes records.
+        """
+        if is_per_record(claims_of(defense)):
+            for bottom in self.bottoms.values():
+                refuse_batch_mixing(bottom, defense)
+        chain = self.labels if crossing_of(defense) == "labels" else self.cut
+        attach = chain.attach if isinstance(chain, DefenseChain) else chain.defend
+        return attach(defense, noise_seed_for_experiments=noise_seed_for_experiments)
+
+    def targets(self, labels: Tensor, *, ids: Tensor | None = None) -> Tensor:
+        """Return what the loss is computed with in place of the labels: the label defenses' answers.
+
+        Where a label defense is attached, backward raises :class:`PrivacyError` unless this was called with the very
+        tensor of labels that the forward pass was given. Whether the result then went into the loss is the caller's to
+        see to. The answers are drawn once for both, whichever comes first.
+
+        Args:
+            labels: ``(n,)``.
+            ids: Record ids, ``(n,)``, int64.
+
+        Raises:
+            PrivacyError: If a label defense computes the loss itself: :meth:`loss` is for it.
+        """
+        own = self.labels.with_own_loss
+        if own is not None:
+            raise PrivacyError(
+                f"{hook_name(own)} computes the loss itself: use model.loss(output, y, ids=ids) in place of a loss of "
+                "model.targets(y, ids=ids)"
+            )
+        return self._targets(labels, ids)
+
+    def _targets(self, labels: Tensor, ids: Tensor | None) -> Tensor:
+        if not len(self.labels):
+            return labels
+        answer = self._answer(labels, ids, lambda known: not known.in_loss)
+        answer.in_loss = True
+        return answer.targets
+
+    def loss(self, output: Tensor, labels: Tensor, *, ids: Tensor | None = None) -> Tensor:
+        """Return the mean loss on the label defenses' answers: with a loss of their own where one of them has it.
+
+        Without label defenses, and with those that only replace labels, it is the loss that the model was made with
+        (``loss=``). What :meth:`targets` says of the labels holds here too.
+
+        Args:
+            output: What the forward pass returned, ``(n, k)`` or ``(n,)``.
+            labels: ``(n,)``, the very tensor that the forward pass was given.
+            ids: Record ids, ``(n,)``, int64.
+        """
+        targets = self._targets(labels, ids)
+        return self.labels.loss(self._loss or mean_cross_entropy)(output, targets).mean()
+
+    def _answer_for_forward(self, labels: Tensor | None, ids: Tensor | None) -> Answer | None:
+        if not len(self.labels):
+            return None
+        if labels is None:
+            return Answer(torch.empty(0), torch.empty(0))
+        answer = self._answer(labels, ids, lambda known: not known.in_forward)
+        answer.in_forward = True
+        return answer
+
+    def _answer(self, labels: Tensor, ids: Tensor | None, wanting: Callable[[Answer], bool]) -> Answer:
+        """Return the answer that the other side has asked for already, or a new one."""
+        # The newest first: an older one belongs to a pass that was abandoned, an evaluation say.
+        for known in reversed(self._answers):
+            if known.labels is labels and wanting(known):
+                self._answers.remove(known)  # both sides have it now
+                return known
+        answer = Answer(labels, self.labels.apply(labels, step=self._step(), ids=ids, labels=labels))
+        self._answers.append(answer)
+        return answer
+
+    def observe(
+        self,
+        module: nn.Module,
+        attack: Attack,
+        *,
+        known_positives: int | None = None,
+        known_negatives: int | None = None,
+        canaries: Canaries | Tensor | None = None,
+    ) -> Leak:
+        """Let an attack watch the gradient at an earlier layer of a bottom model: that of ``module``'s output.
+
+        Source: Li et al., ICLR 2022, arXiv:2102.08504, figure 2b.
+
+        Args:
+            module: A submodule of one of the bottoms.
+            attack: A label attack that needs the gradient only.
+            known_positives: As :meth:`CutLayer.watch`.
+            known_negatives: As :meth:`CutLayer.watch`.
+            canaries: As :meth:`CutLayer.watch`.
+
+        Raises:
+            ArgumentError: If the module is in no bottom, or the attack needs more than the gradient.
+        """
+        party = next((name for name, bottom in self.bottoms.items() if module in set(bottom.modules())), None)
+        if party is None:
+            raise ArgumentError("the observed module is in none of the bottom models")
+        return observe(
+            module,
+            attack,
+            party=party,
+            passing=lambda: self._passing,
+            known_positives=known_positives,
+            known_negatives=known_negatives,
+            canaries=canaries,
+        )
+
+    def _step(self) -> int:
+        return next(iter(self.cuts.values())).steps
+
+
+def observe(
+    module: nn.Module,
+    attack: Attack,
+    *,
+    party: str,
+    passing: Callable[[], tuple[Tensor | None, Tensor | None]],
+    known_positives: int | None = None,
+    known_negatives: int | None = None,
+    canaries: Canaries | Tensor | None = None,
+) -> Leak:
+    """Attach an attack to the gradient of a module's output.
+
+    Args:
+        module: The observed layer.
+        attack: A label attack that needs the gradient only.
+        party: The party that the layer belongs to.
+        passing: Returns labels and ids of the forward pass that is under way.
+        known_positives: As :meth:`CutLayer.watch`.
+        known_negatives: As :meth:`CutLayer.watch`.
+        canaries: As :meth:`CutLayer.watch`.
+
+    Raises:
+        ArgumentError: If the attack needs more than the gradient, or acts after training only.
+    """
+    leak = Leak(
+        attack,
+        known_positives=known_positives,
+        known_negatives=known_negatives,
+        remove=lambda: registered.remove(),
+        canaries=canaries_of(canaries),
+    )
+    if leak.needs - {"gradient"}:
+        raise ArgumentError(
+            f"{hook_name(attack)} needs {sorted(needs_of(attack))}; an earlier layer shows its gradient"
+        )
+    steps = 0
+
+    def on_forward(_: nn.Module, __: Any, output: Tensor) -> None:
+        nonlocal steps
+        labels, ids = passing()
+        if output.requires_grad and labels is not None:
+            output.register_hook(partial(on_gradient, step=steps, labels=labels, ids=ids))
+            steps += 1
+
+    def on_gradient(gradient: Tensor, *, step: int, labels: Tensor, ids: Tensor | None) -> None:
+        numbers = ids if ids is not None else torch.arange(gradient.shape[0], device=gradient.device)
+        view = View(party=party, step=step, ids=numbers, gradient=widened(gradient.detach()).flatten(1))
+        leak.see(view, labels, ids_known=ids is not None)
+
+    registered = module.register_forward_hook(on_forward)
+    return leak
+
+
+def call_top(top: nn.Module, activations: list[Tensor], active: Any) -> Tensor:
+    """Join the activations, and the active party's columns, and run the top model on them."""
+    joined = activations[0] if len(activations) == 1 else torch.cat(activations, dim=1)
+    if getattr(top, "separate_active", False):
+        output: Tensor = top(joined, active)
+    elif active is None:
+        output = top(joined)
+    elif isinstance(active, Tensor):
+        output = top(torch.cat([joined, active.to(joined.dtype)], dim=1))
+    else:
+        raise ArgumentError(
+            f"{type(top).__name__} takes one concatenated tensor, but the active party has categorical codes; "
+            "encode them as one-hot columns, or use a top with separate_active = True"
+        )
+    return output
