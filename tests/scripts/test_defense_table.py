@@ -13,11 +13,9 @@ import torch
 from scipy import stats
 from sklearn.linear_model import LogisticRegression
 
-from scripts.reproduce import defense_table_study
-from scripts.reproduce.claims import mean
-from scripts.reproduce.defense_table import main
-from scripts.reproduce.defense_table_claims import SLACK, all_claims, gain_interval, holds_late, kept_share
-from scripts.reproduce.defense_table_study import (
+from scripts.reproduce.defense_table import study
+from scripts.reproduce.defense_table.__main__ import main
+from scripts.reproduce.defense_table.study import (
     ALONE,
     AUDITORS,
     CONVERGED_DEFENSES,
@@ -32,6 +30,8 @@ from scripts.reproduce.defense_table_study import (
     promise_of,
     train_alone,
 )
+from scripts.reproduce.defense_table.verdicts import SLACK, all_claims, gain_interval, holds_late, kept_share
+from scripts.reproduce.shared.claims import mean
 from splitvfl.app.experiment import load_data
 from splitvfl.config.registry import ATTACKS, DEFENSES, resolve_attack, resolve_defense
 from splitvfl.config.sections import parse_config, parse_defenses
@@ -71,14 +71,14 @@ def test_the_page_has_a_row_for_every_defense_and_a_column_for_every_attack(comm
     shown = {row[0].strip("`").partition("(")[0] for row in rows}
     assert shown == {"none", *LABEL_DEFENSES}, "a new defense needs a row in DEFENSES, and the page a new run"
     assert {*LABEL_ATTACKS, *AUDITORS} <= set(headings), "a new attack needs a new run of the page"
-    assert [row[0].strip("`") for row in rows] == list(defense_table_study.DEFENSES)
+    assert [row[0].strip("`") for row in rows] == list(study.DEFENSES)
 
 
 def test_what_costs_nothing_comes_first_and_has_the_same_columns(committed: str) -> None:
     headings, *rows = table_under(committed, PRICES)
 
     names = [row[0].strip("`") for row in rows]
-    assert names == [ALONE, *SILENT, *defense_table_study.DEFENSES]
+    assert names == [ALONE, *SILENT, *study.DEFENSES]
     assert all(len(row) == len(headings) for row in rows)
 
 
@@ -120,7 +120,7 @@ def test_every_label_attack_of_the_registry_is_run() -> None:
 
 def test_quick_run_writes_results_and_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = ("none", "randomised-response(epsilon=1.5)")
-    monkeypatch.setattr(defense_table_study, "DEFENSES", chosen)
+    monkeypatch.setattr(study, "DEFENSES", chosen)
 
     assert main(["--quick", "--out", str(tmp_path / "out"), "--write", str(tmp_path / "page.md")]) == 0
 
@@ -144,7 +144,7 @@ def test_quick_run_writes_results_and_page(tmp_path: Path, monkeypatch: pytest.M
 def test_a_bad_setting_ends_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(defense_table_study, "DEFENSES", ("top-k(keep=2)",))
+    monkeypatch.setattr(study, "DEFENSES", ("top-k(keep=2)",))
 
     assert main(["--quick", "--out", str(tmp_path / "out")]) == 2
 
@@ -309,7 +309,7 @@ def test_the_share_that_is_kept() -> None:
 
 
 def test_the_label_party_alone_is_a_logistic_regression_on_its_own_columns() -> None:
-    active = load_data(parse_config(defense_table_study.EXPERIMENT, source="x")).active
+    active = load_data(parse_config(study.EXPERIMENT, source="x")).active
     train, test = active.train, active.test
     assert train.labels is not None
     assert test.labels is not None

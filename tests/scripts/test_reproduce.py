@@ -17,8 +17,10 @@ import torch
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 
-from scripts.reproduce import figure_1, figure_2, label_leakage, study
-from scripts.reproduce.claims import (
+from scripts.reproduce.label_leakage import __main__ as label_leakage
+from scripts.reproduce.label_leakage import figure_1, figure_2, study
+from scripts.reproduce.label_leakage.study import PASSIVE, Course, Problem, build_trainer, data_of, train
+from scripts.reproduce.shared.claims import (
     Claim,
     claims_table,
     interval,
@@ -28,9 +30,9 @@ from scripts.reproduce.claims import (
     write_results,
     write_whole,
 )
-from scripts.reproduce.jobs import Job, run_jobs
-from scripts.reproduce.pages import Section, write_page
-from scripts.reproduce.study import PASSIVE, Course, Problem, Settings, build_trainer, data_of, train
+from scripts.reproduce.shared.jobs import Job, run_jobs
+from scripts.reproduce.shared.pages import Section, write_page
+from scripts.reproduce.shared.settings import Settings
 from splitvfl.data.sets import DATA_FOLDER
 from splitvfl.errors import ArgumentError
 from splitvfl.leakage.judging import ScoreKeeper
@@ -357,7 +359,7 @@ def test_bad_arguments_are_named(arguments: list[str], message: str, capsys: pyt
 
 @pytest.mark.parametrize("name", ["label_leakage", "vertical_lr_privacy"])
 def test_the_committed_page_begins_as_its_template_does(name: str, checkout: Path) -> None:
-    template = (checkout / "scripts" / "reproduce" / f"{name}.md").read_text(encoding="utf-8")
+    template = (checkout / "scripts" / "reproduce" / name / "page.md").read_text(encoding="utf-8")
     page = (checkout / "docs" / "results" / f"{name.replace('_', '-')}.md").read_text(encoding="utf-8")
 
     # What of a page no longer stands is said there, and must not be lost when the page is written again.

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from scripts.reproduce import tradeoff
-from scripts.reproduce.study import Problem, Settings, data_of, held_out, problems
+from scripts.reproduce.label_leakage import tradeoff
+from scripts.reproduce.label_leakage.study import Problem, data_of, held_out, problems
+from scripts.reproduce.shared.settings import Settings
 
 
 def result(leak: float, test: float) -> dict[str, Any]:

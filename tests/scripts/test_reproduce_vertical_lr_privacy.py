@@ -17,11 +17,11 @@ from scipy.optimize import minimize
 from scipy.stats import norm
 from torch import Tensor
 
-from scripts.reproduce import vertical_lr_privacy as reproduction
-from scripts.reproduce import vertical_lr_privacy_study as study
-from scripts.reproduce.study import Settings, data_folder
-from scripts.reproduce.vertical_lr_privacy_labels import LabelWatch, horizons, right_share, share, span, unpacked
-from scripts.reproduce.vertical_lr_privacy_noise import (
+from scripts.reproduce.shared.settings import Settings, data_folder
+from scripts.reproduce.vertical_lr_privacy import __main__ as reproduction
+from scripts.reproduce.vertical_lr_privacy import study
+from scripts.reproduce.vertical_lr_privacy.labels import LabelWatch, horizons, right_share, share, span, unpacked
+from scripts.reproduce.vertical_lr_privacy.noise import (
     NOISES,
     Curvature,
     LabelCount,
@@ -33,7 +33,7 @@ from scripts.reproduce.vertical_lr_privacy_noise import (
     noisy_step,
     taylor_loss,
 )
-from scripts.reproduce.vertical_lr_privacy_study import PASSIVE, Problem, data_of, joined, problems, validation_split
+from scripts.reproduce.vertical_lr_privacy.study import PASSIVE, Problem, data_of, joined, problems, validation_split
 from splitvfl.data.sets import DATA_FOLDER
 from splitvfl.exchange.taylor import Taylor
 from splitvfl.hooks import At, Crossing, Secrets, View

@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from scripts.reproduce import drawing
-from scripts.reproduce.claims import Claim, Verdict, interval, markdown_table, mean, shown, with_interval
-from scripts.reproduce.jobs import Job, Result, run_jobs
-from scripts.reproduce.pages import Section
-from scripts.reproduce.study import PASSIVE, Course, Defense, Problem, Settings, build_trainer, problems, train
+from scripts.reproduce.label_leakage.study import PASSIVE, Course, Defense, Problem, build_trainer, problems, train
+from scripts.reproduce.shared import drawing
+from scripts.reproduce.shared.claims import Claim, Verdict, interval, markdown_table, mean, shown, with_interval
+from scripts.reproduce.shared.jobs import Job, Result, run_jobs
+from scripts.reproduce.shared.pages import Section
+from scripts.reproduce.shared.settings import Settings
 from splitvfl.attacks import NormAttack
 from splitvfl.report.drawing import MUTED, PALETTE
 from splitvfl.run.trainer import Trainer

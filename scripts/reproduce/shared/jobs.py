@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from scripts.reproduce.claims import write_whole
+from scripts.reproduce.shared.claims import write_whole
 from splitvfl import __version__
 
 Result = dict[str, Any]

@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from scripts.reproduce import drawing
-from scripts.reproduce.claims import Claim, Verdict, interval, markdown_table, mean, shown, with_interval
-from scripts.reproduce.jobs import Job, Result, run_jobs
-from scripts.reproduce.pages import Section
-from scripts.reproduce.study import PASSIVE, Defense, Problem, Settings, build_trainer, problems
+from scripts.reproduce.label_leakage.study import PASSIVE, Defense, Problem, build_trainer, problems
+from scripts.reproduce.shared import drawing
+from scripts.reproduce.shared.claims import Claim, Verdict, interval, markdown_table, mean, shown, with_interval
+from scripts.reproduce.shared.jobs import Job, Result, run_jobs
+from scripts.reproduce.shared.pages import Section
+from scripts.reproduce.shared.settings import Settings
 from splitvfl.attacks import GradientClassifierAttack, NormAttack, ReadoutAttack, ResidualAttack
 from splitvfl.exchange.prediction import predict
 from splitvfl.hooks import Attack

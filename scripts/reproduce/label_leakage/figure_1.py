@@ -16,11 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from scripts.reproduce.claims import Claim, interval, markdown_table, mean, shown, with_interval
-from scripts.reproduce.drawing import finish
-from scripts.reproduce.jobs import Job, Result, run_jobs
-from scripts.reproduce.pages import Section
-from scripts.reproduce.study import PASSIVE, Problem, Settings, build_trainer, problems, train
+from scripts.reproduce.label_leakage.study import PASSIVE, Problem, build_trainer, problems, train
+from scripts.reproduce.shared.claims import Claim, interval, markdown_table, mean, shown, with_interval
+from scripts.reproduce.shared.drawing import finish
+from scripts.reproduce.shared.jobs import Job, Result, run_jobs
+from scripts.reproduce.shared.pages import Section
+from scripts.reproduce.shared.settings import Settings
 from splitvfl.cut.split_model import call_top
 from splitvfl.metrics import leak_auc
 from splitvfl.report.drawing import PALETTE, drawing_style, new_figure, panel_title, svg_file

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from scripts.reproduce.drawing import MOST_IN_A_LINE
+from scripts.reproduce.shared.drawing import MOST_IN_A_LINE
 from splitvfl.report.drawing import MUTED, SMALL, TINY, drawing_style, new_figure, panel_title, svg_file
 
 if TYPE_CHECKING:

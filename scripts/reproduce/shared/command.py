@@ -10,9 +10,9 @@ from pathlib import Path
 
 import torch
 
-from scripts.reproduce.claims import write_results
-from scripts.reproduce.pages import Section, write_page
-from scripts.reproduce.study import Settings
+from scripts.reproduce.shared.claims import write_results
+from scripts.reproduce.shared.pages import Section, write_page
+from scripts.reproduce.shared.settings import Settings
 from splitvfl.errors import SplitVFLError
 
 _WHAT = "Run the parts that were asked for, write results, page and figures, and return 0 whatever the verdicts."
@@ -25,6 +25,7 @@ class Reproduction:
     Attributes:
         name: Name of the script: ``label_leakage``.
         parts: What computes each part of the page, in its order.
+        template: The page without its sections.
         page: File name of the page.
         settings_table: Returns the table of data sets and scales.
         quick: What the quick run is, for ``--help``.
@@ -34,6 +35,7 @@ class Reproduction:
 
     name: str
     parts: Mapping[str, Callable[[Settings], list[Section]]]
+    template: Path
     page: str
     settings_table: Callable[[Settings], str]
     quick: str
@@ -80,9 +82,9 @@ class Reproduction:
         """
         sections = [section for part in parts for section in self.parts[part](settings)]
         write_results(settings.out, [claim for section in sections for claim in section.claims])
-        table, template = self.settings_table(settings), Path(__file__).with_name(f"{self.name}.md")
+        table = self.settings_table(settings)
         for folder in [settings.out] if page is None else [settings.out, page]:
-            write_page(folder / self.page, template=template, sections=sections, settings_table=table)
+            write_page(folder / self.page, template=self.template, sections=sections, settings_table=table)
         settings.say(f"wrote {settings.out / 'results.json'} and {settings.out / self.page}")
         return sections
 

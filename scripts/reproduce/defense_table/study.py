@@ -14,8 +14,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from scripts.reproduce.claims import Interval, mean
-from scripts.reproduce.jobs import Job, Result
+from scripts.reproduce.shared.claims import Interval, mean
+from scripts.reproduce.shared.jobs import Job, Result
 from splitvfl.app.experiment import Workbench, build_trainer, load_data, prepare, seeded, summarise, variants
 from splitvfl.config.registry import ATTACKS, build, resolve_attack
 from splitvfl.config.sections import ExperimentConfig, HookConfig, config_to_yaml, parse_config, parse_defenses

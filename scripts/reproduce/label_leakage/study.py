@@ -1,8 +1,7 @@
-"""What the parts of the reproduction share: the data, the model, the trainer, and how a run is followed."""
+"""What the figures share: the data, the model, the trainer, and how a run is followed."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -13,6 +12,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from scripts.reproduce.shared.settings import Settings, data_folder
 from splitvfl.app.experiment import seeded
 from splitvfl.attacks import NormAttack
 from splitvfl.config.registry import build
@@ -33,32 +33,6 @@ WIDTHS = (128, 128, 128, 128)
 
 LEARNING_RATE = 1e-3
 EMBEDDING_DIM = 4
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """What was asked for on the command line.
-
-    Attributes:
-        out: Folder for results, figures and what is kept between runs.
-        quick: Everything on small generated data, in a minute: shows that the command works, and nothing else.
-        seeds: Number of seeds on the small data sets.
-        rows_of_clicks: Rows of generated clicks; 0 for none.
-        workers: Processes.
-        say: Called with a line on what goes on.
-    """
-
-    out: Path
-    quick: bool = False
-    seeds: int = 5
-    rows_of_clicks: int = 1_000_000
-    workers: int = 2
-    say: Callable[[str], None] = print
-
-    @property
-    def jobs(self) -> Path:
-        """Folder of the finished jobs."""
-        return self.out / "jobs"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,12 +98,6 @@ def problems(settings: Settings) -> list[Problem]:
         else:
             settings.say(f"left out: {problem.title}; there is no {name} in {folder} ({DATA_FOLDER} may name another)")
     return found + _clicks(settings)
-
-
-def data_folder() -> Path:
-    """Return the folder of the data files that the user holds: ``$SPLITVFL_DATA``, or ``../shared/data``."""
-    checkout = Path(__file__).resolve().parents[2]
-    return Path(os.environ.get(DATA_FOLDER) or checkout.parent / "shared" / "data")
 
 
 def _with_files(settings: Settings) -> dict[str, Problem]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scripts.reproduce.claims import Claim, claims_table, write_whole
+from scripts.reproduce.shared.claims import Claim, claims_table, write_whole
 
 
 @dataclass(frozen=True, kw_only=True)

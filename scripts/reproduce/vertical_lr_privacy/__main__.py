@@ -13,20 +13,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
-from scripts.reproduce import vertical_lr_privacy_labels, vertical_lr_privacy_noise, vertical_lr_privacy_stacking
-from scripts.reproduce.claims import markdown_table, shown
-from scripts.reproduce.command import Reproduction
-from scripts.reproduce.jobs import Job, run_jobs
-from scripts.reproduce.pages import Section
-from scripts.reproduce.study import Settings
-from scripts.reproduce.vertical_lr_privacy_study import describe, problems
+from scripts.reproduce.shared.claims import markdown_table, shown
+from scripts.reproduce.shared.command import Reproduction
+from scripts.reproduce.shared.jobs import Job, run_jobs
+from scripts.reproduce.shared.pages import Section
+from scripts.reproduce.shared.settings import Settings
+from scripts.reproduce.vertical_lr_privacy import labels, noise, stacking
+from scripts.reproduce.vertical_lr_privacy.study import describe, problems
 
 PARTS: Mapping[str, Callable[[Settings], list[Section]]] = {
-    "rates": vertical_lr_privacy_noise.rate_sections,
-    "labels": vertical_lr_privacy_labels.sections,
-    "noise": vertical_lr_privacy_noise.sections,
-    "stacking": vertical_lr_privacy_stacking.sections,
+    "rates": noise.rate_sections,
+    "labels": labels.sections,
+    "noise": noise.sections,
+    "stacking": stacking.sections,
 }
 
 
@@ -72,6 +73,7 @@ def settings_table(settings: Settings) -> str:
 reproduction = Reproduction(
     name="vertical_lr_privacy",
     parts=PARTS,
+    template=Path(__file__).with_name("page.md"),
     page="vertical-lr-privacy.md",
     settings_table=settings_table,
     quick="half a minute on bundled data",

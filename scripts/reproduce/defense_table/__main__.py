@@ -13,10 +13,8 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from scripts.reproduce.claims import write_results, write_whole
-from scripts.reproduce.defense_table_claims import all_claims
-from scripts.reproduce.defense_table_page import leak_table, page, price_table
-from scripts.reproduce.defense_table_study import (
+from scripts.reproduce.defense_table.page import leak_table, page, price_table
+from scripts.reproduce.defense_table.study import (
     CONVERGED_DEFENSES,
     Row,
     Study,
@@ -29,7 +27,9 @@ from scripts.reproduce.defense_table_study import (
     summary_of,
     with_canaries,
 )
-from scripts.reproduce.jobs import Job, run_jobs
+from scripts.reproduce.defense_table.verdicts import all_claims
+from scripts.reproduce.shared.claims import write_results, write_whole
+from scripts.reproduce.shared.jobs import Job, run_jobs
 from splitvfl.config.sections import parse_defenses
 from splitvfl.errors import SplitVFLError
 from splitvfl.report.summary import RunSummary

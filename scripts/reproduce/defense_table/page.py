@@ -7,16 +7,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from scripts.reproduce.claims import Claim, markdown_table, mean, shown, with_interval
-from scripts.reproduce.defense_table_claims import (
-    AHEAD,
-    all_claims,
-    errors_of_run,
-    gain_interval,
-    holds_late,
-    kept_share,
-)
-from scripts.reproduce.defense_table_study import (
+from scripts.reproduce.defense_table.study import (
     ALONE,
     AUDITORS,
     CANARIES,
@@ -30,6 +21,15 @@ from scripts.reproduce.defense_table_study import (
     Study,
     label_attacks,
 )
+from scripts.reproduce.defense_table.verdicts import (
+    AHEAD,
+    all_claims,
+    errors_of_run,
+    gain_interval,
+    holds_late,
+    kept_share,
+)
+from scripts.reproduce.shared.claims import Claim, markdown_table, mean, shown, with_interval
 from splitvfl.report.summary import AttackResult, RunSummary
 
 TEMPLATE = Path(__file__).with_suffix(".md")

@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from scripts.reproduce.claims import Claim, interval, markdown_table, mean, shown
-from scripts.reproduce.jobs import Job, Result, run_jobs
-from scripts.reproduce.pages import Section
-from scripts.reproduce.study import Settings
-from scripts.reproduce.vertical_lr_privacy_drawing import Chart, Curve, draw_charts
-from scripts.reproduce.vertical_lr_privacy_labels import own_signs
-from scripts.reproduce.vertical_lr_privacy_study import (
+from scripts.reproduce.shared.claims import Claim, interval, markdown_table, mean, shown
+from scripts.reproduce.shared.jobs import Job, Result, run_jobs
+from scripts.reproduce.shared.pages import Section
+from scripts.reproduce.shared.settings import Settings
+from scripts.reproduce.vertical_lr_privacy.drawing import Chart, Curve, draw_charts
+from scripts.reproduce.vertical_lr_privacy.labels import own_signs
+from scripts.reproduce.vertical_lr_privacy.study import (
     PASSIVE,
     Problem,
     build_trainer,

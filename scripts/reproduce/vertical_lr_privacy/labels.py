@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scripts.reproduce.claims import Claim, Verdict, interval, markdown_table, mean, shown
-from scripts.reproduce.jobs import Job, Result, run_jobs
-from scripts.reproduce.pages import Section
-from scripts.reproduce.study import Settings
-from scripts.reproduce.vertical_lr_privacy_drawing import Chart, Curve, draw_charts
-from scripts.reproduce.vertical_lr_privacy_study import (
+from scripts.reproduce.shared.claims import Claim, Verdict, interval, markdown_table, mean, shown
+from scripts.reproduce.shared.jobs import Job, Result, run_jobs
+from scripts.reproduce.shared.pages import Section
+from scripts.reproduce.shared.settings import Settings
+from scripts.reproduce.vertical_lr_privacy.drawing import Chart, Curve, draw_charts
+from scripts.reproduce.vertical_lr_privacy.study import (
     INITS,
     PASSIVE,
     RATE,

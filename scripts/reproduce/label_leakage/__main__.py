@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
-from scripts.reproduce import figure_1, figure_2, tradeoff
-from scripts.reproduce.claims import markdown_table
-from scripts.reproduce.command import Reproduction
-from scripts.reproduce.jobs import Job, run_jobs
-from scripts.reproduce.pages import Section
-from scripts.reproduce.study import Settings, describe, problems
+from scripts.reproduce.label_leakage import figure_1, figure_2, tradeoff
+from scripts.reproduce.label_leakage.study import describe, problems
+from scripts.reproduce.shared.claims import markdown_table
+from scripts.reproduce.shared.command import Reproduction
+from scripts.reproduce.shared.jobs import Job, run_jobs
+from scripts.reproduce.shared.pages import Section
+from scripts.reproduce.shared.settings import Settings
 
 PARTS: Mapping[str, Callable[[Settings], list[Section]]] = {
     "figure-1": figure_1.sections,
@@ -49,6 +51,7 @@ def settings_table(settings: Settings) -> str:
 reproduction = Reproduction(
     name="label_leakage",
     parts=PARTS,
+    template=Path(__file__).with_name("page.md"),
     page="label-leakage.md",
     settings_table=settings_table,
     quick="a minute on small generated data",

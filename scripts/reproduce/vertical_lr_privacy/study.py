@@ -14,8 +14,8 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
-from scripts.reproduce.claims import mean, shown
-from scripts.reproduce.study import Settings, data_folder
+from scripts.reproduce.shared.claims import mean, shown
+from scripts.reproduce.shared.settings import Settings, data_folder
 from splitvfl.app.experiment import seeded
 from splitvfl.data.columns import Columns, PartyData, Records, VerticalData
 from splitvfl.data.load import load

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from scipy import stats
 
-from scripts.reproduce.claims import Claim, Interval, Verdict, interval, mean, shown
-from scripts.reproduce.defense_table_study import ONE_WAY, Promise, Row, Study
+from scripts.reproduce.defense_table.study import ONE_WAY, Promise, Row, Study
+from scripts.reproduce.shared.claims import Claim, Interval, Verdict, interval, mean, shown
 
 # What "hidden" and "cheap" mean in the claims.
 HIDDEN = 0.6
