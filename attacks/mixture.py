@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from splitvfl.attacks.mixture_fit import (
-    Messages,
+    LineMessages,
     MixtureFit,
     Vector,
     Whole,
@@ -77,7 +77,7 @@ class MixtureAttack:
         self._line = ReadoutAttack()
         columns = dict.fromkeys(_SUMS, np.float64)
         self._records = RecordTable(**columns, epoch=np.int64)
-        self._epochs: list[list[Messages]] = [[]]
+        self._epochs: list[list[LineMessages]] = [[]]
         self._finished = 0
         self._step = 0
         self._new = 0
@@ -126,14 +126,14 @@ class MixtureAttack:
             self._finish()
         self._records["epoch"][slots] = self._finished + 1
         # A row of zeros is none of a record: a dummy's, or of a step that sent nothing.
-        message = Messages(slots[came], np.full(int(came.sum()), self._step), shift[came], activation[came])
+        message = LineMessages(slots[came], np.full(int(came.sum()), self._step), shift[came], activation[came])
         self._step += 1
         if message.record.size:
             self._epochs[-1].append(message)
             self._new += message.record.size
             self._add(message, None if self._usable is None else step_variances(message, self._usable))
 
-    def _add(self, messages: Messages, variances: Vector | None) -> None:
+    def _add(self, messages: LineMessages, variances: Vector | None) -> None:
         """Add messages to what is known of their records; with variances, under the mixture too."""
         _, step = np.unique(messages.step, return_inverse=True)
         square = np.bincount(step, messages.shift**2) / np.bincount(step)
@@ -167,7 +167,7 @@ class MixtureAttack:
             self._new = 0
             self._fit_to(_joined([part for epoch in kept for part in epoch]))
 
-    def _fit_to(self, messages: Messages) -> None:
+    def _fit_to(self, messages: LineMessages) -> None:
         self._fit, variances = fit_mixture(messages, start=self._usable)
         if self._fit.failure:
             return
@@ -193,12 +193,14 @@ class MixtureAttack:
         """Take back what :meth:`state_dict` returned."""
         self._line.load_state_dict(state["line"])
         self._records.load_state_dict(state["records"])
-        self._epochs = [[Messages(*(field.numpy() for field in part)) for part in epoch] for epoch in state["epochs"]]
+        self._epochs = [
+            [LineMessages(*(field.numpy() for field in part)) for part in epoch] for epoch in state["epochs"]
+        ]
         self._finished, self._step, self._new = state["finished"], state["step"], state["new"]
         self._fit, self._usable = (
             None if state[name] is None else MixtureFit(**state[name]) for name in ("fit", "usable")
         )
 
 
-def _joined(parts: Sequence[Messages]) -> Messages:
-    return Messages(*(np.concatenate(fields) for fields in zip(*parts, strict=True)))
+def _joined(parts: Sequence[LineMessages]) -> LineMessages:
+    return LineMessages(*(np.concatenate(fields) for fields in zip(*parts, strict=True)))

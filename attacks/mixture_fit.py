@@ -39,7 +39,7 @@ _VARIANCE_ROUNDS = 5
 _EARLY = 1e-6
 
 
-class Messages(NamedTuple):
+class LineMessages(NamedTuple):
     """Messages on a line, one entry each.
 
     Attributes:
@@ -88,7 +88,7 @@ class MixtureFit:
     failure: str = ""
 
 
-def fit_mixture(messages: Messages, *, start: MixtureFit | None = None) -> tuple[MixtureFit, Vector]:
+def fit_mixture(messages: LineMessages, *, start: MixtureFit | None = None) -> tuple[MixtureFit, Vector]:
     """Return κ, α, β, γ of largest likelihood, and the noise's variance at each message.
 
     The likelihood is ``Π_i Σ_y P(y | i) Π_t N(x_it; κ_t (p_it − y), v_t)`` over records i and the messages t of each,
@@ -111,13 +111,13 @@ def fit_mixture(messages: Messages, *, start: MixtureFit | None = None) -> tuple
     """
     if messages.record.size == 0:
         raise ArgumentError("expected at least one message, got none")
-    problem = _Problem(_of_some_records(messages, _FITTED_MESSAGES), _Units.of(messages))
+    problem = _Likelihood(_of_some_records(messages, _FITTED_MESSAGES), _Units.of(messages))
     if problem.units.shift == 0.0:
         return problem.nothing("all messages are zero"), np.ones(messages.record.size)
     starts = [np.array([math.log(shift), math.log(slope), middle, _GROWTH]) for shift, slope, middle in _STARTS]
     if start is not None and not start.failure:
         starts = [problem.units.point(start), *starts[::_FRESH]]
-    few = _Problem(_of_some_records(messages, _COMPARED_MESSAGES), problem.units)
+    few = _Likelihood(_of_some_records(messages, _COMPARED_MESSAGES), problem.units)
     tried = [few.climb(point, few.unshifted(), rounds=_FIRST_ROUNDS).point for point in starts]
     # With the variances that go with the point: from those of "no shift" the next step may lead back to it.
     best = max((problem.at(point) for point in tried), key=lambda climb: climb.value)
@@ -125,27 +125,27 @@ def fit_mixture(messages: Messages, *, start: MixtureFit | None = None) -> tuple
     return fit, np.ones(messages.record.size) if fit.failure else step_variances(messages, fit)
 
 
-def log_ratios(messages: Messages, fit: MixtureFit, variances: Vector) -> Vector:
+def log_ratios(messages: LineMessages, fit: MixtureFit, variances: Vector) -> Vector:
     """Return what each message adds to the log odds of its record's label: ``−κ_t (x − κ_t (p − ½)) / v``, ``(n,)``."""
     kappa = fit.kappa * _grown(messages.step, fit)
     ratios: Vector = -kappa * (messages.shift - kappa * (expit(logits(messages, fit)) - 0.5)) / variances
     return ratios
 
 
-def logits(messages: Messages, fit: MixtureFit) -> Vector:
+def logits(messages: LineMessages, fit: MixtureFit) -> Vector:
     """Return what the activations say of the label, ``α_t (s − m) + β``, ``(n,)``."""
     found: Vector = fit.alpha * _grown(messages.step, fit) * (messages.activation - fit.middle) + fit.beta
     return found
 
 
-def weights(messages: Messages, fit: MixtureFit) -> Vector:
+def weights(messages: LineMessages, fit: MixtureFit) -> Vector:
     """Return how much each message's logit counts in its record's mean, ``(n,)``: 1 in the second half of the run."""
     return _weights(_age(messages.step, fit.last, fit.span))
 
 
-def step_variances(messages: Messages, fit: MixtureFit) -> Vector:
+def step_variances(messages: LineMessages, fit: MixtureFit) -> Vector:
     """Return the noise's variance at each message as expected under a fit, ``(n,)``: that of its step."""
-    problem = _Problem(messages, _Units.of(messages, like=fit))
+    problem = _Likelihood(messages, _Units.of(messages, like=fit))
     if problem.units.shift == 0.0:
         return np.ones(messages.record.size)
     square = problem.units.shift**2
@@ -153,13 +153,13 @@ def step_variances(messages: Messages, fit: MixtureFit) -> Vector:
     return found
 
 
-def _of_some_records(messages: Messages, most: int) -> Messages:
+def _of_some_records(messages: LineMessages, most: int) -> LineMessages:
     """Return the messages of evenly spaced records, about so many."""
     every = -(-messages.record.size // most)
     if every == 1:
         return messages
     chosen = np.unique(messages.record, return_inverse=True)[1] % every == 0
-    return Messages(*(field[chosen] for field in messages))
+    return LineMessages(*(field[chosen] for field in messages))
 
 
 def _age(step: Whole, last: int, span: int) -> Vector:
@@ -198,7 +198,7 @@ class _Units(NamedTuple):
     span: int
 
     @classmethod
-    def of(cls, messages: Messages, *, like: MixtureFit | None = None) -> _Units:
+    def of(cls, messages: LineMessages, *, like: MixtureFit | None = None) -> _Units:
         first, last = int(messages.step.min()), int(messages.step.max())
         return cls(
             shift=float(np.sqrt(np.mean(messages.shift**2))),
@@ -223,10 +223,10 @@ class _Climb(NamedTuple):
     settled: bool
 
 
-class _Problem:
+class _Likelihood:
     """The likelihood of some messages, in given units."""
 
-    def __init__(self, messages: Messages, units: _Units) -> None:
+    def __init__(self, messages: LineMessages, units: _Units) -> None:
         self.units = units
         self._shift = messages.shift / (units.shift or 1.0)
         self._activation = (messages.activation - units.middle) / units.spread

@@ -71,7 +71,7 @@ class ModelCompletionAttack:
             return torch.full(view.ids.shape, torch.nan, device=view.ids.device)
         bottom = view.bottom.eval()  # dropout and running statistics as in predictions
         activations = _activations(bottom, view.columns)
-        head = _Head(activations)
+        head = _TrainedHead(activations)
         with torch.enable_grad():
             targets = positive[known].to(activations)
             self._fit_head(head, activations[known], targets)
@@ -79,13 +79,13 @@ class ModelCompletionAttack:
         scores: Tensor = head(_activations(bottom, view.columns) if self._steps else activations)
         return scores.index_fill(0, known, torch.nan)
 
-    def _loss(self, head: _Head, activations: Tensor, targets: Tensor) -> Tensor:
+    def _loss(self, head: _TrainedHead, activations: Tensor, targets: Tensor) -> Tensor:
         share = targets.mean()
         weights = torch.where(targets == 1, 0.5 / share, 0.5 / (1.0 - share))
         loss = functional.binary_cross_entropy_with_logits(head(activations), targets, weights)
         return loss + self._l2 * head.weight.square().sum()
 
-    def _fit_head(self, head: _Head, activations: Tensor, targets: Tensor) -> None:
+    def _fit_head(self, head: _TrainedHead, activations: Tensor, targets: Tensor) -> None:
         optimizer = LBFGS(head.parameters(), max_iter=_HEAD_STEPS, line_search_fn="strong_wolfe")
 
         def closure() -> Tensor:
@@ -96,7 +96,7 @@ class ModelCompletionAttack:
 
         optimizer.step(closure)
 
-    def _fit_both(self, head: _Head, bottom: nn.Module, columns: Any, targets: Tensor) -> None:
+    def _fit_both(self, head: _TrainedHead, bottom: nn.Module, columns: Any, targets: Tensor) -> None:
         optimizers: list[Optimizer] = []
         for _ in range(self._steps):
             head.zero_grad()
@@ -114,7 +114,7 @@ class ModelCompletionAttack:
         return [*found, SparseAdam(sparse, lr=self._lr)] if sparse else found
 
 
-class _Head(nn.Module):
+class _TrainedHead(nn.Module):
     """A linear layer, from zeros, on activations that are centred and scaled as the given ones.
 
     One scale for all units: each brought to variance one, those that training has left alone would count as much as

@@ -25,7 +25,7 @@ from splitvfl.models.sigmoid_coefficients import (
     sigmoid_coefficients,
 )
 
-Matrix = npt.NDArray[np.float64]
+FloatMatrix = npt.NDArray[np.float64]
 Whole = npt.NDArray[np.int64]
 
 # Below this share of equations the box alone has other points in it, and its search is in vain.
@@ -114,21 +114,21 @@ def label_sum(
 
 
 @dataclass(frozen=True)
-class _Problem:
+class _SumProblem:
     """Distinct rows other than zero, how often each comes, and the sum that they are to give.
 
     Unknown is each group's sum of labels: one of −count, −count + 2, ..., count.
     """
 
-    rows: Matrix
+    rows: FloatMatrix
     counts: Whole
-    total: Matrix
-    tolerance: Matrix
-    typical: Matrix  # how far the sum is off in all likelihood, at most the tolerance
+    total: FloatMatrix
+    tolerance: FloatMatrix
+    typical: FloatMatrix  # how far the sum is off in all likelihood, at most the tolerance
     group: Whole  # of each record; -1 for a row of zeros
 
     @property
-    def largest(self) -> Matrix:
+    def largest(self) -> FloatMatrix:
         """Each column's largest magnitude, 1 for a column of zeros."""
         peaks = np.abs(self.rows).max(axis=0)
         return np.where(peaks > 0, peaks, 1.0)
@@ -138,13 +138,13 @@ class _Problem:
         possible = (np.abs(sums) <= self.counts).all() and not ((sums + self.counts) % 2).any()
         return bool(possible and (np.abs(self.rows.T @ sums - self.total) <= self.tolerance).all())
 
-    def nearest(self, sums: Matrix) -> Whole:
+    def nearest(self, sums: FloatMatrix) -> Whole:
         """Return the nearest sums that the groups can have."""
         positives = np.clip(np.rint((sums + self.counts) / 2), 0, self.counts)
         return (2 * positives - self.counts).astype(np.int64)
 
 
-def _assigned(solved: tuple[_Problem, Whole]) -> Tensor:
+def _assigned(solved: tuple[_SumProblem, Whole]) -> Tensor:
     """Return a label for each record: a group's first records are its positives."""
     problem, sums = solved
     labels = np.zeros(problem.group.size)
@@ -154,14 +154,14 @@ def _assigned(solved: tuple[_Problem, Whole]) -> Tensor:
     return torch.from_numpy(labels)
 
 
-def _shared(solved: tuple[_Problem, Whole]) -> Tensor:
+def _shared(solved: tuple[_SumProblem, Whole]) -> Tensor:
     """Return each record's mean label in its group, NaN for a row of zeros."""
     problem, sums = solved
     means = np.append(sums / problem.counts, math.nan)
     return torch.from_numpy(means[problem.group])
 
 
-def _solved(features: Tensor, weighted_sum: Tensor, tolerance: float | Tensor | None) -> tuple[_Problem, Whole]:
+def _solved(features: Tensor, weighted_sum: Tensor, tolerance: float | Tensor | None) -> tuple[_SumProblem, Whole]:
     problem = _problem(features, weighted_sum, tolerance)
     if not problem.rows.size:
         return problem, problem.counts
@@ -178,7 +178,7 @@ def _solved(features: Tensor, weighted_sum: Tensor, tolerance: float | Tensor | 
     )
 
 
-def _problem(features: Tensor, weighted_sum: Tensor, tolerance: float | Tensor | None) -> _Problem:
+def _problem(features: Tensor, weighted_sum: Tensor, tolerance: float | Tensor | None) -> _SumProblem:
     _check(features, weighted_sum)
     matrix, total = features.detach().cpu().double().numpy(), weighted_sum.detach().cpu().double().numpy()
     filled = matrix.any(axis=1)
@@ -195,10 +195,10 @@ def _problem(features: Tensor, weighted_sum: Tensor, tolerance: float | Tensor |
             f"no labels give the sum {total[beyond[0]]:.6g} of column {beyond[0]}: its entries add up to at most "
             f"{np.abs(matrix[:, beyond[0]]).sum():.6g}"
         )
-    return _Problem(rows, counts, total, worst, typical, group)
+    return _SumProblem(rows, counts, total, worst, typical, group)
 
 
-def _rounding(matrix: Matrix, total: Matrix, eps: float) -> tuple[Matrix, Matrix]:
+def _rounding(matrix: FloatMatrix, total: FloatMatrix, eps: float) -> tuple[FloatMatrix, FloatMatrix]:
     """Return how far the computed sum can be off, and how far it will be off in all likelihood."""
     bound = eps * (np.abs(matrix).sum(axis=0) + np.abs(total)) + np.finfo(np.float64).tiny
     # Each of s additions is off by at most half an eps of what has come together so far, in a random direction.
@@ -207,7 +207,7 @@ def _rounding(matrix: Matrix, total: Matrix, eps: float) -> tuple[Matrix, Matrix
     return worst, np.minimum(worst, spread)
 
 
-def _tolerance(tolerance: float | Tensor, size: int) -> Matrix:
+def _tolerance(tolerance: float | Tensor, size: int) -> FloatMatrix:
     given = np.asarray(tolerance.detach().cpu() if isinstance(tolerance, Tensor) else tolerance, dtype=np.float64)
     if given.shape not in ((), (size,)) or not np.isfinite(given).all() or not (given > 0).all():
         raise ArgumentError(f"expected a tolerance above 0, one number or ({size},), got {tolerance}")
@@ -226,7 +226,7 @@ def _check(features: Tensor, weighted_sum: Tensor) -> None:
             raise ArgumentError(f"{name} holds NaN or infinite values")
 
 
-def _check_information(problem: _Problem) -> None:
+def _check_information(problem: _SumProblem) -> None:
     """Refuse sums so coarse that other labels than the true ones would give them too, by chance."""
     sizes = np.linalg.svd(problem.rows / problem.tolerance, compute_uv=False)
     # A sum of random signs is near normal; of its 2^s values, so many lie within the tolerance of any one.
@@ -239,14 +239,14 @@ def _check_information(problem: _Problem) -> None:
         )
 
 
-def _least_squares(problem: _Problem) -> Iterator[Whole]:
+def _least_squares(problem: _SumProblem) -> Iterator[Whole]:
     """Yield the one solution, if there are as many independent equations as groups."""
     if np.linalg.matrix_rank(problem.rows / problem.largest) == len(problem.rows):
         solution, *_ = np.linalg.lstsq((problem.rows / problem.largest).T, problem.total / problem.largest)
         yield problem.nearest(solution.astype(np.float64))
 
 
-def _boxed(problem: _Problem) -> Iterator[Whole]:
+def _boxed(problem: _SumProblem) -> Iterator[Whole]:
     """Yield the nearest to a point of the box that gives the sum; with enough equations there is only one."""
     if len(problem.rows) * _BOX_EQUATIONS > problem.total.size:
         return
@@ -255,7 +255,7 @@ def _boxed(problem: _Problem) -> Iterator[Whole]:
     yield problem.nearest(found.x)
 
 
-def _lattice(problem: _Problem) -> Iterator[Whole]:
+def _lattice(problem: _SumProblem) -> Iterator[Whole]:
     """Yield short vectors of a lattice in which the groups' sums are one of the shortest."""
     if len(problem.rows) > _MOST_IN_LATTICE:
         return
@@ -271,7 +271,7 @@ def _lattice(problem: _Problem) -> Iterator[Whole]:
                 break
 
 
-def _reduced(problem: _Problem, order: Whole, error: Matrix) -> Iterator[Whole]:
+def _reduced(problem: _SumProblem, order: Whole, error: FloatMatrix) -> Iterator[Whole]:
     """Yield the sums, in that order, that the rows of the reduced basis stand for.
 
     The basis has the rows ``(2 u_g | 2 K x_g)`` and ``(u · count | K (Σ count x − total))``: it holds
@@ -305,7 +305,7 @@ def _whole(value: float, step: float) -> int:
     return round(Fraction(numerator * below * _UNIT, denominator * above))
 
 
-def _met_in_the_middle(problem: _Problem) -> Iterator[Whole]:
+def _met_in_the_middle(problem: _SumProblem) -> Iterator[Whole]:
     """Yield what sums of two halves of the groups add up to the total, along one random line."""
     halves = _halves(problem.counts)
     if halves is None:
@@ -330,7 +330,7 @@ def _halves(counts: Whole) -> tuple[Whole, Whole] | None:
     return None if too_many else halves
 
 
-def _half_sums(weights: Matrix, counts: Whole) -> Matrix:
+def _half_sums(weights: FloatMatrix, counts: Whole) -> FloatMatrix:
     """Return the weighted sum of every choice of group sums; the last group changes fastest."""
     sums = np.zeros(1)
     for weight, count in zip(weights, counts, strict=True):
@@ -347,7 +347,7 @@ def _pairs(first: Whole, last: Whole) -> Iterator[Whole]:
         yield np.stack([left, last[left] - ends[left] + numbers], axis=1)
 
 
-def _joined(problem: _Problem, halves: tuple[Whole, Whole], left: Whole, right: Whole) -> Iterator[Whole]:
+def _joined(problem: _SumProblem, halves: tuple[Whole, Whole], left: Whole, right: Whole) -> Iterator[Whole]:
     sums = np.empty((left.size, problem.counts.size), dtype=np.int64)
     for half, chosen in zip(halves, (left, right), strict=True):
         shape = tuple(problem.counts[half] + 1)

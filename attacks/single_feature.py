@@ -24,7 +24,7 @@ from splitvfl.models.sigmoid_coefficients import (
     gradient_scale,
 )
 
-Array = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.float64]
 Places = npt.NDArray[np.int64]
 
 # Share that a fit by one feature may leave over of logits without noise. Roundings leave 1e-12; two features leave 1e-4
@@ -59,8 +59,8 @@ class _Step:
     """One batch: records, residues, the other party's logits (NaN where unknown), and how small is nothing."""
 
     ids: Places
-    residues: Array
-    logits: Array
+    residues: Floats
+    logits: Floats
     eta: float
     noise: float
 
@@ -176,7 +176,7 @@ class SingleFeatureAttack:
         scale = math.copysign(scale, ratios[np.nanargmax(np.abs(ratios))])
         return SingleFeature(torch.from_numpy(ids), torch.from_numpy(ratios * scale), torch.from_numpy(factors / scale))
 
-    def _squared_scale(self, seen: _Seen, ratios: Array, factors: Array) -> float:
+    def _squared_scale(self, seen: _Seen, ratios: Floats, factors: Floats) -> float:
         """Return κ² with features ``κ ratios`` and weights ``factors / κ``, from the largest change of the weight."""
         sums, unknown = seen.residue_sums(ratios)
         c = gradient_scale(self._approximation)
@@ -242,7 +242,7 @@ def recover_single_feature(
     return attack.recover()
 
 
-def logits_of_residues(residues: Array, labels: Array, *, approximation: Approximation, noise: float) -> Array:
+def logits_of_residues(residues: Floats, labels: Floats, *, approximation: Approximation, noise: float) -> Floats:
     """Return the logit z of each residue, NaN where it is not determined.
 
     - ``taylor``: ``z = f + 2y``
@@ -277,7 +277,7 @@ def logits_of_residues(residues: Array, labels: Array, *, approximation: Approxi
             assert_never(approximation)
 
 
-def _minimax_root(values: Array) -> Array:
+def _minimax_root(values: Floats) -> Floats:
     """Return the middle root of ``CUBIC u³ + LINEAR u = value``, NaN beyond the cubic's turning points."""
     turning = math.sqrt(-MINIMAX_LINEAR / (3.0 * MINIMAX_CUBIC))
     peak = 2.0 / 3.0 * MINIMAX_LINEAR * turning
@@ -298,7 +298,7 @@ class _Seen:
         self.residues = np.concatenate([step.residues for step in steps])
         self.noise = np.repeat(np.array([step.noise for step in steps]), self.sizes)
 
-    def residue_sums(self, ratios: Array) -> tuple[Array, npt.NDArray[np.bool_]]:
+    def residue_sums(self, ratios: Floats) -> tuple[Floats, npt.NDArray[np.bool_]]:
         """Return ``Σ_j f_j r_j / s`` of every step, and at which steps a ratio is unknown that counts."""
         own = ratios[self.record]
         missing = np.isnan(own) & (np.abs(self.residues) > self.noise)
@@ -306,7 +306,7 @@ class _Seen:
         return sums, np.bincount(self.step, missing, self.count) > 0
 
 
-def _linked(seen: _Seen) -> tuple[Array, npt.NDArray[np.bool_]]:
+def _linked(seen: _Seen) -> tuple[Floats, npt.NDArray[np.bool_]]:
     """Return the factor of every step up to a common one, and which steps are linked to most records.
 
     Steps and records are the nodes of a graph, and every logit that is not 0 an edge; a spanning tree of large logits,
@@ -329,7 +329,7 @@ def _linked(seen: _Seen) -> tuple[Array, npt.NDArray[np.bool_]]:
     return values[: seen.count], inside
 
 
-def _refined(seen: _Seen, factors: Array, inside: npt.NDArray[np.bool_]) -> tuple[Array, Array]:
+def _refined(seen: _Seen, factors: Floats, inside: npt.NDArray[np.bool_]) -> tuple[Floats, Floats]:
     """Return ratios ``(n,)`` and factors ``(steps,)`` that fit the linked steps' logits best, NaN where unknown."""
     used = np.flatnonzero(inside[seen.step] & ~np.isnan(seen.logits))
     steps, records, logits = seen.step[used], seen.record[used], seen.logits[used]
@@ -345,15 +345,15 @@ def _refined(seen: _Seen, factors: Array, inside: npt.NDArray[np.bool_]) -> tupl
     return ratios, factors
 
 
-def _fitted(places: Places, regressors: Array, targets: Array, count: int) -> Array:
+def _fitted(places: Places, regressors: Floats, targets: Floats, count: int) -> Floats:
     """Return the least-squares coefficient of every place's entries, NaN at places without any."""
     squares = np.bincount(places, regressors**2, count)
     products = np.bincount(places, regressors * targets, count)
-    fitted: Array = np.divide(products, squares, out=np.full(count, np.nan), where=squares > 0)
+    fitted: Floats = np.divide(products, squares, out=np.full(count, np.nan), where=squares > 0)
     return fitted
 
 
-def _largest_change(values: Array, stretch: npt.NDArray[Any]) -> tuple[int, int]:
+def _largest_change(values: Floats, stretch: npt.NDArray[Any]) -> tuple[int, int]:
     """Return the earlier and the later of the two steps of one stretch whose values differ most."""
     best: tuple[float, int, int] = (0.0, -1, -1)
     for own in np.unique(stretch):
@@ -368,7 +368,7 @@ def _largest_change(values: Array, stretch: npt.NDArray[Any]) -> tuple[int, int]
     return best[1], best[2]
 
 
-def _numbers(values: Tensor) -> Array:
+def _numbers(values: Tensor) -> Floats:
     return np.array(values.detach().cpu().numpy(), dtype=np.float64)
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from splitvfl.app.experiment import Variant
     from splitvfl.config.sections import ExperimentConfig
     from splitvfl.report.summary import RunSummary
-    from splitvfl.run.trainer import Progress
+    from splitvfl.run.trainer import TrainingProgress
 
 app = typer.Typer(
     name="splitvfl",
@@ -581,7 +581,7 @@ def _only_with_like(context: typer.Context) -> None:
         raise ConfigError(f"{flags}: settled when the tables that --like names were ingested; leave it out")
 
 
-def _start(progress: RunProgress, name: str, variant: Variant) -> Progress:
+def _start(progress: RunProgress, name: str, variant: Variant) -> TrainingProgress:
     return progress.run(f"{name}, {variant.label}")
 
 

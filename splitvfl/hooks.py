@@ -102,7 +102,7 @@ OWN: frozenset[str] = frozenset({"activation", "bottom", "columns", "weights"})
 _T = TypeVar("_T")
 
 
-class Seen(Generic[_T]):
+class ViewField(Generic[_T]):
     """A field of a :class:`View`; reading one that the party has not seen raises :class:`HookError`."""
 
     def __init__(self, doc: str) -> None:
@@ -112,12 +112,12 @@ class Seen(Generic[_T]):
         self._name = name
 
     @overload
-    def __get__(self, view: None, owner: type) -> Seen[_T]: ...
+    def __get__(self, view: None, owner: type) -> ViewField[_T]: ...
 
     @overload
     def __get__(self, view: View, owner: type) -> _T: ...
 
-    def __get__(self, view: View | None, owner: type) -> Seen[_T] | _T:
+    def __get__(self, view: View | None, owner: type) -> ViewField[_T] | _T:
         if view is None:
             return self
         value: _T = view._read(self._name)
@@ -140,22 +140,26 @@ class View:
         seen: The fields below that this party can see now.
     """
 
-    gradient = Seen[Tensor]("Cut gradient as received, ``(n, width)``: of the batch's mean loss.")
-    activation = Seen[Tensor]("What the party's own bottom model put out, ``(n, width)``.")
-    columns = Seen[Any]("The party's own columns: ``(n, d)``, or ``Columns`` where there are categorical fields.")
-    weights = Seen[Mapping[str, Tensor]]("Copies of the party's own weights, by parameter name.")
-    bottom = Seen[nn.Module]("A copy of the party's own bottom model, after training only; the attack may change it.")
-    aggregated_gradient = Seen[Tensor]("Gradient of a linear bottom's weight, ``(d, width)``: columnsᵀ · gradient.")
-    known_positives = Seen[Tensor]("Ids of the positive records that the attacker is assumed to know, ``(k,)``.")
-    known_negatives = Seen[Tensor]("Ids of the negative records that the attacker is assumed to know, ``(k,)``.")
-    scores = Seen[Tensor]("Predictions as published: ``(n,)`` sigmoid or ``(n, k)`` softmax.")
-    active_logits = Seen[Tensor]("The active party's own part of the logits, ``(n,)`` or ``(n, k)``.")
-    passive_weight = Seen[Tensor]("The other party's linear weights, if assumed known: ``(d,)`` or ``(k, d)``.")
+    gradient = ViewField[Tensor]("Cut gradient as received, ``(n, width)``: of the batch's mean loss.")
+    activation = ViewField[Tensor]("What the party's own bottom model put out, ``(n, width)``.")
+    columns = ViewField[Any]("The party's own columns: ``(n, d)``, or ``Columns`` where there are categorical fields.")
+    weights = ViewField[Mapping[str, Tensor]]("Copies of the party's own weights, by parameter name.")
+    bottom = ViewField[nn.Module](
+        "A copy of the party's own bottom model, after training only; the attack may change it."
+    )
+    aggregated_gradient = ViewField[Tensor](
+        "Gradient of a linear bottom's weight, ``(d, width)``: columnsᵀ · gradient."
+    )
+    known_positives = ViewField[Tensor]("Ids of the positive records that the attacker is assumed to know, ``(k,)``.")
+    known_negatives = ViewField[Tensor]("Ids of the negative records that the attacker is assumed to know, ``(k,)``.")
+    scores = ViewField[Tensor]("Predictions as published: ``(n,)`` sigmoid or ``(n, k)`` softmax.")
+    active_logits = ViewField[Tensor]("The active party's own part of the logits, ``(n,)`` or ``(n, k)``.")
+    passive_weight = ViewField[Tensor]("The other party's linear weights, if assumed known: ``(d,)`` or ``(k, d)``.")
 
     __slots__ = ("_copies", "_ids", "_seen", "_versions", "party", "step")
 
     def __init__(self, *, party: str, step: int, ids: Tensor, **seen: Any) -> None:
-        unknown = [name for name in seen if not isinstance(getattr(View, name, None), Seen)]
+        unknown = [name for name in seen if not isinstance(getattr(View, name, None), ViewField)]
         if unknown:
             raise TypeError(f"a view has no field {', '.join(sorted(unknown))}")
         self.party = party

@@ -13,9 +13,9 @@ from splitvfl.data.columns import Columns
 from splitvfl.errors import ArgumentError, HookError, PrivacyError
 from splitvfl.hooks import (
     Secrets,
-    Seen,
     Stateful,
     View,
+    ViewField,
     all_finite,
     batch_mixing_layer,
     call_attack,
@@ -28,7 +28,7 @@ from splitvfl.hooks import (
 )
 
 IDS = torch.tensor([2**41, -5, 7])
-FIELDS = sorted(name for name in vars(View) if isinstance(vars(View)[name], Seen))
+FIELDS = sorted(name for name in vars(View) if isinstance(vars(View)[name], ViewField))
 
 
 def view(**seen: Any) -> View:

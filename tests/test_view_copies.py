@@ -14,14 +14,14 @@ from splitvfl.cut.split_model import SplitModel
 from splitvfl.data.columns import Columns
 from splitvfl.errors import HookError
 from splitvfl.exchange.split import Split
-from splitvfl.hooks import Secrets, Seen, View, call_attack, call_defense
+from splitvfl.hooks import Secrets, View, ViewField, call_attack, call_defense
 from splitvfl.leakage.judging import Leak
 from splitvfl.run.trainer import Trainer
 from tests.builders import same, small_trainer, weights
 from tests.exchange.logistic import trainer_of, weights_of
 
 ROWS = 8
-FIELDS = sorted(name for name in vars(View) if isinstance(vars(View)[name], Seen) and name != "bottom")
+FIELDS = sorted(name for name in vars(View) if isinstance(vars(View)[name], ViewField) and name != "bottom")
 
 
 def scribble_numpy(tensor: Tensor) -> None:

@@ -78,7 +78,7 @@ from splitvfl.report.summary import AttackResult, PartyResult, RunSummary, known
 from splitvfl.run import checkpoint
 from splitvfl.run.coordinator import CoordinatorRun
 from splitvfl.run.networked import ActiveRun, PassiveRun, RunSettings
-from splitvfl.run.trainer import NOTHING_COMES_BACK, Progress
+from splitvfl.run.trainer import NOTHING_COMES_BACK, TrainingProgress
 from splitvfl.system.folder_lock import locked
 from splitvfl.system.private_folder import close_folder, closed_for_writing, private_folder
 
@@ -292,7 +292,7 @@ def party_run(
     *,
     own: OwnData | None = None,
     notify: Callable[[str], None] = lambda line: None,
-    progress: Progress = lambda status: None,
+    progress: TrainingProgress = lambda status: None,
 ) -> ActiveRun | PassiveRun:
     """Return one party's run, ready to be run.
 
@@ -616,7 +616,7 @@ def run_party(
     *,
     overwrite: bool = False,
     notify: Callable[[str], None] = lambda line: None,
-    progress: Progress = lambda status: None,
+    progress: TrainingProgress = lambda status: None,
 ) -> tuple[ActiveRun | PassiveRun, RunSummary | None]:
     """Train as one party, go on where an earlier run in the folder left off, and write the trained half.
 
@@ -649,7 +649,7 @@ def _run_in(
     *,
     overwrite: bool,
     notify: Callable[[str], None],
-    progress: Progress,
+    progress: TrainingProgress,
 ) -> tuple[ActiveRun | PassiveRun, RunSummary | None]:
     going_on = not overwrite and checkpoint.latest(folder / "checkpoints") is not None
     check_folder(folder, config, resume=going_on, overwrite=overwrite or is_barely_begun(folder))

@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 from splitvfl.app.exchanges import exchange_of, one_way, sums_only, task_of
 from splitvfl.app.label_horizon import LabelHorizon, agreed_horizon, before, observed_horizon, outcome
 from splitvfl.app.noise import noise_plan
-from splitvfl.config.registry import Kind, build
+from splitvfl.config.registry import PluginKind, build
 from splitvfl.config.sections import (
     DataConfig,
     ExperimentConfig,
@@ -59,7 +59,7 @@ from splitvfl.report.summary import FILE_NAME, AttackResult, PartyResult, RunSum
 from splitvfl.run import checkpoint
 from splitvfl.run.networked import FAREWELL_FILE
 from splitvfl.run.replay import JOURNAL
-from splitvfl.run.trainer import Progress, Trainer
+from splitvfl.run.trainer import Trainer, TrainingProgress
 from splitvfl.system.private_folder import close_folder, closed_for_writing, private_folder
 from splitvfl.wording import suggestion
 
@@ -271,7 +271,7 @@ def _check_fields(config: ExperimentConfig, data: VerticalData) -> None:
         )
 
 
-def _hooks(kind: Kind, hooks: Sequence[HookConfig], config: ExperimentConfig) -> list[Any]:
+def _hooks(kind: PluginKind, hooks: Sequence[HookConfig], config: ExperimentConfig) -> list[Any]:
     return [build(kind, hook.name, hook.options, folder=config.folder) for hook in hooks]
 
 
@@ -667,7 +667,7 @@ def run_experiment(
     workbench: Workbench | None = None,
     resume: bool = False,
     overwrite: bool = False,
-    progress: Progress | None = None,
+    progress: TrainingProgress | None = None,
     notify: Callable[[str], None] = lambda line: None,
 ) -> RunSummary:
     """Train one experiment and write everything about it into a folder.
@@ -881,7 +881,7 @@ def run_variants(
     *,
     overwrite: bool,
     resume: bool = False,
-    progress: Callable[[Variant], Progress | None] = lambda variant: None,
+    progress: Callable[[Variant], TrainingProgress | None] = lambda variant: None,
 ) -> list[RunSummary]:
     """Run variants of one experiment, one after the other, on data that is loaded once.
 

@@ -17,7 +17,7 @@ from splitvfl.defenses import CoefficientNoise, GaussianIR
 from splitvfl.errors import ConfigError
 from splitvfl.hooks import At
 from splitvfl.privacy import corrected_dp_paillier_sigma, dp_paillier_sigma, label_attack_success
-from splitvfl.privacy.dp_paillier import Party
+from splitvfl.privacy.dp_paillier import PartyLetter
 from splitvfl.report.findings import counted
 
 # Beyond so many standard deviations one draw in 10^15 lies, and would end the run.
@@ -196,7 +196,7 @@ def _planned(
     return NoisePlan(settings, epochs, steps * epochs, active, passive)
 
 
-def _sigma(settings: NoiseConfig, party: Party, *, other: float = 0.0, **training: Any) -> float:
+def _sigma(settings: NoiseConfig, party: PartyLetter, *, other: float = 0.0, **training: Any) -> float:
     epsilon, delta = settings.epsilon, settings.delta
     if other:
         # Half of δ is for the case that the other noise exceeds its bound.

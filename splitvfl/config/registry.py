@@ -30,7 +30,7 @@ from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 from splitvfl.errors import ConfigError, SplitVFLError
 from splitvfl.wording import shown, suggestion, words
 
-Kind = Literal["attacks", "defenses", "models"]
+PluginKind = Literal["attacks", "defenses", "models"]
 
 ATTACKS: Mapping[str, str] = {
     "combined": "splitvfl.attacks:CombinedAttack",
@@ -78,8 +78,8 @@ MODELS: Mapping[str, str] = {
     "wide-deep": "splitvfl.models:WideDeepBottom",
 }
 
-_BUILT_IN: Mapping[Kind, Mapping[str, str]] = {"attacks": ATTACKS, "defenses": DEFENSES, "models": MODELS}
-_WITH_ENTRY_POINTS: tuple[Kind, ...] = ("attacks", "defenses")
+_BUILT_IN: Mapping[PluginKind, Mapping[str, str]] = {"attacks": ATTACKS, "defenses": DEFENSES, "models": MODELS}
+_WITH_ENTRY_POINTS: tuple[PluginKind, ...] = ("attacks", "defenses")
 
 # Modules that were imported from a user's folder. A file of the same name in another folder may take their place; it
 # may not take the place of anything else.
@@ -104,7 +104,7 @@ def resolve_defense(name: str, *, folder: Path) -> type[Any]:
     return resolve("defenses", name, folder=folder)
 
 
-def resolve(kind: Kind, name: str, *, folder: Path) -> type[Any]:
+def resolve(kind: PluginKind, name: str, *, folder: Path) -> type[Any]:
     """Return the class of that kind and name; see :func:`resolve_attack`."""
     if ":" in name:
         return _class_of_user(name, folder)
@@ -177,7 +177,7 @@ def check_options(factory: type[Any], options: Mapping[str, Any]) -> tuple[dict[
     return taken, problems
 
 
-def build(kind: Kind, name: str, options: Mapping[str, Any], *, folder: Path) -> Any:
+def build(kind: PluginKind, name: str, options: Mapping[str, Any], *, folder: Path) -> Any:
     """Return a new attack or defense.
 
     Args:
@@ -212,7 +212,7 @@ def _built_in(path: str) -> type[Any]:
     return found
 
 
-def _offered(kind: Kind) -> dict[str, EntryPoint]:
+def _offered(kind: PluginKind) -> dict[str, EntryPoint]:
     found: dict[str, EntryPoint] = {}
     # A set: the same package seen twice on the path (a checkout and its wheel) makes one offer, not two.
     for entry in set(entry_points(group=f"splitvfl.{kind}")) if kind in _WITH_ENTRY_POINTS else ():
@@ -228,7 +228,7 @@ def _owner(entry: EntryPoint) -> str:
     return f"the package {entry.dist.name}" if entry.dist is not None else f"an entry point ({entry.value})"
 
 
-def _loaded(kind: Kind, entry: EntryPoint) -> type[Any]:
+def _loaded(kind: PluginKind, entry: EntryPoint) -> type[Any]:
     try:
         found = entry.load()
     except Exception as error:  # other people's code may fail in any way
@@ -238,7 +238,7 @@ def _loaded(kind: Kind, entry: EntryPoint) -> type[Any]:
     return _checked_class(found, entry.value)
 
 
-def _summary(kind: Kind, name: str) -> str:
+def _summary(kind: PluginKind, name: str) -> str:
     try:
         found = resolve(kind, name, folder=Path())
     except ConfigError as error:  # one broken package must not hide the others

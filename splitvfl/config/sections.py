@@ -47,7 +47,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from splitvfl.claims import claims_of
-from splitvfl.config.registry import Kind, check_options, construct, resolve
+from splitvfl.config.registry import PluginKind, check_options, construct, resolve
 from splitvfl.config.yaml import Document, Place, parse_override, to_yaml
 from splitvfl.data.columns import TaskName
 from splitvfl.data.encoding import Categorical, Missing, Scale
@@ -167,7 +167,7 @@ def _at_least_two(fields: tuple[str, ...]) -> tuple[str, ...]:
     return fields
 
 
-Claim = Annotated[str | float | tuple[str, ...], BeforeValidator(_claim)]
+ColumnSetting = Annotated[str | float | tuple[str, ...], BeforeValidator(_claim)]
 Names = Annotated[str | tuple[str, ...], BeforeValidator(_names)]
 Scalar = Annotated[str | int | float | bool, BeforeValidator(_scalar)]
 
@@ -188,7 +188,7 @@ _MOST_CANARIES = 2**20  # chosen as Python's integers; with so many the interval
 _MOST_MIB = 2**40  # in bytes they are counted in 64 bits
 
 Count = Annotated[int, Field(ge=1, le=_MOST)]
-Rows = Annotated[int, Field(ge=1, le=_MOST_ROWS)]
+RowCount = Annotated[int, Field(ge=1, le=_MOST_ROWS)]
 Width = Annotated[int, Field(ge=1, le=MAX_WIDTH)]
 Known = Annotated[int, Field(ge=0, le=_MOST_KNOWN)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
@@ -250,7 +250,7 @@ class PartyConfig(_Section):
     """
 
     role: Literal["active", "passive"]
-    columns: Claim = ()
+    columns: ColumnSetting = ()
     label: str | None = None
     address: str | None = None
     identity: str | None = None
@@ -653,8 +653,8 @@ class TrainConfig(_Section):
     """
 
     epochs: Annotated[int, Field(ge=1, le=_MOST_EPOCHS)] = 10
-    batch_size: Rows = 256
-    block_rows: Rows | None = None
+    batch_size: RowCount = 256
+    block_rows: RowCount | None = None
     optimizer: OptimizerConfig = AdamConfig()
     embedding_optimizer: EmbeddingOptimizerConfig = None
     private_top_optimizer: OptimizerConfig | None = None
@@ -750,7 +750,7 @@ def _audit_switch(value: Any) -> Any:
     return value
 
 
-Audit = Annotated[
+AuditSetting = Annotated[
     Annotated[bool, BeforeValidator(_audit_switch), Tag("switch")] | Annotated[AuditConfig, Tag("section")],
     Discriminator(_kind_of_audit),
 ]
@@ -785,7 +785,7 @@ class ExperimentConfig(_Section):
     train: TrainConfig = TrainConfig()
     defenses: tuple[HookConfig, ...] = ()
     attacks: tuple[HookConfig, ...] = ()
-    audit: Audit = True
+    audit: AuditSetting = True
     known_positives: Known = 10
     known_negatives: Known = 10
 
@@ -1044,7 +1044,7 @@ def _check_losses(document: Document, built: Sequence[tuple[int, str, object]]) 
             document.report(("defenses", index), f"{name}: {text}")
 
 
-def _check_hook(document: Document, kind: Kind, place: Place, hook: Mapping[str, Any], folder: Path) -> Any:
+def _check_hook(document: Document, kind: PluginKind, place: Place, hook: Mapping[str, Any], folder: Path) -> Any:
     """Report what is wrong with a hook, and return it, or ``None``."""
     try:
         factory = resolve(kind, hook["name"], folder=folder)
@@ -1068,7 +1068,7 @@ def _check_hook(document: Document, kind: Kind, place: Place, hook: Mapping[str,
     return built
 
 
-def _check_at(document: Document, kind: Kind, place: Place, hook: Mapping[str, Any], factory: type[Any]) -> None:
+def _check_at(document: Document, kind: PluginKind, place: Place, hook: Mapping[str, Any], factory: type[Any]) -> None:
     if "at" not in hook:
         return
     if kind != "defenses" or crossing_of(factory) != "activation":

@@ -213,7 +213,7 @@ def _scrambled(key: int, ranks: Words) -> npt.NDArray[np.uint32]:
     return mixed
 
 
-class Drawn(NamedTuple):
+class DrawnColumns(NamedTuple):
     """Columns of some rows, and their signals by kind, each not yet brought to its share of the logit."""
 
     counts: list[tuple[Floats, Flags]]
@@ -271,7 +271,7 @@ class World:
         absent, loyalty = _ABSENT[number % len(_ABSENT)], _LOYALTY[number % len(_LOYALTY)]
         return Field(f"C{number + 1}", self._key("field", number), number, size, absent, loyalty)
 
-    def draw(self, rows: Words) -> Drawn:
+    def draw(self, rows: Words) -> DrawnColumns:
         """Return the columns of the rows with these numbers, and their signals."""
         entities = [uniforms(words(key, rows)) for key in self._entity_keys]
         counts = [column.draw(rows, entities) for column in self.numbers]
@@ -283,7 +283,9 @@ class World:
             "interactions": self._interactions(ranks),
             "crosses": _total(_cross(key, ranks[first], ranks[second]) for key, (first, second) in self._cross_keys),
         }
-        return Drawn(counts, ranks, {kind: np.broadcast_to(signal, len(rows)) for kind, signal in signals.items()})
+        return DrawnColumns(
+            counts, ranks, {kind: np.broadcast_to(signal, len(rows)) for kind, signal in signals.items()}
+        )
 
     def _interactions(self, ranks: Sequence[Words]) -> Floats:
         """Return the inner product of the user's and the ad's summed vectors, as in a factorisation machine."""

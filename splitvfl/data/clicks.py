@@ -30,7 +30,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from splitvfl.data.bayes_auc import BayesAUC
-from splitvfl.data.click_world import SIGNALS, Drawn, Floats, Words, World
+from splitvfl.data.click_world import SIGNALS, DrawnColumns, Floats, Words, World
 from splitvfl.errors import ArgumentError, DataError
 
 CHUNK = 1 << 16
@@ -49,7 +49,7 @@ _REACH = 30.0
 _DICTIONARY = 1 << 15
 
 
-class Chunk(NamedTuple):
+class ClickRows(NamedTuple):
     """Some rows.
 
     Attributes:
@@ -105,7 +105,7 @@ class Clicks:
         """Number of categories of each categorical column; one that is missing is none of them."""
         return {field.name: field.size for field in self._world.fields}
 
-    def chunks(self, size: int = CHUNK) -> Iterator[Chunk]:
+    def chunks(self, size: int = CHUNK) -> Iterator[ClickRows]:
         """Yield all rows in order, so many at a time. Memory is bounded by the size."""
         for start in range(0, self.rows, size):
             yield self._chunk(np.arange(start, min(start + size, self.rows), dtype=np.uint64))
@@ -114,7 +114,7 @@ class Clicks:
         """Return all rows as one table in memory."""
         return pa.Table.from_batches([chunk.rows for chunk in self.chunks()]).combine_chunks()
 
-    def _chunk(self, rows: Words) -> Chunk:
+    def _chunk(self, rows: Words) -> ClickRows:
         drawn = self._world.draw(rows)
         probabilities = _sigmoid(self._law.logits(drawn))
         labels = self._world.clicked(rows, probabilities)
@@ -126,7 +126,7 @@ class Clicks:
             columns[column.name] = pa.array(counts.astype(np.int64), mask=missing)
         for field, ranks in zip(self._world.fields, drawn.ranks, strict=True):
             columns[field.name] = field.names(ranks)
-        return Chunk(pa.RecordBatch.from_pydict(columns), probabilities)
+        return ClickRows(pa.RecordBatch.from_pydict(columns), probabilities)
 
 
 def _check(name: str, value: float, least: float, most: float) -> None:
@@ -147,7 +147,7 @@ class _Law:
     weights: dict[str, float]
     intercept: float
 
-    def logits(self, drawn: Drawn) -> Floats:
+    def logits(self, drawn: DrawnColumns) -> Floats:
         """Return the logit of a click for each row."""
         logits = np.zeros(1)
         for kind, signal in drawn.signals.items():

@@ -16,7 +16,7 @@ import torch
 from splitvfl.data.columns import Columns, PartyData, Records, TaskName, VerticalData
 from splitvfl.data.encoding import Categorical, Encoded, Encoding, Missing, Scale, encode
 from splitvfl.data.labels import Labels, Positive, check_split, read_labels
-from splitvfl.data.partition import REST, Claim, divide, matching, patterns
+from splitvfl.data.partition import REST, ColumnClaim, divide, matching, patterns
 from splitvfl.data.sets import DATA_SETS, TABLES, DataSet, digit_labels, table_of
 from splitvfl.data.split import random_split, record_ids, split_by_column
 from splitvfl.data.store import open_tables
@@ -32,8 +32,8 @@ def load(
     task: TaskName | None = None,
     positive: Positive | None = None,
     digit: int | None = 8,
-    active: Claim | None = None,
-    passive: Mapping[str, Claim] | None = None,
+    active: ColumnClaim | None = None,
+    passive: Mapping[str, ColumnClaim] | None = None,
     active_name: str = "active",
     drop: str | Sequence[str] = (),
     id_column: str | None = None,
@@ -151,7 +151,9 @@ def _named(name: str, digit: int | None) -> DataSet:
     return DATA_SETS[name]
 
 
-def _claims(active_name: str, active: Claim | None, passive: Mapping[str, Claim] | None) -> dict[str, Claim]:
+def _claims(
+    active_name: str, active: ColumnClaim | None, passive: Mapping[str, ColumnClaim] | None
+) -> dict[str, ColumnClaim]:
     passive = {"passive": REST} if passive is None else passive
     if not passive:
         raise ArgumentError("expected one passive party at least, got none")

@@ -18,12 +18,12 @@ from typing import TypeGuard
 from splitvfl.data.tables import did_you_mean, listed
 from splitvfl.errors import ArgumentError, DataError
 
-Claim = str | float | Sequence[str]
+ColumnClaim = str | float | Sequence[str]
 REST = "rest"
 
 
 def divide(
-    columns: Sequence[str], claims: Mapping[str, Claim], *, source: str, reserved: Mapping[str, str] | None = None
+    columns: Sequence[str], claims: Mapping[str, ColumnClaim], *, source: str, reserved: Mapping[str, str] | None = None
 ) -> dict[str, tuple[str, ...]]:
     """Return every party's columns, in the table's order; each column belongs to exactly one party.
 
@@ -61,11 +61,11 @@ def divide(
     return {party: tuple(column for column in columns if owner[column] == party) for party in claims}
 
 
-def _is_share(claim: Claim) -> TypeGuard[float]:
+def _is_share(claim: ColumnClaim) -> TypeGuard[float]:
     return isinstance(claim, int | float) and not isinstance(claim, bool)
 
 
-def _by_share(columns: Sequence[str], claims: Mapping[str, Claim]) -> dict[str, str]:
+def _by_share(columns: Sequence[str], claims: Mapping[str, ColumnClaim]) -> dict[str, str]:
     owner: dict[str, str] = {}
     taken = 0.0
     for party, claim in claims.items():

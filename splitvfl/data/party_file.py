@@ -21,7 +21,7 @@ from splitvfl.data.ingest.hashing import are_tested
 from splitvfl.data.ingest.records import ids_of
 from splitvfl.data.labels import Labels, Positive, check_split, read_labels
 from splitvfl.data.load import encoding_of, reserved_columns
-from splitvfl.data.partition import REST, Claim, divide, matching, patterns
+from splitvfl.data.partition import REST, ColumnClaim, divide, matching, patterns
 from splitvfl.data.schema import PARTS, Part, Role
 from splitvfl.data.split import record_ids
 from splitvfl.data.tables import Rows, column_of, read_table
@@ -49,7 +49,7 @@ def load_party(
     *,
     name: str,
     role: Role,
-    columns: Claim = REST,
+    columns: ColumnClaim = REST,
     drop: str | Sequence[str] = (),
     label: str | None = None,
     task: TaskName = "binary",
@@ -161,13 +161,13 @@ def own_alignment(alignment: Alignment, name: str, role: Role, id_column: str | 
 
 
 def _held(
-    table: pa.Table, name: str, claim: Claim, drop: str | Sequence[str], reserved: dict[str, str], source: str
+    table: pa.Table, name: str, claim: ColumnClaim, drop: str | Sequence[str], reserved: dict[str, str], source: str
 ) -> tuple[str, ...]:
     features = [column for column in table.column_names if column not in reserved]
     dropped = matching(patterns(drop), features, source=source, reserved=reserved)
     kept = [column for column in features if column not in dropped]
     # What this party does not claim belongs to nobody, and is left out.
-    claims: dict[str, Claim] = {name: claim} if claim == REST else {name: claim, f"not {name}": REST}
+    claims: dict[str, ColumnClaim] = {name: claim} if claim == REST else {name: claim, f"not {name}": REST}
     held = divide(kept, claims, source=source, reserved=reserved | dict.fromkeys(dropped, "a dropped column"))
     return held[name]
 

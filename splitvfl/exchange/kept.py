@@ -146,7 +146,7 @@ class _Party(msgspec.Struct, frozen=True):
     digest: str
 
 
-class _Index(msgspec.Struct, frozen=True):
+class _KeptIndex(msgspec.Struct, frozen=True):
     format: str
     records: str
     train: int
@@ -260,7 +260,7 @@ class Kept:
             name: _Party(self._path(name).name, form.width, name_of(form.dtype), self._chains[name].value)
             for name, form in self.forms.items()
         }
-        index = _Index(_FORMAT, self._records, self.pieces.train, self.pieces.test, self.done, parties)
+        index = _KeptIndex(_FORMAT, self._records, self.pieces.train, self.pieces.test, self.done, parties)
         beside = self._folder / f".{_INDEX}"
         beside.unlink(missing_ok=True)
         with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -290,7 +290,7 @@ class Kept:
         if not path.exists():
             return None
         try:
-            index = msgspec.json.decode(path.read_bytes(), type=_Index)
+            index = msgspec.json.decode(path.read_bytes(), type=_KeptIndex)
             forms = {name: Form(one.width, dtype_named(one.dtype)) for name, one in index.parties.items()}
         except (OSError, ValueError, msgspec.MsgspecError) as error:
             raise CheckpointError(f"{path} is damaged: {error}; {_ANEW}") from error

@@ -92,7 +92,7 @@ from splitvfl.messaging.messages import Message
 Mode = Literal["both", "size-only", "padded"]
 Points = npt.NDArray[np.uint8]
 Rows = npt.NDArray[np.int64]
-Progress = Callable[[int, int], None]
+AlignmentProgress = Callable[[int, int], None]
 
 DUMMY_ROW = -1
 """The row of a record that the active party does not hold."""
@@ -207,7 +207,7 @@ def align(
     terms: Terms,
     *,
     threads: int | None = None,
-    progress: Progress | None = None,
+    progress: AlignmentProgress | None = None,
 ) -> Half:
     """Return one party's half of an alignment; its result is :class:`Aligned`, or :class:`Overlap` under ``size-only``.
 
@@ -257,7 +257,9 @@ class _Pair:
 class _Work:
     """One party's pairs of one alignment, and what it computes."""
 
-    def __init__(self, peers: Sequence[str], digests: Digests, threads: int, progress: Progress | None) -> None:
+    def __init__(
+        self, peers: Sequence[str], digests: Digests, threads: int, progress: AlignmentProgress | None
+    ) -> None:
         self.digests = digests
         self.pairs = {
             peer: _Pair(_random_scalar(), secrets.token_bytes(NONCE_BYTES), random_order(len(digests)))

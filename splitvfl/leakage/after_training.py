@@ -130,7 +130,7 @@ def _by_chance(positives: int, negatives: int) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
+class AnswerFigures:
     """Figures of one part's answers.
 
     Attributes:
@@ -148,7 +148,7 @@ class Answers:
     negatives: int
 
     @classmethod
-    def of(cls, scores: Tensor, labels: Tensor) -> Answers:
+    def of(cls, scores: Tensor, labels: Tensor) -> AnswerFigures:
         """Return the figures of scores ``(n,)``, NaN where a record was left out."""
         scored = ~scores.isnan()
         positives = int((labels == 1).sum())
@@ -215,14 +215,14 @@ class Quiz:
             known_negatives=data.train.ids[negative],
         )
 
-    def judge(self, scores: Tensor) -> tuple[Answers, Answers]:
+    def judge(self, scores: Tensor) -> tuple[AnswerFigures, AnswerFigures]:
         """Return the figures of scores ``(n,)`` on training and on test records, without those that were known."""
         # Whatever the attack scored: what it was told is no leak.
         told = torch.isin(self.ids, torch.cat([self.known_positives, self.known_negatives]))
         asked = (~told).nonzero()[:, 0]
         first_test = self.train.numel()
         train, test = asked[asked < first_test], asked[asked >= first_test]
-        return Answers.of(scores[train], self.labels[train]), Answers.of(scores[test], self.labels[test])
+        return AnswerFigures.of(scores[train], self.labels[train]), AnswerFigures.of(scores[test], self.labels[test])
 
     def aucs(self, scores: Tensor) -> tuple[float | None, float | None]:
         """Return the leak AUC of what was scored on training and on test records, without those that were known."""
@@ -270,7 +270,7 @@ def judge_after_training(
     parts = (data.train.rows(quiz.train).columns, data.test.rows(quiz.test).columns)
     columns = Columns(*(torch.cat(pair) for pair in zip(*parts, strict=True))).to(device).module_input()
 
-    def judged(model: nn.Module) -> tuple[Answers, Answers]:
+    def judged(model: nn.Module) -> tuple[AnswerFigures, AnswerFigures]:
         view = view_after_training(
             model,
             columns,

@@ -33,7 +33,7 @@ class RecordTable:
     def __init__(self, **columns: type[np.generic]) -> None:
         self._dtypes = {name: np.dtype(dtype) for name, dtype in columns.items()}
         self._columns: dict[str, npt.NDArray[Any]] = {name: np.zeros(0, dtype) for name, dtype in self._dtypes.items()}
-        self._index: _Index | None = None
+        self._index: _HashTable | None = None
         self._size = 0
 
     def __len__(self) -> int:
@@ -52,7 +52,7 @@ class RecordTable:
             if ids.min() >= 0 and ids.max() < DENSE_LIMIT:
                 self._grow(int(ids.max()) + 1)
                 return ids
-            self._index = _Index()
+            self._index = _HashTable()
             self._index.add(np.arange(self._size, dtype=np.int64), np.arange(self._size, dtype=np.int64))
         return self._look_up(self._index, ids)
 
@@ -62,7 +62,7 @@ class RecordTable:
             return self._index.find(ids)
         return np.where((ids >= 0) & (ids < self._size), ids, -1)
 
-    def _look_up(self, index: _Index, ids: Ids) -> Slots:
+    def _look_up(self, index: _HashTable, ids: Ids) -> Slots:
         found = index.find(ids)
         new = np.unique(ids[found < 0])
         if new.size == 0:
@@ -96,12 +96,12 @@ class RecordTable:
         self._columns = {name: column.numpy().copy() for name, column in state["columns"].items()}
         self._index = None
         if state["ids"] is not None:
-            self._index = _Index()
+            self._index = _HashTable()
             self._index.add(state["ids"].numpy(), state["slots"].numpy())
         self._size = state["size"]
 
 
-class _Index:
+class _HashTable:
     """A hash table from ids to slots, asked for whole arrays at a time: open addressing, linear probing."""
 
     def __init__(self) -> None:

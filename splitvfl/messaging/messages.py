@@ -51,7 +51,7 @@ class Message:
 
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
-Size = Annotated[int, msgspec.Meta(ge=0, le=MAX_BYTES)]
+ByteCount = Annotated[int, msgspec.Meta(ge=0, le=MAX_BYTES)]
 
 
 class _Envelope(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
@@ -60,7 +60,7 @@ class _Envelope(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     kind: Name
     step: Annotated[int, msgspec.Meta(ge=0)]
     dtype: Name
-    shape: Annotated[tuple[Size, ...], msgspec.Meta(max_length=8)]
+    shape: Annotated[tuple[ByteCount, ...], msgspec.Meta(max_length=8)]
     data: bytes
 
 

@@ -53,19 +53,19 @@ _LONGEST_FRAME: Final = CHUNK + _FIRST.size + LONGEST_HEAD
 _PRINTABLE: Final = re.compile(r"[ -~]{1,200}")
 
 Number = Annotated[int, msgspec.Meta(ge=0)]
-Kind = Annotated[str, msgspec.Meta(min_length=1, max_length=200, pattern=r"^[ -~]+\Z")]
+MessageKind = Annotated[str, msgspec.Meta(min_length=1, max_length=200, pattern=r"^[ -~]+\Z")]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
-Size = Annotated[int, msgspec.Meta(ge=0, le=MAX_BYTES)]
+ByteCount = Annotated[int, msgspec.Meta(ge=0, le=MAX_BYTES)]
 Role = Literal["active", "passive"]
 
 
 class _Head(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False):
     sequence: Number
-    kind: Kind
+    kind: MessageKind
     step: Number
     dtype: Annotated[str, msgspec.Meta(min_length=1, max_length=16)]
-    shape: Annotated[tuple[Size, ...], msgspec.Meta(max_length=8)]
-    size: Size
+    shape: Annotated[tuple[ByteCount, ...], msgspec.Meta(max_length=8)]
+    size: ByteCount
 
 
 class Hello(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):

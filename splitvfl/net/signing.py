@@ -35,7 +35,7 @@ from cryptography.x509.verification import Criticality, ExtensionPolicy, Policy,
 
 from splitvfl.errors import ConfigError, ProtocolError
 from splitvfl.net.frames import PROTOCOL_VERSION
-from splitvfl.net.tls import UNREADABLE, Identity, PrivateKey, carried_names, is_usable
+from splitvfl.net.tls import UNREADABLE, CertificateKey, Identity, carried_names, is_usable
 
 _CONTEXT: Final = b" " * 64 + b"splitvfl, keys that the active party passes on\x00"
 # A leaf, and more authorities than anybody puts between it and a root.
@@ -129,7 +129,7 @@ def _text(content: bytes) -> str:
     return base64.b64encode(content).decode()
 
 
-def _signed(key: PrivateKey, content: bytes) -> bytes:
+def _signed(key: CertificateKey, content: bytes) -> bytes:
     if isinstance(key, rsa.RSAPrivateKey):
         return key.sign(content, _PSS, hashes.SHA256())
     return key.sign(content, ec.ECDSA(_hash_of(key.curve)))

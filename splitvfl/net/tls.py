@@ -247,7 +247,7 @@ class Identity:
         """What it trusts."""
         return x509.load_pem_x509_certificates(self._roots)
 
-    def private_key(self) -> PrivateKey:
+    def private_key(self) -> CertificateKey:
         """Return its own key. A secret."""
         key = serialization.load_pem_private_key(self._key, password=None)
         assert isinstance(key, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey), "it was looked at when it was loaded"
@@ -408,7 +408,7 @@ class _Files:
     roots: Path
 
 
-PrivateKey: TypeAlias = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
+CertificateKey: TypeAlias = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
 
 def _placed(given: Path | str | None, folder: Path | str | None, name: str, what: str) -> Path:
@@ -448,7 +448,7 @@ def _certificates(path: Path, what: str) -> list[x509.Certificate]:
         raise ConfigError(f"{path}: expected the {what} in PEM, and cannot read one: {_brief(error)}") from None
 
 
-def _private_key(path: Path, party: str) -> PrivateKey:
+def _private_key(path: Path, party: str) -> CertificateKey:
     content = _read(path, f"key of {party}", secret=True)
     try:
         key = serialization.load_pem_private_key(content, password=None)
@@ -468,7 +468,7 @@ def _private_key(path: Path, party: str) -> PrivateKey:
     return key
 
 
-def is_usable(key: PrivateKey | rsa.RSAPublicKey | ec.EllipticCurvePublicKey) -> bool:
+def is_usable(key: CertificateKey | rsa.RSAPublicKey | ec.EllipticCurvePublicKey) -> bool:
     """Return whether a key is of a size or on a curve that gRPC takes."""
     if isinstance(key, rsa.RSAPrivateKey | rsa.RSAPublicKey):
         return key.key_size >= _LEAST_RSA_BITS
@@ -492,7 +492,7 @@ def _check_readable(path: Path, certificate: x509.Certificate) -> None:
         raise ConfigError(f"{path}: the certificate is damaged: {_brief(error)}") from None
 
 
-def _check_belong_together(files: _Files, certificate: x509.Certificate, key: PrivateKey) -> None:
+def _check_belong_together(files: _Files, certificate: x509.Certificate, key: CertificateKey) -> None:
     if certificate.public_key() != key.public_key():
         raise ConfigError(
             f"{files.key} is not the key of the first certificate in {files.certificate}; own certificate first, then "

@@ -10,10 +10,12 @@ from splitvfl.errors import ArgumentError
 from splitvfl.privacy.checking import count, positive, probability
 from splitvfl.privacy.gaussian import classic_gaussian_sigma
 
-Party = Literal["A", "B"]
+PartyLetter = Literal["A", "B"]
 
 
-def dp_paillier_sensitivity(party: Party, *, G: float, epochs: int, steps: int, eta: float, batch_size: int) -> float:
+def dp_paillier_sensitivity(
+    party: PartyLetter, *, G: float, epochs: int, steps: int, eta: float, batch_size: int
+) -> float:
     """Return the published L2 sensitivity of everything that one party releases in training.
 
     With e epochs, T steps, learning rate η and batch size s:
@@ -52,7 +54,7 @@ def dp_paillier_sensitivity(party: Party, *, G: float, epochs: int, steps: int, 
 
 
 def dp_paillier_sigma(
-    party: Party, *, epsilon: float, delta: float, G: float, epochs: int, steps: int, eta: float, batch_size: int
+    party: PartyLetter, *, epsilon: float, delta: float, G: float, epochs: int, steps: int, eta: float, batch_size: int
 ) -> float:
     """Return the published noise scale of DP-Paillier-MGD: ``sqrt(2 ln(1.25/δ)) · Δ / ε``.
 
@@ -92,7 +94,7 @@ def dp_paillier_sigma(
 
 
 def corrected_dp_paillier_sigma(
-    party: Party,
+    party: PartyLetter,
     *,
     epsilon: float,
     delta: float,
@@ -179,7 +181,7 @@ def label_attack_success(sigma: float, epochs: int = 1) -> float:
     return NormalDist().cdf(2.0 * math.sqrt(count("epochs", epochs)) / positive("sigma", sigma))
 
 
-def _checked(party: Party, G: float, epochs: int, steps: int, eta: float) -> tuple[int, float]:
+def _checked(party: PartyLetter, G: float, epochs: int, steps: int, eta: float) -> tuple[int, float]:
     """Return the number of epochs and the learning rate, or raise."""
     if party not in ("A", "B"):
         raise ArgumentError(f"party must be 'A' (with labels) or 'B' (without), got {party!r}")

@@ -104,7 +104,7 @@ class _Verdict:
 
 
 @dataclass(frozen=True)
-class _Section:
+class _ReportSection:
     group: RunGroup
     advice: str
     own_columns: str
@@ -184,7 +184,7 @@ def _render(title: str, summaries: list[RunSummary], folders: list[Path]) -> str
     )
 
 
-def _sections(summaries: Sequence[RunSummary], folders: Sequence[Path]) -> Iterator[_Section]:
+def _sections(summaries: Sequence[RunSummary], folders: Sequence[Path]) -> Iterator[_ReportSection]:
     from markupsafe import Markup
 
     from splitvfl.report.figures import cost_and_leak, label_leaks, leak_curves, leak_map
@@ -194,7 +194,7 @@ def _sections(summaries: Sequence[RunSummary], folders: Sequence[Path]) -> Itera
     for number, group in enumerate(group_runs(summaries), start=1):
         metrics = [read_metrics(folder_of[id(run)]) for run in group.runs]
         rows = rows_by_defense(group)
-        yield _Section(
+        yield _ReportSection(
             group=group,
             advice=advice(group),
             own_columns=own_columns_floor(group),

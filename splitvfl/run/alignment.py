@@ -13,7 +13,7 @@ from splitvfl.data.alignment import check_alignment_target, write_alignment
 from splitvfl.data.id_column import fingerprint, read_digests
 from splitvfl.data.schema import Role
 from splitvfl.errors import ConfigError
-from splitvfl.exchange.psi import Aligned, Mode, Overlap, Progress, Terms, align
+from splitvfl.exchange.psi import Aligned, AlignmentProgress, Mode, Overlap, Terms, align
 from splitvfl.net.driver import drive
 from splitvfl.net.frames import Hello
 from splitvfl.net.links import Link, Listener, dial
@@ -87,7 +87,7 @@ class AlignmentJob:
 
 
 def run_alignment(
-    job: AlignmentJob, *, notify: Callable[[str], None] = lambda line: None, progress: Progress | None = None
+    job: AlignmentJob, *, notify: Callable[[str], None] = lambda line: None, progress: AlignmentProgress | None = None
 ) -> Aligned | Overlap:
     """Align one party's records with the others', and write the aligned order.
 

@@ -42,7 +42,7 @@ from splitvfl.net.meeting import Meeting
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
 from splitvfl.run import checkpoint
 from splitvfl.run.replay import JOURNAL, ReplayJournal
-from splitvfl.run.trainer import Interrupted, Progress, Status
+from splitvfl.run.trainer import Interrupted, Status, TrainingProgress
 from splitvfl.system.signals import Signals
 
 # The one that all parties have may be the one before the newest: a party can be killed just before it saves.
@@ -108,7 +108,7 @@ class PartyRun(ABC, Generic[_P]):
         meeting: Meeting,
         *,
         notify: Callable[[str], None] = lambda line: None,
-        progress: Progress = lambda status: None,
+        progress: TrainingProgress = lambda status: None,
     ) -> None:
         self.name, self.partners, self.settings = name, tuple(partners), settings
         self.step = 0

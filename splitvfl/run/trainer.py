@@ -57,7 +57,7 @@ from splitvfl.party.party import ActiveParty, Party, PassiveParty
 from splitvfl.run import checkpoint
 from splitvfl.system.signals import Signals
 
-Progress = Callable[["Status"], None]
+TrainingProgress = Callable[["Status"], None]
 
 NOTHING_COMES_BACK = "nothing comes back to a passive party in exchange one-way: there is nothing to see"
 
@@ -436,7 +436,7 @@ class Trainer:
         halves[self.active.name] = agreement(self.active.name, passives, terms[self.active.name])
         converse(halves)
 
-    def fit(self, epochs: int, *, progress: Progress | None = None) -> dict[str, float]:
+    def fit(self, epochs: int, *, progress: TrainingProgress | None = None) -> dict[str, float]:
         """Train up to a number of epochs in total, evaluate after each, and return the last test figures.
 
         After :meth:`resume` it goes on where the checkpoint was taken; ``epochs`` counts from the run's beginning. With
@@ -493,7 +493,7 @@ class Trainer:
         options: dict[str, Any] = {"turns": self._turns(), "record": self._record} if one_way else {}
         converse({name: side.open() for name, side in self._sides.items()}, **options)
 
-    def _run_epochs(self, epochs: int, progress: Progress | None, signals: Signals) -> None:
+    def _run_epochs(self, epochs: int, progress: TrainingProgress | None, signals: Signals) -> None:
         schedule = Schedule(
             self.batches,
             epochs,
@@ -510,7 +510,7 @@ class Trainer:
             if self.stopped:
                 break
 
-    def _take(self, turn: StepPlan, schedule: Schedule, progress: Progress | None, signals: Signals) -> None:
+    def _take(self, turn: StepPlan, schedule: Schedule, progress: TrainingProgress | None, signals: Signals) -> None:
         self._train_step(turn.rows)
         if turn.evaluates:
             self._evaluate(turn.epoch + 1)

@@ -14,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 
 from splitvfl.attacks import DirectionAttack, MixtureAttack, ReadoutAttack
-from splitvfl.attacks.mixture_fit import Messages, fit_mixture, log_ratios, logits, weights
+from splitvfl.attacks.mixture_fit import LineMessages, fit_mixture, log_ratios, logits, weights
 from splitvfl.cut.split_model import SplitModel
 from splitvfl.defenses import AsymmetricResponse, AxisGaussian, AxisSumKL, Isotropic, MaxNorm
 from splitvfl.errors import ArgumentError, HookError
@@ -90,7 +90,7 @@ def read_at_once(views: list[View], records: int) -> Tensor:
         assert line.direction is not None
         shift = (view.gradient.double() @ line.direction).numpy() * activation.size
         parts.append((view.ids.numpy(), np.full(activation.size, view.step), shift, activation))
-    messages = Messages(*(np.concatenate(fields) for fields in zip(*parts, strict=True)))
+    messages = LineMessages(*(np.concatenate(fields) for fields in zip(*parts, strict=True)))
     fit, variances = fit_mixture(messages)
     assert not fit.failure
     weight = weights(messages, fit)

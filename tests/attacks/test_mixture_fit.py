@@ -11,9 +11,9 @@ from scipy.special import expit
 from scipy.stats import norm
 
 from splitvfl.attacks.mixture_fit import (
-    Messages,
+    LineMessages,
     MixtureFit,
-    _Problem,
+    _Likelihood,
     _Units,
     fit_mixture,
     log_ratios,
@@ -31,7 +31,7 @@ ALPHA, BETA, KAPPA = 1.6, -1.0, 1.2
 
 def drawn(
     *, records: int = 300, epochs: int = 6, batch: int = 50, noise: float = 0.6, growth: float = 0.0, seed: int = 0
-) -> tuple[Messages, npt.NDArray[np.bool_]]:
+) -> tuple[LineMessages, npt.NDArray[np.bool_]]:
     """Messages κ_t (p − y) and noise; activations hardly move, and labels follow the prediction at the end."""
     random = np.random.default_rng(seed)
     record = np.concatenate([random.permutation(records) for _ in range(epochs)])
@@ -44,16 +44,16 @@ def drawn(
     prediction = expit(ALPHA * grown * activation + BETA)
     clean = KAPPA * grown * (prediction - positive[record])
     deviations = noise * (1.0 + 0.3 * random.random(step.max() + 1))
-    return Messages(record, step, clean + deviations[step] * random.normal(size=record.size), activation), positive
+    return LineMessages(record, step, clean + deviations[step] * random.normal(size=record.size), activation), positive
 
 
-def scores(messages: Messages, fit: MixtureFit, variances: Vector) -> Vector:
+def scores(messages: LineMessages, fit: MixtureFit, variances: Vector) -> Vector:
     weight = weights(messages, fit)
     prior = np.bincount(messages.record, weight * logits(messages, fit)) / np.bincount(messages.record, weight)
     return prior + np.bincount(messages.record, log_ratios(messages, fit, variances))
 
 
-def slow_likelihood(messages: Messages, fit: dict[str, float], variances: Vector) -> float:
+def slow_likelihood(messages: LineMessages, fit: dict[str, float], variances: Vector) -> float:
     """The definition, record by record and message by message."""
     last, first = messages.step.max(), messages.step.min()
     total = 0.0
@@ -75,7 +75,7 @@ def slow_likelihood(messages: Messages, fit: dict[str, float], variances: Vector
     return total
 
 
-def slow_of(point: Vector, fit: MixtureFit, messages: Messages, variances: Vector) -> float:
+def slow_of(point: Vector, fit: MixtureFit, messages: LineMessages, variances: Vector) -> float:
     named = dict(zip(("kappa", "alpha", "beta", "growth"), point, strict=True)) | {"middle": fit.middle}
     return slow_likelihood(messages, named, variances)
 
@@ -101,7 +101,7 @@ def test_the_fit_is_an_optimum_of_the_likelihood_as_written() -> None:
 
 def test_its_gradient_is_that_of_finite_differences() -> None:
     messages, _ = drawn(records=40)
-    problem = _Problem(messages, _Units.of(messages))
+    problem = _Likelihood(messages, _Units.of(messages))
     variances = problem.unshifted()
     for point in np.random.default_rng(1).normal(size=(5, 4)):
         slopes = approx_fprime(point, lambda point: problem.objective(point, variances)[0], 1e-6)
@@ -111,7 +111,7 @@ def test_its_gradient_is_that_of_finite_differences() -> None:
 def test_its_gain_is_the_slow_likelihood_over_that_of_no_shift() -> None:
     messages, _ = drawn(records=40, noise=0.3)
     fit, _ = fit_mixture(messages)
-    problem = _Problem(messages, _Units.of(messages))
+    problem = _Likelihood(messages, _Units.of(messages))
     climb = problem.climb(problem.units.point(fit), problem.settled_variances(problem.units.point(fit)), rounds=1)
     variances = climb.variances * problem.units.shift**2
     point = np.array([fit.kappa, fit.alpha, fit.beta, fit.growth])
@@ -207,11 +207,11 @@ def test_nothing_to_fit_is_said_and_nothing_breaks(changes: dict[str, Any], fail
 
 
 def test_a_single_message_is_no_fit_and_none_is_refused() -> None:
-    one = Messages(np.array([0]), np.array([0]), np.array([0.3]), np.array([1.0]))
+    one = LineMessages(np.array([0]), np.array([0]), np.array([0.3]), np.array([1.0]))
     assert fit_mixture(one)[0].failure
 
     with pytest.raises(ArgumentError, match="at least one message"):
-        fit_mixture(Messages(*(field[:0] for field in one)))
+        fit_mixture(LineMessages(*(field[:0] for field in one)))
 
 
 def test_many_messages_are_fitted_by_those_of_some_records(monkeypatch: pytest.MonkeyPatch) -> None:

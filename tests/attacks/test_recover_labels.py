@@ -18,15 +18,15 @@ from splitvfl.attacks.recover_labels import (
     _lattice,
     _least_squares,
     _met_in_the_middle,
-    _Problem,
     _problem,
+    _SumProblem,
 )
 from splitvfl.errors import ArgumentError, HookError
 from splitvfl.hooks import View
 from splitvfl.models import gradient_scale, sigmoid_coefficients
 from splitvfl.models.sigmoid_coefficients import APPROXIMATIONS, Approximation
 
-Method = Callable[[_Problem], Iterator[Whole]]
+Method = Callable[[_SumProblem], Iterator[Whole]]
 
 
 def random_case(records: int, columns: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:

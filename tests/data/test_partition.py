@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from splitvfl.data.partition import Claim, divide, matching
+from splitvfl.data.partition import ColumnClaim, divide, matching
 from splitvfl.errors import ArgumentError, DataError
 
 CREDIT = ("LIMIT_BAL", "AGE", "PAY_0", "PAY_2", "BILL_AMT1", "BILL_AMT2")
 
 
-def _divide(columns: tuple[str, ...] = CREDIT, /, **claims: Claim) -> dict[str, tuple[str, ...]]:
+def _divide(columns: tuple[str, ...] = CREDIT, /, **claims: ColumnClaim) -> dict[str, tuple[str, ...]]:
     return divide(columns, claims, source="credit.parquet")
 
 
@@ -50,7 +50,7 @@ def test_nothing_may_be_claimed() -> None:
 @given(st.integers(1, 40), st.lists(st.integers(1, 9), min_size=1, max_size=6))
 def test_shares_that_add_up_give_each_column_once_and_in_order(count: int, weights: list[int]) -> None:
     columns = tuple(f"c{index}" for index in range(count))
-    claims: dict[str, Claim] = {f"p{index}": weight / sum(weights) for index, weight in enumerate(weights)}
+    claims: dict[str, ColumnClaim] = {f"p{index}": weight / sum(weights) for index, weight in enumerate(weights)}
 
     parts = divide(columns, claims, source="t")
 
@@ -82,7 +82,7 @@ def test_any_assignment_by_name_is_reproduced(owners: list[str], random: object)
         ({"bank": 0.5, "shop": 0.25}, "no party claims 'BILL_AMT1', 'BILL_AMT2' of"),
     ],
 )
-def test_columns_that_do_not_fit_are_data_errors(claims: dict[str, Claim], message: str) -> None:
+def test_columns_that_do_not_fit_are_data_errors(claims: dict[str, ColumnClaim], message: str) -> None:
     with pytest.raises(DataError, match=re.escape(message)):
         _divide(**claims)
 
@@ -98,7 +98,7 @@ def test_columns_that_do_not_fit_are_data_errors(claims: dict[str, Claim], messa
         ({"bank": [3]}, "got [3]"),
     ],
 )
-def test_malformed_claims_are_argument_errors(claims: dict[str, Claim], message: str) -> None:
+def test_malformed_claims_are_argument_errors(claims: dict[str, ColumnClaim], message: str) -> None:
     with pytest.raises(ArgumentError, match=re.escape(message)):
         _divide(**claims)
 

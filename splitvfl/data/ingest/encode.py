@@ -18,7 +18,7 @@ from splitvfl.data.ingest.encoders import categories, encode_numbers
 from splitvfl.data.ingest.plan import PartyPlan, Plan
 from splitvfl.data.ingest.records import Ids, LabelCoder, Mask
 from splitvfl.data.ingest.sources import Chunk, Source, chunks
-from splitvfl.data.ingest.survey import FittedColumns, Survey, Watch, label_cells, tested_of
+from splitvfl.data.ingest.survey import ChunkWatcher, FittedColumns, Survey, label_cells, tested_of
 from splitvfl.data.ingest.writing import NpyWriter, write_bytes, write_safetensors
 from splitvfl.data.labels import Labels
 from splitvfl.data.schema import (
@@ -59,7 +59,7 @@ class Written:
 
 
 @dataclass(frozen=True)
-class Shape:
+class EncodedShape:
     """What one party's encoded columns are called, and how many codes its fields have."""
 
     numeric_names: tuple[str, ...]
@@ -67,7 +67,7 @@ class Shape:
     field_sizes: tuple[int, ...]
 
     @classmethod
-    def of(cls, encoders: Sequence[Encoder]) -> Shape:
+    def of(cls, encoders: Sequence[Encoder]) -> EncodedShape:
         """Return the shape that these encoders give."""
         fields = [encoder for encoder in encoders if not isinstance(encoder, NumericEncoder)]
         return cls(
@@ -88,7 +88,7 @@ def bytes_needed(plan: Plan, learned: FittedColumns, rows: int) -> int:
     """Return the size of the arrays that will be written."""
     row = 0
     for party in plan.parties:
-        shape = Shape.of([learned.encoders[name] for name in party.columns])
+        shape = EncodedShape.of([learned.encoders[name] for name in party.columns])
         row += 8 + 4 * len(shape.numeric_names) + 4 * len(shape.field_names) + 8 * (party.role == "active")
     stored = sum(tensor.file.stat().st_size for tensors in learned.tensors.values() for tensor in tensors)
     if plan.aligned is not None:  # sorting writes each array anew, one at a time
@@ -99,7 +99,7 @@ def bytes_needed(plan: Plan, learned: FittedColumns, rows: int) -> int:
 class _PartyFiles:
     """The arrays of one party, open for writing."""
 
-    def __init__(self, folder: Path, shape: Shape, sizes: Mapping[Part, int], label_dtype: str | None) -> None:
+    def __init__(self, folder: Path, shape: EncodedShape, sizes: Mapping[Part, int], label_dtype: str | None) -> None:
         self._stack = ExitStack()
         self._writers: dict[str, dict[Part, NpyWriter]] = {}
         self._open(folder, "ids", (), "<i8", sizes)
@@ -127,7 +127,7 @@ class _PartyFiles:
 
 
 def write_parties(
-    folder: Path, sources: Sequence[Source], plan: Plan, survey: Survey, learned: FittedColumns, *, watch: Watch
+    folder: Path, sources: Sequence[Source], plan: Plan, survey: Survey, learned: FittedColumns, *, watch: ChunkWatcher
 ) -> Written:
     """Encode all rows and write everything but the data set's own schema.
 
@@ -141,7 +141,7 @@ def write_parties(
         files = {}
         for party in plan.parties:
             (folder / party.name).mkdir()
-            shape = Shape.of([learned.encoders[name] for name in party.columns])
+            shape = EncodedShape.of([learned.encoders[name] for name in party.columns])
             dtype = coder.dtype if coder is not None and party.role == "active" else None
             opened = _PartyFiles(folder / party.name, shape, sizes_of(survey), dtype)
             files[party.name] = stack.enter_context(opened)
@@ -242,7 +242,7 @@ def _party_schema(
     plan: Plan, party: PartyPlan, survey: Survey, learned: FittedColumns, written: Written
 ) -> PartySchema:
     encoders = tuple(learned.encoders[name] for name in party.columns)
-    shape = Shape.of(encoders)
+    shape = EncodedShape.of(encoders)
     return PartySchema(
         format=FORMAT,
         version=VERSION,

@@ -13,17 +13,17 @@ import pyarrow.compute as pc
 from splitvfl.data.encoding import Floats, shift_and_scale, symmetric_log
 from splitvfl.data.ingest.hashing import bucket_codes
 from splitvfl.data.ingest.records import first_true
-from splitvfl.data.ingest.vocabulary import Codes
+from splitvfl.data.ingest.vocabulary import NarrowCodes
 from splitvfl.data.schema import HashEncoder, Kind, NumericEncoder
 from splitvfl.errors import DataError
 
-Place = Callable[[int], str]
+RowPlace = Callable[[int], str]
 
 
 class FieldCoder(Protocol):
     """Gives the codes of a categorical field."""
 
-    def codes(self, column: pa.Array) -> Codes:
+    def codes(self, column: pa.Array) -> NarrowCodes:
         """Return one code per row; 0 for an unknown value."""
         ...
 
@@ -40,14 +40,14 @@ class BucketCoder:
         self._encoder = encoder
         self._key = key
 
-    def codes(self, column: pa.Array) -> Codes:
+    def codes(self, column: pa.Array) -> NarrowCodes:
         """Return one code per row, from 1; the last one for a missing value."""
         buckets = self._encoder.buckets
         encoded = column.dictionary_encode()
         texts = as_texts(encoded.dictionary)
         found = bucket_codes(texts, column=self._encoder.column, key=self._key, buckets=buckets)
         found = np.append(found, np.int32(buckets + 1))
-        codes: Codes = found[encoded.indices.fill_null(len(texts)).to_numpy()]
+        codes: NarrowCodes = found[encoded.indices.fill_null(len(texts)).to_numpy()]
         return codes
 
 
@@ -86,7 +86,7 @@ def categories(column: pa.Array) -> pa.Array:
     return column
 
 
-def check_numbers(values: Floats, column: str, *, missing: str, place: Place) -> None:
+def check_numbers(values: Floats, column: str, *, missing: str, place: RowPlace) -> None:
     """Check that numbers are finite, and there where they may not be missing.
 
     Raises:
@@ -103,7 +103,7 @@ def check_numbers(values: Floats, column: str, *, missing: str, place: Place) ->
         )
 
 
-def encode_numbers(values: Floats, encoder: NumericEncoder, *, place: Place) -> npt.NDArray[np.float32]:
+def encode_numbers(values: Floats, encoder: NumericEncoder, *, place: RowPlace) -> npt.NDArray[np.float32]:
     """Return a column filled, scaled and, if so learned, with its marks: ``(rows, 1)`` or ``(rows, 2)``.
 
     Raises:

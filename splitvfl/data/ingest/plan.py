@@ -18,7 +18,7 @@ from splitvfl.data.ingest.hashing import hash_key, key_name
 from splitvfl.data.ingest.records import Mask, cell_value
 from splitvfl.data.ingest.sources import Source, check_kinds, infer_kinds
 from splitvfl.data.labels import Positive
-from splitvfl.data.partition import Claim, divide, matching, patterns
+from splitvfl.data.partition import ColumnClaim, divide, matching, patterns
 from splitvfl.data.schema import (
     DataSchema,
     Encoder,
@@ -51,9 +51,9 @@ class Choices:
     task: TaskName
     positive: Positive | None
     id_column: str | None
-    active: Claim | None
+    active: ColumnClaim | None
     active_name: str
-    passive: Mapping[str, Claim]
+    passive: Mapping[str, ColumnClaim]
     drop: Patterns
     scale: Scale
     scale_columns: Mapping[Scale, Patterns]
@@ -104,7 +104,7 @@ class Choices:
             raise ArgumentError("fields to hash or a hash key were given, and no number of buckets")
 
     @property
-    def parties(self) -> dict[str, Claim]:
+    def parties(self) -> dict[str, ColumnClaim]:
         """The parties' claims, the active one first."""
         active = {} if self.label is None else {self.active_name: () if self.active is None else self.active}
         return {**active, **self.passive}

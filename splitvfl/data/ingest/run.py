@@ -12,13 +12,13 @@ from pathlib import Path
 from splitvfl.data.columns import TaskName
 from splitvfl.data.encoding import Missing, Scale
 from splitvfl.data.ingest.aligned import AlignedRows
-from splitvfl.data.ingest.encode import Shape, Written, bytes_needed, data_schema, write_parties
+from splitvfl.data.ingest.encode import EncodedShape, Written, bytes_needed, data_schema, write_parties
 from splitvfl.data.ingest.plan import Choices, Patterns, Plan, make_plan, plan_like
 from splitvfl.data.ingest.sources import Chunk, Source, find_files, open_sources
 from splitvfl.data.ingest.survey import FittedColumns, Statistics, Survey, learned_before, look
 from splitvfl.data.ingest.writing import check_space, check_target, draft, write_bytes
 from splitvfl.data.labels import Positive
-from splitvfl.data.partition import Claim
+from splitvfl.data.partition import ColumnClaim
 from splitvfl.data.schema import SCHEMA_FILE, Part, schema_bytes
 from splitvfl.errors import DataError
 
@@ -99,9 +99,9 @@ def ingest(
     task: TaskName = "binary",
     positive: Positive | None = None,
     id_column: str | None = None,
-    active: Claim | None = None,
+    active: ColumnClaim | None = None,
     active_name: str = "active",
-    passive: Mapping[str, Claim] | None = None,
+    passive: Mapping[str, ColumnClaim] | None = None,
     drop: Patterns = (),
     scale: Scale = "standard",
     scale_columns: Mapping[Scale, Patterns] | None = None,
@@ -309,7 +309,7 @@ class _Run:
     ) -> IngestReport:
         parties = {}
         for party in self._plan.parties:
-            shape = Shape.of([learned.encoders[name] for name in party.columns])
+            shape = EncodedShape.of([learned.encoders[name] for name in party.columns])
             parties[party.name] = PartyReport(
                 numeric=len(shape.numeric_names),
                 fields=dict(zip(shape.field_names, shape.field_sizes, strict=True)),

@@ -39,7 +39,7 @@ from splitvfl.data.schema import (
 from splitvfl.data.tables import numbers
 from splitvfl.errors import DataError
 
-Watch = Callable[[Chunk], None]
+ChunkWatcher = Callable[[Chunk], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,7 +219,7 @@ def _read_vocabulary(path: Path, encoder: VocabularyEncoder) -> pa.Array:
 
 
 def look(
-    sources: Sequence[Source], plan: Plan, scratch: Path, *, statistics: Statistics | None, watch: Watch
+    sources: Sequence[Source], plan: Plan, scratch: Path, *, statistics: Statistics | None, watch: ChunkWatcher
 ) -> Survey:
     """Read all rows once: keep their ids and the split, and pass them on to the statistics.
 

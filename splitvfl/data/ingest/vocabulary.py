@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from splitvfl.data.ingest.hashing import Words, fingerprints, text_buffers
 
 Counts = npt.NDArray[np.int64]
-Codes = npt.NDArray[np.int32]
+NarrowCodes = npt.NDArray[np.int32]
 
 # Of the different values that wait to be written out, of all fields together.
 COUNT_BUDGET = 96 << 20
@@ -162,7 +162,7 @@ class CodeBook:
         self._words = words[order]
         self._codes = (order + 1).astype(np.int32)
 
-    def codes(self, column: pa.Array) -> Codes:
+    def codes(self, column: pa.Array) -> NarrowCodes:
         """Return the code of each row, ``(rows,)``; 0 for values that are not listed.
 
         An unlisted value has a listed one's fingerprint, and so its code, with a chance of categories / 2⁶⁴.
@@ -170,10 +170,10 @@ class CodeBook:
         encoded = column.dictionary_encode()
         found = np.append(self._look_up(fingerprints(encoded.dictionary, self._seed)), np.int32(self._missing_code))
         indices = encoded.indices.fill_null(len(encoded.dictionary)).to_numpy()
-        codes: Codes = found[indices]
+        codes: NarrowCodes = found[indices]
         return codes
 
-    def _look_up(self, words: Words) -> Codes:
+    def _look_up(self, words: Words) -> NarrowCodes:
         if self._words.size == 0:
             return np.zeros(words.size, np.int32)
         # Sorted, they are found in order, which is several times faster in a large table.

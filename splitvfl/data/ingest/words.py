@@ -8,13 +8,13 @@ from pathlib import Path
 
 from splitvfl.data.encoding import Scale
 from splitvfl.data.ingest.run import IngestReport, PartyReport
-from splitvfl.data.partition import REST, Claim
+from splitvfl.data.partition import REST, ColumnClaim
 from splitvfl.errors import ArgumentError, DataError
 
 _MOST_UNKNOWN = 8
 
 
-def claims_of(parties: Sequence[str]) -> list[tuple[str, Claim]]:
+def claims_of(parties: Sequence[str]) -> list[tuple[str, ColumnClaim]]:
     """Return names and claims out of ``"shop=I[1-6]"``, ``"publisher=rest"``, ``"bank=0.5"`` and ``"shop"``.
 
     Raises:
@@ -34,7 +34,7 @@ def claims_of(parties: Sequence[str]) -> list[tuple[str, Claim]]:
     return claims
 
 
-def _claim(columns: str) -> Claim:
+def _claim(columns: str) -> ColumnClaim:
     if columns in ("", REST):
         return columns or ()
     try:
