@@ -27,6 +27,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
+from splitvfl.config.yaml import Place, dotted, place_in
 from splitvfl.errors import ConfigError, SplitVFLError
 from splitvfl.wording import shown, suggestion, words
 
@@ -138,7 +139,9 @@ def describe(kind: str) -> list[tuple[str, str]]:
     return sorted((name, _summary(known, name)) for name in names)
 
 
-def check_options(factory: type[Any], options: Mapping[str, Any]) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+def check_options(
+    factory: type[Any], options: Mapping[str, Any], *, called: str = "option"
+) -> tuple[dict[str, Any], list[tuple[Place, str]]]:
     """Compare options from a file with the constructor that will take them.
 
     Options are compared with the constructor's annotations, strictly: a truth value is not a number. Annotations that
@@ -147,10 +150,11 @@ def check_options(factory: type[Any], options: Mapping[str, Any]) -> tuple[dict[
     Args:
         factory: The class.
         options: By name: what YAML can hold.
+        called: What an option is called where they are written.
 
     Returns:
-        The options as the constructor wants them (a tuple where it asks for one), and for each wrong or missing option
-        its name and what is wrong.
+        The options as the constructor wants them (a tuple where it asks for one), and for each wrong or missing value
+        where it is, an option's name first, and what is wrong.
     """
     parameters = _parameters(factory)
     if parameters is None:
@@ -163,17 +167,18 @@ def check_options(factory: type[Any], options: Mapping[str, Any]) -> tuple[dict[
     }
     hints = _hints(factory)
     taken: dict[str, Any] = {}
-    problems = []
+    problems: list[tuple[Place, str]] = []
     for name, value in options.items():
         if name in named or open_ended:
             taken[name], wrong = _converted(value, hints.get(name, Any) if name in named else Any)
-            problems += [(name, text) for text in wrong]
+            problems += [((name, *place), text) for place, text in wrong]
         else:
-            problems.append((name, f"no such option{suggestion(name, named) or f'; {factory.__name__} takes none'}"))
+            known = suggestion(name, named) or f"; {factory.__name__} takes none"
+            problems.append(((name,), f"no such {called}{known}"))
     missing = [
         name for name, parameter in named.items() if parameter.default is parameter.empty and name not in options
     ]
-    problems += [(name, f"required by {factory.__name__}, and missing") for name in missing]
+    problems += [((name,), f"required by {factory.__name__}, and missing") for name in missing]
     return taken, problems
 
 
@@ -192,7 +197,7 @@ def build(kind: PluginKind, name: str, options: Mapping[str, Any], *, folder: Pa
     factory = resolve(kind, name, folder=folder)
     taken, problems = check_options(factory, options)
     if problems:
-        raise ConfigError("\n".join(f"{name}: {option}: {text}" for option, text in problems))
+        raise ConfigError("\n".join(f"{name}: {dotted(place)}: {text}" for place, text in problems))
     return construct(factory, taken)
 
 
@@ -326,8 +331,8 @@ def _hints(factory: type[Any]) -> dict[str, Any]:
         return {}
 
 
-def _converted(value: Any, annotation: Any) -> tuple[Any, list[str]]:
-    """Return a value as the annotation wants it, and what is wrong with it."""
+def _converted(value: Any, annotation: Any) -> tuple[Any, list[tuple[Place, str]]]:
+    """Return a value as the annotation wants it, and where in it is wrong what."""
     try:
         adapter = TypeAdapter[Any](annotation, config=ConfigDict(strict=True, arbitrary_types_allowed=True))
     except PydanticUserError:
@@ -336,5 +341,9 @@ def _converted(value: Any, annotation: Any) -> tuple[Any, list[str]]:
         # As JSON, in which a list may become a tuple but, strictly, a truth value or a text never a number.
         return adapter.validate_json(json.dumps(value)), []
     except ValidationError as error:
+        found = [(place_in(detail["loc"], value), words(detail)) for detail in error.errors()]
+    places = dict.fromkeys(place for place, _ in found)
+    if () in places:
         # Each member of a union objects in its own words; the value is wrong once.
-        return value, [" or ".join(dict.fromkeys(words(detail) for detail in error.errors()))]
+        return value, [((), " or ".join(dict.fromkeys(text for _, text in found)))]
+    return value, [(place, " or ".join(text for other, text in found if other == place)) for place in places]

@@ -48,7 +48,7 @@ from pydantic_core import ErrorDetails
 
 from splitvfl.claims import claims_of
 from splitvfl.config.registry import PluginKind, check_options, construct, resolve
-from splitvfl.config.yaml import Document, Place, parse_override, to_yaml
+from splitvfl.config.yaml import Document, Place, parse_override, place_in, to_yaml
 from splitvfl.data.columns import TaskName
 from splitvfl.data.encoding import Categorical, Missing, Scale
 from splitvfl.data.sets import DATA_SETS, TABLES
@@ -1053,8 +1053,8 @@ def _check_hook(document: Document, kind: PluginKind, place: Place, hook: Mappin
         return None
     _check_at(document, kind, place, hook, factory)
     options, problems = check_options(factory, {key: value for key, value in hook.items() if key not in ("name", "at")})
-    for option, text in problems:
-        document.report((*place, option), text)
+    for inside, text in problems:
+        document.report((*place, *inside), text)
     if problems:
         return None
     try:
@@ -1161,7 +1161,7 @@ def _validated(document: Document) -> ExperimentConfig:
 
 def _in_words(error: ErrorDetails, tree: Mapping[str, Any]) -> tuple[Place, str]:
     location, kind = error["loc"], error["type"]
-    place = _place_of(location, tree, may_be_absent=kind == "missing")
+    place = place_in(location, tree, may_be_absent=kind == "missing")
     if kind == "extra_forbidden":
         gone = _GONE.get(tuple(map(str, location[-2:])))
         return place, gone or f"no such key{_known_keys(location)}"
@@ -1179,19 +1179,6 @@ def _in_words(error: ErrorDetails, tree: Mapping[str, Any]) -> tuple[Place, str]
 def _no_such(section: str, name: str, known: Sequence[str]) -> str:
     where = "  (splitvfl list models)" if section == "model" else ""
     return f"no such {section} {name!r}{suggestion(name, known)}{where}"
-
-
-def _place_of(location: Place, tree: Any, *, may_be_absent: bool) -> Place:
-    """Return where in the file an error is: pydantic's location without the names of the types that it tried."""
-    place: Place = ()
-    node = tree
-    for number, part in enumerate(location, start=1):
-        inside = part in node if isinstance(node, dict) else isinstance(node, list) and isinstance(part, int)
-        if inside:
-            place, node = (*place, part), node[part]
-        elif may_be_absent and number == len(location):
-            place = (*place, part)
-    return place
 
 
 def _known_keys(location: Place) -> str:

@@ -233,6 +233,25 @@ def to_yaml(tree: Mapping[str, Any]) -> str:
     )
 
 
+def place_in(location: Place, tree: Any, *, may_be_absent: bool = False) -> Place:
+    """Return where in a tree an error is: pydantic's location without the names of the types that it tried.
+
+    Args:
+        location: The error's location.
+        tree: What was checked.
+        may_be_absent: Whether the last step may lead to what is missing.
+    """
+    place: Place = ()
+    node = tree
+    for number, part in enumerate(location, start=1):
+        inside = part in node if isinstance(node, dict) else isinstance(node, list) and isinstance(part, int)
+        if inside:
+            place, node = (*place, part), node[part]
+        elif may_be_absent and number == len(location):
+            place = (*place, part)
+    return place
+
+
 def _step(node: Any, key: str, path: Place) -> str | int:
     if isinstance(node, dict):
         return key

@@ -291,15 +291,28 @@ def test_wrong_options_are_told_in_words(option: str, value: object, told: str) 
     _, problems = check_options(Settings, {"number": 1, option: value})
 
     assert len(problems) == 1
-    assert problems[0][0] == option
+    assert problems[0][0][0] == option
     assert problems[0][1].startswith(told)
 
 
 def test_all_wrong_options_are_told_at_once() -> None:
     _, problems = check_options(Settings, {"count": "x", "flat": 1})
 
-    assert [name for name, _ in problems] == ["count", "flat", "number"]
-    assert problems[2] == ("number", "required by Settings, and missing")
+    assert [place for place, _ in problems] == [("count",), ("flat",), ("number",)]
+    assert problems[2] == (("number",), "required by Settings, and missing")
+
+
+def test_what_is_wrong_inside_an_option_is_told_with_its_place() -> None:
+    _, problems = check_options(Settings, {"number": 1, "names": ["a", 1, 2], "bounds": [1, "x"]})
+
+    assert [place for place, _ in problems] == [("names", 1), ("names", 2), ("bounds", 1)]
+    assert problems[2][1].startswith("expected a number, got 'x'")
+
+
+def test_an_unknown_option_is_called_what_it_is_called_there() -> None:
+    assert check_options(Settings, {"number": 1, "nunber": 1}, called="key")[1] == [
+        (("nunber",), "no such key; did you mean number?")
+    ]
 
 
 def test_right_options_reach_the_constructor_as_it_wants_them() -> None:
@@ -337,8 +350,8 @@ class Nothing: ...
 def test_options_without_a_usable_annotation_are_passed_on() -> None:
     assert check_options(Unchecked, {"first": [1], "second": "x"}) == ({"first": [1], "second": "x"}, [])
     assert check_options(Unchecked, {"last": 1})[1] == [
-        ("last", "no such option; there are first, second, third"),
-        ("first", "required by Unchecked, and missing"),
+        (("last",), "no such option; there are first, second, third"),
+        (("first",), "required by Unchecked, and missing"),
     ]
 
 
@@ -349,12 +362,12 @@ def test_options_that_pydantic_will_not_check_are_passed_on() -> None:
 
 def test_a_constructor_that_takes_anything_is_given_anything() -> None:
     assert check_options(OpenEnded, {"anything": 1}) == ({"anything": 1}, [])
-    assert check_options(OpenEnded, {"count": "x"})[1] == [("count", "expected a whole number, got 'x'")]
+    assert check_options(OpenEnded, {"count": "x"})[1] == [(("count",), "expected a whole number, got 'x'")]
 
 
 def test_a_class_without_a_constructor_takes_no_option() -> None:
     assert check_options(Nothing, {}) == ({}, [])
-    assert check_options(Nothing, {"bound": 1})[1] == [("bound", "no such option; Nothing takes none")]
+    assert check_options(Nothing, {"bound": 1})[1] == [(("bound",), "no such option; Nothing takes none")]
 
 
 def test_build_makes_a_hook() -> None:
