@@ -287,7 +287,7 @@ def compare(
 
 @app.command(name="list")
 def list_(
-    kind: Annotated[str, typer.Argument(help="attacks, defenses, models or data")],
+    kind: Annotated[str, typer.Argument(help="attacks, defenses, models, optimizers, embedding_optimizers or data")],
 ) -> None:
     """List what can be named in an experiment."""
     from splitvfl.config.registry import describe

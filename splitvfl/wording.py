@@ -65,6 +65,10 @@ def shown(value: object) -> str:
     return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 1] + "…"
 
 
+# The type of an error that is in words already.
+TOLD = "told"
+
+
 def words(error: ErrorDetails) -> str:
     """Return one of pydantic's errors as "expected …, got …"; pydantic's own words for kinds not known here."""
     kind, value, context = error["type"], error["input"], error.get("ctx", {})
@@ -72,6 +76,8 @@ def words(error: ErrorDetails) -> str:
         return "required, and missing"
     if kind == "value_error":
         return str(context["error"])
+    if kind == TOLD:
+        return error["msg"]
     if kind not in _EXPECTED:
         return f"{error['msg']}, got {shown(value)}"
     return f"expected {_EXPECTED[kind].format(**context)}, got {shown(value)}{_hint(kind, value, context)}"

@@ -38,7 +38,7 @@ from splitvfl.app.experiment import (
     top_of,
     write_config,
 )
-from splitvfl.app.label_horizon import agreed_horizon, before, plain_rate
+from splitvfl.app.label_horizon import agreed_horizon, before, rate_of
 from splitvfl.app.noise import noise_plan
 from splitvfl.app.saved_model import Origin, save_half
 from splitvfl.config.registry import build
@@ -408,7 +408,7 @@ def _horizon_terms(config: ExperimentConfig) -> dict[str, object]:
     return {
         "norm of rows": model.row_norm,
         "first weights": model.init,
-        "rate of plain gradient descent": plain_rate(config),
+        "rate of plain gradient descent": rate_of(config),
     }
 
 

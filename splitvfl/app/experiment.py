@@ -9,15 +9,12 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from pydantic import BaseModel
 from safetensors.torch import save_file
 from torch import nn
-from torch.optim import Optimizer
 
 from splitvfl.app.exchanges import exchange_of, one_way, sums_only, task_of
 from splitvfl.app.label_horizon import LabelHorizon, agreed_horizon, before, observed_horizon, outcome
@@ -32,7 +29,6 @@ from splitvfl.config.sections import (
     ModelConfig,
     OneWayConfig,
     PCAConfig,
-    RowWiseAdagradConfig,
     TrainConfig,
     WideDeepConfig,
     config_to_yaml,
@@ -47,7 +43,7 @@ from splitvfl.exchange.kept import FOLDER as KEPT
 from splitvfl.hooks import At, Defense
 from splitvfl.leakage.canaries import check_canaries
 from splitvfl.learning.batches import BLOCK_ROWS
-from splitvfl.learning.optimizers import ParameterFactory, PerParameter, ProximalSGD, RowWiseAdagrad, fused_adam
+from splitvfl.learning.optimizers import ParameterFactory, PerParameter, rowwise_adagrad
 from splitvfl.learning.precision import narrow_dtype
 from splitvfl.learning.randomness import derive_seed
 from splitvfl.learning.tasks import Task
@@ -302,44 +298,19 @@ def choose_device(name: str) -> torch.device:
             raise ConfigError(f"train.device: expected auto, cpu or cuda, got {name!r}")
 
 
-_OPTIMIZERS: Mapping[str, Callable[..., Optimizer]] = {
-    "adam": fused_adam,
-    "sgd": torch.optim.SGD,
-    "proximal-sgd": ProximalSGD,
-    "adagrad": torch.optim.Adagrad,
-    "rowwise-adagrad": RowWiseAdagrad,
-    "sparse-adam": torch.optim.SparseAdam,
-}
-
-
 def optimizers_of(train: TrainConfig) -> PerParameter:
     """Return what makes each party's optimiser: of its sparse tables, if it has any, and of everything else."""
-    return PerParameter(
-        dense=optimizer_factory(train.optimizer),
-        embeddings=optimizer_factory(train.embedding_optimizer or RowWiseAdagradConfig()),
-    )
+    return PerParameter(dense=train.optimizer.make, embeddings=_of_embeddings(train))
 
 
 def private_optimizer_of(train: TrainConfig) -> PerParameter:
     """Return what makes the optimiser of a private top, as :func:`optimizers_of`."""
     section = train.private_top_optimizer
-    return PerParameter(
-        dense=private_adam if section is None else optimizer_factory(section),
-        embeddings=optimizer_factory(train.embedding_optimizer or RowWiseAdagradConfig()),
-    )
+    return PerParameter(dense=private_adam if section is None else section.make, embeddings=_of_embeddings(train))
 
 
-def optimizer_factory(config: BaseModel) -> ParameterFactory:
-    """Return what makes an optimiser out of parameters, from one of the sections of optimisers.
-
-    Raises:
-        ConfigError: If no optimiser belongs to such a section.
-    """
-    settings = config.model_dump()
-    name = settings.pop("name")
-    if name not in _OPTIMIZERS:
-        raise ConfigError(f"train.optimizer: nobody knows how {name} is made; there are {', '.join(_OPTIMIZERS)}")
-    return partial(_OPTIMIZERS[name], **settings)
+def _of_embeddings(train: TrainConfig) -> ParameterFactory:
+    return rowwise_adagrad if train.embedding_optimizer is None else train.embedding_optimizer.make
 
 
 def _models(

@@ -14,8 +14,9 @@ import torch
 
 from splitvfl.app.exchanges import approximation_of, sums_only
 from splitvfl.attacks import initial_margin, sign_attack_horizon
-from splitvfl.config.sections import ExperimentConfig, LogisticRegressionConfig, SGDConfig
+from splitvfl.config.sections import ExperimentConfig, LogisticRegressionConfig
 from splitvfl.data.columns import TaskName
+from splitvfl.learning.optimizers import plain_rate
 from splitvfl.models.sigmoid_coefficients import Approximation
 from splitvfl.run.trainer import Trainer
 
@@ -66,7 +67,7 @@ def agreed_horizon(config: ExperimentConfig, records: int, *, task: TaskName | N
         ``None`` where nothing is known: no norm is agreed, labels need not be binary, or the sign is not the label's
         for another reason, as under noise or with another optimiser than plain gradient descent.
     """
-    model, rate = config.model, plain_rate(config)
+    model, rate = config.model, rate_of(config)
     if rate is None or not _clean(config):
         return None
     if not isinstance(model, LogisticRegressionConfig) or model.row_norm is None:
@@ -89,7 +90,7 @@ def observed_horizon(config: ExperimentConfig, trainer: Trainer) -> LabelHorizon
     Returns:
         ``None`` where the sign is not the label's; see :func:`agreed_horizon`.
     """
-    rate = plain_rate(config)
+    rate = rate_of(config)
     if rate is None or not _clean(config) or trainer.active.task.name != "binary":
         return None
     radius = margin = 0.0
@@ -99,11 +100,9 @@ def observed_horizon(config: ExperimentConfig, trainer: Trainer) -> LabelHorizon
     return LabelHorizon.of(rate, radius, margin, approximation_of(config.exchange))
 
 
-def plain_rate(config: ExperimentConfig) -> float | None:
+def rate_of(config: ExperimentConfig) -> float | None:
     """Return the learning rate of a party's logistic regression if it descends the gradient as it is."""
-    optimizer = config.train.optimizer
-    plain = isinstance(optimizer, SGDConfig) and not optimizer.momentum and not optimizer.weight_decay
-    return optimizer.lr if plain and isinstance(config.model, LogisticRegressionConfig) else None
+    return plain_rate(config.train.optimizer.make) if isinstance(config.model, LogisticRegressionConfig) else None
 
 
 def _clean(config: ExperimentConfig) -> bool:

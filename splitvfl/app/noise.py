@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from splitvfl.config.sections import ExperimentConfig, LogisticRegressionConfig, NoiseConfig, SGDConfig, TaylorConfig
+from splitvfl.config.sections import ExperimentConfig, LogisticRegressionConfig, NoiseConfig, TaylorConfig
 from splitvfl.data import PartyData
 from splitvfl.defenses import CoefficientNoise, GaussianIR
 from splitvfl.errors import ConfigError
 from splitvfl.hooks import At
+from splitvfl.learning.optimizers import plain_rate
 from splitvfl.privacy import corrected_dp_paillier_sigma, dp_paillier_sigma, label_attack_success
 from splitvfl.privacy.dp_paillier import PartyLetter
 from splitvfl.report.findings import counted
@@ -153,7 +154,8 @@ def noise_plan(config: ExperimentConfig, data: PartyData) -> NoisePlan | None:
 def _checked_rate(config: ExperimentConfig) -> float:
     """Return the learning rate of a training that the noise can be calculated for, or raise ConfigError."""
     train, model = config.train, config.model
-    if not isinstance(train.optimizer, SGDConfig) or train.optimizer.momentum or train.optimizer.weight_decay:
+    rate = plain_rate(train.optimizer.make)
+    if rate is None:
         raise ConfigError(
             f"{config.source}: train.optimizer: exchange.noise is calculated for plain gradient descent; take "
             "{name: sgd, lr: ...} without momentum and weight decay"
@@ -166,9 +168,9 @@ def _checked_rate(config: ExperimentConfig) -> float:
             f"parties; with {len(config.parties)} of them write model: "
             f"{{name: logistic-regression, row_norm: {math.floor(100 * largest) / 100}}}"
         )
-    if train.optimizer.lr > 1:
+    if rate > 1:
         raise ConfigError(f"{config.source}: train.optimizer.lr: exchange.noise is calculated for at most 1")
-    return train.optimizer.lr
+    return rate
 
 
 def _planned(

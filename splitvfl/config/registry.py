@@ -1,10 +1,10 @@
-"""Names and what they stand for: the one place where attacks, defenses and models are strings.
+"""Names and what they stand for: the one place where attacks, defenses, models and optimisers are strings.
 
 A name is looked up in three places:
 
 - the tables below, for what comes with splitvfl;
 - the entry-point groups ``splitvfl.attacks`` and ``splitvfl.defenses``, for what other installed packages offer;
-- ``module:Class``, for a file of one's own beside the experiment or in the current folder.
+- ``module:Class``, for a file of one's own beside the experiment or in the current folder, or an installed module.
 
 What comes with splitvfl cannot be replaced under its own name: a report that says ``sumkl`` means this one.
 """
@@ -17,12 +17,12 @@ import json
 import os
 import sys
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.machinery import PathFinder
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, UnionType
 from typing import Any, Literal
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
@@ -31,7 +31,7 @@ from splitvfl.config.yaml import Place, dotted, place_in
 from splitvfl.errors import ConfigError, SplitVFLError
 from splitvfl.wording import shown, suggestion, words
 
-PluginKind = Literal["attacks", "defenses", "models"]
+PluginKind = Literal["attacks", "defenses", "models", "optimizers", "embedding_optimizers"]
 
 ATTACKS: Mapping[str, str] = {
     "combined": "splitvfl.attacks:CombinedAttack",
@@ -79,8 +79,40 @@ MODELS: Mapping[str, str] = {
     "wide-deep": "splitvfl.models:WideDeepBottom",
 }
 
-_BUILT_IN: Mapping[PluginKind, Mapping[str, str]] = {"attacks": ATTACKS, "defenses": DEFENSES, "models": MODELS}
+OPTIMIZERS: Mapping[str, str] = {
+    "adagrad": "splitvfl.learning.optimizers:adagrad",
+    "adam": "splitvfl.learning.optimizers:fused_adam",
+    "proximal-sgd": "splitvfl.learning.optimizers:ProximalSGD",
+    "sgd": "splitvfl.learning.optimizers:sgd",
+}
+
+# Of tables with sparse gradients. Neither momentum nor weight decay: both would move every row at every step.
+EMBEDDING_OPTIMIZERS: Mapping[str, str] = {
+    "adagrad": "splitvfl.learning.optimizers:sparse_adagrad",
+    "rowwise-adagrad": "splitvfl.learning.optimizers:rowwise_adagrad",
+    "sgd": "splitvfl.learning.optimizers:sparse_sgd",
+    "sparse-adam": "splitvfl.learning.optimizers:sparse_adam",
+}
+
+BUILT_IN: Mapping[PluginKind, Mapping[str, str]] = {
+    "attacks": ATTACKS,
+    "defenses": DEFENSES,
+    "models": MODELS,
+    "optimizers": OPTIMIZERS,
+    "embedding_optimizers": EMBEDDING_OPTIMIZERS,
+}
 _WITH_ENTRY_POINTS: tuple[PluginKind, ...] = ("attacks", "defenses")
+
+# By kind, the method without which a class is not one of these, and why.
+_METHODS: Mapping[Kind, tuple[str, str]] = {
+    "attacks": ("__call__", "a hook is called"),
+    "defenses": ("__call__", "a hook is called"),
+    "models": ("__call__", "a model is called"),
+    "optimizers": ("step", "an optimiser takes steps"),
+    "embedding_optimizers": ("step", "an optimiser takes steps"),
+}
+# Arguments of constructors that no file gives.
+_SUPPLIED = frozenset({"params"})
 
 # Modules that were imported from a user's folder. A file of the same name in another folder may take their place; it
 # may not take the place of anything else.
@@ -108,14 +140,14 @@ def resolve_defense(name: str, *, folder: Path) -> type[Any]:
 def resolve(kind: PluginKind, name: str, *, folder: Path) -> type[Any]:
     """Return the class of that kind and name; see :func:`resolve_attack`."""
     if ":" in name:
-        return _class_of_user(name, folder)
+        return _class_of_user(kind, name, folder)
     offered = _offered(kind)
-    if name in _BUILT_IN[kind]:
-        return _built_in(_BUILT_IN[kind][name])
+    if name in BUILT_IN[kind]:
+        return _built_in(BUILT_IN[kind][name])
     if name in offered:
         return _loaded(kind, offered[name])
     own = "; a class of your own is written module:Class" if "." in name and kind != "models" else ""
-    known = suggestion(name, [*_BUILT_IN[kind], *offered])
+    known = suggestion(name, [*BUILT_IN[kind], *offered])
     raise ConfigError(f"no such {kind[:-1]} {name!r}{known}{own}  (splitvfl list {kind})")
 
 
@@ -123,7 +155,7 @@ def describe(kind: str) -> list[tuple[str, str]]:
     """Return every name of a kind with one line about it, in alphabetical order.
 
     Args:
-        kind: ``"attacks"``, ``"defenses"``, ``"models"`` or ``"data"``.
+        kind: A kind of the registry, or ``"data"``.
 
     Raises:
         ConfigError: If there is no such kind.
@@ -132,10 +164,10 @@ def describe(kind: str) -> list[tuple[str, str]]:
         from splitvfl.data.sets import DATA_SETS
 
         return sorted((name, data_set.description) for name, data_set in DATA_SETS.items())
-    known = next((known for known in _BUILT_IN if known == kind), None)
+    known = next((known for known in BUILT_IN if known == kind), None)
     if known is None:
-        raise ConfigError(f"cannot list {kind!r}{suggestion(kind, [*_BUILT_IN, 'data'])}")
-    names = [*_BUILT_IN[known], *_offered(known)]
+        raise ConfigError(f"cannot list {kind!r}{suggestion(kind, [*BUILT_IN, 'data'])}")
+    names = [*BUILT_IN[known], *_offered(known)]
     return sorted((name, _summary(known, name)) for name in names)
 
 
@@ -201,10 +233,46 @@ def build(kind: PluginKind, name: str, options: Mapping[str, Any], *, folder: Pa
     return construct(factory, taken)
 
 
-def construct(factory: type[Any], options: Mapping[str, Any]) -> Any:
-    """Return an instance; what its constructor objects to becomes a :class:`ConfigError`."""
+def options_of(factory: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
+    """Return the annotation and the default of each option that a constructor takes; ``...`` where it has no default.
+
+    An annotation that means nothing to pydantic is ``Any``; a member of a union that no file can hold is left out.
+    """
+    hints = _hints(factory)
+    return {
+        name: (
+            _readable(hints.get(name, Any)),
+            ... if parameter.default is parameter.empty else parameter.default,
+        )
+        for name, parameter in (_parameters(factory) or {}).items()
+        if name not in _SUPPLIED and parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    }
+
+
+def _readable(annotation: Any) -> Any:
+    if typing.get_origin(annotation) in (typing.Union, UnionType):
+        members = [member for member in typing.get_args(annotation) if _adapter(member) is not None]
+        return typing.Union[tuple(members)] if members else Any  # noqa: UP007 - its members are not known here
+    return Any if _adapter(annotation) is None else annotation
+
+
+def _adapter(annotation: Any) -> TypeAdapter[Any] | None:
     try:
-        return factory(**options)
+        return TypeAdapter(annotation)
+    except PydanticUserError:
+        return None
+
+
+def construct(factory: Callable[..., Any], options: Mapping[str, Any], *given: Any) -> Any:
+    """Return an instance; what its constructor objects to becomes a :class:`ConfigError`.
+
+    Args:
+        factory: The class, or a function that makes one.
+        options: Arguments by name.
+        given: Arguments before these.
+    """
+    try:
+        return factory(*given, **options)
     except ArithmeticError as error:
         raise ConfigError(f"a number is too large or too small to compute with: {error}") from error
     except (SplitVFLError, TypeError, ValueError) as error:
@@ -222,7 +290,7 @@ def _offered(kind: PluginKind) -> dict[str, EntryPoint]:
     # A set: the same package seen twice on the path (a checkout and its wheel) makes one offer, not two.
     for entry in set(entry_points(group=f"splitvfl.{kind}")) if kind in _WITH_ENTRY_POINTS else ():
         rival = found.get(entry.name)
-        if entry.name in _BUILT_IN[kind] or rival is not None:
+        if entry.name in BUILT_IN[kind] or rival is not None:
             taken = "splitvfl itself" if rival is None else _owner(rival)
             raise ConfigError(f"{_owner(entry)} offers the {kind[:-1]} {entry.name!r}, and so does {taken}; remove one")
         found[entry.name] = entry
@@ -240,7 +308,7 @@ def _loaded(kind: PluginKind, entry: EntryPoint) -> type[Any]:
         raise ConfigError(
             f"{kind[:-1]} {entry.name!r} of {_owner(entry)} cannot be imported: {type(error).__name__}: {error}"
         ) from error
-    return _checked_class(found, entry.value)
+    return _checked_class(kind, found, entry.value)
 
 
 def _summary(kind: PluginKind, name: str) -> str:
@@ -251,7 +319,7 @@ def _summary(kind: PluginKind, name: str) -> str:
     return (inspect.getdoc(found) or "").partition("\n")[0]
 
 
-def _class_of_user(name: str, folder: Path) -> type[Any]:
+def _class_of_user(kind: Kind, name: str, folder: Path) -> type[Any]:
     module_name, _, attribute = name.partition(":")
     if not attribute.isidentifier() or not all(part.isidentifier() for part in module_name.split(".")):
         raise ConfigError(f"expected a known name or module:Class, such as my_hooks:Clip, got {name!r}")
@@ -259,7 +327,7 @@ def _class_of_user(name: str, folder: Path) -> type[Any]:
     if not hasattr(module, attribute):
         classes = [key for key, value in vars(module).items() if inspect.isclass(value)]
         raise ConfigError(f"{module_name} has no {attribute!r}{suggestion(attribute, classes)}")
-    return _checked_class(getattr(module, attribute), name)
+    return _checked_class(kind, getattr(module, attribute), name)
 
 
 def _module_of_user(name: str, folder: Path) -> ModuleType:
@@ -309,24 +377,26 @@ def _importable(folders: list[str]) -> Iterator[None]:
             sys.path.remove(folder)
 
 
-def _checked_class(found: object, name: str) -> type[Any]:
+def _checked_class(kind: Kind, found: object, name: str) -> type[Any]:
     if not inspect.isclass(found):
         raise ConfigError(f"{name}: expected a class, got {shown(found)}")
-    if not any("__call__" in vars(base) for base in found.__mro__):
-        raise ConfigError(f"{name}: a hook is called, and this class has no __call__ method")
+    method, why = _METHODS[kind]
+    if not any(method in vars(base) for base in found.__mro__):
+        raise ConfigError(f"{name}: {why}, and this class has no {method} method")
     return found
 
 
-def _parameters(factory: type[Any]) -> Mapping[str, inspect.Parameter] | None:
+def _parameters(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
     try:
         return inspect.signature(factory).parameters
     except ValueError:  # written in C, and silent about what it takes
         return None
 
 
-def _hints(factory: type[Any]) -> dict[str, Any]:
+def _hints(factory: Callable[..., Any]) -> dict[str, Any]:
+    constructor = factory.__init__ if inspect.isclass(factory) else factory
     try:
-        return typing.get_type_hints(factory.__init__, include_extras=True)
+        return typing.get_type_hints(constructor, include_extras=True)
     except (NameError, TypeError, AttributeError):  # names that exist for type checkers only
         return {}
 

@@ -20,7 +20,6 @@ taken, or how long something runs, has a largest one.
 
 from __future__ import annotations
 
-import inspect
 import json
 import math
 import os
@@ -28,8 +27,9 @@ import re
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
+import torch
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -45,8 +45,10 @@ from pydantic import (
     model_validator,
 )
 from pydantic_core import ErrorDetails
+from torch import nn
 
 from splitvfl.claims import claims_of
+from splitvfl.config.named import Named, NamedSection, refusal
 from splitvfl.config.registry import PluginKind, check_options, construct, resolve
 from splitvfl.config.yaml import Document, Place, parse_override, place_in, to_yaml
 from splitvfl.data.columns import TaskName
@@ -57,18 +59,16 @@ from splitvfl.exchange.base import NO_PRIVATE_TOP
 from splitvfl.hooks import PHASES, Phase, checked_phases, crossing_of, record_loss_of
 from splitvfl.leakage.canaries import LEAST_CANARIES
 from splitvfl.learning.schedule import EarlyStopping
+from splitvfl.learning.settings import Settings
 from splitvfl.party.party import MAX_WIDTH
 from splitvfl.wording import shown, suggestion, words
 
 __all__ = [
-    "AdagradConfig",
-    "AdamConfig",
     "Approximation",
     "AuditConfig",
     "CoordinatorConfig",
     "DataConfig",
     "EarlyStoppingConfig",
-    "EmbeddingOptimizerConfig",
     "EncryptionConfig",
     "ExchangeConfig",
     "ExperimentConfig",
@@ -79,16 +79,10 @@ __all__ = [
     "NetworkConfig",
     "NoiseConfig",
     "OneWayConfig",
-    "OptimizerConfig",
     "OracleConfig",
     "PCAConfig",
     "PartyConfig",
     "ResidueConfig",
-    "RowWiseAdagradConfig",
-    "SGDConfig",
-    "SparseAdagradConfig",
-    "SparseAdamConfig",
-    "SparseSGDConfig",
     "SplitConfig",
     "TaylorConfig",
     "TrainConfig",
@@ -197,16 +191,8 @@ Cross = Annotated[tuple[str, ...], AfterValidator(_at_least_two)]
 Widths = Annotated[tuple[Width, ...], Field(max_length=_MOST_LAYERS), AfterValidator(_at_least_one)]
 
 
-class _Section(BaseModel):
-    """A part of an experiment file: nothing but its own keys, no silent conversions, never changed."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
-    @model_serializer(mode="wrap")
-    def _without_the_unset(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what is ``None`` by default: a page of nulls says nothing."""
-        unset = {name for name, field in type(self).model_fields.items() if field.default is None}
-        return {name: value for name, value in serialise(self).items() if value is not None or name not in unset}
+class _Section(Settings):
+    """A part of an experiment file."""
 
 
 class DataConfig(_Section):
@@ -373,6 +359,12 @@ class OneWayConfig(_Section):
     What activations tell of columns they tell for good (:mod:`splitvfl.exchange.one_way`).
     """
 
+    gone: ClassVar = {
+        "gradient_clip": "no gradient is sent in exchange one-way; leave it out, or take exchange split",
+        "encryption": "exchange one-way sends activations in the clear, and nothing comes back that could be "
+        "encrypted; leave it out, or take exchange residue, taylor or coordinator",
+    }
+
     name: Literal["one-way"] = "one-way"
     bottom: Literal["random", "pca"] = "random"
     width: Width | None = None
@@ -401,18 +393,6 @@ class OracleConfig(_Crossing):
     approximation: Approximation = "exact"
 
 
-# What became of keys that there were once, or that others have, by section and key.
-_GONE: dict[tuple[str, ...], str] = {
-    ("encryption", "mask"): (
-        "delete this key: there is one kind of mask now, which hides whatever is encrypted; the agreed bits come back"
-    ),
-    ("one-way", "gradient_clip"): "no gradient is sent in exchange one-way; leave it out, or take exchange split",
-    ("one-way", "encryption"): (
-        "exchange one-way sends activations in the clear, and nothing comes back that could be encrypted; leave it "
-        "out, or take exchange residue, taylor or coordinator"
-    ),
-}
-
 # Beyond it, sums of two integers leave int64.
 _LARGEST_INTEGER = 2.0**62
 # Of what is clipped or added before encryption: with the fewest bits, integers of it are that large.
@@ -426,6 +406,11 @@ class EncryptionConfig(_Section):
 
     ``value_limit: null`` takes 16 and, with ``noise``, what that needs.
     """
+
+    gone: ClassVar = {
+        "mask": "delete this key: there is one kind of mask now, which hides whatever is encrypted; the agreed bits "
+        "come back"
+    }
 
     key_bits: Annotated[int, Field(ge=2048, le=16_384, multiple_of=2)] = 3072
     value_bits: Annotated[int, Field(ge=8, le=60)] = 32
@@ -548,79 +533,14 @@ def _named_exchange(value: object) -> object:
     return {**value, "name": "split"} if isinstance(value, dict) and "name" not in value else value
 
 
-LearningRate = Annotated[float, Field(gt=0)]
-Decay = Annotated[float, Field(ge=0)]
+_OPTIMIZER, _EMBEDDING_OPTIMIZER = Named("optimizers"), Named("embedding_optimizers")
+
+OptimizerSection = Annotated[NamedSection, _OPTIMIZER]
+EmbeddingOptimizerSection = Annotated[NamedSection, _EMBEDDING_OPTIMIZER]
 
 
-class AdamConfig(_Section):
-    """:class:`torch.optim.Adam`, fused where torch can (:func:`splitvfl.learning.optimizers.fused_adam`)."""
-
-    name: Literal["adam"] = "adam"
-    lr: LearningRate = 1e-3
-    weight_decay: Decay = 0.0
-
-
-class SGDConfig(_Section):
-    """:class:`torch.optim.SGD`."""
-
-    name: Literal["sgd"] = "sgd"
-    lr: LearningRate = 1e-2
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    weight_decay: Decay = 0.0
-
-
-class ProximalSGDConfig(_Section):
-    """:class:`splitvfl.learning.optimizers.ProximalSGD`: gradient descent with L1 and L2 penalties."""
-
-    name: Literal["proximal-sgd"] = "proximal-sgd"
-    lr: LearningRate = 1e-2
-    l1: Decay = 0.0
-    l2: Decay = 0.0
-
-
-class AdagradConfig(_Section):
-    """:class:`torch.optim.Adagrad`."""
-
-    name: Literal["adagrad"] = "adagrad"
-    lr: LearningRate = 1e-2
-    weight_decay: Decay = 0.0
-
-
-OptimizerConfig = Annotated[AdamConfig | SGDConfig | ProximalSGDConfig | AdagradConfig, Field(discriminator="name")]
-
-
-class RowWiseAdagradConfig(_Section):
-    """:class:`splitvfl.learning.optimizers.RowWiseAdagrad`."""
-
-    name: Literal["rowwise-adagrad"] = "rowwise-adagrad"
-    lr: LearningRate = 0.02
-
-
-class SparseAdamConfig(_Section):
-    """:class:`torch.optim.SparseAdam`."""
-
-    name: Literal["sparse-adam"] = "sparse-adam"
-    lr: LearningRate = 1e-3
-
-
-class SparseAdagradConfig(_Section):
-    """:class:`torch.optim.Adagrad` on sparse gradients."""
-
-    name: Literal["adagrad"] = "adagrad"
-    lr: LearningRate = 1e-2
-
-
-class SparseSGDConfig(_Section):
-    """:class:`torch.optim.SGD` on sparse gradients."""
-
-    name: Literal["sgd"] = "sgd"
-    lr: LearningRate = 1e-2
-
-
-# Neither momentum nor weight decay: both would move every row at every step.
-EmbeddingOptimizerConfig = Annotated[
-    RowWiseAdagradConfig | SparseAdamConfig | SparseAdagradConfig | SparseSGDConfig | None, Field(discriminator="name")
-]
+def _adam() -> NamedSection:
+    return _OPTIMIZER.section("adam", Path())(name="adam")
 
 
 class EarlyStoppingConfig(_Section):
@@ -655,9 +575,9 @@ class TrainConfig(_Section):
     epochs: Annotated[int, Field(ge=1, le=_MOST_EPOCHS)] = 10
     batch_size: RowCount = 256
     block_rows: RowCount | None = None
-    optimizer: OptimizerConfig = AdamConfig()
-    embedding_optimizer: EmbeddingOptimizerConfig = None
-    private_top_optimizer: OptimizerConfig | None = None
+    optimizer: OptimizerSection = Field(default_factory=_adam)
+    embedding_optimizer: EmbeddingOptimizerSection | None = None
+    private_top_optimizer: OptimizerSection | None = None
     seed: Seed = 0
     noise_seed_for_experiments: Seed | None = None
     private_seed_for_experiments: Seed | None = None
@@ -792,6 +712,14 @@ class ExperimentConfig(_Section):
     _source: str = PrivateAttr(default="experiment")
     _folder: Path = PrivateAttr(default=Path())
 
+    @classmethod
+    def refusal(cls, key: str) -> str:
+        """Return what is said of a key that no section of a file has; it may be one of a section's."""
+        for name, section in (("train", TrainConfig), ("data", DataConfig)):
+            if key in section.model_fields:
+                return f"no such key; did you mean {name}.{key}?"
+        return super().refusal(key)
+
     @model_validator(mode="after")
     def _check_label(self) -> ExperimentConfig:
         own = self.parties[self.active].label
@@ -885,7 +813,9 @@ def parse_config(
     _check_claims(document)
     _check_private_top(document)
     _check_one_way(document, folder)
-    config = _validated(document)
+    config = _validated(document, folder)
+    _check_optimizers(document, config.train)
+    document.raise_problems()
     config._source, config._folder = document.source, folder
     return config
 
@@ -974,13 +904,13 @@ def _write_out_optimizer(document: Document, train: dict[str, Any]) -> None:
             del train["lr"]
     optimizer = _named(train.get("optimizer"))
     if isinstance(optimizer, dict):
-        train["optimizer"] = {"name": AdamConfig().name, **optimizer}
+        train["optimizer"] = {"name": "adam", **optimizer}
     private = _named(train.get("private_top_optimizer"))
     if isinstance(private, dict):
-        train["private_top_optimizer"] = {"name": AdamConfig().name, **private}
+        train["private_top_optimizer"] = {"name": "adam", **private}
     tables = _named(train.get("embedding_optimizer"))
     if isinstance(tables, dict):
-        train["embedding_optimizer"] = {"name": RowWiseAdagradConfig().name, **tables}
+        train["embedding_optimizer"] = {"name": "rowwise-adagrad", **tables}
 
 
 def _override(document: Document, text: str) -> None:
@@ -1145,10 +1075,12 @@ def _check_settled(
             document.report((*place, key), f"settled when {TABLES} were ingested; leave it out, or ingest them again")
 
 
-def _validated(document: Document) -> ExperimentConfig:
+def _validated(document: Document, folder: Path) -> ExperimentConfig:
     try:
         # As JSON, in which a list may become a tuple but, strictly, a truth value or a text never a number.
-        config: ExperimentConfig | None = ExperimentConfig.model_validate_json(json.dumps(document.tree))
+        config: ExperimentConfig | None = ExperimentConfig.model_validate_json(
+            json.dumps(document.tree), context={"folder": folder}
+        )
     except ValidationError as error:
         for detail in error.errors():
             place, text = _in_words(detail, document.tree)
@@ -1159,12 +1091,22 @@ def _validated(document: Document) -> ExperimentConfig:
     return config
 
 
+def _check_optimizers(document: Document, train: TrainConfig) -> None:
+    """Report what a constructor of an optimiser objects to."""
+    for key in ("optimizer", "embedding_optimizer", "private_top_optimizer"):
+        section = getattr(train, key)
+        try:
+            if section is not None:
+                section.make([nn.Parameter(torch.zeros(1))])
+        except ConfigError as error:
+            document.report(("train", key), f"{section.name}: {error}")
+
+
 def _in_words(error: ErrorDetails, tree: Mapping[str, Any]) -> tuple[Place, str]:
     location, kind = error["loc"], error["type"]
     place = place_in(location, tree, may_be_absent=kind == "missing")
     if kind == "extra_forbidden":
-        gone = _GONE.get(tuple(map(str, location[-2:])))
-        return place, gone or f"no such key{_known_keys(location)}"
+        return place, refusal(ExperimentConfig, location)
     if kind == "union_tag_not_found":
         return (*place, "name"), "required, and missing"
     if kind == "union_tag_invalid":
@@ -1179,32 +1121,3 @@ def _in_words(error: ErrorDetails, tree: Mapping[str, Any]) -> tuple[Place, str]
 def _no_such(section: str, name: str, known: Sequence[str]) -> str:
     where = "  (splitvfl list models)" if section == "model" else ""
     return f"no such {section} {name!r}{suggestion(name, known)}{where}"
-
-
-def _known_keys(location: Place) -> str:
-    """Return what may stand where an unknown key stands."""
-    section: Any = ExperimentConfig
-    for part in location[:-1]:
-        section = _inside(section, part)
-    key, fields = str(location[-1]), section.model_fields
-    if len(location) == 1 and key in TrainConfig.model_fields:
-        return f"; did you mean train.{key}?"
-    if len(location) == 1 and key in DataConfig.model_fields:
-        return f"; did you mean data.{key}?"
-    return suggestion(key, fields)
-
-
-def _inside(section: Any, part: str | int) -> Any:
-    """Return the type of what a key of a section holds, or the member of a union that has this name."""
-    if inspect.isclass(section) and issubclass(section, BaseModel):
-        annotation = section.model_fields[str(part)].annotation
-        members = [member for member in typing.get_args(annotation) if member is not type(None)]
-        # A section that may be left out is the section itself.
-        return members[0] if len(members) == 1 and inspect.isclass(members[0]) else annotation
-    if typing.get_origin(section) is Mapping:
-        return typing.get_args(section)[1]
-    for member in typing.get_args(section):
-        kind, *notes = typing.get_args(member) or (member,)
-        if any(isinstance(note, Tag) and note.tag == part for note in notes):
-            return kind
-    return next(member for member in typing.get_args(section) if member.model_fields["name"].default == part)

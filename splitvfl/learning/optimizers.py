@@ -7,9 +7,10 @@ updated; an optimiser with dense state, such as Adam, would read and write every
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, overload
+from typing import Annotated, Any, overload
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -17,22 +18,69 @@ from splitvfl.errors import ArgumentError
 
 ParameterFactory = Callable[[list[nn.Parameter]], Optimizer]
 
+# Limits that are told with their line where an experiment names an optimiser.
+Rate = Annotated[float, Field(gt=0)]
+Decay = Annotated[float, Field(ge=0)]
+Momentum = Annotated[float, Field(ge=0, lt=1)]
+
 _FUSED_DEVICES = ("cpu", "cuda")
 
 
-def fused_adam(parameters: Iterable[nn.Parameter], *, lr: float = 1e-3, weight_decay: float = 0.0) -> torch.optim.Adam:
+def fused_adam(params: Iterable[nn.Parameter], *, lr: Rate = 1e-3, weight_decay: Decay = 0.0) -> torch.optim.Adam:
     """Return Adam, computed by one fused kernel where torch has one: for floating-point weights on CPU and CUDA.
 
     The results differ from those of the usual kernels by rounding.
 
     Args:
-        parameters: What is trained.
+        params: What is trained.
         lr: Learning rate.
         weight_decay: As in torch: added to the gradient.
     """
-    trained = list(parameters)
+    trained = list(params)
     fits = all(weight.device.type in _FUSED_DEVICES and weight.is_floating_point() for weight in trained)
     return torch.optim.Adam(trained, lr=lr, weight_decay=weight_decay, fused=True if fits else None)
+
+
+def sgd(
+    params: Iterable[nn.Parameter], *, lr: Rate = 1e-2, momentum: Momentum = 0.0, weight_decay: Decay = 0.0
+) -> torch.optim.SGD:
+    """Return gradient descent, torch's, with momentum if asked for."""
+    return torch.optim.SGD(params, lr=lr, momentum=momentum, weight_decay=weight_decay)
+
+
+def adagrad(params: Iterable[nn.Parameter], *, lr: Rate = 1e-2, weight_decay: Decay = 0.0) -> torch.optim.Adagrad:
+    """Return Adagrad, torch's: each weight's rate falls with the squares of its gradients so far."""
+    return torch.optim.Adagrad(params, lr=lr, weight_decay=weight_decay)
+
+
+def rowwise_adagrad(params: Iterable[nn.Parameter], *, lr: Rate = 0.02) -> RowWiseAdagrad:
+    """Return Adagrad with one accumulator per row of a table; it updates the rows that a batch names."""
+    return RowWiseAdagrad(params, lr=lr)
+
+
+def sparse_adam(params: Iterable[nn.Parameter], *, lr: Rate = 1e-3) -> torch.optim.SparseAdam:
+    """Return Adam for sparse gradients, torch's: it updates the rows that a batch names."""
+    return torch.optim.SparseAdam(params, lr=lr)
+
+
+def sparse_adagrad(params: Iterable[nn.Parameter], *, lr: Rate = 1e-2) -> torch.optim.Adagrad:
+    """Return Adagrad for sparse gradients, torch's: it updates the rows that a batch names."""
+    return torch.optim.Adagrad(params, lr=lr)
+
+
+def sparse_sgd(params: Iterable[nn.Parameter], *, lr: Rate = 1e-2) -> torch.optim.SGD:
+    """Return gradient descent for sparse gradients, torch's: it updates the rows that a batch names."""
+    return torch.optim.SGD(params, lr=lr)
+
+
+def plain_rate(factory: ParameterFactory) -> float | None:
+    """Return the learning rate of what a factory makes if it is plain gradient descent, ``w ← w − lr · g``."""
+    weight = nn.Parameter(torch.zeros(1))
+    made = factory([weight])
+    if type(made) is not torch.optim.SGD:  # what is derived from it may take other steps
+        return None
+    rate: float = made.defaults["lr"]
+    return rate if made.defaults == torch.optim.SGD([weight], lr=rate).defaults else None
 
 
 class ProximalSGD(Optimizer):
@@ -59,7 +107,7 @@ class ProximalSGD(Optimizer):
         ArgumentError: If a setting is out of range or, in a step, a gradient is sparse.
     """
 
-    def __init__(self, params: Iterable[nn.Parameter], *, lr: float = 1e-2, l1: float = 0.0, l2: float = 0.0) -> None:
+    def __init__(self, params: Iterable[nn.Parameter], *, lr: Rate = 1e-2, l1: Decay = 0.0, l2: Decay = 0.0) -> None:
         if not (lr > 0 and l1 >= 0 and l2 >= 0):
             raise ArgumentError(f"expected lr above 0, l1 and l2 from 0, got {lr}, {l1} and {l2}")
         super().__init__(params, {"lr": lr, "l1": l1, "l2": l2})

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from splitvfl.app.experiment import build_trainer, load_data, run_experiment
-from splitvfl.app.label_horizon import agreed_horizon, before, observed_horizon, plain_rate
+from splitvfl.app.label_horizon import agreed_horizon, before, observed_horizon, rate_of
 from splitvfl.attacks import initial_margin, sign_attack_horizon
 from splitvfl.config.sections import ExperimentConfig, parse_config
 
@@ -118,6 +118,6 @@ def test_where_labels_need_not_be_binary_nothing_is_said() -> None:
 
 def test_the_rate_that_parties_compare_does_not_tell_who_defends() -> None:
     """A defense is its owner's business: parties with and without one agree."""
-    assert plain_rate(config_of()) == plain_rate(config_of("defenses=[{name: isotropic, ratio: 1}]")) == 0.05
-    assert plain_rate(config_of("train.optimizer={name: adam}")) is None
-    assert plain_rate(config_of("train.optimizer.momentum=0.5")) is None
+    assert rate_of(config_of()) == rate_of(config_of("defenses=[{name: isotropic, ratio: 1}]")) == 0.05
+    assert rate_of(config_of("train.optimizer={name: adam}")) is None
+    assert rate_of(config_of("train.optimizer.momentum=0.5")) is None

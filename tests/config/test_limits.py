@@ -19,7 +19,8 @@ import pytest
 from pydantic import BaseModel
 
 from splitvfl.app.experiment import build_trainer, load_data, variants
-from splitvfl.config.registry import ATTACKS, DEFENSES, resolve
+from splitvfl.config.named import Named
+from splitvfl.config.registry import ATTACKS, BUILT_IN, DEFENSES, resolve
 from splitvfl.config.sections import ExperimentConfig, HookConfig, parse_config
 from splitvfl.config.yaml import to_yaml
 from splitvfl.data import VerticalData
@@ -39,7 +40,7 @@ VALUES = ("1000000000000", "1" + 30 * "0", "-1", "0", ".nan", ".inf", "1e300", "
 def numbers_of(section: type[BaseModel], tree: dict[str, Any], place: tuple[str, ...]) -> Iterator[Any]:
     """Yield a file, and the place in it, for every number of a section and of those in it."""
     for name, field in section.model_fields.items():
-        for kind in kinds_of(field.annotation):
+        for kind in kinds_of(typing.Annotated[field.annotation, *field.metadata, None]):
             if isinstance(kind, type) and issubclass(kind, BaseModel):
                 inner = dict(NEEDED.get(kind.__name__, {}))
                 chosen = kind.model_fields.get("name")
@@ -59,6 +60,11 @@ def bare(annotation: Any) -> Any:
 
 def kinds_of(annotation: Any) -> Iterator[Any]:
     """Yield what an annotation is made of; a truth value is no number."""
+    notes = getattr(annotation, "__metadata__", ())
+    for note in notes:
+        if isinstance(note, Named):
+            yield from (note.section(name, Path()) for name in BUILT_IN[note.kind])
+            return
     inner = [part for part in typing.get_args(annotation) if isinstance(part, type) or typing.get_args(part)]
     if not inner:
         yield annotation

@@ -24,7 +24,6 @@ from splitvfl.app.experiment import (
     bottom_of,
     bottom_width,
     choose_device,
-    optimizer_factory,
     run_experiment,
     top_of,
 )
@@ -32,14 +31,14 @@ from splitvfl.app.label_horizon import agreed_horizon
 from splitvfl.app.noise import noise_plan
 from splitvfl.attacks.sign_horizon import sign_attack_horizon
 from splitvfl.config import sections
-from splitvfl.config.registry import describe
+from splitvfl.config.named import Named
+from splitvfl.config.registry import EMBEDDING_OPTIMIZERS, OPTIMIZERS, Kind, describe
 from splitvfl.config.sections import (
     ExchangeConfig,
     ExperimentConfig,
     MLPConfig,
     ModelConfig,
     NoiseConfig,
-    OptimizerConfig,
     SplitConfig,
     TaylorConfig,
     parse_config,
@@ -179,13 +178,16 @@ def test_every_section_of_a_model_is_built() -> None:
         top_of(config, party_data("clinic", width=3), task, [width])
 
 
-def test_every_section_of_an_optimiser_is_made_and_no_other() -> None:
-    parameters = [torch.nn.Parameter(torch.zeros(2))]
-    embeddings = typing.get_args(typing.get_args(sections.EmbeddingOptimizerConfig)[0])
-    for section in {*typing.get_args(typing.get_args(OptimizerConfig)[0]), *embeddings} - {type(None)}:
-        optimizer_factory(section())(parameters)
-    with pytest.raises(ConfigError, match="nobody knows how telepathy is made"):
-        optimizer_factory(new_section(sections.SGDConfig))
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        *(("optimizers", name) for name in OPTIMIZERS),
+        *(("embedding_optimizers", name) for name in EMBEDDING_OPTIMIZERS),
+    ],
+)
+def test_every_optimiser_is_made_with_its_defaults(kind: Kind, name: str) -> None:
+    made = Named(kind).section(name, Path())().make([torch.nn.Parameter(torch.zeros(2))])
+    assert isinstance(made, torch.optim.Optimizer)
 
 
 # --- all other names
@@ -231,7 +233,7 @@ UNKNOWN: dict[str, tuple[type[BaseException] | tuple[type[BaseException], ...], 
     "obfuscators of a worker": (KeyError, lambda: worker._source({"source": "guesses", "numbers": []})),
     "job of a worker": (KeyError, lambda: worker.done({"do": "guess"})),
     "mode of an alignment": (KeyError, lambda: aligning._KEPT["size-only"]),
-    "what is listed": (ConfigError, lambda: describe("optimizers")),
+    "what is listed": (ConfigError, lambda: describe("telepathy")),
 }
 
 

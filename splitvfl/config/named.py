@@ -1,0 +1,156 @@
+"""Sections that name something: what else may stand in them is what its constructor takes.
+
+``optimizer: {name: sgd, lr: 0.1}`` is read with the annotations of what the registry knows as ``sgd``: each option
+becomes a field of a section that is made from them, with its default, its limits and its line.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, Tag, ValidationError, ValidationInfo, create_model
+from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCustomError, core_schema
+
+from splitvfl.config.registry import Kind, construct, options_of, resolve
+from splitvfl.config.yaml import Place
+from splitvfl.errors import ConfigError
+from splitvfl.learning.settings import Settings
+from splitvfl.wording import TOLD
+
+
+class NamedSection(Settings):
+    """A name, and the options of what is named, each an attribute.
+
+    Attributes:
+        factory: What is named: a class, or a function that makes one.
+        name: Its name.
+    """
+
+    model_config = ConfigDict(arbitrary_types_allowed=True, protected_namespaces=())
+
+    factory: ClassVar[Callable[..., Any]]
+    name: str
+
+    def make(self, *given: Any) -> Any:
+        """Return a new one.
+
+        Args:
+            given: What its constructor takes before the options.
+
+        Raises:
+            ConfigError: If the constructor objects.
+        """
+        return construct(self.factory, self.options, *given)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Arguments of the constructor, every default filled in."""
+        return {name: getattr(self, name) for name in options_of(self.factory)}
+
+
+@dataclass(frozen=True)
+class Named:
+    """The annotation of a field that names something of one kind.
+
+    Attributes:
+        kind: As in :mod:`splitvfl.config.registry`.
+        base: What every section of this kind can say.
+    """
+
+    kind: Kind
+    base: type[NamedSection] = NamedSection
+
+    def section(self, name: str, folder: Path) -> type[NamedSection]:
+        """Return the type of the section that has this name.
+
+        Args:
+            name: A name of the registry, or ``module:Class``.
+            folder: Where modules are looked for first.
+
+        Raises:
+            ConfigError: If there is nothing of this name.
+        """
+        factory: Any = resolve(self.kind, name, folder=folder)
+        return _section(self.kind, name, factory, self.base)
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Return how such a field is read and written."""
+        return core_schema.with_info_plain_validator_function(
+            self._read,
+            serialization=core_schema.plain_serializer_function_ser_schema(lambda section: section.model_dump()),
+        )
+
+    def _read(self, value: Any, info: ValidationInfo) -> NamedSection:
+        if isinstance(value, NamedSection):
+            return value
+        section: type[NamedSection] = self.base
+        name = value.get("name") if isinstance(value, dict) else None
+        if isinstance(name, str):  # else it is told that it needs one
+            try:
+                section = self.section(name, (info.context or {}).get("folder", Path()))
+            except ConfigError as error:
+                unknown = _told(("name",), name, str(error))
+                raise ValidationError.from_exception_data(self.kind, [unknown]) from None
+        try:
+            # As JSON, in which a list may become a tuple but, strictly, a truth value or a text never a number.
+            return section.model_validate_json(json.dumps(value), context=info.context)
+        except ValidationError as error:
+            told = [_with_refusal(section, detail) for detail in error.errors()]
+            raise ValidationError.from_exception_data(error.title, told) from None
+
+
+@cache  # so that sections of one name can be compared
+def _section(kind: Kind, name: str, factory: Callable[..., Any], base: type[NamedSection]) -> type[NamedSection]:
+    fields: dict[str, Any] = {"name": (str, name), **options_of(factory)}
+    section = create_model(f"{kind}: {name}", __base__=base, **fields)
+    section.factory = staticmethod(factory)
+    return section
+
+
+def _with_refusal(section: type[Settings], error: ErrorDetails) -> InitErrorDetails:
+    """Return an error of a section, whose type nobody outside knows, with its words about an unknown key."""
+    if error["type"] == "extra_forbidden":
+        return _told(error["loc"], error["input"], refusal(section, error["loc"]))
+    return InitErrorDetails(type=error["type"], loc=error["loc"], input=error["input"], ctx=error.get("ctx", {}))
+
+
+def _told(location: Place, value: Any, text: str) -> InitErrorDetails:
+    error = PydanticCustomError(TOLD, "{text}", {"text": text})
+    return InitErrorDetails(type=error, loc=location, input=value)
+
+
+def refusal(section: type[Settings], location: Place) -> str:
+    """Return what is said of an unknown key.
+
+    Args:
+        section: The outermost section.
+        location: Where in it the key stands.
+    """
+    inner: Any = section
+    for part in location[:-1]:
+        inner = _inside(inner, part)
+    said: str = inner.refusal(str(location[-1]))
+    return said
+
+
+def _inside(section: Any, part: str | int) -> Any:
+    """Return the type of what a key of a section holds, or the member of a union that has this name."""
+    if inspect.isclass(section) and issubclass(section, BaseModel):
+        annotation = section.model_fields[str(part)].annotation
+        members = [member for member in typing.get_args(annotation) if member is not type(None)]
+        # A section that may be left out is the section itself.
+        return members[0] if len(members) == 1 and inspect.isclass(members[0]) else annotation
+    if typing.get_origin(section) is Mapping:
+        return typing.get_args(section)[1]
+    for member in typing.get_args(section):
+        kind, *notes = typing.get_args(member) or (member,)
+        if any(isinstance(note, Tag) and note.tag == part for note in notes):
+            return kind
+    return next(member for member in typing.get_args(section) if member.model_fields["name"].default == part)
