@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import ClassVar, Literal, get_args
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
-from splitvfl.errors import ArgumentError
+from splitvfl.config.recipe import Recipe
+from splitvfl.data.columns import PartyData
+from splitvfl.errors import ArgumentError, ConfigError
+from splitvfl.learning.tasks import Task
 
 Init = Literal["xavier", "zero", "kaiming", "normal"]
 _INITS: Mapping[Init, Callable[[Tensor], Tensor]] = {
@@ -17,6 +23,9 @@ _INITS: Mapping[Init, Callable[[Tensor], Tensor]] = {
     "kaiming": nn.init.kaiming_normal_,
     "normal": nn.init.normal_,
 }
+
+# Largest standard deviation of a weight, whatever the number of columns.
+_LARGEST_DEVIATION: Mapping[Init, float] = {"zero": 0.0, "xavier": 1.0, "kaiming": math.sqrt(2), "normal": 1.0}
 
 
 class Linear(nn.Linear):
@@ -119,3 +128,54 @@ class LinearTop(nn.Module):
         own = columns.new_zeros(columns.shape[0], self.outputs) if self.own is None else self.own(columns)
         logits: Tensor = own + self.intercept
         return logits
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogisticRegressionRecipe(Recipe):
+    """One linear layer per party, summed; linear or softmax regression where the task is another.
+
+    ``row_norm`` is the largest Euclidean norm of a record's numbers at each party; longer rows are scaled down to it.
+    Noise for a privacy loss needs one. ``null`` takes them as they are. ``private_top`` is as for ``mlp``: one linear
+    layer over what the parties send, with weights of its own for each part of the logits, and the own columns.
+    """
+
+    is_linear: ClassVar[bool] = True
+
+    init: Init = "xavier"
+    row_norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    private_top: bool = False
+
+    @property
+    def largest_deviation(self) -> float:  # type: ignore[override]
+        """Largest standard deviation of a first weight."""
+        return _LARGEST_DEVIATION[self.init]
+
+    def make_bottom(self, columns: PartyData, task: Task) -> Linear:
+        """Return the party's linear layer."""
+        return Linear(columns.width, task.outputs, init=self.init)
+
+    def make_top(self, columns: PartyData, task: Task, widths: Sequence[int]) -> LinearTop:
+        """Return what adds up the parties' parts of the logits.
+
+        Raises:
+            ConfigError: If an activation is no such part.
+        """
+        if set(widths) != {task.outputs}:
+            raise ConfigError(f"model: logistic-regression needs activations of width {task.outputs}, got {widths}")
+        return LinearTop(len(widths), task.outputs, active_inputs=columns.width, init=self.init)
+
+    def make_private_top(self, columns: PartyData, task: Task, widths: Sequence[int]) -> Linear:
+        """Return one linear layer over everything.
+
+        It has weights of its own for what the parties send, which in the sum have weight one: answers of label defenses
+        leave them too large or too small. It is still one linear model of everybody's columns.
+        """
+        return Linear(sum(widths) + columns.width, task.outputs, bias=True, init=self.init)
+
+    def terms(self) -> Mapping[str, object]:
+        """Return norm and first weights if there is a norm: on it rests what a run says of its labels."""
+        return {} if self.row_norm is None else {"norm of rows": self.row_norm, "first weights": self.init}
+
+    def options_for_width(self, width: int) -> Mapping[str, Any]:
+        """Return nothing: a part of the logits is as wide as the logits."""
+        return {}

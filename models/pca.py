@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 
+from splitvfl.config.recipe import Recipe, Width
+from splitvfl.data.columns import PartyData
 from splitvfl.errors import ArgumentError, DataError
+from splitvfl.learning.tasks import Task
 
 _ROWS = 4096
 
@@ -83,3 +88,19 @@ class PCA(nn.Module):
         self.mean.copy_(mean)
         self.components.copy_(components * largest.sign())
         return self
+
+
+@dataclass(frozen=True, kw_only=True)
+class PCARecipe(Recipe):
+    """Principal components at the passive parties, as in exchange one-way with ``bottom: pca``; it has no top."""
+
+    width: Width
+
+    def make_bottom(self, columns: PartyData, task: Task) -> PCA:
+        """Return projections that are not fitted yet."""
+        return PCA(columns.width, self.width)
+
+    def fitted(self, bottom: nn.Module, columns: PartyData) -> nn.Module:
+        """Return the projections, fitted to the party's training columns."""
+        assert isinstance(bottom, PCA)
+        return bottom.fit(columns.train.columns.numeric)

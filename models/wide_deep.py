@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
 
 import torch
+from pydantic import AfterValidator, Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from splitvfl.errors import ArgumentError, DataError
+from splitvfl.config.recipe import Count, Recipe, Widths, check_size, weights_of_layers
+from splitvfl.data.columns import Columns, PartyData
+from splitvfl.errors import ArgumentError, ConfigError, DataError
+from splitvfl.learning.tasks import Task
 from splitvfl.models.mlp import MLP
+from splitvfl.wording import shown, suggestion
 
-if TYPE_CHECKING:
-    from splitvfl.data.columns import Columns
-
+_MOST_EMBEDDING = 4096
+_MOST_BUCKETS = 2**31 - 1  # as for hashed columns, whose codes have 32 bits
 _EMBEDDING_DEVIATION = 0.01
 
 # From this many rows on, a table's gradient is sparse where nobody says otherwise: a dense optimiser would then spend
@@ -312,3 +317,90 @@ def _parts(columns: Tensor | Columns, numeric_inputs: int, fields: FieldTable | 
             f"got {numeric.shape[1]} and {given}"
         )
     return numeric, codes
+
+
+def _at_least_two(fields: tuple[str, ...]) -> tuple[str, ...]:
+    if len(fields) < 2 or len(set(fields)) < len(fields):
+        raise ValueError(f"expected the names of at least two different fields, got {shown(list(fields))}")
+    return fields
+
+
+Cross = Annotated[tuple[str, ...], AfterValidator(_at_least_two)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WideDeepRecipe(Recipe):
+    """Wide & Deep: embeddings and a deep tower at each passive party, the wide part at the active one.
+
+    ``bottom`` are the widths of the deep layers. The first ``cut_after`` of them are at each passive party, the others
+    at the active party, over what all passive parties send; ``null`` leaves all to the passive parties. ``crosses`` are
+    combinations of the active party's categorical fields, by name, that get weights of their own; each is hashed into
+    ``cross_buckets``. ``sparse``: whether tables of categories have sparse gradients, and with them an optimiser of
+    their own (``train.embedding_optimizer``); ``null``: tables of 100 000 rows or more, of all fields together.
+    ``private_top`` is as for ``mlp``: the layers behind the cut and the wide part once more.
+
+    Raises:
+        ArgumentError: If there are not so many layers to cut after.
+    """
+
+    takes_fields: ClassVar[bool] = True
+
+    embedding_dim: Annotated[int, Field(ge=1, le=_MOST_EMBEDDING)] = 12
+    bottom: Widths = (128, 128, 128, 128)
+    cut_after: Count | None = None
+    crosses: tuple[Cross, ...] = ()
+    cross_buckets: Annotated[int, Field(ge=1, le=_MOST_BUCKETS)] = 100_000
+    sparse: bool | None = None
+    private_top: bool = False
+
+    def __post_init__(self) -> None:
+        """Check where it is cut."""
+        if self.cut_after is not None and self.cut_after > len(self.bottom):
+            raise ArgumentError(f"cut_after is {self.cut_after}, and bottom has {len(self.bottom)} layers to cut after")
+
+    @property
+    def _cut(self) -> int:
+        return self.cut_after or len(self.bottom)
+
+    def make_bottom(self, columns: PartyData, task: Task) -> WideDeepBottom:
+        """Return the deep tower up to the cut."""
+        dim, widths = self.embedding_dim, self.bottom[: self._cut]
+        inputs = columns.width + len(columns.field_sizes) * dim
+        check_size("model.embedding_dim", columns.name, sum(columns.field_sizes) * dim)
+        check_size("model.bottom", columns.name, weights_of_layers(inputs, widths))
+        return WideDeepBottom(columns.width, columns.field_sizes, embedding_dim=dim, widths=widths, sparse=self.sparse)
+
+    def make_top(self, columns: PartyData, task: Task, widths: Sequence[int]) -> WideDeepTop:
+        """Return the layers behind the cut, and the wide part.
+
+        Raises:
+            ConfigError: If a cross names a field that the active party has not.
+        """
+        hidden = self.bottom[self._cut :]
+        check_size("model.cross_buckets", columns.name, len(self.crosses) * self.cross_buckets * task.outputs)
+        check_size("model.bottom", columns.name, weights_of_layers(sum(widths), [*hidden, task.outputs]))
+        return WideDeepTop(
+            sum(widths),
+            columns.width,
+            columns.field_sizes,
+            task.outputs,
+            hidden=hidden,
+            crosses=[[_position(name, columns) for name in cross] for cross in self.crosses],
+            cross_buckets=self.cross_buckets,
+            sparse=self.sparse,
+        )
+
+    def options_for_width(self, width: int) -> Mapping[str, Any]:
+        """Return another last layer before the cut."""
+        return {"bottom": (*self.bottom[: self._cut - 1], width, *self.bottom[self._cut :])}
+
+
+def _position(name: str, columns: PartyData) -> int:
+    """Return the position of a categorical field of the active party."""
+    if name in columns.field_names:
+        return columns.field_names.index(name)
+    if name in columns.column_names:
+        hint = " (the column is not categorical; data.categorical_columns can make it so)"
+    else:
+        hint = suggestion(name, columns.field_names) or "; it has none"
+    raise ConfigError(f"model.crosses: {columns.name} has no categorical field {name!r}{hint}")

@@ -89,7 +89,7 @@ def _variants(name: str, defenses: str, settings: Sequence[str], folder: Path) -
     for variant in variants(config, parse_defenses(defenses, folder=folder), 1, folder):
         if config.exchange.name == "one-way":
             yield replace(variant, label="one-way", folder=folder / "one-way" / variant.folder.name)
-        elif config.model.private_top:
+        elif config.model.recipe.private_top:
             yield replace(variant, label=f"{variant.label}, private top")
         else:
             yield variant

@@ -25,7 +25,6 @@ from splitvfl.app.experiment import (
     choose_device,
     clear_run,
     describe_hook,
-    fitted,
     is_barely_begun,
     load_data,
     measurements_of,
@@ -46,7 +45,6 @@ from splitvfl.config.sections import (
     COORDINATOR,
     CoordinatorConfig,
     ExperimentConfig,
-    LogisticRegressionConfig,
     NetworkConfig,
     PartyConfig,
 )
@@ -165,7 +163,7 @@ def _own_file(config: ExperimentConfig, name: str) -> OwnData:
     label = (party.label or data.label) if active else None
     settings = ("id_column", "aligned", "test_fraction", "split_seed", "scale", "missing", "min_count", "positive")
     options = {key: getattr(data, key) for key in settings} | {
-        "categorical": data.categorical or ("index" if config.model.name == "wide-deep" else None),
+        "categorical": data.categorical or ("index" if config.model.recipe.takes_fields else None),
         "categorical_columns": data.categorical_columns or (),
         "drop": data.drop,
         "task": data.task or "binary",
@@ -381,7 +379,8 @@ def _settings(config: ExperimentConfig, data: PartyData, folder: Path, vouching:
         "clip of activations": config.exchange.activation_clip,
         "clip of gradients": config.exchange.gradient_clip,
         **({} if noise is None else noise.terms()),
-        **_horizon_terms(config),
+        **config.model.recipe.terms(),
+        **_rate_terms(config),
     }
     # How a party trains alone is its own business; it is not told, and need not be known to anybody.
     shared = (*exchange.terms(), "autocast", "wire", "clip of activations") if exchange.one_way else tuple(agreed)
@@ -400,16 +399,9 @@ def _settings(config: ExperimentConfig, data: PartyData, folder: Path, vouching:
     )
 
 
-def _horizon_terms(config: ExperimentConfig) -> dict[str, object]:
-    """Return what must be alike if a norm is agreed: on it rests what a run says of its labels."""
-    model = config.model
-    if not isinstance(model, LogisticRegressionConfig) or model.row_norm is None:
-        return {}
-    return {
-        "norm of rows": model.row_norm,
-        "first weights": model.init,
-        "rate of plain gradient descent": rate_of(config),
-    }
+def _rate_terms(config: ExperimentConfig) -> dict[str, object]:
+    """Return the rate, which must be alike if a norm is agreed: on both rests what a run says of its labels."""
+    return {} if config.model.recipe.row_norm is None else {"rate of plain gradient descent": rate_of(config)}
 
 
 def _batches(config: ExperimentConfig, data: PartyData) -> Batches:
@@ -435,7 +427,7 @@ def _active(
     with _initialised(config, name, "private top"):
         private_top = private_top_of(config, own.data, task, in_order)
     party = ActiveParty(
-        bounded(config.model, own.data),
+        bounded(config, own.data),
         top,
         private_top=private_top,
         private_optimizer=private_optimizer_of(config.train),
@@ -460,8 +452,8 @@ def _active(
 def _passive(config: ExperimentConfig, data: PartyData, learned: TaskSpec) -> PassiveParty:
     task = task_of(config.exchange, learned.task, learned.outputs)
     with _initialised(config, data.name):
-        bottom = fitted(bottom_of(config, data, task), data)
-    party = PassiveParty(bounded(config.model, data), bottom, optimizer=optimizers_of(config.train))
+        bottom = bottom_of(config, data, task)
+    party = PassiveParty(bounded(config, data), bottom, optimizer=optimizers_of(config.train))
     _prepare(config, party)
     _defend(config, party)
     return party

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,18 +17,16 @@ from torch import nn
 from splitvfl.app.exchanges import exchange_of, one_way, sums_only, task_of
 from splitvfl.app.label_horizon import LabelHorizon, agreed_horizon, before, observed_horizon, outcome
 from splitvfl.app.noise import noise_plan
+from splitvfl.config.recipe import Recipe, check_size
 from splitvfl.config.registry import PluginKind, build
 from splitvfl.config.sections import (
+    MODEL,
     DataConfig,
     ExperimentConfig,
     HookConfig,
-    LogisticRegressionConfig,
-    MLPConfig,
-    ModelConfig,
+    ModelSection,
     OneWayConfig,
-    PCAConfig,
     TrainConfig,
-    WideDeepConfig,
     config_to_yaml,
     parse_config,
 )
@@ -47,7 +43,6 @@ from splitvfl.learning.optimizers import ParameterFactory, PerParameter, rowwise
 from splitvfl.learning.precision import narrow_dtype
 from splitvfl.learning.randomness import derive_seed
 from splitvfl.learning.tasks import Task
-from splitvfl.models import MLP, PCA, Linear, LinearTop, WideDeepBottom, WideDeepTop
 from splitvfl.party.attaching import check_clips
 from splitvfl.party.party import SENDING, ActiveParty, PassiveParty
 from splitvfl.party.private_top import private_adam
@@ -57,7 +52,6 @@ from splitvfl.run.networked import FAREWELL_FILE
 from splitvfl.run.replay import JOURNAL
 from splitvfl.run.trainer import Trainer, TrainingProgress
 from splitvfl.system.private_folder import close_folder, closed_for_writing, private_folder
-from splitvfl.wording import suggestion
 
 if TYPE_CHECKING:
     from splitvfl.leakage.own_columns import OwnColumns
@@ -131,7 +125,7 @@ def load_data(config: ExperimentConfig) -> VerticalData:
     parties = dict(config.parties)
     active = parties.pop(config.active)
     options["label"] = active.label or config.data.label
-    if config.data.categorical is None and isinstance(config.model, WideDeepConfig):
+    if config.data.categorical is None and config.model.recipe.takes_fields:
         options["categorical"] = "index"
     try:
         return load(
@@ -183,21 +177,10 @@ def build_trainer(config: ExperimentConfig, data: VerticalData, *, folder: Path 
     train = config.train
     noise = noise_plan(config, data.active)
     _check_canaries(config, task)
-    top, private_top, bottoms = _models(config, data, task)
-    optimizer = optimizers_of(train)
+    active, passives = _parties(config, data, task)
     trainer = Trainer(
-        active=ActiveParty(
-            bounded(config.model, data.active),
-            top,
-            private_top=private_top,
-            private_optimizer=private_optimizer_of(train),
-            task=task,
-            optimizer=optimizer,
-        ),
-        passives={
-            name: PassiveParty(bounded(config.model, data[name]), bottom, optimizer=optimizer)
-            for name, bottom in bottoms.items()
-        },
+        active=active,
+        passives=passives,
         defenses=[*_defenses(config), *([] if noise is None else noise.defenses())],
         attacks=_hooks("attacks", config.attacks, config),
         batch_size=train.batch_size,
@@ -233,12 +216,12 @@ def _check_canaries(config: ExperimentConfig, task: Task) -> None:
 
 
 def _check_tables(config: ExperimentConfig) -> None:
-    model, optimizer = config.model, config.train.embedding_optimizer
-    if optimizer is None:
+    recipe = config.model.recipe
+    if config.train.embedding_optimizer is None:
         return
-    if not isinstance(model, WideDeepConfig):
-        raise ConfigError(f"train.embedding_optimizer: the model {model.name} has no embeddings; leave it out")
-    if model.sparse is False:
+    if not recipe.takes_fields:
+        raise ConfigError(f"train.embedding_optimizer: the model {config.model.name} has no embeddings; leave it out")
+    if recipe.sparse is False:
         raise ConfigError(
             "train.embedding_optimizer: model.sparse is false, so that train.optimizer trains the embeddings; "
             "leave one of them out"
@@ -251,7 +234,7 @@ def check_private_top(config: ExperimentConfig) -> None:
     Raises:
         ConfigError: If there is one.
     """
-    if config.train.private_top_optimizer is not None and not config.model.private_top:
+    if config.train.private_top_optimizer is not None and not config.model.recipe.private_top:
         raise ConfigError(
             f"{config.source}: train.private_top_optimizer: there is no private top; write model.private_top: true, or "
             "leave it out"
@@ -260,7 +243,7 @@ def check_private_top(config: ExperimentConfig) -> None:
 
 def _check_fields(config: ExperimentConfig, data: VerticalData) -> None:
     with_fields = [party.name for party in (data.active, *data.passives.values()) if party.field_sizes]
-    if with_fields and not isinstance(config.model, WideDeepConfig):
+    if with_fields and not config.model.recipe.takes_fields:
         raise ConfigError(
             f"model: {config.model.name} takes numbers only, and {' and '.join(with_fields)} of {data.name} "
             f"{'has' if len(with_fields) == 1 else 'have'} categorical fields; take wide-deep"
@@ -313,183 +296,77 @@ def _of_embeddings(train: TrainConfig) -> ParameterFactory:
     return rowwise_adagrad if train.embedding_optimizer is None else train.embedding_optimizer.make
 
 
-def _models(
-    config: ExperimentConfig, data: VerticalData, task: Task
-) -> tuple[nn.Module, nn.Module | None, dict[str, nn.Module]]:
-    seed = config.train.seed
-    bottoms: dict[str, nn.Module] = {}
+def _parties(config: ExperimentConfig, data: VerticalData, task: Task) -> tuple[ActiveParty, dict[str, PassiveParty]]:
+    seed, optimizer = config.train.seed, optimizers_of(config.train)
+    passives = {}
     for name, party in data.passives.items():
         with seeded(derive_seed(seed, "initialisation", name)):
-            bottoms[name] = fitted(bottom_of(config, party, task), party)
-    models = [passive_model(config, party, task) for party in data.passives.values()]
-    widths = [_recipe_of(model).width(model, task) for model in models]
+            bottom = bottom_of(config, party, task)
+        passives[name] = PassiveParty(bounded(config, party), bottom, optimizer=optimizer)
+    widths = [party.output_width() for party in passives.values()]
     with seeded(derive_seed(seed, "initialisation", data.active.name)):
         top = top_of(config, data.active, task, widths)
     with seeded(derive_seed(seed, "initialisation", data.active.name, "private top")):
         private_top = private_top_of(config, data.active, task, widths)
-    return top, private_top, bottoms
+    active = ActiveParty(
+        bounded(config, data.active),
+        top,
+        private_top=private_top,
+        private_optimizer=private_optimizer_of(config.train),
+        task=task,
+        optimizer=optimizer,
+    )
+    return active, passives
 
 
-def bounded(model: ModelConfig | PCAConfig, data: PartyData) -> PartyData:
+def bounded(config: ExperimentConfig, data: PartyData) -> PartyData:
     """Return a party's data with rows of the norm that the model asks for."""
-    return data.with_row_norm(model.row_norm) if isinstance(model, LogisticRegressionConfig) else data
-
-
-def _check_size(key: str, whose: str, weights: int) -> None:
-    """Refuse a part of a model before memory is taken for it that this machine has not.
-
-    Raises:
-        ConfigError: If its weights alone, in float32, are larger than the machine's memory.
-    """
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if 4 * weights > memory:
-        raise ConfigError(
-            f"{key}: with the columns of {whose} it makes {weights:,} weights, {4 * weights / 2**30:,.0f} GiB, and "
-            f"this machine has {memory / 2**30:,.0f} GiB of memory; take fewer"
-        )
-
-
-def _layers(inputs: int, widths: Sequence[int]) -> int:
-    """Return the number of weights of fully connected layers, without intercepts."""
-    return sum(before * after for before, after in itertools.pairwise((inputs, *widths)))
-
-
-@dataclass(frozen=True, slots=True)
-class _Recipe:
-    """What belongs to the section of a model.
-
-    Attributes:
-        width: Returns the width of what each bottom model puts out.
-        bottom: Returns a passive party's model.
-        top: Returns the active party's model, for activations of these widths.
-        private_top: Returns its private one, likewise.
-    """
-
-    width: Callable[[Any, Task], int]
-    bottom: Callable[[Any, PartyData, Task, TrainConfig], nn.Module]
-    top: Callable[[Any, PartyData, Task, Sequence[int], TrainConfig], nn.Module]
-    private_top: Callable[[Any, PartyData, Task, Sequence[int], TrainConfig], nn.Module]
-
-
-def _mlp_bottom(model: MLPConfig, party: PartyData, task: Task, train: TrainConfig) -> nn.Module:
-    _check_size("model.bottom", party.name, _layers(party.width, model.bottom))
-    return MLP(party.width, model.bottom, dropout=model.dropout)
-
-
-def _mlp_top(model: MLPConfig, active: PartyData, task: Task, widths: Sequence[int], train: TrainConfig) -> nn.Module:
-    if model.top is not None and model.top[-1] != task.outputs:
-        raise ConfigError(f"model.top ends in {model.top[-1]}, a {task.name} task needs {task.outputs}")
-    inputs, layers = sum(widths) + active.width, [*model.top_hidden, task.outputs]
-    _check_size("model.top_hidden", active.name, _layers(inputs, layers))
-    return MLP(inputs, layers, final_activation=False, dropout=model.dropout)
-
-
-def _linear_bottom(model: LogisticRegressionConfig, party: PartyData, task: Task, train: TrainConfig) -> nn.Module:
-    return Linear(party.width, task.outputs, init=model.init)
-
-
-def _linear_top(
-    model: LogisticRegressionConfig, active: PartyData, task: Task, widths: Sequence[int], train: TrainConfig
-) -> nn.Module:
-    if set(widths) != {task.outputs}:
-        raise ConfigError(f"model: logistic-regression needs activations of width {task.outputs}, got {widths}")
-    return LinearTop(len(widths), task.outputs, active_inputs=active.width, init=model.init)
-
-
-def _linear_private_top(
-    model: LogisticRegressionConfig, active: PartyData, task: Task, widths: Sequence[int], train: TrainConfig
-) -> nn.Module:
-    # With weights of its own for what the parties send, which in the sum have weight one: answers of label defenses
-    # leave them too large or too small. It is still one linear model of everybody's columns.
-    return Linear(sum(widths) + active.width, task.outputs, bias=True, init=model.init)
-
-
-def _wide_deep_bottom(model: WideDeepConfig, party: PartyData, task: Task, train: TrainConfig) -> nn.Module:
-    dim, widths = model.embedding_dim, model.bottom[: model.cut_after]
-    _check_size("model.embedding_dim", party.name, sum(party.field_sizes) * dim)
-    _check_size("model.bottom", party.name, _layers(party.width + len(party.field_sizes) * dim, widths))
-    return WideDeepBottom(
-        party.width,
-        party.field_sizes,
-        embedding_dim=dim,
-        widths=widths,
-        sparse=_sparse(model, train),
-    )
-
-
-def _wide_deep_top(
-    model: WideDeepConfig, active: PartyData, task: Task, widths: Sequence[int], train: TrainConfig
-) -> nn.Module:
-    hidden = model.bottom[model.cut_after or len(model.bottom) :]
-    _check_size("model.cross_buckets", active.name, len(model.crosses) * model.cross_buckets * task.outputs)
-    _check_size("model.bottom", active.name, _layers(sum(widths), [*hidden, task.outputs]))
-    return WideDeepTop(
-        sum(widths),
-        active.width,
-        active.field_sizes,
-        task.outputs,
-        hidden=hidden,
-        crosses=[[_field(name, active) for name in cross] for cross in model.crosses],
-        cross_buckets=model.cross_buckets,
-        sparse=_sparse(model, train),
-    )
-
-
-def _pca_bottom(model: PCAConfig, party: PartyData, task: Task, train: TrainConfig) -> nn.Module:
-    return PCA(party.width, model.width)
-
-
-def _no_top(model: PCAConfig, active: PartyData, task: Task, widths: Sequence[int], train: TrainConfig) -> nn.Module:
-    raise ConfigError("principal components are the model of a passive party; there is no top model of them")
-
-
-_RECIPES: Mapping[type, _Recipe] = {
-    MLPConfig: _Recipe(lambda model, task: model.bottom[-1], _mlp_bottom, _mlp_top, _mlp_top),
-    LogisticRegressionConfig: _Recipe(
-        lambda model, task: task.outputs, _linear_bottom, _linear_top, _linear_private_top
-    ),
-    WideDeepConfig: _Recipe(
-        lambda model, task: model.bottom[(model.cut_after or len(model.bottom)) - 1],
-        _wide_deep_bottom,
-        _wide_deep_top,
-        _wide_deep_top,
-    ),
-    PCAConfig: _Recipe(lambda model, task: model.width, _pca_bottom, _no_top, _no_top),
-}
-
-
-def _recipe_of(model: ModelConfig | PCAConfig) -> _Recipe:
-    # By its very type: a section that is derived from another describes another model.
-    recipe = _RECIPES.get(type(model))
-    if recipe is None:
-        raise ConfigError(
-            f"model {model.name}: nobody knows how it is built; expected a section of "
-            f"{', '.join(known.__name__ for known in _RECIPES)}, got {type(model).__name__}"
-        )
-    return recipe
-
-
-def bottom_width(config: ExperimentConfig, task: Task) -> int:
-    """Return the width of what each bottom model of an experiment puts out, unless its exchange says another.
-
-    Raises:
-        ConfigError: If no model belongs to such a section, here and below.
-    """
-    return _recipe_of(config.model).width(config.model, task)
+    return data.with_row_norm(config.model.recipe.row_norm)
 
 
 def bottom_of(config: ExperimentConfig, party: PartyData, task: Task) -> nn.Module:
-    """Return a passive party's model, as it is before anything was learned or fitted."""
-    model = passive_model(config, party, task)
-    return _recipe_of(model).bottom(model, party, task, config.train)
+    """Return a passive party's model before its first step."""
+    recipe = _with_tables(passive_model(config, party, task), config.train)
+    return recipe.fitted(recipe.make_bottom(party, task), party)
 
 
-def fitted(bottom: nn.Module, party: PartyData) -> nn.Module:
-    """Return a passive party's model after it was fitted to its own training columns, if it is one that is fitted."""
-    return bottom.fit(party.train.columns.numeric) if isinstance(bottom, PCA) else bottom
+def top_of(config: ExperimentConfig, active: PartyData, task: Task, widths: Sequence[int]) -> nn.Module:
+    """Return the active party's model.
+
+    Args:
+        config: The experiment.
+        active: The active party's data.
+        task: What is learned.
+        widths: Width of each passive party's activation.
+
+    Raises:
+        ConfigError: If the model cannot take these widths.
+    """
+    return _with_tables(active_model(config), config.train).make_top(active, task, widths)
 
 
-def passive_model(config: ExperimentConfig, party: PartyData, task: Task) -> ModelConfig | PCAConfig:
+def private_top_of(config: ExperimentConfig, active: PartyData, task: Task, widths: Sequence[int]) -> nn.Module | None:
+    """Return the active party's private top, as :func:`top_of`; ``None`` if the experiment has none."""
+    recipe = _with_tables(config.model, config.train)
+    return recipe.make_private_top(active, task, widths) if recipe.private_top else None
+
+
+def _with_tables(model: ModelSection, train: TrainConfig) -> Recipe:
+    """Return the recipe; who names an optimiser for tables wants sparse gradients, unless the model says otherwise."""
+    if train.embedding_optimizer is not None and model.recipe.sparse is None:
+        return model.model_copy(update={"sparse": True}).recipe
+    return model.recipe
+
+
+def active_model(config: ExperimentConfig) -> ModelSection:
+    """Return the section that describes the active party's model: the experiment's, with the width of the exchange."""
+    exchange, model = config.exchange, config.model
+    if not isinstance(exchange, OneWayConfig) or exchange.width is None:
+        return model
+    return model.model_copy(update=dict(model.recipe.options_for_width(exchange.width)))
+
+
+def passive_model(config: ExperimentConfig, party: PartyData, task: Task) -> ModelSection:
     """Return the section that describes a passive party's model.
 
     Raises:
@@ -509,56 +386,17 @@ def passive_model(config: ExperimentConfig, party: PartyData, task: Task) -> Mod
             f"exchange.width: expected at most the {party.width} numeric columns of {party.name}, of which there are "
             f"no more principal components, got {exchange.width}"
         )
-    _check_size("exchange.bottom", party.name, 2 * party.width**2)
-    return PCAConfig(width=exchange.width or min(bottom_width(config, task), party.width))
+    check_size("exchange.bottom", party.name, 2 * party.width**2)
+    width = exchange.width or min(_bottom_width(config, party, task), party.width)
+    components: Any = MODEL.section("pca", Path())
+    found: ModelSection = components(name="pca", width=width)
+    return found
 
 
-def active_model(config: ExperimentConfig) -> ModelConfig:
-    """Return the section that describes the active party's model: the experiment's, with the width of the exchange."""
-    exchange, model = config.exchange, config.model
-    if not isinstance(exchange, OneWayConfig) or exchange.width is None or isinstance(model, LogisticRegressionConfig):
-        return model
-    last = (getattr(model, "cut_after", None) or len(model.bottom)) - 1
-    return model.model_copy(update={"bottom": (*model.bottom[:last], exchange.width, *model.bottom[last + 1 :])})
-
-
-def top_of(config: ExperimentConfig, active: PartyData, task: Task, widths: Sequence[int]) -> nn.Module:
-    """Return the active party's model.
-
-    Args:
-        config: The experiment.
-        active: The active party's data.
-        task: What is learned.
-        widths: Width of each passive party's activation.
-
-    Raises:
-        ConfigError: If the model cannot take these widths.
-    """
-    model = active_model(config)
-    return _recipe_of(model).top(model, active, task, widths, config.train)
-
-
-def private_top_of(config: ExperimentConfig, active: PartyData, task: Task, widths: Sequence[int]) -> nn.Module | None:
-    """Return the active party's private top, as :func:`top_of`; ``None`` if the experiment has none."""
-    if not config.model.private_top:
-        return None
-    return _recipe_of(config.model).private_top(config.model, active, task, widths, config.train)
-
-
-def _field(name: str, active: PartyData) -> int:
-    """Return the position of a categorical field of the active party."""
-    if name in active.field_names:
-        return active.field_names.index(name)
-    if name in active.column_names:
-        hint = " (the column is not categorical; data.categorical_columns can make it so)"
-    else:
-        hint = suggestion(name, active.field_names) or "; it has none"
-    raise ConfigError(f"model.crosses: {active.name} has no categorical field {name!r}{hint}")
-
-
-def _sparse(model: WideDeepConfig, train: TrainConfig) -> bool | None:
-    """Return whether tables have sparse gradients: as said, or asked for by naming an optimiser for them."""
-    return True if model.sparse is None and train.embedding_optimizer is not None else model.sparse
+def _bottom_width(config: ExperimentConfig, party: PartyData, task: Task) -> int:
+    """Return the width of what a party's bottom of the experiment's own model would put out."""
+    with seeded(0):  # the weights are thrown away; nobody else's numbers are to be used up for them
+        return PassiveParty(party, config.model.recipe.make_bottom(party, task)).output_width()
 
 
 @contextmanager

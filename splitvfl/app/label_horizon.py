@@ -6,7 +6,7 @@ Source: *Is Vertical Logistic Regression Privacy-Preserving?*, with the radius o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,14 +14,12 @@ import torch
 
 from splitvfl.app.exchanges import approximation_of, sums_only
 from splitvfl.attacks import initial_margin, sign_attack_horizon
-from splitvfl.config.sections import ExperimentConfig, LogisticRegressionConfig
+from splitvfl.config.sections import ExperimentConfig
 from splitvfl.data.columns import TaskName
 from splitvfl.learning.optimizers import plain_rate
 from splitvfl.models.sigmoid_coefficients import Approximation
 from splitvfl.run.trainer import Trainer
 
-# Largest standard deviation of a weight under each initialisation, whatever the number of columns.
-_LARGEST_DEVIATION: Final[Mapping[str, float]] = {"zero": 0.0, "xavier": 1.0, "kaiming": math.sqrt(2), "normal": 1.0}
 # With which the bound on the first logits, drawn at random, may fail.
 _FAILURE: Final = 0.01
 _BLOCK = 1 << 16
@@ -67,16 +65,13 @@ def agreed_horizon(config: ExperimentConfig, records: int, *, task: TaskName | N
         ``None`` where nothing is known: no norm is agreed, labels need not be binary, or the sign is not the label's
         for another reason, as under noise or with another optimiser than plain gradient descent.
     """
-    model, rate = config.model, rate_of(config)
-    if rate is None or not _clean(config):
-        return None
-    if not isinstance(model, LogisticRegressionConfig) or model.row_norm is None:
+    recipe, rate = config.model.recipe, rate_of(config)
+    if rate is None or not _clean(config) or recipe.row_norm is None:
         return None
     if task != "binary" and not (task is None and sums_only(config.exchange)):
         return None
-    radius = math.sqrt(len(config.parties) * model.row_norm**2 + 1)
-    deviation = _LARGEST_DEVIATION[model.init]
-    margin = initial_margin(deviation, radius, max(1, records), _FAILURE)
+    radius = math.sqrt(len(config.parties) * recipe.row_norm**2 + 1)
+    margin = initial_margin(recipe.largest_deviation, radius, max(1, records), _FAILURE)
     return LabelHorizon.of(rate, radius, margin, approximation_of(config.exchange))
 
 
@@ -102,7 +97,7 @@ def observed_horizon(config: ExperimentConfig, trainer: Trainer) -> LabelHorizon
 
 def rate_of(config: ExperimentConfig) -> float | None:
     """Return the learning rate of a party's logistic regression if it descends the gradient as it is."""
-    return plain_rate(config.train.optimizer.make) if isinstance(config.model, LogisticRegressionConfig) else None
+    return plain_rate(config.train.optimizer.make) if config.model.recipe.is_linear else None
 
 
 def _clean(config: ExperimentConfig) -> bool:

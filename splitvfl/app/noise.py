@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from splitvfl.config.sections import ExperimentConfig, LogisticRegressionConfig, NoiseConfig, TaylorConfig
+from splitvfl.config.sections import ExperimentConfig, NoiseConfig, TaylorConfig
 from splitvfl.data import PartyData
 from splitvfl.defenses import CoefficientNoise, GaussianIR
 from splitvfl.errors import ConfigError
@@ -153,7 +153,7 @@ def noise_plan(config: ExperimentConfig, data: PartyData) -> NoisePlan | None:
 
 def _checked_rate(config: ExperimentConfig) -> float:
     """Return the learning rate of a training that the noise can be calculated for, or raise ConfigError."""
-    train, model = config.train, config.model
+    train, recipe = config.train, config.model.recipe
     rate = plain_rate(train.optimizer.make)
     if rate is None:
         raise ConfigError(
@@ -162,7 +162,7 @@ def _checked_rate(config: ExperimentConfig) -> float:
         )
     # Rows of all parties together have a norm of at most 1 then.
     largest = 1 / math.sqrt(len(config.parties))
-    if not isinstance(model, LogisticRegressionConfig) or model.row_norm is None or model.row_norm > largest:
+    if not recipe.is_linear or recipe.row_norm is None or recipe.row_norm > largest:
         raise ConfigError(
             f"{config.source}: model.row_norm: exchange.noise is calculated for rows of norm at most 1 over all "
             f"parties; with {len(config.parties)} of them write model: "

@@ -24,12 +24,15 @@ from typing import Any, Literal, cast
 import msgspec
 import safetensors.torch
 import torch
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from splitvfl.app.experiment import bottom_of, bounded, private_top_of, seeded, top_of
-from splitvfl.config.sections import ExperimentConfig, ModelConfig, PCAConfig, TrainConfig
+from splitvfl.app.experiment import seeded
+from splitvfl.config.named import NamedSection
+from splitvfl.config.recipe import Recipe
+from splitvfl.config.registry import MODELS
+from splitvfl.config.sections import MODEL, ModelSection
 from splitvfl.data.columns import PartyData, TaskName
 from splitvfl.data.encoding import FittedEncoding
 from splitvfl.data.ingest.writing import draft
@@ -47,9 +50,6 @@ WEIGHTS_FILE = "weights.safetensors"
 
 _TABLE_FILES = (SCHEMA_FILE, VOCABULARY_FILE)
 _PIECE = 1 << 20
-
-# Principal components are no model of an experiment, but what a passive party ends with.
-SavedModel = ModelConfig | PCAConfig
 
 Bf16 = Literal["bf16"]
 _NAMES: Mapping[torch.dtype | None, Bf16 | None] = {None: None, torch.bfloat16: "bf16"}
@@ -122,7 +122,7 @@ class Origin:
     """
 
     learned: TaskSpec
-    model: SavedModel
+    model: ModelSection
     run: str
     step: int
     epoch: int
@@ -259,19 +259,25 @@ class SavedHalf:
         """How the tables that it was trained on were made; ``None`` if it was not trained on tables."""
         return read_party_schema(self.folder) if SCHEMA_FILE in self.schema.files else None
 
-    def party(self, data: PartyData, *, device: torch.device) -> ActiveParty | PassiveParty:
+    def party(
+        self, data: PartyData, *, device: torch.device, own: ModelSection | None = None
+    ) -> ActiveParty | PassiveParty:
         """Return the party, ready to predict: its model is frozen, and no defense is attached.
 
         Args:
             data: Its records, encoded as the training records were.
             device: Where its model runs.
+            own: The model that the party's own file names. A class that does not come with splitvfl is imported if it
+                is that one: no half decides what is imported.
 
         Raises:
+            ConfigError: If it was made by another class that does not come with splitvfl.
             DataError: If the records have other columns than the model was trained on.
             CheckpointError: If the weights do not fit the model.
         """
         self._check_columns(data)
-        module, data = self._module(data), bounded(_model(self.schema), data)
+        recipe = self._recipe(own)
+        module, data = self._module(recipe, data), data.with_row_norm(recipe.row_norm)
         party: ActiveParty | PassiveParty
         if self.schema.role == "active":
             party = ActiveParty(data, module, task=self.task)
@@ -298,13 +304,37 @@ class SavedHalf:
                     f"training, got {given[place]!r}"
                 )
 
-    def _module(self, data: PartyData) -> nn.Module:
+    def _recipe(self, own: ModelSection | None) -> Recipe:
+        name = str(self.schema.model.get("name"))
+        if own is not None and own.name == name:
+            section: type[NamedSection] = type(own)
+        elif name in MODELS:
+            section = MODEL.section(name, self.folder)
+        else:
+            raise ConfigError(
+                f"{self.folder} was made by the model {name!r}, which does not come with splitvfl: it is imported "
+                "where the experiment names it too, as model.name"
+            )
         try:
-            module = _built(self.schema, data, self.task)
+            recipe: Recipe = section.model_validate_json(json.dumps(self.schema.model)).make()
+        except (ConfigError, ValidationError) as error:
+            raise _damaged(self.folder / HALF_FILE, f"{self.schema.model} describes no model: {error}") from error
+        return recipe
+
+    def _module(self, recipe: Recipe, data: PartyData) -> nn.Module:
+        try:
+            module = self._built(recipe, data)
             module.load_state_dict(dict(self.weights))
         except (ArgumentError, ConfigError, RuntimeError) as error:
             raise _damaged(self.folder / WEIGHTS_FILE, f"the weights do not fit the model: {error}") from error
         return module.requires_grad_(False)
+
+    def _built(self, recipe: Recipe, data: PartyData) -> nn.Module:
+        with seeded(0):  # first weights are drawn and replaced; nobody else's numbers are to be used up for them
+            if self.schema.role == "passive":
+                return recipe.make_bottom(data, self.task)
+            make = recipe.make_private_top if recipe.private_top else recipe.make_top
+            return make(data, self.task, list(self.schema.widths.values()))
 
 
 def load_half(folder: str | os.PathLike[str]) -> SavedHalf:
@@ -370,24 +400,6 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
     if unfit:
         raise CheckpointError(f"{path}: {unfit[0]} holds NaN or infinite values: training has diverged")
     return weights
-
-
-def _built(schema: HalfSchema, data: PartyData, task: Task) -> nn.Module:
-    # Whether tables have sparse gradients, which the section on training decides too, matters in training only.
-    config = ExperimentConfig.model_construct(model=_model(schema), train=TrainConfig())
-    with seeded(0):  # first weights are drawn and replaced; nobody else's numbers are to be used up for them
-        if schema.role == "passive":
-            return bottom_of(config, data, task)
-        widths = list(schema.widths.values())
-        return private_top_of(config, data, task, widths) or top_of(config, data, task, widths)
-
-
-def _model(schema: HalfSchema) -> SavedModel:
-    adapter: TypeAdapter[SavedModel] = TypeAdapter(SavedModel)
-    try:
-        return adapter.validate_json(json.dumps(schema.model))
-    except ValidationError as error:
-        raise ConfigError(f"{schema.model} describes no model") from error
 
 
 def _damaged(path: Path, why: object) -> CheckpointError:

@@ -128,7 +128,8 @@ def prepare_prediction(
     """Return one party's prediction, ready to be run.
 
     Args:
-        config: The party's file; of its training, the data, the model and the number of epochs are not looked at.
+        config: The party's file; of its training, the data and the number of epochs are not looked at, nor the model
+            but for its name.
         name: The party's name.
         model: Folder of its trained half.
         records: The new records: a CSV or Parquet file with the columns that the half was trained on, or the folder of
@@ -152,7 +153,7 @@ def prepare_prediction(
     half = load_half(model)
     partners = _partners(config, name, half)
     scored = _scored(config, half, records, aligned, id_column)
-    party = half.party(scored.data, device=choose_device(config.train.device))
+    party = half.party(scored.data, device=choose_device(config.train.device), own=config.model)
     defend_predictions(config, party)
     meeting = meeting_of(config, name, notify=notify, purpose="prediction")
     settings = PredictionSettings(

@@ -98,6 +98,8 @@ class Named:
             except ConfigError as error:
                 unknown = _told(("name",), name, str(error))
                 raise ValidationError.from_exception_data(self.kind, [unknown]) from None
+        elif isinstance(value, dict):  # nobody knows what else may stand in it
+            value = {key: given for key, given in value.items() if key in section.model_fields}
         try:
             # As JSON, in which a list may become a tuple but, strictly, a truth value or a text never a number.
             return section.model_validate_json(json.dumps(value), context=info.context)

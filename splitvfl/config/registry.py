@@ -3,7 +3,7 @@
 A name is looked up in three places:
 
 - the tables below, for what comes with splitvfl;
-- the entry-point groups ``splitvfl.attacks`` and ``splitvfl.defenses``, for what other installed packages offer;
+- the entry-point groups ``splitvfl.attacks``, ``.defenses`` and ``.models``, for what other installed packages offer;
 - ``module:Class``, for a file of one's own beside the experiment or in the current folder, or an installed module.
 
 What comes with splitvfl cannot be replaced under its own name: a report that says ``sumkl`` means this one.
@@ -27,6 +27,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
+from splitvfl.config.recipe import Recipe
 from splitvfl.config.yaml import Place, dotted, place_in
 from splitvfl.errors import ConfigError, SplitVFLError
 from splitvfl.wording import shown, suggestion, words
@@ -72,11 +73,11 @@ DEFENSES: Mapping[str, str] = {
     "top-k": "splitvfl.defenses:TopK",
 }
 
-# The half of each model that a passive party holds; splitvfl.app.experiment adds the top that goes with it.
 MODELS: Mapping[str, str] = {
-    "logistic-regression": "splitvfl.models:Linear",
-    "mlp": "splitvfl.models:MLP",
-    "wide-deep": "splitvfl.models:WideDeepBottom",
+    "logistic-regression": "splitvfl.models:LogisticRegressionRecipe",
+    "mlp": "splitvfl.models:MLPRecipe",
+    "pca": "splitvfl.models:PCARecipe",
+    "wide-deep": "splitvfl.models:WideDeepRecipe",
 }
 
 OPTIMIZERS: Mapping[str, str] = {
@@ -101,13 +102,13 @@ BUILT_IN: Mapping[PluginKind, Mapping[str, str]] = {
     "optimizers": OPTIMIZERS,
     "embedding_optimizers": EMBEDDING_OPTIMIZERS,
 }
-_WITH_ENTRY_POINTS: tuple[PluginKind, ...] = ("attacks", "defenses")
+_WITH_ENTRY_POINTS: tuple[PluginKind, ...] = ("attacks", "defenses", "models")
 
 # By kind, the method without which a class is not one of these, and why.
 _METHODS: Mapping[Kind, tuple[str, str]] = {
     "attacks": ("__call__", "a hook is called"),
     "defenses": ("__call__", "a hook is called"),
-    "models": ("__call__", "a model is called"),
+    "models": ("make_bottom", "a model is named by its recipe (splitvfl.models.Recipe)"),
     "optimizers": ("step", "an optimiser takes steps"),
     "embedding_optimizers": ("step", "an optimiser takes steps"),
 }
@@ -146,7 +147,7 @@ def resolve(kind: PluginKind, name: str, *, folder: Path) -> type[Any]:
         return _built_in(BUILT_IN[kind][name])
     if name in offered:
         return _loaded(kind, offered[name])
-    own = "; a class of your own is written module:Class" if "." in name and kind != "models" else ""
+    own = "; a class of your own is written module:Class" if "." in name else ""
     known = suggestion(name, [*BUILT_IN[kind], *offered])
     raise ConfigError(f"no such {kind[:-1]} {name!r}{known}{own}  (splitvfl list {kind})")
 
@@ -383,7 +384,18 @@ def _checked_class(kind: Kind, found: object, name: str) -> type[Any]:
     method, why = _METHODS[kind]
     if not any(method in vars(base) for base in found.__mro__):
         raise ConfigError(f"{name}: {why}, and this class has no {method} method")
+    if kind == "models":
+        _check_recipe(found, name)
     return found
+
+
+def _check_recipe(found: type[Any], name: str) -> None:
+    if not issubclass(found, Recipe):
+        raise ConfigError(f"{name}: a model is named by its recipe; derive this class from splitvfl.models.Recipe")
+    if inspect.isabstract(found):
+        raise ConfigError(
+            f"{name}: this recipe has no make_bottom(columns, task), which returns a passive party's model; add it"
+        )
 
 
 def _parameters(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:

@@ -49,6 +49,7 @@ from torch import nn
 
 from splitvfl.claims import claims_of
 from splitvfl.config.named import Named, NamedSection, refusal
+from splitvfl.config.recipe import MOST, Count, Recipe, Width
 from splitvfl.config.registry import PluginKind, check_options, construct, resolve
 from splitvfl.config.yaml import Document, Place, parse_override, place_in, to_yaml
 from splitvfl.data.columns import TaskName
@@ -60,7 +61,6 @@ from splitvfl.hooks import PHASES, Phase, checked_phases, crossing_of, record_lo
 from splitvfl.leakage.canaries import LEAST_CANARIES
 from splitvfl.learning.schedule import EarlyStopping
 from splitvfl.learning.settings import Settings
-from splitvfl.party.party import MAX_WIDTH
 from splitvfl.wording import shown, suggestion, words
 
 __all__ = [
@@ -73,20 +73,16 @@ __all__ = [
     "ExchangeConfig",
     "ExperimentConfig",
     "HookConfig",
-    "LogisticRegressionConfig",
-    "MLPConfig",
-    "ModelConfig",
+    "ModelSection",
     "NetworkConfig",
     "NoiseConfig",
     "OneWayConfig",
     "OracleConfig",
-    "PCAConfig",
     "PartyConfig",
     "ResidueConfig",
     "SplitConfig",
     "TaylorConfig",
     "TrainConfig",
-    "WideDeepConfig",
     "config_to_yaml",
     "load_config",
     "parse_config",
@@ -149,18 +145,6 @@ def _phases(value: Any) -> tuple[Phase, ...] | None:
         raise ValueError(str(error)) from None
 
 
-def _at_least_one(widths: tuple[int, ...]) -> tuple[int, ...]:
-    if not widths:
-        raise ValueError("expected the width of at least one layer, got none")
-    return widths
-
-
-def _at_least_two(fields: tuple[str, ...]) -> tuple[str, ...]:
-    if len(fields) < 2 or len(set(fields)) < len(fields):
-        raise ValueError(f"expected the names of at least two different fields, got {shown(list(fields))}")
-    return fields
-
-
 ColumnSetting = Annotated[str | float | tuple[str, ...], BeforeValidator(_claim)]
 Names = Annotated[str | tuple[str, ...], BeforeValidator(_names)]
 Scalar = Annotated[str | int | float | bool, BeforeValidator(_scalar)]
@@ -168,12 +152,8 @@ Scalar = Annotated[str | int | float | bool, BeforeValidator(_scalar)]
 # Whatever decides how much memory is taken, or how long something runs, has a largest number: a slip of the finger is
 # told with its line, before memory is taken for it. How large a model may be as a whole is a question of its data and
 # of the machine, asked where it is built (splitvfl.app.experiment).
-_MOST = 2**63 - 1  # counts of records and steps are kept in 64 bits
 _MOST_EPOCHS = 2**31 - 1  # so that with as many batches in each the steps are, too
 _MOST_ROWS = 2**24  # of a batch, which is in memory as a whole, in several copies
-_MOST_LAYERS = 1000
-_MOST_EMBEDDING = 4096
-_MOST_BUCKETS = 2**31 - 1  # as for hashed columns, whose codes have 32 bits
 _MOST_THREADS = 1024  # more than cores there are; torch starts as many as it is told to
 _MOST_STOCK = 2**20  # encryptions of up to 4 KB each
 _MOST_KNOWN = 2**20  # they are held as Python's integers, and sorted
@@ -181,14 +161,10 @@ _MOST_RETRIES = 2**31 - 1
 _MOST_CANARIES = 2**20  # chosen as Python's integers; with so many the interval is ±.001
 _MOST_MIB = 2**40  # in bytes they are counted in 64 bits
 
-Count = Annotated[int, Field(ge=1, le=_MOST)]
 RowCount = Annotated[int, Field(ge=1, le=_MOST_ROWS)]
-Width = Annotated[int, Field(ge=1, le=MAX_WIDTH)]
 Known = Annotated[int, Field(ge=0, le=_MOST_KNOWN)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Phases = Annotated[tuple[Phase, ...] | None, BeforeValidator(_phases)]
-Cross = Annotated[tuple[str, ...], AfterValidator(_at_least_two)]
-Widths = Annotated[tuple[Width, ...], Field(max_length=_MOST_LAYERS), AfterValidator(_at_least_one)]
 
 
 class _Section(Settings):
@@ -248,79 +224,23 @@ class PartyConfig(_Section):
         return self
 
 
-class MLPConfig(_Section):
-    """Fully connected layers: ``bottom`` at each passive party, ``top`` over what they put out and the own columns.
+class ModelSection(NamedSection):
+    """A model: the name of its recipe (:class:`~splitvfl.config.recipe.Recipe`), and the recipe's settings."""
 
-    The width of the outputs follows from the task, so that ``top_hidden`` names the widths of the layers before it.
-    ``top`` says the same with the outputs included, as in ``top: [32, 1]``; one of the two is enough.
-    ``private_top: true`` adds a second top of the same widths at the active party, which learns from true labels, sends
-    nothing and predicts (:mod:`splitvfl.party.private_top`); the first decides what crosses. It is the active party's
-    own business: no other party is told of it, or needs to write it.
-    """
+    factory: ClassVar[type[Recipe]]
 
-    name: Literal["mlp"] = "mlp"
-    bottom: Widths = (64, 32)
-    top_hidden: Annotated[tuple[Width, ...], Field(max_length=_MOST_LAYERS)] = ()
-    top: Widths | None = None
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    private_top: bool = False
-
-    @model_validator(mode="after")
-    def _check_top(self) -> MLPConfig:
-        if self.top is not None and self.top_hidden != self.top[:-1]:
-            raise ValueError("top and top_hidden contradict each other; top is top_hidden and then the outputs")
-        return self
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe, with these settings."""
+        recipe: Recipe = self.make()
+        return recipe
 
 
-class LogisticRegressionConfig(_Section):
-    """One linear layer per party, summed; linear or softmax regression where the task is another.
-
-    ``row_norm`` is the largest Euclidean norm of a record's numbers at each party; longer rows are scaled down to it.
-    Noise for a privacy loss needs one. ``null`` takes them as they are. ``private_top`` is as for ``mlp``: one linear
-    layer over what the parties send, with weights of its own for each part of the logits, and the own columns.
-    """
-
-    name: Literal["logistic-regression"] = "logistic-regression"
-    init: Literal["xavier", "zero", "kaiming", "normal"] = "xavier"
-    row_norm: Annotated[float, Field(gt=0)] | None = None
-    private_top: bool = False
+MODEL = Named("models", ModelSection)
 
 
-class WideDeepConfig(_Section):
-    """Wide & Deep: embeddings and a deep tower at each passive party, the wide part at the active one.
-
-    ``bottom`` are the widths of the deep layers. The first ``cut_after`` of them are at each passive party, the others
-    at the active party, over what all passive parties send; ``null`` leaves all to the passive parties. ``crosses`` are
-    combinations of the active party's categorical fields, by name, that get weights of their own; each is hashed into
-    ``cross_buckets``. ``sparse``: whether tables of categories have sparse gradients, and with them an optimiser of
-    their own (``train.embedding_optimizer``); ``null``: tables of 100 000 rows or more, of all fields together.
-    ``private_top`` is as for ``mlp``: the layers behind the cut and the wide part once more.
-    """
-
-    name: Literal["wide-deep"] = "wide-deep"
-    embedding_dim: Annotated[int, Field(ge=1, le=_MOST_EMBEDDING)] = 12
-    bottom: Widths = (128, 128, 128, 128)
-    cut_after: Count | None = None
-    crosses: tuple[Cross, ...] = ()
-    cross_buckets: Annotated[int, Field(ge=1, le=_MOST_BUCKETS)] = 100_000
-    sparse: bool | None = None
-    private_top: bool = False
-
-    @model_validator(mode="after")
-    def _check_cut(self) -> WideDeepConfig:
-        if self.cut_after is not None and self.cut_after > len(self.bottom):
-            raise ValueError(f"cut_after is {self.cut_after}, and bottom has {len(self.bottom)} layers to cut after")
-        return self
-
-
-class PCAConfig(_Section):
-    """Principal components: what a passive party's saved half is, after exchange one-way with ``bottom: pca``."""
-
-    name: Literal["pca"] = "pca"
-    width: Width
-
-
-ModelConfig = Annotated[MLPConfig | LogisticRegressionConfig | WideDeepConfig, Field(discriminator="name")]
+def _mlp() -> Any:
+    return MODEL.section("mlp", Path())(name="mlp")
 
 
 class _Crossing(_Section):
@@ -548,7 +468,7 @@ class EarlyStoppingConfig(_Section):
 
     patience: Count = 3
     min_delta: Annotated[float, Field(ge=0)] = 0.0
-    validation_every: Annotated[int, Field(ge=2, le=_MOST)] = 10
+    validation_every: Annotated[int, Field(ge=2, le=MOST)] = 10
 
     def settings(self) -> EarlyStopping:
         """Return what a trainer takes."""
@@ -699,7 +619,7 @@ class ExperimentConfig(_Section):
     name: Annotated[str, AfterValidator(_folder_name)]
     data: DataConfig
     parties: Annotated[Mapping[str, PartyConfig], AfterValidator(_check_parties)]
-    model: ModelConfig = MLPConfig()
+    model: Annotated[ModelSection, MODEL] = Field(default_factory=_mlp)
     exchange: Annotated[ExchangeConfig, BeforeValidator(_named_exchange)] = SplitConfig()
     network: NetworkConfig | None = None
     train: TrainConfig = TrainConfig()
@@ -814,6 +734,7 @@ def parse_config(
     _check_private_top(document)
     _check_one_way(document, folder)
     config = _validated(document, folder)
+    _check_model(document, config)
     _check_optimizers(document, config.train)
     document.raise_problems()
     config._source, config._folder = document.source, folder
@@ -1040,16 +961,10 @@ def _check_private_top(document: Document) -> None:
 
 
 def _check_one_way(document: Document, folder: Path) -> None:
-    """Report what exchange one-way has no use for: defenses of what does not cross, and a top that adds up logits."""
-    exchange, model, hooks = (document.tree.get(key) for key in ("exchange", "model", "defenses"))
+    """Report defenses of what does not cross in exchange one-way."""
+    exchange, hooks = (document.tree.get(key) for key in ("exchange", "defenses"))
     if not isinstance(exchange, dict) or exchange.get("name") != OneWayConfig().name:
         return
-    if isinstance(model, dict) and model.get("name") == LogisticRegressionConfig().name:
-        text = (
-            "its top adds up the parties' logits, and in exchange one-way the passive parties' are never trained; take "
-            "mlp (with top_hidden: [] its top is logistic regression over activations and own columns)"
-        )
-        document.report(("model", "name"), text)
     for index, hook in enumerate(hooks if isinstance(hooks, list) else ()):
         if not isinstance(hook, dict) or not isinstance(hook.get("name"), str):
             continue
@@ -1091,6 +1006,27 @@ def _validated(document: Document, folder: Path) -> ExperimentConfig:
     return config
 
 
+def _check_model(document: Document, config: ExperimentConfig) -> None:
+    """Report what a model lacks, or its constructor objects to, and a linear one where bottoms are never trained."""
+    model, one_way = config.model, config.exchange.name == OneWayConfig().name
+    if model.factory.make_top is Recipe.make_top:
+        text = (
+            f"{model.name} has no make_top(columns, task, widths), which returns the active party's model; without it, "
+            "it is no model of an experiment"
+        )
+        document.report(("model", "name"), text)
+    if model.factory.is_linear and one_way:
+        text = (
+            "its top adds up the parties' logits, and in exchange one-way the passive parties' are never trained; take "
+            "mlp (with top_hidden: [] its top is logistic regression over activations and own columns)"
+        )
+        document.report(("model", "name"), text)
+    try:
+        model.make()
+    except ConfigError as error:
+        document.report(("model",), str(error))
+
+
 def _check_optimizers(document: Document, train: TrainConfig) -> None:
     """Report what a constructor of an optimiser objects to."""
     for key in ("optimizer", "embedding_optimizer", "private_top_optimizer"):
@@ -1119,5 +1055,4 @@ def _in_words(error: ErrorDetails, tree: Mapping[str, Any]) -> tuple[Place, str]
 
 
 def _no_such(section: str, name: str, known: Sequence[str]) -> str:
-    where = "  (splitvfl list models)" if section == "model" else ""
-    return f"no such {section} {name!r}{suggestion(name, known)}{where}"
+    return f"no such {section} {name!r}{suggestion(name, known)}"

@@ -63,7 +63,8 @@ def kinds_of(annotation: Any) -> Iterator[Any]:
     notes = getattr(annotation, "__metadata__", ())
     for note in notes:
         if isinstance(note, Named):
-            yield from (note.section(name, Path()) for name in BUILT_IN[note.kind])
+            # Principal components are named by no file.
+            yield from (note.section(name, Path()) for name in BUILT_IN[note.kind] if name != "pca")
             return
     inner = [part for part in typing.get_args(annotation) if isinstance(part, type) or typing.get_args(part)]
     if not inner:

@@ -22,7 +22,6 @@ from splitvfl.app.deployment import coordinator_run, party_run
 from splitvfl.app.exchanges import approximation_of, exchange_of, hides_parts, sums_only, task_of
 from splitvfl.app.experiment import (
     bottom_of,
-    bottom_width,
     choose_device,
     run_experiment,
     top_of,
@@ -32,12 +31,11 @@ from splitvfl.app.noise import noise_plan
 from splitvfl.attacks.sign_horizon import sign_attack_horizon
 from splitvfl.config import sections
 from splitvfl.config.named import Named
-from splitvfl.config.registry import EMBEDDING_OPTIMIZERS, OPTIMIZERS, Kind, describe
+from splitvfl.config.registry import EMBEDDING_OPTIMIZERS, MODELS, OPTIMIZERS, Kind, describe
 from splitvfl.config.sections import (
+    MODEL,
     ExchangeConfig,
     ExperimentConfig,
-    MLPConfig,
-    ModelConfig,
     NoiseConfig,
     SplitConfig,
     TaylorConfig,
@@ -157,25 +155,14 @@ def test_noise_of_an_unknown_kind_is_refused(field: str, value: str) -> None:
 # --- models, optimisers, devices, precisions
 
 
-@pytest.mark.parametrize("base", [sections._Section, MLPConfig, sections.WideDeepConfig])
-def test_a_model_with_a_section_and_no_branch_is_refused(base: type[Any]) -> None:
-    config = config_of(model=new_section(base))
-    task, data = task_for("binary"), party_data("lab", width=3)
-    for use in (
-        lambda: bottom_width(config, task),
-        lambda: bottom_of(config, data, task),
-        lambda: top_of(config, data, task, [4]),
-    ):
-        with pytest.raises(ConfigError, match="model telepathy: nobody knows how it is built"):
-            use()
-
-
-def test_every_section_of_a_model_is_built() -> None:
-    for section in typing.get_args(typing.get_args(ModelConfig)[0]):
-        config, task = config_of(model=section()), task_for("binary")
-        width = bottom_width(config, task)
-        assert bottom_of(config, party_data("lab", width=3), task)(torch.zeros(2, 3)).shape == (2, width)
-        top_of(config, party_data("clinic", width=3), task, [width])
+@pytest.mark.parametrize("name", sorted({*MODELS} - {"pca"}))  # of which there is no top
+def test_every_model_is_built(name: str) -> None:
+    config, task = config_of(model=MODEL.section(name, Path())(name=name)), task_for("binary")
+    sent = bottom_of(config, party_data("lab", width=3), task)(torch.zeros(2, 3))
+    top = top_of(config, party_data("clinic", width=3), task, [sent.shape[1]])
+    own = torch.zeros(2, 3)
+    outputs = top(sent, own) if getattr(top, "separate_active", False) else top(torch.cat([sent, own], dim=1))
+    assert outputs.shape == (2, 1)
 
 
 @pytest.mark.parametrize(
@@ -275,10 +262,9 @@ def test_tables_of_ingest_scale_by_known_names_only() -> None:
 
 
 def test_the_tables_of_names_are_complete() -> None:
-    from splitvfl.app.label_horizon import _LARGEST_DEVIATION
     from splitvfl.app.noise import _EPOCHS_COUNTED, _WHAT_HOLDS
     from splitvfl.data.columns import LABEL_DTYPES
-    from splitvfl.models.linear import Init
+    from splitvfl.models.linear import _LARGEST_DEVIATION, Init
 
     calibrations = typing.get_args(NoiseConfig.model_fields["calibration"].annotation)
     assert set(_LARGEST_DEVIATION) == set(typing.get_args(Init))
