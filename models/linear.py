@@ -139,6 +139,7 @@ class LogisticRegressionRecipe(Recipe):
     layer over what the parties send, with weights of its own for each part of the logits, and the own columns.
     """
 
+    name: ClassVar[str] = "logistic-regression"
     is_linear: ClassVar[bool] = True
 
     init: Init = "xavier"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 from torch import Tensor, nn
@@ -75,6 +75,8 @@ class MLPRecipe(Recipe):
     Raises:
         ArgumentError: If ``top`` and ``top_hidden`` contradict each other.
     """
+
+    name: ClassVar[str] = "mlp"
 
     bottom: Widths = (64, 32)
     top_hidden: HiddenWidths = ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -93,6 +94,8 @@ class PCA(nn.Module):
 @dataclass(frozen=True, kw_only=True)
 class PCARecipe(Recipe):
     """Principal components at the passive parties, as in exchange one-way with ``bottom: pca``; it has no top."""
+
+    name: ClassVar[str] = "pca"
 
     width: Width
 

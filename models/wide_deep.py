@@ -343,6 +343,7 @@ class WideDeepRecipe(Recipe):
         ArgumentError: If there are not so many layers to cut after.
     """
 
+    name: ClassVar[str] = "wide-deep"
     takes_fields: ClassVar[bool] = True
 
     embedding_dim: Annotated[int, Field(ge=1, le=_MOST_EMBEDDING)] = 12

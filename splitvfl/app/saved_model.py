@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from splitvfl.app.experiment import seeded
 from splitvfl.config.named import NamedSection
 from splitvfl.config.recipe import Recipe
-from splitvfl.config.registry import MODELS
+from splitvfl.config.registry import built_in
 from splitvfl.config.sections import MODEL, ModelSection
 from splitvfl.data.columns import PartyData, TaskName
 from splitvfl.data.encoding import FittedEncoding
@@ -308,7 +308,7 @@ class SavedHalf:
         name = str(self.schema.model.get("name"))
         if own is not None and own.name == name:
             section: type[NamedSection] = type(own)
-        elif name in MODELS:
+        elif name in built_in("models"):
             section = MODEL.section(name, self.folder)
         else:
             raise ConfigError(

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, Tag, ValidationError, ValidationInfo, create_model
 from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCustomError, core_schema
 
-from splitvfl.config.registry import Kind, construct, options_of, resolve
+from splitvfl.config.registry import PluginKind, construct, options_of, resolve
 from splitvfl.config.yaml import Place
 from splitvfl.errors import ConfigError
 from splitvfl.learning.settings import Settings
@@ -64,7 +64,7 @@ class Named:
         base: What every section of this kind can say.
     """
 
-    kind: Kind
+    kind: PluginKind
     base: type[NamedSection] = NamedSection
 
     def section(self, name: str, folder: Path) -> type[NamedSection]:
@@ -109,7 +109,7 @@ class Named:
 
 
 @cache  # so that sections of one name can be compared
-def _section(kind: Kind, name: str, factory: Callable[..., Any], base: type[NamedSection]) -> type[NamedSection]:
+def _section(kind: PluginKind, name: str, factory: Callable[..., Any], base: type[NamedSection]) -> type[NamedSection]:
     fields: dict[str, Any] = {"name": (str, name), **options_of(factory)}
     section = create_model(f"{kind}: {name}", __base__=base, **fields)
     section.factory = staticmethod(factory)

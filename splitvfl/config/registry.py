@@ -2,7 +2,8 @@
 
 A name is looked up in three places:
 
-- the tables below, for what comes with splitvfl;
+- what :mod:`splitvfl.attacks`, :mod:`splitvfl.defenses` and :mod:`splitvfl.models` export, by the ``name`` of each
+  class, and the optimisers of :mod:`splitvfl.learning.optimizers`, for what comes with splitvfl;
 - the entry-point groups ``splitvfl.attacks``, ``.defenses`` and ``.models``, for what other installed packages offer;
 - ``module:Class``, for a file of one's own beside the experiment or in the current folder, or an installed module.
 
@@ -18,94 +19,32 @@ import os
 import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from importlib.machinery import PathFinder
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType, UnionType
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
 from splitvfl.config.recipe import Recipe
 from splitvfl.config.yaml import Place, dotted, place_in
 from splitvfl.errors import ConfigError, SplitVFLError
+from splitvfl.learning.optimizers import EMBEDDING_OPTIMIZERS, OPTIMIZERS
 from splitvfl.wording import shown, suggestion, words
 
 PluginKind = Literal["attacks", "defenses", "models", "optimizers", "embedding_optimizers"]
 
-ATTACKS: Mapping[str, str] = {
-    "combined": "splitvfl.attacks:CombinedAttack",
-    "component": "splitvfl.attacks:ComponentAttack",
-    "direction": "splitvfl.attacks:DirectionAttack",
-    "gradient-classifier": "splitvfl.attacks:GradientClassifierAttack",
-    "gradient-inversion": "splitvfl.attacks:GradientInversionAttack",
-    "label-sum": "splitvfl.attacks:LabelSumAttack",
-    "least-squares": "splitvfl.attacks:LeastSquaresAttack",
-    "mixture": "splitvfl.attacks:MixtureAttack",
-    "model-completion": "splitvfl.attacks:ModelCompletionAttack",
-    "norm": "splitvfl.attacks:NormAttack",
-    "own-prediction": "splitvfl.attacks:OwnPredictionAttack",
-    "readout": "splitvfl.attacks:ReadoutAttack",
-    "residual": "splitvfl.attacks:ResidualAttack",
-    "residue-solving": "splitvfl.attacks:ResidueSolvingAttack",
-    "sign": "splitvfl.attacks:SignAttack",
-    "stacked-epochs": "splitvfl.attacks:StackedEpochsAttack",
-}
-
-DEFENSES: Mapping[str, str] = {
-    "abstaining-response": "splitvfl.defenses:AbstainingResponse",
-    "asymmetric-response": "splitvfl.defenses:AsymmetricResponse",
-    "axis-gaussian": "splitvfl.defenses:AxisGaussian",
-    "axis-sumkl": "splitvfl.defenses:AxisSumKL",
-    "clip-gradient": "splitvfl.defenses:ClipGradient",
-    "coefficient-noise": "splitvfl.defenses:CoefficientNoise",
-    "discretise": "splitvfl.defenses:Discretise",
-    "gaussian-ir": "splitvfl.defenses:GaussianIR",
-    "gaussian-targets": "splitvfl.defenses:GaussianTargets",
-    "isotropic": "splitvfl.defenses:Isotropic",
-    "max-norm": "splitvfl.defenses:MaxNorm",
-    "memoised-response": "splitvfl.defenses:MemoisedResponse",
-    "randomised-response": "splitvfl.defenses:RandomisedResponse",
-    "record-gaussian": "splitvfl.defenses:RecordGaussian",
-    "rounding": "splitvfl.defenses:Rounding",
-    "sumkl": "splitvfl.defenses:SumKL",
-    "top-k": "splitvfl.defenses:TopK",
-}
-
-MODELS: Mapping[str, str] = {
-    "logistic-regression": "splitvfl.models:LogisticRegressionRecipe",
-    "mlp": "splitvfl.models:MLPRecipe",
-    "pca": "splitvfl.models:PCARecipe",
-    "wide-deep": "splitvfl.models:WideDeepRecipe",
-}
-
-OPTIMIZERS: Mapping[str, str] = {
-    "adagrad": "splitvfl.learning.optimizers:adagrad",
-    "adam": "splitvfl.learning.optimizers:fused_adam",
-    "proximal-sgd": "splitvfl.learning.optimizers:ProximalSGD",
-    "sgd": "splitvfl.learning.optimizers:sgd",
-}
-
-# Of tables with sparse gradients. Neither momentum nor weight decay: both would move every row at every step.
-EMBEDDING_OPTIMIZERS: Mapping[str, str] = {
-    "adagrad": "splitvfl.learning.optimizers:sparse_adagrad",
-    "rowwise-adagrad": "splitvfl.learning.optimizers:rowwise_adagrad",
-    "sgd": "splitvfl.learning.optimizers:sparse_sgd",
-    "sparse-adam": "splitvfl.learning.optimizers:sparse_adam",
-}
-
-BUILT_IN: Mapping[PluginKind, Mapping[str, str]] = {
-    "attacks": ATTACKS,
-    "defenses": DEFENSES,
-    "models": MODELS,
+_KINDS: tuple[PluginKind, ...] = get_args(PluginKind)
+_OPTIMIZERS: Mapping[PluginKind, Mapping[str, Callable[..., Any]]] = {
     "optimizers": OPTIMIZERS,
     "embedding_optimizers": EMBEDDING_OPTIMIZERS,
 }
-_WITH_ENTRY_POINTS: tuple[PluginKind, ...] = ("attacks", "defenses", "models")
 
 # By kind, the method without which a class is not one of these, and why.
-_METHODS: Mapping[Kind, tuple[str, str]] = {
+_METHODS: Mapping[PluginKind, tuple[str, str]] = {
     "attacks": ("__call__", "a hook is called"),
     "defenses": ("__call__", "a hook is called"),
     "models": ("make_bottom", "a model is named by its recipe (splitvfl.models.Recipe)"),
@@ -120,36 +59,50 @@ _SUPPLIED = frozenset({"params"})
 _from_folders: set[str] = set()
 
 
-def resolve_attack(name: str, *, folder: Path) -> type[Any]:
-    """Return the attack class of that name.
+def resolve(kind: PluginKind, name: str, *, folder: Path) -> Any:
+    """Return what has that name: a class, or a function that makes an optimiser.
 
     Args:
+        kind: What it is.
         name: A name of :func:`describe`, or ``module:Class``.
         folder: Where modules are looked for first: the experiment file's folder.
 
     Raises:
         ConfigError: If there is none, or what there is cannot be used.
     """
-    return resolve("attacks", name, folder=folder)
-
-
-def resolve_defense(name: str, *, folder: Path) -> type[Any]:
-    """Return the defense class of that name; see :func:`resolve_attack`."""
-    return resolve("defenses", name, folder=folder)
-
-
-def resolve(kind: PluginKind, name: str, *, folder: Path) -> type[Any]:
-    """Return the class of that kind and name; see :func:`resolve_attack`."""
     if ":" in name:
         return _class_of_user(kind, name, folder)
-    offered = _offered(kind)
-    if name in BUILT_IN[kind]:
-        return _built_in(BUILT_IN[kind][name])
+    ours, offered = built_in(kind), _offered(kind)
+    if name in ours:
+        return ours[name]
     if name in offered:
         return _loaded(kind, offered[name])
     own = "; a class of your own is written module:Class" if "." in name else ""
-    known = suggestion(name, [*BUILT_IN[kind], *offered])
+    known = suggestion(name, [*ours, *offered])
     raise ConfigError(f"no such {kind[:-1]} {name!r}{known}{own}  (splitvfl list {kind})")
+
+
+@cache
+def built_in(kind: PluginKind) -> Mapping[str, Any]:
+    """Return what comes with splitvfl, by name: classes, and functions that make optimisers.
+
+    A package of plug-ins is imported when it is first asked for.
+    """
+    if kind in _OPTIMIZERS:
+        return _OPTIMIZERS[kind]
+    package = importlib.import_module(f"splitvfl.{kind}")
+    exports = [getattr(package, exported) for exported in package.__all__]
+    return {one.name: one for one in exports if inspect.isclass(one) and hasattr(one, "name")}
+
+
+def installed(kind: PluginKind) -> Mapping[str, Any]:
+    """Return what can be named without a file of one's own, by name; what is broken is left out."""
+    found = dict(built_in(kind))
+    with suppress(ConfigError):
+        for name, entry in _offered(kind).items():
+            with suppress(ConfigError):
+                found[name] = _loaded(kind, entry)
+    return found
 
 
 def describe(kind: str) -> list[tuple[str, str]]:
@@ -165,10 +118,10 @@ def describe(kind: str) -> list[tuple[str, str]]:
         from splitvfl.data.sets import DATA_SETS
 
         return sorted((name, data_set.description) for name, data_set in DATA_SETS.items())
-    known = next((known for known in BUILT_IN if known == kind), None)
+    known = next((known for known in _KINDS if known == kind), None)
     if known is None:
-        raise ConfigError(f"cannot list {kind!r}{suggestion(kind, [*BUILT_IN, 'data'])}")
-    names = [*BUILT_IN[known], *_offered(known)]
+        raise ConfigError(f"cannot list {kind!r}{suggestion(kind, [*_KINDS, 'data'])}")
+    names = [*built_in(known), *_offered(known)]
     return sorted((name, _summary(known, name)) for name in names)
 
 
@@ -220,9 +173,9 @@ def build(kind: PluginKind, name: str, options: Mapping[str, Any], *, folder: Pa
 
     Args:
         kind: ``"attacks"`` or ``"defenses"``.
-        name: See :func:`resolve_attack`.
+        name: See :func:`resolve`.
         options: Arguments of its constructor.
-        folder: See :func:`resolve_attack`.
+        folder: See :func:`resolve`.
 
     Raises:
         ConfigError: If there is no such hook, or it does not take these options.
@@ -280,18 +233,12 @@ def construct(factory: Callable[..., Any], options: Mapping[str, Any], *given: A
         raise ConfigError(str(error)) from error
 
 
-def _built_in(path: str) -> type[Any]:
-    module, _, attribute = path.partition(":")
-    found: type[Any] = getattr(importlib.import_module(module), attribute)
-    return found
-
-
 def _offered(kind: PluginKind) -> dict[str, EntryPoint]:
     found: dict[str, EntryPoint] = {}
     # A set: the same package seen twice on the path (a checkout and its wheel) makes one offer, not two.
-    for entry in set(entry_points(group=f"splitvfl.{kind}")) if kind in _WITH_ENTRY_POINTS else ():
+    for entry in set(entry_points(group=f"splitvfl.{kind}")):
         rival = found.get(entry.name)
-        if entry.name in BUILT_IN[kind] or rival is not None:
+        if entry.name in built_in(kind) or rival is not None:
             taken = "splitvfl itself" if rival is None else _owner(rival)
             raise ConfigError(f"{_owner(entry)} offers the {kind[:-1]} {entry.name!r}, and so does {taken}; remove one")
         found[entry.name] = entry
@@ -320,7 +267,7 @@ def _summary(kind: PluginKind, name: str) -> str:
     return (inspect.getdoc(found) or "").partition("\n")[0]
 
 
-def _class_of_user(kind: Kind, name: str, folder: Path) -> type[Any]:
+def _class_of_user(kind: PluginKind, name: str, folder: Path) -> type[Any]:
     module_name, _, attribute = name.partition(":")
     if not attribute.isidentifier() or not all(part.isidentifier() for part in module_name.split(".")):
         raise ConfigError(f"expected a known name or module:Class, such as my_hooks:Clip, got {name!r}")
@@ -378,7 +325,7 @@ def _importable(folders: list[str]) -> Iterator[None]:
             sys.path.remove(folder)
 
 
-def _checked_class(kind: Kind, found: object, name: str) -> type[Any]:
+def _checked_class(kind: PluginKind, found: object, name: str) -> type[Any]:
     if not inspect.isclass(found):
         raise ConfigError(f"{name}: expected a class, got {shown(found)}")
     method, why = _METHODS[kind]

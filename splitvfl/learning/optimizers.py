@@ -323,3 +323,20 @@ def _called(closure: Callable[[], float] | None) -> float | None:
         return None
     with torch.enable_grad():
         return closure()
+
+
+OPTIMIZERS: Mapping[str, Callable[..., Optimizer]] = {
+    "adagrad": adagrad,
+    "adam": fused_adam,
+    "proximal-sgd": ProximalSGD,
+    "sgd": sgd,
+}
+"""Optimisers by the names that experiments give them."""
+
+EMBEDDING_OPTIMIZERS: Mapping[str, Callable[..., Optimizer]] = {
+    "adagrad": sparse_adagrad,
+    "rowwise-adagrad": rowwise_adagrad,
+    "sgd": sparse_sgd,
+    "sparse-adam": sparse_adam,
+}
+"""Those of tables with sparse gradients. Neither momentum nor weight decay: both would move every row at every step."""

@@ -20,7 +20,7 @@ from pydantic import BaseModel
 
 from splitvfl.app.experiment import build_trainer, load_data, variants
 from splitvfl.config.named import Named
-from splitvfl.config.registry import ATTACKS, BUILT_IN, DEFENSES, resolve
+from splitvfl.config.registry import built_in, resolve
 from splitvfl.config.sections import ExperimentConfig, HookConfig, parse_config
 from splitvfl.config.yaml import to_yaml
 from splitvfl.data import VerticalData
@@ -64,7 +64,7 @@ def kinds_of(annotation: Any) -> Iterator[Any]:
     for note in notes:
         if isinstance(note, Named):
             # Principal components are named by no file.
-            yield from (note.section(name, Path()) for name in BUILT_IN[note.kind] if name != "pca")
+            yield from (note.section(name, Path()) for name in built_in(note.kind) if name != "pca")
             return
     inner = [part for part in typing.get_args(annotation) if isinstance(part, type) or typing.get_args(part)]
     if not inner:
@@ -210,7 +210,8 @@ def test_layers_that_are_too_large_together_are_refused_where_they_are_built(
 
 
 @pytest.mark.parametrize(
-    "kind_and_name", [*(("attacks", name) for name in ATTACKS), *(("defenses", name) for name in DEFENSES)]
+    "kind_and_name",
+    [*(("attacks", name) for name in built_in("attacks")), *(("defenses", name) for name in built_in("defenses"))],
 )
 def test_numbers_of_hooks_are_taken_or_refused_in_words(kind_and_name: Any, little_memory: None) -> None:
     kind, name = kind_and_name

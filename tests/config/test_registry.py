@@ -12,15 +12,13 @@ import pytest
 
 from splitvfl import attacks, defenses
 from splitvfl.config.registry import (
-    ATTACKS,
-    DEFENSES,
-    MODELS,
+    PluginKind,
     build,
+    built_in,
     check_options,
     describe,
+    installed,
     resolve,
-    resolve_attack,
-    resolve_defense,
 )
 from splitvfl.errors import ArgumentError, ConfigError
 
@@ -28,6 +26,15 @@ if TYPE_CHECKING:
     from decimal import Decimal
 
 CLIP = "class Clip:\n    def __init__(self, *, bound: float): ...\n    def __call__(self, gradient, secrets, /): ...\n"
+
+NAMES = {
+    "attacks": "combined component direction gradient-classifier gradient-inversion label-sum least-squares mixture "
+    "model-completion norm own-prediction readout residual residue-solving sign stacked-epochs",
+    "defenses": "abstaining-response asymmetric-response axis-gaussian axis-sumkl clip-gradient coefficient-noise "
+    "discretise gaussian-ir gaussian-targets isotropic max-norm memoised-response randomised-response record-gaussian "
+    "rounding sumkl top-k",
+    "models": "logistic-regression mlp pca wide-deep",
+}
 
 
 @pytest.fixture
@@ -58,7 +65,7 @@ def offer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None
 
 def refused(name: str, folder: Path) -> str:
     with pytest.raises(ConfigError) as caught:
-        resolve_defense(name, folder=folder)
+        resolve("defenses", name, folder=folder)
     return str(caught.value)
 
 
@@ -66,25 +73,10 @@ def called(one: type) -> bool:
     return any("__call__" in vars(base) for base in one.__mro__)
 
 
-@pytest.mark.parametrize("name", ATTACKS)
-def test_every_attack_resolves(name: str) -> None:
-    found = resolve_attack(name, folder=Path())
-
-    assert found in [getattr(attacks, exported) for exported in attacks.__all__]
-    assert found.name == name
-
-
-@pytest.mark.parametrize("name", DEFENSES)
-def test_every_defense_resolves(name: str) -> None:
-    found = resolve_defense(name, folder=Path())
-
-    assert found in [getattr(defenses, exported) for exported in defenses.__all__]
-    assert found.name == name
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_every_model_resolves(name: str) -> None:
-    assert inspect.isclass(resolve("models", name, folder=Path()))
+@pytest.mark.parametrize("kind", NAMES)
+def test_names_that_experiments_use_stay(kind: PluginKind) -> None:
+    for name in NAMES[kind].split():
+        assert resolve(kind, name, folder=Path()).name == name
 
 
 @pytest.mark.parametrize(("kind", "package"), [("attacks", attacks), ("defenses", defenses)])
@@ -92,7 +84,7 @@ def test_every_hook_that_is_exported_has_a_name(kind: Literal["attacks", "defens
     exported = {getattr(package, name) for name in package.__all__}
     hooks = {one for one in exported if inspect.isclass(one) and one.__module__.startswith("splitvfl") and called(one)}
 
-    assert hooks == {resolve(kind, name, folder=Path()) for name in {"attacks": ATTACKS, "defenses": DEFENSES}[kind]}
+    assert hooks == set(built_in(kind).values())
 
 
 @pytest.mark.parametrize(
@@ -133,7 +125,7 @@ def test_a_class_in_the_experiments_folder_is_found_and_the_path_is_left_alone(f
     (folder / "hooks_a.py").write_text(CLIP)
     before = list(sys.path)
 
-    found = resolve_defense("hooks_a:Clip", folder=folder)
+    found = resolve("defenses", "hooks_a:Clip", folder=folder)
 
     assert found.__name__ == "Clip"
     assert inspect.getfile(found) == str(folder / "hooks_a.py")
@@ -145,8 +137,8 @@ def test_a_class_in_the_current_folder_is_found_after_those_of_the_experiment(fo
     Path("hooks_c.py").write_text(CLIP)
     (folder / "hooks_c.py").write_text(CLIP)
 
-    assert inspect.getfile(resolve_defense("hooks_b:Clip", folder=folder)) == str(Path.cwd() / "hooks_b.py")
-    assert inspect.getfile(resolve_defense("hooks_c:Clip", folder=folder)) == str(folder / "hooks_c.py")
+    assert inspect.getfile(resolve("defenses", "hooks_b:Clip", folder=folder)) == str(Path.cwd() / "hooks_b.py")
+    assert inspect.getfile(resolve("defenses", "hooks_c:Clip", folder=folder)) == str(folder / "hooks_c.py")
 
 
 def test_a_module_may_import_its_neighbours_and_lie_in_a_package(folder: Path) -> None:
@@ -154,7 +146,7 @@ def test_a_module_may_import_its_neighbours_and_lie_in_a_package(folder: Path) -
     (folder / "own_package" / "hooks.py").write_text(f"from bounds_of_package import BOUND\n{CLIP}")
     (folder / "bounds_of_package.py").write_text("BOUND = 3")
 
-    assert resolve_defense("own_package.hooks:Clip", folder=folder).__module__ == "own_package.hooks"
+    assert resolve("defenses", "own_package.hooks:Clip", folder=folder).__module__ == "own_package.hooks"
 
 
 def test_files_of_one_name_in_two_folders_are_told_apart(folder: Path) -> None:
@@ -162,7 +154,7 @@ def test_files_of_one_name_in_two_folders_are_told_apart(folder: Path) -> None:
     for place in (folder / "one", folder / "two"):
         place.mkdir()
         (place / "hooks_d.py").write_text(CLIP)
-        found.append(inspect.getfile(resolve_defense("hooks_d:Clip", folder=place)))
+        found.append(inspect.getfile(resolve("defenses", "hooks_d:Clip", folder=place)))
 
     assert found == [str(folder / "one" / "hooks_d.py"), str(folder / "two" / "hooks_d.py")]
 
@@ -177,7 +169,7 @@ def test_a_file_with_the_name_of_a_module_in_use_is_refused(folder: Path) -> Non
 
 
 def test_an_installed_module_will_do(folder: Path) -> None:
-    assert resolve_defense("splitvfl.defenses.rounding:Rounding", folder=folder) is defenses.Rounding
+    assert resolve("defenses", "splitvfl.defenses.rounding:Rounding", folder=folder) is defenses.Rounding
 
 
 @pytest.mark.parametrize(
@@ -214,9 +206,10 @@ def test_what_cannot_be_used_is_told(code: str, name: str, told: str, folder: Pa
 def test_installed_packages_offer_hooks_by_name(offer: Callable[..., None]) -> None:
     offer("goodpack", {"clip": "goodpack_code:Clip"})
 
-    assert resolve_defense("clip", folder=Path()).__name__ == "Clip"
+    assert resolve("defenses", "clip", folder=Path()).__name__ == "Clip"
     assert "clip" in dict(describe("defenses"))
     assert "clip" not in dict(describe("attacks"))
+    assert set(installed("defenses")) == {"clip", *built_in("defenses")}
 
 
 def test_a_name_of_ours_cannot_be_taken(offer: Callable[..., None]) -> None:
@@ -236,6 +229,7 @@ def test_two_packages_cannot_share_a_name(offer: Callable[..., None]) -> None:
     told = refused("clip", Path())
     assert "packone" in told
     assert "packtwo" in told
+    assert "sumkl" in installed("defenses"), "a finished run can still be read"
 
 
 def test_a_broken_package_is_named_and_hides_nothing(offer: Callable[..., None]) -> None:
@@ -245,6 +239,7 @@ def test_a_broken_package_is_named_and_hides_nothing(offer: Callable[..., None])
     assert "badpack_code:BOUND: expected a class, got 1" in refused("plain", Path())
     assert "cannot be imported" in dict(describe("defenses"))["crash"]
     assert "sumkl" in dict(describe("defenses"))
+    assert installed("defenses") == built_in("defenses")
 
 
 class Settings:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from splitvfl.app.experiment import build_trainer, describe_hook, load_data
-from splitvfl.config.registry import MODELS
+from splitvfl.config.registry import built_in
 from splitvfl.config.sections import (
     DataConfig,
     ExperimentConfig,
@@ -497,7 +497,7 @@ def test_data_settings_are_the_arguments_of_load() -> None:
 
 
 def test_every_listed_model_can_be_named() -> None:
-    for name in {*MODELS} - {"pca"}:
+    for name in {*built_in("models")} - {"pca"}:
         assert parse(SHORT + f"model: {name}").model.name == name
     assert parse(SHORT + "model: wide-deep").model.recipe == WideDeepRecipe()
 

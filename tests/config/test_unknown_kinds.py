@@ -31,7 +31,7 @@ from splitvfl.app.noise import noise_plan
 from splitvfl.attacks.sign_horizon import sign_attack_horizon
 from splitvfl.config import sections
 from splitvfl.config.named import Named
-from splitvfl.config.registry import EMBEDDING_OPTIMIZERS, MODELS, OPTIMIZERS, Kind, describe
+from splitvfl.config.registry import PluginKind, built_in, describe
 from splitvfl.config.sections import (
     MODEL,
     ExchangeConfig,
@@ -155,7 +155,7 @@ def test_noise_of_an_unknown_kind_is_refused(field: str, value: str) -> None:
 # --- models, optimisers, devices, precisions
 
 
-@pytest.mark.parametrize("name", sorted({*MODELS} - {"pca"}))  # of which there is no top
+@pytest.mark.parametrize("name", sorted({*built_in("models")} - {"pca"}))  # of which there is no top
 def test_every_model_is_built(name: str) -> None:
     config, task = config_of(model=MODEL.section(name, Path())(name=name)), task_for("binary")
     sent = bottom_of(config, party_data("lab", width=3), task)(torch.zeros(2, 3))
@@ -168,11 +168,11 @@ def test_every_model_is_built(name: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
-        *(("optimizers", name) for name in OPTIMIZERS),
-        *(("embedding_optimizers", name) for name in EMBEDDING_OPTIMIZERS),
+        *(("optimizers", name) for name in built_in("optimizers")),
+        *(("embedding_optimizers", name) for name in built_in("embedding_optimizers")),
     ],
 )
-def test_every_optimiser_is_made_with_its_defaults(kind: Kind, name: str) -> None:
+def test_every_optimiser_is_made_with_its_defaults(kind: PluginKind, name: str) -> None:
     made = Named(kind).section(name, Path())().make([torch.nn.Parameter(torch.zeros(2))])
     assert isinstance(made, torch.optim.Optimizer)
 

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 import matplotlib
 import pytest
 
-from splitvfl.config.registry import ATTACKS
+from splitvfl.config.registry import built_in
 from splitvfl.errors import ArgumentError, CheckpointError
 from splitvfl.leakage.after_training import AfterTraining
 from splitvfl.leakage.canaries import CanaryLeak
@@ -427,7 +427,7 @@ def test_labels_keep_their_distance_and_order() -> None:
 
 
 def test_every_label_attack_is_explained() -> None:
-    assert ATTACKS.keys() - {"least-squares", "gradient-inversion"} <= _ATTACKS.keys()
+    assert built_in("attacks").keys() - {"least-squares", "gradient-inversion"} <= _ATTACKS.keys()
 
 
 def test_an_attack_that_reads_the_wrong_way_round_after_training_is_red_and_chance_stands_beside(

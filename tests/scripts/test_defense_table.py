@@ -33,7 +33,7 @@ from scripts.reproduce.defense_table.study import (
 from scripts.reproduce.defense_table.verdicts import SLACK, all_claims, gain_interval, holds_late, kept_share
 from scripts.reproduce.shared.claims import mean
 from splitvfl.app.experiment import load_data
-from splitvfl.config.registry import ATTACKS, DEFENSES, resolve_attack, resolve_defense
+from splitvfl.config.registry import built_in
 from splitvfl.config.sections import parse_config, parse_defenses
 from splitvfl.hooks import crossing_of
 from splitvfl.leakage.canaries import CanaryLeak
@@ -42,13 +42,13 @@ from splitvfl.report.summary import AttackResult, PartyResult, RunSummary
 
 LABEL_DEFENSES = sorted(
     name
-    for name in set(DEFENSES) - LINEAR_ONLY
-    if crossing_of(resolve_defense(name, folder=Path())) in ("gradient", "labels")
+    for name, defense in built_in("defenses").items()
+    if name not in LINEAR_ONLY and crossing_of(defense) in ("gradient", "labels")
 )
 LABEL_ATTACKS = sorted(
     name
-    for name in set(ATTACKS) - LINEAR_ONLY
-    if getattr(resolve_attack(name, folder=Path()), "target", "labels") == "labels"
+    for name, attack in built_in("attacks").items()
+    if name not in LINEAR_ONLY and getattr(attack, "target", "labels") == "labels"
 )
 PRICES = "| choice | test AUC"
 LEAKS = "| defense | combined"
@@ -114,7 +114,7 @@ def _cell(row: list[str], headings: list[str], name: str) -> list[str]:
 
 
 def test_every_label_attack_of_the_registry_is_run() -> None:
-    assert set(ATTACKS) | set(DEFENSES) >= LINEAR_ONLY
+    assert built_in("attacks").keys() | built_in("defenses").keys() >= LINEAR_ONLY
     assert sorted(label_attacks("every-step") + label_attacks("after-training")) == LABEL_ATTACKS
 
 

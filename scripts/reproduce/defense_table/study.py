@@ -17,7 +17,7 @@ from torch.nn import functional
 from scripts.reproduce.shared.claims import Interval, mean
 from scripts.reproduce.shared.jobs import Job, Result
 from splitvfl.app.experiment import Workbench, build_trainer, load_data, prepare, seeded, summarise, variants
-from splitvfl.config.registry import ATTACKS, build, resolve_attack
+from splitvfl.config.registry import build, built_in
 from splitvfl.config.sections import ExperimentConfig, HookConfig, config_to_yaml, parse_config, parse_defenses
 from splitvfl.hooks import moment_of, target_of
 from splitvfl.metrics import leak_auc
@@ -291,9 +291,8 @@ def label_attacks(moment: str) -> list[str]:
 
     Those of linear models are left out: the model here is none.
     """
-    names = sorted(set(ATTACKS) - LINEAR_ONLY)
-    classes = {name: resolve_attack(name, folder=Path()) for name in names}
-    return [name for name, kind in classes.items() if target_of(kind) == "labels" and moment_of(kind) == moment]
+    asked = [kind for name, kind in sorted(built_in("attacks").items()) if name not in LINEAR_ONLY]
+    return [kind.name for kind in asked if target_of(kind) == "labels" and moment_of(kind) == moment]
 
 
 def promise_of(hook: HookConfig) -> Promise | None:
