@@ -45,6 +45,10 @@ class CombinedAttack:
     """
 
     name: ClassVar[str] = "combined"
+    explanation: ClassVar[str] = (
+        "Adds up a record's messages and, with the same weight, what the model predicts of it: the partner has both. "
+        "It needs no known label."
+    )
     needs: ClassVar[frozenset[str]] = frozenset({"gradient", "activation"})
     cumulative: ClassVar[bool] = True
 

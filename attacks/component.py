@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -45,6 +46,14 @@ class ComponentAttack:
     """
 
     name: str = "component"
+    explanation: ClassVar[str] = (
+        "The direction in which the partner's own columns vary most. It needs no message and no label: what others "
+        "read counts as far as it is more than that."
+    )
+    other_names: ClassVar[Mapping[str, str]] = {
+        "component-of-activation": "The same of what the partner's own half of the model puts out: training spreads "
+        "records along what the labels make it learn, and no noise on messages hides it."
+    }
     needs: frozenset[str] = frozenset({"columns"})
     cumulative: ClassVar[bool] = True
 

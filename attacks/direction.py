@@ -26,6 +26,9 @@ class DirectionAttack:
     """
 
     name: ClassVar[str] = "direction"
+    explanation: ClassVar[str] = (
+        "Compares a record's gradient with that of records known to be positive: gradients of one class point one way."
+    )
     needs: ClassVar[frozenset[str]] = frozenset({"gradient", "known_positives"})
 
     def __init__(self) -> None:

@@ -49,6 +49,10 @@ class GradientClassifierAttack:
     """
 
     name: ClassVar[str] = "gradient-classifier"
+    explanation: ClassVar[str] = (
+        "A small classifier, trained on the gradients of a few records whose labels it knows, which come again in "
+        "every epoch: it learns what a defense leaves."
+    )
     needs: ClassVar[frozenset[str]] = frozenset({"gradient", "known_positives", "known_negatives"})
 
     def __init__(self, *, ridge: float = 1.0, memory: int = 1000) -> None:

@@ -70,6 +70,11 @@ class MixtureAttack:
     """
 
     name: ClassVar[str] = "mixture"
+    explanation: ClassVar[str] = (
+        "Fits, without a label, how far one label shifts a message below a linear top, and what the model predicts of "
+        "a record from the partner's own activation; then weighs all that came of the record. Noise that hides the "
+        "mean messages of the classes from each other may hide none of that."
+    )
     needs: ClassVar[frozenset[str]] = frozenset({"gradient", "activation"})
     cumulative: ClassVar[bool] = True
 

@@ -46,6 +46,11 @@ class ModelCompletionAttack:
     """
 
     name: ClassVar[str] = "model-completion"
+    explanation: ClassVar[str] = (
+        "After training, the partner puts an output of its own on its half of the model, fits it to the few records "
+        "whose labels it knows, and reads the others. It needs no message: it reads what training has taught the "
+        "partner's half."
+    )
     needs: ClassVar[frozenset[str]] = frozenset({"bottom", "columns", "known_positives", "known_negatives"})
     when: ClassVar[Moment] = "after-training"
 

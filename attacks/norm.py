@@ -22,6 +22,10 @@ class NormAttack:
     """
 
     name: ClassVar[str] = "norm"
+    explanation: ClassVar[str] = (
+        "Scores a record by the length of its gradient: a model is less sure of the rarer class, whose gradients are "
+        "longer. It needs no knowledge at all."
+    )
 
     def __call__(self, view: View, /) -> Tensor:
         """Return the row norms.

@@ -23,6 +23,10 @@ class OwnPredictionAttack:
     """
 
     name: ClassVar[str] = "own-prediction"
+    explanation: ClassVar[str] = (
+        "After training, scores a record by what the partner's own part of the linear model says of it. It needs no "
+        "message: what others read counts as far as it is more than that."
+    )
     needs: ClassVar[frozenset[str]] = frozenset({"bottom", "columns"})
     when: ClassVar[str] = "after-training"
 

@@ -36,6 +36,10 @@ class ReadoutAttack:
     """
 
     name: ClassVar[str] = "readout"
+    explanation: ClassVar[str] = (
+        "At a linear top the gradients show the top's weights; with its own activations the partner then has the "
+        "model's own prediction of every record. What it reads in messages comes on top of that."
+    )
     needs: ClassVar[frozenset[str]] = frozenset({"gradient", "activation"})
 
     def __init__(self) -> None:

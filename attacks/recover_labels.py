@@ -381,6 +381,10 @@ class LabelSumAttack:
     """
 
     name: ClassVar[str] = "label-sum"
+    explanation: ClassVar[str] = (
+        "Searches the labels that explain the sum of residues times rows exactly: at weights of zero all residues are "
+        "of one size, and a few sums tell the labels of far more records than there are columns."
+    )
     signed: ClassVar[bool] = True
 
     def __init__(

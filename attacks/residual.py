@@ -36,6 +36,10 @@ class ResidualAttack:
     """
 
     name: ClassVar[str] = "residual"
+    explanation: ClassVar[str] = (
+        "Takes away the line along which the batch's gradients lie and scores what is left: noise that one class only "
+        "gets off that line marks that class. It needs no knowledge at all."
+    )
 
     def __call__(self, view: View, /) -> Tensor:
         """Return the residual norms, or minus them where most are large.

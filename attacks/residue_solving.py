@@ -79,6 +79,11 @@ class ResidueSolvingAttack:
     """
 
     name: ClassVar[str] = "residue-solving"
+    explanation: ClassVar[str] = (
+        "Solves the sum of residues times rows, which is the gradient of the partner's weights, for the residues: "
+        "exactly if a batch has no more records than the partner has columns, else as well as least squares can. A "
+        "residue's sign is its record's label. It makes no difference whether the sum was encrypted on its way."
+    )
     needs: ClassVar[frozenset[str]] = frozenset({"columns", "aggregated_gradient"})
     signed: ClassVar[bool] = True
 

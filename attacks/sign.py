@@ -26,6 +26,10 @@ class SignAttack:
     """
 
     name: ClassVar[str] = "sign"
+    explanation: ClassVar[str] = (
+        "Decides by a sign: of the gradient itself where it has width one, of the comparison with known positives "
+        "elsewhere."
+    )
     needs: ClassVar[frozenset[str]] = frozenset({"gradient", "known_positives"})
 
     def __init__(self) -> None:

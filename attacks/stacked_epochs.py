@@ -288,6 +288,10 @@ class StackedEpochsAttack:
     """
 
     name: ClassVar[str] = "stacked-epochs"
+    explanation: ClassVar[str] = (
+        "Adds up the equations of many epochs: each batch gives new ones about the same labels, so that batches with "
+        "more records than the partner has columns are solved for after all."
+    )
     needs: ClassVar[frozenset[str]] = frozenset({"columns", "aggregated_gradient", "activation"})
 
     def __init__(self, *, approximation: Approximation = "exact", damping: float | None = None) -> None:

@@ -74,6 +74,7 @@ class GaussianTargets:
     """
 
     name: ClassVar[str] = "gaussian-targets"
+    for_regression: ClassVar[str] = "label_range: [low, high]"
     crossing: ClassVar[Crossing] = "labels"
 
     def __init__(

@@ -102,6 +102,7 @@ class RecordGaussian:
     """
 
     name: ClassVar[str] = "record-gaussian"
+    for_regression: ClassVar[str] = "label_range: [low, high]"
     crossing: ClassVar[Crossing] = "gradient"
     needs_label_gradients: ClassVar[bool] = True
     comes_first: ClassVar[bool] = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import ClassVar
 
 from torch import Tensor
@@ -50,6 +51,10 @@ class SumKL(ClassConditionalNoise):
     """
 
     name: ClassVar[str] = "sumkl"
+    weaknesses: ClassVar[Mapping[str, str]] = {
+        "residual": "sumkl puts noise off the gradient's axis on one class only; axis-sumkl does not (and is read by a "
+        "partner who knows what a converged model predicts: attack mixture)."
+    }
     variance_is_along_axis: ClassVar[bool] = False
 
     def __init__(

@@ -23,6 +23,12 @@ Optional class attributes refine a hook:
 ``note`` (attacks)
     One sentence to be read beside its figures when the run is over, as a property: that a fit failed, and what was done
     instead. Default: empty.
+``signed`` (attacks on labels)
+    ``True`` where the sign of a score is the label that it infers: right signs are counted then. Default: ``False``.
+``explanation`` (attacks on labels)
+    What it does, in sentences for the reader of a report. Default: empty.
+``other_names`` (attacks on labels)
+    Names that settings give it in place of ``name``, each with an explanation of its own. Default: none.
 ``crossing`` (defenses)
     Which message it changes: ``"gradient"`` (default), ``"activation"``, ``"scores"`` or ``"labels"``.
 ``needs_binary_labels`` (defenses)
@@ -40,6 +46,10 @@ Optional class attributes refine a hook:
     Every value that a target can take, as a tuple. Default, and ``None``: not known, or infinitely many.
 ``notes`` (defenses)
     Sentences that are to stand beside the figures of a run, as a tuple: what it leaves to be read, say. Default: none.
+``weaknesses`` (defenses)
+    By the name of an attack, the sentence that a verdict adds where that attack reads labels behind it. Default: none.
+``for_regression`` (defenses with ``classes``)
+    What to set where a task has no classes, for the error that says so. Default: empty.
 ``claims`` (defenses)
     A method that returns what it states of what it returns: a tuple of the types of :mod:`splitvfl.claims`. Default:
     nothing, and behind such a defense no bound on the rows of a message is known. It is asked once, where the defense
@@ -53,8 +63,6 @@ Optional class attributes refine a hook:
     ``True`` where its method ``draw(known, secrets)`` draws what stands for the labels of a batch, a
     :class:`~splitvfl.learning.label_gradients.Drawn`: the label party's own top model and all cuts go on with that.
     Default: ``False``.
-``target_values`` (defenses of labels)
-    The values that its targets can take, a tuple of floats. Default: ``None``, infinitely many.
 ``soft_classes`` (defenses of labels)
     Number of classes where it answers one number for each, ``(n, k)`` in place of classes ``(n,)``. Default: ``None``.
 ``check_top`` (defenses of the gradient)
@@ -572,6 +580,17 @@ def is_cumulative(attack: object) -> bool:
 def note_of(attack: object) -> str:
     """Return what is to be known beside an attack's figures, in a sentence; empty for nothing."""
     return str(getattr(attack, "note", ""))
+
+
+def explanations_of(attack: object) -> dict[str, str]:
+    """Return what an attack says that it does, by its name and by those that settings give it."""
+    return {hook_name(attack): str(getattr(attack, "explanation", "")), **getattr(attack, "other_names", {})}
+
+
+def weaknesses_of(defense: object) -> Mapping[str, str]:
+    """Return what is to be said where an attack reads labels behind a defense, by the attack's name."""
+    weaknesses: Mapping[str, str] = getattr(defense, "weaknesses", {})
+    return weaknesses
 
 
 def moment_of(attack: object) -> Moment:

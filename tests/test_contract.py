@@ -60,6 +60,7 @@ from splitvfl.hooks import (
     View,
     call_attack,
     crossing_of,
+    explanations_of,
     hook_name,
     moment_of,
     needs_label_gradients,
@@ -267,6 +268,12 @@ def test_an_attack_declares_what_it_is(name: str) -> None:
     fields = set(prediction_view(1).fields) | set(training_view(1).fields) | set(final_view(1).fields)
     assert needs_of(attack) <= fields
     assert target_of(attack) in ("labels", "features")
+
+
+@pytest.mark.parametrize("name", [*LABEL_ATTACKS, *LATE_ATTACKS])
+def test_a_label_attack_says_in_reports_what_it_does(name: str) -> None:
+    # A report knows an attack by its name only.
+    assert explanations_of(type(ATTACKS[name].make()))[name].endswith(".")
 
 
 @pytest.mark.parametrize("hook", [row.make() for row in (ATTACKS | DEFENSES).values()], ids=(ATTACKS | DEFENSES).keys())

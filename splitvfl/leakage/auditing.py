@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -33,9 +33,11 @@ _FLOOR = 1e-9
 _RIDGE = 1e-3
 _LEAST_RIDGE = 1e-6
 _LEAST_WEIGHT = 4.0
-_ATTACKS = ("linear", "likelihood", "ratio")
 # The last steps of a run, as a share of it.
 _LATE = 0.1
+
+AUDITORS = ("auditor-linear", "auditor-likelihood", "auditor-ratio")
+"""Names of the auditor's attacks on messages."""
 
 
 class AuditScores(NamedTuple):
@@ -216,6 +218,14 @@ class Audit(Handle):
         seconds: Time spent on attacking and judging.
     """
 
+    name: ClassVar[str] = "auditor"
+    explanation: ClassVar[str] = (
+        "The label party attacks its own messages with all that it knows, the labels and the gradients before any "
+        "noise: more than a partner has. Two attacks, of which the better one counts at every figure: a projection on "
+        "the true difference of the classes, and a likelihood ratio fitted on earlier steps. It shows leaks that no "
+        "partner's attack in this list has found yet."
+    )
+
     def __init__(self, *, remove: Callable[[], None] = lambda: None, canaries: Canaries | None = None) -> None:
         super().__init__(remove)
         self.auditor = Auditor()
@@ -226,8 +236,8 @@ class Audit(Handle):
         self.likelihood = ScoreKeeper(canaries=canaries)
         self.ratio = ScoreKeeper(canaries=canaries, raw=True)
         self.seconds = 0.0
-        self._errors = Thinned(len(_ATTACKS))
-        self._error_sums = torch.zeros(2, len(_ATTACKS), dtype=torch.float64)  # of errors, and how many
+        self._errors = Thinned(len(AUDITORS))
+        self._error_sums = torch.zeros(2, len(AUDITORS), dtype=torch.float64)  # of errors, and how many
         self._told: RunLeak | None = None
 
     def see(
@@ -352,7 +362,7 @@ class Audit(Handle):
     @property
     def keepers(self) -> dict[str, ScoreKeeper]:
         """The judges of the attacks on messages, by name."""
-        return {"auditor-linear": self.linear, "auditor-likelihood": self.likelihood, "auditor-ratio": self.ratio}
+        return dict(zip(AUDITORS, (self.linear, self.likelihood, self.ratio), strict=True))
 
     @property
     def summaries(self) -> dict[str, LeakSummary]:

@@ -110,9 +110,10 @@ def check_labels(party: ActiveParty, defense: Defense) -> None:
     if getattr(defense, "needs_binary_labels", False) and task.name != "binary":
         raise ConfigError(f"defense {hook_name(defense)} needs binary labels, the task is {task.name}")
     if assumed is not None and assumed != task.classes:
-        found = "no classes" if task.classes is None else f"{task.classes} classes; say classes: {task.classes}"
-        if task.classes is None and hasattr(defense, "label_range"):
-            found = "no classes; say label_range: [low, high]"
+        found, advice = f"{task.classes} classes", f"classes: {task.classes}"
+        if task.classes is None:
+            found, advice = "no classes", getattr(defense, "for_regression", "")
+        found = f"{found}; say {advice}" if advice else found
         raise ConfigError(
             f"defense {hook_name(defense)} was made for {assumed} classes, and a {task.name} task here has {found}"
         )

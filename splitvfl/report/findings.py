@@ -11,8 +11,11 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from splitvfl.config.registry import installed
 from splitvfl.errors import ArgumentError
+from splitvfl.hooks import weaknesses_of
 from splitvfl.leakage.after_training import AfterTraining
+from splitvfl.leakage.auditing import AUDITORS, Audit
 from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.features import FeatureLeak
 from splitvfl.leakage.label_leak import LabelLeak, largest
@@ -31,8 +34,8 @@ MATCHING = "up to 0.11 (135,000 records) and 0.36 (455 records, 4 epochs)"
 EXCESS = 0.05
 """By so much total may exceed what is known without messages, before labels are called not hidden."""
 
-AUDITOR = "auditor"
-"""One name for the auditor's two attacks, of which the better one counts."""
+AUDITOR = Audit.name
+"""One name for the auditor's attacks, of which the better one counts."""
 
 METRIC_NAMES = {"auc": "AUC", "accuracy": "accuracy", "r2": "R²"}
 
@@ -173,7 +176,7 @@ def shown_name(attack: str) -> str:
     >>> shown_name("auditor-linear"), shown_name("norm")
     ('auditor', 'norm')
     """
-    return AUDITOR if attack in ("auditor-linear", "auditor-likelihood", "auditor-ratio") else attack
+    return AUDITOR if attack in AUDITORS else attack
 
 
 def attack_result(party: PartyResult, name: str) -> AttackResult | None:
@@ -642,9 +645,9 @@ def leak_verdict(run: RunSummary, goal: float = GOAL) -> str:
     if worst is None:
         sentences = [_nothing_measured(run)]
     elif run.canaries is not None:
-        sentences = [*_by_canaries(run, run.canaries, goal), _why_sumkl(run, goal), *_limits(run)]
+        sentences = [*_by_canaries(run, run.canaries, goal), *_weaknesses(run, goal), *_limits(run)]
     elif worst >= goal:
-        sentences = [*_readable(run, goal), _why_sumkl(run, goal)]
+        sentences = [*_readable(run, goal), *_weaknesses(run, goal)]
     else:
         sentences = _unread(run, goal)
     others = [*_left_out(run, goal), *_columns_recovered(run), *_learned(run, goal)]
@@ -774,21 +777,18 @@ def _not_hidden(run: RunSummary, goal: float) -> str:
     return f"The labels are not hidden by that: with the model's predictions {figure(total)} is read in all, {more}."
 
 
-def _why_sumkl(run: RunSummary, goal: float) -> str:
-    if all(defense.partition("(")[0] != "sumkl" for defense in run.defenses):
-        return ""
-    residuals = [
-        result.worst or 0.0
+def _weaknesses(run: RunSummary, goal: float) -> list[str]:
+    """Return what the run's defenses say of attacks that read labels behind them, each sentence once."""
+    reading = {
+        name.partition("@")[0]
         for party in run.parties.values()
         for name, result in party.attacks.items()
-        if name.partition("@")[0] == "residual"
-    ]
-    if max(residuals, default=0.0) < goal:
-        return ""
-    return (
-        "sumkl puts noise off the gradient's axis on one class only; axis-sumkl does not (and is read by a "
-        "partner who knows what a converged model predicts: attack mixture)."
-    )
+        if (result.worst or 0.0) >= goal
+    }
+    known = installed("defenses")
+    used = [known[name] for name in (label.partition("(")[0] for label in run.defenses) if name in known]
+    said = [text for defense in used for attack, text in weaknesses_of(defense).items() if attack in reading]
+    return list(dict.fromkeys(said))
 
 
 def _own_columns(run: RunSummary) -> str:

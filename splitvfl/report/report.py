@@ -10,11 +10,13 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from splitvfl.config.registry import installed
 from splitvfl.errors import ArgumentError, CheckpointError
+from splitvfl.hooks import explanations_of
+from splitvfl.leakage.auditing import Audit
 from splitvfl.leakage.features import FeatureLeak
 from splitvfl.leakage.monitor import read_metrics
 from splitvfl.report.findings import (
-    AUDITOR,
     GOAL,
     MATCHING,
     PARTLY_VISIBLE,
@@ -51,46 +53,6 @@ if TYPE_CHECKING:
 _TEMPLATE = "report.html.j2"
 _SETTINGS = "experiment.yaml"
 _MISSING = "–"
-
-_ATTACKS = {
-    "norm": "Scores a record by the length of its gradient: a model is less sure of the rarer class, whose gradients "
-    "are longer. It needs no knowledge at all.",
-    "direction": "Compares a record's gradient with that of records known to be positive: gradients of one class point "
-    "one way.",
-    "sign": "Decides by a sign: of the gradient itself where it has width one, of the comparison with known positives "
-    "elsewhere.",
-    "residual": "Takes away the line along which the batch's gradients lie and scores what is left: noise that one "
-    "class only gets off that line marks that class. It needs no knowledge at all.",
-    "gradient-classifier": "A small classifier, trained on the gradients of a few records whose labels it knows, which "
-    "come again in every epoch: it learns what a defense leaves.",
-    "mixture": "Fits, without a label, how far one label shifts a message below a linear top, and what the model "
-    "predicts of a record from the partner's own activation; then weighs all that came of the record. Noise that hides "
-    "the mean messages of the classes from each other may hide none of that.",
-    "combined": "Adds up a record's messages and, with the same weight, what the model predicts of it: the partner has "
-    "both. It needs no known label.",
-    "component": "The direction in which the partner's own columns vary most. It needs no message and no label: what "
-    "others read counts as far as it is more than that.",
-    "component-of-activation": "The same of what the partner's own half of the model puts out: training spreads "
-    "records along what the labels make it learn, and no noise on messages hides it.",
-    "model-completion": "After training, the partner puts an output of its own on its half of the model, fits it to "
-    "the few records whose labels it knows, and reads the others. It needs no message: it reads what training has "
-    "taught the partner's half.",
-    "own-prediction": "After training, scores a record by what the partner's own part of the linear model says of it. "
-    "It needs no message: what others read counts as far as it is more than that.",
-    "readout": "At a linear top the gradients show the top's weights; with its own activations the partner then has "
-    "the model's own prediction of every record. What it reads in messages comes on top of that.",
-    "residue-solving": "Solves the sum of residues times rows, which is the gradient of the partner's weights, for the "
-    "residues: exactly if a batch has no more records than the partner has columns, else as well as least squares can. "
-    "A residue's sign is its record's label. It makes no difference whether the sum was encrypted on its way.",
-    "label-sum": "Searches the labels that explain the sum of residues times rows exactly: at weights of zero all "
-    "residues are of one size, and a few sums tell the labels of far more records than there are columns.",
-    "stacked-epochs": "Adds up the equations of many epochs: each batch gives new ones about the same labels, so that "
-    "batches with more records than the partner has columns are solved for after all.",
-    AUDITOR: "The label party attacks its own messages with all that it knows, the labels and the gradients before any "
-    "noise: more than a partner has. Two attacks, of which the better one counts at every figure: a projection on the "
-    "true difference of the classes, and a likelihood ratio fitted on earlier steps. It shows leaks that no partner's "
-    "attack in this list has found yet.",
-}
 
 
 @dataclass(frozen=True)
@@ -236,16 +198,18 @@ def _late_attacks(summaries: Sequence[RunSummary]) -> Iterator[str]:
 
 
 def _descriptions(attacks: Sequence[str]) -> Mapping[str, str]:
-    return {name: _description(name) for name in attacks}
+    known = explanations_of(Audit)
+    for attack in installed("attacks").values():
+        known |= explanations_of(attack)
+    return {name: _description(name, known) for name in attacks}
 
 
-def _description(attack: str) -> str:
-    if attack in _ATTACKS:
-        return _ATTACKS[attack]
+def _description(attack: str, known: Mapping[str, str]) -> str:
     name, at, layer = attack.partition("@")
-    if at and name in _ATTACKS:
+    explanation = known.get(name)
+    if explanation and at:
         return f"The {name} attack on the gradient of an earlier layer of the partner's model, {layer}."
-    return "An attack that came with the experiment."
+    return explanation or "An attack that came with the experiment."
 
 
 def _settings(folder: Path) -> str:

@@ -14,14 +14,14 @@ from xml.etree import ElementTree
 import matplotlib
 import pytest
 
-from splitvfl.config.registry import built_in
+from splitvfl.attacks import ComponentAttack, NormAttack
 from splitvfl.errors import ArgumentError, CheckpointError
 from splitvfl.leakage.after_training import AfterTraining
 from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.features import FeatureLeak
 from splitvfl.report import figures
 from splitvfl.report.findings import group_runs
-from splitvfl.report.report import _ATTACKS, write_report
+from splitvfl.report.report import write_report
 from splitvfl.report.summary import AttackResult, PartyResult, RunSummary
 
 EVIL = "<script>alert('x')</script> & \"$\\frac{1}$\" {{ 7*7 }}"
@@ -426,8 +426,28 @@ def test_labels_keep_their_distance_and_order() -> None:
     assert placed[0] >= 0.45 - 1e-12
 
 
-def test_every_label_attack_is_explained() -> None:
-    assert built_in("attacks").keys() - {"least-squares", "gradient-inversion"} <= _ATTACKS.keys()
+def test_attacks_explain_themselves(tmp_path: Path) -> None:
+    names = ("norm@layers.0", "component", "component-of-activation", "mine", "mine@layers.0")
+    page = text_of(
+        page_of(tmp_path, run(parties={"telecom": PartyResult(attacks={name: result(0.6) for name in names})}))
+    )
+
+    assert NormAttack.explanation not in page
+    assert "norm@layers.0 The norm attack on the gradient of an earlier layer of the partner's model, layers.0." in page
+    assert f"component {ComponentAttack.explanation}" in page
+    assert f"component-of-activation {ComponentAttack.other_names['component-of-activation']}" in page
+    assert "mine An attack that came with the experiment." in page
+    assert "mine@layers.0 An attack that came with the experiment." in page
+
+
+def test_an_installed_attack_explains_itself_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Mine:
+        name = "mine"
+        explanation = "It guesses <b>well</b>."
+
+    monkeypatch.setattr("splitvfl.report.report.installed", lambda kind: {"mine": Mine} if kind == "attacks" else {})
+
+    assert "<dd>It guesses &lt;b&gt;well&lt;/b&gt;.</dd>" in page_of(tmp_path, run(attack="mine"))
 
 
 def test_an_attack_that_reads_the_wrong_way_round_after_training_is_red_and_chance_stands_beside(
