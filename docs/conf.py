@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(CHECKOUT))
@@ -29,3 +31,27 @@ autodoc_typehints = "signature"
 
 html_theme = "furo"
 html_title = "splitvfl"
+
+
+def filled_in(text: str) -> str:
+    """Return a page with what follows from the code in place of the marks for it."""
+    from scripts.reproduce.defense_table_page import MADE_WITHOUT, made_without
+
+    text = re.sub(r"<!-- every module of splitvfl\.(\w+) -->", lambda mark: _modules(mark[1]), text)
+    return text.replace(MADE_WITHOUT, made_without(text))
+
+
+def _modules(package: str) -> str:
+    """Return a section for each module of a package of plug-ins, in alphabetical order."""
+    names = sorted(path.stem for path in (CHECKOUT / package).glob("*.py") if path.stem != "__init__")
+    modules = [f"splitvfl.{package}.{name}" for name in names]
+    return "\n\n".join(f"## `{module}`\n\n```{{eval-rst}}\n.. automodule:: {module}\n```" for module in modules)
+
+
+def setup(app: Any) -> None:
+    """Fill in every page when it is read."""
+
+    def fill(_app: Any, _name: str, source: list[str]) -> None:
+        source[0] = filled_in(source[0])
+
+    app.connect("source-read", fill)

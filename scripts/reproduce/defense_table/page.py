@@ -30,10 +30,13 @@ from scripts.reproduce.defense_table.verdicts import (
     kept_share,
 )
 from scripts.reproduce.shared.claims import Claim, markdown_table, mean, shown, with_interval
+from splitvfl.config.registry import built_in
 from splitvfl.report.summary import AttackResult, RunSummary
 
 TEMPLATE = Path(__file__).with_suffix(".md")
 NOTHING = "nothing is sent"
+MADE_WITHOUT = "<!-- made without -->"
+"""Stands on the page for what :func:`made_without` says when the documentation is built."""
 
 # Measured by code that was written from the formulas alone, before any auditor used the prediction: the worst of its
 # attacks on messages, its detection error over the run, the prediction's AUC, the mixture's and the test AUC.
@@ -218,6 +221,19 @@ def page(study: Study) -> str:
     for name, value in said.items():
         text = text.replace(f"{{{name}}}", value)
     return text.rstrip() + "\n"
+
+
+def made_without(text: str) -> str:
+    """Return, as an item of a list, the attacks and defenses that have no row and no column on a page.
+
+    It is said anew whenever the documentation is built: what was added since has no figures until the runs are made
+    again.
+    """
+    cells = (cell for line in text.splitlines() if line.startswith("|") for cell in line.split("|"))
+    shown_names = {cell.strip(" `").partition("(")[0] for cell in cells}
+    missing = sorted((built_in("attacks").keys() | built_in("defenses").keys()) - shown_names)
+    names = ", ".join(f"`{name}`" for name in missing)
+    return _wrapped(f"Made without {names}: for linear models or other messages, or added since.", "- ", "  ")
 
 
 def _counted(number: int, noun: str) -> str:
