@@ -63,36 +63,30 @@ class ViewSource:
     columns: Any = None
     activation: Tensor | None = None
 
-    def view(self, needs: frozenset[str], *, party: str, step: int, ids: Tensor, gradient: Tensor) -> View:
-        """Return the view of one received gradient, with nothing that the attack does not need."""
-        return self._view(
-            needs,
-            {
-                "gradient": lambda: widened(gradient.detach()),
-                "aggregated_gradient": lambda: _detached(self.columns).T @ gradient.detach().to(self.columns.dtype),
-            },
-            gradient.device,
-            party=party,
-            step=step,
-            ids=ids,
-        )
-
-    def view_of_sum(self, needs: frozenset[str], *, party: str, step: int, ids: Tensor, total: Tensor) -> View:
-        """Return the view where only the gradient of a linear bottom's weight was learned, ``(d, width)``."""
-        received = {"aggregated_gradient": lambda: total.detach()}
-        return self._view(needs, received, total.device, party=party, step=step, ids=ids)
-
-    def _view(
-        self, needs: frozenset[str], received: Mapping[str, Callable[[], Any]], device: torch.device, **known: Any
+    def view(
+        self, needs: frozenset[str], received: Mapping[str, Tensor], *, party: str, step: int, ids: Tensor
     ) -> View:
-        sources = {
+        """Return the view of one message, with nothing that the attack does not need.
+
+        Args:
+            needs: The view fields that the attack reads.
+            received: What the party received, by view field; at least one.
+            party: Name of the party.
+            step: Number of the step.
+            ids: Record ids of the batch.
+        """
+        sources: dict[str, Callable[[], Any]] = {
             "columns": lambda: _detached(self.columns),
             "activation": lambda: widened(_detached(self.activation)),
             "weights": self._weights,
-            **received,
+            # Who has every record's gradient has their sum.
+            "aggregated_gradient": lambda: (
+                _detached(self.columns).T @ received["gradient"].detach().to(self.columns.dtype)
+            ),
+            **{name: partial(widened, tensor.detach()) for name, tensor in received.items()},
         }
-        with without_autocast(device):
-            return View(**known, **{name: sources[name]() for name in needs})
+        with without_autocast(next(iter(received.values())).device):
+            return View(party=party, step=step, ids=ids, **{name: sources[name]() for name in needs})
 
     def _weights(self) -> dict[str, Tensor]:
         assert self.bottom is not None
@@ -269,7 +263,7 @@ class CutLayer(nn.Module):
                 label_gradients=known,
             )
         for leak in self._leaks:
-            view = context.view_source.view(leak.needs, party=self.party, step=context.step, ids=numbers, gradient=sent)
+            view = context.view_source.view(leak.needs, {"gradient": sent}, party=self.party, step=context.step, ids=numbers)
             leak.see(view, context.labels, ids_known=context.ids is not None)
 
     @property

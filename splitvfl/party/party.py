@@ -265,19 +265,21 @@ class PassiveParty(Party):
         with self.evaluating(), torch.no_grad():
             return self.activate(part.rows(torch.zeros(1, dtype=torch.int64)).to(self.device)).shape[1]
 
-    def learn(self, activation: Tensor, gradient: Tensor, batch: Records, step: int) -> None:
-        """Run the bottom's backward on a received gradient, and let its observers look."""
+    def observe(self, activation: Tensor, batch: Records, step: int, **received: Tensor) -> None:
+        """Let its observers look at what it received in a step, given by view field, and at what it holds itself."""
         view_source = ViewSource(self.bottom, batch.columns.module_input(), activation)
         for observer in self.observers:
-            observer(view_source.view(observer.needs, party=self.name, step=step, ids=batch.ids, gradient=gradient))
+            observer(view_source.view(observer.needs, received, party=self.name, step=step, ids=batch.ids))
+
+    def learn(self, activation: Tensor, gradient: Tensor, batch: Records, step: int) -> None:
+        """Run the bottom's backward on a received gradient, and let its observers look."""
+        self.observe(activation, batch, step, gradient=gradient)
         if activation.requires_grad:  # a frozen bottom, or one without parameters, has nothing to learn
             activation.backward(gradient)
 
     def learn_sum(self, activation: Tensor, total: Tensor, batch: Records, step: int) -> None:
         """Take the gradient of a linear bottom's weight, ``(d, width)``, and let its observers look."""
-        view_source = ViewSource(self.bottom, batch.columns.module_input(), activation)
-        for observer in self.observers:
-            observer(view_source.view_of_sum(observer.needs, party=self.name, step=step, ids=batch.ids, total=total))
+        self.observe(activation, batch, step, aggregated_gradient=total)
         (weight,) = self.bottom.parameters()
         if weight.requires_grad:
             weight.grad = total.T.to(weight.dtype)

@@ -219,6 +219,26 @@ def test_observers_see_what_was_received_and_no_labels() -> None:
     assert not any(tensor.requires_grad for tensor in view.tensors())
 
 
+def test_an_exchange_says_by_field_what_was_received() -> None:
+    party, views = passive_party("telecom"), []
+
+    class Looks:
+        needs = frozenset({"scores", "activation"})
+
+        def __call__(self, view: Any, /) -> None:
+            views.append(view)
+
+    party.observers.append(Looks())
+    batch = party.train_batch(ROWS)
+    activation = party.activate(batch)
+    party.observe(activation, batch, 2, scores=torch.tensor([0.1, 0.2, 0.3, 0.5], dtype=torch.bfloat16))
+
+    [view] = views
+    assert view.fields == ("activation", "scores")
+    assert torch.equal(view.activation, activation.detach())
+    assert (view.scores.dtype, view.scores[3].item()) == (torch.float32, 0.5)  # shown as all that crossed narrowed
+
+
 def test_learning_is_the_bottoms_backward() -> None:
     party = passive_party("telecom")
     batch, gradient = party.train_batch(ROWS), torch.arange(16.0).reshape(4, 4)
