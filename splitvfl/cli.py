@@ -468,7 +468,7 @@ def align(
     plaintext: Annotated[
         bool, typer.Option("--plaintext-on-loopback", help="No certificates: for trials on one machine only.")
     ] = False,
-    wait: Annotated[float, typer.Option(help="Seconds to wait for each party to appear.")] = 300.0,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for all parties to appear.")] = 300.0,
     overwrite: Overwrite = False,
 ) -> None:
     """Find the records that all parties have, without showing the others, and agree on an order."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -15,8 +14,7 @@ from splitvfl.data.schema import Role
 from splitvfl.errors import ConfigError
 from splitvfl.exchange.psi import Aligned, AlignmentProgress, Mode, Overlap, Terms, align
 from splitvfl.net.driver import drive
-from splitvfl.net.frames import Hello
-from splitvfl.net.links import Link, Listener, dial
+from splitvfl.net.meeting import Meeting, Partner
 from splitvfl.net.tls import Credentials, identities
 
 RUN = "alignment"
@@ -37,7 +35,7 @@ class AlignmentJob:
         identities: DNS names in the certificates of those that carry another than their party's name.
         listen: Where to listen for those that dial.
         credentials: The party's own.
-        meeting_s: Seconds to wait for each party to appear.
+        meeting_s: Seconds to wait for all parties to appear.
         message_s: Seconds to wait for each message, of 1 MiB at most.
         overwrite: Replace an alignment that is there already.
 
@@ -110,7 +108,7 @@ def run_alignment(
     half = align(job.party, tuple(job.peers), digests, job.terms, progress=progress)
     source = fingerprint(digests)
     del digests
-    with _links(job, notify) as links:
+    with _meeting(job, notify) as meeting, meeting.meet() as links:
         # The active party says nothing before everybody is there: as long as it waits for them, the others wait for it.
         patience = job.message_s if job.role == "active" else max(job.meeting_s, job.message_s)
         found: Aligned | Overlap = drive(half, party=job.party, links=links, timeout=job.message_s, patience=patience)
@@ -139,39 +137,20 @@ def peers_of(texts: Sequence[str]) -> dict[str, str | None]:
     return found
 
 
-@contextmanager
-def _links(job: AlignmentJob, notify: Callable[[str], None]) -> Iterator[dict[str, Link]]:
-    """Give a link to each peer: those that dial are listened for while the others are dialled."""
+def _meeting(job: AlignmentJob, notify: Callable[[str], None]) -> Meeting:
     names = identities({peer: job.identities.get(peer) for peer in job.peers})
-    hello = Hello(party=job.party, run=RUN, role=job.role)
-    waiting = {peer: names[peer] for peer, address in job.peers.items() if address is None}
-    links: dict[str, Link] = {}
-    with ExitStack() as stack:
-        listening = _listening(job, hello, waiting)
-        listener = None if listening is None else stack.enter_context(listening)
-        for peer, address in job.peers.items():
-            if address is not None:
-                notify(f"dialling {peer} at {address}")
-                links[peer] = stack.enter_context(_dialled(job, peer, address, names[peer], hello, notify))
-        for peer in waiting:
-            assert listener is not None, "the job was checked"
-            notify(f"waiting for {peer} to dial {job.listen}")
-            links[peer] = stack.enter_context(listener.accept(peer, timeout=job.meeting_s))
-        yield links
-
-
-def _listening(job: AlignmentJob, hello: Hello, waiting: dict[str, str]) -> Listener | None:
-    if job.listen is None:
-        return None
-    address = job.listen if not job.listen.startswith(":") else f"0.0.0.0{job.listen}"
-    return Listener(address, job.credentials, hello=hello, peers=waiting)
-
-
-def _dialled(
-    job: AlignmentJob, peer: str, address: str, identity: str, hello: Hello, notify: Callable[[str], None]
-) -> Link:
-    limit = job.meeting_s
-    return dial(peer, address, job.credentials, hello=hello, identity=identity, timeout=limit, notify=notify)
+    # Those that dial are waited for last: meanwhile they can.
+    peers = sorted(job.peers.items(), key=lambda peer: peer[1] is None)
+    return Meeting(
+        job.party,
+        job.role,
+        [Partner(peer, names[peer], address) for peer, address in peers],
+        job.credentials,
+        run=RUN,
+        listen=job.listen,
+        wait_s=job.meeting_s,
+        notify=notify,
+    )
 
 
 # Modes of which rows are kept; of "size-only" there are none.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from splitvfl.errors import LinkError, ProtocolError
 from splitvfl.exchange.coordinator import NAME, ThirdParty
-from splitvfl.net.driver import drive
+from splitvfl.net.driver import Correspondent, drive
 from splitvfl.net.meeting import Meeting
+from splitvfl.run.meeting_again import meet_until_done
 
 
 class CoordinatorRun:
@@ -50,26 +50,18 @@ class CoordinatorRun:
             LinkError: If the active party does not appear, or links keep breaking.
             ProtocolError: If it keeps sending what does not belong there.
         """
-        failures, reached = 0, -1
         try:
             with self._meeting:
-                while (broken := self._served()) is not None:
-                    failures, reached = (1, self.step) if self.step > reached else (failures + 1, reached)
-                    if getattr(broken, "final", False) or failures > self._retries:
-                        raise broken
-                    self._notify(f"{broken}; meeting again")
+                meet_until_done(
+                    self._meeting,
+                    self._serve,
+                    retries=self._retries,
+                    reached=lambda: self.step,
+                    notify=self._notify,
+                    then="meeting again",
+                )
         finally:
             self._side.close()
 
-    def _served(self) -> LinkError | ProtocolError | None:
-        """Meet and serve to the end; return what broke, if anything did once the two had met."""
-        met = False
-        try:
-            with self._meeting.meet() as links:
-                met = True
-                drive(self._side.serve(), party=NAME, links=links, timeout=self._patience)
-        except (LinkError, ProtocolError) as error:
-            if not met:
-                raise
-            return error
-        return None
+    def _serve(self, links: Mapping[str, Correspondent]) -> None:
+        drive(self._side.serve(), party=NAME, links=links, timeout=self._patience)

@@ -37,10 +37,10 @@ from splitvfl.learning.batches import Batches
 from splitvfl.learning.schedule import GO_ON, Schedule, StepPlan, Verdict
 from splitvfl.messaging.conversation import Half
 from splitvfl.net.driver import Correspondent, drive
-from splitvfl.net.links import Link
 from splitvfl.net.meeting import Meeting
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
 from splitvfl.run import checkpoint
+from splitvfl.run.meeting_again import meet_until_done
 from splitvfl.run.replay import JOURNAL, ReplayJournal
 from splitvfl.run.trainer import Interrupted, Status, TrainingProgress
 from splitvfl.system.signals import Signals
@@ -116,7 +116,7 @@ class PartyRun(ABC, Generic[_P]):
         self._party: _P | None = None
         self._side: Side | None = None
         self._learned: TaskSpec | None = None
-        self._links: Mapping[str, Link] = {}
+        self._links: Mapping[str, Correspondent] = {}
         self._run = ""
         self._saved = -1
         self._seconds = 0.0
@@ -189,28 +189,22 @@ class PartyRun(ABC, Generic[_P]):
     def _meet_until_done(self) -> None:
         self._refusals = Refusals(self.name, journal_of(self.settings.folder, self.name))
         self._refusals.check()
-        failures, reached = 0, -1
         with self._meeting:
-            while (broken := self._met()) is not None:
-                failures, reached = (1, self._saved) if self._saved > reached else (failures + 1, reached)
-                if getattr(broken, "final", False) or failures > self.settings.retries:
-                    raise broken
-                self._notify(f"{broken}; going back to the last checkpoint that all have")
+            meet_until_done(
+                self._meeting,
+                self._talk,
+                retries=self.settings.retries,
+                reached=lambda: self._saved,
+                notify=self._notify,
+                then="going back to the last checkpoint that all have",
+            )
 
-    def _met(self) -> LinkError | ProtocolError | None:
-        """Meet the others and train to the end; return what broke, if anything did once they had met."""
-        met = False
+    def _talk(self, links: Mapping[str, Correspondent]) -> None:
+        self._links = links
         try:
-            with self._meeting.meet() as self._links:
-                met = True
-                self._train_together()
-        except (LinkError, ProtocolError) as error:
-            if not met:
-                raise
-            return error
+            self._train_together()
         finally:
             self._monitor.close()
-        return None
 
     def _train_together(self) -> None:
         self._introduce()

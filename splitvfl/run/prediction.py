@@ -11,16 +11,15 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from splitvfl.data.columns import Records
 from splitvfl.data.id_column import order_digest
-from splitvfl.errors import DataError, LinkError, ProtocolError
+from splitvfl.errors import DataError, LinkError
 from splitvfl.exchange.handshake import (
     TaskSpec,
     active_farewell,
@@ -35,19 +34,12 @@ from splitvfl.exchange.roll_call import UNSIGNED, Vouching, vouching_terms
 from splitvfl.messaging.conversation import Half
 from splitvfl.net.driver import Correspondent, drive
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
+from splitvfl.run.meeting_again import MeetingPlace, meet_until_done
 from splitvfl.run.replay import ReplayGuard
 
 ROWS: Final = 4096
 
 _P = TypeVar("_P", bound=Party)
-
-
-class MeetingPlace(Protocol):
-    """Where the parties find each other, again and again."""
-
-    def meet(self) -> AbstractContextManager[Mapping[str, Correspondent]]:
-        """Return links to all partners, which are closed when the block is left."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,22 +135,21 @@ class JointPrediction(ABC, Generic[_P]):
         for chain in self.party.chains().values():
             chain.draw_generators(self.party.device)
         noise = copy.deepcopy(self.party.hook_state())
-        for left in range(self.settings.retries, -1, -1):
+
+        def talk(links: Mapping[str, Correspondent]) -> None:
             self.party.load_hook_state(copy.deepcopy(noise))
-            met = False
-            try:
-                with self._meeting.meet() as links, self.party.evaluating():
-                    met = True
-                    self._predict_over(self._watched(links))
-                break
-            except (LinkError, ProtocolError) as error:
-                if not met and self._result is not None and isinstance(error, LinkError):
-                    # Who still needs something comes back for it.
-                    self._notify(f"{error}; everything had been said before")
-                    break
-                if getattr(error, "final", False) or not (met and left):
-                    raise
-                self._notify(f"{error}; beginning again")
+            with self.party.evaluating():
+                self._predict_over(self._watched(links))
+
+        try:
+            meet_until_done(
+                self._meeting, talk, retries=self.settings.retries, notify=self._notify, then="beginning again"
+            )
+        except LinkError as error:
+            if self._result is None:
+                raise
+            # Who still needs something comes back for it.
+            self._notify(f"{error}; everything had been said before")
         assert self._result is not None
         return self._joined(self._result)
 
