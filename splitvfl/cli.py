@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from splitvfl.app.experiment import Variant
     from splitvfl.config.sections import ExperimentConfig
     from splitvfl.report.summary import RunSummary
-    from splitvfl.run.trainer import TrainingProgress
+    from splitvfl.run.training import TrainingProgress
 
 app = typer.Typer(
     name="splitvfl",
@@ -80,7 +80,7 @@ def demo(
     from splitvfl.app.experiment import run_variants
     from splitvfl.report.report import write_report
     from splitvfl.report.tables import summary_table
-    from splitvfl.run.trainer import Interrupted
+    from splitvfl.run.training import Interrupted
 
     planned = demo_variants(out, quick=quick)
     summaries = []
@@ -117,7 +117,7 @@ def train(
     from splitvfl.config.sections import load_config
     from splitvfl.report.findings import sending_note, stopping_note, verdict
     from splitvfl.report.tables import summary_table
-    from splitvfl.run.trainer import Interrupted
+    from splitvfl.run.training import Interrupted
 
     config = load_config(experiment, overrides or [])
     folder = out or Path("runs") / config.name
@@ -166,7 +166,7 @@ def party(
     from splitvfl.config.sections import COORDINATOR, CoordinatorConfig, load_config
     from splitvfl.report.findings import sending_note, stopping_note, verdict
     from splitvfl.report.tables import summary_table
-    from splitvfl.run.trainer import Interrupted
+    from splitvfl.run.training import Interrupted
 
     config = load_config(experiment, overrides or [])
     name = own_name(config, as_)
@@ -266,7 +266,7 @@ def compare(
     from splitvfl.config.sections import load_config, parse_defenses
     from splitvfl.report.report import write_report
     from splitvfl.report.tables import comparison_table
-    from splitvfl.run.trainer import Interrupted
+    from splitvfl.run.training import Interrupted
 
     config = load_config(experiment, overrides or [])
     chosen = [[], list(config.defenses)] if defenses is None else parse_defenses(defenses, folder=config.folder)

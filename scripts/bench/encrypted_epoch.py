@@ -37,7 +37,8 @@ from splitvfl.messaging.messages import Message, encode
 from splitvfl.models import Linear, LinearTop, approximate_loss
 from splitvfl.models.sigmoid_coefficients import Approximation
 from splitvfl.party.party import ActiveParty, PassiveParty
-from splitvfl.run.trainer import Status, Trainer
+from splitvfl.run.trainer import Trainer
+from splitvfl.run.training import Status
 
 # The data set, the batch, and the epochs after which 128 replies are behind the run.
 SETTINGS = (("breast-cancer", 16, 6), ("digits", 32, 4))

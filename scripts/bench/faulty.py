@@ -141,8 +141,8 @@ def count_steps(orders: Orders) -> None:
     """Note every step that is done."""
     take = networked.PartyRun._take_turn
 
-    def counted(run: Any, turn: Any) -> Any:
-        verdict = take(run, turn)
+    def counted(run: Any, *turn: Any) -> Any:
+        verdict = take(run, *turn)
         orders.count(run.step)
         return verdict
 

@@ -22,7 +22,7 @@ from rich.text import Text
 
 from splitvfl.data.ingest import IngestStatus
 from splitvfl.leakage.label_leak import LabelLeak
-from splitvfl.run.trainer import Status
+from splitvfl.run.training import Status
 
 # Seconds between two plain lines: a log file of a long run stays readable.
 _PLAIN_EVERY_S = 10.0

@@ -50,7 +50,8 @@ from splitvfl.report.summary import FILE_NAME, AttackResult, PartyResult, RunSum
 from splitvfl.run import checkpoint
 from splitvfl.run.networked import FAREWELL_FILE
 from splitvfl.run.replay import JOURNAL
-from splitvfl.run.trainer import Trainer, TrainingProgress
+from splitvfl.run.trainer import Trainer
+from splitvfl.run.training import TrainingProgress
 from splitvfl.system.private_folder import close_folder, closed_for_writing, private_folder
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from splitvfl.data.columns import Records
 from splitvfl.errors import ConfigError
-from splitvfl.exchange.evaluation import Evaluation, EvaluationPlan
+from splitvfl.exchange.evaluation import Evaluation, EvaluationPlan, active_evaluation
 from splitvfl.messaging.conversation import Half, Outbox
 from splitvfl.party.party import ActiveParty, PassiveParty
 
@@ -63,6 +63,22 @@ class Side(ABC):
 
     def close(self) -> None:  # noqa: B027 - most sides keep nothing
         """Let go of what it keeps, until it is opened again; the second time does nothing."""
+
+
+def evaluation_of(side: Side, party: ActiveParty, plan: EvaluationPlan, *, step: int, epoch: int) -> Half:
+    """Return the active party's half of an evaluation, which it makes alone if its side can.
+
+    Args:
+        side: Its side.
+        party: The active party.
+        plan: What is evaluated.
+        step: Number of training steps done.
+        epoch: Number of the epoch that has ended, from 1.
+    """
+    alone = side.evaluation(plan, epoch=epoch)
+    if alone is not None:
+        return alone
+    return (yield from active_evaluation(party, plan, step=step, epoch=epoch))
 
 
 class Exchange(ABC):

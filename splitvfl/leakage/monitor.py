@@ -48,6 +48,11 @@ class Monitor:
         except OSError as error:
             raise CheckpointError(f"cannot write {path}: {error}") from error
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it has a folder, and was not closed."""
+        return self._lines is not None
+
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Record named values of one step. NaN (undefined) values are left out of both."""
         known = {tag: float(value) for tag, value in values.items() if not math.isnan(value)}

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -137,3 +138,30 @@ def load(checkpoint: Path, *, only: str = "*") -> dict[str, dict[str, Any]]:
     if not parts:
         raise CheckpointError(f"{checkpoint} holds no checkpoint")
     return parts
+
+
+@contextmanager
+def restoring(source: Path, *, what: str, anew: str) -> Iterator[None]:
+    """Say, when a checkpoint is taken back in a block and does not fit, what is the matter with it.
+
+    Args:
+        source: The checkpoint's folder.
+        what: What it may belong to another one of: ``"run"``.
+        anew: How to start anew, in words.
+
+    Raises:
+        CheckpointError: If the block finds something missing, of another form or of other values.
+    """
+    try:
+        yield
+    except KeyError as error:
+        raise CheckpointError(
+            f"{source} lacks {error}: it is damaged, or belongs to another {what} or version of splitvfl"
+        ) from error
+    except (IndexError, TypeError, AttributeError) as error:  # what an older version kept, in a form of its own
+        raise CheckpointError(
+            f"{source} was written by another version of splitvfl, or is damaged ({error}): finish the run with "
+            f"the version that began it, or start anew {anew}"
+        ) from error
+    except (ValueError, RuntimeError) as error:
+        raise CheckpointError(f"{source} belongs to another {what}: {error}") from error

@@ -8,18 +8,18 @@ number of times ends with the weights of an undisturbed one.
 from __future__ import annotations
 
 import json
-import math
-import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from torch import Tensor
+
 from splitvfl.crypto.refusals import Refusals, journal_of
 from splitvfl.errors import CheckpointError, DataError, LinkError, ProtocolError
-from splitvfl.exchange.base import Exchange, Side
-from splitvfl.exchange.evaluation import EvaluationPlan, active_evaluation, passive_evaluation
+from splitvfl.exchange.base import Exchange, Side, evaluation_of
+from splitvfl.exchange.evaluation import EvaluationPlan, passive_evaluation
 from splitvfl.exchange.handshake import (
     HeldCheckpoints,
     TaskSpec,
@@ -34,7 +34,7 @@ from splitvfl.exchange.handshake import (
 from splitvfl.leakage.monitor import Monitor
 from splitvfl.leakage.watching import Watch
 from splitvfl.learning.batches import Batches
-from splitvfl.learning.schedule import GO_ON, Schedule, StepPlan, Verdict
+from splitvfl.learning.schedule import Schedule, Verdict
 from splitvfl.messaging.conversation import Half
 from splitvfl.net.driver import Correspondent, drive
 from splitvfl.net.meeting import Meeting
@@ -42,8 +42,7 @@ from splitvfl.party.party import ActiveParty, Party, PassiveParty
 from splitvfl.run import checkpoint
 from splitvfl.run.meeting_again import meet_until_done
 from splitvfl.run.replay import JOURNAL, ReplayJournal
-from splitvfl.run.trainer import Interrupted, Status, TrainingProgress
-from splitvfl.system.signals import Signals
+from splitvfl.run.training import Training, TrainingProgress
 
 # The one that all parties have may be the one before the newest: a party can be killed just before it saves.
 _KEPT = 2
@@ -84,7 +83,7 @@ class RunSettings:
     own_terms: Mapping[str, object] = field(default_factory=dict)
 
 
-class PartyRun(ABC, Generic[_P]):
+class PartyRun(Training, Generic[_P]):
     """One party's run.
 
     Args:
@@ -97,7 +96,6 @@ class PartyRun(ABC, Generic[_P]):
 
     Attributes:
         party: The party, once it has met the others and its model could be built.
-        step: Number of steps done.
     """
 
     def __init__(
@@ -110,8 +108,8 @@ class PartyRun(ABC, Generic[_P]):
         notify: Callable[[str], None] = lambda line: None,
         progress: TrainingProgress = lambda status: None,
     ) -> None:
+        super().__init__(Watch(partners))
         self.name, self.partners, self.settings = name, tuple(partners), settings
-        self.step = 0
         self._meeting, self._notify, self._progress = meeting, notify, progress
         self._party: _P | None = None
         self._side: Side | None = None
@@ -119,12 +117,7 @@ class PartyRun(ABC, Generic[_P]):
         self._links: Mapping[str, Correspondent] = {}
         self._run = ""
         self._saved = -1
-        self._seconds = 0.0
-        self._loss = math.nan
-        self._sums: dict[str, tuple[float, int]] = {}
-        self._offset = 0
         self._crossed = False
-        self._monitor = Monitor(None)
         self._guard: ReplayJournal | None = None
         self._refusals = Refusals(name)
 
@@ -133,6 +126,10 @@ class PartyRun(ABC, Generic[_P]):
         """The party."""
         assert self._party is not None, "it is built at the first meeting"
         return self._party
+
+    @property
+    def _parties(self) -> tuple[Party, ...]:
+        return (self.party,)
 
     @property
     def number(self) -> str:
@@ -354,7 +351,7 @@ class PartyRun(ABC, Generic[_P]):
         Raises:
             CheckpointError: If it cannot be written; the last good one stays.
         """
-        self._offset = self._monitor.flush()
+        self._flush()
         for chain in self.party.chains().values():
             chain.draw_generators(self.party.device)  # else a run that goes back to its beginning would draw others
         parts = {"run": self._state(), "party": self.party.state_dict(), "hooks": self.party.hook_state()}
@@ -369,32 +366,17 @@ class PartyRun(ABC, Generic[_P]):
 
     def _state(self) -> dict[str, Any]:
         return {
+            **self._progress_state(),
             "run": self._run,
-            "step": self.step,
-            "stopped": self.party.best.stopped,
+            "stopped": self.stopped,
             "terms": {key: str(value) for key, value in self._all_terms.items()},
-            "offset": self._offset,
-            "seconds": self._seconds,
-            "loss": self._loss,
-            "sums": dict(self._sums),
             "side": {} if self._side is None else self._side.state_dict(),
             "crossed": self._crossed,
         }
 
     def _restore(self, parts: Mapping[str, Mapping[str, Any]], source: Path) -> None:
-        try:
+        with checkpoint.restoring(source, what="run", anew="at every party with --overwrite"):
             self._take_back(parts)
-        except KeyError as error:
-            raise CheckpointError(
-                f"{source} lacks {error}: it is damaged, or belongs to another run or version of splitvfl"
-            ) from error
-        except (IndexError, TypeError, AttributeError) as error:  # what an older version kept, in a form of its own
-            raise CheckpointError(
-                f"{source} was written by another version of splitvfl, or is damaged ({error}): finish the run with "
-                "the version that began it, or start anew at every party with --overwrite"
-            ) from error
-        except (ValueError, RuntimeError) as error:
-            raise CheckpointError(f"{source} belongs to another run: {error}") from error
 
     def _take_back(self, parts: Mapping[str, Mapping[str, Any]]) -> None:
         run = parts["run"]
@@ -408,76 +390,21 @@ class PartyRun(ABC, Generic[_P]):
             raise ValueError(f"{', '.join(changed)}; start anew with --overwrite, or name another folder with --out")
         self.party.load_state_dict(dict(parts["party"]))
         self.party.load_hook_state(dict(parts["hooks"]))
-        self.step, self._offset, self._seconds = run["step"], run["offset"], run["seconds"]
-        self._loss, self._sums = run["loss"], dict(run["sums"])
+        self._take_back_progress(run)
         if self._side is not None:
             self._side.load_state_dict(run.get("side", {}))
 
     # --- training
 
     def _train(self) -> None:
-        if self.party.best.stopped:
-            return
-        with Signals(grace_s=_GRACE_S) as signals:
-            for turn in self.settings.schedule.plans(self.step):
-                verdict = self._take_turn(turn)
-                if turn.saves or signals.asked:
-                    self.save()
-                if verdict.stop:
-                    return
-                if signals.asked and self.step < self.settings.schedule.steps:
-                    raise Interrupted
+        self._follow(self.settings.schedule, self._progress, grace_s=_GRACE_S)
 
-    def _take_turn(self, turn: StepPlan) -> Verdict:
-        started = time.perf_counter()
-        self._train_step(turn)
-        self._seconds += time.perf_counter() - started
-        self._measure()
-        self.step += 1
-        verdict = self._evaluate(turn) if turn.evaluates else GO_ON
-        if turn.logs:
-            self._monitor.write(self.step, self._scalars(turn))
-        self._progress(self._status(turn))
-        return verdict
-
-    def _train_step(self, turn: StepPlan) -> None:
+    def _train_step(self, rows: Tensor) -> None:
         assert self._side is not None, "it was taken at the first meeting"
-        loss = self._drive(self._side.step(self.party.train_batch(turn.rows), turn.step))
-        self._loss = self._loss if loss is None else loss
-
-    @abstractmethod
-    def _evaluate(self, turn: StepPlan) -> Verdict:
-        """Take its half of an evaluation."""
-
-    def _measure(self) -> None:
-        for tag, value in self.party.measurements.items():
-            if math.isfinite(value):
-                total, count = self._sums.get(tag, (0.0, 0))
-                self._sums[tag] = (total + value, count + 1)
-
-    def _scalars(self, turn: StepPlan) -> dict[str, float]:
-        return {f"defense/{tag}": value for tag, value in self.party.measurements.items()}
-
-    def _status(self, turn: StepPlan) -> Status:
-        return Status(
-            turn.epoch + 1,
-            self.settings.schedule.epochs,
-            self.step,
-            self.settings.schedule.steps,
-            self._loss,
-            math.nan,
-            (math.nan, ""),
-        )
-
-    @property
-    def measurements(self) -> dict[str, float]:
-        """Means over the run of what the defenses logged."""
-        return {tag: total / count for tag, (total, count) in self._sums.items() if count}
-
-    @property
-    def step_ms(self) -> float:
-        """Mean time of a training step in milliseconds, waiting and everything else included."""
-        return 1000.0 * self._seconds / self.step if self.step else math.nan
+        half = self._side.step(self.party.train_batch(rows), self.step)
+        with self._timed():
+            loss = self._drive(half)
+        self._step_taken(loss)
 
 
 def _run_of(parts: Mapping[str, Mapping[str, Any]], source: Path) -> str:
@@ -494,11 +421,6 @@ class ActiveRun(PartyRun[ActiveParty]):
         learned: What it tells the passive parties of what is learned.
         build: Makes the party, given the width of each passive party's activation, its cuts, defenses and attacks
             included.
-
-    Attributes:
-        watch: What its messages gave away.
-        figures: Figures of the last evaluation, ``"test/auc"`` and so on.
-        kept: Figures of the evaluation whose weights are kept, where training stops early.
     """
 
     def __init__(
@@ -514,9 +436,6 @@ class ActiveRun(PartyRun[ActiveParty]):
     ) -> None:
         super().__init__(name, partners, settings, meeting, **options)
         self._learned, self._build = learned, build
-        self.watch = Watch(partners)
-        self.figures: dict[str, float] = {}
-        self.kept: dict[str, float] = {}
 
     def _introduce(self) -> None:
         widths = self._drive(active_introduction(self.name, self.partners, self.learned))
@@ -573,29 +492,10 @@ class ActiveRun(PartyRun[ActiveParty]):
         kinds = {"activation"} if self.party.sums_parts else {"activation", "evaluation"}
         return frozenset(kinds if any(map(len, chains)) else ())
 
-    def _evaluate(self, turn: StepPlan) -> Verdict:
-        plan = self.settings.evaluation
+    def _evaluate(self, epoch: int) -> Verdict:
         assert self._side is not None, "it was taken at the first meeting"
-        epoch = turn.epoch + 1
-        with self.party.random:
-            evaluation = self._side.evaluation(plan, epoch=epoch)
-        if evaluation is None:
-            evaluation = self._drive(active_evaluation(self.party, plan, step=self.step, epoch=epoch))
-        self.figures = dict(evaluation.figures)
-        verdict = evaluation.verdict
-        if verdict.best:
-            self.kept = dict(self.figures)
-        return verdict
-
-    def _scalars(self, turn: StepPlan) -> dict[str, float]:
-        own = {"train/loss": self._loss, **self.figures}
-        return own | super()._scalars(turn) | self.watch.scalars(epoch_ends=turn.ends_epoch)
-
-    def _status(self, turn: StepPlan) -> Status:
-        test = self.figures.get(f"test/{self.party.task.metric}", math.nan)
-        steps, epochs = self.settings.schedule.steps, self.settings.schedule.epochs
-        three = self.watch.label_leaks_logged
-        return Status(turn.epoch + 1, epochs, self.step, steps, self._loss, test, self.watch.worst_logged, three)
+        plan = self.settings.evaluation
+        return self._evaluated(self._drive(evaluation_of(self._side, self.party, plan, step=self.step, epoch=epoch)))
 
     def _state(self) -> dict[str, Any]:
         found = {"figures": dict(self.figures), "kept": dict(self.kept)}
@@ -669,8 +569,8 @@ class PassiveRun(PartyRun[PassiveParty]):
     def _state(self) -> dict[str, Any]:
         return super()._state() | {"learned": asdict(self.learned)}
 
-    def _evaluate(self, turn: StepPlan) -> Verdict:
+    def _evaluate(self, epoch: int) -> Verdict:
         plan = self.settings.evaluation
-        half = passive_evaluation(self.party, plan, step=self.step, epoch=turn.epoch + 1, active=self._active)
+        half = passive_evaluation(self.party, plan, step=self.step, epoch=epoch, active=self._active)
         verdict: Verdict = self._drive(half)
         return verdict

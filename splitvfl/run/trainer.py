@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import copy
-import math
 import shutil
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,8 +20,8 @@ from splitvfl.cut.layer import refuse_batch_mixing
 from splitvfl.cut.split_model import observe
 from splitvfl.data.columns import NO_RECORDS, Records
 from splitvfl.errors import ArgumentError, AttackRefused, CheckpointError, ConfigError, HookError
-from splitvfl.exchange.base import Exchange, Side
-from splitvfl.exchange.evaluation import Evaluation, EvaluationPlan, active_evaluation, passive_evaluation
+from splitvfl.exchange.base import Exchange, Side, evaluation_of
+from splitvfl.exchange.evaluation import EvaluationPlan, passive_evaluation
 from splitvfl.exchange.handshake import agreed_settings, agreement, terms_of
 from splitvfl.exchange.kept import FOLDER as KEPT
 from splitvfl.exchange.prediction import Prediction, predict
@@ -44,51 +42,19 @@ from splitvfl.leakage.auditing import Audit
 from splitvfl.leakage.canaries import CoinLabels, check_canaries
 from splitvfl.leakage.features import FeatureLeak, judge_features
 from splitvfl.leakage.judging import KNOWN, Leak, LeakSummary, known_allowed
-from splitvfl.leakage.label_leak import LabelLeak
 from splitvfl.leakage.monitor import Monitor
 from splitvfl.leakage.watching import Watch, unused
 from splitvfl.learning.batches import Batches
 from splitvfl.learning.randomness import derive_seed
 from splitvfl.learning.records import Ids, RecordTable
-from splitvfl.learning.schedule import EarlyStopping, Schedule, StepPlan
+from splitvfl.learning.schedule import EarlyStopping, Schedule, Verdict
 from splitvfl.messaging.conversation import Half, Recorder, converse
 from splitvfl.party.attaching import attach_defense, check_labels
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
 from splitvfl.run import checkpoint
-from splitvfl.system.signals import Signals
-
-TrainingProgress = Callable[["Status"], None]
+from splitvfl.run.training import Training, TrainingProgress
 
 NOTHING_COMES_BACK = "nothing comes back to a passive party in exchange one-way: there is nothing to see"
-
-
-class Interrupted(Exception):
-    """Training stopped at a signal, between two steps, after saving a checkpoint (if it has a folder)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """Where a run stands, for a progress bar.
-
-    Attributes:
-        epoch: Current epoch, from 1.
-        epochs: Number of epochs.
-        step: Steps done in the run.
-        steps: Steps in the run.
-        loss: Training loss of the last step.
-        test: Headline figure on the test records after the last evaluation; NaN before.
-        worst_leak: Worst leak AUC so far, and the attack's name, at the last log; NaN and "" before.
-        label_leaks: Total, beyond prediction and known without messages by party, at the last end of an epoch.
-    """
-
-    epoch: int
-    epochs: int
-    step: int
-    steps: int
-    loss: float
-    test: float
-    worst_leak: tuple[float, str]
-    label_leaks: Mapping[str, LabelLeak] = field(default_factory=dict)
 
 
 class _Judged:
@@ -160,7 +126,7 @@ class LabelBook:
         return torch.from_numpy(self._table["label"][slots].astype(np.float64))
 
 
-class Trainer:
+class Trainer(Training):
     """Trains one model over the columns of several parties, all in this process, and watches what leaks.
 
     Every label attack is run in the seat of each passive party, on what that party holds and received; the harness
@@ -240,6 +206,7 @@ class Trainer:
         exchange: Exchange | Mapping[str, Exchange] | None = None,
         record: Recorder | None = None,
     ) -> None:
+        super().__init__(Watch(passives))
         self.active = active
         self.passives = dict(passives)
         self._check_names()
@@ -264,7 +231,13 @@ class Trainer:
             autocast=autocast,
             wire=wire,
         )
-        self._log_every, self._checkpoint_every, self._evaluate_every = log_every, checkpoint_every, evaluate_every
+        self._schedule = partial(
+            Schedule,
+            self.batches,
+            log_every=log_every,
+            checkpoint_every=checkpoint_every,
+            evaluate_every=evaluate_every,
+        )
         self._record = record
         self._prepare(seed, torch.device(device), autocast, wire)
         if early_stopping is not None:
@@ -276,7 +249,6 @@ class Trainer:
             active.place_canaries(canaries, self.batches, noise_seed_for_experiments=noise_seed_for_experiments)
         self._connect(defenses, noise_seed_for_experiments)
         self._sides = self._take_sides(exchanges)
-        self.watch = Watch(self.passives)
         self.known_positives, self.known_negatives = known_allowed(
             active.judged_records, known_positives, known_negatives
         )
@@ -287,14 +259,7 @@ class Trainer:
         )
         self.after_training: dict[str, dict[str, AfterTraining]] = {name: {} for name in self.passives}
         self._quiz_seed = derive_seed(seed, "after training")
-        self.step = 0
-        self._figures: dict[str, float] = {}
-        self._best_figures: dict[str, float] = {}
-        self._seconds = 0.0
-        self._loss = math.nan
-        self._sums: dict[str, tuple[float, int]] = {}
-        self._monitor: Monitor | None = None
-        self._resume_at: tuple[int, int] | None = None
+        self._begun = False
 
     def _check_names(self) -> None:
         if not self.passives:
@@ -458,21 +423,20 @@ class Trainer:
             SumRefused: If a sum that was opened is none of the agreed numbers, or too many were refused in this run.
             CheckpointError: If a checkpoint cannot be written; the last good one stays.
         """
-        if epochs < 1:
-            raise ArgumentError(f"epochs must be at least 1, got {epochs}")
+        schedule = self._schedule(epochs)
         self.active.plan_run(epochs=epochs, early_stopping=self.active.patience is not None)
         self.agree()
-        if self.folder is not None and self._resume_at is None:
+        if self.folder is not None and not self._begun:
             _claim(self.folder, overwrite=self._overwrite)
         for party in self._parties:
             if self.folder is not None:
                 party.refusals = Refusals(party.name, journal_of(self.folder, party.name))
             party.refusals.check()
-        self._monitor = Monitor(self.folder, resume_at=self._resume_at)
+        self._monitor = Monitor(self.folder, resume_at=(self._offset, self.step) if self._begun else None)
+        self._begun = True
         try:
             self._open()
-            with Signals() as signals:
-                self._run_epochs(epochs, progress, signals)
+            self._follow(schedule, progress or (lambda status: None))
             for party in self._parties:
                 party.best.use()
             self._attack_after_training()
@@ -480,7 +444,7 @@ class Trainer:
             for side in self._sides.values():
                 side.close()
             try:
-                self._resume_at = (self._monitor.flush(), self.step)
+                self._flush()
             finally:
                 self._monitor.close()
         return self.test
@@ -492,48 +456,6 @@ class Trainer:
         one_way = any(party.one_way for party in self.passives.values())
         options: dict[str, Any] = {"turns": self._turns(), "record": self._record} if one_way else {}
         converse({name: side.open() for name, side in self._sides.items()}, **options)
-
-    def _run_epochs(self, epochs: int, progress: TrainingProgress | None, signals: Signals) -> None:
-        schedule = Schedule(
-            self.batches,
-            epochs,
-            log_every=self._log_every,
-            checkpoint_every=self._checkpoint_every,
-            evaluate_every=self._evaluate_every,
-        )
-        if self.stopped or self.step >= schedule.steps:
-            return  # nothing is left to do, and the best weights stay in use
-        for party in self._parties:
-            party.best.restore_trained()
-        for turn in schedule.plans(self.step):
-            self._take(turn, schedule, progress, signals)
-            if self.stopped:
-                break
-
-    def _take(self, turn: StepPlan, schedule: Schedule, progress: TrainingProgress | None, signals: Signals) -> None:
-        self._train_step(turn.rows)
-        if turn.evaluates:
-            self._evaluate(turn.epoch + 1)
-        if turn.logs:
-            self._log(epoch_ends=turn.ends_epoch)
-        if progress is not None:
-            progress(self._status(turn, schedule))
-        if turn.saves or signals.asked:
-            self.save()
-        if signals.asked and self.step < schedule.steps and not self.stopped:
-            raise Interrupted
-
-    def _status(self, turn: StepPlan, schedule: Schedule) -> Status:
-        return Status(
-            epoch=turn.epoch + 1,
-            epochs=schedule.epochs,
-            step=self.step,
-            steps=schedule.steps,
-            loss=self._loss,
-            test=self.test.get(self.active.task.metric, math.nan),
-            worst_leak=self.watch.worst_logged,
-            label_leaks=self.watch.label_leaks_logged,
-        )
 
     def _attack_after_training(self) -> None:
         """Run the attacks that wait for the end of training, in the seat of each passive party, and log them."""
@@ -561,7 +483,6 @@ class Trainer:
             return
         label = unused(hook_name(attack), self.after_training[party.name])
         self.after_training[party.name][label] = found
-        assert self._monitor is not None
         self._monitor.write(self.step, found.scalars(f"{party.name}/{label}"))
 
     def _train_step(self, rows: Tensor) -> None:
@@ -570,53 +491,23 @@ class Trainer:
         if self.active.task.name == "binary":
             self.labels_of.turn_to(batches[self.active.name])
         halves = {name: side.step(batches.get(name, NO_RECORDS), step) for name, side in self._sides.items()}
-        judging = self.watch.seconds
-        started = time.perf_counter()
-        results = converse(halves, turns=self._turns(), record=self._record)
-        self._seconds += time.perf_counter() - started - (self.watch.seconds - judging)
-        self._loss = results[self.active.name]
-        self._measure()
-        self.step += 1
+        with self._timed():
+            results = converse(halves, turns=self._turns(), record=self._record)
+        self._step_taken(results[self.active.name])
 
     def _turns(self) -> dict[str, Any]:
         return {party.name: party.random for party in self._parties}
 
-    def _measure(self) -> None:
-        for tag, value in self._measurements().items():
-            total, count = self._sums.get(tag, (0.0, 0))
-            if math.isfinite(value):
-                self._sums[tag] = (total + value, count + 1)
-
-    def _measurements(self) -> dict[str, float]:
-        return {tag: value for party in self._parties for tag, value in party.measurements.items()}
-
-    def _evaluate(self, epoch: int) -> None:
+    def _evaluate(self, epoch: int) -> Verdict:
         plan = EvaluationPlan(validation=self.batches.held_out, test=self.active.data.test.count)
-        with self.active.random:
-            evaluation = self._sides[self.active.name].evaluation(plan, epoch=epoch)
-        evaluation = evaluation or self._evaluate_together(plan, epoch)
-        self._figures = evaluation.figures
-        if evaluation.verdict.best:
-            self._best_figures = evaluation.figures
-
-    def _evaluate_together(self, plan: EvaluationPlan, epoch: int) -> Evaluation:
+        when, side = {"step": self.step, "epoch": epoch}, self._sides[self.active.name]
         halves: dict[str, Half] = {
-            name: passive_evaluation(party, plan, step=self.step, epoch=epoch, active=self.active.name)
+            name: passive_evaluation(party, plan, active=self.active.name, **when)
             for name, party in self.passives.items()
+            if not party.one_way
         }
-        halves[self.active.name] = active_evaluation(self.active, plan, step=self.step, epoch=epoch)
-        evaluation: Evaluation = converse(halves, turns=self._turns())[self.active.name]
-        return evaluation
-
-    @property
-    def stopped(self) -> bool:
-        """Whether early stopping has ended the training."""
-        return self.active.best.stopped
-
-    @property
-    def kept_epoch(self) -> int | None:
-        """The epoch, from 1, whose weights early stopping keeps; ``None`` without it."""
-        return self.active.best.epoch
+        halves[self.active.name] = evaluation_of(side, self.active, plan, **when)
+        return self._evaluated(converse(halves, turns=self._turns())[self.active.name])
 
     @property
     def test(self) -> dict[str, float]:
@@ -632,15 +523,8 @@ class Trainer:
         return self._of_part("validation")
 
     def _of_part(self, part: str) -> dict[str, float]:
-        figures = self._best_figures if self.active.best.in_use else self._figures
+        figures = self.kept if self.active.best.in_use else self.figures
         return {tag.removeprefix(f"{part}/"): value for tag, value in figures.items() if tag.startswith(f"{part}/")}
-
-    def _log(self, *, epoch_ends: bool) -> None:
-        assert self._monitor is not None
-        values = {"train/loss": self._loss, **self._figures}
-        values |= {f"defense/{tag}": value for tag, value in self._measurements().items()}
-        values |= self.watch.scalars(epoch_ends=epoch_ends)
-        self._monitor.write(self.step, values)
 
     @property
     def leaks(self) -> dict[str, dict[str, Leak]]:
@@ -665,16 +549,6 @@ class Trainer:
     def worst_leak(self) -> tuple[float, str]:
         """The worst leak AUC of all attacks, per step or accumulated, and that attack's name; NaN and "" if none."""
         return self.watch.worst
-
-    @property
-    def step_ms(self) -> float:
-        """Mean time of a training step in milliseconds, defenses included, attacks and their judging excluded."""
-        return 1000.0 * self._seconds / self.step if self.step else math.nan
-
-    @property
-    def measurements(self) -> dict[str, float]:
-        """Means over the run of what the defenses logged: ``party/defense/measurement``."""
-        return {tag: total / count for tag, (total, count) in self._sums.items() if count}
 
     def feature_leaks(self) -> dict[str, list[FeatureLeak]]:
         """Run the feature attacks on the published scores of the test records, in the active party's seat.
@@ -731,23 +605,19 @@ class Trainer:
         """
         if self.folder is None:
             return
-        offset = 0 if self._monitor is None else self._monitor.flush()
-        parts: dict[str, dict[str, Any]] = {"run": self._run_state(offset)}
+        self._flush()
+        parts: dict[str, dict[str, Any]] = {"run": self._run_state()}
         for party in self._parties:
             parts[f"party-{party.name}"] = party.state_dict()
             parts[f"hooks-{party.name}"] = party.hook_state()
         checkpoint.save(self.folder / "checkpoints", self.step, parts)
 
-    def _run_state(self, offset: int) -> dict[str, Any]:
+    def _run_state(self) -> dict[str, Any]:
         return {
-            "step": self.step,
+            **self._progress_state(),
             "settings": dict(self._settings),
-            "offset": offset,
-            "seconds": self._seconds,
-            "loss": self._loss,
-            "figures": dict(self._figures),
-            "best figures": dict(self._best_figures),
-            "sums": dict(self._sums),
+            "figures": dict(self.figures),
+            "best figures": dict(self.kept),
             "watch": self.watch.state_dict(),
             "sides": {name: side.state_dict() for name, side in self._sides.items()},
         }
@@ -762,19 +632,9 @@ class Trainer:
         if newest is None:
             raise CheckpointError(f"there is no checkpoint in {self.folder} to resume from")
         parts = checkpoint.load(newest)
-        try:
+        with checkpoint.restoring(newest, what="experiment", anew="with --overwrite or another folder"):
             self._restore(parts)
-        except KeyError as error:
-            raise CheckpointError(
-                f"{newest} lacks {error}: it is damaged, or belongs to another experiment or version of splitvfl"
-            ) from error
-        except (IndexError, TypeError, AttributeError) as error:  # what an older version kept, in a form of its own
-            raise CheckpointError(
-                f"{newest} was written by another version of splitvfl, or is damaged ({error}): finish the run with "
-                "the version that began it, or start anew with --overwrite or another folder"
-            ) from error
-        except (ValueError, RuntimeError) as error:
-            raise CheckpointError(f"{newest} belongs to another experiment: {error}") from error
+        self._begun = True
         return self.step
 
     def _restore(self, parts: dict[str, dict[str, Any]]) -> None:
@@ -787,9 +647,8 @@ class Trainer:
         self.watch.load_state_dict(run["watch"])
         for name, side in self._sides.items():
             side.load_state_dict(run.get("sides", {}).get(name, {}))
-        self.step, self._seconds, self._loss = run["step"], run["seconds"], run["loss"]
-        self._figures, self._best_figures, self._sums = run["figures"], run["best figures"], run["sums"]
-        self._resume_at = (run["offset"], self.step)
+        self.figures, self.kept = run["figures"], run["best figures"]
+        self._take_back_progress(run)
 
 
 def _claim(folder: Path, *, overwrite: bool) -> None:

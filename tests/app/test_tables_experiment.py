@@ -15,7 +15,8 @@ from splitvfl.errors import ConfigError, DataError
 from splitvfl.exchange.handshake import agreement, terms_of
 from splitvfl.learning.batches import BLOCK_ROWS
 from splitvfl.messaging.conversation import converse
-from splitvfl.run.trainer import Status, Trainer
+from splitvfl.run.trainer import Trainer
+from splitvfl.run.training import Status
 from tests.builders import same, weights
 from tests.table_folders import click_data, write_tables
 

@@ -36,7 +36,8 @@ from splitvfl.models import MLP, Linear, LinearTop
 from splitvfl.party.party import ActiveParty, PassiveParty, adam
 from splitvfl.party.private_top import own_copies
 from splitvfl.run import trainer as training
-from splitvfl.run.trainer import Status, Trainer
+from splitvfl.run.trainer import Trainer
+from splitvfl.run.training import Status
 from tests.builders import ACTIVE, WIDTH, bottom_model, party_data, passive_party, same, seeded, sgd, top_model, weights
 
 PARTS = ("validation", "test")

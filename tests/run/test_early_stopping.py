@@ -19,7 +19,8 @@ from splitvfl.hooks import At
 from splitvfl.leakage.monitor import read_metrics
 from splitvfl.learning.schedule import EarlyStopping
 from splitvfl.run import checkpoint
-from splitvfl.run.trainer import Status, Trainer
+from splitvfl.run.trainer import Trainer
+from splitvfl.run.training import Status
 from tests.builders import ACTIVE, bottom_model, same, small_trainer, top_model, weights
 
 EPOCHS = 40

@@ -234,10 +234,10 @@ def test_a_label_party_that_is_killed_goes_on_alone(
         assert lab.ended()
     step = ActiveRun._train_step
 
-    def killed(run: ActiveRun, turn: Any) -> None:
-        if turn.step == 10:
+    def killed(run: ActiveRun, rows: Tensor) -> None:
+        if run.step == 10:
             raise KeyboardInterrupt
-        step(run, turn)
+        step(run, rows)
 
     monkeypatch.setattr(ActiveRun, "_train_step", killed)
     with pytest.raises(KeyboardInterrupt):

@@ -32,10 +32,12 @@ from splitvfl.exchange.prediction import predict
 from splitvfl.hooks import At, Secrets, View
 from splitvfl.leakage.monitor import read_metrics
 from splitvfl.learning.randomness import derive_seed
+from splitvfl.learning.schedule import Verdict
 from splitvfl.learning.tasks import Multiclass, Regression
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.run import checkpoint
-from splitvfl.run.trainer import Interrupted, LabelBook, Status, Trainer
+from splitvfl.run.trainer import LabelBook, Trainer
+from splitvfl.run.training import Interrupted, Status
 from tests.builders import (
     ACTIVE,
     active_party,
@@ -710,9 +712,9 @@ def test_evaluation_every_second_epoch_and_always_at_the_end() -> None:
         trainer = small_trainer(evaluate_every=2)
         evaluate, at = trainer._evaluate, []
 
-        def count(epoch: int) -> None:
+        def count(epoch: int) -> Verdict:
             at.append(trainer.step)
-            evaluate(epoch)
+            return evaluate(epoch)
 
         trainer._evaluate = count  # type: ignore[method-assign]
         trainer.fit(epochs)

@@ -25,7 +25,8 @@ from scripts.reproduce.shared.settings import Settings
 from splitvfl.cut.split_model import call_top
 from splitvfl.metrics import leak_auc
 from splitvfl.report.drawing import PALETTE, drawing_style, new_figure, panel_title, svg_file
-from splitvfl.run.trainer import Status, Trainer
+from splitvfl.run.trainer import Trainer
+from splitvfl.run.training import Status
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

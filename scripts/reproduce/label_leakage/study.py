@@ -25,7 +25,8 @@ from splitvfl.leakage.judging import ScoreKeeper
 from splitvfl.learning.randomness import derive_seed
 from splitvfl.models import WideDeepBottom, WideDeepTop
 from splitvfl.party.party import ActiveParty, PassiveParty
-from splitvfl.run.trainer import Status, Trainer
+from splitvfl.run.trainer import Trainer
+from splitvfl.run.training import Status
 
 PASSIVE = "passive"
 WIDTHS = (128, 128, 128, 128)

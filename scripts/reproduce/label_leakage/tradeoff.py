@@ -24,7 +24,7 @@ from splitvfl.exchange.prediction import predict
 from splitvfl.hooks import Attack
 from splitvfl.leakage.judging import LeakSummary, nanmax
 from splitvfl.report.drawing import PALETTE
-from splitvfl.run.trainer import Status
+from splitvfl.run.training import Status
 
 KNOWN = 10
 """Records of each class that the gradient classifier is assumed to know."""

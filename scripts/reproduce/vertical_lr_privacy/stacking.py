@@ -31,7 +31,7 @@ from splitvfl.attacks.stacked_epochs import EpochBatch, stack_epochs, two_mean_l
 from splitvfl.hooks import View
 from splitvfl.metrics import leak_auc
 from splitvfl.report.drawing import PALETTE
-from splitvfl.run.trainer import Status
+from splitvfl.run.training import Status
 
 _LOOKS = (4, 8, 12, 30)
 """After so many epochs the equations are solved."""
