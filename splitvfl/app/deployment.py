@@ -76,7 +76,7 @@ from splitvfl.report.summary import AttackResult, PartyResult, RunSummary, known
 from splitvfl.run import checkpoint
 from splitvfl.run.coordinator import CoordinatorRun
 from splitvfl.run.networked import ActiveRun, PassiveRun, RunSettings
-from splitvfl.run.trainer import NOTHING_COMES_BACK
+from splitvfl.run.seats import NOTHING_COMES_BACK
 from splitvfl.run.training import TrainingProgress
 from splitvfl.system.folder_lock import locked
 from splitvfl.system.private_folder import close_folder, closed_for_writing, private_folder

@@ -36,7 +36,8 @@ from splitvfl.learning.schedule import Verdict
 from splitvfl.learning.tasks import Multiclass, Regression
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.run import checkpoint
-from splitvfl.run.trainer import LabelBook, Trainer
+from splitvfl.run.seats import LabelBook
+from splitvfl.run.trainer import Trainer
 from splitvfl.run.training import Interrupted, Status
 from tests.builders import (
     ACTIVE,

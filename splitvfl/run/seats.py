@@ -1,0 +1,282 @@
+"""Attacks in the seats of an experiment's passive parties: what each one sees, and who judges it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from splitvfl.cut.split_model import observe
+from splitvfl.data.columns import Records
+from splitvfl.errors import ArgumentError, AttackRefused, ConfigError, HookError
+from splitvfl.exchange.prediction import Prediction, predict
+from splitvfl.hooks import Attack, View, hook_name, moment_of, needs_of
+from splitvfl.leakage.after_training import SHOWN, AfterTraining, Quiz, judge_after_training, own_copy
+from splitvfl.leakage.canaries import CoinLabels
+from splitvfl.leakage.features import FeatureLeak, judge_features
+from splitvfl.leakage.judging import Leak
+from splitvfl.leakage.monitor import Monitor
+from splitvfl.leakage.watching import Watch, unused
+from splitvfl.learning.records import Ids, RecordTable
+from splitvfl.party.party import ActiveParty, PassiveParty
+
+NOTHING_COMES_BACK = "nothing comes back to a passive party in exchange one-way: there is nothing to see"
+
+
+class _Judged:
+    """A passive party's attack in an experiment: it sees the party's view, and the harness judges it.
+
+    One that refuses, as it cannot work, is not called again.
+    """
+
+    def __init__(self, leak: Leak, labels_of: Callable[[Tensor], Tensor], refused: Callable[[str], None]) -> None:
+        self.needs = leak.needs
+        self._leak = leak
+        self._labels_of = labels_of
+        self._refused = refused
+        self._asked = True
+
+    def __call__(self, view: View, /) -> None:
+        if not self._asked:
+            return
+        try:
+            self._leak.see(view, self._labels_of(view.ids))
+        except AttackRefused as error:
+            self._asked = False
+            self._refused(str(error))
+
+
+class LabelBook:
+    """The harness's labels by record id. No party but the active one, and no attack, holds them.
+
+    Asked for the records of the step under way, it need not look them up; a table of all records, which takes 50 bytes
+    for each, is made only when it is asked for others.
+
+    Args:
+        train: The active party's training records.
+        canaries: Those of them that have a coin toss for a label; ``None``: none has.
+    """
+
+    def __init__(self, train: Records, *, canaries: CoinLabels | None = None) -> None:
+        self._train = train
+        self._canaries = canaries
+        self._open: Records | None = None
+        self._table: RecordTable | None = None
+
+    def turn_to(self, batch: Records) -> None:
+        """Take note of the records of the step that begins."""
+        self._open = batch
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        """Return the labels of these records, ``(n,)`` float64, on the ids' device.
+
+        Raises:
+            ArgumentError: If there is no training record with such an id.
+        """
+        batch = self._open
+        if batch is not None and batch.labels is not None and _same(batch.ids, ids):
+            assert batch.judged is not None
+            return batch.judged.double()
+        return self._looked_up(ids.cpu().numpy()).to(ids.device)
+
+    def _looked_up(self, ids: Ids) -> Tensor:
+        if self._table is None:
+            self._table = RecordTable(label=np.float32)
+            slots = self._table.slots(self._train.ids.cpu().numpy())
+            known = self._train if self._canaries is None else self._canaries.label_all(self._train)
+            assert known.judged is not None
+            self._table["label"][slots] = known.judged.cpu().numpy()
+        slots = self._table.find(ids)
+        if (slots < 0).any():
+            raise ArgumentError(f"no training record has the id {ids[slots < 0][0]}")
+        return torch.from_numpy(self._table["label"][slots].astype(np.float64))
+
+
+def _same(left: Tensor, right: Tensor) -> bool:
+    return left.device == right.device and torch.equal(left, right)
+
+
+class Seats:
+    """Label attacks in the seat of each passive party, with everything that it holds.
+
+    Args:
+        active: The party with the labels.
+        passives: The others by name: each gets a copy of every attack.
+        attacks: The attacks.
+        watch: Where those that watch messages are kept, and the reasons of those that could not be run.
+        labels_of: The labels to judge by.
+        known: How many records of each class an attacker is assumed to know, as :class:`Leak` takes it.
+        seed: Draws the records that are known after training.
+
+    Attributes:
+        after_training: What attacks found that wait for the end of training, by passive party and name.
+
+    Raises:
+        ConfigError: If there are attacks and the task is not binary.
+    """
+
+    def __init__(
+        self,
+        active: ActiveParty,
+        passives: Mapping[str, PassiveParty],
+        attacks: Sequence[Attack],
+        *,
+        watch: Watch,
+        labels_of: LabelBook,
+        known: Mapping[str, int],
+        seed: int,
+    ) -> None:
+        self._active, self._passives, self._watch, self._labels_of = active, passives, watch, labels_of
+        self._known, self._seed = dict(known), seed
+        self.after_training: dict[str, dict[str, AfterTraining]] = {name: {} for name in passives}
+        if attacks:
+            self._need_binary_labels(attacks)
+        self._late = [attack for attack in attacks if moment_of(attack) == "after-training"]
+        # What each bottom model was before training, to compare with; the largest tables are copied for this only.
+        self._before = {name: own_copy(party.bottom) for name, party in passives.items() if self._late}
+        for party in passives.values():
+            for attack in attacks:
+                if moment_of(attack) == "every-step":
+                    self._seat(party, copy.deepcopy(attack))
+
+    def _seat(self, party: PassiveParty, attack: Attack) -> None:
+        leak = Leak(
+            attack, remove=lambda: party.observers.remove(observer), canaries=self._active.canaries, **self._known
+        )
+        observer = _Judged(leak, self._labels_of, partial(self._watch.unavailable[party.name].__setitem__, leak.name))
+        if party.one_way:
+            self._watch.unavailable[party.name][leak.name] = NOTHING_COMES_BACK
+            return
+        missing = sorted(leak.needs - party.shows)
+        if missing:
+            per_record = " per record, and the exchange shows only their sum" if missing == ["gradient"] else ""
+            self._watch.unavailable[party.name][leak.name] = f"needs {', '.join(missing)}{per_record}"
+            return
+        self._watch.add(party.name, leak)
+        party.observers.append(observer)
+
+    def _need_binary_labels(self, attacks: Sequence[Attack]) -> None:
+        if self._active.task.name != "binary":
+            names = ", ".join(hook_name(attack) for attack in attacks)
+            raise ConfigError(f"label attacks ({names}) need binary labels, the task is {self._active.task.name}")
+
+    def observe(self, party: str, layer: str, attack: Attack) -> Leak:
+        """Let an attack watch an earlier layer's gradient, as :meth:`~splitvfl.Trainer.observe` says."""
+        self._need_binary_labels([attack])
+        owner = self._passives.get(party)
+        modules = {} if owner is None else dict(owner.bottom.named_modules())
+        if owner is None or layer not in modules:
+            known = sorted(self._passives) if owner is None else sorted(name for name in modules if name)
+            missing = f"party {party!r}" if owner is None else f"layer {layer!r}"
+            raise ArgumentError(f"no {missing}; expected one of {known}")
+
+        if owner.one_way:
+            raise ArgumentError(f"the gradient of {layer!r} cannot be watched: {NOTHING_COMES_BACK}")
+
+        def passing() -> tuple[Tensor | None, Tensor | None]:
+            ids = owner.batch_ids
+            # Without gradients it is a prediction, of records whose labels the book does not hold.
+            if ids is None or not torch.is_grad_enabled():
+                return None, None
+            return self._labels_of(ids), ids
+
+        leak = observe(
+            modules[layer], attack, party=party, passing=passing, canaries=self._active.canaries, **self._known
+        )
+        self._watch.add(party, leak, name=f"{leak.name}@{layer}")
+        return leak
+
+    def attack_after_training(self, step: int, monitor: Monitor) -> None:
+        """Run the attacks that wait for the end of training, and log what they find.
+
+        Args:
+            step: Number of steps done.
+            monitor: The log.
+        """
+        if not self._late:
+            return
+        quiz = Quiz.draw(replace(self._active.data, train=self._active.judged_records), seed=self._seed, **self._known)
+        for name, party in self._passives.items():
+            self.after_training[name] = {}
+            for attack in self._late:
+                label = unused(hook_name(attack), self.after_training[name])
+                found = self._found_after_training(attack, party, quiz, step)
+                if found is not None:
+                    self.after_training[name][label] = found
+                    monitor.write(step, found.scalars(f"{name}/{label}"))
+
+    def _found_after_training(self, attack: Attack, party: PassiveParty, quiz: Quiz, step: int) -> AfterTraining | None:
+        missing = sorted(needs_of(attack) - SHOWN)
+        if missing:
+            self._watch.unavailable[party.name][hook_name(attack)] = f"needs {', '.join(missing)}"
+            return None
+        models = {"trained": party.bottom, "before": self._before[party.name]}
+        try:
+            return judge_after_training(attack, party.data, quiz=quiz, step=step, device=party.device, **models)
+        except (ArgumentError, HookError) as error:
+            # It refuses this model, with the reason; a run that has just been trained is not lost for that.
+            self._watch.unavailable[party.name][hook_name(attack)] = str(error)
+            return None
+
+
+def feature_leaks(
+    attacks: Sequence[Attack],
+    active: ActiveParty,
+    passives: Mapping[str, PassiveParty],
+    unavailable: Mapping[str, dict[str, str]],
+) -> dict[str, list[FeatureLeak]]:
+    """Run feature attacks on the published scores of the test records, as :meth:`~splitvfl.Trainer.feature_leaks` says.
+
+    Args:
+        attacks: The attacks.
+        active: The party in whose seat they are.
+        passives: The parties that are attacked, by name.
+        unavailable: Gets the reason, by party and attack, where one cannot be run.
+    """
+    found: dict[str, list[FeatureLeak]] = {}
+    if not attacks:
+        return found
+    reasons = {name: _no_equations(party, active, alone=len(passives) == 1) for name, party in passives.items()}
+    prediction = None if all(reasons.values()) else predict(active, dict(passives))
+    for name, party in passives.items():
+        for attack in attacks:
+            if prediction is None or reasons[name]:
+                unavailable[name][hook_name(attack)] = reasons[name]
+            else:
+                view = _prediction_view(attack, party, active, prediction)
+                truth = party.test_batch(torch.arange(party.data.test.count)).columns.numeric
+                found.setdefault(name, []).append(judge_features(attack, view, truth))
+    return found
+
+
+def _no_equations(party: PassiveParty, active: ActiveParty, *, alone: bool) -> str:
+    if not alone:
+        return "needs a passive party that is alone"
+    if active.private_top is not None:
+        return "needs the scores of the top that sends, and the private one predicts"
+    if not hasattr(active.top, "active_logits") or "aggregated_gradient" not in party.shows:
+        return "needs linear models (logistic regression)"
+    return ""
+
+
+def _prediction_view(attack: Attack, party: PassiveParty, active: ActiveParty, prediction: Prediction) -> View:
+    own = active.test_batch(torch.arange(active.data.test.count))
+    with torch.no_grad():
+        logits: Tensor = active.top.active_logits(own.columns.numeric)  # type: ignore[operator]
+    weight, *bias = (parameter.detach() for parameter in party.bottom.parameters())
+    # Whoever knows the weights knows the intercept, which is the same for all records.
+    logits = logits + bias[0] if bias else logits
+    flat = active.task.outputs == 1
+    known = {
+        "scores": prediction.scores,
+        "active_logits": logits.squeeze(1) if flat else logits,
+        "passive_weight": weight.squeeze(0) if flat else weight,
+    }
+    needs = needs_of(attack)
+    seen = {field: value for field, value in known.items() if field in needs}
+    return View(party=active.name, step=0, ids=own.ids, **seen)
