@@ -25,7 +25,7 @@ from splitvfl.exchange.paillier import Encryption
 from splitvfl.messaging.messages import Message
 from splitvfl.net.frames import Packed, pack
 from splitvfl.net.link import Link
-from splitvfl.run import checkpoint, networked
+from splitvfl.run import checkpoint, networked, party_folder
 
 COUNTS: Final = struct.Struct("<QQ")
 # Orders by the place where they are carried out.
@@ -125,16 +125,16 @@ def die_in_checkpoints(orders: Orders) -> None:
 
 def die_while_leaving(orders: Orders) -> None:
     """Let the process be killed before or after it notes that nobody needs it any more."""
-    note = networked.PartyRun._note_farewell
+    note = party_folder.PartyFolder.note_farewell
 
-    def noted(run: Any) -> None:
+    def noted(kept: Any, *farewell: Any) -> None:
         if orders.take("die before leaving"):
             die()
-        note(run)
+        note(kept, *farewell)
         if orders.take("die after leaving"):
             die()
 
-    mock.patch.object(networked.PartyRun, "_note_farewell", noted).start()
+    mock.patch.object(party_folder.PartyFolder, "note_farewell", noted).start()
 
 
 def count_steps(orders: Orders) -> None:

@@ -48,7 +48,7 @@ from splitvfl.party.party import SENDING, ActiveParty, PassiveParty
 from splitvfl.party.private_top import private_adam
 from splitvfl.report.summary import FILE_NAME, AttackResult, PartyResult, RunSummary, known
 from splitvfl.run import checkpoint
-from splitvfl.run.networked import FAREWELL_FILE
+from splitvfl.run.party_folder import FAREWELL_FILE
 from splitvfl.run.replay import JOURNAL
 from splitvfl.run.trainer import Trainer
 from splitvfl.run.training import TrainingProgress

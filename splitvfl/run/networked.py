@@ -7,17 +7,17 @@ number of times ends with the weights of an undisturbed one.
 
 from __future__ import annotations
 
-import json
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from torch import Tensor
 
 from splitvfl.crypto.refusals import Refusals, journal_of
-from splitvfl.errors import CheckpointError, DataError, LinkError, ProtocolError
+from splitvfl.errors import DataError, LinkError, ProtocolError
 from splitvfl.exchange.base import Exchange, Side, evaluation_of
 from splitvfl.exchange.evaluation import EvaluationPlan, passive_evaluation
 from splitvfl.exchange.handshake import (
@@ -41,17 +41,12 @@ from splitvfl.net.meeting import Meeting
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
 from splitvfl.run import checkpoint
 from splitvfl.run.meeting_again import meet_until_done
+from splitvfl.run.party_folder import KEPT_CHECKPOINTS, PartyFolder
 from splitvfl.run.replay import JOURNAL, ReplayJournal
 from splitvfl.run.training import Training, TrainingProgress
 
-# The one that all parties have may be the one before the newest: a party can be killed just before it saves.
-_KEPT = 2
-
 # A party that has been asked to stop may be waiting for another: so long it waits on.
 _GRACE_S = 5.0
-
-# Written when nobody needs this party any more.
-FAREWELL_FILE = "farewell.json"
 
 _P = TypeVar("_P", bound=Party)
 
@@ -82,6 +77,11 @@ class RunSettings:
     retries: int
     own_terms: Mapping[str, object] = field(default_factory=dict)
 
+    @property
+    def kept_terms(self) -> dict[str, str]:
+        """All that must be as it was when this party goes on, as a checkpoint holds it."""
+        return {key: str(value) for key, value in {**self.terms, **self.own_terms}.items()}
+
 
 class PartyRun(Training, Generic[_P]):
     """One party's run.
@@ -95,7 +95,7 @@ class PartyRun(Training, Generic[_P]):
         progress: Told of every step.
 
     Attributes:
-        party: The party, once it has met the others and its model could be built.
+        number: Number of the run, the same at all its parties; empty before they have met.
     """
 
     def __init__(
@@ -115,7 +115,8 @@ class PartyRun(Training, Generic[_P]):
         self._side: Side | None = None
         self._learned: TaskSpec | None = None
         self._links: Mapping[str, Correspondent] = {}
-        self._run = ""
+        self.number = ""
+        self._folder = PartyFolder(settings.folder)
         self._saved = -1
         self._crossed = False
         self._guard: ReplayJournal | None = None
@@ -123,18 +124,13 @@ class PartyRun(Training, Generic[_P]):
 
     @property
     def party(self) -> _P:
-        """The party."""
+        """The party, once it has met the others and its model could be built."""
         assert self._party is not None, "it is built at the first meeting"
         return self._party
 
     @property
     def _parties(self) -> tuple[Party, ...]:
         return (self.party,)
-
-    @property
-    def number(self) -> str:
-        """Number of the run, the same at all its parties; empty before they have met."""
-        return self._run
 
     @property
     def learned(self) -> TaskSpec:
@@ -157,16 +153,16 @@ class PartyRun(Training, Generic[_P]):
 
         A party that has done everything itself ends well, without the others, whatever they do or send then.
         """
-        newest = self._newest()
+        newest = self._folder.newest()
         if self._has_parted(newest):
             self._go_on_alone(newest)
             return
         try:
             self._meet_until_done()
             if self.settings.exchange.one_way:
-                self._go_on_alone(self._newest())
+                self._go_on_alone(self._folder.newest())
         except (DataError, LinkError, ProtocolError) as error:
-            if not self._is_end(self._newest()):
+            if not self._is_end(self._folder.newest()):
                 raise
             self._notify(
                 f"{error}; {self.name} itself has done everything, and ends without them. If another party still has "
@@ -213,7 +209,7 @@ class PartyRun(Training, Generic[_P]):
             self._cross(self._side)
             return
         self._drive(self._side.open())
-        self._go_on_from(self._drive(self._resuming(self._held_checkpoints())))
+        self._go_on_from(self._drive(self._resuming(self._folder.held())))
         self._train()
         self._take_leave()
         self.party.best.use()
@@ -222,7 +218,7 @@ class PartyRun(Training, Generic[_P]):
         """Do all that is done together in a one-way exchange: it ends before the first training step."""
         self._crossed = False  # of a meeting that broke off after the last activation, it is not known
         # Before anything is sent there is a checkpoint, from which the same would be sent again.
-        self._go_on_from(self._drive(self._resuming(self._held_checkpoints())))
+        self._go_on_from(self._drive(self._resuming(self._folder.held())))
         self._drive(side.open())
         self._crossed = True
         self.save()
@@ -262,74 +258,40 @@ class PartyRun(Training, Generic[_P]):
 
     # --- the end of the run
 
-    def _newest(self) -> Mapping[str, Any]:
-        """Return what its newest checkpoint says of the run; nothing if there is none."""
-        newest = checkpoint.latest(self._checkpoints)
-        return {} if newest is None else checkpoint.load(newest, only="run").get("run", {})
-
     def _is_end(self, run: Mapping[str, Any]) -> bool:
         """Return whether it has done everything at a checkpoint."""
         return bool(run) and (run["stopped"] or run["step"] == self.settings.schedule.steps)
 
     def _has_parted(self, run: Mapping[str, Any]) -> bool:
         """Return whether nobody needs it any more, and it nobody."""
-        noted = self._noted_farewell() if run.get("run") else None
-        return noted == (run.get("run"), run.get("step")) and self._is_end(run)
+        return bool(run) and self._folder.noted_farewell() == (run["run"], run["step"]) and self._is_end(run)
 
     def _end_alone(self) -> None:
         self._take_up_newest()
         self.party.best.use()
 
     def _take_up_newest(self) -> None:
-        newest = checkpoint.latest(self._checkpoints)
+        newest = checkpoint.latest(self._folder.checkpoints)
         assert newest is not None
-        parts = checkpoint.load(newest)
+        self._take_up(newest)
+
+    def _take_up(self, path: Path) -> None:
+        parts = checkpoint.load(path)
         if self._party is None:
             self._build_as(parts["run"])
-        self._restore(parts, newest)
-        self._run = parts["run"]["run"]
-
-    def _note_farewell(self) -> None:
-        """Note that nobody needs this party any more: started again, it waits for nobody."""
-        path = self.settings.folder / FAREWELL_FILE
-        beside = path.with_name(f".{path.name}")
-        try:
-            beside.write_text(json.dumps({"run": self._run, "step": self.step}) + "\n")
-            beside.replace(path)
-        except OSError as error:
-            raise CheckpointError(f"cannot write {path}: {error}") from error
-
-    def _noted_farewell(self) -> tuple[str, int] | None:
-        path = self.settings.folder / FAREWELL_FILE
-        if not path.exists():
-            return None
-        try:
-            noted = json.loads(path.read_text())
-            return noted["run"], noted["step"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise CheckpointError(f"{path} is damaged: {error}; delete it, and start the party again") from error
+        with checkpoint.restoring(path, what="run", anew="at every party with --overwrite"):
+            self._take_back(parts)
 
     # --- checkpoints
 
-    @property
-    def _checkpoints(self) -> Path:
-        return self.settings.folder / "checkpoints"
-
-    def _held_checkpoints(self) -> HeldCheckpoints:
-        found = checkpoint.steps(self._checkpoints)
-        if not found:
-            return HeldCheckpoints("", ())
-        newest = checkpoint.load(found[max(found)], only="run")
-        return HeldCheckpoints(_run_of(newest, found[max(found)]), tuple(sorted(found)))
-
     def _go_on_from(self, chosen: HeldCheckpoints) -> None:
         (step,) = chosen.steps
-        self._run = chosen.run
-        found = checkpoint.steps(self._checkpoints)
+        found = checkpoint.steps(self._folder.checkpoints)
         if step in found:
-            self._restore(checkpoint.load(found[step]), found[step])
+            self._take_up(found[step])
             for later in (path for number, path in found.items() if number > step):
                 checkpoint.remove(later)
+        self.number = chosen.run
         self._watch_replays()
         self._monitor = Monitor(self.settings.folder, resume_at=(self._offset, step) if step in found else None)
         if step not in found or not step:
@@ -355,35 +317,26 @@ class PartyRun(Training, Generic[_P]):
         for chain in self.party.chains().values():
             chain.draw_generators(self.party.device)  # else a run that goes back to its beginning would draw others
         parts = {"run": self._state(), "party": self.party.state_dict(), "hooks": self.party.hook_state()}
-        checkpoint.save(self._checkpoints, self.step, parts, keep=_KEPT)
+        checkpoint.save(self._folder.checkpoints, self.step, parts, keep=KEPT_CHECKPOINTS)
         self._saved = self.step
         if self._guard is not None:
-            self._guard.forget(min(checkpoint.steps(self._checkpoints)))
-
-    @property
-    def _all_terms(self) -> Mapping[str, object]:
-        return {**self.settings.terms, **self.settings.own_terms}
+            self._guard.forget(min(checkpoint.steps(self._folder.checkpoints)))
 
     def _state(self) -> dict[str, Any]:
         return {
             **self._progress_state(),
-            "run": self._run,
+            "run": self.number,
             "stopped": self.stopped,
-            "terms": {key: str(value) for key, value in self._all_terms.items()},
+            "terms": self.settings.kept_terms,
             "side": {} if self._side is None else self._side.state_dict(),
             "crossed": self._crossed,
         }
 
-    def _restore(self, parts: Mapping[str, Mapping[str, Any]], source: Path) -> None:
-        with checkpoint.restoring(source, what="run", anew="at every party with --overwrite"):
-            self._take_back(parts)
-
     def _take_back(self, parts: Mapping[str, Mapping[str, Any]]) -> None:
         run = parts["run"]
-        terms = {key: str(value) for key, value in self._all_terms.items()}
         changed = [
             f"{key} was {run['terms'].get(key)} and is {value}"
-            for key, value in terms.items()
+            for key, value in self.settings.kept_terms.items()
             if run["terms"].get(key) != value and key != "epochs"
         ]
         if changed:
@@ -391,6 +344,7 @@ class PartyRun(Training, Generic[_P]):
         self.party.load_state_dict(dict(parts["party"]))
         self.party.load_hook_state(dict(parts["hooks"]))
         self._take_back_progress(run)
+        self.number = run["run"]
         if self._side is not None:
             self._side.load_state_dict(run.get("side", {}))
 
@@ -405,13 +359,6 @@ class PartyRun(Training, Generic[_P]):
         with self._timed():
             loss = self._drive(half)
         self._step_taken(loss)
-
-
-def _run_of(parts: Mapping[str, Mapping[str, Any]], source: Path) -> str:
-    run = parts.get("run", {}).get("run")
-    if not isinstance(run, str):
-        raise CheckpointError(f"{source} is no checkpoint of a networked run")
-    return run
 
 
 class ActiveRun(PartyRun[ActiveParty]):
@@ -452,7 +399,8 @@ class ActiveRun(PartyRun[ActiveParty]):
         return active_resuming(self.name, self.partners, own)
 
     def _take_leave(self) -> None:
-        self._drive(active_farewell(self.name, self.partners, self.step, self._note_farewell))
+        noting = partial(self._folder.note_farewell, self.number, self.step)
+        self._drive(active_farewell(self.name, self.partners, self.step, noting))
         assert self._side is not None, "it was taken at the first meeting"
         try:
             self._drive(self._side.leave())
@@ -465,7 +413,7 @@ class ActiveRun(PartyRun[ActiveParty]):
     def _has_parted(self, run: Mapping[str, Any]) -> bool:
         if not self.settings.exchange.one_way:
             return super()._has_parted(run)
-        noted = self._noted_farewell() if run.get("run") else None
+        noted = self._folder.noted_farewell() if run else None
         return noted is not None and noted[0] == run["run"]  # it has all activations, whatever it has done with them
 
     def _go_on_alone(self, newest: Mapping[str, Any]) -> None:
@@ -554,7 +502,7 @@ class PassiveRun(PartyRun[PassiveParty]):
 
     def _take_leave(self) -> None:
         self._drive(farewell(self.name, self.partners, self.step))
-        self._note_farewell()
+        self._folder.note_farewell(self.number, self.step)
 
     def _build_as(self, run: Mapping[str, Any]) -> None:
         self._learned = TaskSpec(**run["learned"])

@@ -38,7 +38,7 @@ def garbage(run: PassiveRun) -> None:
 
 
 def of_another_run(run: PassiveRun) -> None:
-    run._held_checkpoints = lambda: HeldCheckpoints("f" * 32, (run.step,))  # type: ignore[method-assign]
+    run._folder.held = lambda: HeldCheckpoints("f" * 32, (run.step,))  # type: ignore[method-assign]
 
 
 def config_in(folder: Path, port: int, patience: int = 20) -> ExperimentConfig:

@@ -32,7 +32,7 @@ from scripts.bench.faults import (
 )
 from splitvfl.net.certs import make_certificates
 from splitvfl.run import checkpoint
-from splitvfl.run.networked import FAREWELL_FILE
+from splitvfl.run.party_folder import FAREWELL_FILE
 from tests.run.forked import PACE, Forked
 
 TWO, THREE = scenarios(epochs=5, batch=32, patience=3)

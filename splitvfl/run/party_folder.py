@@ -1,0 +1,79 @@
+"""What a party keeps of a networked run: its checkpoints, and whether it has taken its leave."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from splitvfl.errors import CheckpointError
+from splitvfl.exchange.handshake import HeldCheckpoints
+from splitvfl.run import checkpoint
+
+FAREWELL_FILE = "farewell.json"
+"""Written when nobody needs this party any more."""
+
+KEPT_CHECKPOINTS = 2
+"""The one that all parties have may be the one before the newest: a party can be killed just before it saves."""
+
+
+class PartyFolder:
+    """A party's folder of a networked run.
+
+    Args:
+        path: The folder.
+
+    Attributes:
+        checkpoints: Where its checkpoints lie.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.checkpoints = path / "checkpoints"
+        self._farewell = path / FAREWELL_FILE
+
+    def newest(self) -> Mapping[str, Any]:
+        """Return what the newest checkpoint says of the run; nothing if there is none.
+
+        Raises:
+            CheckpointError: If it is none of a networked run.
+        """
+        path = checkpoint.latest(self.checkpoints)
+        if path is None:
+            return {}
+        run: Mapping[str, Any] = checkpoint.load(path, only="run").get("run", {})
+        if not isinstance(run.get("run"), str):
+            raise CheckpointError(f"{path} is no checkpoint of a networked run")
+        return run
+
+    def held(self) -> HeldCheckpoints:
+        """Return of which run it has checkpoints, and of which steps."""
+        return HeldCheckpoints(self.newest().get("run", ""), tuple(checkpoint.steps(self.checkpoints)))
+
+    def note_farewell(self, run: str, step: int) -> None:
+        """Note that nobody needs this party any more: started again, it waits for nobody.
+
+        Raises:
+            CheckpointError: If that cannot be written.
+        """
+        beside = self._farewell.with_name(f".{FAREWELL_FILE}")
+        try:
+            beside.write_text(json.dumps({"run": run, "step": step}) + "\n")
+            beside.replace(self._farewell)
+        except OSError as error:
+            raise CheckpointError(f"cannot write {self._farewell}: {error}") from error
+
+    def noted_farewell(self) -> tuple[str, int] | None:
+        """Return the run and the step that were noted, if any were.
+
+        Raises:
+            CheckpointError: If the note is damaged.
+        """
+        if not self._farewell.exists():
+            return None
+        try:
+            noted = json.loads(self._farewell.read_text())
+            return noted["run"], noted["step"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            path = self._farewell
+            raise CheckpointError(f"{path} is damaged: {error}; delete it, and start the party again") from error
