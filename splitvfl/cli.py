@@ -359,7 +359,8 @@ def ingest(
     from splitvfl.app.console import IngestProgress
     from splitvfl.data import ingest as ingesting
     from splitvfl.data.alignment import aligned_rows
-    from splitvfl.data.ingest.words import claims_of, described, names_of, scales_of, secret_in
+    from splitvfl.data.ingest.words import claims_of, described, hashing_of, names_of, scales_of, secret_in
+    from splitvfl.data.spec import TableSpec
 
     secret = None if hash_key_file is None else secret_in(hash_key_file)
     rows = None if aligned is None else aligned_rows(aligned, files)
@@ -369,7 +370,7 @@ def ingest(
                 _only_with_like(context)
                 done = ingesting.ingest_like(
                     files,
-                    out=out,
+                    out,
                     like=like,
                     hash_secret=secret,
                     header=names_of(names),
@@ -378,32 +379,30 @@ def ingest(
                     progress=progress,
                 )
             else:
-                active_name, active_claim = ("active", None) if active is None else claims_of([active])[0]
-                done = ingesting.ingest(
-                    files,
-                    out=out,
+                spec = TableSpec(
+                    source=files,
+                    header=names_of(names),
                     label=label,
                     task=task,  # type: ignore[arg-type]  # checked there
                     positive=positive,
                     id_column=id_column if id_column is not None or rows is None else rows.id_column,
-                    active=active_claim,
-                    active_name=active_name,
-                    passive=dict(claims_of(passive or [])),
                     drop=drop,
+                    test_fraction=test_fraction,
+                    split_seed=split_seed,
+                    split_column=split_column,
+                    test_value=test_value,
                     scale=scale,  # type: ignore[arg-type]  # checked there
                     scale_columns=scales_of(standard=standard, minmax=minmax, log1p=log1p),
                     missing=missing,  # type: ignore[arg-type]  # checked there
                     categorical_columns=categorical_columns,
                     text_columns=text,
                     min_count=min_count,
-                    buckets=buckets,
-                    hash_fields=hash_fields,
-                    hash_secret=secret,
-                    test_fraction=test_fraction,
-                    split_seed=split_seed,
-                    split_column=split_column,
-                    test_value=test_value,
-                    header=names_of(names),
+                )
+                done = ingesting.ingest(
+                    spec,
+                    claims_of(active, passive or [], label),
+                    out,
+                    hashing=hashing_of(buckets, hash_fields, secret),
                     aligned=rows,
                     overwrite=overwrite,
                     progress=progress,

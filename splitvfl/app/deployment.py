@@ -53,6 +53,7 @@ from splitvfl.data.encoding import FittedEncoding
 from splitvfl.data.party_file import load_party
 from splitvfl.data.schema import SCHEMA_FILE, read_party_schema
 from splitvfl.data.sets import TABLES
+from splitvfl.data.spec import PartyClaim, TableSpec
 from splitvfl.data.store import open_party
 from splitvfl.errors import ArgumentError, ConfigError, DataError
 from splitvfl.exchange.coordinator import ThirdParty
@@ -162,15 +163,14 @@ def _own_file(config: ExperimentConfig, name: str) -> OwnData:
         )
     active = party.role == "active"
     label = (party.label or data.label) if active else None
-    settings = ("id_column", "aligned", "test_fraction", "split_seed", "scale", "missing", "min_count", "positive")
-    options = {key: getattr(data, key) for key in settings} | {
-        "categorical": data.categorical or ("index" if config.model.recipe.takes_fields else None),
-        "categorical_columns": data.categorical_columns or (),
-        "drop": data.drop,
-        "task": data.task or "binary",
-    }
+    known = {"task", "positive", "drop", "id_column", "test_fraction", "split_seed"}
+    known |= {"scale", "missing", "categorical", "categorical_columns", "min_count"}
+    given = {key: value for key in known if (value := getattr(data, key)) is not None}
+    if data.categorical is None and config.model.recipe.takes_fields:
+        given["categorical"] = "index"
+    claim = PartyClaim(name, party.role, party.columns)
     try:
-        found = load_party(data.path, name=name, role=party.role, columns=party.columns, label=label, **options)
+        found = load_party(TableSpec(source=data.path, label=label, **given), claim, aligned=data.aligned)
     except ArgumentError as error:
         raise ConfigError(f"{config.source}: data: {error}") from error
     return OwnData(found.data, found.task, found.classes, encoding=found.encoding)

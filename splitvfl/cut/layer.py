@@ -263,7 +263,9 @@ class CutLayer(nn.Module):
                 label_gradients=known,
             )
         for leak in self._leaks:
-            view = context.view_source.view(leak.needs, {"gradient": sent}, party=self.party, step=context.step, ids=numbers)
+            view = context.view_source.view(
+                leak.needs, {"gradient": sent}, party=self.party, step=context.step, ids=numbers
+            )
             leak.see(view, context.labels, ids_known=context.ids is not None)
 
     @property

@@ -3,8 +3,21 @@
 from __future__ import annotations
 
 from splitvfl.data.columns import Columns, PartyData, Records, VerticalData
-from splitvfl.data.load import load
+from splitvfl.data.load import load, load_table
 from splitvfl.data.sets import DATA_SETS, DataSet
+from splitvfl.data.spec import PartyClaim, TableSpec
 from splitvfl.learning.batches import Batches
 
-__all__ = ["DATA_SETS", "Batches", "Columns", "DataSet", "PartyData", "Records", "VerticalData", "load"]
+__all__ = [
+    "DATA_SETS",
+    "Batches",
+    "Columns",
+    "DataSet",
+    "PartyClaim",
+    "PartyData",
+    "Records",
+    "TableSpec",
+    "VerticalData",
+    "load",
+    "load_table",
+]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any, Literal, assert_never, get_args
 
@@ -254,27 +254,6 @@ def _joined(blocks: Sequence[npt.NDArray[np.float32]], rows: int) -> npt.NDArray
     return joined
 
 
-def encode(
-    table: pa.Table, columns: Sequence[str], *, train: Rows, encoding: Encoding, categories: frozenset[str], source: str
-) -> Encoded:
-    """Return these columns as numbers, in the table's order: fitted on the training rows, applied to all.
-
-    Args:
-        table: The whole table.
-        columns: Names of the columns to encode.
-        train: Positions of the training rows.
-        encoding: How.
-        categories: Columns to take as categorical although they hold numbers.
-        source: Where the table comes from, for messages.
-
-    Raises:
-        DataError: If numbers are missing and may not be, are infinite or too large for float32, a column holds
-            neither numbers nor text, has no training value at all, or has too many categories for one-hot.
-    """
-    fitted = fit_encoding(table, columns, train=train, encoding=encoding, categories=categories, source=source)
-    return fitted.apply(table, source=source)
-
-
 def fit_encoding(
     table: pa.Table,
     columns: Sequence[str],
@@ -282,9 +261,24 @@ def fit_encoding(
     train: Rows,
     encoding: Encoding,
     categories: Collection[str],
+    scales: Mapping[str, Scale] | None = None,
     source: str,
 ) -> FittedEncoding:
-    """Return what the training rows say of how to encode these columns; arguments and errors as of :func:`encode`."""
+    """Return what the training rows say of how to encode these columns.
+
+    Args:
+        table: The whole table.
+        columns: Names of the columns to encode.
+        train: Positions of the training rows.
+        encoding: How.
+        categories: Columns to take as categorical although they hold numbers.
+        scales: Columns that are scaled otherwise.
+        source: Where the table comes from, for messages.
+
+    Raises:
+        DataError: If numbers are missing and may not be, or are infinite, a column holds neither numbers nor text, has
+            no training value at all, or has too many categories for one-hot.
+    """
     fitted: list[FittedNumbers | FittedCategories] = []
     for name in columns:
         column, where = column_of(table, name, source=source), _where(name, source)
@@ -293,7 +287,8 @@ def fit_encoding(
         if is_text(column) or name in categories:
             fitted.append(_fit_categories(name, column, train, encoding, where))
         else:
-            fitted.append(_fit_numbers(name, numbers(column), train, encoding, where))
+            own = replace(encoding, scale=(scales or {}).get(name, encoding.scale))
+            fitted.append(_fit_numbers(name, numbers(column), train, own, where))
     return FittedEncoding(columns=tuple(fitted))
 
 

@@ -1,11 +1,11 @@
-"""From a name or a file to what each party holds."""
+"""From a name or a table to what each party holds."""
 
 from __future__ import annotations
 
 import inspect
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,68 +13,44 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from splitvfl.data.columns import Columns, PartyData, Records, TaskName, VerticalData
-from splitvfl.data.encoding import Categorical, Encoded, Encoding, Missing, Scale, encode
-from splitvfl.data.labels import Labels, Positive, check_split, read_labels
-from splitvfl.data.partition import REST, ColumnClaim, divide, matching, patterns
+from splitvfl.data.columns import Columns, PartyData, Records, VerticalData
+from splitvfl.data.encoding import Encoded, FittedEncoding, fit_encoding
+from splitvfl.data.labels import Labels, check_split, read_labels
+from splitvfl.data.partition import REST, ColumnClaim
 from splitvfl.data.sets import DATA_SETS, TABLES, DataSet, digit_labels, table_of
+from splitvfl.data.spec import Division, PartyClaim, TableSpec, check_parties
 from splitvfl.data.split import random_split, record_ids, split_by_column
 from splitvfl.data.store import open_tables
-from splitvfl.data.tables import Rows, column_of, did_you_mean, is_text
-from splitvfl.errors import ArgumentError, DataError
+from splitvfl.data.tables import Rows, column_of, did_you_mean, is_text, read_table
+from splitvfl.errors import ArgumentError
 
 
 def load(
     name: str,
     *,
     path: str | os.PathLike[str] | None = None,
-    label: str | None = None,
-    task: TaskName | None = None,
-    positive: Positive | None = None,
     digit: int | None = 8,
     active: ColumnClaim | None = None,
     passive: Mapping[str, ColumnClaim] | None = None,
     active_name: str = "active",
-    drop: str | Sequence[str] = (),
-    id_column: str | None = None,
-    test_fraction: float = 0.2,
-    split_seed: int = 0,
-    split_column: str | None = None,
-    test_value: str | float = "test",
-    scale: Scale | None = None,
-    missing: Missing | None = None,
-    categorical: Categorical | None = None,
-    categorical_columns: str | Sequence[str] | None = None,
-    min_count: int | None = None,
+    **settings: Any,
 ) -> VerticalData:
     """Return a data set divided between parties, encoded, and split into training and test records.
 
-    The same arguments give the same tensors. Settings left at ``None`` are the named set's own; for ``"table"`` these
-    are a binary task, standard scale, no missing numbers, and one-hot categories. Each column is encoded by itself and
-    from training rows only, so that a party could do it alone.
+    The same arguments give the same tensors. Settings left out, or ``None``, are the named set's own; for ``"table"``
+    these are a binary task, standard scale, no missing numbers, and one-hot categories.
 
     Args:
         name: A key of :data:`DATA_SETS`; ``"table"`` for any file; ``"tables"`` for a folder that was ingested, where
             everything but its path is settled: see :func:`splitvfl.data.store.open_tables`.
         path: The CSV or Parquet file, or the folder. Without it, a known file name in the folder ``SPLITVFL_DATA``.
-        label: Name of the label column.
-        task: ``"binary"``, ``"multiclass"`` or ``"regression"``.
-        positive: Which of two label values is the positive class; not needed for 0 and 1.
         digit: For ``"digits"``: the positive class, or ``None`` for all ten.
         active: The active party's columns, see :mod:`splitvfl.data.partition`; default none.
         passive: Each passive party's columns. Default: one party ``"passive"`` with the rest.
         active_name: Name of the party that holds the labels.
-        drop: Columns that nobody gets, as names and patterns; applied before any claim.
-        id_column: Column that names the records; see :func:`splitvfl.data.split.record_ids`.
-        test_fraction: Share of records to test on, stratified by class.
-        split_seed: Decides which.
-        split_column: Column that decides it instead.
-        test_value: What that column holds in test rows.
-        scale: See :class:`splitvfl.data.encoding.Encoding`, as for the next two.
-        missing: ``"error"`` or ``"indicator"``.
-        categorical: ``"onehot"`` or ``"index"``.
-        categorical_columns: Numeric columns that hold categories, as names and patterns; text always does.
-        min_count: Rarer categories count as unknown.
+        settings: Attributes of :class:`splitvfl.data.spec.TableSpec`: ``label``, ``task``, ``positive``, ``drop``,
+            ``id_column``, ``test_fraction``, ``split_seed``, ``split_column``, ``test_value``, ``scale``, ``missing``,
+            ``categorical``, ``categorical_columns``, ``min_count`` and the others.
 
     Raises:
         ArgumentError: If an argument is malformed, or means nothing for this set.
@@ -84,62 +60,123 @@ def load(
     >>> data.active.width, data["lab"].width, data["lab"].train.count, data["lab"].test.count
     (10, 20, 455, 114)
     """
+    given = {key: value for key, value in settings.items() if value is not None}
+    _check_settings(given)
     if name == TABLES:
-        return _ingested(path, locals())
+        claims = {"digit": digit, "active": active, "passive": passive, "active_name": active_name}
+        return _ingested(path, claims | given)
     data_set = _named(name, digit)
-    claims = _claims(active_name, active, passive)
-    encoding = encoding_of(
-        data_set.encoding, scale=scale, missing=missing, categorical=categorical, min_count=min_count
-    )
+    passives = {"passive": REST} if passive is None else passive
+    parties = [
+        PartyClaim(active_name, "active", () if active is None else active),
+        *(PartyClaim(party, "passive", columns) for party, columns in passives.items()),
+    ]
+    _check_both(parties)
     table, source = table_of(name, path)
-    label = label or _label_name(data_set, table)
-    split_column = split_column or _present(data_set.split_column, table)
-    reserved = reserved_columns({"the label": label, "the id column": id_column, "the split column": split_column})
-    features = [column for column in table.column_names if column not in reserved and column not in data_set.ignored]
+    spec, table = _completed(data_set, given, table, source)
+    if name == "digits" and spec.label in data_set.labels:
+        spec, table = _of_digit(spec, table, digit, source)
+    data = _divided(spec, parties, table, source)
+    return data if name == "table" else replace(data, name=name, description=data_set.description)
 
-    target = column_of(table, label, source=source)
-    where = f"label column {label!r} of {source}"
-    task = task or data_set.task
-    if name == "digits" and label in data_set.labels:
-        target, task = digit_labels(target, digit), "multiclass" if digit is None else task
-    if positive is None and task == "binary" and is_text(target):
-        positive = data_set.positive
-    labels, classes = read_labels(target, task=task, positive=positive, source=where)
-    if split_column:
-        column = column_of(table, split_column, source=source)
-        split = split_by_column(column, test_value=test_value, source=f"split column {split_column!r} of {source}")
-    else:
-        split = random_split(labels, test_fraction=test_fraction, seed=split_seed, stratified=task != "regression")
-    check_split(labels, *split, task=task, source=where)
-    ids = _ids(table, id_column, source)
 
-    dropped = matching(patterns(drop), features, source=source, reserved=reserved)
-    kept = [column for column in features if column not in dropped]
-    held = divide(kept, claims, source=source, reserved=reserved | dict.fromkeys(dropped, "a dropped column"))
-    categories = _categories(categorical_columns, data_set, features, source)
-    parties: dict[str, PartyData] = {}
-    for party, columns in held.items():
-        if not columns and party != active_name:
-            raise DataError(f"passive party {party!r} is left without a column of {source}")
-        encoded = encode(table, columns, train=split[0], encoding=encoding, categories=categories, source=source)
-        parties[party] = _party_data(party, columns, encoded, ids, labels if party == active_name else None, split)
+def load_table(spec: TableSpec, parties: Sequence[PartyClaim]) -> VerticalData:
+    """Return a table divided between parties, encoded, and split into training and test records.
+
+    Each column is encoded by itself and from training rows only, so that a party could do it alone.
+
+    Args:
+        spec: The table.
+        parties: The active party, and one passive party at least.
+
+    Raises:
+        ArgumentError: If a setting means nothing for this table.
+        DataError: If the file, its columns, labels or records are not what was asked for.
+    """
+    _check_both(parties)
+    path = one_file(spec)
+    return _divided(spec, parties, read_table(path), path.name)
+
+
+def one_file(spec: TableSpec) -> Path:
+    """Return the file that a spec names.
+
+    Raises:
+        ArgumentError: If it names none, or several, or has settings that a table in memory is not read with.
+    """
+    if spec.header is not None or spec.text_columns:
+        raise ArgumentError("header and text_columns are settings of files that are ingested")
+    if not isinstance(spec.source, str | os.PathLike):
+        raise ArgumentError(f"expected the path of one CSV or Parquet file as source, got {spec.source!r}")
+    return Path(spec.source).expanduser()
+
+
+def _divided(spec: TableSpec, parties: Sequence[PartyClaim], table: pa.Table, source: str) -> VerticalData:
+    if spec.label is None:
+        raise ArgumentError("expected the name of the label column (`label`), got none")
+    division = spec.divide(table.column_names, parties, source=source)
+    where = f"label column {spec.label!r} of {source}"
+    target = column_of(table, spec.label, source=source)
+    labels, classes = read_labels(target, task=spec.task, positive=spec.positive, source=where)
+    split = _split(spec, table, labels, source)
+    check_split(labels, *split, task=spec.task, source=where)
+    ids = _ids(table, spec.id_column, source)
+    held: dict[str, PartyData] = {}
+    for party in parties:
+        columns = division.held[party.name]
+        encoded = fit(spec, division, table, columns, train=split[0], source=source).apply(table, source=source)
+        own = labels if party.role == "active" else None
+        held[party.name] = _party_data(party.name, columns, encoded, ids, own, split)
+    active = next(party.name for party in parties if party.role == "active")
     return VerticalData(
-        name=Path(source).stem if name == "table" else name,
-        task=task,
+        name=Path(source).stem,
+        task=spec.task,
         classes=classes,
-        active=parties.pop(active_name),
-        passives=parties,
-        description=f"{source}: {table.num_rows} rows, label {label}" if name == "table" else data_set.description,
+        active=held.pop(active),
+        passives=held,
+        description=f"{source}: {table.num_rows} rows, label {spec.label}",
     )
 
 
-def _ingested(path: str | os.PathLike[str] | None, arguments: Mapping[str, Any]) -> VerticalData:
+def fit(
+    spec: TableSpec, division: Division, table: pa.Table, columns: Sequence[str], *, train: Rows, source: str
+) -> FittedEncoding:
+    """Return what the training rows say of how to encode some columns of a table.
+
+    Raises:
+        ArgumentError: If a column is to be scaled in two ways.
+        DataError: If a name or pattern matches nothing, or a column cannot be encoded.
+    """
+    categories = spec.categories(division, source=source)
+    numeric = [name for name in division.kept if name not in categories and not is_text(table.column(name))]
+    return fit_encoding(
+        table,
+        columns,
+        train=train,
+        encoding=spec.encoding,
+        categories=categories,
+        scales=spec.scales(numeric, division, source=source),
+        source=source,
+    )
+
+
+def _check_settings(given: Mapping[str, Any]) -> None:
+    known = [field.name for field in fields(TableSpec) if field.name != "source"]
+    for name in given:
+        if name not in known:
+            raise ArgumentError(f"no setting {name!r}{did_you_mean(name, known)}")
+
+
+def _ingested(path: str | os.PathLike[str] | None, given: Mapping[str, Any]) -> VerticalData:
     if path is None:
         raise ArgumentError(f"data set {TABLES!r} needs the path of a folder that `splitvfl ingest` wrote")
-    defaults = {name: parameter.default for name, parameter in inspect.signature(load).parameters.items()}
-    given = [name for name, value in arguments.items() if name not in ("name", "path") and value != defaults[name]]
-    if given:
-        raise ArgumentError(f"{', '.join(given)}: settled when the data were ingested; ingest them again to change it")
+    usual = {field.name: field.default for field in fields(TableSpec)}
+    usual |= {name: parameter.default for name, parameter in inspect.signature(load).parameters.items()}
+    changed = [name for name, value in given.items() if value != usual[name]]
+    if changed:
+        raise ArgumentError(
+            f"{', '.join(changed)}: settled when the data were ingested; ingest them again to change it"
+        )
     return open_tables(path)
 
 
@@ -151,61 +188,52 @@ def _named(name: str, digit: int | None) -> DataSet:
     return DATA_SETS[name]
 
 
-def _claims(
-    active_name: str, active: ColumnClaim | None, passive: Mapping[str, ColumnClaim] | None
-) -> dict[str, ColumnClaim]:
-    passive = {"passive": REST} if passive is None else passive
-    if not passive:
-        raise ArgumentError("expected one passive party at least, got none")
-    if active_name in passive:
-        raise ArgumentError(f"{active_name!r} is the active party's name and a passive party's; they must differ")
-    return {active_name: () if active is None else active, **passive}
+def _check_both(parties: Sequence[PartyClaim]) -> None:
+    check_parties(parties)
+    roles = [party.role for party in parties]
+    for role in ("active", "passive"):
+        if role not in roles:
+            raise ArgumentError(f"expected one {role} party at least, got none")
 
 
-def encoding_of(default: Encoding, **settings: Any) -> Encoding:
-    """Return an encoding with some settings changed; those that are ``None`` stay as they are."""
-    return replace(default, **{name: value for name, value in settings.items() if value is not None})
-
-
-def _label_name(data_set: DataSet, table: pa.Table) -> str:
-    if not data_set.labels:
-        raise ArgumentError("expected the name of the label column (`label`), got none")
+def _completed(data_set: DataSet, given: Mapping[str, Any], table: pa.Table, source: str) -> tuple[TableSpec, pa.Table]:
+    """Return the settings of a named set, where none are given instead, and the table without what it ignores."""
     # The first name when there is none, so that the error names what was looked for.
-    return next((name for name in data_set.labels if name in table.column_names), data_set.labels[0])
+    label = next((name for name in data_set.labels if name in table.column_names), next(iter(data_set.labels), None))
+    split_column = data_set.split_column if data_set.split_column in table.column_names else None
+    own = {"task": data_set.task, "label": label, "split_column": split_column, **asdict(data_set.encoding)}
+    spec = TableSpec(**own | dict(given))
+    roles = spec.roles(table.column_names, source=source)
+    table = table.drop_columns([name for name in data_set.ignored if name in table.column_names and name not in roles])
+    if "categorical_columns" not in given:
+        features = [name for name in table.column_names if name not in roles]
+        spec = replace(spec, categorical_columns=tuple(name for name in data_set.categories if name in features))
+    text = spec.label is not None and is_text(table.column(spec.label))
+    if spec.positive is None and spec.task == "binary" and text:
+        spec = replace(spec, positive=data_set.positive)
+    return spec, table
 
 
-def _present(column: str | None, table: pa.Table) -> str | None:
-    return column if column in table.column_names else None
+def _of_digit(spec: TableSpec, table: pa.Table, digit: int | None, source: str) -> tuple[TableSpec, pa.Table]:
+    assert spec.label is not None
+    target = digit_labels(column_of(table, spec.label, source=source), digit)
+    table = table.set_column(table.column_names.index(spec.label), spec.label, target)
+    return replace(spec, task="multiclass" if digit is None else spec.task), table
 
 
-def reserved_columns(roles: Mapping[str, str | None]) -> dict[str, str]:
-    """Return the columns that are no features, and what they are instead.
-
-    Args:
-        roles: Columns by what they are; ``None`` where there is none.
-
-    Raises:
-        ArgumentError: If one column is two things.
-    """
-    reserved: dict[str, str] = {}
-    for role, column in roles.items():
-        if column is not None and reserved.setdefault(column, role) != role:
-            raise ArgumentError(f"column {column!r} cannot be both {reserved[column]} and {role}")
-    return reserved
+def _split(spec: TableSpec, table: pa.Table, labels: Labels, source: str) -> tuple[Rows, Rows]:
+    if spec.split_column is None:
+        stratified = spec.task != "regression"
+        return random_split(labels, test_fraction=spec.test_fraction, seed=spec.split_seed, stratified=stratified)
+    column = column_of(table, spec.split_column, source=source)
+    where = f"split column {spec.split_column!r} of {source}"
+    return split_by_column(column, test_value=spec.test_value, source=where)
 
 
 def _ids(table: pa.Table, id_column: str | None, source: str) -> Rows:
     if id_column is None:
         return np.arange(table.num_rows, dtype=np.int64)
     return record_ids(column_of(table, id_column, source=source), source=f"id column {id_column!r} of {source}")
-
-
-def _categories(
-    wanted: str | Sequence[str] | None, data_set: DataSet, features: Sequence[str], source: str
-) -> frozenset[str]:
-    if wanted is None:
-        return frozenset(data_set.categories)
-    return frozenset(matching(patterns(wanted), features, source=source))
 
 
 def _party_data(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import NamedTuple, get_args
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,14 +14,15 @@ import torch
 
 from splitvfl.data.alignment import Alignment, read_alignment
 from splitvfl.data.columns import Columns, PartyData, Records, TaskName
-from splitvfl.data.encoding import Categorical, Encoded, Encoding, FittedEncoding, Missing, Scale, fit_encoding
+from splitvfl.data.encoding import Encoded, FittedEncoding
 from splitvfl.data.ingest.aligned import fill_dummies
 from splitvfl.data.ingest.hashing import are_tested
 from splitvfl.data.ingest.records import ids_of
-from splitvfl.data.labels import Labels, Positive, check_split, read_labels
-from splitvfl.data.load import encoding_of, reserved_columns
-from splitvfl.data.partition import REST, ColumnClaim, divide, matching, patterns
+from splitvfl.data.labels import Labels, check_split, read_labels
+from splitvfl.data.load import fit, one_file
+from splitvfl.data.partition import REST
 from splitvfl.data.schema import PARTS, Part, Role
+from splitvfl.data.spec import PartyClaim, TableSpec
 from splitvfl.data.split import record_ids
 from splitvfl.data.tables import Rows, column_of, read_table
 from splitvfl.errors import ArgumentError, DataError
@@ -44,26 +44,7 @@ class PartyFile(NamedTuple):
     encoding: FittedEncoding
 
 
-def load_party(
-    path: str | os.PathLike[str],
-    *,
-    name: str,
-    role: Role,
-    columns: ColumnClaim = REST,
-    drop: str | Sequence[str] = (),
-    label: str | None = None,
-    task: TaskName = "binary",
-    positive: Positive | None = None,
-    id_column: str | None = None,
-    aligned: str | os.PathLike[str] | None = None,
-    test_fraction: float = 0.2,
-    split_seed: int = 0,
-    scale: Scale | None = None,
-    missing: Missing | None = None,
-    categorical: Categorical | None = None,
-    categorical_columns: str | Sequence[str] = (),
-    min_count: int | None = None,
-) -> PartyFile:
+def load_party(spec: TableSpec, party: PartyClaim, *, aligned: str | os.PathLike[str] | None = None) -> PartyFile:
     """Return what one party holds, encoded, and split into training and test records.
 
     The split looks at each record's id alone (:func:`splitvfl.data.ingest.hashing.are_tested`), as that of ``splitvfl
@@ -76,68 +57,50 @@ def load_party(
     marked in :attr:`splitvfl.data.columns.Records.real`.
 
     Args:
-        path: The party's CSV or Parquet file.
-        name: The party's name.
-        role: ``"active"`` or ``"passive"``.
-        columns: Its columns, see :mod:`splitvfl.data.partition`: names and patterns, a share, or ``"rest"`` for all.
-            Columns that are not claimed are left out.
-        drop: Columns that are left out before that, as names and patterns.
-        label: The label column; at the active party, and there only.
-        task: ``"binary"``, ``"multiclass"`` or ``"regression"``.
-        positive: Which of two label values is the positive class; not needed for 0 and 1.
-        id_column: Column that names the records. Default: that of the alignment.
+        spec: The party's table. The label column is named at the active party, and there only. The id column is that of
+            the alignment if none is named.
+        party: The party. Columns that it does not claim are left out.
         aligned: The folder that ``splitvfl align`` wrote.
-        test_fraction: Expected share of test records, in (0, 1).
-        split_seed: Decides which, from 0 to 2⁶⁴ − 1.
-        scale: See :class:`splitvfl.data.encoding.Encoding`, as for the next two.
-        missing: ``"error"`` or ``"indicator"``.
-        categorical: ``"onehot"`` or ``"index"``.
-        categorical_columns: Numeric columns that hold categories, as names and patterns; text always does.
-        min_count: Rarer categories count as unknown.
 
     Raises:
-        ArgumentError: If an argument is malformed, or does not go with the role or the alignment.
+        ArgumentError: If a setting does not go with the role or the alignment.
         DataError: If the file, its columns, labels or records are not what was asked for, or not those that were
             aligned.
     """
-    _check(role, label, test_fraction, split_seed)
-    alignment = None if aligned is None else own_alignment(read_alignment(aligned), name, role, id_column)
-    id_column = id_column if alignment is None else alignment.schema.id_column
-    table, source = read_table(Path(path)), Path(path).name
-    reserved = reserved_columns({"the label": label, "the id column": id_column})
-    held = _held(table, name, columns, drop, reserved, source)
-    if not held and role == "passive":
-        raise DataError(f"passive party {name!r} is left without a column of {source}")
+    _check(spec, party)
+    name = party.name
+    alignment = None
+    if aligned is not None:
+        alignment = own_alignment(read_alignment(aligned), name, party.role, spec.id_column)
+        spec = replace(spec, id_column=alignment.schema.id_column)
+    path = one_file(spec)
+    table, source = read_table(path), path.name
+    division = spec.divide(table.column_names, _with_nobody(party), source=source)
     if alignment is None:
-        order = _file_order(table, id_column, source)
+        order = _file_order(table, spec.id_column, source)
     else:
         alignment.check_source(path)
         order = _Order(alignment.ids, alignment.rows, int(alignment.schema.secret, 16))
         table, source = _in_order(table, order), f"{source} (rows counted as they are aligned)"
-    tested = are_tested(order.ids, seed=split_seed, fraction=test_fraction)
+    tested = are_tested(order.ids, seed=spec.split_seed, fraction=spec.test_fraction)
     split = np.flatnonzero(~tested[order.real]), np.flatnonzero(tested[order.real])
-    _check_parts(name, split, test_fraction)
-    labels, classes = _labels(table, label, task, positive, source, split)
-    encoding = encoding_of(Encoding(), scale=scale, missing=missing, categorical=categorical, min_count=min_count)
-    categories = frozenset(matching(patterns(categorical_columns), held, source=source, reserved=reserved))
-    fitted = fit_encoding(table, held, train=split[0], encoding=encoding, categories=categories, source=source)
+    _check_parts(name, split, spec.test_fraction)
+    labels, classes = _labels(spec, table, source, split)
+    held = division.held[name]
+    fitted = fit(spec, division, table, held, train=split[0], source=source)
     encoded = fitted.apply(table, source=source)
     train, test = (_records(part, order, tested, encoded, labels) for part in PARTS)
     data = PartyData(name, held, encoded.names, encoded.field_sizes, train, test, encoded.field_names)
-    return PartyFile(data, task if role == "active" else None, classes, fitted)
+    return PartyFile(data, spec.task if party.role == "active" else None, classes, fitted)
 
 
-def _check(role: Role, label: str | None, test_fraction: float, split_seed: int) -> None:
-    if role not in get_args(Role):
-        raise ArgumentError(f"expected role active or passive, got {role!r}")
-    if role == "active" and label is None:
+def _check(spec: TableSpec, party: PartyClaim) -> None:
+    if party.role == "active" and spec.label is None:
         raise ArgumentError("the active party holds the labels: expected the name of the label column, got none")
-    if role == "passive" and label is not None:
-        raise ArgumentError(f"a passive party holds no labels, got label {label!r}; drop the column if it has one")
-    if not 0 < test_fraction < 1:
-        raise ArgumentError(f"expected test_fraction in (0, 1), got {test_fraction}")
-    if not 0 <= split_seed < 1 << 64:
-        raise ArgumentError(f"expected split_seed from 0 to 2**64 - 1, got {split_seed}")
+    if party.role == "passive" and spec.label is not None:
+        raise ArgumentError(f"a passive party holds no labels, got label {spec.label!r}; drop the column if it has one")
+    if spec.split_column is not None:
+        raise ArgumentError("a party's own records are split by their ids, as at the others; give no split column")
 
 
 def own_alignment(alignment: Alignment, name: str, role: Role, id_column: str | None) -> Alignment:
@@ -160,16 +123,9 @@ def own_alignment(alignment: Alignment, name: str, role: Role, id_column: str | 
     return alignment
 
 
-def _held(
-    table: pa.Table, name: str, claim: ColumnClaim, drop: str | Sequence[str], reserved: dict[str, str], source: str
-) -> tuple[str, ...]:
-    features = [column for column in table.column_names if column not in reserved]
-    dropped = matching(patterns(drop), features, source=source, reserved=reserved)
-    kept = [column for column in features if column not in dropped]
-    # What this party does not claim belongs to nobody, and is left out.
-    claims: dict[str, ColumnClaim] = {name: claim} if claim == REST else {name: claim, f"not {name}": REST}
-    held = divide(kept, claims, source=source, reserved=reserved | dict.fromkeys(dropped, "a dropped column"))
-    return held[name]
+def _with_nobody(party: PartyClaim) -> list[PartyClaim]:
+    """Return the claims on a party's own table: what it does not claim belongs to nobody, and is left out."""
+    return [party] if party.columns == REST else [party, PartyClaim(f"not {party.name}", "active", REST)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,14 +173,13 @@ def _check_parts(name: str, split: tuple[Rows, Rows], test_fraction: float) -> N
         )
 
 
-def _labels(
-    table: pa.Table, label: str | None, task: TaskName, positive: Positive | None, source: str, split: Sequence[Rows]
-) -> tuple[Labels | None, int]:
-    if label is None:
+def _labels(spec: TableSpec, table: pa.Table, source: str, split: Sequence[Rows]) -> tuple[Labels | None, int]:
+    if spec.label is None:
         return None, 0
-    where = f"label column {label!r} of {source}"
-    labels, classes = read_labels(column_of(table, label, source=source), task=task, positive=positive, source=where)
-    check_split(labels, split[0], split[1], task=task, source=where)
+    where = f"label column {spec.label!r} of {source}"
+    target = column_of(table, spec.label, source=source)
+    labels, classes = read_labels(target, task=spec.task, positive=spec.positive, source=where)
+    check_split(labels, split[0], split[1], task=spec.task, source=where)
     return labels, classes
 
 

@@ -19,7 +19,7 @@ from splitvfl.app.saved_model import Origin, load_half, save_half
 from splitvfl.app.serving import defend_predictions, prepare_prediction
 from splitvfl.cli import main
 from splitvfl.config.sections import ExperimentConfig, load_config
-from splitvfl.data.ingest import ingest, ingest_like
+from splitvfl.data.ingest import ingest_like
 from splitvfl.data.new_records import read_new_records
 from splitvfl.errors import CheckpointError, ConfigError, DataError, PrivacyError
 from splitvfl.exchange.handshake import TaskSpec
@@ -27,6 +27,7 @@ from splitvfl.exchange.prediction import predict
 from splitvfl.learning.tasks import task_for
 from splitvfl.party.party import ActiveParty, PassiveParty
 from tests.run.parties import finished, free_ports, start, start_party
+from tests.tables import ingest
 
 CPU = torch.device("cpu")
 

@@ -10,7 +10,6 @@ import pytest
 
 from splitvfl.app.experiment import build_trainer, load_data, prepare, run_experiment
 from splitvfl.config.sections import ExperimentConfig, parse_config
-from splitvfl.data.ingest import ingest
 from splitvfl.errors import ConfigError, DataError
 from splitvfl.exchange.handshake import agreement, terms_of
 from splitvfl.learning.batches import BLOCK_ROWS
@@ -19,6 +18,7 @@ from splitvfl.run.trainer import Trainer
 from splitvfl.run.training import Status
 from tests.builders import same, weights
 from tests.table_folders import click_data, write_tables
+from tests.tables import ingest
 
 EXPERIMENT = """
 data: {name: tables, path: tables}

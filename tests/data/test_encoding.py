@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import MinMaxScaler, OneHotEncoder, StandardScaler
 
-from splitvfl.data.encoding import Encoded, Encoding, encode, scale_column
+from splitvfl.data.encoding import Encoded, Encoding, fit_encoding, scale_column
 from splitvfl.errors import ArgumentError, DataError
 
 ROWS = 60
@@ -20,7 +20,7 @@ TRAIN = np.arange(0, ROWS, 2)
 
 def _encode(columns: dict[str, Any], *, categories: tuple[str, ...] = (), **settings: Any) -> Encoded:
     table = pa.table(columns)
-    return encode(
+    fitted = fit_encoding(
         table,
         table.column_names,
         train=TRAIN if table.num_rows == ROWS else np.arange(table.num_rows - 1),
@@ -28,6 +28,7 @@ def _encode(columns: dict[str, Any], *, categories: tuple[str, ...] = (), **sett
         categories=frozenset(categories),
         source="t.csv",
     )
+    return fitted.apply(table, source="t.csv")
 
 
 def _skewed() -> np.ndarray[Any, Any]:

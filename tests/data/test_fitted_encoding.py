@@ -15,12 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from splitvfl.data.encoding import (
-    Encoded,
     Encoding,
     FittedCategories,
     FittedEncoding,
     FittedNumbers,
-    encode,
     fit_encoding,
 )
 from splitvfl.errors import DataError
@@ -146,17 +144,6 @@ def test_a_row_alone_gets_the_numbers_that_it_gets_among_others(case: str) -> No
         # The logarithm of one number may differ from that of one among many in its last bit of 53.
         np.testing.assert_allclose(alone.numeric[0], together.numeric[row], rtol=1.2e-7)
         np.testing.assert_array_equal(alone.codes[0], together.codes[row])
-
-
-def test_encode_fits_and_applies() -> None:
-    table = pa.table({"a": [1.0, 2.0, 5.0], "job": ["x", "y", "z"]})
-    how: dict[str, Any] = {"train": np.arange(2), "encoding": Encoding(), "source": "t.csv"}
-
-    whole: Encoded = encode(table, ["a", "job"], categories=frozenset(), **how)
-
-    parts = fit_encoding(table, ["a", "job"], categories=(), **how).apply(table, source="t.csv")
-    np.testing.assert_array_equal(whole.numeric, parts.numeric)
-    assert whole.names == parts.names == ("a", "job=x", "job=y")
 
 
 # --- new rows

@@ -17,8 +17,9 @@ from splitvfl.data.encoding import FittedEncoding
 from splitvfl.data.id_column import fingerprint, read_digests
 from splitvfl.data.ingest.hashing import text_ids
 from splitvfl.data.new_records import NewRecords, read_new_records
-from splitvfl.data.party_file import PartyFile, load_party
+from splitvfl.data.party_file import PartyFile
 from splitvfl.errors import DataError
+from tests.tables import load_party
 
 HEADER = "customer,age,zip,bought"
 

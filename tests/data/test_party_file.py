@@ -15,13 +15,13 @@ from splitvfl.data import Records, load
 from splitvfl.data.alignment import aligned_rows, write_alignment
 from splitvfl.data.columns import PartyData
 from splitvfl.data.id_column import fingerprint, read_digests
-from splitvfl.data.ingest import ingest, ingest_like
+from splitvfl.data.ingest import ingest_like
 from splitvfl.data.ingest.hashing import are_tested
-from splitvfl.data.party_file import load_party
 from splitvfl.data.store import open_party, open_tables
 from splitvfl.errors import ArgumentError, DataError
 from splitvfl.exchange.psi import Terms, align
 from splitvfl.messaging.conversation import converse
+from tests.tables import ingest, load_party
 
 ROWS = 200
 

@@ -244,7 +244,7 @@ def test_a_folder_that_is_none(folder: Path, where: str) -> None:
     [
         ({"test_fraction": 0.5}, "test_fraction: settled when the data were ingested"),
         ({"active": "a", "passive": {"b": "rest"}}, "active, passive: settled"),
-        ({"label": "click", "scale": "none", "digit": 3}, "label, digit, scale: settled"),
+        ({"label": "click", "scale": "none", "digit": 3}, "digit, label, scale: settled"),
     ],
 )
 def test_settings_of_reading_mean_nothing_for_tables(folder: Path, options: dict[str, Any], said: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from splitvfl.data.ingest.plan import Hashing
 from splitvfl.data.ingest.run import IngestReport, IngestStatus, PartyReport, Progress, ingest, ingest_like
 
-__all__ = ["IngestReport", "IngestStatus", "PartyReport", "Progress", "ingest", "ingest_like"]
+__all__ = ["Hashing", "IngestReport", "IngestStatus", "PartyReport", "Progress", "ingest", "ingest_like"]

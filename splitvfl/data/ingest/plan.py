@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import pyarrow as pa
 
@@ -18,7 +18,7 @@ from splitvfl.data.ingest.hashing import hash_key, key_name
 from splitvfl.data.ingest.records import Mask, cell_value
 from splitvfl.data.ingest.sources import Source, check_kinds, infer_kinds
 from splitvfl.data.labels import Positive
-from splitvfl.data.partition import ColumnClaim, divide, matching, patterns
+from splitvfl.data.partition import matching, patterns
 from splitvfl.data.schema import (
     DataSchema,
     Encoder,
@@ -32,87 +32,35 @@ from splitvfl.data.schema import (
     read_data_schema,
     read_party_schema,
 )
+from splitvfl.data.spec import PartyClaim, Patterns, TableSpec, check_parties
 from splitvfl.data.tables import did_you_mean, listed
 from splitvfl.errors import ArgumentError, DataError
 
-Patterns = str | Sequence[str]
-
 
 @dataclass(frozen=True, kw_only=True)
-class Choices:
-    """The settings of :func:`splitvfl.data.ingest.ingest`; see there.
+class Hashing:
+    """Categories that are hashed instead of being listed. Code 0 then never occurs.
+
+    Attributes:
+        buckets: Number of codes.
+        fields: Which fields to hash, as names and patterns; default all.
+        secret: Key to hash with, 16 bytes at least; default a public one. With a secret key, whoever sees codes and not
+            the key cannot try out which category has which; how often each code occurs is seen in any case. Only a
+            fingerprint of the key is written.
 
     Raises:
-        ArgumentError: If one is out of its range, or two do not go together.
+        ArgumentError: If the number of codes is out of its range.
     """
 
-    name: str
-    label: str | None
-    task: TaskName
-    positive: Positive | None
-    id_column: str | None
-    active: ColumnClaim | None
-    active_name: str
-    passive: Mapping[str, ColumnClaim]
-    drop: Patterns
-    scale: Scale
-    scale_columns: Mapping[Scale, Patterns]
-    missing: Missing
-    categorical_columns: Patterns
-    text_columns: Patterns
-    min_count: int
-    buckets: int | None
-    hash_fields: Patterns | None
-    hash_secret: bytes | None = field(repr=False)
-    test_fraction: float
-    split_seed: int
-    split_column: str | None
-    test_value: str | float
+    buckets: int
+    fields: Patterns | None = None
+    secret: bytes | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        """Check the settings."""
-        self._check_names()
-        for value in (self.scale, *self.scale_columns):
-            _check_one_of("scale", value, get_args(Scale))
-        _check_one_of("missing", self.missing, get_args(Missing))
-        _check_one_of("task", self.task, get_args(TaskName))
-        if not 0 < self.test_fraction < 1:
-            raise ArgumentError(f"expected test_fraction in (0, 1), got {self.test_fraction}")
-        if not 0 <= self.split_seed < 1 << 64:
-            raise ArgumentError(f"expected split_seed from 0 to 2**64 - 1, got {self.split_seed}")
-        if self.min_count < 1:
-            raise ArgumentError(f"expected min_count from 1, got {self.min_count}")
-        self._check_hashing()
-
-    def _check_names(self) -> None:
-        if self.label is None and self.active is not None:
-            raise ArgumentError(f"the active party {self.active_name!r} holds the labels: expected the label column")
-        if not self.parties:
-            raise ArgumentError("expected a label column for the active party, or a passive party; got neither")
-        if self.label is not None and self.active_name in self.passive:
-            raise ArgumentError(f"{self.active_name!r} is the active party's name and a passive party's")
-        for party in self.parties:
-            # As experiments want them; and a name must be able to name a folder.
-            if not re.fullmatch(r"\w[\w-]{,99}", party):
-                raise ArgumentError(f"expected a party's name of up to 100 letters, digits, _ and -, got {party!r}")
-
-    def _check_hashing(self) -> None:
+        """Check the number of codes."""
         # A code must fit into int32, with one more for missing values.
-        if self.buckets is not None and not 1 <= self.buckets < (1 << 31) - 2:
+        if not 1 <= self.buckets < (1 << 31) - 2:
             raise ArgumentError(f"expected buckets from 1 to 2**31 - 3, got {self.buckets}")
-        if self.buckets is None and (self.hash_fields is not None or self.hash_secret is not None):
-            raise ArgumentError("fields to hash or a hash key were given, and no number of buckets")
-
-    @property
-    def parties(self) -> dict[str, ColumnClaim]:
-        """The parties' claims, the active one first."""
-        active = {} if self.label is None else {self.active_name: () if self.active is None else self.active}
-        return {**active, **self.passive}
-
-
-def _check_one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ArgumentError(f"expected {name} one of {', '.join(allowed)}, got {value!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,98 +149,102 @@ class Plan:
         }
 
 
-def make_plan(sources: Sequence[Source], choices: Choices, aligned: AlignedRows | None = None) -> Plan:
+def make_plan(
+    sources: Sequence[Source],
+    spec: TableSpec,
+    parties: Sequence[PartyClaim],
+    *,
+    name: str,
+    hashing: Hashing | None = None,
+    aligned: AlignedRows | None = None,
+) -> Plan:
     """Return what is to be done with files that are ingested for the first time.
 
     Raises:
-        ArgumentError: If one column has two roles.
+        ArgumentError: If settings do not go together, or one column has two roles.
         DataError: If a column is not there, is claimed by nobody or twice, or holds what it may not.
     """
     names, where = sources[0].names, sources[0].path.name
     if aligned is not None:
-        _check_aligned(choices, aligned)
-    roles = _roles(choices, names, where)
-    features = [name for name in names if name not in roles]
-    dropped = matching(patterns(choices.drop), features, source=where, reserved=roles)
-    kept = [name for name in features if name not in dropped]
-    reserved = roles | dict.fromkeys(dropped, "a dropped column")
-    held = divide(kept, choices.parties, source=where, reserved=reserved)
-    parties = tuple(_party(choices, name, columns, where) for name, columns in held.items())
-    text = matching(patterns(choices.text_columns), [*kept, *roles], source=where)
-    kinds = infer_kinds(sources, [*kept, *roles], text=text)
-    categorical = set(matching(patterns(choices.categorical_columns), kept, source=where, reserved=reserved))
-    categorical |= {name for name in kept if kinds[name] == "text"}
-    hashed = _hashed(choices, [name for name in kept if name in categorical], where)
+        _check_aligned(spec, parties, aligned)
+    division = spec.divide(names, parties, source=where)
+    kept = division.kept
+    wanted = [*kept, *spec.roles(names, source=where)]
+    kinds = infer_kinds(sources, wanted, text=matching(patterns(spec.text_columns), wanted, source=where))
+    named = spec.categories(division, source=where)
+    categorical = [name for name in kept if name in named or kinds[name] == "text"]
+    numeric = [name for name in kept if name not in categorical]
+    hashed = _hashed(hashing, categorical, where)
     return Plan(
-        name=choices.name,
-        task=choices.task,
-        label=choices.label,
-        label_column=choices.label,
-        positive=_positive(choices, kinds),
-        ids=_ids_by(choices.id_column, kinds, where, aligned),
-        split=_split_rule(choices, kinds),
-        dropped=dropped,
-        parties=parties,
+        name=name,
+        task=spec.task,
+        label=spec.label,
+        label_column=spec.label,
+        positive=_positive(spec, kinds),
+        ids=_ids_by(spec.id_column, kinds, where, aligned),
+        split=_split_rule(spec, kinds),
+        dropped=division.dropped,
+        parties=tuple(
+            PartyPlan(name=party.name, role=party.role, columns=division.held[party.name]) for party in parties
+        ),
         kinds=kinds,
-        scales=_scales(choices, [name for name in kept if name not in categorical], where, reserved),
-        vocabularies=tuple(name for name in kept if name in categorical and name not in hashed),
+        scales=spec.scales(numeric, division, source=where),
+        vocabularies=tuple(name for name in categorical if name not in hashed),
         hashed=hashed,
-        missing=choices.missing,
-        min_count=choices.min_count,
-        buckets=choices.buckets or 0,
-        key=hash_key(choices.hash_secret),
+        missing=spec.missing,
+        min_count=spec.min_count,
+        buckets=0 if hashing is None else hashing.buckets,
+        key=hash_key(None if hashing is None else hashing.secret),
         aligned=aligned,
     )
 
 
-def _check_aligned(choices: Choices, aligned: AlignedRows) -> None:
-    roles = {
-        name: "active" if choices.label is not None and name == choices.active_name else "passive"
-        for name in choices.parties
-    }
-    if roles != {aligned.party: aligned.role}:
-        got = ", ".join(f"{name} ({role})" for name, role in roles.items())
+def check_ingested(spec: TableSpec, parties: Sequence[PartyClaim]) -> None:
+    """Check that a table can be ingested for these parties.
+
+    Raises:
+        ArgumentError: If not.
+    """
+    check_parties(parties)
+    active = next((party.name for party in parties if party.role == "active"), None)
+    if not parties:
+        raise ArgumentError("expected a label column for the active party, or a passive party; got neither")
+    if spec.label is None and active is not None:
+        raise ArgumentError(f"the active party {active!r} holds the labels: expected the label column")
+    if spec.label is not None and active is None:
+        raise ArgumentError(f"label column {spec.label!r} is the active party's, and there is no active party")
+    for party in parties:
+        # As experiments want them; and a name must be able to name a folder.
+        if not re.fullmatch(r"\w[\w-]{,99}", party.name):
+            raise ArgumentError(f"expected a party's name of up to 100 letters, digits, _ and -, got {party.name!r}")
+    if spec.categorical == "onehot":
+        raise ArgumentError("tables that are ingested hold codes of categories, got categorical='onehot'; leave it out")
+
+
+def _check_aligned(spec: TableSpec, parties: Sequence[PartyClaim], aligned: AlignedRows) -> None:
+    if [(party.name, party.role) for party in parties] != [(aligned.party, aligned.role)]:
+        got = ", ".join(f"{party.name} ({party.role})" for party in parties)
         raise ArgumentError(f"the records were aligned for {aligned.party} ({aligned.role}) alone, got {got}")
-    if choices.id_column != aligned.id_column:
+    if spec.id_column != aligned.id_column:
         raise ArgumentError(
-            f"the records were aligned by column {aligned.id_column!r}, got id column {choices.id_column!r}"
+            f"the records were aligned by column {aligned.id_column!r}, got id column {spec.id_column!r}"
         )
-    if choices.split_column is not None:
+    if spec.split_column is not None:
         raise ArgumentError("aligned records are split by their new ids, as at the other parties; give no split column")
 
 
-def _roles(choices: Choices, names: Sequence[str], where: str) -> dict[str, str]:
-    roles: dict[str, str] = {}
-    wanted = {"the label": choices.label, "the id column": choices.id_column, "the split column": choices.split_column}
-    for role, column in wanted.items():
-        if column is None:
-            continue
-        if column not in names:
-            raise DataError(f"no column {column!r} in {where}, which should be {role}{did_you_mean(column, names)}")
-        if roles.setdefault(column, role) != role:
-            raise ArgumentError(f"column {column!r} cannot be both {roles[column]} and {role}")
-    return roles
-
-
-def _party(choices: Choices, name: str, columns: tuple[str, ...], where: str) -> PartyPlan:
-    active = choices.label is not None and name == choices.active_name
-    if not active and not columns:
-        raise DataError(f"passive party {name!r} is left without a column of {where}")
-    return PartyPlan(name=name, role="active" if active else "passive", columns=columns)
-
-
-def _hashed(choices: Choices, categorical: Sequence[str], where: str) -> tuple[str, ...]:
-    if choices.buckets is None:
+def _hashed(hashing: Hashing | None, categorical: Sequence[str], where: str) -> tuple[str, ...]:
+    if hashing is None:
         return ()
-    if choices.hash_fields is None:
+    if hashing.fields is None:
         return tuple(categorical)
-    return matching(patterns(choices.hash_fields), categorical, source=f"the categorical columns of {where}")
+    return matching(patterns(hashing.fields), categorical, source=f"the categorical columns of {where}")
 
 
-def _positive(choices: Choices, kinds: Mapping[str, Kind]) -> Positive | None:
-    if choices.label is None or not isinstance(choices.positive, str):
-        return choices.positive
-    return cell_value(choices.positive, kinds[choices.label])
+def _positive(spec: TableSpec, kinds: Mapping[str, Kind]) -> Positive | None:
+    if spec.label is None or not isinstance(spec.positive, str):
+        return spec.positive
+    return cell_value(spec.positive, kinds[spec.label])
 
 
 def _ids_by(column: str | None, kinds: Mapping[str, Kind], where: str, aligned: AlignedRows | None) -> IdRule:
@@ -312,23 +264,13 @@ def _id_rule(column: str | None, kinds: Mapping[str, Kind], where: str) -> Liter
     return "integer" if kinds[column] == "integer" else "blake2b-63"
 
 
-def _split_rule(choices: Choices, kinds: Mapping[str, Kind]) -> SplitRule:
-    if choices.split_column is None:
-        return SplitRule(rule="hash", fraction=choices.test_fraction, seed=choices.split_seed)
-    value = choices.test_value
+def _split_rule(spec: TableSpec, kinds: Mapping[str, Kind]) -> SplitRule:
+    if spec.split_column is None:
+        return SplitRule(rule="hash", fraction=spec.test_fraction, seed=spec.split_seed)
+    value = spec.test_value
     if isinstance(value, str):
-        value = cell_value(value, kinds[choices.split_column])
-    return SplitRule(rule="column", column=choices.split_column, value=value)
-
-
-def _scales(choices: Choices, numeric: Sequence[str], where: str, reserved: Mapping[str, str]) -> dict[str, Scale]:
-    scales = dict.fromkeys(numeric, choices.scale)
-    own: dict[str, Scale] = {}
-    for scale, wanted in choices.scale_columns.items():
-        for name in matching(patterns(wanted), numeric, source=f"the numeric columns of {where}", reserved=reserved):
-            if own.setdefault(name, scale) != scale:
-                raise ArgumentError(f"column {name!r} cannot be scaled both {own[name]} and {scale}")
-    return {**scales, **own}
+        value = cell_value(value, kinds[spec.split_column])
+    return SplitRule(rule="column", column=spec.split_column, value=value)
 
 
 def plan_like(

@@ -9,20 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from splitvfl.data.columns import TaskName
-from splitvfl.data.encoding import Missing, Scale
 from splitvfl.data.ingest.aligned import AlignedRows
 from splitvfl.data.ingest.encode import EncodedShape, Written, bytes_needed, data_schema, write_parties
-from splitvfl.data.ingest.plan import Choices, Patterns, Plan, make_plan, plan_like
+from splitvfl.data.ingest.plan import Hashing, Plan, check_ingested, make_plan, plan_like
 from splitvfl.data.ingest.sources import Chunk, Source, find_files, open_sources
 from splitvfl.data.ingest.survey import FittedColumns, Statistics, Survey, learned_before, look
 from splitvfl.data.ingest.writing import check_space, check_target, draft, write_bytes
-from splitvfl.data.labels import Positive
-from splitvfl.data.partition import ColumnClaim
 from splitvfl.data.schema import SCHEMA_FILE, Part, schema_bytes
-from splitvfl.errors import DataError
-
-Files = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+from splitvfl.data.spec import Files, PartyClaim, TableSpec
+from splitvfl.errors import ArgumentError, DataError
 
 
 @dataclass(frozen=True)
@@ -92,31 +87,11 @@ class IngestReport:
 
 
 def ingest(
-    files: Files,
-    *,
+    spec: TableSpec,
+    parties: Sequence[PartyClaim],
     out: str | os.PathLike[str],
-    label: str | None = None,
-    task: TaskName = "binary",
-    positive: Positive | None = None,
-    id_column: str | None = None,
-    active: ColumnClaim | None = None,
-    active_name: str = "active",
-    passive: Mapping[str, ColumnClaim] | None = None,
-    drop: Patterns = (),
-    scale: Scale = "standard",
-    scale_columns: Mapping[Scale, Patterns] | None = None,
-    missing: Missing = "error",
-    categorical_columns: Patterns = (),
-    text_columns: Patterns = (),
-    min_count: int = 1,
-    buckets: int | None = None,
-    hash_fields: Patterns | None = None,
-    hash_secret: bytes | None = None,
-    test_fraction: float = 0.1,
-    split_seed: int = 0,
-    split_column: str | None = None,
-    test_value: str | float = "test",
-    header: Patterns | None = None,
+    *,
+    hashing: Hashing | None = None,
     aligned: AlignedRows | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -131,40 +106,18 @@ def ingest(
     complete; an interrupted or failed ingest leaves nothing.
 
     The split looks at each record's id alone (:func:`splitvfl.data.ingest.hashing.are_tested`): parties that
-    ingest apart split alike, if they give the same ids, seed and fraction. Their records must be in the same order;
+    ingest apart split alike, if they give the same ids, seed and fraction. Text that names records is hashed
+    (:func:`splitvfl.data.ingest.hashing.text_ids`). Their records must be in the same order;
     ``id_fingerprints`` in ``schema.json`` shows whether they are. Aligned records (``aligned``) are, by their new ids;
     other rows are left out, and dummies get the columns and the label of a random record of their part.
 
     Memory: about 12 bytes per listed category of all fields, the texts of one field's categories, and some hundred MiB.
 
     Args:
-        files: CSV, TSV (also ``.gz``, ``.zst``) and Parquet files with the same columns, or patterns of them.
+        spec: CSV, TSV (also ``.gz``, ``.zst``) and Parquet files with the same columns, or patterns of them.
+        parties: Who gets which columns; an active one if there is a label column.
         out: The folder to be made.
-        label: The label column; without it there is no active party.
-        task: ``"binary"``, ``"multiclass"`` or ``"regression"``.
-        positive: Which of two label values is the positive class; not needed for 0 and 1.
-        id_column: Column that names the records: whole numbers, or text, which is hashed
-            (:func:`splitvfl.data.ingest.hashing.text_ids`). Without it, records are called by their number from 0.
-        active: The active party's columns, see :mod:`splitvfl.data.partition`; default none.
-        active_name: Its name.
-        passive: Each passive party's columns; default no passive party.
-        drop: Columns that nobody gets, as names and patterns, applied before any claim.
-        scale: How numeric columns are scaled. ``"log1p"`` takes sign(x)·log(1 + abs(x)), so that negative numbers pass.
-        scale_columns: Columns that are scaled otherwise, by scale.
-        missing: ``"error"``, or ``"indicator"``: missing numbers are filled with the training median and marked.
-        categorical_columns: Columns of numbers that hold categories; text always does.
-        text_columns: Columns of CSV files to read as text whatever they look like.
-        min_count: Training rows that a category needs; rarer ones have code 0, as unknown ones have.
-        buckets: Hash categories to so many codes instead of listing them. Code 0 then never occurs.
-        hash_fields: Which fields to hash; default all.
-        hash_secret: Key to hash with, 16 bytes at least; default a public one. With a secret key, whoever sees codes
-            and not the key cannot try out which category has which; how often each code occurs is seen in any case.
-            Only a fingerprint of the key is written.
-        test_fraction: Expected share of test records.
-        split_seed: Decides which.
-        split_column: Column that decides it instead.
-        test_value: What that column holds in test rows.
-        header: Names of the columns, for CSV files without a header line.
+        hashing: Categories that are hashed instead of being listed.
         aligned: What an alignment says of these files, see :func:`splitvfl.data.alignment.aligned_rows`; the files are
             then those of one party.
         overwrite: Replace tables that are there already.
@@ -175,42 +128,20 @@ def ingest(
         DataError: If a file, a column or a cell is not what was asked for; the message says where it stands.
     """
     target = Path(out)
-    choices = Choices(
-        name=target.name,
-        label=label,
-        task=task,
-        positive=positive,
-        id_column=id_column,
-        active=active,
-        active_name=active_name,
-        passive=passive or {},
-        drop=drop,
-        scale=scale,
-        scale_columns=scale_columns or {},
-        missing=missing,
-        categorical_columns=categorical_columns,
-        text_columns=text_columns,
-        min_count=min_count,
-        buckets=buckets,
-        hash_fields=hash_fields,
-        hash_secret=hash_secret,
-        test_fraction=test_fraction,
-        split_seed=split_seed,
-        split_column=split_column,
-        test_value=test_value,
-    )
+    check_ingested(spec, parties)
     check_target(target, overwrite=overwrite)
-    sources = _open(files, header)
-    return _Run(sources, make_plan(sources, choices, aligned), progress).into(target, overwrite=overwrite)
+    sources = _open(spec.source, spec.header)
+    plan = make_plan(sources, spec, parties, name=target.name, hashing=hashing, aligned=aligned)
+    return _Run(sources, plan, progress).into(target, overwrite=overwrite)
 
 
 def ingest_like(
     files: Files,
-    *,
     out: str | os.PathLike[str],
+    *,
     like: str | os.PathLike[str],
     hash_secret: bytes | None = None,
-    header: Patterns | None = None,
+    header: Sequence[str] | None = None,
     aligned: AlignedRows | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -221,11 +152,11 @@ def ingest_like(
     listed then have code 0, and are counted.
 
     Args:
-        files: As for :func:`ingest`.
+        files: As the source of a spec for :func:`ingest`.
         out: The folder to be made.
         like: The earlier folder.
         hash_secret: The earlier key, if there was one.
-        header: As for :func:`ingest`.
+        header: Names of the columns, for CSV files without a header line.
         aligned: As for :func:`ingest`; needed where the earlier records were aligned.
         overwrite: Replace tables that are there already.
         progress: Called after every chunk.
@@ -243,10 +174,11 @@ def ingest_like(
     return _Run(sources, plan, progress).into(target, overwrite=overwrite)
 
 
-def _open(files: Files, header: Patterns | None) -> tuple[Source, ...]:
+def _open(files: Files | None, header: Sequence[str] | None) -> tuple[Source, ...]:
+    if files is None:
+        raise ArgumentError("expected the files to be ingested as source, got none")
     wanted = [files] if isinstance(files, str | os.PathLike) else list(files)
-    names = header.split(",") if isinstance(header, str) else header
-    return open_sources(find_files(wanted), header=names)
+    return open_sources(find_files(wanted), header=header)
 
 
 class _Run:

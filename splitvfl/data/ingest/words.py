@@ -7,34 +7,46 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from splitvfl.data.encoding import Scale
+from splitvfl.data.ingest.plan import Hashing
 from splitvfl.data.ingest.run import IngestReport, PartyReport
 from splitvfl.data.partition import REST, ColumnClaim
+from splitvfl.data.schema import Role
+from splitvfl.data.spec import PartyClaim
 from splitvfl.errors import ArgumentError, DataError
 
 _MOST_UNKNOWN = 8
 
 
-def claims_of(parties: Sequence[str]) -> list[tuple[str, ColumnClaim]]:
-    """Return names and claims out of ``"shop=I[1-6]"``, ``"publisher=rest"``, ``"bank=0.5"`` and ``"shop"``.
+def claims_of(active: str | None, passive: Sequence[str], label: str | None = None) -> list[PartyClaim]:
+    """Return the parties out of ``"shop=I[1-6]"``, ``"publisher=rest"``, ``"bank=0.5"`` and ``"shop"``.
+
+    Args:
+        active: The active party. Without one, whoever holds the label column is called so.
+        passive: The passive parties.
+        label: The label column.
 
     Raises:
-        ArgumentError: If one name comes twice.
+        ArgumentError: If a passive party comes twice.
 
-    >>> claims_of(["shop=I1,I2", "publisher=rest", "bank=0.5", "other"])
-    [('shop', 'I1,I2'), ('publisher', 'rest'), ('bank', 0.5), ('other', ())]
+    >>> claims_of("shop=I1,I2", ["publisher=rest", "bank=0.5"])[0]
+    PartyClaim(name='shop', role='active', columns='I1,I2')
     """
-    claims = []
-    for party in parties:
-        name, _, columns = party.partition("=")
-        claims.append((name.strip(), _claim(columns.strip())))
-    names = [name for name, _ in claims]
+    if active is None and label is not None:
+        active = "active"
+    names = [party.partition("=")[0].strip() for party in passive]
     repeated = [name for name in names if names.count(name) > 1]
     if repeated:
         raise ArgumentError(f"party {repeated[0]!r} was given more than once; list its columns by comma")
-    return claims
+    found = [] if active is None else [_claim(active, "active")]
+    return found + [_claim(party, "passive") for party in passive]
 
 
-def _claim(columns: str) -> ColumnClaim:
+def _claim(party: str, role: Role) -> PartyClaim:
+    name, _, columns = party.partition("=")
+    return PartyClaim(name.strip(), role, _columns(columns.strip()))
+
+
+def _columns(columns: str) -> ColumnClaim:
     if columns in ("", REST):
         return columns or ()
     try:
@@ -56,6 +68,19 @@ def names_of(names: str | None) -> list[str] | None:
     ['label', 'I1', 'a, b']
     """
     return None if names is None else next(csv.reader([names], skipinitialspace=True), [])
+
+
+def hashing_of(buckets: int | None, fields: str | None, secret: bytes | None) -> Hashing | None:
+    """Return how categories are hashed, if they are.
+
+    Raises:
+        ArgumentError: If something is said of it, and not how many codes there are.
+    """
+    if buckets is not None:
+        return Hashing(buckets=buckets, fields=fields, secret=secret)
+    if fields is not None or secret is not None:
+        raise ArgumentError("fields to hash or a hash key were given, and no number of buckets")
+    return None
 
 
 def secret_in(path: Path) -> bytes:

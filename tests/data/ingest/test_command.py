@@ -207,6 +207,6 @@ def test_many_unknown_fields_are_not_all_listed() -> None:
 
 def test_parties_are_named_once_and_keys_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="party 'a' was given more than once"):
-        words.claims_of(["a=x", "b=y", "a=z"])
+        words.claims_of(None, ["a=x", "b=y", "a=z"])
     with pytest.raises(DataError, match="expected a file with the hash key"):
         words.secret_in(tmp_path / "none")

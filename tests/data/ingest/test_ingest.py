@@ -17,12 +17,13 @@ import torch
 
 from splitvfl.data.columns import TaskName, VerticalData
 from splitvfl.data.encoding import Scale
-from splitvfl.data.ingest import IngestStatus, ingest, ingest_like, sources, survey
+from splitvfl.data.ingest import IngestStatus, ingest_like, sources, survey
 from splitvfl.data.ingest.hashing import are_tested, bucket_codes, hash_key, text_ids
 from splitvfl.data.load import load
 from splitvfl.data.schema import read_data_schema, read_party_schema
 from splitvfl.data.store import open_tables
 from splitvfl.errors import ArgumentError, DataError
+from tests.tables import ingest
 
 ROWS = 400
 PARTIES: dict[str, Any] = {"active": "n*", "active_name": "shop", "passive": {"ads": "rest"}}

@@ -1,0 +1,217 @@
+"""What the columns of a table are, and how they become numbers: said once, for files of any size."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, get_args
+
+from splitvfl.data.columns import TaskName
+from splitvfl.data.encoding import Categorical, Encoding, Missing, Scale
+from splitvfl.data.labels import Positive
+from splitvfl.data.partition import REST, ColumnClaim, divide, matching, patterns
+from splitvfl.data.schema import Role
+from splitvfl.data.tables import did_you_mean
+from splitvfl.errors import ArgumentError, DataError
+
+Files = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+Patterns = str | Sequence[str]
+
+
+@dataclass(frozen=True)
+class PartyClaim:
+    """One party, and which columns of a table are to be its own.
+
+    Attributes:
+        name: Its name.
+        role: ``"active"``, which holds the labels, or ``"passive"``.
+        columns: Its columns, see :mod:`splitvfl.data.partition`: names and patterns, a share, or ``"rest"``.
+
+    Raises:
+        ArgumentError: If the role is none of these.
+    """
+
+    name: str
+    role: Role
+    columns: ColumnClaim = REST
+
+    def __post_init__(self) -> None:
+        """Check the role."""
+        if self.role not in get_args(Role):
+            raise ArgumentError(f"expected role active or passive, got {self.role!r}")
+
+
+class Division(NamedTuple):
+    """Who holds which columns of a table.
+
+    Attributes:
+        held: Each party's columns, in the table's order.
+        kept: The columns that may be held: neither dropped nor reserved.
+        dropped: Columns that nobody holds.
+        reserved: Columns that are no features, and what they are instead; dropped ones included.
+    """
+
+    held: Mapping[str, tuple[str, ...]]
+    kept: tuple[str, ...]
+    dropped: tuple[str, ...]
+    reserved: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableSpec:
+    """A table: where it is, what its columns are, how they become numbers, and which records are tested on.
+
+    Attributes:
+        source: The CSV or Parquet file; several files of the same columns, or patterns of them, to be ingested.
+        header: Names of the columns, for CSV files without a header line.
+        label: The label column. Without one there is no active party.
+        task: ``"binary"``, ``"multiclass"`` or ``"regression"``.
+        positive: Which of two label values is the positive class; not needed for 0 and 1.
+        id_column: Column that names the records; default: their numbers from 0.
+        drop: Columns that nobody gets, as names and patterns; applied before any claim.
+        test_fraction: Share of test records, in (0, 1).
+        split_seed: Decides which, from 0 to 2⁶⁴ − 1.
+        split_column: Column that decides it instead.
+        test_value: What that column holds in test rows.
+        scale: How numbers are scaled, see :class:`splitvfl.data.encoding.Encoding`, as for the next two.
+        scale_columns: Columns that are scaled otherwise, by scale.
+        missing: ``"error"`` or ``"indicator"``.
+        categorical: ``"onehot"`` or ``"index"``; default: one-hot in memory, and codes where tables are ingested.
+        categorical_columns: Numeric columns that hold categories, as names and patterns; text always does.
+        text_columns: Columns of CSV files to read as text whatever they look like.
+        min_count: Training rows that a category needs; rarer ones count as unknown.
+
+    Raises:
+        ArgumentError: If a setting is out of its range.
+    """
+
+    source: Files | None = None
+    header: Sequence[str] | None = None
+    label: str | None = None
+    task: TaskName = "binary"
+    positive: Positive | None = None
+    id_column: str | None = None
+    drop: Patterns = ()
+    test_fraction: float = 0.2
+    split_seed: int = 0
+    split_column: str | None = None
+    test_value: str | float = "test"
+    scale: Scale = "standard"
+    scale_columns: Mapping[Scale, Patterns] = field(default_factory=dict)
+    missing: Missing = "error"
+    categorical: Categorical | None = None
+    categorical_columns: Patterns = ()
+    text_columns: Patterns = ()
+    min_count: int = 1
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        _check_one_of("task", self.task, get_args(TaskName))
+        for scale in self.scale_columns:
+            _check_one_of("scale", scale, get_args(Scale))
+        if not 0 < self.test_fraction < 1:
+            raise ArgumentError(f"expected test_fraction in (0, 1), got {self.test_fraction}")
+        if not 0 <= self.split_seed < 1 << 64:
+            raise ArgumentError(f"expected split_seed from 0 to 2**64 - 1, got {self.split_seed}")
+        _ = self.encoding
+
+    @property
+    def encoding(self) -> Encoding:
+        """How columns become numbers in memory.
+
+        Raises:
+            ArgumentError: If a setting of it is out of its range.
+        """
+        return Encoding(
+            scale=self.scale,
+            missing=self.missing,
+            categorical=self.categorical or "onehot",
+            min_count=self.min_count,
+        )
+
+    def roles(self, names: Collection[str], *, source: str) -> dict[str, str]:
+        """Return the columns that are no features, and what they are instead.
+
+        Args:
+            names: The table's columns.
+            source: What to call the table in messages, here and below.
+
+        Raises:
+            ArgumentError: If one column is two things.
+            DataError: If the table has no such column.
+        """
+        wanted = {"the label": self.label, "the id column": self.id_column, "the split column": self.split_column}
+        roles: dict[str, str] = {}
+        for role, column in wanted.items():
+            if column is None:
+                continue
+            if roles.setdefault(column, role) != role:
+                raise ArgumentError(f"column {column!r} cannot be both {roles[column]} and {role}")
+            if column not in names:
+                raise DataError(f"no column {column!r} in {source}{did_you_mean(column, names)} (it should be {role})")
+        return roles
+
+    def divide(self, names: Sequence[str], parties: Sequence[PartyClaim], *, source: str) -> Division:
+        """Return who holds which of the table's columns, in the table's order.
+
+        Raises:
+            ArgumentError: If one column is two things, or the claims contradict each other.
+            DataError: If a column is not there, is claimed by nobody or twice, or a passive party has none.
+        """
+        roles = self.roles(names, source=source)
+        features = [name for name in names if name not in roles]
+        dropped = matching(patterns(self.drop), features, source=source, reserved=roles)
+        kept = tuple(name for name in features if name not in dropped)
+        reserved = roles | dict.fromkeys(dropped, "a dropped column")
+        held = divide(kept, {party.name: party.columns for party in parties}, source=source, reserved=reserved)
+        for party in parties:
+            if party.role == "passive" and not held[party.name]:
+                raise DataError(f"passive party {party.name!r} is left without a column of {source}")
+        return Division(held, kept, dropped, reserved)
+
+    def categories(self, division: Division, *, source: str) -> frozenset[str]:
+        """Return the columns that are named as categorical; text is so without being named.
+
+        Raises:
+            DataError: If a name or pattern matches no column.
+        """
+        features = [*division.kept, *division.dropped]
+        return frozenset(matching(patterns(self.categorical_columns), features, source=source))
+
+    def scales(self, numeric: Sequence[str], division: Division, *, source: str) -> dict[str, Scale]:
+        """Return how each numeric column is scaled.
+
+        Raises:
+            ArgumentError: If a column is to be scaled in two ways.
+            DataError: If a name or pattern matches no numeric column.
+        """
+        where = f"the numeric columns of {source}"
+        own: dict[str, Scale] = {}
+        for scale, wanted in self.scale_columns.items():
+            for name in matching(patterns(wanted), numeric, source=where, reserved=division.reserved):
+                if own.setdefault(name, scale) != scale:
+                    raise ArgumentError(f"column {name!r} cannot be scaled both {own[name]} and {scale}")
+        return dict.fromkeys(numeric, self.scale) | own
+
+
+def check_parties(parties: Sequence[PartyClaim]) -> None:
+    """Check that parties have names of their own, and that one of them at most is active.
+
+    Raises:
+        ArgumentError: If not.
+    """
+    active = [party.name for party in parties if party.role == "active"]
+    if len(active) > 1:
+        raise ArgumentError(f"expected one active party at most, got {' and '.join(active)}")
+    names = [party.name for party in parties]
+    for name in names:
+        if names.count(name) > 1 and name in active:
+            raise ArgumentError(f"{name!r} is the active party's name and a passive party's; they must differ")
+        if names.count(name) > 1:
+            raise ArgumentError(f"{name!r} is the name of two parties; they must differ")
+
+
+def _check_one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ArgumentError(f"expected {name} one of {', '.join(allowed)}, got {value!r}")

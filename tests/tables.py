@@ -1,0 +1,42 @@
+"""Tables that are loaded and ingested with settings by name, as the commands do it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from splitvfl.data import ingest as ingesting
+from splitvfl.data.ingest import IngestReport
+from splitvfl.data.ingest.words import hashing_of
+from splitvfl.data.partition import Claim
+from splitvfl.data.party_file import PartyFile
+from splitvfl.data.party_file import load_party as load_claimed
+from splitvfl.data.spec import Files, PartyClaim, TableSpec
+
+
+def ingest(
+    files: Files,
+    *,
+    out: str | os.PathLike[str],
+    active: Claim | None = None,
+    active_name: str = "active",
+    passive: Mapping[str, Claim] | None = None,
+    **settings: Any,
+) -> IngestReport:
+    """Ingest files for an active party, if there is a label or it claims columns, and passive ones."""
+    parties = [PartyClaim(name, "passive", columns) for name, columns in (passive or {}).items()]
+    if active is not None or settings.get("label") is not None:
+        parties.insert(0, PartyClaim(active_name, "active", () if active is None else active))
+    hashing = [settings.pop(name, None) for name in ("buckets", "hash_fields", "hash_secret")]
+    others = {name: settings.pop(name) for name in ("aligned", "progress") if name in settings}
+    spec = TableSpec(source=files, **{"test_fraction": 0.1, **settings})
+    return ingesting.ingest(spec, parties, out, hashing=hashing_of(*hashing), **others)
+
+
+def load_party(
+    path: Path, *, name: str, role: Any, columns: Claim = "rest", aligned: Path | None = None, **settings: Any
+) -> PartyFile:
+    """Load one party's file."""
+    return load_claimed(TableSpec(source=path, **settings), PartyClaim(name, role, columns), aligned=aligned)
