@@ -10,7 +10,7 @@ from typing import Any
 from splitvfl.data import ingest as ingesting
 from splitvfl.data.ingest import IngestReport
 from splitvfl.data.ingest.words import hashing_of
-from splitvfl.data.partition import Claim
+from splitvfl.data.partition import ColumnClaim
 from splitvfl.data.party_file import PartyFile
 from splitvfl.data.party_file import load_party as load_claimed
 from splitvfl.data.spec import Files, PartyClaim, TableSpec
@@ -20,9 +20,9 @@ def ingest(
     files: Files,
     *,
     out: str | os.PathLike[str],
-    active: Claim | None = None,
+    active: ColumnClaim | None = None,
     active_name: str = "active",
-    passive: Mapping[str, Claim] | None = None,
+    passive: Mapping[str, ColumnClaim] | None = None,
     **settings: Any,
 ) -> IngestReport:
     """Ingest files for an active party, if there is a label or it claims columns, and passive ones."""
@@ -36,7 +36,7 @@ def ingest(
 
 
 def load_party(
-    path: Path, *, name: str, role: Any, columns: Claim = "rest", aligned: Path | None = None, **settings: Any
+    path: Path, *, name: str, role: Any, columns: ColumnClaim = "rest", aligned: Path | None = None, **settings: Any
 ) -> PartyFile:
     """Load one party's file."""
     return load_claimed(TableSpec(source=path, **settings), PartyClaim(name, role, columns), aligned=aligned)

@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from splitvfl.data.ingest.sources import Chunk, CsvSource, Source, cells_at, chunks, find_files, open_sources
+from splitvfl.data.chunks import Chunk, Source
+from splitvfl.data.sources import cells_at, chunks, find_files, open_sources
 from splitvfl.data.tables import did_you_mean
 from splitvfl.errors import DataError
 
@@ -74,7 +75,7 @@ def read_digests(
     data = b"".join(parts)
     parts.clear()
     if not data:
-        raise DataError(f"{sources[0].path.name} has a header and no rows")
+        raise DataError(f"{sources[0].name} has a header and no rows")
     digests = np.frombuffer(data, np.uint8).reshape(-1, DIGEST_BYTES)
     repeat = first_repeat(digests)
     if repeat is not None:
@@ -86,13 +87,13 @@ def read_digests(
 
 def _check_column(sources: Sequence[Source], column: str) -> None:
     for source in sources:
-        where = source.path.name
+        where = source.name
         if column not in source.names:
             raise DataError(
                 f"no column {column!r} in {where}, which should name the records{did_you_mean(column, source.names)}"
             )
         # Cells of CSV files are taken as text, whatever they look like.
-        kind = "text" if isinstance(source, CsvSource) else source.infer([column], ()).get(column, "text")
+        kind = "text" if not source.typed else source.infer([column], ()).get(column, "text")
         if kind not in ("integer", "text"):
             raise DataError(
                 f"id column {column!r} of {where} must hold whole numbers or text, and holds fractions or truth values"

@@ -16,12 +16,13 @@ import torch
 from splitvfl.data.columns import Columns, PartyData, Records, VerticalData
 from splitvfl.data.encoding import Encoded, FittedEncoding, fit_encoding
 from splitvfl.data.labels import Labels, check_split, read_labels
-from splitvfl.data.partition import REST, ColumnClaim
+from splitvfl.data.partition import REST, ColumnClaim, matching, patterns
 from splitvfl.data.sets import DATA_SETS, TABLES, DataSet, digit_labels, table_of
+from splitvfl.data.sources import open_one, read_whole
 from splitvfl.data.spec import Division, PartyClaim, TableSpec, check_parties
 from splitvfl.data.split import random_split, record_ids, split_by_column
 from splitvfl.data.store import open_tables
-from splitvfl.data.tables import Rows, column_of, did_you_mean, is_text, read_table
+from splitvfl.data.tables import Rows, column_of, did_you_mean, is_text
 from splitvfl.errors import ArgumentError
 
 
@@ -94,21 +95,22 @@ def load_table(spec: TableSpec, parties: Sequence[PartyClaim]) -> VerticalData:
         DataError: If the file, its columns, labels or records are not what was asked for.
     """
     _check_both(parties)
-    path = one_file(spec)
-    return _divided(spec, parties, read_table(path), path.name)
+    table, source = read_source(spec)
+    return _divided(spec, parties, table, source)
 
 
-def one_file(spec: TableSpec) -> Path:
-    """Return the file that a spec names.
+def read_source(spec: TableSpec) -> tuple[pa.Table, str]:
+    """Return the whole table that a spec names, and what to call it in messages.
 
     Raises:
-        ArgumentError: If it names none, or several, or has settings that a table in memory is not read with.
+        ArgumentError: If it names none, or several files.
+        DataError: If the file is not found or cannot be read.
     """
-    if spec.header is not None or spec.text_columns:
-        raise ArgumentError("header and text_columns are settings of files that are ingested")
     if not isinstance(spec.source, str | os.PathLike):
         raise ArgumentError(f"expected the path of one CSV or Parquet file as source, got {spec.source!r}")
-    return Path(spec.source).expanduser()
+    source = open_one(spec.source, header=spec.header)
+    text = matching(patterns(spec.text_columns), source.names, source=source.name)
+    return read_whole(source, text=text), source.name
 
 
 def _divided(spec: TableSpec, parties: Sequence[PartyClaim], table: pa.Table, source: str) -> VerticalData:

@@ -19,8 +19,9 @@ from splitvfl.data.ingest.aligned import fill_dummies
 from splitvfl.data.ingest.records import ids_of
 from splitvfl.data.party_file import own_alignment
 from splitvfl.data.schema import Role
+from splitvfl.data.sources import read_table
 from splitvfl.data.split import record_ids
-from splitvfl.data.tables import Rows, column_of, is_text, read_table
+from splitvfl.data.tables import Rows, column_of, is_text
 from splitvfl.errors import DataError
 
 ROW_COLUMN = "row"

@@ -19,12 +19,12 @@ from splitvfl.data.ingest.aligned import fill_dummies
 from splitvfl.data.ingest.hashing import are_tested
 from splitvfl.data.ingest.records import ids_of
 from splitvfl.data.labels import Labels, check_split, read_labels
-from splitvfl.data.load import fit, one_file
+from splitvfl.data.load import fit, read_source
 from splitvfl.data.partition import REST
 from splitvfl.data.schema import PARTS, Part, Role
 from splitvfl.data.spec import PartyClaim, TableSpec
 from splitvfl.data.split import record_ids
-from splitvfl.data.tables import Rows, column_of, read_table
+from splitvfl.data.tables import Rows, column_of
 from splitvfl.errors import ArgumentError, DataError
 
 
@@ -73,13 +73,12 @@ def load_party(spec: TableSpec, party: PartyClaim, *, aligned: str | os.PathLike
     if aligned is not None:
         alignment = own_alignment(read_alignment(aligned), name, party.role, spec.id_column)
         spec = replace(spec, id_column=alignment.schema.id_column)
-    path = one_file(spec)
-    table, source = read_table(path), path.name
+    table, source = read_source(spec)
     division = spec.divide(table.column_names, _with_nobody(party), source=source)
     if alignment is None:
         order = _file_order(table, spec.id_column, source)
     else:
-        alignment.check_source(path)
+        alignment.check_source(spec.source or ())
         order = _Order(alignment.ids, alignment.rows, int(alignment.schema.secret, 16))
         table, source = _in_order(table, order), f"{source} (rows counted as they are aligned)"
     tested = are_tested(order.ids, seed=spec.split_seed, fraction=spec.test_fraction)

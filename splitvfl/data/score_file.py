@@ -11,10 +11,10 @@ import pyarrow.csv
 import pyarrow.parquet
 from torch import Tensor
 
-from splitvfl.data.tables import PARQUET_SUFFIXES
+from splitvfl.data.arrow_source import PARQUET_SUFFIXES
 from splitvfl.errors import DataError
 
-_SUFFIXES = (".csv", *sorted(PARQUET_SUFFIXES))
+_SUFFIXES = (".csv", *PARQUET_SUFFIXES)
 
 
 def check_score_target(path: Path, *, overwrite: bool) -> None:

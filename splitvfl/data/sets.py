@@ -15,7 +15,7 @@ from splitvfl.data.clicks import Clicks
 from splitvfl.data.columns import TaskName
 from splitvfl.data.encoding import Encoding
 from splitvfl.data.labels import Positive
-from splitvfl.data.tables import read_table
+from splitvfl.data.sources import read_table
 from splitvfl.errors import ArgumentError, DataError
 
 DATA_FOLDER = "SPLITVFL_DATA"

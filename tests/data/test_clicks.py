@@ -19,7 +19,7 @@ from splitvfl.cli import main
 from splitvfl.data import load
 from splitvfl.data.click_world import World, words
 from splitvfl.data.clicks import Clicks, write_clicks
-from splitvfl.data.tables import read_table
+from splitvfl.data.sources import read_table
 from splitvfl.errors import ArgumentError, DataError
 
 ROWS = 100_000

@@ -143,10 +143,16 @@ def test_a_table_in_memory_is_one_file(source: Any) -> None:
         load_table(TableSpec(source=source, label="y"), [SHOP, ADS])
 
 
-@pytest.mark.parametrize("settings", [{"header": NAMES}, {"text_columns": "c"}])
-def test_settings_of_files_that_are_ingested(settings: Any, file: Path) -> None:
-    with pytest.raises(ArgumentError, match="settings of files that are ingested"):
-        load_table(TableSpec(source=file, label="y", **settings), [SHOP, ADS])
+def test_names_and_columns_of_text_are_said_of_a_table_in_memory_too(file: Path) -> None:
+    file.write_text(file.read_text().partition("\n")[2])
+    spec = TableSpec(source=file, header=NAMES, text_columns="id", label="y", drop="part")
+
+    data = load_table(spec, [SHOP, ADS])
+
+    assert data["ads"].column_names == ("id", "n2", "c")
+    assert "id=102" in data["ads"].numeric_names
+    with pytest.raises(DataError, match=r"no column 'd' in t\.csv"):
+        load_table(TableSpec(source=file, header=NAMES, text_columns="d", label="y"), [SHOP, ADS])
 
 
 def test_settings_that_mean_nothing_for_a_party_or_an_ingest_are_refused(file: Path, tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from splitvfl.data.tables import column_of, did_you_mean, is_number, is_text, numbers, read_table
+from splitvfl.data.sources import read_table
+from splitvfl.data.tables import column_of, did_you_mean, is_number, is_text, numbers
 from splitvfl.errors import DataError
 
 CSV = "age,job,income\n31,clerk,1.5\n,nurse,-2\n7,NA,NA\n"
@@ -95,14 +96,19 @@ def test_dates_are_neither_numbers_nor_text() -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("t.csv", "", "t.csv could not be read: Empty CSV file"),
+        ("t.csv", "", "t.csv is empty; expected a header line and rows"),
         ("t.csv", "a,b\n", "t.csv has a header and no rows"),
         ("t.csv", "a,b,a\n1,2,3\n", "t.csv names more than one column 'a'"),
-        ("t.csv", "a,b\n1,2\n3\n4,5,6\n", "t.csv, line 3: expected 2 cells as in the header, got 1 (2 such lines)"),
-        ("t.csv", b"\xff\xfe,b\n1,2\n", "t.csv could not be read"),
+        ("t.csv", "a,b\n1,2\n3\n4,5,6\n", "t.csv, line 3: expected 2 cells as in the header, got 1"),
+        ("t.csv", b"\xff\xfe,b\n1,2\n", "t.csv is UTF-16; expected UTF-8"),
         ("t.csv.gz", "a,b\n1,2\n", "t.csv.gz could not be read"),
         ("t.parquet", "a,b\n1,2\n", "t.parquet could not be read"),
-        ("t.xlsx", "PK", "expected a file that ends in one of .csv, .data, .parquet, .pq, .tsv, .txt, got t.xlsx"),
+        (
+            "t.xlsx",
+            "PK",
+            "expected a file that ends in one of .arrow, .csv, .data, .feather, .parquet, .pq, .tsv, .txt (.gz and "
+            ".zst after CSV), got t.xlsx",
+        ),
     ],
 )
 def test_a_file_that_is_no_table(tmp_path: Path, name: str, content: str | bytes, message: str) -> None:
@@ -114,6 +120,15 @@ def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
     for path in (tmp_path / "none.csv", tmp_path):
         with pytest.raises(DataError, match=re.escape(f"expected a CSV or Parquet file at {path}")):
             read_table(path)
+
+
+def test_a_pattern_that_means_several_files(tmp_path: Path) -> None:
+    for name in ("a.csv", "b.csv"):
+        _file(tmp_path, CSV, name)
+
+    assert read_table(tmp_path / "[a]*").num_rows == 3
+    with pytest.raises(DataError, match=r"expected one file at .*, got 'a.csv', 'b.csv'"):
+        read_table(tmp_path / "*.csv")
 
 
 def test_a_truncated_parquet_file(tmp_path: Path) -> None:

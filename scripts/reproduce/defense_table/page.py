@@ -29,7 +29,7 @@ from scripts.reproduce.defense_table.verdicts import (
     holds_late,
     kept_share,
 )
-from scripts.reproduce.shared.claims import ColumnClaim, markdown_table, mean, shown, with_interval
+from scripts.reproduce.shared.claims import Claim, markdown_table, mean, shown, with_interval
 from splitvfl.config.registry import built_in
 from splitvfl.report.summary import AttackResult, RunSummary
 
@@ -323,7 +323,7 @@ def _unread(study: Study) -> list[str]:
     return [f"*The auditor's total is too low* where an attack finds more: {said}."] if failed else []
 
 
-def _claims_of(study: Study, words: str) -> list[ColumnClaim]:
+def _claims_of(study: Study, words: str) -> list[Claim]:
     return [claim for claim in all_claims(study) if words in claim.claim]
 
 

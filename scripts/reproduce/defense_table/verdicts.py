@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from scipy import stats
 
 from scripts.reproduce.defense_table.study import ONE_WAY, Promise, Row, Study
-from scripts.reproduce.shared.claims import ColumnClaim, Interval, Verdict, interval, mean, shown
+from scripts.reproduce.shared.claims import Claim, Interval, Verdict, interval, mean, shown
 
 # What "hidden" and "cheap" mean in the claims.
 HIDDEN = 0.6
@@ -19,7 +19,7 @@ AHEAD = 0.01
 SLACK = 0.01
 
 
-def all_claims(study: Study) -> list[ColumnClaim]:
+def all_claims(study: Study) -> list[Claim]:
     """Return every claim: those of the auditor, of promises, of price and hiding, and of what sends nothing."""
     return [
         *(_auditor(row) for row in (*study.rows, *study.converged)),
@@ -31,10 +31,10 @@ def all_claims(study: Study) -> list[ColumnClaim]:
     ]
 
 
-def _auditor(row: Row) -> ColumnClaim:
+def _auditor(row: Row) -> Claim:
     by, leads = row.ahead
     lead = mean(leads)
-    return ColumnClaim(
+    return Claim(
         claim=f"{row.label}, {row.runs[0].epochs} epochs: no attack that uses messages is ahead of the auditor's total "
         f"by more than {shown(AHEAD, 2)} in the mean over seeds",
         published=None,
@@ -46,18 +46,18 @@ def _auditor(row: Row) -> ColumnClaim:
     )
 
 
-def _answers(rows: Sequence[Row]) -> list[ColumnClaim]:
+def _answers(rows: Sequence[Row]) -> list[Claim]:
     """Return the claims about AUCs over the whole run, as measured among canaries."""
     promised = [row for row in rows if row.promise and row.promise.auc is not None and row.canaries]
     return [_answer(row, len(promised)) for row in promised]
 
 
-def _answer(row: Row, comparisons: int) -> ColumnClaim:
+def _answer(row: Row, comparisons: int) -> Claim:
     assert row.promise is not None
     assert row.promise.auc is not None
     assert row.canaries is not None
     bound, found = row.promise.auc, row.canaries
-    return ColumnClaim(
+    return Claim(
         claim=f"{row.label}: between records that are alike in all else the whole run has an AUC of at most "
         f"{shown(bound)}, measured among canaries",
         published=bound,
@@ -70,15 +70,15 @@ def _answer(row: Row, comparisons: int) -> ColumnClaim:
     )
 
 
-def _errors(rows: Sequence[Row], *, where: str = "") -> list[ColumnClaim]:
+def _errors(rows: Sequence[Row], *, where: str = "") -> list[Claim]:
     """Return the claims about the detection error of one message, as measured in single messages late in the run."""
     return [_error(row, row.promise, where) for row in rows if row.promise and row.promise.per == "message"]
 
 
-def _error(row: Row, promise: Promise, where: str) -> ColumnClaim:
+def _error(row: Row, promise: Promise, where: str) -> Claim:
     late = mean(row.late_errors)
     of = "is promised to be" if promise.proven else "is set to be"
-    return ColumnClaim(
+    return Claim(
         claim=f"{row.label}{where}: the detection error of one message {of} at least {shown(promise.detection_error)}, "
         "measured over the last tenth of the run",
         published=promise.detection_error,
@@ -109,16 +109,16 @@ def errors_of_run(row: Row) -> list[float]:
     return [math.nan if value is None else value for value in found]
 
 
-def _hidden(rows: Sequence[Row]) -> list[ColumnClaim]:
+def _hidden(rows: Sequence[Row]) -> list[Claim]:
     """Return what every defense is taken to claim: that it hides labels beyond the prediction, at little cost."""
     undefended = mean(rows[0].test_aucs)
     return [_hides(row, undefended) for row in rows[1:] if row.canaries]
 
 
-def _hides(row: Row, undefended: float) -> ColumnClaim:
+def _hides(row: Row, undefended: float) -> Claim:
     assert row.canaries is not None
     found, test = row.canaries, mean(row.test_aucs)
-    return ColumnClaim(
+    return Claim(
         claim=f"{row.label} keeps the leak beyond the prediction at or below {shown(HIDDEN, 1)} for at most "
         f"{shown(CHEAP, 2)} of the private top's test AUC, on digits 8 with a linear top",
         published=None,
@@ -130,7 +130,7 @@ def _hides(row: Row, undefended: float) -> ColumnClaim:
     )
 
 
-def _bought(study: Study) -> list[ColumnClaim]:
+def _bought(study: Study) -> list[Claim]:
     """Return whether what flows back bought anything: the private top against a head over features that none trained.
 
     By seed, and corrected for the number of rows.
@@ -140,10 +140,10 @@ def _bought(study: Study) -> list[ColumnClaim]:
     return [_buys(row, others, len(rows)) for row in rows]
 
 
-def _buys(row: Row, others: Sequence[float], comparisons: int) -> ColumnClaim:
+def _buys(row: Row, others: Sequence[float], comparisons: int) -> Claim:
     gains = [ours - theirs for ours, theirs in zip(row.test_aucs, others, strict=True)]
     ends = gain_interval(gains, comparisons)
-    return ColumnClaim(
+    return Claim(
         claim=f"{row.label}: its private top has a better test AUC than a head over random layers to which nothing is "
         "sent back",
         published=None,

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from scripts.reproduce.label_leakage.study import PASSIVE, Problem, build_trainer, problems, train
-from scripts.reproduce.shared.claims import ColumnClaim, interval, markdown_table, mean, shown, with_interval
+from scripts.reproduce.shared.claims import Claim, interval, markdown_table, mean, shown, with_interval
 from scripts.reproduce.shared.drawing import finish
 from scripts.reproduce.shared.jobs import Job, Result, run_jobs
 from scripts.reproduce.shared.pages import Section
@@ -154,7 +154,7 @@ def _table(chosen: Sequence[Problem], results: Mapping[str, list[Result]], momen
     return markdown_table(headings, rows, left=2)
 
 
-def _claims(problem: Problem, results: Sequence[Result], moments: Sequence[int], *, quick: bool) -> list[ColumnClaim]:
+def _claims(problem: Problem, results: Sequence[Result], moments: Sequence[int], *, quick: bool) -> list[Claim]:
     claims = [_norm_claim(problem, results, len(moments))]
     if problem.key.startswith("criteo") and not quick:
         claims += [
@@ -164,10 +164,10 @@ def _claims(problem: Problem, results: Sequence[Result], moments: Sequence[int],
     return claims
 
 
-def _published_claim(problem: Problem, values: Sequence[float], moment: int, published: float) -> ColumnClaim:
+def _published_claim(problem: Problem, values: Sequence[float], moment: int, published: float) -> Claim:
     ours = mean(values)
     near = abs(ours - published) <= TOLERANCE
-    return ColumnClaim(
+    return Claim(
         claim=f"leak AUC of ‖g‖ after {moment} steps, {problem.title}",
         published=published,
         ours=ours,
@@ -179,12 +179,12 @@ def _published_claim(problem: Problem, values: Sequence[float], moment: int, pub
     )
 
 
-def _norm_claim(problem: Problem, results: Sequence[Result], moments: int) -> ColumnClaim:
+def _norm_claim(problem: Problem, results: Sequence[Result], moments: int) -> Claim:
     """The claim behind the figure: at every moment the norm separates the classes, and better than the slope alone."""
     least = [min(_aucs([result], "gradient", at)[0] for at in range(moments)) for result in results]
     slopes = [max(abs(_aucs([result], "slope", at)[0] - 0.5) for at in range(moments)) for result in results]
     holds = mean(least) > 0.8
-    return ColumnClaim(
+    return Claim(
         claim=f"‖g‖ separates the classes at every moment (leak AUC above .8), {problem.title}",
         published=None,
         ours=mean(least),

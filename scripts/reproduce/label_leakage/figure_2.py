@@ -12,7 +12,7 @@ from typing import Any
 
 from scripts.reproduce.label_leakage.study import PASSIVE, Course, Defense, Problem, build_trainer, problems, train
 from scripts.reproduce.shared import drawing
-from scripts.reproduce.shared.claims import ColumnClaim, Verdict, interval, markdown_table, mean, shown, with_interval
+from scripts.reproduce.shared.claims import Claim, Verdict, interval, markdown_table, mean, shown, with_interval
 from scripts.reproduce.shared.jobs import Job, Result, run_jobs
 from scripts.reproduce.shared.pages import Section
 from scripts.reproduce.shared.settings import Settings
@@ -210,7 +210,7 @@ def _section_over_training(chosen: Sequence[Problem], runs: Mapping[str, Runs]) 
 _COUNTED = "How often each claim holds, over data sets and levels (each by itself is in `results.json`):"
 
 
-def _table_of_verdicts(claims: Sequence[ColumnClaim]) -> str:
+def _table_of_verdicts(claims: Sequence[Claim]) -> str:
     kinds = {
         "the norm attack at the cut stays below the bound": f"norm attack at {CUT}",
         "the norm attack at the first layer stays below the bound": f"norm attack at {FIRST}",
@@ -276,7 +276,7 @@ def _table_over_training(chosen: Sequence[Problem], runs: Mapping[str, Runs]) ->
     return markdown_table(headings, rows, left=2)
 
 
-def _claims_over_training(problem: Problem, runs: Runs) -> list[ColumnClaim]:
+def _claims_over_training(problem: Problem, runs: Runs) -> list[Claim]:
     claims = []
     for level in LEVELS:
         found = runs[SUMKL[level].label]
@@ -289,10 +289,10 @@ def _claims_over_training(problem: Problem, runs: Runs) -> list[ColumnClaim]:
     return claims
 
 
-def _below_bound(problem: Problem, what: str, level: float, values: Sequence[float]) -> ColumnClaim:
+def _below_bound(problem: Problem, what: str, level: float, values: Sequence[float]) -> Claim:
     holds = mean(values) <= bound(level)
     reason = "stays below the bound" if holds else "above the bound: the gradients are not the Gaussians it assumes"
-    return ColumnClaim(
+    return Claim(
         claim=f"leak AUC at most 1 − 2 L² = {bound(level):.2f}: {what}, {problem.title}",
         published=bound(level),
         ours=mean(values),
@@ -303,9 +303,9 @@ def _below_bound(problem: Problem, what: str, level: float, values: Sequence[flo
     )
 
 
-def _detection_claim(problem: Problem, level: float, values: Sequence[float]) -> ColumnClaim:
+def _detection_claim(problem: Problem, level: float, values: Sequence[float]) -> Claim:
     holds = mean(values) >= level
-    return ColumnClaim(
+    return Claim(
         claim=f"every attacker's detection error at least L = {level:g}, {problem.title}",
         published=level,
         ours=mean(values),
@@ -394,17 +394,17 @@ def _table_compared(chosen: Sequence[Problem], runs: Mapping[str, Runs], ratios:
 AUDITORS = ("auditor-linear", _LIKELIHOOD, "auditor-ratio")
 
 
-def _claims_compared(problem: Problem, runs: Runs) -> list[ColumnClaim]:
+def _claims_compared(problem: Problem, runs: Runs) -> list[Claim]:
     ours = [max(run["test"]) for run in runs[SUMKL[0.4].label]]
     rivals = {label: [max(run["test"]) for run in runs[label]] for label in (EQUAL, ISOTROPIC.label)}
     return [_better_than(problem, label, ours, rival) for label, rival in rivals.items()]
 
 
-def _better_than(problem: Problem, label: str, ours: Sequence[float], rival: Sequence[float]) -> ColumnClaim:
+def _better_than(problem: Problem, label: str, ours: Sequence[float], rival: Sequence[float]) -> Claim:
     gains = [own - other for own, other in zip(ours, rival, strict=True)]
     ends = interval(gains)
     verdict, why = _verdict_of_gain(ends)
-    return ColumnClaim(
+    return Claim(
         claim=f"best test AUC of sumKL (L = .4) less that of {label}, {problem.title}",
         published=None,
         ours=mean(gains),

@@ -15,7 +15,7 @@ import numpy as np
 
 from scripts.reproduce.label_leakage.study import PASSIVE, Defense, Problem, build_trainer, problems
 from scripts.reproduce.shared import drawing
-from scripts.reproduce.shared.claims import ColumnClaim, Verdict, interval, markdown_table, mean, shown, with_interval
+from scripts.reproduce.shared.claims import Claim, Verdict, interval, markdown_table, mean, shown, with_interval
 from scripts.reproduce.shared.jobs import Job, Result, run_jobs
 from scripts.reproduce.shared.pages import Section
 from scripts.reproduce.shared.settings import Settings
@@ -379,7 +379,7 @@ def _verdict(gains: Sequence[float]) -> Verdict:
     return "reproduces" if ends is not None and ends[0] > 0 else "does not"
 
 
-def _sumkl_against_isotropic(problem: Problem, curves: Curves, one: Measure) -> list[ColumnClaim]:
+def _sumkl_against_isotropic(problem: Problem, curves: Curves, one: Measure) -> list[Claim]:
     claims = []
     for level in LEVELS:
         gains = _gain(_at(_family_of(PUBLISHED), curves, one, level), _at(_family_of("isotropic"), curves, one, level))
@@ -390,12 +390,12 @@ def _sumkl_against_isotropic(problem: Problem, curves: Curves, one: Measure) -> 
     return claims
 
 
-def _claims_of(claim: str, gains: Sequence[float]) -> list[ColumnClaim]:
+def _claims_of(claim: str, gains: Sequence[float]) -> list[Claim]:
     """Return the claim that a gain is positive; none where it is known of fewer than two seeds."""
     if len(gains) < 2:
         return []
     return [
-        ColumnClaim(
+        Claim(
             claim=f"{claim}; the gain",
             published=None,
             ours=mean(gains),
@@ -442,7 +442,7 @@ there only because those columns leave out what "readout" reads under it: a part
     return Section(title="A better defense", body=body, claims=claims)
 
 
-def _held(claims: Sequence[ColumnClaim]) -> str:
+def _held(claims: Sequence[Claim]) -> str:
     """Return how many comparisons were won, and in how many settings: those of one setting share its runs."""
     won = [claim for claim in claims if claim.verdict == "reproduces"]
     settings, of_won = ({claim.claim.partition(": the ")[0] for claim in found} for found in (claims, won))
@@ -476,7 +476,7 @@ def _better_table(chosen: Sequence[Problem], curves: Mapping[str, Curves]) -> st
     return markdown_table(headings, rows)
 
 
-def _ours_against_older(problem: Problem, curves: Curves) -> list[ColumnClaim]:
+def _ours_against_older(problem: Problem, curves: Curves) -> list[Claim]:
     claims = []
     for level in LEVELS:
         label, older = _best_older(curves, level)

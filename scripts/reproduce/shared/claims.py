@@ -21,7 +21,7 @@ Interval = tuple[float, float]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ColumnClaim:
+class Claim:
     """One claim of a paper, or of this project, and what was measured.
 
     Attributes:
@@ -78,7 +78,7 @@ def interval(values: Iterable[float]) -> Interval | None:
     return middle - half, middle + half
 
 
-def write_results(folder: Path, claims: Sequence[ColumnClaim]) -> Path:
+def write_results(folder: Path, claims: Sequence[Claim]) -> Path:
     """Write ``results.json`` into a folder, which is made if need be, and return its path.
 
     The file is written under another name and renamed, so that there is never half of it. Figures that are not
@@ -150,7 +150,7 @@ def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, le
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def claims_table(claims: Sequence[ColumnClaim]) -> str:
+def claims_table(claims: Sequence[Claim]) -> str:
     """Return the claims as a Markdown table with published figure, ours, verdict and reason."""
     rows = [
         (claim.claim, shown(claim.published), _ours(claim), str(claim.seeds), claim.verdict, claim.why)
@@ -159,7 +159,7 @@ def claims_table(claims: Sequence[ColumnClaim]) -> str:
     return markdown_table(("claim", "published", "ours", "seeds", "verdict", "why"), rows, last_left=2)
 
 
-def _ours(claim: ColumnClaim) -> str:
+def _ours(claim: Claim) -> str:
     if claim.interval is None:
         return shown(claim.ours)
     return f"{shown(claim.ours)} ({shown(claim.interval[0])} to {shown(claim.interval[1])})"

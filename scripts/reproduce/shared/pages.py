@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scripts.reproduce.shared.claims import ColumnClaim, claims_table, write_whole
+from scripts.reproduce.shared.claims import Claim, claims_table, write_whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,7 @@ class Section:
     body: str
     figures: Mapping[str, str] = field(default_factory=dict)
     captions: Mapping[str, str] = field(default_factory=dict)
-    claims: Sequence[ColumnClaim] = ()
+    claims: Sequence[Claim] = ()
     claims_shown: bool = True
 
     def markdown(self) -> str:

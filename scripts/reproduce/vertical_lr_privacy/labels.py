@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scripts.reproduce.shared.claims import ColumnClaim, Verdict, interval, markdown_table, mean, shown
+from scripts.reproduce.shared.claims import Claim, Verdict, interval, markdown_table, mean, shown
 from scripts.reproduce.shared.jobs import Job, Result, run_jobs
 from scripts.reproduce.shared.pages import Section
 from scripts.reproduce.shared.settings import Settings
@@ -449,7 +449,7 @@ def _figure(chosen: Sequence[Problem], runs: Runs) -> str:
     return draw_charts("vertical-lr-labels", charts, columns=min(3, len(charts)))
 
 
-def _claims(chosen: Sequence[Problem], runs: Runs) -> list[ColumnClaim]:
+def _claims(chosen: Sequence[Problem], runs: Runs) -> list[Claim]:
     found = [_horizon_claim(problem, runs) for problem in chosen]
     images = next((problem for problem in chosen if problem.scaling == "rows / largest norm"), None)
     if images is not None:
@@ -469,7 +469,7 @@ def _claims(chosen: Sequence[Problem], runs: Runs) -> list[ColumnClaim]:
     return found
 
 
-def _horizon_claim(problem: Problem, runs: Runs) -> ColumnClaim:
+def _horizon_claim(problem: Problem, runs: Runs) -> Claim:
     """Return whether all labels of all steps within the auditor's horizon were right, over all initialisations."""
     shares = [
         share(result, "packed", 0, int(result["horizon"]))
@@ -478,7 +478,7 @@ def _horizon_claim(problem: Problem, runs: Runs) -> ColumnClaim:
         if result["horizon"] >= 1
     ]
     least = min(shares)
-    return ColumnClaim(
+    return Claim(
         claim=f"{problem.title}: every sign within the auditor's horizon is the label (worst run)",
         published=1.0,
         ours=least,
@@ -489,16 +489,14 @@ def _horizon_claim(problem: Problem, runs: Runs) -> ColumnClaim:
     )
 
 
-def _share_claim(
-    problem: Problem, init: Init, runs: Runs, *, published: float, claim: str, least: float
-) -> ColumnClaim:
+def _share_claim(problem: Problem, init: Init, runs: Runs, *, published: float, claim: str, least: float) -> Claim:
     results = runs[problem.key, init, "taylor"]
     packed, honest = ([_epoch_share(result, kind) for result in results] for kind in ("packed", "honest"))
     middle = mean(packed)
     verdict: Verdict = "does not"
     if middle >= least:
         verdict = "reproduces" if mean(honest) >= least else "only with a variant"
-    return ColumnClaim(
+    return Claim(
         claim=f"{problem.title}, first weights {init}: {claim}",
         published=published,
         ours=middle,

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from scripts.reproduce.shared.claims import ColumnClaim, Verdict, interval, markdown_table, mean, shown
+from scripts.reproduce.shared.claims import Claim, Verdict, interval, markdown_table, mean, shown
 from scripts.reproduce.shared.jobs import Job, Result, run_jobs
 from scripts.reproduce.shared.pages import Section
 from scripts.reproduce.shared.settings import Settings
@@ -597,7 +597,7 @@ def _label_figure(chosen: Sequence[Problem], runs: Runs) -> str:
     return draw_charts("vertical-lr-noise", charts, columns=len(chosen), same_scale=True)
 
 
-def _label_claims(problem: Problem, runs: Runs) -> list[ColumnClaim]:
+def _label_claims(problem: Problem, runs: Runs) -> list[Claim]:
     records = sum(result["records"] for result in runs[problem.key])
     # Right or not of so many independent releases, near one half: three standard deviations of the share.
     tolerance = 3 * math.sqrt(0.25 / records)
@@ -607,7 +607,7 @@ def _label_claims(problem: Problem, runs: Runs) -> list[ColumnClaim]:
             values = _at(problem, runs, name, number, epoch=epochs - 1)
             expected = label_attack_success(noise.sigmas[0], epochs)
             found.append(
-                ColumnClaim(
+                Claim(
                     claim=f"{problem.title}, {noise.label}: labels "
                     + ("from one release" if epochs == 1 else f"averaged over {epochs} epochs"),
                     published=expected,
@@ -738,7 +738,7 @@ def _bound_figure(chosen: Sequence[Problem], runs: Runs) -> str:
     return draw_charts("vertical-lr-bound", charts, columns=len(chosen))
 
 
-def _model_claims(problem: Problem, runs: Runs) -> list[ColumnClaim]:
+def _model_claims(problem: Problem, runs: Runs) -> list[Claim]:
     # Of the tables, nearly as many records are of the larger class.
     published = ((CLAIMED, 0.9), (TRUE, 0.8)) if problem.images else ()
     return [
@@ -748,7 +748,7 @@ def _model_claims(problem: Problem, runs: Runs) -> list[ColumnClaim]:
     ]
 
 
-def _accuracy_claim(problem: Problem, runs: Runs, counted: int, published: float) -> ColumnClaim:
+def _accuracy_claim(problem: Problem, runs: Runs, counted: int, published: float) -> Claim:
     number = NOISES.index(Noise(0.2, counted))
     values = _at(problem, runs, "accuracy", number)
     early = min(10, problem.epochs)
@@ -761,7 +761,7 @@ def _accuracy_claim(problem: Problem, runs: Runs, counted: int, published: float
     verdict: Verdict = "reproduces" if met(mean(values)) else "does not"
     if verdict == "does not" and (met(after_early) or met(averaged)):
         verdict = "only with a variant"
-    return ColumnClaim(
+    return Claim(
         claim=f"{problem.title}: test accuracy {'above' if counted == CLAIMED else 'about'} {shown(published, 1)} at "
         f"{NOISES[number].label}",
         published=published,
@@ -774,7 +774,7 @@ def _accuracy_claim(problem: Problem, runs: Runs, counted: int, published: float
     )
 
 
-def _norm_claim(problem: Problem, runs: Runs) -> ColumnClaim:
+def _norm_claim(problem: Problem, runs: Runs) -> Claim:
     largest = {
         noise.label: max(
             value for epoch in range(problem.epochs) for value in _at(problem, runs, "norm", number, epoch=epoch)
@@ -783,7 +783,7 @@ def _norm_claim(problem: Problem, runs: Runs) -> ColumnClaim:
         if noise.epsilon is not None
     }
     beyond = [label for label, value in largest.items() if value > LARGEST_NORM]
-    return ColumnClaim(
+    return Claim(
         claim=f"{problem.title}: weights have a norm of at most 4G − 2 under every noise (the largest)",
         published=LARGEST_NORM,
         ours=max(largest.values()),
@@ -794,7 +794,7 @@ def _norm_claim(problem: Problem, runs: Runs) -> ColumnClaim:
     )
 
 
-def _bound_claim(problem: Problem, runs: Runs) -> ColumnClaim:
+def _bound_claim(problem: Problem, runs: Runs) -> Claim:
     ratios, excesses = [], []
     for number in range(len(NOISES)):
         for epoch in range(problem.epochs):
@@ -803,7 +803,7 @@ def _bound_claim(problem: Problem, runs: Runs) -> ColumnClaim:
             ratios.append(mean(losses) / bound)
             error = standard_error(losses)
             excesses.append(mean(losses) - bound - (0.0 if math.isnan(error) else _STANDARD_ERRORS * error))
-    return ColumnClaim(
+    return Claim(
         claim=f"{problem.title}: the loss of averaged weights is below its bound in every epoch (largest ratio)",
         published=1.0,
         ours=max(ratios),

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from scripts.reproduce.shared.claims import ColumnClaim, interval, markdown_table, mean, shown
+from scripts.reproduce.shared.claims import Claim, interval, markdown_table, mean, shown
 from scripts.reproduce.shared.jobs import Job, Result, run_jobs
 from scripts.reproduce.shared.pages import Section
 from scripts.reproduce.shared.settings import Settings
@@ -184,11 +184,11 @@ def _errors(by_look: Sequence[Sequence[float]]) -> list[float]:
     return [] if any(math.isnan(error) for error in found) else found
 
 
-def _claim(problem: Problem, results: Sequence[Result]) -> ColumnClaim:
+def _claim(problem: Problem, results: Sequence[Result]) -> Claim:
     values = [result["right"][-1] for result in results]
     larger = mean(result["majority"] for result in results)
     expected = EXPECTED.get((problem.batch_size, problem.epochs), larger)
-    return ColumnClaim(
+    return Claim(
         claim=f"{_name(problem)}: above {shown(expected)} of labels after {problem.epochs} epochs",
         published=None,
         ours=mean(values),

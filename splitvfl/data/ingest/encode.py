@@ -13,11 +13,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from splitvfl.data.chunks import Chunk, Source
 from splitvfl.data.ingest.aligned import AlignedRows, sort_tables
 from splitvfl.data.ingest.encoders import categories, encode_numbers
 from splitvfl.data.ingest.plan import PartyPlan, Plan
 from splitvfl.data.ingest.records import Ids, LabelCoder, Mask
-from splitvfl.data.ingest.sources import Chunk, Source, chunks
 from splitvfl.data.ingest.survey import ChunkWatcher, FittedColumns, Survey, label_cells, tested_of
 from splitvfl.data.ingest.writing import NpyWriter, write_bytes, write_safetensors
 from splitvfl.data.labels import Labels
@@ -35,6 +35,7 @@ from splitvfl.data.schema import (
     PartySchema,
     schema_bytes,
 )
+from splitvfl.data.sources import chunks
 from splitvfl.data.tables import numbers
 from splitvfl.errors import DataError
 

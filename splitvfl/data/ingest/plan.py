@@ -10,13 +10,13 @@ from typing import Literal
 
 import pyarrow as pa
 
+from splitvfl.data.chunks import Source
 from splitvfl.data.columns import TaskName
 from splitvfl.data.encoding import Missing, Scale
 from splitvfl.data.ingest.aligned import AlignedRows
 from splitvfl.data.ingest.encoders import read_type
 from splitvfl.data.ingest.hashing import hash_key, key_name
 from splitvfl.data.ingest.records import Mask, cell_value
-from splitvfl.data.ingest.sources import Source, check_kinds, infer_kinds
 from splitvfl.data.labels import Positive
 from splitvfl.data.partition import matching, patterns
 from splitvfl.data.schema import (
@@ -32,6 +32,7 @@ from splitvfl.data.schema import (
     read_data_schema,
     read_party_schema,
 )
+from splitvfl.data.sources import check_kinds, infer_kinds
 from splitvfl.data.spec import PartyClaim, Patterns, TableSpec, check_parties
 from splitvfl.data.tables import did_you_mean, listed
 from splitvfl.errors import ArgumentError, DataError
@@ -164,7 +165,7 @@ def make_plan(
         ArgumentError: If settings do not go together, or one column has two roles.
         DataError: If a column is not there, is claimed by nobody or twice, or holds what it may not.
     """
-    names, where = sources[0].names, sources[0].path.name
+    names, where = sources[0].names, sources[0].name
     if aligned is not None:
         _check_aligned(spec, parties, aligned)
     division = spec.divide(names, parties, source=where)
@@ -337,7 +338,7 @@ def _kinds_like(
         kinds[data.ids.column] = "integer" if data.ids.rule == "integer" else "text"
     if label is not None:
         kinds[label.column] = label.kind
-    names, where = sources[0].names, sources[0].path.name
+    names, where = sources[0].names, sources[0].name
     missing = [name for name in kinds if name not in names]
     if missing:
         raise DataError(

@@ -9,13 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from splitvfl.data.chunks import Chunk, Source
 from splitvfl.data.ingest.aligned import AlignedRows
 from splitvfl.data.ingest.encode import EncodedShape, Written, bytes_needed, data_schema, write_parties
 from splitvfl.data.ingest.plan import Hashing, Plan, check_ingested, make_plan, plan_like
-from splitvfl.data.ingest.sources import Chunk, Source, find_files, open_sources
 from splitvfl.data.ingest.survey import FittedColumns, Statistics, Survey, learned_before, look
 from splitvfl.data.ingest.writing import check_space, check_target, draft, write_bytes
 from splitvfl.data.schema import SCHEMA_FILE, Part, schema_bytes
+from splitvfl.data.sources import find_files, open_sources
 from splitvfl.data.spec import Files, PartyClaim, TableSpec
 from splitvfl.errors import ArgumentError, DataError
 
@@ -189,7 +190,7 @@ class _Run:
         self._plan = plan
         self._progress = progress
         self._begun = time.monotonic()
-        self._read_bytes = sum(source.path.stat().st_size for source in sources)
+        self._read_bytes = sum(source.size for source in sources)
 
     def into(self, target: Path, *, overwrite: bool) -> IngestReport:
         """Do it, and say what was done."""
@@ -216,25 +217,20 @@ class _Run:
 
     def _watch(self, phase: str, begun: float) -> Callable[[Chunk], None]:
         rows = 0
-        before = dict(zip((s.path for s in self._sources), self._bytes_before(), strict=True))
 
         def watch(chunk: Chunk) -> None:
             nonlocal rows
             rows += chunk.rows
             if self._progress is not None:
-                share = (before[chunk.file] + chunk.done_bytes) / max(self._read_bytes, 1)
+                share = chunk.done_bytes / max(self._read_bytes, 1)
                 self._progress(IngestStatus(phase, rows, begun + share / 2))
 
         return watch
 
-    def _bytes_before(self) -> list[int]:
-        sizes = [source.path.stat().st_size for source in self._sources]
-        return [sum(sizes[:position]) for position in range(len(sizes))]
-
     def _description(self, survey: Survey) -> str:
         more = f" and {len(self._sources) - 1} more" if len(self._sources) > 1 else ""
         label = "no label" if self._plan.label is None else f"label {self._plan.label}"
-        return f"{self._sources[0].path.name}{more}: {survey.rows} rows, {label}"
+        return f"{self._sources[0].name}{more}: {survey.rows} rows, {label}"
 
     def _report(
         self, target: Path, survey: Survey, learned: FittedColumns, written: Written, positive_share: float | None

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from safetensors import safe_open
 
+from splitvfl.data.chunks import Chunk, Source
 from splitvfl.data.ingest.encoders import BucketCoder, FieldCoder, categories, category_type, check_numbers
 from splitvfl.data.ingest.hashing import are_tested, key_name
 from splitvfl.data.ingest.plan import Earlier, Plan
 from splitvfl.data.ingest.records import Ids, LabelValues, Mask, first_repeated, first_true, ids_of
-from splitvfl.data.ingest.sources import Chunk, Source, cells_at, chunks
 from splitvfl.data.ingest.statistics import NumericStatistics
 from splitvfl.data.ingest.vocabulary import (
     COUNT_BUDGET,
@@ -36,6 +36,7 @@ from splitvfl.data.schema import (
     SplitRule,
     VocabularyEncoder,
 )
+from splitvfl.data.sources import cells_at, chunks
 from splitvfl.data.tables import numbers
 from splitvfl.errors import DataError
 
@@ -242,7 +243,7 @@ def look(
             tested_rows += int(tested.sum())
             watch(chunk)
     if rows == 0:
-        raise DataError(f"{sources[0].path.name} has a header and no rows")
+        raise DataError(f"{sources[0].name} has a header and no rows")
     _check_parts(plan, rows, tested_rows)
     if plan.ids.column is not None and plan.aligned is None:
         _check_repeats(sources, plan, survey.ids, plan.ids.column, scratch)

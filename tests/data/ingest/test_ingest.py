@@ -15,9 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from splitvfl.data import arrow_source, csv_source
 from splitvfl.data.columns import TaskName, VerticalData
 from splitvfl.data.encoding import Scale
-from splitvfl.data.ingest import IngestStatus, ingest_like, sources, survey
+from splitvfl.data.ingest import IngestStatus, ingest_like, survey
 from splitvfl.data.ingest.hashing import are_tested, bucket_codes, hash_key, text_ids
 from splitvfl.data.load import load
 from splitvfl.data.schema import read_data_schema, read_party_schema
@@ -31,8 +32,8 @@ PARTIES: dict[str, Any] = {"active": "n*", "active_name": "shop", "passive": {"a
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "BLOCK_BYTES", 2000)
-    monkeypatch.setattr(sources, "BATCH_ROWS", 37)
+    monkeypatch.setattr(csv_source, "BLOCK_BYTES", 2000)
+    monkeypatch.setattr(arrow_source, "BATCH_ROWS", 37)
     # Nearly all counts then pass through files.
     monkeypatch.setattr(survey, "COUNT_BUDGET", 500)
 
@@ -124,7 +125,7 @@ def test_real_clicks_come_out_as_they_are_loaded(
     path = data_folder / "criteo_head_10k.parquet"
     if not path.is_file():
         pytest.skip(f"no file {path}")
-    monkeypatch.setattr(sources, "BATCH_ROWS", 3000)
+    monkeypatch.setattr(arrow_source, "BATCH_ROWS", 3000)
     cells = pq.read_table(path)
     tested = are_tested(np.arange(cells.num_rows), seed=5, fraction=0.1)
     split = write(tmp_path / "split.parquet", cells.append_column("part", pa.array(np.where(tested, "test", "train"))))
@@ -526,7 +527,7 @@ def test_the_same_files_give_the_same_bytes(tmp_path: Path) -> None:
     path = write(tmp_path / "t.csv", table())
 
     def digest(name: str, chunk: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-        monkeypatch.setattr(sources, "BLOCK_BYTES", chunk)
+        monkeypatch.setattr(csv_source, "BLOCK_BYTES", chunk)
         ingest(path, out=tmp_path / name / "tables", label="y", missing="indicator", scale="none", **PARTIES)
         files = sorted(file for file in (tmp_path / name).rglob("*.*") if file.is_file() and "npy" in file.name)
         return [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
-from splitvfl.data.ingest import sources
-from splitvfl.data.ingest.sources import check_kinds, find_files, infer_kinds, open_sources
+from splitvfl.data import arrow_source, csv_source
+from splitvfl.data.sources import check_kinds, find_files, infer_kinds, open_sources, read_table
 from splitvfl.errors import DataError
 
 NUMBERS = {"a": pa.float64()}
@@ -36,8 +37,8 @@ def write(path: Path, text: str | bytes) -> Path:
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "BLOCK_BYTES", 64)
-    monkeypatch.setattr(sources, "BATCH_ROWS", 7)
+    monkeypatch.setattr(csv_source, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(arrow_source, "BATCH_ROWS", 7)
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.csv.zst", "t.tsv", "t.tsv.gz"])
@@ -74,6 +75,39 @@ def test_the_last_line_needs_no_end_and_a_byte_order_mark_is_no_name(tmp_path: P
     path = write(tmp_path / "t.csv", b"\xef\xbb\xbfa;b\n1;2\n3;4")
 
     assert read(path, NUMBERS)[0] == {"a": [1.0, 3.0]}
+
+
+@pytest.mark.parametrize("data", [b"a,b\r1,x\r2,y\r", b"\n\r\na,b\n1,x\n2,y\n", b'"a",b\n1,x\n2,y'])
+def test_a_chunk_and_the_whole_are_read_alike(data: bytes, tmp_path: Path) -> None:
+    path = write(tmp_path / "t.csv", data)
+
+    cells, _ = read(path, {"a": pa.int64(), "b": pa.string()})
+
+    assert cells == read_table(path).to_pydict() == {"a": [1, 2], "b": ["x", "y"]}
+
+
+def test_a_name_may_hold_a_line_end(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.csv", 'a,"two\nlines"\n1,x\n')
+
+    cells, places = read(path, {"a": pa.int64(), "two\nlines": pa.string()})
+
+    assert cells == read_table(path).to_pydict() == {"a": [1], "two\nlines": ["x"]}
+    assert places == ["t.csv, line 3"]
+
+
+@pytest.mark.parametrize("compression", [None, "lz4"])
+def test_arrow_files_are_read_in_batches(compression: str | None, tmp_path: Path, small_blocks: None) -> None:
+    table = pa.table({"a": range(20), "b": pa.array([str(n % 3) for n in range(20)]).dictionary_encode()})
+    pyarrow.feather.write_feather(table, tmp_path / "t.feather", compression=compression or "uncompressed", chunksize=9)
+
+    cells, places = read(tmp_path / "t.feather", {"a": pa.float64(), "b": pa.string()})
+
+    assert cells == {"a": list(range(20)), "b": [str(n % 3) for n in range(20)]}
+    assert places == [f"t.feather, row {row} (from 0)" for row in range(20)]
+    assert read_table(tmp_path / "t.feather").to_pydict() == table.to_pydict()
+    write(tmp_path / "t.arrow", "no Arrow file")
+    with pytest.raises(DataError, match=r"t.arrow could not be read"):
+        open_sources([tmp_path / "t.arrow"])
 
 
 def test_a_file_without_a_header_takes_names(tmp_path: Path) -> None:
@@ -134,7 +168,7 @@ def test_a_cell_of_another_type_is_named_with_what_was_expected(
         ("a,b\n1,2\n".encode("utf-16"), "UTF-16; expected UTF-8"),
         (b"a,\xff\n1,2\n", "line 1: the text is not UTF-8"),
         (b"a,b,a\n1,2,3\n", "names more than one column 'a'"),
-        (b"a,b\r1,2\r", "carriage returns alone"),
+        (b"a\rb,c\n1,2\n", "carriage returns alone"),
         ("a,b\n1,2\n".encode("utf-16-le"), "line 1 holds zero bytes"),
     ],
 )
@@ -169,7 +203,7 @@ def test_an_archive_of_several_members_is_read_to_its_end(tmp_path: Path) -> Non
 def test_a_quotation_mark_that_is_not_closed_does_not_fill_the_memory(
     tmp_path: Path, small_blocks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "LONGEST_LINE", 500)
+    monkeypatch.setattr(csv_source, "LONGEST_LINE", 500)
     path = write(tmp_path / "t.csv", 'a,b\n1,5" pipe\n' + "2,x\n" * 200)
     assert len(read(path, {"b": pa.string()})[0]["b"]) == 201
 
@@ -183,7 +217,7 @@ def test_a_quotation_mark_that_is_not_closed_does_not_fill_the_memory(
 def test_a_quotation_mark_that_is_not_closed_does_not_swallow_lines(
     after: int, later: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "BLOCK_BYTES", 1 << 10)
+    monkeypatch.setattr(csv_source, "BLOCK_BYTES", 1 << 10)
     path = write(tmp_path / "t.csv", "a,b\n" + "1,x\n" * 50 + '1,"open\n' + later + "1,x\n" * after)
 
     with pytest.raises(DataError, match=r"t.csv, line 52: a quotation mark is not closed"):

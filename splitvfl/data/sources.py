@@ -1,0 +1,218 @@
+"""Files of several forms as one table: found, opened, compared, and read whole or a chunk at a time."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from splitvfl.data.arrow_source import PARQUET_SUFFIXES, ArrowSource, ParquetSource
+from splitvfl.data.chunks import Chunk, Source, Types
+from splitvfl.data.csv_source import COMPRESSIONS, CsvSource
+from splitvfl.data.schema import Kind
+from splitvfl.data.tables import did_you_mean, listed
+from splitvfl.errors import DataError
+
+CSV_SUFFIXES = {".csv", ".tsv", ".txt", ".data"}
+TYPED_SUFFIXES: Mapping[str, Callable[[Path], Source]] = {
+    **dict.fromkeys(PARQUET_SUFFIXES, ParquetSource),
+    ".arrow": ArrowSource,
+    ".feather": ArrowSource,
+}
+
+
+def find_files(wanted: Sequence[str | os.PathLike[str]]) -> tuple[Path, ...]:
+    """Return the files that names and shell-style patterns mean: patterns sorted, in the order given.
+
+    Raises:
+        DataError: If one of them means no file, or two of them the same.
+    """
+    found: list[Path] = []
+    for file in wanted:
+        name = os.path.expanduser(file)
+        hits = [name] if os.path.isfile(name) else sorted(filter(os.path.isfile, glob.glob(name)))
+        if not hits:
+            raise DataError(f"expected a CSV or Parquet file at {name}, and there is none")
+        found += map(Path, hits)
+    if not found:
+        raise DataError("expected one file at least, got none")
+    repeated = [path.name for path, times in Counter(path.resolve() for path in found).items() if times > 1]
+    if repeated:
+        raise DataError(f"{listed(repeated)} was given more than once; its records would be counted twice")
+    return tuple(found)
+
+
+def open_sources(files: Sequence[Path], *, header: Sequence[str] | None = None) -> tuple[Source, ...]:
+    """Return one source per file, all with the same columns.
+
+    Args:
+        files: CSV and Parquet files; the suffix decides.
+        header: Names of the columns of CSV files that have no header line.
+
+    Raises:
+        DataError: If a file cannot be read, is empty, names a column twice, or has other columns than the first.
+    """
+    sources = tuple(_source(path, header) for path in files)
+    for source in sources:
+        _check_names(source, sources[0])
+    return sources
+
+
+def _source(path: Path, header: Sequence[str] | None) -> Source:
+    bare = path.with_suffix("") if path.suffix in COMPRESSIONS else path
+    if bare.suffix.lower() in CSV_SUFFIXES:
+        return CsvSource(path, header)
+    if path.suffix.lower() in TYPED_SUFFIXES:
+        return TYPED_SUFFIXES[path.suffix.lower()](path)
+    expected = ", ".join(sorted({*TYPED_SUFFIXES, *CSV_SUFFIXES}))
+    raise DataError(f"expected a file that ends in one of {expected} (.gz and .zst after CSV), got {path.name}")
+
+
+def _check_names(source: Source, first: Source) -> None:
+    repeated = sorted(name for name, times in Counter(source.names).items() if times > 1)
+    if repeated:
+        raise DataError(f"{source.name} names more than one column {listed(repeated)}")
+    missing = [name for name in first.names if name not in source.names]
+    extra = [name for name in source.names if name not in first.names]
+    if missing:
+        raise DataError(
+            f"{source.name} has no column {missing[0]!r}, which {first.name} has"
+            f"{did_you_mean(missing[0], extra) if extra else ''}; all files need the same columns"
+        )
+    if extra:
+        raise DataError(
+            f"{source.name} has a column {extra[0]!r}, which {first.name} has not; all files need the same columns"
+        )
+
+
+def read_table(path: Path, *, text: Collection[str] = ()) -> pa.Table:
+    """Return the table in one file; see :func:`read_whole`.
+
+    Raises:
+        DataError: If there is no such file, or it cannot be read.
+    """
+    return read_whole(open_one(path), text=text)
+
+
+def open_one(path: str | os.PathLike[str], *, header: Sequence[str] | None = None) -> Source:
+    """Return the source that is one file; arguments and errors as of :func:`open_sources`."""
+    files = find_files([path])
+    if len(files) > 1:
+        raise DataError(f"expected one file at {os.fspath(path)}, got {listed([file.name for file in files])}")
+    return open_sources(files, header=header)[0]
+
+
+def read_whole(source: Source, *, text: Collection[str] = ()) -> pa.Table:
+    """Return all of a source as a table, its columns in one chunk each.
+
+    Columns of a CSV file have the type that all their cells have. Dictionary columns become what they stand for.
+
+    Args:
+        source: The source.
+        text: Columns of a CSV file to read as text, whatever their cells look like.
+
+    Raises:
+        DataError: If it cannot be read, or has no rows.
+    """
+    table = source.table(text)
+    if table.num_rows == 0:
+        raise DataError(f"{source.name} has a header and no rows")
+    for index, field in enumerate(table.schema):
+        if pa.types.is_dictionary(field.type):
+            table = table.set_column(index, field.name, table.column(index).cast(field.type.value_type))
+    return table.combine_chunks()
+
+
+def chunks(sources: Sequence[Source], types: Types, *, kept: npt.NDArray[np.bool_] | None = None) -> Iterator[Chunk]:
+    """Yield the rows of all files, in order: all, or those that are kept, by their number over all files."""
+    start = done = 0
+    for source in sources:
+        for chunk in source.chunks(types):
+            chunk = replace(chunk, done_bytes=done + chunk.done_bytes)
+            yield chunk if kept is None else _filtered(chunk, kept[start : start + chunk.rows])
+            start += chunk.rows
+        done += source.size
+
+
+def _filtered(chunk: Chunk, kept: npt.NDArray[np.bool_]) -> Chunk:
+    if len(kept) < chunk.rows:
+        raise DataError(f"{chunk.source} has more rows than when it was aligned; align again")
+    rows = np.flatnonzero(kept)
+    mask = pa.array(kept)
+    columns = {name: column.filter(mask) for name, column in chunk.columns.items()}
+    return replace(chunk, columns=columns, rows=len(rows), place=lambda row: chunk.place(int(rows[row])))
+
+
+def cells_at(
+    sources: Sequence[Source], column: str, kind: pa.DataType, rows: Sequence[int]
+) -> list[tuple[str, object]]:
+    """Return place and value of a column in some rows, ascending and counted over all files, by a look at all."""
+    found: list[tuple[str, object]] = []
+    start = 0
+    for chunk in chunks(sources, {column: kind}):
+        inside = [row - start for row in rows if start <= row < start + chunk.rows]
+        found += [(chunk.place(row), chunk.columns[column][row].as_py()) for row in inside]
+        start += chunk.rows
+    return found
+
+
+def infer_kinds(sources: Sequence[Source], columns: Sequence[str], *, text: Collection[str]) -> dict[str, Kind]:
+    """Return what columns hold: as the first file that shows it has it, and no other file contradicts.
+
+    Whole numbers in one Parquet file and fractions in another are numbers. A column without any value counts as
+    numbers. The cells of further CSV files are converted to what was found here, or are an error.
+
+    Args:
+        sources: The files.
+        columns: Columns that are needed.
+        text: Columns of CSV files to take as text whatever they look like.
+
+    Raises:
+        DataError: If a column holds neither numbers nor text, or text in one file and numbers in another; or if there
+            are no rows.
+    """
+    kinds: dict[str, Kind] = {}
+    shown_by: dict[str, Source] = {}
+    for source in sources:
+        # Typed columns say what they hold; cells of text are only looked at for what is not known yet.
+        asked = columns if source.typed else [name for name in columns if name not in kinds]
+        for name, kind in source.infer(asked, text).items():
+            kinds[name] = _reconciled(name, kind, source, kinds.get(name, kind), shown_by.setdefault(name, source))
+    if columns and not kinds:
+        raise DataError(f"{sources[0].name} has a header and no rows, or no value in them")
+    return {name: kinds.get(name, "number") for name in columns}
+
+
+def check_kinds(sources: Sequence[Source], kinds: Mapping[str, Kind]) -> None:
+    """Check that typed columns hold these kinds, as far as text and numbers go; CSV cells are checked as they are read.
+
+    Raises:
+        DataError: If a column holds text where numbers are expected, the other way round, or something else.
+    """
+    for source in sources:
+        if source.typed:
+            for name, kind in source.infer(list(kinds), ()).items():
+                if (kind == "text") != (kinds[name] == "text") or (kinds[name] == "integer" and kind == "number"):
+                    raise DataError(
+                        f"column {name!r} of {source.name} holds {_word(kind)}, and {_word(kinds[name])} "
+                        "in the files that were ingested before"
+                    )
+
+
+def _reconciled(name: str, kind: Kind, source: Source, before: Kind, first: Source) -> Kind:
+    if kind == before:
+        return kind
+    if "text" in (kind, before):
+        raise DataError(f"column {name!r} of {source.name} holds {_word(kind)}, and {_word(before)} in {first.name}")
+    return "number"
+
+
+def _word(kind: Kind) -> str:
+    return {"text": "text", "number": "numbers", "integer": "whole numbers", "truth": "truth values"}[kind]
