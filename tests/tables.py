@@ -13,11 +13,11 @@ from splitvfl.data.ingest.words import hashing_of
 from splitvfl.data.partition import ColumnClaim
 from splitvfl.data.party_file import PartyFile
 from splitvfl.data.party_file import load_party as load_claimed
-from splitvfl.data.spec import Files, PartyClaim, TableSpec
+from splitvfl.data.spec import PartyClaim, TableSpec
 
 
 def ingest(
-    files: Files,
+    files: object,
     *,
     out: str | os.PathLike[str],
     active: ColumnClaim | None = None,

@@ -27,6 +27,7 @@ from splitvfl.data.id_column import Case, fingerprint, order_digest, read_digest
 from splitvfl.data.ingest.aligned import AlignedRows
 from splitvfl.data.ingest.writing import NpyWriter, check_target, draft, write_bytes
 from splitvfl.data.schema import Role
+from splitvfl.data.sources import open_all
 from splitvfl.errors import DataError
 from splitvfl.system.private_folder import make_parents
 
@@ -98,15 +99,18 @@ class Alignment:
         """Which records the party holds: all of them but dummies."""
         return self.rows >= 0
 
-    def check_source(self, files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> None:
-        """Check that files are still those that were aligned, as far as their id column goes; it is read.
+    def check_source(self, source: object) -> None:
+        """Check that records are still those that were aligned, as far as their id column goes; it is read.
+
+        Args:
+            source: Where they are, as a :class:`splitvfl.data.spec.TableSpec` names it.
 
         Raises:
             DataError: If they are not, or cannot be read.
         """
-        digests = read_digests(files, self.schema.id_column, case=self.schema.case)
+        digests = read_digests(source, self.schema.id_column, case=self.schema.case)
         if fingerprint(digests) != self.schema.source:
-            named = ", ".join(map(str, [files] if isinstance(files, str | os.PathLike) else files))
+            named = ", ".join(one.name for one in open_all(source))
             expected = self.schema.sizes[self.schema.party]
             counts = f"{expected} then, {len(digests)} now" if expected != len(digests) else f"{expected} both times"
             raise DataError(
@@ -216,16 +220,14 @@ def read_alignment(folder: str | os.PathLike[str]) -> Alignment:
     return Alignment(rows, ids, schema, path)
 
 
-def aligned_rows(
-    folder: str | os.PathLike[str], files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-) -> AlignedRows:
-    """Return what an ingest of aligned files needs to know, after a check that they are those that were aligned.
+def aligned_rows(folder: str | os.PathLike[str], source: object) -> AlignedRows:
+    """Return what an ingest of aligned records needs to know, after a check that they are those that were aligned.
 
     Raises:
         DataError: If they are not, or there is no alignment.
     """
     alignment = read_alignment(folder)
-    alignment.check_source(files)
+    alignment.check_source(source)
     schema, real = alignment.schema, alignment.real
     kept = np.zeros(schema.sizes[schema.party], bool)
     kept[alignment.rows[real]] = True

@@ -8,7 +8,6 @@ it, and, if that is agreed on, with letter case folded. Cells of CSV files are t
 from __future__ import annotations
 
 import hashlib
-import os
 import unicodedata
 from collections.abc import Sequence
 from typing import Literal
@@ -18,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from splitvfl.data.chunks import Chunk, Source
-from splitvfl.data.sources import cells_at, chunks, find_files, open_sources
+from splitvfl.data.sources import cells_at, chunks, open_all
 from splitvfl.data.tables import did_you_mean
 from splitvfl.errors import DataError
 
@@ -49,15 +48,13 @@ def id_digest(name: str) -> bytes:
     return hashlib.sha512(_PREFIX + name.encode()).digest()
 
 
-def read_digests(
-    files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], column: str, *, case: Case = "kept"
-) -> Digests:
+def read_digests(source: object, column: str, *, case: Case = "kept") -> Digests:
     """Return the hash of each record's id, in the files' order.
 
     Takes 64 bytes a record.
 
     Args:
-        files: CSV and Parquet files, as :func:`splitvfl.data.ingest.run.ingest` takes them.
+        source: Files or a table in memory, as a :class:`splitvfl.data.spec.TableSpec` names them.
         column: The id column.
         case: Whether letter case counts (``"kept"``) or not (``"folded"``).
 
@@ -68,7 +65,7 @@ def read_digests(
         DataError: If a file or the column is not there, holds neither whole numbers nor text, or an id is missing or
             there twice; both places are named.
     """
-    sources = open_sources(find_files([files] if isinstance(files, str | os.PathLike) else list(files)))
+    sources = open_all(source)
     _check_column(sources, column)
     types = {column: pa.string()}
     parts = [_chunk_digests(chunk, column, case) for chunk in chunks(sources, types)]

@@ -103,11 +103,9 @@ def read_source(spec: TableSpec) -> tuple[pa.Table, str]:
     """Return the whole table that a spec names, and what to call it in messages.
 
     Raises:
-        ArgumentError: If it names none, or several files.
-        DataError: If the file is not found or cannot be read.
+        ArgumentError: If it names none.
+        DataError: If the file is not found or cannot be read, or there are several.
     """
-    if not isinstance(spec.source, str | os.PathLike):
-        raise ArgumentError(f"expected the path of one CSV or Parquet file as source, got {spec.source!r}")
     source = open_one(spec.source, header=spec.header)
     text = matching(patterns(spec.text_columns), source.names, source=source.name)
     return read_whole(source, text=text), source.name

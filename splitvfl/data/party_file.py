@@ -78,7 +78,7 @@ def load_party(spec: TableSpec, party: PartyClaim, *, aligned: str | os.PathLike
     if alignment is None:
         order = _file_order(table, spec.id_column, source)
     else:
-        alignment.check_source(spec.source or ())
+        alignment.check_source(spec.source)
         order = _Order(alignment.ids, alignment.rows, int(alignment.schema.secret, 16))
         table, source = _in_order(table, order), f"{source} (rows counted as they are aligned)"
     tested = are_tested(order.ids, seed=spec.split_seed, fraction=spec.test_fraction)

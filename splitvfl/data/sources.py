@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from splitvfl.data.arrow_source import PARQUET_SUFFIXES, ArrowSource, ParquetSource
+from splitvfl.data.arrow_source import PARQUET_SUFFIXES, ArrowSource, ParquetSource, TableSource
+from splitvfl.data.arrow_table import as_arrow
 from splitvfl.data.chunks import Chunk, Source, Types
 from splitvfl.data.csv_source import COMPRESSIONS, CsvSource
 from splitvfl.data.schema import Kind
@@ -21,11 +22,32 @@ from splitvfl.data.tables import did_you_mean, listed
 from splitvfl.errors import DataError
 
 CSV_SUFFIXES = {".csv", ".tsv", ".txt", ".data"}
+# What a table in memory is called in messages.
+TABLE_NAME = "the table"
 TYPED_SUFFIXES: Mapping[str, Callable[[Path], Source]] = {
     **dict.fromkeys(PARQUET_SUFFIXES, ParquetSource),
     ".arrow": ArrowSource,
     ".feather": ArrowSource,
 }
+
+
+def open_all(source: object, *, header: Sequence[str] | None = None) -> tuple[Source, ...]:
+    """Return the sources of rows that a :class:`splitvfl.data.spec.TableSpec` names: files, or a table in memory.
+
+    Args:
+        source: A file; several, or patterns of them, with the same columns; or a table, see
+            :func:`splitvfl.data.arrow_table.as_arrow`.
+        header: Names of the columns of CSV files that have no header line.
+
+    Raises:
+        ArgumentError: If it is neither.
+        DataError: If a file or a column cannot be read.
+    """
+    if isinstance(source, str | os.PathLike):
+        source = [source]
+    if isinstance(source, list | tuple):
+        return open_sources(find_files(source), header=header)
+    return compared([TableSource(as_arrow(source), TABLE_NAME)])
 
 
 def find_files(wanted: Sequence[str | os.PathLike[str]]) -> tuple[Path, ...]:
@@ -59,10 +81,18 @@ def open_sources(files: Sequence[Path], *, header: Sequence[str] | None = None) 
     Raises:
         DataError: If a file cannot be read, is empty, names a column twice, or has other columns than the first.
     """
-    sources = tuple(_source(path, header) for path in files)
+    return compared([_source(path, header) for path in files])
+
+
+def compared(sources: Sequence[Source]) -> tuple[Source, ...]:
+    """Return sources after a check that all have the same columns, each of them once.
+
+    Raises:
+        DataError: If not.
+    """
     for source in sources:
         _check_names(source, sources[0])
-    return sources
+    return tuple(sources)
 
 
 def _source(path: Path, header: Sequence[str] | None) -> Source:
@@ -101,12 +131,12 @@ def read_table(path: Path, *, text: Collection[str] = ()) -> pa.Table:
     return read_whole(open_one(path), text=text)
 
 
-def open_one(path: str | os.PathLike[str], *, header: Sequence[str] | None = None) -> Source:
-    """Return the source that is one file; arguments and errors as of :func:`open_sources`."""
-    files = find_files([path])
-    if len(files) > 1:
-        raise DataError(f"expected one file at {os.fspath(path)}, got {listed([file.name for file in files])}")
-    return open_sources(files, header=header)[0]
+def open_one(source: object, *, header: Sequence[str] | None = None) -> Source:
+    """Return a source that is one file, or a table in memory; arguments and errors as of :func:`open_all`."""
+    sources = open_all(source, header=header)
+    if len(sources) > 1:
+        raise DataError(f"expected one file, got {listed([one.name for one in sources])}")
+    return sources[0]
 
 
 def read_whole(source: Source, *, text: Collection[str] = ()) -> pa.Table:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, get_args
@@ -15,7 +14,6 @@ from splitvfl.data.schema import Role
 from splitvfl.data.tables import did_you_mean
 from splitvfl.errors import ArgumentError, DataError
 
-Files = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 Patterns = str | Sequence[str]
 
 
@@ -63,7 +61,9 @@ class TableSpec:
     """A table: where it is, what its columns are, how they become numbers, and which records are tested on.
 
     Attributes:
-        source: The CSV or Parquet file; several files of the same columns, or patterns of them, to be ingested.
+        source: A CSV, Parquet or Arrow file; several files of the same columns, or patterns of them, to be ingested; or
+            a table in memory: Arrow, pandas, polars, arrays and tensors, see
+            :func:`splitvfl.data.arrow_table.as_arrow`.
         header: Names of the columns, for CSV files without a header line.
         label: The label column. Without one there is no active party.
         task: ``"binary"``, ``"multiclass"`` or ``"regression"``.
@@ -86,7 +86,7 @@ class TableSpec:
         ArgumentError: If a setting is out of its range.
     """
 
-    source: Files | None = None
+    source: object = None
     header: Sequence[str] | None = None
     label: str | None = None
     task: TaskName = "binary"

@@ -127,7 +127,7 @@ def test_a_pattern_that_means_several_files(tmp_path: Path) -> None:
         _file(tmp_path, CSV, name)
 
     assert read_table(tmp_path / "[a]*").num_rows == 3
-    with pytest.raises(DataError, match=r"expected one file at .*, got 'a.csv', 'b.csv'"):
+    with pytest.raises(DataError, match=r"expected one file, got 'a.csv', 'b.csv'"):
         read_table(tmp_path / "*.csv")
 
 

@@ -16,9 +16,9 @@ from splitvfl.data.ingest.plan import Hashing, Plan, check_ingested, make_plan, 
 from splitvfl.data.ingest.survey import FittedColumns, Statistics, Survey, learned_before, look
 from splitvfl.data.ingest.writing import check_space, check_target, draft, write_bytes
 from splitvfl.data.schema import SCHEMA_FILE, Part, schema_bytes
-from splitvfl.data.sources import find_files, open_sources
-from splitvfl.data.spec import Files, PartyClaim, TableSpec
-from splitvfl.errors import ArgumentError, DataError
+from splitvfl.data.sources import open_all
+from splitvfl.data.spec import PartyClaim, TableSpec
+from splitvfl.errors import DataError
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def ingest(
     Memory: about 12 bytes per listed category of all fields, the texts of one field's categories, and some hundred MiB.
 
     Args:
-        spec: CSV, TSV (also ``.gz``, ``.zst``) and Parquet files with the same columns, or patterns of them.
+        spec: The table: files with the same columns, or one in memory.
         parties: Who gets which columns; an active one if there is a label column.
         out: The folder to be made.
         hashing: Categories that are hashed instead of being listed.
@@ -131,13 +131,13 @@ def ingest(
     target = Path(out)
     check_ingested(spec, parties)
     check_target(target, overwrite=overwrite)
-    sources = _open(spec.source, spec.header)
+    sources = open_all(spec.source, header=spec.header)
     plan = make_plan(sources, spec, parties, name=target.name, hashing=hashing, aligned=aligned)
     return _Run(sources, plan, progress).into(target, overwrite=overwrite)
 
 
 def ingest_like(
-    files: Files,
+    source: object,
     out: str | os.PathLike[str],
     *,
     like: str | os.PathLike[str],
@@ -153,7 +153,7 @@ def ingest_like(
     listed then have code 0, and are counted.
 
     Args:
-        files: As the source of a spec for :func:`ingest`.
+        source: As that of a spec for :func:`ingest`.
         out: The folder to be made.
         like: The earlier folder.
         hash_secret: The earlier key, if there was one.
@@ -170,16 +170,9 @@ def ingest_like(
     if target.resolve() == Path(like).resolve():
         raise DataError(f"{target} cannot be replaced by records that are encoded like its own; choose another name")
     check_target(target, overwrite=overwrite)
-    sources = _open(files, header)
+    sources = open_all(source, header=header)
     plan = plan_like(sources, Path(like), name=target.name, hash_secret=hash_secret, aligned=aligned)
     return _Run(sources, plan, progress).into(target, overwrite=overwrite)
-
-
-def _open(files: Files | None, header: Sequence[str] | None) -> tuple[Source, ...]:
-    if files is None:
-        raise ArgumentError("expected the files to be ingested as source, got none")
-    wanted = [files] if isinstance(files, str | os.PathLike) else list(files)
-    return open_sources(find_files(wanted), header=header)
 
 
 class _Run:
