@@ -7,6 +7,7 @@ does not wait for torch.
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from splitvfl.run.trainer import Trainer
 
     __version__: str
+
+# What is logged is shown to those who ask for it only.
+logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 __all__ = [
     "ActiveParty",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from splitvfl.app.log_file import STANDARD_ERROR, LogLevel, logging_to, refused_calls_told
 from splitvfl.errors import ConfigError, SplitVFLError
 from splitvfl.system.allocator import keep_large_blocks
 from splitvfl.system.signals import stoppable
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
     from splitvfl.config.sections import ExperimentConfig
     from splitvfl.report.summary import RunSummary
     from splitvfl.run.training import TrainingProgress
+
+_log = logging.getLogger("splitvfl.cli")
 
 app = typer.Typer(
     name="splitvfl",
@@ -52,18 +57,49 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an earlier
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 2 a mistake of the user's, 130 interrupted."""
     keep_large_blocks()
+    with ExitStack() as log:
+        code = _exit_code(argv, log)
+        _log.info("ends with exit code %d", code)
+    return code
+
+
+def _exit_code(argv: Sequence[str] | None, log: ExitStack) -> int:
     try:
         with stoppable():
-            app(args=None if argv is None else list(argv), prog_name="splitvfl")
+            app(args=None if argv is None else list(argv), prog_name="splitvfl", obj=log)
     except SystemExit as done:
         return done.code if isinstance(done.code, int) else 0
     except SplitVFLError as error:
+        # What it says may quote data: that is for the console.
+        _log.error("%s; what is wrong is said on standard error", type(error).__name__)
         print(f"splitvfl: {error}", file=sys.stderr)
         return 2
     except OSError as error:
+        _log.error("%s; what is wrong is said on standard error", type(error).__name__)
         print(f"splitvfl: cannot read or write {error.filename or 'a file'}: {error.strerror}", file=sys.stderr)
         return 2
     return 0
+
+
+@app.callback()
+def options(
+    context: typer.Context,
+    log: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="SPLITVFL_LOG", metavar="FILE", help="Append to this file what happens, without data; - is stderr."
+        ),
+    ] = None,
+    log_level: Annotated[
+        LogLevel, typer.Option(envvar="SPLITVFL_LOG_LEVEL", help="The least severe entries that are kept.")
+    ] = LogLevel.INFO,
+) -> None:
+    """Begin the log, if there is to be one, for all of the command."""
+    if log is not None:
+        context.obj.enter_context(logging_to(log, log_level))
+    if log != STANDARD_ERROR:
+        context.obj.enter_context(refused_calls_told())
+    _log.info("begins: %s", context.invoked_subcommand)
 
 
 @app.command()

@@ -16,12 +16,15 @@ not refused are right; see :meth:`~splitvfl.crypto.evaluator.Evaluator.unmask`.
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from pathlib import Path
 from typing import Final
 
 from splitvfl.errors import CheckpointError, SumRefused
+
+_log = logging.getLogger("splitvfl.crypto")
 
 MOST: Final = 3
 """The last refusal that a run takes."""
@@ -112,6 +115,7 @@ class Refusals:
         if self._path is not None:
             _append(self._path, line)
         self._told.append(line)
+        _log.warning("%s: refusal %d of the %d that end a run: %s", self.party, len(self), MOST, line)
 
     def _listed(self) -> str:
         return f"{self.party} has refused {len(self)} sums in this run ({'; '.join(self._told)})"

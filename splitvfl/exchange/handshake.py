@@ -12,6 +12,7 @@ train together hold the same ids anyway. Of checkpoints the run's number crosses
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +30,8 @@ from splitvfl.messaging.json_message import Note, awaited_note, note, read_note
 from splitvfl.messaging.messages import Message
 from splitvfl.party.party import MAX_WIDTH
 from splitvfl.wording import shown
+
+_log = logging.getLogger("splitvfl.exchange")
 
 # Kinds of messages.
 INTRODUCTION, AGREEMENT, RESUMING, FAREWELL = "introduction", "agreement", "resuming", "farewell"
@@ -175,12 +178,14 @@ def agreement(name: str, others: tuple[str, ...], terms: Mapping[str, object]) -
         theirs = read_note(inbox[other])
         differing = [key for key in sorted({*terms, *theirs}) if terms.get(key) != theirs.get(key)]
         if differing:
+            _log.warning("%s: does not agree with %s on %s", name, other, ", ".join(map(_plain, differing)))
             lines = "; ".join(
                 f"{_plain(key)}: {name} has {_plain(terms.get(key))}, {other} has {_plain(theirs.get(key))}"
                 for key in differing
             )
             advice = _SAME_RECORDS if any(key.startswith("order of ") for key in differing) else ""
             raise DataError(f"{name} and {other} do not agree: {lines}{advice}")
+    _log.info("%s: agrees with %s on records and settings", name, ", ".join(others))
 
 
 def _plain(value: object) -> str:
@@ -213,6 +218,7 @@ def active_resuming(name: str, passives: Sequence[str], own: HeldCheckpoints) ->
     chosen = newest_in_common(held)
     facts = {"run": chosen.run, "steps": list(chosen.steps)}
     yield Outbox(send=tuple(note(name, other, RESUMING, 0, facts) for other in passives))
+    _log.info("%s: all go on from step %d", name, *chosen.steps)
     return chosen
 
 
@@ -233,6 +239,7 @@ def passive_resuming(name: str, active: str, own: HeldCheckpoints) -> Half:
             f"{chosen.run[:8] or '(none)'}; "
             f"{name} has steps {', '.join(map(str, here))} of run {own.run[:8] or '(none)'}"
         )
+    _log.info("%s: all go on from step %d", name, *chosen.steps)
     return chosen
 
 
@@ -283,6 +290,7 @@ def farewell(name: str, others: Sequence[str], step: int) -> Half:
     """
     inbox = yield Outbox(send=_farewells(name, others, step), wait=_awaited_farewells(others, step))
     _check_ended(inbox, name, others, step)
+    _log.info("%s: all have ended after %d steps", name, step)
 
 
 def active_farewell(name: str, passives: Sequence[str], step: int, heard: Callable[[], None]) -> Half:
@@ -303,6 +311,7 @@ def active_farewell(name: str, passives: Sequence[str], step: int, heard: Callab
     inbox = yield Outbox(wait=_awaited_farewells(passives, step))
     _check_ended(inbox, name, passives, step)
     heard()
+    _log.info("%s: all have ended after %d steps", name, step)
     yield Outbox(send=_farewells(name, passives, step))
 
 

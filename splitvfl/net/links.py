@@ -47,6 +47,7 @@ _SPARE_WORKERS: Final = 4
 _LOGGED: Final = 16
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 
+# A name of its own: on the command line refusals are told without a log too.
 _log = logging.getLogger(__name__)
 
 

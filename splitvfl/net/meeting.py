@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -26,6 +27,8 @@ from splitvfl.errors import (
 from splitvfl.net.frames import Hello, Role
 from splitvfl.net.links import Link, Listener, Times, dial
 from splitvfl.net.tls import Identity, Plaintext
+
+_log = logging.getLogger("splitvfl.net")
 
 # What a partner is told when this party stops: that it did, and whether it is worth waiting for. Not the error's own
 # text, which may tell of this party's data.
@@ -103,6 +106,7 @@ class Meeting:
         self._times = times or Times()
         self._listener: Listener | None = None
         self._stack = ExitStack()
+        self._meetings = 0
 
     def __enter__(self) -> Self:
         for partner in self._partners:
@@ -156,14 +160,20 @@ class Meeting:
             for partner in self._partners:
                 links[partner.name] = self._link(partner, max(round(deadline - time.monotonic(), 1), 0.0))
                 self._notify(f"linked with {partner.name}")
+            self._meetings += 1
+            _log.info("%s: meeting %d, linked with %s", self._party, self._meetings, ", ".join(links))
             yield links
         except BaseException as error:
             reason = next((text for kind, text in _REASONS if isinstance(error, kind)), "it was stopped")
+            # A lost link quotes no data; other errors may.
+            why = str(error) if isinstance(error, LinkError) else f"{type(error).__name__}, {reason}"
+            _log.warning("%s: links closed: %s", self._party, why)
             for link in links.values():
                 link.close(reason, final=_is_final(error))
             raise
         for link in links.values():
             link.close("it has done everything")
+        _log.info("%s: links closed, everything done", self._party)
 
     def _link(self, partner: Partner, timeout: float) -> Link:
         if partner.address is None:

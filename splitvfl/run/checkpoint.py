@@ -8,6 +8,7 @@ files are readable by their owner only.
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -21,6 +22,8 @@ from splitvfl.errors import CheckpointError
 from splitvfl.system.private_folder import PRIVATE, private_folder
 
 State = Mapping[str, Any]
+
+_log = logging.getLogger("splitvfl.run")
 
 
 def save(folder: Path, step: int, parts: Mapping[str, State], *, keep: int = 1) -> Path:
@@ -62,6 +65,7 @@ def save(folder: Path, step: int, parts: Mapping[str, State], *, keep: int = 1) 
     others = [path for path in _all(folder) if path != target]
     for old in others[: max(len(others) - keep + 1, 0)]:
         remove(old)
+    _log.info("checkpoint of step %d is in %s", step, target)
     return target
 
 
