@@ -1,4 +1,4 @@
-"""Gradients of one class point one way: compare with a gradient whose label is known."""
+"""Label attack by the direction of gradients: those of one class point one way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Published scores are equations in the other party's features: set them up, and solve them by least squares."""
+"""Feature attack by equations: published scores are linear equations in the other party's features."""
 
 from __future__ import annotations
 

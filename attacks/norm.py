@@ -1,4 +1,4 @@
-"""Positives, being rare, pull harder: the norm of a record's gradient gives its label away."""
+"""Label attack by the norm of a record's gradient: that of the rarer class is larger."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why features of a passive party with two or more columns cannot be told: another data set looks the same."""
+"""A limit of feature attacks: with two or more columns, another data set looks the same."""
 
 from __future__ import annotations
 

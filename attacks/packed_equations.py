@@ -1,4 +1,4 @@
-"""One ciphertext has room for many sums: how a malicious party asks for more equations than it is due.
+"""Packing attack: a malicious party asks for more equations than it is due, many in one ciphertext.
 
 Under an additively homomorphic cipher the party without the key sends sums ``[[Σ w_i v_i]]`` of the other party's
 encrypted values v, with weights of its own, and gets them back decrypted. An honest weight has a few dozen bits and the

@@ -1,4 +1,4 @@
-"""Labels from one signed sum of rows: all that a batch gives away whose residues are plus or minus the same number."""
+"""Recover labels from one signed sum of rows, where all residues of a batch have the same size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is left of a batch of gradients without its main direction."""
+"""Label attack by the residual of a batch of gradients, without its main direction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A linear bottom receives only columnsᵀ · residues; with enough columns the residues follow from that."""
+"""Label attack by solving for the residues, of which a linear bottom receives columnsᵀ · residues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A gradient of width one is the residue, and its sign is the label."""
+"""Label attack by the sign of a gradient of width one, which is the residue."""
 
 from __future__ import annotations
 

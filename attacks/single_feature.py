@@ -1,4 +1,4 @@
-"""A party with one feature sends multiples of it: label party and passive party can each read the other's."""
+"""Attack on a party with one feature, which sends multiples of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Labels do not change from epoch to epoch: the equations of many batches together tell what one leaves open."""
+"""Label attack by the equations of several epochs together, as labels do not change between them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _MOST_SWAPS = 100
 
 @dataclass(frozen=True)
 class EpochBatch:
-    """What one batch gave a passive party.
+    """The view of a passive party of one batch.
 
     Attributes:
         ids: Record ids, ``(s,)``, int64, each once.

@@ -45,7 +45,7 @@ Pair: TypeAlias = tuple[float, float]
 
 
 class ClassSpread(NamedTuple):
-    """What one pass over a batch measures, for negatives and positives; 0 for a class that is missing.
+    """Spread of a batch, for negatives and positives; 0 for a class that is missing.
 
     Attributes:
         variance: u and v of the sumKL problem.
@@ -305,7 +305,7 @@ def _joined(parts: list[Tensor]) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class ClassSample:
-    """What one batch showed of one class, in units of one record's gradient: the batch's gradients times its rows.
+    """Statistics of one class in one batch, in units of one record's gradient: the batch's gradients times its rows.
 
     Attributes:
         rows: Rows of the class in the batch.
@@ -544,7 +544,7 @@ class ClassConditionalNoise(ABC):
 
 
 class AxisNoise(ClassConditionalNoise):
-    """What the defenses share whose problem is about the gap's direction alone: variances are measured along it."""
+    """Class-conditional noise whose problem is about the gap's direction alone: variances are measured along it."""
 
     variance_is_along_axis: ClassVar[bool] = True
 

@@ -1,4 +1,4 @@
-"""No row of the cut gradient longer than a bound."""
+"""Clipping: no row of the cut gradient is longer than a bound."""
 
 from __future__ import annotations
 

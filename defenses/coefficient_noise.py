@@ -1,4 +1,4 @@
-"""Gaussian noise on the coefficients of a linear model's gradient: what a record's row is multiplied with."""
+"""Gaussian noise on the coefficients of a linear model's gradient, with which records' rows are multiplied."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def checked_correction(corrected: str) -> Corrected:
 
 
 class CorrectedResponse:
-    """What the label defenses share that flip binary labels once per record and correct the targets for it.
+    """Common part of the label defenses that flip binary labels once per record and correct the targets for it.
 
     The first time that a record is met its answer ỹ is drawn; later the same answer is given again, whatever the
     label. The corrected target is ``t = (ỹ − b) / (1 − a − b)``, with a and b the probabilities that a positive and a
@@ -138,7 +138,7 @@ class CorrectedResponse:
 
     @property
     def record_loss(self) -> RecordLoss | None:
-        """What the loss is computed with where it is not the task's."""
+        """The loss, where it is not the task's."""
         return self._likelihood if self.corrected == "likelihood" else None
 
     def _likelihood(self, outputs: Tensor, targets: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Few distinct values in the gradient that is sent."""
+"""Rounding of the gradient to few distinct values."""
 
 from __future__ import annotations
 

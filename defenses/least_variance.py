@@ -1,4 +1,4 @@
-"""Which answers about a binary label cost the learner least, given how much they may tell: bounds, with proofs.
+"""Bounds on the variance of answers about a binary label, given how much they may tell, with proofs.
 
 A label y in {0, 1} is positive with probability p. An answer i is drawn with probability ``P_y(i)``, and the learner
 trains on a target ``t_i`` in place of the label, unbiased: ``E[t | y] = y``. Where the loss is cross entropy, which is

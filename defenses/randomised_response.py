@@ -80,7 +80,7 @@ class RandomisedResponse:
 
     @property
     def record_loss(self) -> RecordLoss | None:
-        """What the loss is computed with where it is not the task's."""
+        """The loss, where it is not the task's."""
         return self._likelihood if self.corrected == "likelihood" else None
 
     def _likelihood(self, outputs: Tensor, targets: Tensor) -> Tensor:

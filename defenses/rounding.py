@@ -1,4 +1,4 @@
-"""Fewer decimals in the scores that are published."""
+"""Rounding of published scores to fewer decimals."""
 
 from __future__ import annotations
 

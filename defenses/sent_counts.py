@@ -1,4 +1,4 @@
-"""How often each record was sent, where a promise is for so many times."""
+"""Counts of how often each record was sent, where a promise is for so many times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sumKL problem: which Gaussian noise of a given power hides the label best, under the published model.
+"""The sumKL problem: the Gaussian noise of a given power that hides the label best, under the published model.
 
 Negatives' gradients are modelled as N(m0, uI), positives' as N(m1, vI). Noise of class y has the variance
 ``parallel_y`` along the gap m1 - m0 and ``orthogonal_y`` in each direction across it.

@@ -1,4 +1,4 @@
-"""Imports run one way through the house: from a folder to those before it, and never in a circle."""
+"""Imports run one way: from a folder to those before it, and never in a circle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one party computes with under encryption: owners and evaluators that share obfuscators and worker processes."""
+"""The means by which a party computes under encryption: shared obfuscators and worker processes."""
 
 from __future__ import annotations
 

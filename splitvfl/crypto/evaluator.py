@@ -1,4 +1,4 @@
-"""The party without the private key: computes on what it cannot read, and hides what it asks to have read."""
+"""Computation on ciphertexts by a party without the private key, and masks for what it asks to have decrypted."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Term = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class MaskedSums:
-    """What leaves, and what must not.
+    """Masked sums to send, and the masks, which stay.
 
     Attributes:
         reply: Ciphertexts to send, uint8 ``(layout.replies, ciphertext_bytes)``.

@@ -1,4 +1,4 @@
-"""Lists of large integers as tensors of bytes, and back: what crosses between parties has a fixed width.
+"""Lists of large integers as tensors of bytes of a fixed width, and back.
 
 Every number takes as many bytes as its agreed bound needs, however small it is: a length would tell its size.
 """

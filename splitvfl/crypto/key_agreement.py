@@ -30,7 +30,7 @@ class AgreementKey:
 
     @property
     def public(self) -> Tensor:
-        """What the others must get: uint8 ``(32,)``."""
+        """The public key, for the others: uint8 ``(32,)``."""
         return torch.tensor([*self.own], dtype=torch.uint8)
 
     def secret_with(self, other: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Paillier keys: what a public and a private key are, how a key crosses the wire, and how a private one is kept.
+"""Paillier keys, public and private: how a public key is sent, and how a private key is stored.
 
 A key crosses with a proof that its modulus is one (:mod:`splitvfl.crypto.key_proof`), and is read only if that holds.
 The proof is made once, when the key is first sent or saved, and kept with it.

@@ -23,7 +23,7 @@ _WIDEST_WINDOW = 7
 
 
 class Obfuscators(Protocol):
-    """Where obfuscators come from."""
+    """A source of obfuscators."""
 
     def take(self, count: int) -> list[mpz]:
         """Return new ones, which are never returned again."""
@@ -31,7 +31,7 @@ class Obfuscators(Protocol):
 
 
 class Modulus(Protocol):
-    """What is needed of a public key; worker processes have no more."""
+    """The part of a public key that worker processes need."""
 
     @property
     def modulus(self) -> mpz:
@@ -40,7 +40,7 @@ class Modulus(Protocol):
 
 
 class Primes(Protocol):
-    """What is needed of a private key."""
+    """The part of a private key that worker processes need."""
 
     @property
     def p(self) -> mpz:

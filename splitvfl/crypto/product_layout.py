@@ -1,4 +1,4 @@
-"""How large encrypted numbers may become: agreed before, checked before encrypting, never taken from a batch.
+"""Agreed limits on the size of encrypted numbers, checked before encrypting and never taken from a batch.
 
 A sum of ``rows`` products is below ``rows · weight_limit · value_limit`` in size; in fixed point that takes
 ``value_bits + weight_bits`` bits more. One slot that overflows would corrupt all slots above it without a sign of it,

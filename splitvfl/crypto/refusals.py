@@ -1,4 +1,4 @@
-"""How often a party has refused a sum in a run: each time, whoever opened it learned something that it chose.
+"""Count of the sums that a party has refused in a run: each refusal tells the decrypting party something it chose.
 
 A sum that is opened is compared with the agreed limit, which everybody knows. Whoever opens it may add to it what it
 likes, and sees whether it is refused: whether the sum it cannot read lies above a number of its choice. So a run takes
@@ -51,7 +51,7 @@ def bits_told(answers: int, *, most: int = MOST) -> float:
 
 
 class Refusals:
-    """What one party has refused in one run.
+    """The refusals of one party in one run.
 
     Args:
         party: The party's name.

@@ -1,4 +1,4 @@
-"""Masks that cancel in a sum: whoever adds up what several parties send learns the sum, and no party's part.
+"""Masks that cancel in a sum: the receiver of several parties' numbers learns the sum, and no party's part.
 
 Every two senders agree on a key (X25519), from which both draw the same numbers; one adds them, the other subtracts
 them. Parts are integers modulo ``2^64``, so that a part with its masks is uniform, and the sum is exact.
@@ -45,7 +45,7 @@ class SumMasks:
 
     @property
     def public(self) -> Tensor:
-        """What the other senders must get: uint8 ``(32,)``."""
+        """The public key, for the other senders: uint8 ``(32,)``."""
         return self._key.public
 
     def meet(self, others: Tensor, *, session: bytes) -> None:

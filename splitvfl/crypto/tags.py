@@ -1,4 +1,4 @@
-"""Authentication codes for what one party tells another by way of a third, who has links with both.
+"""Authentication codes for messages that a third party passes on.
 
 Every two parties that have no link share a key for each direction, and a message carries 32 bytes that nobody can make
 without it: HMAC-SHA256 over what the message is (its kind, the number of the step, how many numbers it is about), its

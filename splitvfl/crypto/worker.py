@@ -1,4 +1,4 @@
-"""A worker process: what it is asked to do, and its loop. It imports no torch, so that it starts fast and stays small.
+"""A worker process: its jobs and its loop. It imports no torch, so that it starts fast and stays small.
 
 Jobs and answers are frames on the process's standard input and output: eight bytes of length, then msgpack. They never
 leave the machine; jobs of the owner of a key hold its primes, which is why nothing of a job is ever in an argument, a

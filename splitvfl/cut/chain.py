@@ -166,7 +166,7 @@ class DefenseChain:
 
     @property
     def label_claims(self) -> tuple[GaussianDP, ...]:
-        """What the defenses here claim of labels."""
+        """The claims of these defenses about labels."""
         return tuple(claim for one in self._attached for claim in one.claims if isinstance(claim, GaussianDP))
 
     def draw(self, known: LabelGradients, *, step: int, ids: Tensor | None) -> Drawn:

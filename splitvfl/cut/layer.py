@@ -37,7 +37,7 @@ from splitvfl.learning.precision import widened, without_autocast
 
 @dataclass(frozen=True, slots=True)
 class _CutContext:
-    """What travels with one forward pass through the cut, in its autograd node."""
+    """The data of one forward pass through the cut, kept in its autograd node."""
 
     step: int
     ids: Tensor | None
@@ -51,7 +51,7 @@ class _CutContext:
 
 @dataclass(frozen=True, slots=True)
 class ViewSource:
-    """What the party behind a cut can show its own attacks, besides what it receives.
+    """The source of the views of a party's own attacks: what it holds, besides what it receives.
 
     Attributes:
         bottom: Its bottom model, of which attacks get copies of the weights.
@@ -119,7 +119,7 @@ def _detached(columns: Any) -> Any:
 
 
 class Answer:
-    """What the label defenses said of one batch of labels: drawn once, for the loss and for later defenses."""
+    """The label defenses' answer for one batch of labels: drawn once, for the loss and for later defenses."""
 
     def __init__(self, labels: Tensor, targets: Tensor) -> None:
         self.labels = labels
@@ -142,7 +142,7 @@ class _Cross(torch.autograd.Function):
 
 
 class CutLayer(nn.Module):
-    """Where one passive party's activation and gradient cross.
+    """The cut at which one passive party's activation and gradient cross.
 
     Args:
         party: Name of the passive party.

@@ -1,4 +1,4 @@
-"""What every exchange is: how the parties take a training step together, and what they must agree on for it."""
+"""The interface of an exchange: how parties take a training step together, and what they must agree on for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logistic regression with a third party that has the only key: what the exchanges without one are compared with.
+"""Logistic regression with a third party that has the only key, to compare the other exchanges with.
 
 The coordinator has no data. A step, with Taylor's sigmoid, where a record's coefficient ``f = z - 2y`` is a sum of the
 parties' parts: every passive party encrypts its part under the coordinator's key; the active party adds them up under
@@ -95,7 +95,7 @@ class Coordinator(EncryptedExchange):
 
     @property
     def agreed(self) -> dict[str, object]:
-        """What the coordinator and the active party compare."""
+        """Settings that the coordinator and the active party compare."""
         return {**self.terms(), "largest batch": self.rows}
 
     def bytes_of(self, member: str) -> int:

@@ -1,4 +1,4 @@
-"""How good is the model now? Passive parties send activations; the label party answers in two bits.
+"""Evaluation of the model: passive parties send activations, and the label party replies with two bits.
 
 The records that are evaluated cross in pieces, and no score leaves the label party. What it says in the end, the
 verdict, is whether training goes on, and whether the model is the best so far: with early stopping two bits that depend
@@ -27,7 +27,7 @@ from splitvfl.party.party import SENDING, ActiveParty, Party, PassiveParty
 
 @dataclass(frozen=True, slots=True)
 class EvaluationPlan:
-    """Which records are evaluated, and in which pieces: a pure function of agreed numbers.
+    """The records to evaluate, and their pieces: a pure function of agreed numbers.
 
     Attributes:
         validation: Positions among the training records, those that are held out; empty without early stopping.
@@ -60,7 +60,7 @@ def _pieces(positions: range, rows: int) -> Iterator[Tensor]:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What the label party has after an evaluation. It stays there.
+    """The result of an evaluation, at the label party. It stays there.
 
     Attributes:
         figures: The task's headline figure and the loss of each part by name, ``"test/auc"`` and ``"test/loss"``; with

@@ -1,4 +1,4 @@
-"""What parties tell each other around a run, besides its steps: before the first one, and after the last.
+"""Messages around a run: introduction, agreement and choice of a checkpoint before it, and farewell after it.
 
 In this order: the *introduction* (the active party says what is learned, each passive party how wide its activations
 are), the *agreement* (whether all hold the same records in the same order, and the same settings), *resuming* (from
@@ -48,7 +48,7 @@ _RUN = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True)
 class TaskSpec:
-    """What the active party says of what is learned.
+    """The task to learn, as the active party states it.
 
     Attributes:
         task: ``"binary"``, ``"multiclass"`` or ``"regression"``.

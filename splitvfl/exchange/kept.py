@@ -61,7 +61,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """What crosses, in its order: a pure function of two agreed numbers."""
+    """The pieces that cross, in order: a pure function of two agreed numbers."""
 
     train: int
     test: int
@@ -102,7 +102,7 @@ class Pieces:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What every row of a party is.
+    """Width and dtype of a party's rows.
 
     Attributes:
         width: Numbers in a row.
@@ -157,7 +157,7 @@ class _KeptIndex(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much may be kept, of all passive parties together.
+    """Limits on what is kept, of all passive parties together.
 
     Attributes:
         memory_mib: MiB in memory.
@@ -213,7 +213,7 @@ class Kept:
 
     @property
     def digests(self) -> dict[str, str]:
-        """By party, the digest of what is kept of it."""
+        """Digests of the kept activations, by party."""
         return {name: chain.value for name, chain in self._chains.items()}
 
     def _check_limits(self) -> None:

@@ -1,4 +1,4 @@
-"""What exchanges of linear models share: whether a model is one, and the sum of residue times row."""
+"""Common code of the exchanges for linear models: checks of the model, and sums of residue times row."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def with_one(columns: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class ActiveCoefficients:
-    """What the active party adds to a record's coefficient ``f = z − 2 y``, where Taylor's sigmoid makes it a sum.
+    """The active party's part of a record's coefficient ``f = z − 2 y``, where Taylor's sigmoid makes it a sum.
 
     Attributes:
         logits: Its part of the logits, ``(n,)``, float64.

@@ -1,4 +1,4 @@
-"""Passive parties agree on masks that cancel in a sum, so that evaluations and scores tell only what they add up to.
+"""Masks of evaluations and scores: passive parties agree on some that cancel in the sum.
 
 They talk through the active party, which passes on their public keys; :mod:`splitvfl.exchange.roll_call` says against
 what that holds. Keys and masks are new at every meeting. What is sent again after a broken link then differs, and the

@@ -1,4 +1,4 @@
-"""One way: every activation crosses once, before the first step, and nothing ever comes back.
+"""One-way exchange: every activation crosses once, before the first step, and nothing comes back.
 
 The passive parties' bottoms stay as they are: random as initialised, fitted by their own party without labels
 (:class:`splitvfl.models.PCA`), or any module that was trained elsewhere. Their activations of the training and of the

@@ -1,4 +1,4 @@
-"""The gradient oracle: what every later exchange of logistic regression computes, without its cryptography.
+"""The gradient oracle: the sums of the encrypted exchanges of logistic regression, without encryption.
 
 Logits cross as in :mod:`splitvfl.exchange.split`, and residues come back in the clear; a passive party uses, and its
 attacks see, only the sum of residue times row. It is for experiments: what it learns is what a protocol under

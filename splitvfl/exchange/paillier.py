@@ -1,4 +1,4 @@
-"""What exchanges under Paillier encryption share: the agreed numbers, whose key is whose, and the exchange of keys."""
+"""Common code of the exchanges under Paillier encryption: agreed numbers, keys and their exchange, and refusals."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COLUMNS = "columns"
 
 @dataclass(frozen=True, kw_only=True)
 class Encryption:
-    """What parties agree on to compute under encryption.
+    """The settings that parties agree on to compute under encryption.
 
     Attributes:
         key_bits: Bit length of every key.

@@ -1,4 +1,4 @@
-"""What parties that have no link say to each other: the active party passes it on, and can neither change nor make it.
+"""Messages between parties without a link: the active party passes them on, and can neither change nor make them.
 
 After a roll call (:mod:`splitvfl.exchange.roll_call`) every two of its members share keys, under which each part that
 one has for another carries a code (:mod:`splitvfl.crypto.tags`). What was not sent by the one in whose name it comes is
@@ -30,7 +30,7 @@ def sealed_bytes(*shapes: Shape) -> int:
 
 
 class PassedOn:
-    """One member's end.
+    """One member's end of the messages that are passed on.
 
     Args:
         name: The member's name.

@@ -22,7 +22,7 @@ Part = Literal["train", "test"]
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What the active party has after joint scoring.
+    """The result of joint scoring, at the active party.
 
     Attributes:
         outputs: The top's raw outputs, ``(n, k)``. They stay with the active party.

@@ -1,4 +1,4 @@
-"""Which records do parties have in common? Private set intersection of record ids, as conversations.
+"""Private set intersection of record ids, as conversations.
 
 The active party intersects with each passive party by itself, so what follows is about one pair. Each id is hashed to a
 point of the prime-order group of edwards25519, ``H(x) = E(h₁) + E(h₂)``, where ``h₁ ‖ h₂`` is SHA-512 of the pair's
@@ -114,7 +114,7 @@ _Part = Generator[Outbox, Inbox, _Result]
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """What both ends of an alignment state, and must state alike.
+    """The terms of an alignment, which must be equal at both ends.
 
     Attributes:
         active: Name of the active party: the one that learns which records are common, and orders them.
@@ -164,7 +164,7 @@ class Terms:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Aligned:
-    """What one party has after an alignment: all parties have the same ids in the same order.
+    """The result of an alignment: all parties have the same ids in the same order.
 
     Attributes:
         rows: Row of each common record in the party's own file, from 0; :data:`DUMMY_ROW` where the active party has
@@ -189,7 +189,7 @@ class Aligned:
 
 @dataclass(frozen=True, kw_only=True)
 class Overlap:
-    """What one party has after an alignment in the mode ``"size-only"``.
+    """The result of an alignment in the mode ``"size-only"``.
 
     Attributes:
         sizes: Number of records that each party holds, by name.
@@ -247,7 +247,7 @@ def _check(party: str, peers: Sequence[str], digests: Digests, terms: Terms) -> 
 
 @dataclass(frozen=True)
 class _Pair:
-    """What one party has for one peer alone: a secret, a nonce, and an order of its records."""
+    """A party's state for one peer alone: a secret, a nonce, and an order of its records."""
 
     secret: bytes
     nonce: bytes

@@ -1,4 +1,4 @@
-"""Who takes part, and with which keys, where the active party passes on keys between parties that have no link.
+"""The roll call: which parties take part with which keys, where the active party passes keys on between the others.
 
 Its *members* are the passive parties, and a coordinator if there is one. Each sends a fresh nonce and its keys; the
 active party passes all of them on, with the members' names; each signs all that it has seen, with its own name, and the
@@ -39,7 +39,7 @@ _MOST_MEMBERS: Final = 1 << 10
 
 
 class Signer(Protocol):
-    """How a member proves that keys are its own, and checks the others'."""
+    """A signer: it proves that keys are a member's own, and checks the others'."""
 
     def sign(self, statement: bytes) -> Mapping[str, object]:
         """Return a signature of a statement, and what others need to check it: plain values of JSON."""
@@ -56,7 +56,7 @@ class Signer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Vouching:
-    """What a party knows by itself of who takes part, and how it knows whose keys it gets.
+    """A party's own knowledge of who takes part, and its way to check whose keys it gets.
 
     Attributes:
         members: Who takes part, as this party's file says; ``None`` where no file does, in one process.
@@ -78,7 +78,7 @@ def vouching_terms(vouching: Vouching) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class RollCall:
-    """What a member knows after a roll call.
+    """The result of a roll call, at one member.
 
     Attributes:
         session: Digest of all names, nonces and keys, the same at all members and at no two meetings.

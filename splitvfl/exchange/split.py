@@ -1,4 +1,4 @@
-"""Split learning in the clear: the activation goes one way, its gradient comes back.
+"""Split learning in the clear: the activation goes to the label party, and its gradient comes back.
 
 Source: Vepakomma et al., arXiv:1812.00564; the setting of Li et al., ICLR 2022, arXiv:2102.08504.
 """

@@ -154,7 +154,7 @@ class _Active(EncryptedSide):
 
     @property
     def _sums(self) -> int:
-        """How many sums it needs under each key: of its columns, of the intercept, and of the loss."""
+        """Number of sums that it needs under each key: of its columns, of the intercept, and of the loss."""
         return self._party.data.width + 1 + self._exchange.loss
 
     def open(self) -> Half:

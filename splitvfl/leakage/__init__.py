@@ -1,1 +1,1 @@
-"""What the partner learns: judging attacks, auditing messages, recording and reporting them."""
+"""Measurement of leaks: judging attacks, auditing messages, recording and reporting both."""

@@ -1,4 +1,4 @@
-"""What a passive party learned from taking part, judged when training has ended.
+"""Leaks through the trained model: what a passive party has learned, judged when training has ended.
 
 A defense hides labels in messages. What the messages taught the party's own model stays with it: an attack that is
 called after training (``when = "after-training"``) gets a copy of that model, the party's columns and a few known
@@ -168,7 +168,7 @@ def _known(auc: float) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Quiz:
-    """Which records an attacker is asked about after training, which ones it knows, and the answers.
+    """The test of an attacker after training: records it is asked about, records it knows, and the true labels.
 
     Attributes:
         train: Positions of training records, sorted, the known ones among them.

@@ -41,7 +41,7 @@ AUDITORS = ("auditor-linear", "auditor-likelihood", "auditor-ratio")
 
 
 class AuditScores(NamedTuple):
-    """What the auditor reads in one message.
+    """The auditor's scores for one message.
 
     Attributes:
         linear: Projections on the clean Δg, in units of the batch's root mean square norm, ``(n,)`` float64.

@@ -70,7 +70,7 @@ LEAST_CANARIES = 20
 
 @dataclass(frozen=True, slots=True)
 class CanaryLeak:
-    """What one attack read of the canaries' labels, added up over the run; in its own orientation, none is chosen.
+    """One attack's leak of the canaries' labels, added up over the run, in the attack's own orientation.
 
     Attributes:
         auc: AUC of the accumulated scores among the canaries. One that was never scored counts as a tie, in the middle.
@@ -95,7 +95,7 @@ class CanaryLeak:
 
 
 class Canaries:
-    """Which records are canaries, by their ids.
+    """The canaries, by their ids.
 
     Args:
         ids: ``(n,)``, int64, each once.
@@ -113,7 +113,7 @@ class Canaries:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of canaries."""
         return int(self.ids.size)
 
     def among(self, ids: Ids) -> npt.NDArray[np.bool_]:

@@ -14,7 +14,7 @@ from splitvfl.metrics import reconstruction_mse
 
 @dataclass(frozen=True, slots=True)
 class FeatureLeak:
-    """What one attack learned about the other party's columns.
+    """One attack's leak of the other party's columns.
 
     Attributes:
         attack: The attack's name.

@@ -89,7 +89,7 @@ class Handle:
 
 @dataclass(frozen=True)
 class LeakSummary:
-    """What one attack learned in a run.
+    """The leak through one attack in a run.
 
     An attack need not score every record. ``auc`` and ``accumulated_auc`` are of those that it scored, and leaving out
     the hard ones raises them; the tied ones are of all records, as :func:`~splitvfl.metrics.tied_leak_auc`. What
@@ -685,7 +685,7 @@ class Leak(Handle):
 
     @property
     def known(self) -> dict[str, int]:
-        """How many records the attack was told of, by view field; empty if it needs none."""
+        """Number of records that the attack was told of, by view field; empty if it needs none."""
         return {grant.field: grant.ids.numel() for grant in self._grants}
 
     @property

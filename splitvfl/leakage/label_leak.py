@@ -1,4 +1,4 @@
-"""The three figures that stand beside each other wherever a leak of labels is shown.
+"""The three figures of a leak of labels, which are shown together everywhere.
 
 *Total* is what messages and the model's predictions tell together; *beyond prediction* what the messages tell of labels
 that nobody can predict; *known without messages* what a party's own columns tell anyway. A small leak beyond the
@@ -18,7 +18,7 @@ from splitvfl.leakage.canaries import CanaryLeak
 
 @dataclass(frozen=True, slots=True)
 class LabelLeak:
-    """What one party could tell of labels; ``None`` where it was not measured.
+    """One party's knowledge of labels; ``None`` where it was not measured.
 
     Attributes:
         total: Leak AUC of the messages and the model's predictions together, by the auditor, or of any attack on
@@ -86,7 +86,7 @@ class LabelLeak:
 
     @property
     def excess(self) -> float | None:
-        """What the run told in all above what is known without messages."""
+        """The leak of the whole run above what is known without messages."""
         return None if self.total is None or self.known is None else self.total - self.known
 
 

@@ -392,7 +392,7 @@ def _log_odds(shares: Floats | np.floating[Any]) -> Floats:
 
 
 class _ClassFits:
-    """Of a number that depends linearly on a design of two columns: a fit for each label, on earlier rows only."""
+    """Linear fits, one for each label, of a number on a design of two columns, by earlier rows only."""
 
     def __init__(self, decay: float) -> None:
         self._decay = decay

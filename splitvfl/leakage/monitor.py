@@ -1,4 +1,4 @@
-"""What happens in a run, as it happens: TensorBoard events, and the same numbers as lines of JSON."""
+"""The monitor of a run: its figures as TensorBoard events, and as lines of JSON."""
 
 from __future__ import annotations
 

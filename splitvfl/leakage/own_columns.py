@@ -1,4 +1,4 @@
-"""What the partner knows without any message: what its own columns tell, with labels of other records or without any.
+"""The partner's knowledge without any message: its own columns, with labels of other records or without any.
 
 No defense at the cut can go below this: the columns themselves tell. It stands beside every leak AUC.
 """

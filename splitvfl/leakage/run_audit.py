@@ -1,4 +1,4 @@
-"""Everything that a run's messages told about each record, put together with the model's prediction of it.
+"""The auditor's evidence of a whole run: all messages about each record, with the model's prediction of it.
 
 Sums of log ratios are one way to accumulate: the best one if the model of the noise is right, steps are independent and
 predictions are calibrated. None of it has to be so, and so the auditor also learns how to weigh what it has of each
@@ -34,7 +34,7 @@ _COLUMNS = ("ratio", "shift", "square", "last", "energy", "logit", "logits")
 
 @dataclass(frozen=True, slots=True)
 class RunLeak:
-    """What a whole run told.
+    """The leak of a whole run.
 
     Attributes:
         auc: Leak AUC of messages and prediction together.

@@ -1,4 +1,4 @@
-"""How many labels an attack has right, for attacks whose score's sign is the label."""
+"""Share of right labels, for attacks whose score's sign is the label."""
 
 from __future__ import annotations
 

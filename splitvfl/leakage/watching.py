@@ -1,4 +1,4 @@
-"""Everything that watches a run, and its figures: attacks on each passive party's gradients, and the auditor's."""
+"""The attacks that watch a run, and their figures: those on each passive party's gradients, and the auditor's."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Watch:
 
     @property
     def notes(self) -> list[str]:
-        """What attacks say beside their figures, a sentence each: that a fit failed, for one."""
+        """Sentences of the attacks beside their figures: that a fit failed, for one."""
         return [
             f"{name} at {party}: {note_of(leak.attack)}."
             for party, named in self.leaks.items()

@@ -1,1 +1,1 @@
-"""What training needs and no party owns: tasks, optimisers, batches, schedules, randomness, noise, precision."""
+"""Training without parties: tasks, optimisers, batches, schedules, randomness, noise, precision."""

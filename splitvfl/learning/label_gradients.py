@@ -1,4 +1,4 @@
-"""What the label party might have sent: each record's prediction, and its cut gradient under every label.
+"""Cut gradients under every label: each record's prediction, and what the label party would send for each label.
 
 Below a top model the cut gradient of a record is a function of its label: ``∂loss/∂output`` at that label, times the
 Jacobian of the output, which does not know labels. A defense that hides labels has to cover the change between them,
@@ -30,7 +30,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 class Drawn(NamedTuple):
-    """What stands for the labels of a batch.
+    """Targets that are drawn in place of the labels of a batch.
 
     Attributes:
         weights: How much of each value, ``(n, j)`` float64.
@@ -110,12 +110,12 @@ class LabelGradients:
 
     @property
     def outputs(self) -> Tensor:
-        """What the top model put out, ``(n, m)``, as it computed it."""
+        """Outputs of the top model, ``(n, m)``, as it computed them."""
         return self._outputs.reshape(len(self._outputs), -1).clone()
 
     @property
     def targets(self) -> Tensor:
-        """What the loss was given in place of the labels, ``(n,)``; ``(n, k)`` if it was one number for each class."""
+        """Targets of the loss in place of the labels, ``(n,)``; ``(n, k)`` with one number for each class."""
         return self._targets.clone()
 
     @property

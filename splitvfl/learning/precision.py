@@ -1,4 +1,4 @@
-"""Half precision: where it stops. Models may run in bfloat16; losses, defenses and attacks compute in float32."""
+"""Limits of half precision: models may run in bfloat16; losses, defenses and attacks compute in float32."""
 
 from __future__ import annotations
 

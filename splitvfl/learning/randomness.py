@@ -1,4 +1,4 @@
-"""Where random numbers come from: entropy for deployed noise, seeds by purpose for experiments, a state per party."""
+"""Sources of random numbers: entropy for deployed noise, seeds by purpose for experiments, a state per party."""
 
 from __future__ import annotations
 

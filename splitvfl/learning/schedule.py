@@ -1,4 +1,4 @@
-"""When a run evaluates, logs, saves and stops: every party decides alike, from agreed numbers and one verdict."""
+"""The schedule of a run: when it evaluates, logs, saves and stops, decided alike by every party."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Schedule:
 
 
 class Verdict(NamedTuple):
-    """What the label party says of an evaluation. Both bits depend on labels.
+    """The label party's verdict on an evaluation. Both bits depend on labels.
 
     Attributes:
         stop: Whether training ends here.
@@ -114,7 +114,7 @@ GO_ON = Verdict(stop=False, best=False)
 
 @dataclass(frozen=True, slots=True)
 class EarlyStopping:
-    """When training ends before its last epoch: settings that all parties agree on.
+    """Settings of early stopping, which all parties agree on.
 
     Judged by the task's headline figure (AUC, accuracy or R²; more is better) on training records that are held out:
     every ``validation_every``-th by position. Whether training stops early or not, every party ends with the weights of

@@ -1,4 +1,4 @@
-"""What is learned: the loss, what labels must look like, and how outputs are scored."""
+"""Learning tasks: their loss, checks of labels, and scores of outputs."""
 
 from __future__ import annotations
 

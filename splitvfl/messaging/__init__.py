@@ -1,1 +1,1 @@
-"""What crosses between parties: messages, and the conversations that they are part of."""
+"""Messages between parties, and the conversations that they are part of."""

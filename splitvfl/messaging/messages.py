@@ -1,4 +1,4 @@
-"""What crosses between parties: one tensor with its address.
+"""Messages between parties: one tensor with its address.
 
 In one process a message is handed over by reference. Between processes it is a msgpack envelope around the tensor's
 raw little-endian bytes, decoded against exact types and limits; nothing in it can name code.

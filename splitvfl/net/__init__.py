@@ -1,4 +1,4 @@
-"""Parties in processes of their own: who they are, how their messages travel, and how each runs its half."""
+"""Transport between processes: identities, links, and the driver of one party's half."""
 
 import os
 

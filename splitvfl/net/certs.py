@@ -43,7 +43,7 @@ class PartyFiles:
 
 @dataclass(frozen=True, slots=True)
 class MadeCertificates:
-    """What :func:`make_certificates` wrote.
+    """The files that :func:`make_certificates` wrote.
 
     Attributes:
         roots: The authority's certificate, which every party needs.

@@ -1,4 +1,4 @@
-"""Runs one party's half of a conversation over links to the others."""
+"""Drive one party's half of a conversation over links to the others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from splitvfl.messaging.messages import Message
 
 
 class Correspondent(Protocol):
-    """What the driver needs of a :class:`~splitvfl.net.link.Link`."""
+    """The part of a :class:`~splitvfl.net.link.Link` that the driver needs."""
 
     def send(self, message: Message, *, timeout: float) -> None:
         """Hand a message over for sending."""

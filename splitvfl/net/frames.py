@@ -1,4 +1,4 @@
-"""The bytes on a link, without the link: messages in frames of at most 1 MiB of payload, and four control frames.
+"""The frames on a link: messages in pieces of at most 1 MiB of payload, and four control frames.
 
 A frame is one message of the transport underneath, which keeps frames whole and in order; its first byte says what it
 is. Everything in a frame is bounded and of one exact type, and nothing in it can name code. What is received is checked
@@ -69,7 +69,7 @@ class _Head(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=Fals
 
 
 class Hello(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """What each side of a link says first.
+    """The first frame of each side of a link.
 
     Attributes:
         party: Its name.
@@ -83,7 +83,7 @@ class Hello(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=
 
 
 class Bye(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """What a side of a link says last.
+    """The last frame of a side of a link.
 
     Attributes:
         reason: Why it goes, in words; at most 500 characters.

@@ -1,4 +1,4 @@
-"""Where a party meets its partners, again and again: who dials, who waits, and for how long."""
+"""Meetings of a party with its partners: who dials, who waits, and for how long."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class Meeting:
 
     @property
     def port(self) -> int | None:
-        """Where it listens, if it does."""
+        """The port on which it listens, if it does."""
         return None if self._listener is None else self._listener.port
 
     @property
@@ -138,7 +138,7 @@ class Meeting:
 
     @property
     def run(self) -> str:
-        """What the meeting is for, as the parties tell each other."""
+        """The purpose of the meeting, as the parties tell each other."""
         return self._hello.run
 
     @property

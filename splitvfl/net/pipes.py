@@ -1,4 +1,4 @@
-"""What lies between a link and the thread that moves its frames: a short queue that can end."""
+"""A short queue that can end, between a link and the thread that moves its frames."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signatures under the keys of TLS certificates: whose keys it is that a third party passes on.
+"""Signatures under the keys of TLS certificates, for public keys that a third party passes on.
 
 A signature comes with its signer's chain, and counts for a party if it would do for that party in a handshake: the
 chain leads to a root in this party's own ``ca.pem``, nothing in it has expired, it may be used on both sides of TLS,
@@ -158,7 +158,7 @@ def _hash_of(curve: ec.EllipticCurve) -> hashes.HashAlgorithm:
 
 
 def _check_sides(policy: Policy, certificate: x509.Certificate, found: x509.ExtendedKeyUsage | None) -> None:
-    """As OpenSSL checks it: where uses are named, those of both sides of TLS are among them."""
+    """Check as OpenSSL does: where uses are named, those of both sides of TLS are among them."""
     if found is not None and not {*found} >= _BOTH_SIDES:
         raise ValueError("it may not be used on both sides of TLS")
 

@@ -1,4 +1,4 @@
-"""Who a party is, and how its peers prove who they are: mutual TLS.
+"""Mutual TLS: a party's identity, and checks of its peers' identities.
 
 Every party has a certificate that carries its *identity* as a DNS subject alternative name: its own name in lower
 case, or whatever else the parties have agreed on (``identity: vfl.telecom.example``). Both sides of a link show their
@@ -65,7 +65,7 @@ UNREADABLE = (
 
 
 class PeerContext(Protocol):
-    """What is needed of a gRPC servicer context, synchronous or not."""
+    """The part of a gRPC servicer context that is needed here, synchronous or not."""
 
     def auth_context(self) -> Mapping[str, Iterable[bytes]]:
         """Return what gRPC knows of the peer's credentials."""
@@ -244,7 +244,7 @@ class Identity:
 
     @property
     def roots(self) -> list[x509.Certificate]:
-        """What it trusts."""
+        """The certificates that it trusts."""
         return x509.load_pem_x509_certificates(self._roots)
 
     def private_key(self) -> CertificateKey:
@@ -324,7 +324,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Plaintext:
-    """In the place of an :class:`Identity`, no secrecy and no proof of who a peer is: for trials on one machine.
+    """No secrecy and no proof of identity, in place of an :class:`Identity`: for trials on one machine.
 
     Only loopback addresses are accepted, for listening and for dialling, by splitvfl when it starts and by gRPC on
     every connection. Every user and every program of that machine can still join in.

@@ -1,4 +1,4 @@
-"""Where a defense belongs at a party: on which of its own messages, with which generator, and whether it may."""
+"""Attach a defense at a party: to the message that it is for, with a generator of its own, if it is allowed there."""
 
 from __future__ import annotations
 

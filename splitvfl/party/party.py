@@ -62,7 +62,7 @@ def _ignored(message: Message) -> None: ...
 
 
 class Party(ABC):
-    """What both kinds of party have.
+    """The common part of both kinds of party.
 
     Attributes:
         autocast: The dtype in which its model runs under :class:`torch.autocast`, bfloat16; ``None``: as it is.
@@ -89,7 +89,7 @@ class Party(ABC):
 
     @property
     def models(self) -> tuple[nn.Module, ...]:
-        """What it trains: first the model from which its training messages come, last the one that predicts."""
+        """The models that it trains: first that from which its training messages come, last the one that predicts."""
         return (self.module,)
 
     def prepare(
@@ -173,11 +173,11 @@ class Party(ABC):
     @property
     @abstractmethod
     def measurements(self) -> dict[str, float]:
-        """What its defenses logged in the last training step: ``whose message/defense/measurement``."""
+        """Measurements of its defenses in the last training step: ``whose message/defense/measurement``."""
 
     @property
     def notes(self) -> list[str]:
-        """What its defenses want said beside the figures of a run, each sentence once."""
+        """Sentences of its defenses beside the figures of a run, each once."""
         said = [note for chain in self.chains().values() for defense in chain for note in notes_of(defense)]
         return list(dict.fromkeys(said))
 
@@ -290,7 +290,7 @@ class PassiveParty(Party):
 
     @property
     def measurements(self) -> dict[str, float]:
-        """What the defenses of its activation logged in the last training step."""
+        """Measurements of its activation's defenses in the last training step."""
         return _named(self.name, self.activation["training"])
 
 
@@ -384,7 +384,7 @@ class ActiveParty(Party):
 
     @property
     def notes(self) -> list[str]:
-        """What its defenses want said beside the figures of a run, and what early stopping takes from a promise."""
+        """Sentences of its defenses beside the figures of a run, and what early stopping takes from a promise."""
         said, labels = super().notes, " and ".join(map(hook_name, self.labels))
         if self.patience is not None and labels:
             said.append(
@@ -593,7 +593,7 @@ class ActiveParty(Party):
 
     @property
     def measurements(self) -> dict[str, float]:
-        """What its defenses logged last; those of a gradient under the name of the party that it is for."""
+        """Last measurements of its defenses; those of a gradient under the name of the party that it is for."""
         found = _named(self.name, self.labels) | _named(self.name, self.scores)
         for name, cut in self.cuts.items():
             found |= _named(name, cut.gradient)

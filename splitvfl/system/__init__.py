@@ -1,1 +1,1 @@
-"""What splitvfl asks of the operating system: folders that nobody else enters, locks, signals, memory that stays."""
+"""Use of the operating system: private folders, locks, signals, and memory that stays."""

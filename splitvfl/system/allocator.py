@@ -1,4 +1,4 @@
-"""Has the C library keep large blocks of memory for the next step, instead of returning them after each.
+"""Let the C library keep large blocks of memory for the next step, instead of returning them after each.
 
 Tensors of a batch are allocated and freed at every step. By default glibc gives blocks of 32 MiB and more back to the
 system at once, and the system hands them out again page by page, zeroed: at large batches that takes as long as the

@@ -1,4 +1,4 @@
-"""One process at a time in a run's folder: two that write to it would spoil it for both."""
+"""A lock on a run's folder: two processes that write to it would spoil it for both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, while something is under way that should not be torn apart."""
+"""Handling of Ctrl-C and SIGTERM while something is under way that must not be torn apart."""
 
 from __future__ import annotations
 
