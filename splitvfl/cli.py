@@ -199,14 +199,14 @@ def party(
     """Train as one of several parties, each in its own process, over mutual TLS."""
     from splitvfl.app.console import RunProgress
     from splitvfl.app.deployment import own_name, run_party
-    from splitvfl.config.sections import COORDINATOR, CoordinatorConfig, load_config
+    from splitvfl.config.sections import load_config
     from splitvfl.report.findings import sending_note, stopping_note, verdict
     from splitvfl.report.tables import summary_table
     from splitvfl.run.training import Interrupted
 
     config = load_config(experiment, overrides or [])
     name = own_name(config, as_)
-    if isinstance(config.exchange, CoordinatorConfig) and name == COORDINATOR:
+    if name == config.exchange.factory.third_party:
         _coordinate(config)
         return
     folder = out or Path("runs") / f"{config.name}-{name}"
@@ -218,7 +218,7 @@ def party(
     except (Interrupted, KeyboardInterrupt):
         again = _command("party", experiment, *(overrides or []), "--as", name, "--out", folder)
         raise _interrupted(f"go on with: {again}; state in", folder) from None
-    crossed = config.exchange.name == "one-way" and summary is None
+    crossed = config.exchange.factory.one_way and summary is None
     done = "its activations have crossed, and nothing more is needed of it" if crossed else f"{run.step} steps done"
     print(f"{name}: {done}; the {'half' if crossed else 'trained half'} is in {folder / 'model'}")
     if summary is not None:
@@ -323,7 +323,9 @@ def compare(
 
 @app.command(name="list")
 def list_(
-    kind: Annotated[str, typer.Argument(help="attacks, defenses, models, optimizers, embedding_optimizers or data")],
+    kind: Annotated[
+        str, typer.Argument(help="attacks, defenses, models, exchanges, optimizers, embedding_optimizers or data")
+    ],
 ) -> None:
     """List what can be named in an experiment."""
     from splitvfl.config.registry import describe

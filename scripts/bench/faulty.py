@@ -8,6 +8,7 @@ which then may be shorter than an experiment allows: faults do not depend on it,
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import signal
@@ -19,9 +20,8 @@ from pathlib import Path
 from typing import Any, Final
 from unittest import mock
 
-from splitvfl.app import exchanges
 from splitvfl.cli import main
-from splitvfl.exchange.paillier import Encryption
+from splitvfl.exchange.paillier import EncryptedExchange, Encryption, InsecureEncryption
 from splitvfl.messaging.messages import Message
 from splitvfl.net.frames import Packed, pack
 from splitvfl.net.link import Link
@@ -155,10 +155,14 @@ def shorten_keys(folder: Path) -> None:
     if path.exists():
         bits = int(path.read_text())
 
-        def short(**options: Any) -> Encryption:
-            return Encryption(**options | {"key_bits": bits, "insecure_for_tests": True})
+        prepare = EncryptedExchange.__init__
 
-        mock.patch.object(exchanges, "Encryption", short).start()
+        @functools.wraps(prepare)
+        def short(exchange: EncryptedExchange, *, encryption: Encryption, **others: Any) -> None:
+            limits = InsecureEncryption(**dict(encryption) | {"key_bits": bits})
+            prepare(exchange, encryption=limits, **others)
+
+        mock.patch.object(EncryptedExchange, "__init__", short).start()
 
 
 def run_party(folder: Path, arguments: Sequence[str]) -> int:

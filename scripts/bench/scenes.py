@@ -36,7 +36,7 @@ from splitvfl.exchange.handshake import (
     passive_resuming,
     terms_of,
 )
-from splitvfl.exchange.paillier import Encryption
+from splitvfl.exchange.paillier import InsecureEncryption
 from splitvfl.exchange.prediction import active_prediction, passive_prediction
 from splitvfl.exchange.psi import Terms, align
 from splitvfl.exchange.residue import Residue
@@ -183,7 +183,7 @@ class LogisticParties(Parties):
 
 
 # As short as sums fit: what is looked for here does not depend on the length of a key.
-ENCRYPTION = Encryption(key_bits=256, insecure_for_tests=True)
+ENCRYPTION = InsecureEncryption(key_bits=256)
 
 
 @cache

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from splitvfl.app.exchanges import exchange_of, hides_parts, one_way, sums_only, task_of
+from splitvfl.app.exchanges import exchange_of, task_of
 from splitvfl.app.experiment import (
     active_model,
     bottom_of,
@@ -42,8 +42,7 @@ from splitvfl.app.noise import noise_plan
 from splitvfl.app.saved_model import Origin, save_half
 from splitvfl.config.registry import build
 from splitvfl.config.sections import (
-    COORDINATOR,
-    CoordinatorConfig,
+    ExchangeSection,
     ExperimentConfig,
     NetworkConfig,
     PartyConfig,
@@ -56,6 +55,7 @@ from splitvfl.data.sets import TABLES
 from splitvfl.data.spec import PartyClaim, TableSpec
 from splitvfl.data.store import open_party
 from splitvfl.errors import ArgumentError, ConfigError, DataError
+from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.coordinator import ThirdParty
 from splitvfl.exchange.evaluation import EvaluationPlan
 from splitvfl.exchange.handshake import TaskSpec, agreed_settings, terms_of
@@ -68,6 +68,7 @@ from splitvfl.learning.batches import BLOCK_ROWS, Batches
 from splitvfl.learning.precision import narrow_dtype
 from splitvfl.learning.randomness import PartyRandom, derive_seed, entropic_generator
 from splitvfl.learning.schedule import Schedule
+from splitvfl.learning.tasks import Task
 from splitvfl.net.meeting import Meeting, Partner
 from splitvfl.net.signing import CertificateSigner
 from splitvfl.net.tls import Identity, Plaintext, identities, split_address
@@ -111,7 +112,7 @@ def own_name(config: ExperimentConfig, name: str) -> str:
     Raises:
         ConfigError: If the file has no such party.
     """
-    if name in config.parties or (name == COORDINATOR and isinstance(config.exchange, CoordinatorConfig)):
+    if name in config.parties or name == config.exchange.factory.third_party:
         return name
     if name == "active":
         return config.active
@@ -206,8 +207,8 @@ def meeting_of(
 def _partners(config: ExperimentConfig, name: str, network: NetworkConfig, purpose: str) -> tuple[Partner, ...]:
     places = _places(config)
     wanted = [config.active] if name != config.active else [other for other in places if other != name]
-    if purpose != "training" and COORDINATOR in wanted:
-        wanted.remove(COORDINATOR)
+    if purpose != "training":
+        wanted = [other for other in wanted if other in config.parties]
     names = identities({other: place.identity for other, place in places.items()})
     _check_address(config, "network.listen", network.listen)
     for other in wanted:
@@ -221,10 +222,10 @@ def _partners(config: ExperimentConfig, name: str, network: NetworkConfig, purpo
     return tuple(Partner(other, names[other], places[other].address) for other in wanted)
 
 
-def _places(config: ExperimentConfig) -> dict[str, PartyConfig | CoordinatorConfig]:
-    """Return where each party is found, and a coordinator."""
-    exchange = config.exchange
-    return {**config.parties, **({COORDINATOR: exchange} if isinstance(exchange, CoordinatorConfig) else {})}
+def _places(config: ExperimentConfig) -> dict[str, PartyConfig | ExchangeSection]:
+    """Return where each party is found, and who takes part without data."""
+    third = config.exchange.factory.third_party
+    return {**config.parties, **({} if third is None else {third: config.exchange})}
 
 
 def _section_of(name: str, config: ExperimentConfig) -> str:
@@ -263,12 +264,11 @@ def vouching_of(config: ExperimentConfig, meeting: Meeting, *, purpose: str = "t
     Raises:
         ConfigError: If the others would not accept what this party signs.
     """
-    if not hides_parts(config.exchange):
+    if not config.exchange.factory.hides_parts:
         return UNSIGNED
     places = _places(config)
     names = identities({other: place.identity for other, place in places.items()})
-    apart = {config.active} if purpose == "training" else {config.active, COORDINATOR}
-    members = frozenset(places) - apart
+    members = frozenset(places if purpose == "training" else config.parties) - {config.active}
     if isinstance(meeting.credentials, Plaintext):
         return Vouching(members)
     signers = {member: names[member] for member in members}
@@ -325,14 +325,14 @@ def party_run(
         )
     check_private_top(config)
     assert own.task is not None, "labels say what is learned"
-    task = task_of(config.exchange, own.task, own.classes)
+    task = task_of(settings.exchange, own.task, own.classes)
     return ActiveRun(
         name,
         [other for other in config.parties if other != name],
         settings,
         meeting,
         learned=TaskSpec(own.task, task.outputs),
-        build=lambda widths: _active(config, own, widths, notify),
+        build=lambda widths: _active(config, own, task, widths, notify),
         notify=notify,
         progress=progress,
     )
@@ -344,9 +344,10 @@ def _check_labels_first(config: ExperimentConfig, own: OwnData) -> None:
     Raises:
         DataError: If they are of one class only, say, or those held out are.
     """
-    if own.task is None or not one_way(config.exchange):
+    if own.task is None or not config.exchange.factory.one_way:
         return
-    party = ActiveParty(own.data, torch.nn.Identity(), task=task_of(config.exchange, own.task, own.classes))
+    exchange = exchange_of(config.exchange, rows=config.train.batch_size)
+    party = ActiveParty(own.data, torch.nn.Identity(), task=task_of(exchange, own.task, own.classes))
     if config.train.early_stopping is not None:
         party.stop_early_by(config.train.early_stopping.settings(), _batches(config, own.data).held_out)
 
@@ -417,10 +418,8 @@ def _batches(config: ExperimentConfig, data: PartyData) -> Batches:
 
 
 def _active(
-    config: ExperimentConfig, own: OwnData, widths: Mapping[str, int], notify: Callable[[str], None]
+    config: ExperimentConfig, own: OwnData, task: Task, widths: Mapping[str, int], notify: Callable[[str], None]
 ) -> tuple[ActiveParty, Watch]:
-    assert own.task is not None
-    task = task_of(config.exchange, own.task, own.classes)
     name = own.data.name
     in_order = [widths[other] for other in config.parties if other != name]
     with _initialised(config, name):
@@ -451,7 +450,7 @@ def _active(
 
 
 def _passive(config: ExperimentConfig, data: PartyData, learned: TaskSpec) -> PassiveParty:
-    task = task_of(config.exchange, learned.task, learned.outputs)
+    task = task_of(exchange_of(config.exchange, rows=config.train.batch_size), learned.task, learned.outputs)
     with _initialised(config, data.name):
         bottom = bottom_of(config, data, task)
     party = PassiveParty(bounded(config, data), bottom, optimizer=optimizers_of(config.train))
@@ -533,8 +532,8 @@ def _place_canaries(config: ExperimentConfig, party: ActiveParty) -> None:
         return
     batches, seed = _batches(config, party.data), config.train.noise_seed_for_experiments
     try:
-        read = not sums_only(config.exchange) and not one_way(config.exchange)
-        check_canaries(party.task.name, audit=config.audited, exchange=config.exchange.name, read=read)
+        exchange = config.exchange.factory
+        check_canaries(party.task.name, audit=config.audited, exchange=exchange.name, read=exchange.shows_gradients())
         party.place_canaries(config.canaries, batches, noise_seed_for_experiments=seed)
     except (ArgumentError, ConfigError, DataError) as error:
         raise ConfigError(f"{config.source}: audit.canaries: {error}") from error
@@ -543,18 +542,17 @@ def _place_canaries(config: ExperimentConfig, party: ActiveParty) -> None:
 def _watch(config: ExperimentConfig, party: ActiveParty) -> Watch:
     """Let the partners' attacks look at what the label party sends, as far as it can know what they would see."""
     watch = Watch(party.cuts)
+    exchange = config.exchange.factory
     known = dict(zip(("known_positives", "known_negatives"), _known(config, party), strict=True))
     for name, cut in party.cuts.items():
         for hook in config.attacks:
             attack = build("attacks", hook.name, hook.options, folder=config.folder)
-            summed, silent = sums_only(config.exchange), one_way(config.exchange)
-            reason = _unavailable(attack, party, cut.shows, summed=summed, silent=silent)
+            reason = _unavailable(attack, party, cut.shows, exchange)
             if reason:
                 watch.unavailable[name][hook_name(attack)] = reason
                 continue
             watch.add(name, cut.watch(attack, canaries=party.canaries, **known))
-        seen = not sums_only(config.exchange) and not one_way(config.exchange)
-        if config.audited and party.task.name == "binary" and seen:
+        if config.audited and party.task.name == "binary" and exchange.shows_gradients():
             watch.audits[name] = cut.audit(canaries=party.canaries)
     return watch
 
@@ -564,7 +562,7 @@ def _known(config: ExperimentConfig, party: ActiveParty) -> tuple[int, int]:
     return known_allowed(party.judged_records, config.known_positives, config.known_negatives)
 
 
-def _unavailable(attack: Attack, party: ActiveParty, shows: frozenset[str], *, summed: bool, silent: bool) -> str:
+def _unavailable(attack: Attack, party: ActiveParty, shows: frozenset[str], exchange: type[Exchange]) -> str:
     """Return why the label party cannot run a partner's attack in its place, or nothing."""
     if target_of(attack) == "features":
         return "it attacks features, with what only an experiment in one process has"
@@ -572,10 +570,10 @@ def _unavailable(attack: Attack, party: ActiveParty, shows: frozenset[str], *, s
         return f"needs binary labels, the task is {party.task.name}"
     if moment_of(attack) == "after-training":
         return "needs the partner's model"
-    if silent:
+    if exchange.one_way:
         return NOTHING_COMES_BACK
     missing = sorted(Leak(attack).needs - shows)
-    if summed and not missing:
+    if exchange.sums_only and not missing:
         return "the partner gets no gradient per record"
     return f"needs the partner's {' and '.join(missing)}" if missing else ""
 
@@ -590,10 +588,12 @@ def coordinator_run(config: ExperimentConfig, *, notify: Callable[[str], None] =
     Raises:
         ConfigError: If parts do not fit together.
     """
-    meeting, network = meeting_of(config, COORDINATOR, notify=notify), config.network
+    name = config.exchange.factory.third_party
+    assert name is not None, "else it is not run"
+    meeting, network = meeting_of(config, name, notify=notify), config.network
     vouching = vouching_of(config, meeting)
     exchange = exchange_of(config.exchange, rows=config.train.batch_size, vouching=vouching)
-    side = exchange.third_parties(config.active)[COORDINATOR]
+    side = exchange.third_parties(config.active)[name]
     assert isinstance(side, ThirdParty)
     assert network is not None, "else nobody meets"
     return CoordinatorRun(side, meeting, message_s=network.message_s, retries=network.retries, notify=notify)
@@ -670,7 +670,7 @@ def _run_in(
 def _keep_half(config: ExperimentConfig, own: OwnData, run: ActiveRun | PassiveRun, folder: Path) -> None:
     alone = run.settings.exchange.one_way  # how long it trained, and which epoch was best, is told to nobody later
     learned, passive = run.learned, isinstance(run, PassiveRun)
-    task = task_of(config.exchange, learned.task, learned.outputs)
+    task = task_of(run.settings.exchange, learned.task, learned.outputs)
     origin = Origin(
         learned=learned,
         model=passive_model(config, own.data, task) if passive else active_model(config),

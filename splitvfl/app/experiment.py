@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from splitvfl.app.exchanges import exchange_of, one_way, sums_only, task_of
+from splitvfl.app.exchanges import exchange_of, task_of
 from splitvfl.app.label_horizon import LabelHorizon, agreed_horizon, before, observed_horizon, outcome
 from splitvfl.app.noise import noise_plan
 from splitvfl.config.recipe import Recipe, check_size
@@ -25,7 +25,6 @@ from splitvfl.config.sections import (
     ExperimentConfig,
     HookConfig,
     ModelSection,
-    OneWayConfig,
     TrainConfig,
     config_to_yaml,
     parse_config,
@@ -174,9 +173,10 @@ def build_trainer(config: ExperimentConfig, data: VerticalData, *, folder: Path 
     _check_tables(config)
     check_private_top(config)
     _check_fields(config, data)
-    task = task_of(config.exchange, data.task, data.classes)
     train = config.train
     noise = noise_plan(config, data.active)
+    exchange = exchange_of(config.exchange, rows=train.batch_size, noise=noise)
+    task = task_of(exchange, data.task, data.classes)
     _check_canaries(config, task)
     active, passives = _parties(config, data, task)
     trainer = Trainer(
@@ -199,7 +199,7 @@ def build_trainer(config: ExperimentConfig, data: VerticalData, *, folder: Path 
         device=choose_device(train.device),
         autocast=narrow_dtype(train.autocast),
         wire=narrow_dtype(config.exchange.wire),
-        exchange=exchange_of(config.exchange, rows=config.train.batch_size, noise=noise),
+        exchange=exchange,
     )
     for party in (trainer.active, *trainer.passives.values()):
         check_clips(party, activation=config.exchange.activation_clip, gradient=config.exchange.gradient_clip)
@@ -209,9 +209,9 @@ def build_trainer(config: ExperimentConfig, data: VerticalData, *, folder: Path 
 def _check_canaries(config: ExperimentConfig, task: Task) -> None:
     if config.canaries is None:
         return
-    read = not sums_only(config.exchange) and not one_way(config.exchange)
+    exchange = config.exchange.factory
     try:
-        check_canaries(task.name, audit=config.audited, exchange=config.exchange.name, read=read)
+        check_canaries(task.name, audit=config.audited, exchange=exchange.name, read=exchange.shows_gradients())
     except ConfigError as error:
         raise ConfigError(f"{config.source}: audit.canaries: {error}") from error
 
@@ -361,8 +361,8 @@ def _with_tables(model: ModelSection, train: TrainConfig) -> Recipe:
 
 def active_model(config: ExperimentConfig) -> ModelSection:
     """Return the section that describes the active party's model: the experiment's, with the width of the exchange."""
-    exchange, model = config.exchange, config.model
-    if not isinstance(exchange, OneWayConfig) or exchange.width is None:
+    exchange, model = exchange_of(config.exchange, rows=config.train.batch_size), config.model
+    if exchange.width is None:
         return model
     return model.model_copy(update=dict(model.recipe.options_for_width(exchange.width)))
 
@@ -373,8 +373,8 @@ def passive_model(config: ExperimentConfig, party: PartyData, task: Task) -> Mod
     Raises:
         ConfigError: If principal components are asked for of columns that are not numbers, or more than there are.
     """
-    exchange = config.exchange
-    if not isinstance(exchange, OneWayConfig) or exchange.bottom != "pca":
+    exchange = exchange_of(config.exchange, rows=config.train.batch_size)
+    if exchange.bottom != "pca":
         return active_model(config)  # which is all there is, as of a saved half
     if party.field_sizes or not party.width:
         raise ConfigError(
@@ -389,8 +389,7 @@ def passive_model(config: ExperimentConfig, party: PartyData, task: Task) -> Mod
         )
     check_size("exchange.bottom", party.name, 2 * party.width**2)
     width = exchange.width or min(_bottom_width(config, party, task), party.width)
-    components: Any = MODEL.section("pca", Path())
-    found: ModelSection = components(name="pca", width=width)
+    found: ModelSection = MODEL.default("pca", width=width)
     return found
 
 
@@ -532,7 +531,8 @@ def _refuse_changes(config: ExperimentConfig, path: Path) -> None:
     """
     before = parse_config(path.read_text(), source=path, folder=config.folder).model_dump(mode="json")
     now = config.model_dump(mode="json")
-    free = () if getattr(config.exchange, "noise", None) is not None else ("train.epochs",)
+    exchange = exchange_of(config.exchange, rows=config.train.batch_size)
+    free = ("train.epochs",) if exchange.noise is None else ()
     changed = [key for key in _differing(before, now) if key not in free]
     if changed:
         raise ConfigError(

@@ -12,7 +12,7 @@ from typing import Final
 
 import torch
 
-from splitvfl.app.exchanges import approximation_of, sums_only
+from splitvfl.app.exchanges import exchange_of
 from splitvfl.attacks import initial_margin, sign_attack_horizon
 from splitvfl.config.sections import ExperimentConfig
 from splitvfl.data.columns import TaskName
@@ -66,13 +66,14 @@ def agreed_horizon(config: ExperimentConfig, records: int, *, task: TaskName | N
         for another reason, as under noise or with another optimiser than plain gradient descent.
     """
     recipe, rate = config.model.recipe, rate_of(config)
-    if rate is None or not _clean(config) or recipe.row_norm is None:
+    exchange = exchange_of(config.exchange, rows=config.train.batch_size)
+    if rate is None or config.defenses or exchange.noise is not None or recipe.row_norm is None:
         return None
-    if task != "binary" and not (task is None and sums_only(config.exchange)):
+    if task != "binary" and not (task is None and exchange.sums_only):
         return None
     radius = math.sqrt(len(config.parties) * recipe.row_norm**2 + 1)
     margin = initial_margin(recipe.largest_deviation, radius, max(1, records), _FAILURE)
-    return LabelHorizon.of(rate, radius, margin, approximation_of(config.exchange))
+    return LabelHorizon.of(rate, radius, margin, exchange.approximation)
 
 
 def observed_horizon(config: ExperimentConfig, trainer: Trainer) -> LabelHorizon | None:
@@ -85,24 +86,19 @@ def observed_horizon(config: ExperimentConfig, trainer: Trainer) -> LabelHorizon
     Returns:
         ``None`` where the sign is not the label's; see :func:`agreed_horizon`.
     """
-    rate = rate_of(config)
-    if rate is None or not _clean(config) or trainer.active.task.name != "binary":
+    rate, exchange = rate_of(config), exchange_of(config.exchange, rows=config.train.batch_size)
+    if rate is None or config.defenses or exchange.noise is not None or trainer.active.task.name != "binary":
         return None
     radius = margin = 0.0
     for squares, logits in _blocks(trainer):
         radius = max(radius, math.sqrt(float(squares.max())))
         margin = max(margin, float(logits.abs().max()))
-    return LabelHorizon.of(rate, radius, margin, approximation_of(config.exchange))
+    return LabelHorizon.of(rate, radius, margin, exchange.approximation)
 
 
 def rate_of(config: ExperimentConfig) -> float | None:
     """Return the learning rate of a party's logistic regression if it descends the gradient as it is."""
     return plain_rate(config.train.optimizer.make) if config.model.recipe.is_linear else None
-
-
-def _clean(config: ExperimentConfig) -> bool:
-    """Return whether residues are without noise, as far as the file says: over a network other parties have theirs."""
-    return not config.defenses and getattr(config.exchange, "noise", None) is None
 
 
 def _blocks(trainer: Trainer) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

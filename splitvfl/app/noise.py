@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from splitvfl.config.sections import ExperimentConfig, NoiseConfig, TaylorConfig
+from splitvfl.config.sections import ExperimentConfig
 from splitvfl.data import PartyData
 from splitvfl.defenses import CoefficientNoise, GaussianIR
 from splitvfl.errors import ConfigError
+from splitvfl.exchange.noise import NoiseSettings
 from splitvfl.hooks import At
 from splitvfl.learning.optimizers import plain_rate
 from splitvfl.privacy import corrected_dp_paillier_sigma, dp_paillier_sigma, label_attack_success
@@ -37,7 +38,7 @@ class NoisePlan:
         passive: Standard deviation of each passive party's noise; 0 for none.
     """
 
-    settings: NoiseConfig
+    settings: NoiseSettings
     epochs: int
     steps: int
     active: float
@@ -123,14 +124,10 @@ def noise_plan(config: ExperimentConfig, data: PartyData) -> NoisePlan | None:
     Raises:
         ConfigError: If the training is not one that the noise was calculated for.
     """
-    settings: NoiseConfig | None = getattr(config.exchange, "noise", None)
+    train = config.train
+    settings: NoiseSettings | None = config.exchange.make(rows=train.batch_size).noise
     if settings is None:
         return None
-    if not isinstance(config.exchange, TaylorConfig):
-        raise ConfigError(
-            f"{config.source}: exchange.noise: no noise is calculated for exchange {config.exchange.name}"
-        )
-    train = config.train
     eta = _checked_rate(config)
     passives, stopping = len(config.parties) - 1, train.early_stopping
     held_out = 0 if stopping is None else len(range(0, data.train.count, stopping.validation_every))
@@ -174,7 +171,7 @@ def _checked_rate(config: ExperimentConfig) -> float:
 
 
 def _planned(
-    settings: NoiseConfig, *, passives: int, epochs: int, steps: int, eta: float, batch_size: int
+    settings: NoiseSettings, *, passives: int, epochs: int, steps: int, eta: float, batch_size: int
 ) -> NoisePlan:
     counted = _EPOCHS_COUNTED[settings.calibration](epochs)
     formula = partial(
@@ -198,7 +195,7 @@ def _planned(
     return NoisePlan(settings, epochs, steps * epochs, active, passive)
 
 
-def _sigma(settings: NoiseConfig, party: PartyLetter, *, other: float = 0.0, **training: Any) -> float:
+def _sigma(settings: NoiseSettings, party: PartyLetter, *, other: float = 0.0, **training: Any) -> float:
     epsilon, delta = settings.epsilon, settings.delta
     if other:
         # Half of δ is for the case that the other noise exceeds its bound.

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from splitvfl.app.deployment import meeting_of, own_data, vouching_of
-from splitvfl.app.exchanges import hides_parts
 from splitvfl.app.experiment import choose_device
 from splitvfl.app.saved_model import SavedHalf, file_digest, load_half
 from splitvfl.config.registry import build
@@ -162,7 +161,7 @@ def prepare_prediction(
         step=half.schema.step,
         epoch=half.schema.epoch,
         publish=network.publish_scores,
-        masked=hides_parts(config.exchange),
+        masked=config.exchange.factory.hides_parts,
         vouching=vouching_of(config, meeting, purpose="prediction"),
         message_s=network.message_s,
         meeting_s=network.meeting_s,

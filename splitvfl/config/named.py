@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, Tag, ValidationError, ValidationInfo, create_model
 from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCustomError, core_schema
 
-from splitvfl.config.registry import PluginKind, construct, options_of, resolve
+from splitvfl.config.registry import SUPPLIED, PluginKind, arguments_of, construct, resolve
 from splitvfl.config.yaml import Place
 from splitvfl.errors import ConfigError
 from splitvfl.learning.settings import Settings
@@ -38,21 +38,25 @@ class NamedSection(Settings):
     factory: ClassVar[Callable[..., Any]]
     name: str
 
-    def make(self, *given: Any) -> Any:
+    if TYPE_CHECKING:
+
+        def __getattr__(self, option: str) -> Any: ...
+
+    def make(self, *given: Any, **supplied: Any) -> Any:
         """Return a new one.
 
         Args:
             given: What its constructor takes before the options.
+            supplied: What no file gives, or in the place of what one does; of it, whatever the constructor takes.
 
         Raises:
             ConfigError: If the constructor objects.
         """
-        return construct(self.factory, self.options, *given)
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Arguments of the constructor, every default filled in."""
-        return {name: getattr(self, name) for name in options_of(self.factory)}
+        arguments = arguments_of(self.factory)
+        options = {name: getattr(self, name) for name in type(self).model_fields if name in arguments}
+        return construct(
+            self.factory, options | {name: supplied[name] for name in supplied if name in arguments}, *given
+        )
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,10 @@ class Named:
         """
         factory: Any = resolve(self.kind, name, folder=folder)
         return _section(self.kind, name, factory, self.base)
+
+    def default(self, name: str, **options: Any) -> Any:
+        """Return the section of a name about which nothing else is said than these options."""
+        return self.section(name, Path())(name=name, **options)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Return how such a field is read and written."""
@@ -110,9 +118,12 @@ class Named:
 
 @cache  # so that sections of one name can be compared
 def _section(kind: PluginKind, name: str, factory: Callable[..., Any], base: type[NamedSection]) -> type[NamedSection]:
-    fields: dict[str, Any] = {"name": (str, name), **options_of(factory)}
-    section = create_model(f"{kind}: {name}", __base__=base, **fields)
-    section.factory = staticmethod(factory)
+    options: dict[str, Any] = {
+        option: found for option, found in arguments_of(factory).items() if option not in SUPPLIED[kind]
+    }
+    section = create_model(f"{kind}: {name}", __base__=base, name=(str, name), **options)
+    section.factory = factory if inspect.isclass(factory) else staticmethod(factory)
+    section.gone = getattr(factory, "gone", {})
     return section
 
 

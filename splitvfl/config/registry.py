@@ -1,4 +1,4 @@
-"""Names and what they stand for: the one place where attacks, defenses, models and optimisers are strings.
+"""Names and what they stand for: the one place where plug-ins are strings.
 
 A name is looked up in three places:
 
@@ -32,12 +32,21 @@ from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 from splitvfl.config.recipe import Recipe
 from splitvfl.config.yaml import Place, dotted, place_in
 from splitvfl.errors import ConfigError, SplitVFLError
+from splitvfl.exchange.base import Exchange
 from splitvfl.learning.optimizers import EMBEDDING_OPTIMIZERS, OPTIMIZERS
 from splitvfl.wording import shown, suggestion, words
 
-PluginKind = Literal["attacks", "defenses", "models", "optimizers", "embedding_optimizers"]
+PluginKind = Literal["attacks", "defenses", "models", "exchanges", "optimizers", "embedding_optimizers"]
 
 _KINDS: tuple[PluginKind, ...] = get_args(PluginKind)
+_EXCHANGES = (
+    "splitvfl.exchange.coordinator:Coordinator",
+    "splitvfl.exchange.one_way:OneWay",
+    "splitvfl.exchange.oracle:Oracle",
+    "splitvfl.exchange.residue:Residue",
+    "splitvfl.exchange.split:Split",
+    "splitvfl.exchange.taylor:Taylor",
+)
 _OPTIMIZERS: Mapping[PluginKind, Mapping[str, Callable[..., Any]]] = {
     "optimizers": OPTIMIZERS,
     "embedding_optimizers": EMBEDDING_OPTIMIZERS,
@@ -48,11 +57,20 @@ _METHODS: Mapping[PluginKind, tuple[str, str]] = {
     "attacks": ("__call__", "a hook is called"),
     "defenses": ("__call__", "a hook is called"),
     "models": ("make_bottom", "a model is named by its recipe (splitvfl.models.Recipe)"),
+    "exchanges": ("active", "an exchange has a side for the active party"),
     "optimizers": ("step", "an optimiser takes steps"),
     "embedding_optimizers": ("step", "an optimiser takes steps"),
 }
-# Arguments of constructors that no file gives.
-_SUPPLIED = frozenset({"params"})
+# By kind, arguments of constructors that no file gives: the parameters that are trained; the largest batch, a party's
+# key, what it computes with, and how it proves that its keys are its own.
+SUPPLIED: Mapping[PluginKind, frozenset[str]] = {
+    "attacks": frozenset(),
+    "defenses": frozenset(),
+    "models": frozenset(),
+    "exchanges": frozenset({"rows", "key", "engine", "vouching"}),
+    "optimizers": frozenset({"params"}),
+    "embedding_optimizers": frozenset({"params"}),
+}
 
 # Modules that were imported from a user's folder. A file of the same name in another folder may take their place; it
 # may not take the place of anything else.
@@ -90,6 +108,9 @@ def built_in(kind: PluginKind) -> Mapping[str, Any]:
     """
     if kind in _OPTIMIZERS:
         return _OPTIMIZERS[kind]
+    if kind == "exchanges":
+        paths = (path.split(":") for path in _EXCHANGES)
+        return {one.name: one for one in (getattr(importlib.import_module(module), name) for module, name in paths)}
     package = importlib.import_module(f"splitvfl.{kind}")
     exports = [getattr(package, exported) for exported in package.__all__]
     return {one.name: one for one in exports if inspect.isclass(one) and hasattr(one, "name")}
@@ -151,7 +172,7 @@ def check_options(
         for name, parameter in parameters.items()
         if parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
     }
-    hints = _hints(factory)
+    hints = _hints(factory.__init__)
     taken: dict[str, Any] = {}
     problems: list[tuple[Place, str]] = []
     for name, value in options.items():
@@ -187,20 +208,34 @@ def build(kind: PluginKind, name: str, options: Mapping[str, Any], *, folder: Pa
     return construct(factory, taken)
 
 
-def options_of(factory: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
-    """Return the annotation and the default of each option that a constructor takes; ``...`` where it has no default.
+def arguments_of(factory: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
+    """Return the annotation and the default of each argument that a constructor takes; ``...``: it has no default.
 
-    An annotation that means nothing to pydantic is ``Any``; a member of a union that no file can hold is left out.
+    Those that it passes on by ``**`` to the class it is derived from are among them, and come first. An annotation that
+    means nothing to pydantic is ``Any``; a member of a union that no file can hold is left out.
     """
-    hints = _hints(factory)
-    return {
-        name: (
-            _readable(hints.get(name, Any)),
-            ... if parameter.default is parameter.empty else parameter.default,
-        )
-        for name, parameter in (_parameters(factory) or {}).items()
-        if name not in _SUPPLIED and parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-    }
+    found: dict[str, tuple[Any, Any]] = {}
+    for constructor in reversed(_constructors(factory)):
+        hints = _hints(constructor)
+        for name, parameter in inspect.signature(constructor).parameters.items():
+            if name != "self" and parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+                default = ... if parameter.default is parameter.empty else parameter.default
+                found[name] = (_readable(hints.get(name, Any)), default)
+    return found
+
+
+def _constructors(factory: Callable[..., Any]) -> list[Callable[..., Any]]:
+    """Return a function itself, or the constructors of a class as far as one passes on what it does not name."""
+    if not inspect.isclass(factory):
+        return [factory]
+    found: list[Callable[..., Any]] = []
+    for base in factory.__mro__[:-1]:
+        constructor = vars(base).get("__init__")
+        if inspect.isfunction(constructor):
+            found.append(constructor)
+            if not any(one.kind is one.VAR_KEYWORD for one in inspect.signature(constructor).parameters.values()):
+                break
+    return found
 
 
 def _readable(annotation: Any) -> Any:
@@ -333,6 +368,8 @@ def _checked_class(kind: PluginKind, found: object, name: str) -> type[Any]:
         raise ConfigError(f"{name}: {why}, and this class has no {method} method")
     if kind == "models":
         _check_recipe(found, name)
+    if kind == "exchanges":
+        _check_exchange(found, name)
     return found
 
 
@@ -345,6 +382,15 @@ def _check_recipe(found: type[Any], name: str) -> None:
         )
 
 
+def _check_exchange(found: type[Any], name: str) -> None:
+    if not issubclass(found, Exchange):
+        raise ConfigError(f"{name}: expected a class derived from splitvfl.exchange.base.Exchange")
+    if inspect.isabstract(found):
+        raise ConfigError(f"{name}: this exchange has no {' and no '.join(sorted(found.__abstractmethods__))} method")
+    if "name" not in vars(found) or found.name in built_in("exchanges"):
+        raise ConfigError(f"{name}: parties compare the names of exchanges; give this class a name of its own")
+
+
 def _parameters(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
     try:
         return inspect.signature(factory).parameters
@@ -352,8 +398,7 @@ def _parameters(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter] 
         return None
 
 
-def _hints(factory: Callable[..., Any]) -> dict[str, Any]:
-    constructor = factory.__init__ if inspect.isclass(factory) else factory
+def _hints(constructor: Callable[..., Any]) -> dict[str, Any]:
     try:
         return typing.get_type_hints(constructor, include_extras=True)
     except (NameError, TypeError, AttributeError):  # names that exist for type checkers only

@@ -21,11 +21,11 @@ taken, or how long something runs, has a largest one.
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import typing
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -41,6 +41,8 @@ from pydantic import (
     SerializerFunctionWrapHandler,
     Tag,
     ValidationError,
+    ValidationInfo,
+    field_validator,
     model_serializer,
     model_validator,
 )
@@ -49,14 +51,14 @@ from torch import nn
 
 from splitvfl.claims import claims_of
 from splitvfl.config.named import Named, NamedSection, refusal
-from splitvfl.config.recipe import MOST, Count, Recipe, Width
+from splitvfl.config.recipe import MOST, Count, Recipe
 from splitvfl.config.registry import PluginKind, check_options, construct, resolve
 from splitvfl.config.yaml import Document, Place, parse_override, place_in, to_yaml
 from splitvfl.data.columns import TaskName
 from splitvfl.data.encoding import Categorical, Missing, Scale
 from splitvfl.data.sets import DATA_SETS, TABLES
 from splitvfl.errors import ArgumentError, ConfigError, HookError
-from splitvfl.exchange.base import NO_PRIVATE_TOP
+from splitvfl.exchange.base import NO_PRIVATE_TOP, Exchange
 from splitvfl.hooks import PHASES, Phase, checked_phases, crossing_of, record_loss_of
 from splitvfl.leakage.canaries import LEAST_CANARIES
 from splitvfl.learning.schedule import EarlyStopping
@@ -64,24 +66,15 @@ from splitvfl.learning.settings import Settings
 from splitvfl.wording import shown, suggestion, words
 
 __all__ = [
-    "Approximation",
     "AuditConfig",
-    "CoordinatorConfig",
     "DataConfig",
     "EarlyStoppingConfig",
-    "EncryptionConfig",
-    "ExchangeConfig",
+    "ExchangeSection",
     "ExperimentConfig",
     "HookConfig",
     "ModelSection",
     "NetworkConfig",
-    "NoiseConfig",
-    "OneWayConfig",
-    "OracleConfig",
     "PartyConfig",
-    "ResidueConfig",
-    "SplitConfig",
-    "TaylorConfig",
     "TrainConfig",
     "config_to_yaml",
     "load_config",
@@ -91,8 +84,6 @@ __all__ = [
 
 # Sections whose name alone may stand for them.
 _NAMED_SECTIONS = ("data", "model", "exchange")
-# Exchanges of logistic regression, which compute the gradient of one loss.
-_WITH_OWN_LOSS = frozenset({"oracle", "residue", "taylor", "coordinator"})
 _HOOK_LISTS: tuple[Literal["attacks", "defenses"], ...] = ("attacks", "defenses")
 
 
@@ -155,11 +146,9 @@ Scalar = Annotated[str | int | float | bool, BeforeValidator(_scalar)]
 _MOST_EPOCHS = 2**31 - 1  # so that with as many batches in each the steps are, too
 _MOST_ROWS = 2**24  # of a batch, which is in memory as a whole, in several copies
 _MOST_THREADS = 1024  # more than cores there are; torch starts as many as it is told to
-_MOST_STOCK = 2**20  # encryptions of up to 4 KB each
 _MOST_KNOWN = 2**20  # they are held as Python's integers, and sorted
 _MOST_RETRIES = 2**31 - 1
 _MOST_CANARIES = 2**20  # chosen as Python's integers; with so many the interval is ±.001
-_MOST_MIB = 2**40  # in bytes they are counted in 64 bits
 
 RowCount = Annotated[int, Field(ge=1, le=_MOST_ROWS)]
 Known = Annotated[int, Field(ge=0, le=_MOST_KNOWN)]
@@ -239,228 +228,38 @@ class ModelSection(NamedSection):
 MODEL = Named("models", ModelSection)
 
 
-def _mlp() -> Any:
-    return MODEL.section("mlp", Path())(name="mlp")
+class ExchangeSection(NamedSection):
+    """How a training step is talked through (:mod:`splitvfl.exchange`), and what every exchange can set.
 
+    ``wire: bf16`` rounds activations and gradients to bfloat16 as the last thing before they cross, which halves what
+    is sent; ``null`` sends them as they were computed. ``activation_clip`` and ``gradient_clip`` are promises that the
+    parties agree on: each row of an activation, or of a gradient, is bounded to this norm before noise is added to it,
+    by the defenses of its sender, in every phase. A defense counts that claims so (:mod:`splitvfl.claims`):
+    ``gaussian-ir`` with a ``clip``, ``clip-gradient`` with a ``bound``, or one's own. Behind it there may be noise that
+    claims to be nothing else (``isotropic`` with ``sigma``); any other defense that comes later voids the bound. The
+    sender refuses to run without, and stops before it sends a row that breaks the claim. The receiver cannot check it:
+    it is a protection from mistakes, not from a partner who lies.
+    """
 
-class _Crossing(_Section):
-    """What every exchange can set of activations and gradients; see :class:`SplitConfig`."""
+    factory: ClassVar[type[Exchange]]
 
     wire: Literal["bf16"] | None = None
     activation_clip: Annotated[float, Field(gt=0)] | None = None
     gradient_clip: Annotated[float, Field(gt=0)] | None = None
 
-
-class SplitConfig(_Crossing):
-    """How a training step is talked through: activations one way and gradients the other, in the clear.
-
-    ``wire: bf16`` rounds both to bfloat16 as the last thing before they cross, which halves what is sent; ``null``
-    sends them as they were computed. ``activation_clip`` and ``gradient_clip`` are promises that the parties agree on:
-    each row of an activation, or of a gradient, is bounded to this norm before noise is added to it, by the defenses of
-    its sender, in every phase. A defense counts that claims so (:mod:`splitvfl.claims`): ``gaussian-ir`` with a
-    ``clip``, ``clip-gradient`` with a ``bound``, or one's own. Behind it there may be noise that claims to be nothing
-    else (``isotropic`` with ``sigma``); any other defense that comes later voids the bound. The sender refuses to run
-    without, and stops before it sends a row that breaks the claim. The receiver cannot check it: it is a protection
-    from mistakes, not from a partner who lies.
-    """
-
-    name: Literal["split"] = "split"
+    @field_validator("wire", "activation_clip", "gradient_clip")
+    @classmethod
+    def _check_use(cls, value: Any, info: ValidationInfo) -> Any:
+        if value is not None and (told := cls.gone.get(str(info.field_name))):
+            raise ValueError(told)
+        return value
 
 
-class OneWayConfig(_Section):
-    """Activations cross once, before the first step, and nothing ever comes back: no label leaks to a passive party.
-
-    ``bottom: random`` leaves the passive parties' bottoms as the model initialises them, ``pca`` takes principal
-    components that each party fits to its own training columns, without labels; they need columns that are numbers.
-    ``width`` is that of the activations: ``null`` takes the model's, and of principal components at most as many as a
-    party has columns. The label party keeps what it gets: up to ``memory_mib`` in memory, and in its run's folder up to
-    ``disk_mib``. Bottom and width are a passive party's own business, the limits the label party's. ``wire`` and
-    ``activation_clip`` are as for ``split``. Defenses of the activation act once: all epochs see the same noisy row.
-    What activations tell of columns they tell for good (:mod:`splitvfl.exchange.one_way`).
-    """
-
-    gone: ClassVar = {
-        "gradient_clip": "no gradient is sent in exchange one-way; leave it out, or take exchange split",
-        "encryption": "exchange one-way sends activations in the clear, and nothing comes back that could be "
-        "encrypted; leave it out, or take exchange residue, taylor or coordinator",
-    }
-
-    name: Literal["one-way"] = "one-way"
-    bottom: Literal["random", "pca"] = "random"
-    width: Width | None = None
-    memory_mib: Annotated[int, Field(ge=1, le=_MOST_MIB)] = 1024
-    disk_mib: Annotated[int, Field(ge=1, le=_MOST_MIB)] = 65_536
-    wire: Literal["bf16"] | None = None
-    activation_clip: Annotated[float, Field(gt=0)] | None = None
-
-    @property
-    def gradient_clip(self) -> None:
-        """None is sent, so that nothing about its rows is agreed."""
-        return None
-
-
-Approximation = Literal["taylor", "minimax", "piecewise", "exact"]
-
-
-class OracleConfig(_Crossing):
-    """Logistic regression in the clear, of which a passive party learns only the gradients of its weights.
-
-    ``approximation`` is the sigmoid's (:func:`splitvfl.models.sigmoid_coefficients`); the rest is as for ``split``. It
-    is for experiments: what protocols under encryption compute, at the speed of a computation in the clear.
-    """
-
-    name: Literal["oracle"] = "oracle"
-    approximation: Approximation = "exact"
-
-
-# Beyond it, sums of two integers leave int64.
-_LARGEST_INTEGER = 2.0**62
-# Of what is clipped or added before encryption: with the fewest bits, integers of it are that large.
-_LARGEST_BOUND = 2.0**54
-# Below, the noise is larger than any number that can be encrypted.
-_LEAST_EPSILON, _LEAST_DELTA = 1e-12, 1e-100
-
-
-class EncryptionConfig(_Section):
-    """What parties agree on to compute under encryption (:class:`splitvfl.exchange.paillier.Encryption`).
-
-    ``value_limit: null`` takes 16 and, with ``noise``, what that needs.
-    """
-
-    gone: ClassVar = {
-        "mask": "delete this key: there is one kind of mask now, which hides whatever is encrypted; the agreed bits "
-        "come back"
-    }
-
-    key_bits: Annotated[int, Field(ge=2048, le=16_384, multiple_of=2)] = 3072
-    value_bits: Annotated[int, Field(ge=8, le=60)] = 32
-    feature_bits: Annotated[int, Field(ge=8, le=60)] = 26
-    value_limit: Annotated[float, Field(gt=0)] | None = None
-    feature_limit: Annotated[float, Field(gt=0)] = 64.0
-    packed: bool = True
-    most_columns: Width = 4096
-
-    @model_validator(mode="after")
-    def _check_sizes(self) -> EncryptionConfig:
-        for what, limit, bits in (
-            ("value", self.value_limit or 1.0, self.value_bits),
-            ("feature", self.feature_limit, self.feature_bits),
-        ):
-            if limit * 2.0**bits >= _LARGEST_INTEGER:
-                raise ValueError(
-                    f"{what}_limit {limit:g} with {what}_bits {bits} makes integers up to "
-                    f"2^{math.log2(limit) + bits:.0f}, and 2^{math.log2(_LARGEST_INTEGER):.0f} is too many: take fewer "
-                    "bits, or a lower limit"
-                )
-        return self
-
-
-class _Encrypted(_Crossing):
-    """What every exchange under encryption can set.
-
-    ``encryption`` is what is agreed. ``processes`` are worker processes beside this one that share sums and
-    decryption, and ``stock`` how many encryptions are prepared beforehand by one more process (about two batches,
-    where cores are idle): each party's own business. The rest is as for ``split``.
-    """
-
-    encryption: EncryptionConfig = EncryptionConfig()
-    processes: Annotated[int, Field(ge=0, le=256)] = 0
-    stock: Annotated[int, Field(ge=0, le=_MOST_STOCK)] = 0
-
-
-class ResidueConfig(_Encrypted):
-    """Logistic regression: logits cross in the clear, residues under Paillier encryption, the active party's key.
-
-    ``approximation`` is the sigmoid's.
-    """
-
-    name: Literal["residue"] = "residue"
-    approximation: Approximation = "exact"
-
-
-class NoiseConfig(_Section):
-    """Gaussian noise before encryption, DP-Paillier-MGD: ``epsilon`` and ``delta`` of all training together.
-
-    ``gradient_bound`` is the paper's G: parts of the logits are clipped to ``4 G − 2``. ``calibration: published`` is
-    the paper's formula at both parties; ``one-epoch`` the same as if each record were used once, as the paper's
-    experiments had it; ``corrected`` covers what the other party's noise adds, which is possible for one party only:
-    ``protects`` says which, and ``other_sigma`` is the noise that the other one adds all the same. What each buys, and
-    what it leaves to an attacker, is said with the run's figures.
-    """
-
-    epsilon: Annotated[float, Field(ge=_LEAST_EPSILON, lt=1)]
-    delta: Annotated[float, Field(ge=_LEAST_DELTA, lt=1)]
-    gradient_bound: Annotated[float, Field(gt=0.5, le=_LARGEST_BOUND)] = 1.0
-    calibration: Literal["published", "one-epoch", "corrected"] = "published"
-    protects: Literal["both", "active", "passive"] = "both"
-    other_sigma: Annotated[float, Field(ge=0, le=_LARGEST_BOUND)] = 0.0
-
-    @model_validator(mode="after")
-    def _check_sides(self) -> NoiseConfig:
-        if (self.calibration == "corrected") == (self.protects == "both"):
-            raise ValueError(
-                "calibration corrected protects one party: write protects: active, or passive. Its noise grows with "
-                "the other's, by more than that, so that no two noises protect both below an epsilon of 1"
-                if self.protects == "both"
-                else f"calibration {self.calibration} is of both parties' noise; for one, write calibration: corrected"
-            )
-        if self.other_sigma and self.protects == "both":
-            raise ValueError("other_sigma goes with calibration corrected")
-        return self
-
-
-class TaylorConfig(_Encrypted):
-    """Logistic regression, Taylor's sigmoid: every party's part of the logits encrypted under a key of its own.
-
-    ``loss`` is whether the active party learns the loss of each step: ``null`` takes yes, and no with ``noise``, under
-    which it would mean nothing.
-    """
-
-    name: Literal["taylor"] = "taylor"
-    loss: bool | None = None
-    noise: NoiseConfig | None = None
-
-    @model_validator(mode="after")
-    def _check_loss(self) -> TaylorConfig:
-        if self.loss and self.noise is not None:
-            raise ValueError("loss: computed from noisy logits it would mean nothing; leave it out")
-        return self
-
-
-COORDINATOR = "coordinator"
-
-
-class CoordinatorConfig(_Encrypted):
-    """Logistic regression, Taylor's sigmoid, under the key of a third party without data, called ``coordinator``.
-
-    ``address`` and ``identity`` are, over a network, where the active party finds it and the name in its certificate,
-    as for a party; without an address it dials.
-    """
-
-    name: Literal["coordinator"] = "coordinator"
-    address: str | None = None
-    identity: str | None = None
-
-
-ExchangeConfig = Annotated[
-    SplitConfig | OneWayConfig | OracleConfig | ResidueConfig | TaylorConfig | CoordinatorConfig,
-    Field(discriminator="name"),
-]
-
-
-def _named_exchange(value: object) -> object:
-    """Take a section without a name for one of ``split``."""
-    return {**value, "name": "split"} if isinstance(value, dict) and "name" not in value else value
-
-
-_OPTIMIZER, _EMBEDDING_OPTIMIZER = Named("optimizers"), Named("embedding_optimizers")
-
-OptimizerSection = Annotated[NamedSection, _OPTIMIZER]
-EmbeddingOptimizerSection = Annotated[NamedSection, _EMBEDDING_OPTIMIZER]
-
-
-def _adam() -> NamedSection:
-    return _OPTIMIZER.section("adam", Path())(name="adam")
+_EXCHANGES = Named("exchanges", ExchangeSection)
+_OPTIMIZERS = Named("optimizers")
+_EMBEDDING_OPTIMIZERS = Named("embedding_optimizers")
+# Unless a file names another.
+_MLP, _SPLIT, _ADAM, _ROWWISE_ADAGRAD = "mlp", "split", "adam", "rowwise-adagrad"
 
 
 class EarlyStoppingConfig(_Section):
@@ -495,9 +294,9 @@ class TrainConfig(_Section):
     epochs: Annotated[int, Field(ge=1, le=_MOST_EPOCHS)] = 10
     batch_size: RowCount = 256
     block_rows: RowCount | None = None
-    optimizer: OptimizerSection = Field(default_factory=_adam)
-    embedding_optimizer: EmbeddingOptimizerSection | None = None
-    private_top_optimizer: OptimizerSection | None = None
+    optimizer: Annotated[NamedSection, _OPTIMIZERS] = Field(default_factory=partial(_OPTIMIZERS.default, _ADAM))
+    embedding_optimizer: Annotated[NamedSection, _EMBEDDING_OPTIMIZERS] | None = None
+    private_top_optimizer: Annotated[NamedSection, _OPTIMIZERS] | None = None
     seed: Seed = 0
     noise_seed_for_experiments: Seed | None = None
     private_seed_for_experiments: Seed | None = None
@@ -619,8 +418,8 @@ class ExperimentConfig(_Section):
     name: Annotated[str, AfterValidator(_folder_name)]
     data: DataConfig
     parties: Annotated[Mapping[str, PartyConfig], AfterValidator(_check_parties)]
-    model: Annotated[ModelSection, MODEL] = Field(default_factory=_mlp)
-    exchange: Annotated[ExchangeConfig, BeforeValidator(_named_exchange)] = SplitConfig()
+    model: Annotated[ModelSection, MODEL] = Field(default_factory=partial(MODEL.default, _MLP))
+    exchange: Annotated[ExchangeSection, _EXCHANGES] = Field(default_factory=partial(_EXCHANGES.default, _SPLIT))
     network: NetworkConfig | None = None
     train: TrainConfig = TrainConfig()
     defenses: tuple[HookConfig, ...] = ()
@@ -648,10 +447,11 @@ class ExperimentConfig(_Section):
         return self
 
     @model_validator(mode="after")
-    def _check_coordinator(self) -> ExperimentConfig:
-        if isinstance(self.exchange, CoordinatorConfig) and COORDINATOR in self.parties:
+    def _check_third_party(self) -> ExperimentConfig:
+        third = self.exchange.factory.third_party
+        if third in self.parties:
             raise ValueError(
-                f"parties.{COORDINATOR}: so is called who has the key in exchange {COORDINATOR}, and has no data; "
+                f"parties.{third}: so is called who has the key in exchange {self.exchange.name}, and has no data; "
                 "give the party another name"
             )
         return self
@@ -728,14 +528,15 @@ def parse_config(
     document.tree.setdefault("name", place.stem)
     _find_data_file(document, folder)
     _take_hidden_from_top(document.tree.get("model"))
+    exchange = _exchange_named(document, folder)
     for kind in _HOOK_LISTS:
-        _check_hooks(document, kind, folder)
+        _check_hooks(document, kind, exchange, folder)
     _check_claims(document)
-    _check_private_top(document)
-    _check_one_way(document, folder)
+    _check_private_top(document, exchange)
+    _check_one_way(document, exchange, folder)
     config = _validated(document, folder)
     _check_model(document, config)
-    _check_optimizers(document, config.train)
+    _check_constructors(document, config)
     document.raise_problems()
     config._source, config._folder = document.source, folder
     return config
@@ -803,6 +604,8 @@ def _write_out(document: Document) -> None:
         del tree[key]
     for key in _NAMED_SECTIONS:
         tree.update({key: _named(tree[key])} if key in tree else {})
+    if isinstance(tree.get("exchange"), dict):
+        tree["exchange"] = {"name": _SPLIT, **tree["exchange"]}
     for kind in _HOOK_LISTS:
         if isinstance(tree.get(kind), list):
             tree[kind] = [_named(hook) for hook in tree[kind]]
@@ -825,13 +628,13 @@ def _write_out_optimizer(document: Document, train: dict[str, Any]) -> None:
             del train["lr"]
     optimizer = _named(train.get("optimizer"))
     if isinstance(optimizer, dict):
-        train["optimizer"] = {"name": "adam", **optimizer}
+        train["optimizer"] = {"name": _ADAM, **optimizer}
     private = _named(train.get("private_top_optimizer"))
     if isinstance(private, dict):
-        train["private_top_optimizer"] = {"name": "adam", **private}
+        train["private_top_optimizer"] = {"name": _ADAM, **private}
     tables = _named(train.get("embedding_optimizer"))
     if isinstance(tables, dict):
-        train["embedding_optimizer"] = {"name": "rowwise-adagrad", **tables}
+        train["embedding_optimizer"] = {"name": _ROWWISE_ADAGRAD, **tables}
 
 
 def _override(document: Document, text: str) -> None:
@@ -864,7 +667,21 @@ def _take_hidden_from_top(model: Any) -> None:
         model.setdefault("top_hidden", model["top"][:-1])
 
 
-def _check_hooks(document: Document, kind: Literal["attacks", "defenses"], folder: Path) -> None:
+def _exchange_named(document: Document, folder: Path) -> type[Exchange] | None:
+    """Return the exchange, if the file names one that there is; else the schema reports it."""
+    section = document.tree.get("exchange", {"name": _SPLIT})
+    if not isinstance(section, dict) or not isinstance(section["name"], str):
+        return None
+    try:
+        exchange: type[Exchange] = resolve("exchanges", section["name"], folder=folder)
+    except ConfigError:
+        return None
+    return exchange
+
+
+def _check_hooks(
+    document: Document, kind: Literal["attacks", "defenses"], exchange: type[Exchange] | None, folder: Path
+) -> None:
     hooks = document.tree.get(kind)
     built = [
         (index, hook["name"], _check_hook(document, kind, (kind, index), hook, folder))
@@ -873,13 +690,14 @@ def _check_hooks(document: Document, kind: Literal["attacks", "defenses"], folde
         if isinstance(hook, dict) and isinstance(hook.get("name"), str)
     ]
     if kind == "defenses":
-        _check_losses(document, [(index, name, defense) for index, name, defense in built if defense is not None])
+        found = [(index, name, defense) for index, name, defense in built if defense is not None]
+        _check_losses(document, found, exchange)
 
 
-def _check_losses(document: Document, built: Sequence[tuple[int, str, object]]) -> None:
+def _check_losses(
+    document: Document, built: Sequence[tuple[int, str, object]], exchange: type[Exchange] | None
+) -> None:
     """Report label defenses that bring a loss where it cannot be used, or that come after one that does."""
-    exchange = document.tree.get("exchange")
-    exchange = exchange.get("name") if isinstance(exchange, dict) else None
     before: str | None = None
     for index, name, defense in built:
         if crossing_of(defense) != "labels":
@@ -890,8 +708,8 @@ def _check_losses(document: Document, built: Sequence[tuple[int, str, object]]) 
         if record_loss_of(defense) is None:
             continue
         before = name
-        if exchange in _WITH_OWN_LOSS:
-            text = f"it computes the loss itself, and exchange {exchange} has its own; take exchange split for it"
+        if exchange is not None and exchange.sums_only:
+            text = f"it computes the loss itself, and exchange {exchange.name} has its own; take exchange split for it"
             document.report(("defenses", index), f"{name}: {text}")
 
 
@@ -952,18 +770,18 @@ def _check_claims(document: Document) -> None:
         _check_settled(document, ("data",), data, DataConfig, but=("name", "path"))
 
 
-def _check_private_top(document: Document) -> None:
+def _check_private_top(document: Document, exchange: type[Exchange] | None) -> None:
     """Report a private top in an exchange that trains none."""
-    model, exchange = document.tree.get("model"), document.tree.get("exchange")
-    name = exchange.get("name", SplitConfig().name) if isinstance(exchange, dict) else SplitConfig().name
-    if isinstance(model, dict) and model.get("private_top") is True and name != SplitConfig().name:
-        document.report(("model", "private_top"), f"exchange {name} {NO_PRIVATE_TOP}")
+    model = document.tree.get("model")
+    asked = isinstance(model, dict) and model.get("private_top") is True
+    if asked and exchange is not None and not exchange.has_private_top:
+        document.report(("model", "private_top"), f"exchange {exchange.name} {NO_PRIVATE_TOP}")
 
 
-def _check_one_way(document: Document, folder: Path) -> None:
-    """Report defenses of what does not cross in exchange one-way."""
-    exchange, hooks = (document.tree.get(key) for key in ("exchange", "defenses"))
-    if not isinstance(exchange, dict) or exchange.get("name") != OneWayConfig().name:
+def _check_one_way(document: Document, exchange: type[Exchange] | None, folder: Path) -> None:
+    """Report defenses of what does not cross in an exchange that is one-way."""
+    hooks = document.tree.get("defenses")
+    if exchange is None or not exchange.one_way:
         return
     for index, hook in enumerate(hooks if isinstance(hooks, list) else ()):
         if not isinstance(hook, dict) or not isinstance(hook.get("name"), str):
@@ -1008,34 +826,36 @@ def _validated(document: Document, folder: Path) -> ExperimentConfig:
 
 def _check_model(document: Document, config: ExperimentConfig) -> None:
     """Report what a model lacks, or its constructor objects to, and a linear one where bottoms are never trained."""
-    model, one_way = config.model, config.exchange.name == OneWayConfig().name
+    model = config.model
     if model.factory.make_top is Recipe.make_top:
         text = (
             f"{model.name} has no make_top(columns, task, widths), which returns the active party's model; without it, "
             "it is no model of an experiment"
         )
         document.report(("model", "name"), text)
-    if model.factory.is_linear and one_way:
+    if model.factory.is_linear and config.exchange.factory.one_way:
         text = (
             "its top adds up the parties' logits, and in exchange one-way the passive parties' are never trained; take "
             "mlp (with top_hidden: [] its top is logistic regression over activations and own columns)"
         )
         document.report(("model", "name"), text)
-    try:
-        model.make()
-    except ConfigError as error:
-        document.report(("model",), str(error))
 
 
-def _check_optimizers(document: Document, train: TrainConfig) -> None:
-    """Report what a constructor of an optimiser objects to."""
-    for key in ("optimizer", "embedding_optimizer", "private_top_optimizer"):
-        section = getattr(train, key)
+def _check_constructors(document: Document, config: ExperimentConfig) -> None:
+    """Report what the constructors of the model, the exchange and optimisers object to."""
+    weights = [nn.Parameter(torch.zeros(1))]
+    for place, section, given, supplied in (
+        (("model",), config.model, (), {}),
+        (("exchange",), config.exchange, (), {"rows": config.train.batch_size}),
+        (("train", "optimizer"), config.train.optimizer, (weights,), {}),
+        (("train", "embedding_optimizer"), config.train.embedding_optimizer, (weights,), {}),
+        (("train", "private_top_optimizer"), config.train.private_top_optimizer, (weights,), {}),
+    ):
         try:
             if section is not None:
-                section.make([nn.Parameter(torch.zeros(1))])
+                section.make(*given, **supplied)
         except ConfigError as error:
-            document.report(("train", key), f"{section.name}: {error}")
+            document.report(place, str(error))
 
 
 def _in_words(error: ErrorDetails, tree: Mapping[str, Any]) -> tuple[Place, str]:

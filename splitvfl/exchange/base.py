@@ -5,13 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from splitvfl.data.columns import Records
 from splitvfl.errors import ConfigError
 from splitvfl.exchange.evaluation import Evaluation, EvaluationPlan, active_evaluation
+from splitvfl.exchange.noise import NoiseSettings
 from splitvfl.messaging.conversation import Half, Outbox
 from splitvfl.party.party import ActiveParty, PassiveParty
+
+Approximation = Literal["taylor", "minimax", "piecewise", "exact"]
 
 NO_PRIVATE_TOP = (
     "trains no private top: it is a second head on the activation of each record, beside the one whose gradients "
@@ -84,18 +87,43 @@ def evaluation_of(side: Side, party: ActiveParty, plan: EvaluationPlan, *, step:
 class Exchange(ABC):
     """One way of taking a training step: the same object, or an equal one, at every party.
 
+    One of one's own is named ``module:Class`` in an experiment; its options are the arguments of its constructor. Those
+    that are called as in :data:`splitvfl.config.registry.SUPPLIED` no file gives.
+
     Attributes:
-        name: What it is called in experiments.
-        sums_only: Whether a passive party learns only the sum of residue times row, not a gradient per record.
+        name: What it is called in experiments, and what parties compare.
+        gone: What is said of options that it does not have, and that somebody may expect of it, by option.
+        sums_only: Whether a passive party learns only the sum of residue times row, not a gradient per record; it is
+            logistic regression then.
+        hides_parts: Whether a passive party's part of the logits stays hidden among the others', in scores too.
         has_private_top: Whether the active party may train a second top (:mod:`splitvfl.party.private_top`).
         one_way: Whether everything that crosses crosses before the first step, and nothing comes back: passive parties
             take their leave then, and the active party trains alone.
+        third_party: Name of a party without data that takes part; the options ``address`` and ``identity`` say where it
+            is found.
+        approximation: The sigmoid's in the loss whose gradient it computes.
+        noise: What is agreed on noise before encryption.
+        bottom: What becomes of the passive parties' bottoms: they are trained, stay as they are initialised
+            (``random``), or are principal components (``pca``).
+        width: Width of the activations; ``None`` takes the model's.
     """
 
     name: ClassVar[str]
+    gone: ClassVar[Mapping[str, str]] = {}
     sums_only: ClassVar[bool] = False
+    hides_parts: ClassVar[bool] = False
     has_private_top: ClassVar[bool] = False
     one_way: ClassVar[bool] = False
+    third_party: ClassVar[str | None] = None
+    approximation: Approximation = "exact"
+    noise: NoiseSettings | None = None
+    bottom: Literal["trained", "random", "pca"] = "trained"
+    width: int | None = None
+
+    @classmethod
+    def shows_gradients(cls) -> bool:
+        """Return whether a passive party gets a gradient for each record."""
+        return not cls.sums_only and not cls.one_way
 
     def terms(self) -> dict[str, object]:
         """Return what must be equal at every party, by the names under which it is compared."""

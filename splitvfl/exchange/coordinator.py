@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -72,14 +72,20 @@ class Coordinator(EncryptedExchange):
     fixed-point errors. The loss of a step is NaN; evaluations tell it.
 
     Args:
-        rows: Largest batch.
-        encryption: What the parties agree on; its ``value_limit`` bounds each party's part.
-        key: The coordinator's key. Default: a new one for every run.
-        engine: Makes what a party computes with.
-        vouching: How a party proves that its keys are its own, and whose it takes.
+        address: Where, over a network, the active party finds the coordinator; without an address it dials.
+        identity: The DNS name in its certificate, if that is not its name.
+        common: As for :class:`~splitvfl.exchange.paillier.EncryptedExchange`; the encryption's ``value_limit`` bounds
+            each party's part, and the key is the coordinator's.
     """
 
     name: ClassVar[str] = "coordinator"
+    approximation = "taylor"
+    hides_parts = True
+    third_party = NAME
+
+    def __init__(self, *, address: str | None = None, identity: str | None = None, **common: Any) -> None:
+        super().__init__(**common)
+        self.address, self.identity = address, identity
 
     def active_side(self, party: ActiveParty) -> Side:
         """Return the active party's side."""

@@ -33,9 +33,10 @@ import copy
 import hashlib
 import math
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from splitvfl.claims import claims_of
@@ -64,6 +65,7 @@ from splitvfl.messaging.messages import Message, bytes_of, dtype_named, name_of
 from splitvfl.party.party import MAX_WIDTH, ActiveParty, PassiveParty
 from splitvfl.wording import shown
 
+_MOST_MIB = 2**40  # in bytes they are counted in 64 bits
 ASKING = "kept"
 REPLY = "crossing"
 _PHASES: tuple[Phase, ...] = ("training", "evaluation")
@@ -73,14 +75,32 @@ class OneWay(Exchange):
     """Activations cross once, and nothing comes back: no label leaks, and no bottom learns.
 
     Args:
+        bottom: ``random`` leaves the passive parties' bottoms as the model initialises them, ``pca`` takes principal
+            components that each party fits to its own training columns, without labels; they need columns that are
+            numbers.
+        width: Width of the activations: ``None`` takes the model's, and of principal components at most as many as a
+            party has columns. Bottom and width are a passive party's own business, the limits the label party's.
         memory_mib: MiB of activations that the label party may keep in memory.
         disk_mib: MiB of them that it may keep in its run's folder.
     """
 
     name = "one-way"
     one_way = True
+    gone: ClassVar = {
+        "gradient_clip": "no gradient is sent in exchange one-way; leave it out, or take exchange split",
+        "encryption": "exchange one-way sends activations in the clear, and nothing comes back that could be "
+        "encrypted; leave it out, or take exchange residue, taylor or coordinator",
+    }
 
-    def __init__(self, *, memory_mib: int = MEMORY_MIB, disk_mib: int = DISK_MIB) -> None:
+    def __init__(
+        self,
+        *,
+        bottom: Literal["random", "pca"] = "random",
+        width: Annotated[int, Field(ge=1, le=MAX_WIDTH)] | None = None,
+        memory_mib: Annotated[int, Field(ge=1, le=_MOST_MIB)] = MEMORY_MIB,
+        disk_mib: Annotated[int, Field(ge=1, le=_MOST_MIB)] = DISK_MIB,
+    ) -> None:
+        self.bottom, self.width = bottom, width
         self.limits = Limits(memory_mib, disk_mib)
 
     def terms(self) -> dict[str, object]:

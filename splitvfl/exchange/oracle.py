@@ -11,7 +11,7 @@ Source: *Is Vertical Logistic Regression Privacy-Preserving?*, the gradient orac
 from __future__ import annotations
 
 from splitvfl.data.columns import Records
-from splitvfl.exchange.base import Exchange, Side
+from splitvfl.exchange.base import Approximation, Exchange, Side
 from splitvfl.exchange.linear import check_top, columns_of, weight_of
 from splitvfl.exchange.split import ActiveSide, received_gradient, update
 from splitvfl.messaging.conversation import Expected, Half, Outbox
@@ -23,13 +23,13 @@ class Oracle(Exchange):
     """Logistic regression in the clear, of which a passive party learns the gradients of its weights only.
 
     Args:
-        approximation: What the loss of the active party's task is called, for the agreement.
+        approximation: The sigmoid's in the loss of the active party's task.
     """
 
     name = "oracle"
     sums_only = True
 
-    def __init__(self, *, approximation: str = "exact") -> None:
+    def __init__(self, *, approximation: Approximation = "exact") -> None:
         self.approximation = approximation
 
     def terms(self) -> dict[str, object]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from typing import ClassVar
+from functools import partial
+from typing import Annotated, ClassVar
 
 import torch
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from splitvfl.crypto.ciphertexts import Seen
@@ -23,47 +25,78 @@ from splitvfl.errors import CryptoError, DataError, ProtocolError, ReplayError, 
 from splitvfl.exchange.base import Exchange, Side
 from splitvfl.exchange.linear import check_defenses, check_top, weight_of
 from splitvfl.exchange.roll_call import UNSIGNED, Vouching, vouching_terms
+from splitvfl.learning.settings import Settings
 from splitvfl.messaging.conversation import Expected
 from splitvfl.messaging.messages import Message
-from splitvfl.party.party import ActiveParty, Party, PassiveParty
+from splitvfl.party.party import MAX_WIDTH, ActiveParty, Party, PassiveParty
 
 KEY = "key"
 COLUMNS = "columns"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Encryption:
+# Beyond it, sums of two integers leave int64.
+_LARGEST_INTEGER = 2.0**62
+_MOST_STOCK = 2**20  # encryptions of up to 4 KB each
+
+
+class Encryption(Settings):
     """The settings that parties agree on to compute under encryption.
 
     Attributes:
         key_bits: Bit length of every key.
         value_bits: Fraction bits of encrypted numbers.
         feature_bits: Fraction bits of columns.
-        value_limit: Largest size of an encrypted number; a larger one ends the run, nothing wraps around.
+        value_limit: Largest size of an encrypted number; a larger one ends the run, nothing wraps around. ``None``
+            takes 16 and, with noise, what that needs.
         feature_limit: Largest size of an entry of a column.
         packed: Whether several sums share a ciphertext.
         most_columns: Largest number of columns that a passive party may ask sums for.
-        insecure_for_tests: Whether keys shorter than 2048 bits are taken.
+        insecure_for_tests: Whether keys shorter than 2048 bits are taken; see :class:`InsecureEncryption`.
     """
 
-    key_bits: int = 3072
-    value_bits: int = 32
-    feature_bits: int = 26
-    value_limit: float = 16.0
-    feature_limit: float = 64.0
+    gone: ClassVar = {
+        "mask": "delete this key: there is one kind of mask now, which hides whatever is encrypted; the agreed bits "
+        "come back"
+    }
+    insecure_for_tests: ClassVar[bool] = False
+
+    key_bits: Annotated[int, Field(ge=2048, le=16_384, multiple_of=2)] = 3072
+    value_bits: Annotated[int, Field(ge=8, le=60)] = 32
+    feature_bits: Annotated[int, Field(ge=8, le=60)] = 26
+    value_limit: Annotated[float, Field(gt=0)] | None = None
+    feature_limit: Annotated[float, Field(gt=0)] = 64.0
     packed: bool = True
-    most_columns: int = 4096
-    insecure_for_tests: bool = False
+    most_columns: Annotated[int, Field(ge=1, le=MAX_WIDTH)] = 4096
+
+    @model_validator(mode="after")
+    def _check_sizes(self) -> Encryption:
+        for what, limit, bits in (
+            ("value", self.value_limit or 1.0, self.value_bits),
+            ("feature", self.feature_limit, self.feature_bits),
+        ):
+            if limit * 2.0**bits >= _LARGEST_INTEGER:
+                raise ValueError(
+                    f"{what}_limit {limit:g} with {what}_bits {bits} makes integers up to "
+                    f"2^{math.log2(limit) + bits:.0f}, and 2^{math.log2(_LARGEST_INTEGER):.0f} is too many: take fewer "
+                    "bits, or a lower limit"
+                )
+        return self
+
+    @property
+    def largest_value(self) -> float:
+        """Largest size of an encrypted number, where nobody says otherwise too."""
+        return 16.0 if self.value_limit is None else self.value_limit
 
     def terms(self) -> dict[str, object]:
         """Return what must be equal at every party."""
-        return {f"encryption: {name.replace('_', ' ')}": value for name, value in asdict(self).items()}
+        agreed = {**dict(self), "value_limit": self.largest_value, "insecure_for_tests": self.insecure_for_tests}
+        return {f"encryption: {name.replace('_', ' ')}": value for name, value in agreed.items()}
 
     @property
     def error(self) -> float:
         """Largest error of a mean of products of an encrypted number and a column's entry, by fixed point."""
         value, feature = 2.0 ** -(self.value_bits + 1), 2.0 ** -(self.feature_bits + 1)
-        return self.value_limit * feature + self.feature_limit * value + value * feature
+        return self.largest_value * feature + self.feature_limit * value + value * feature
 
     def layout(self, rows: int, outputs: int) -> ProductLayout:
         """Return the layout of sums over so many rows at most.
@@ -75,7 +108,7 @@ class Encryption:
             key_bits=self.key_bits,
             rows=rows,
             outputs=outputs,
-            value_limit=self.value_limit,
+            value_limit=self.largest_value,
             weight_limit=self.feature_limit,
             value_bits=self.value_bits,
             weight_bits=self.feature_bits,
@@ -145,13 +178,13 @@ class Encryption:
             CryptoError: If a value is NaN, infinite or larger than agreed: nothing is sent.
         """
         largest = values.abs().max().item() if values.numel() else 0.0
-        if not largest <= self.value_limit:
-            beyond = int((~(values.abs() <= self.value_limit)).sum())
+        if not largest <= self.largest_value:
+            beyond = int((~(values.abs() <= self.largest_value)).sum())
             raise CryptoError(
                 f"{owner} would send a value of size {largest:g} at step {step}, and "
-                f"exchange.encryption.value_limit is {self.value_limit:g} ({beyond} of {values.numel()} values exceed "
-                f"it): {_what_to_do(step, few=2 * beyond < values.numel())}, or agree on a higher limit (with noise, "
-                "eight times its standard deviation more)"
+                f"exchange.encryption.value_limit is {self.largest_value:g} ({beyond} of {values.numel()} values "
+                f"exceed it): {_what_to_do(step, few=2 * beyond < values.numel())}, or agree on a higher limit (with "
+                "noise, eight times its standard deviation more)"
             )
 
     def check_columns(self, data: PartyData) -> None:
@@ -183,14 +216,25 @@ def _what_to_do(step: int, *, few: bool) -> str:
     return f"take a smaller learning rate; or {rows}"
 
 
+class InsecureEncryption(Encryption):
+    """The same with keys that are quick to make, and to break: for tests."""
+
+    insecure_for_tests: ClassVar[bool] = True
+
+    key_bits: int = 512
+
+
 class EncryptedExchange(Exchange):
     """An exchange under Paillier encryption.
 
     Args:
         rows: Largest batch.
         encryption: What the parties agree on.
+        processes: Worker processes beside this one that share sums and decryption: each party's own business.
+        stock: How many encryptions are prepared beforehand by one more process (about two batches, where cores are
+            idle), likewise.
         key: This party's key, from a run before, say. Default: a new one for every run.
-        engine: Makes what this party computes with: it is nobody else's business, and not agreed.
+        engine: Makes what this party computes with, in the place of ``processes`` and ``stock``.
         vouching: How this party proves that its keys are its own, where the active party passes them on, and whose it
             takes. Default: nobody signs, which is for one process.
 
@@ -207,15 +251,17 @@ class EncryptedExchange(Exchange):
         self,
         *,
         rows: int,
-        encryption: Encryption | None = None,
+        encryption: Encryption = Encryption(),  # noqa: B008 - it is frozen
+        processes: Annotated[int, Field(ge=0, le=256)] = 0,
+        stock: Annotated[int, Field(ge=0, le=_MOST_STOCK)] = 0,
         key: PrivateKey | None = None,
-        engine: Callable[[], Engine] = Engine,
+        engine: Callable[[], Engine] | None = None,
         vouching: Vouching = UNSIGNED,
     ) -> None:
         self.rows = rows
-        self.encryption = encryption or Encryption()
+        self.encryption = encryption
         self.key = key
-        self.engine = engine
+        self.engine = engine or partial(Engine, processes=processes, stock=stock)
         self.vouching = vouching
 
     def terms(self) -> dict[str, object]:

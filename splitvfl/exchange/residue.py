@@ -13,25 +13,22 @@ coordinator*, arXiv:1911.09824.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from splitvfl.crypto.engine import Engine
 from splitvfl.crypto.evaluator import Evaluator
-from splitvfl.crypto.keys import PrivateKey
 from splitvfl.crypto.owner import Owner
 from splitvfl.data.columns import Records
-from splitvfl.exchange.base import Side
+from splitvfl.exchange.base import Approximation, Side
 from splitvfl.exchange.linear import columns_of
 from splitvfl.exchange.paillier import (
     COLUMNS,
     KEY,
     EncryptedExchange,
     EncryptedSide,
-    Encryption,
     awaited_bytes,
     counting,
     decrypt_masked,
@@ -53,27 +50,16 @@ class Residue(EncryptedExchange):
     errs by at most :attr:`Encryption.error <splitvfl.exchange.paillier.Encryption.error>`.
 
     Args:
-        rows: Largest batch.
-        encryption: What the parties agree on.
-        approximation: What the loss of the active party's task is called, for the agreement.
-        key: The active party's key, from a run before, say. Default: a new one for every run.
-        engine: Makes what this party computes with.
+        approximation: The sigmoid's in the loss of the active party's task.
+        common: As for :class:`~splitvfl.exchange.paillier.EncryptedExchange`; the key is the active party's.
     """
 
     name = "residue"
     computes_at_active = False
     passes_on_keys = False
 
-    def __init__(
-        self,
-        *,
-        rows: int,
-        encryption: Encryption | None = None,
-        approximation: str = "exact",
-        key: PrivateKey | None = None,
-        engine: Callable[[], Engine] = Engine,
-    ) -> None:
-        super().__init__(rows=rows, encryption=encryption, key=key, engine=engine)
+    def __init__(self, *, approximation: Approximation = "exact", **common: Any) -> None:
+        super().__init__(**common)
         self.approximation = approximation
 
     def terms(self) -> dict[str, object]:

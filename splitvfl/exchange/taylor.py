@@ -23,29 +23,27 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from splitvfl.crypto.engine import Engine
 from splitvfl.crypto.evaluator import Evaluator, MaskedSums
 from splitvfl.crypto.key_agreement import KEY_BYTES, AgreementKey
-from splitvfl.crypto.keys import PrivateKey
 from splitvfl.crypto.product_layout import ProductLayout
 from splitvfl.crypto.sum_masks import SumMasks
 from splitvfl.crypto.tags import TAG_BYTES
 from splitvfl.data.columns import Records
-from splitvfl.errors import ProtocolError
+from splitvfl.errors import ConfigError, ProtocolError
 from splitvfl.exchange.base import Side
 from splitvfl.exchange.linear import SCALE, ActiveCoefficients, columns_of, with_one
 from splitvfl.exchange.masking import check_adds_up, mask_parts
+from splitvfl.exchange.noise import NoiseSettings
 from splitvfl.exchange.paillier import (
     COLUMNS,
     KEY,
     EncryptedExchange,
     EncryptedSide,
-    Encryption,
     awaited_bytes,
     counting,
     decrypt_masked,
@@ -55,7 +53,7 @@ from splitvfl.exchange.paillier import (
     unmasked,
 )
 from splitvfl.exchange.passing_on import PassedOn, Shape, sealed_bytes
-from splitvfl.exchange.roll_call import UNSIGNED, Vouching, active_roll_call, member_roll_call
+from splitvfl.exchange.roll_call import active_roll_call, member_roll_call
 from splitvfl.exchange.split import update
 from splitvfl.hooks import all_finite
 from splitvfl.messaging.conversation import Expected, Half, Inbox, Outbox
@@ -75,29 +73,27 @@ class Taylor(EncryptedExchange):
     <splitvfl.exchange.paillier.Encryption.error>` for each other party.
 
     Args:
-        rows: Largest batch.
-        encryption: What the parties agree on; its ``value_limit`` bounds parts of the logits, and these less ``2 y``.
         loss: Whether the active party learns the loss of each step. With several passive parties each learns for that
-            the inner product of its logits with each other's.
-        key: This party's key, from a run before, say. Default: a new one for every run.
-        engine: Makes what this party computes with.
-        vouching: How this party proves that its keys are its own, and whose it takes.
+            the inner product of its logits with each other's. ``None``: yes, and no with ``noise``, under which it
+            would mean nothing.
+        noise: What is agreed on noise before encryption.
+        common: As for :class:`~splitvfl.exchange.paillier.EncryptedExchange`; the encryption's ``value_limit`` bounds
+            parts of the logits, and these less ``2 y``.
+
+    Raises:
+        ConfigError: If the loss of noisy logits is asked for.
     """
 
     name = "taylor"
+    approximation = "taylor"
+    hides_parts = True
 
-    def __init__(
-        self,
-        *,
-        rows: int,
-        encryption: Encryption | None = None,
-        loss: bool = True,
-        key: PrivateKey | None = None,
-        engine: Callable[[], Engine] = Engine,
-        vouching: Vouching = UNSIGNED,
-    ) -> None:
-        super().__init__(rows=rows, encryption=encryption, key=key, engine=engine, vouching=vouching)
-        self.loss = loss
+    def __init__(self, *, loss: bool | None = None, noise: NoiseSettings | None = None, **common: Any) -> None:
+        super().__init__(**common)
+        if loss and noise is not None:
+            raise ConfigError("loss: computed from noisy logits it would mean nothing; leave it out")
+        self.loss = noise is None if loss is None else loss
+        self.noise = noise
 
     def terms(self) -> dict[str, object]:
         """Return what must be equal at every party."""
@@ -119,9 +115,9 @@ class Taylor(EncryptedExchange):
     def layout(self, outputs: int) -> ProductLayout:
         """Return the layout of so many sums over one batch and the helper of the loss."""
         limits = self.encryption
-        helper = self.rows * limits.value_limit**2 / (8 * limits.feature_limit)
+        helper = self.rows * limits.largest_value**2 / (8 * limits.feature_limit)
         return replace(
-            limits.layout(self.rows + 1, outputs), value_limit=max(limits.value_limit, helper if self.loss else 0.0)
+            limits.layout(self.rows + 1, outputs), value_limit=max(limits.largest_value, helper if self.loss else 0.0)
         )
 
     def encode(self, values: Tensor, owner: str, step: int) -> Tensor:

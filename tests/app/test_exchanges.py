@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from splitvfl.app.deployment import meeting_of
-from splitvfl.app.exchanges import approximation_of, exchange_of, hides_parts, sums_only, task_of
+from splitvfl.app.exchanges import exchange_of, task_of
 from splitvfl.app.experiment import load_data
 from splitvfl.app.noise import noise_plan
 from splitvfl.config.sections import ExperimentConfig, parse_config
@@ -41,8 +41,7 @@ def test_every_name_gives_its_exchange(name: str) -> None:
     section = config_of(name).exchange
     exchange = exchange_of(section, rows=32)
     assert exchange.name == name
-    assert (approximation_of(section), sums_only(section), hides_parts(section)) == KINDS[name]
-    assert exchange.sums_only == sums_only(section)
+    assert (exchange.approximation, exchange.sums_only, exchange.hides_parts) == KINDS[name]
     if isinstance(exchange, EncryptedExchange):
         assert exchange.rows == 32
         assert exchange.encryption == Encryption()
@@ -103,9 +102,9 @@ def test_numbers_that_are_too_long_are_named(what: str, limit: float) -> None:
 
 
 def test_a_task_that_is_not_binary_is_refused_by_name() -> None:
-    section = config_of("residue").exchange
+    exchange = exchange_of(config_of("residue").exchange, rows=32)
     with pytest.raises(ConfigError, match=r"exchange residue trains logistic regression, .* this is a multiclass task"):
-        task_of(section, "multiclass", 3)
+        task_of(exchange, "multiclass", 3)
 
 
 @pytest.mark.parametrize("mask", ["bounded", "uniform"])

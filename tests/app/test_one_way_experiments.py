@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from splitvfl.app.experiment import build_trainer, load_data, passive_model, run_experiment
-from splitvfl.config.sections import ExperimentConfig, OneWayConfig, config_to_yaml, parse_config
+from splitvfl.config.sections import ExperimentConfig, config_to_yaml, parse_config
 from splitvfl.errors import ConfigError
 from splitvfl.learning.tasks import Binary
 from splitvfl.models import MLP, PCA
@@ -99,7 +99,9 @@ def test_what_makes_no_sense_is_told_with_its_place(exchange: str, more: str, co
 def test_a_section_survives_being_written_down() -> None:
     config = config_of("{name: one-way, bottom: pca, width: 4, wire: bf16}")
     again = parse_config(config_to_yaml(config), source="one.yaml")
-    assert again.exchange == config.exchange == OneWayConfig(bottom="pca", width=4, wire="bf16")
+    assert again.exchange == config.exchange
+    said = {"name": "one-way", "wire": "bf16", "bottom": "pca", "width": 4, "memory_mib": 1024, "disk_mib": 65_536}
+    assert again.exchange.model_dump() == said
 
 
 def test_a_run_says_that_nothing_was_sent_and_goes_on_with_more_epochs(tmp_path: Path) -> None:

@@ -16,29 +16,21 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from pydantic import Field, create_model
+from pydantic import create_model
 
-from splitvfl.app.deployment import coordinator_run, party_run
-from splitvfl.app.exchanges import approximation_of, exchange_of, hides_parts, sums_only, task_of
 from splitvfl.app.experiment import (
     bottom_of,
     choose_device,
-    run_experiment,
     top_of,
 )
-from splitvfl.app.label_horizon import agreed_horizon
 from splitvfl.app.noise import noise_plan
 from splitvfl.attacks.sign_horizon import sign_attack_horizon
-from splitvfl.config import sections
 from splitvfl.config.named import Named
 from splitvfl.config.registry import PluginKind, built_in, describe
 from splitvfl.config.sections import (
     MODEL,
-    ExchangeConfig,
+    ExchangeSection,
     ExperimentConfig,
-    NoiseConfig,
-    SplitConfig,
-    TaylorConfig,
     parse_config,
 )
 from splitvfl.crypto import worker
@@ -51,7 +43,9 @@ from splitvfl.data.ingest.statistics import NumericStatistics
 from splitvfl.data.labels import read_labels
 from splitvfl.data.schema import LabelSchema, SplitRule
 from splitvfl.errors import ArgumentError, ConfigError, DataError, HookError, ProtocolError
+from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.handshake import agreed_settings
+from splitvfl.exchange.noise import NoiseSettings
 from splitvfl.learning.precision import narrow_dtype
 from splitvfl.learning.tasks import task_for
 from splitvfl.messaging.messages import dtype_named
@@ -86,68 +80,19 @@ def new_section(base: type[Any], name: str = "telepathy", **fields: Any) -> Any:
 
 # --- exchanges
 
-NEW_EXCHANGES = {
-    "of its own": new_section(sections._Crossing),
-    "derived from split": new_section(SplitConfig),
-    "derived from taylor": new_section(TaylorConfig),
-}
 
-
-@pytest.mark.parametrize("section", NEW_EXCHANGES.values(), ids=NEW_EXCHANGES)
-@pytest.mark.parametrize(
-    "use",
-    [
-        lambda section: exchange_of(section, rows=32),
-        sums_only,
-        hides_parts,
-        approximation_of,
-        lambda section: task_of(section, "binary", 2),
-        lambda section: run_experiment(config_of(exchange=section), Path("never")),
-        lambda section: party_run(config_of(exchange=section), "lab", Path("never")),
-        lambda section: coordinator_run(config_of(exchange=section)),
-        lambda section: agreed_horizon(config_of(exchange=section), 10, task=None),
-    ],
-    ids=["exchange", "sums", "parts", "approximation", "task", "experiment", "party", "coordinator", "horizon"],
-)
-def test_an_exchange_with_a_section_and_no_branch_is_refused(
-    section: Any, use: Callable[[Any], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match="exchange telepathy: nobody knows how its steps are taken"):
-        use(section)
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_file_can_name_it_and_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The whole way: the section is one of those that a file may have, as it would be if its author forgot the rest."""
-    new = type(NEW_EXCHANGES["of its own"])
-    known = typing.get_args(typing.get_args(ExchangeConfig)[0])
-    union = typing.Annotated[typing.Union[(*known, new)], Field(discriminator="name")]
-    extended = create_model("Extended", __base__=ExperimentConfig, exchange=(union, SplitConfig()))
-    monkeypatch.setattr(sections, "ExperimentConfig", extended)
-    config = parse_config(TEXT.replace("MODEL", "mlp") + "exchange: telepathy\n", source=tmp_path / "run.yaml")
-    assert config.exchange.name == "telepathy"
-    with pytest.raises(ConfigError, match="exchange telepathy: nobody knows"):
-        run_experiment(config, tmp_path / "run")
-
-
-def test_every_section_of_an_exchange_trains_under_its_own_name() -> None:
-    for section in typing.get_args(typing.get_args(ExchangeConfig)[0]):
-        exchange = exchange_of(section(), rows=32)
-        assert exchange.name == section().name
-        assert exchange.sums_only == sums_only(section())
-
-
-def test_noise_of_an_exchange_for_which_none_is_calculated_is_refused() -> None:
-    section = new_section(sections._Encrypted, noise=(NoiseConfig, NoiseConfig(epsilon=0.5, delta=0.1)))
-    with pytest.raises(ConfigError, match=r"exchange.noise: no noise is calculated for exchange telepathy"):
-        noise_plan(config_of(exchange=section), party_data("lab", width=3))
+@pytest.mark.parametrize("name", built_in("exchanges"))
+def test_every_exchange_trains_under_its_own_name(name: str) -> None:
+    exchange = config_of(exchange=Named("exchanges", ExchangeSection).default(name)).exchange.make(rows=32)
+    assert isinstance(exchange, Exchange)
+    assert exchange.name == name
 
 
 @pytest.mark.parametrize(("field", "value"), [("calibration", "guessed"), ("protects", "everybody")])
 def test_noise_of_an_unknown_kind_is_refused(field: str, value: str) -> None:
-    settings = NoiseConfig(epsilon=0.5, delta=0.1, calibration="corrected", protects="active")
-    section = TaylorConfig().model_copy(update={"noise": settings.model_copy(update={field: value})})
+    settings = NoiseSettings(epsilon=0.5, delta=0.1, calibration="corrected", protects="active")
+    taylor = Named("exchanges", ExchangeSection).default("taylor")
+    section = taylor.model_copy(update={"noise": settings.model_copy(update={field: value})})
     with pytest.raises((ConfigError, KeyError), match=value):
         noise_plan(config_of(exchange=section), party_data("lab", width=3))
 
@@ -266,7 +211,7 @@ def test_the_tables_of_names_are_complete() -> None:
     from splitvfl.data.columns import LABEL_DTYPES
     from splitvfl.models.linear import _LARGEST_DEVIATION, Init
 
-    calibrations = typing.get_args(NoiseConfig.model_fields["calibration"].annotation)
+    calibrations = typing.get_args(NoiseSettings.model_fields["calibration"].annotation)
     assert set(_LARGEST_DEVIATION) == set(typing.get_args(Init))
     assert set(_WHAT_HOLDS) == set(_EPOCHS_COUNTED) == set(calibrations)
     assert set(LABEL_DTYPES) == set(typing.get_args(TaskName))

@@ -13,7 +13,7 @@ from torch import Tensor
 from splitvfl.data import PartyData, Records
 from splitvfl.data.columns import Columns
 from splitvfl.exchange.base import Exchange
-from splitvfl.exchange.paillier import Encryption
+from splitvfl.exchange.paillier import InsecureEncryption
 from splitvfl.hooks import Defense
 from splitvfl.learning.tasks import Binary
 from splitvfl.messaging.messages import Message
@@ -21,7 +21,7 @@ from splitvfl.models import Linear, LinearTop, approximate_loss
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.run.trainer import Trainer
 
-SHORT = Encryption(key_bits=512, insecure_for_tests=True)
+SHORT = InsecureEncryption(key_bits=512)
 RECORDS, BATCH, RATE = 70, 16, 0.5
 
 

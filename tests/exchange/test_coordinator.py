@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -24,7 +22,7 @@ ROUNDING = 2e-6
 
 
 def coordinated(**changes: object) -> Coordinator:
-    return Coordinator(rows=BATCH, encryption=replace(SHORT, **changes), key=KEY)
+    return Coordinator(rows=BATCH, encryption=SHORT.model_copy(update=changes), key=KEY)
 
 
 @pytest.mark.parametrize("widths", [{"lab": 4}, {"lab": 3, "shop": 2, "telecom": 4}], ids=["one", "three"])

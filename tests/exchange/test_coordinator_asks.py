@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch import Tensor
@@ -75,7 +73,8 @@ def test_an_active_party_reads_every_part_of_the_logits_as_sums_of_its_own() -> 
 
 
 def test_of_each_step_it_gets_no_more_sums_than_are_agreed() -> None:
-    exchange, ends = Coordinator(rows=BATCH, encryption=replace(SHORT, most_columns=SUMS - 1), key=KEY), []
+    capped = SHORT.model_copy(update={"most_columns": SUMS - 1})
+    exchange, ends = Coordinator(rows=BATCH, encryption=capped, key=KEY), []
     sent = Evaluator(KEY.public, exchange.layout(1, 1)).encrypt([0] * SUMS)
     asks = asking(exchange, sent, ends, turns=[0], sums=SUMS)
     with pytest.raises(DataError, match="asks for 8 sums"):

@@ -35,7 +35,7 @@ class Pusher(Owner):
     """Adds to the first sum of the first answer what moves a weight by ``push``: within the limits, and not noticed."""
 
     push = 0.0
-    value_limit = SHORT.value_limit
+    value_limit = SHORT.largest_value
 
     def open_masked(self, reply: Tensor, layout: ProductLayout) -> Tensor:
         opened = tensor_to_integers(super().open_masked(reply, layout), layout.opened_bytes)

@@ -16,7 +16,7 @@ from torch import Tensor
 from splitvfl.defenses import Isotropic
 from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.oracle import Oracle
-from splitvfl.exchange.paillier import Encryption
+from splitvfl.exchange.paillier import Encryption, InsecureEncryption
 from splitvfl.exchange.residue import Residue
 from splitvfl.exchange.taylor import Taylor
 from splitvfl.learning.schedule import EarlyStopping
@@ -26,7 +26,7 @@ from splitvfl.run.trainer import Trainer
 from tests.exchange.logistic import BATCH, RATE, RECORDS, SHORT, trainer_of, weights_of
 
 # So few fraction bits that their error is far above that of float32.
-COARSE = Encryption(key_bits=512, insecure_for_tests=True, value_bits=8, feature_bits=8)
+COARSE = InsecureEncryption(key_bits=512, value_bits=8, feature_bits=8)
 FLOAT32 = 2.0**-24
 
 

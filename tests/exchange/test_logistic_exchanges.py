@@ -12,7 +12,7 @@ from splitvfl.errors import ConfigError, CryptoError, DataError
 from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.coordinator import Coordinator
 from splitvfl.exchange.oracle import Oracle
-from splitvfl.exchange.paillier import Encryption
+from splitvfl.exchange.paillier import InsecureEncryption
 from splitvfl.exchange.residue import Residue
 from splitvfl.exchange.split import Split
 from splitvfl.exchange.taylor import Taylor
@@ -145,13 +145,11 @@ def test_a_defense_of_the_gradient_acts_before_it_is_encrypted() -> None:
 
 
 def test_a_value_above_the_limit_ends_the_run() -> None:
-    tight = Encryption(key_bits=512, insecure_for_tests=True, value_limit=0.5)
+    tight = InsecureEncryption(key_bits=512, value_limit=0.5)
     with pytest.raises(CryptoError, match=r"value of size .* at step 0, and exchange.encryption.value_limit is 0.5"):
         trainer_of(Taylor(rows=BATCH, encryption=tight), ONE).fit(1)
     with pytest.raises(CryptoError, match=r"bank would send a value of size .* at step 0, .*value_limit is 0.1"):
-        trainer_of(
-            Residue(rows=BATCH, encryption=Encryption(key_bits=512, insecure_for_tests=True, value_limit=0.1)), ONE
-        ).fit(1)
+        trainer_of(Residue(rows=BATCH, encryption=InsecureEncryption(key_bits=512, value_limit=0.1)), ONE).fit(1)
 
 
 ROWS = r"scale its columns .*\(data.scale, log1p or minmax\).*\(model.row_norm\).*\(model.init\)"
@@ -184,14 +182,14 @@ def test_a_learning_rate_is_named_where_most_values_are_too_large() -> None:
 
 @pytest.mark.parametrize("kind", [Residue, Taylor])
 def test_a_column_above_the_limit_is_named(kind: type[Residue | Taylor]) -> None:
-    tight = Encryption(key_bits=512, insecure_for_tests=True, feature_limit=1.0)
+    tight = InsecureEncryption(key_bits=512, feature_limit=1.0)
     with pytest.raises(DataError, match=r"column '(lab|bank) \d' holds -?\d.* exchange.encryption.feature_limit is 1"):
         trainer_of(kind(rows=BATCH, encryption=tight), ONE)
 
 
 @pytest.mark.parametrize("name", ["residue", "taylor"])
 def test_a_party_that_claims_too_many_columns_is_refused(name: str) -> None:
-    capped = Encryption(key_bits=512, insecure_for_tests=True, most_columns=3)
+    capped = InsecureEncryption(key_bits=512, most_columns=3)
     kind = {"residue": Residue, "taylor": Taylor}[name]
     with pytest.raises(DataError, match=r"lab asks for 4 sums at each step; agreed are 1 to 3"):
         trainer_of(kind(rows=BATCH, encryption=capped), ONE).fit(1)
@@ -237,7 +235,7 @@ def test_a_run_goes_on_without_an_attack_that_cannot_work() -> None:
 
 
 # Labels that are told wrongly send weights far.
-WIDE = Encryption(key_bits=512, insecure_for_tests=True, value_limit=1024.0)
+WIDE = InsecureEncryption(key_bits=512, value_limit=1024.0)
 
 
 class Spy:

@@ -23,7 +23,7 @@ from splitvfl.crypto.owner import Owner
 from splitvfl.crypto.packing import centred
 from splitvfl.crypto.product_layout import ProductLayout
 from splitvfl.exchange.coordinator import NAME, Coordinator
-from splitvfl.exchange.paillier import EncryptedExchange, Encryption
+from splitvfl.exchange.paillier import EncryptedExchange, Encryption, InsecureEncryption
 from splitvfl.exchange.residue import Residue
 from splitvfl.exchange.taylor import Taylor
 from splitvfl.messaging.conversation import converse
@@ -31,7 +31,7 @@ from splitvfl.run.trainer import Trainer
 from tests.exchange.logistic import BATCH, trainer_of
 
 # Long enough for a row of four columns twice over, and 42 bits.
-KEYS = Encryption(key_bits=1024, insecure_for_tests=True)
+KEYS = InsecureEncryption(key_bits=1024)
 WIDTHS = {"lab": 3, "shop": 2}
 # Masks are drawn from the operating system: each test of them fails by chance once in so many runs.
 CHANCE = 1e-9
@@ -168,7 +168,7 @@ def test_one_value_too_large_shows_no_row(name: str, liar: str, owner: str) -> N
 
 # --- everything that an owner opens
 
-SHORT = Encryption(key_bits=512, insecure_for_tests=True, packed=False)
+SHORT = InsecureEncryption(key_bits=512, packed=False)
 PLAINTEXTS: dict[str, Callable[[list[int]], list[int]]] = {
     "honest": lambda values: values,
     "all huge": lambda values: [secrets.randbits(SHORT.key_bits) for _ in values],

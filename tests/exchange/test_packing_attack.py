@@ -6,7 +6,7 @@ Source: *Is Vertical Logistic Regression Privacy-Preserving?*, section 5.2.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import fields
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ from splitvfl.attacks import PackingEngine
 from splitvfl.attacks.packed_equations import slots_available
 from splitvfl.crypto.product_layout import ProductLayout
 from splitvfl.errors import DataError
-from splitvfl.exchange.paillier import EncryptedExchange, Encryption
+from splitvfl.exchange.paillier import EncryptedExchange, InsecureEncryption
 from splitvfl.exchange.residue import Residue
 from splitvfl.exchange.taylor import Taylor
 from splitvfl.run.trainer import Trainer
@@ -31,7 +31,7 @@ class WholePlaintexts(ProductLayout):
         return (self.key_bits,) * self.replies
 
 
-class Plain(Encryption):
+class Plain(InsecureEncryption):
     """The agreement of parties that all do so: unsafe, and for these tests only."""
 
     def layout(self, rows: int, outputs: int) -> ProductLayout:
@@ -39,14 +39,14 @@ class Plain(Encryption):
         return WholePlaintexts(**{each.name: getattr(agreed, each.name) for each in fields(agreed)})
 
 
-PLAIN = Plain(key_bits=512, insecure_for_tests=True)
+PLAIN = Plain(key_bits=512)
 COLUMNS_HELD = 4
 # Residues and logits are computed in float32: 2^-24 of a number of size 16 at most.
 ROUNDED = 2.0**-19
 
 
 def exchanges(
-    kind: str, encryption: Encryption, *, malicious: str
+    kind: str, encryption: InsecureEncryption, *, malicious: str
 ) -> tuple[dict[str, EncryptedExchange], PackingEngine]:
     engine = PackingEngine()
 
@@ -61,7 +61,7 @@ def exchanges(
 
 
 def trained(
-    kind: str, encryption: Encryption, *, malicious: str
+    kind: str, encryption: InsecureEncryption, *, malicious: str
 ) -> tuple[Trainer, PackingEngine, dict[str, list[Tensor]]]:
     """Train one epoch; return the trainer, what was read, and what there was to read at each step."""
     by_party, engine = exchanges(kind, encryption, malicious=malicious)
@@ -132,7 +132,7 @@ def test_a_whole_plaintext_tells_far_more_records_than_there_are_columns(
 
 
 def test_who_reads_whole_batches_trains_on_as_if_it_were_honest() -> None:
-    longer = replace(PLAIN, key_bits=1024)
+    longer = PLAIN.model_copy(update={"key_bits": 1024})
     by_party, engine = exchanges("taylor", longer, malicious="lab")
     attacked = trainer_of(by_party, {"lab": COLUMNS_HELD})  # type: ignore[arg-type]
     attacked.fit(2)
@@ -169,7 +169,7 @@ def test_more_columns_than_there_are_buy_more_values_up_to_what_is_agreed() -> N
         read[claimed] = len(engine.learned[0])
     assert read[COLUMNS_HELD] < read[3 * COLUMNS_HELD]
 
-    capped = replace(SHORT, most_columns=COLUMNS_HELD)
+    capped = SHORT.model_copy(update={"most_columns": COLUMNS_HELD})
     by_party, engine = exchanges("residue", capped, malicious="lab")
     trainer = trainer_of(by_party, {"lab": COLUMNS_HELD}, approximation="exact")  # type: ignore[arg-type]
     _claim(trainer, COLUMNS_HELD + 1)

@@ -164,7 +164,7 @@ def test_a_lie_that_is_taken_moves_a_weight_by_the_rate_times_both_limits(kind: 
     moved = before - weights_of(trainer)["lab"]
     # Up to 8 + 8 of the 64 that a cell may be, in one record of the batch; Taylor's residues are four times as large.
     scale = 1 if kind is Residue else 4
-    assert moved[0].item() * scale == pytest.approx(RATE * SHORT.feature_limit * SHORT.value_limit, rel=0.02)
+    assert moved[0].item() * scale == pytest.approx(RATE * SHORT.feature_limit * SHORT.largest_value, rel=0.02)
     assert moved[1:].abs().max() < 10
     if kind is Taylor:
         with pytest.raises(CryptoError, match="value_limit is 16"):

@@ -198,11 +198,11 @@ def test_the_limit_of_a_sum_is_the_one_that_the_page_names(rows: int) -> None:
         "coordinator": Coordinator(rows=rows).layout(5, 3),
     }
     limits = {name: layout.largest_sum * 2.0**-layout.sum_bits for name, layout in layouts.items()}
-    agreed = rows * own.feature_limit * own.value_limit
+    agreed = rows * own.feature_limit * own.largest_value
 
     assert limits["residue"] == agreed
     # One row more, which is there for the loss, whether it is agreed or not.
-    assert limits["taylor"] == agreed + own.feature_limit * own.value_limit
+    assert limits["taylor"] == agreed + own.feature_limit * own.largest_value
     assert min(limits["taylor with its loss"], limits["coordinator"]) > agreed
     for layout in layouts.values():
         # Of bits at random, so many numbers of those in a slot pass.
