@@ -40,7 +40,6 @@ from splitvfl.app.experiment import (
 from splitvfl.app.label_horizon import agreed_horizon, before, rate_of
 from splitvfl.app.noise import noise_plan
 from splitvfl.app.saved_model import Origin, save_half
-from splitvfl.config.registry import build
 from splitvfl.config.sections import (
     ExchangeSection,
     ExperimentConfig,
@@ -60,7 +59,7 @@ from splitvfl.exchange.coordinator import ThirdParty
 from splitvfl.exchange.evaluation import EvaluationPlan
 from splitvfl.exchange.handshake import TaskSpec, agreed_settings, terms_of
 from splitvfl.exchange.roll_call import UNSIGNED, Vouching
-from splitvfl.hooks import Attack, crossing_of, hook_name, moment_of, placed, target_of
+from splitvfl.hooks import Attack, hook_name, moment_of, placed, target_of
 from splitvfl.leakage.canaries import check_canaries
 from splitvfl.leakage.judging import Leak, known_allowed
 from splitvfl.leakage.watching import Watch
@@ -494,7 +493,7 @@ def _check_defenses(config: ExperimentConfig, name: str) -> None:
     """
     described = [party.role for other, party in config.parties.items() if other == name or party.columns]
     for hook in config.defenses:
-        crossing = crossing_of(build("defenses", hook.name, hook.options, folder=config.folder))
+        crossing = hook.found("defenses", config.folder).crossing
         if (role := "passive" if crossing == "activation" else "active") not in described:
             raise ConfigError(
                 f"{config.source}: defenses: {hook.name} acts on the {crossing} of the {role} party, and would do "
@@ -505,7 +504,7 @@ def _check_defenses(config: ExperimentConfig, name: str) -> None:
 def _defend(config: ExperimentConfig, party: Party) -> None:
     """Attach the defenses of this party's own messages; those of other parties are theirs to attach."""
     for number, hook in enumerate(config.defenses):
-        defense = build("defenses", hook.name, hook.options, folder=config.folder)
+        defense = hook.found("defenses", config.folder).make()
         attach_defense(
             party, defense, number=number, noise_seed=config.train.noise_seed_for_experiments, phases=hook.phases
         )
@@ -546,7 +545,7 @@ def _watch(config: ExperimentConfig, party: ActiveParty) -> Watch:
     known = dict(zip(("known_positives", "known_negatives"), _known(config, party), strict=True))
     for name, cut in party.cuts.items():
         for hook in config.attacks:
-            attack = build("attacks", hook.name, hook.options, folder=config.folder)
+            attack = hook.found("attacks", config.folder).make()
             reason = _unavailable(attack, party, cut.shows, exchange)
             if reason:
                 watch.unavailable[name][hook_name(attack)] = reason

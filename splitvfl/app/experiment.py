@@ -18,7 +18,7 @@ from splitvfl.app.exchanges import exchange_of, task_of
 from splitvfl.app.label_horizon import LabelHorizon, agreed_horizon, before, observed_horizon, outcome
 from splitvfl.app.noise import noise_plan
 from splitvfl.config.recipe import Recipe, check_size
-from splitvfl.config.registry import PluginKind, build
+from splitvfl.config.registry import PluginKind
 from splitvfl.config.sections import (
     MODEL,
     DataConfig,
@@ -252,7 +252,7 @@ def _check_fields(config: ExperimentConfig, data: VerticalData) -> None:
 
 
 def _hooks(kind: PluginKind, hooks: Sequence[HookConfig], config: ExperimentConfig) -> list[Any]:
-    return [build(kind, hook.name, hook.options, folder=config.folder) for hook in hooks]
+    return [hook.found(kind, config.folder).make() for hook in hooks]
 
 
 def _defenses(config: ExperimentConfig) -> list[Defense | At]:

@@ -13,7 +13,6 @@ from torch import Tensor
 from splitvfl.app.deployment import meeting_of, own_data, vouching_of
 from splitvfl.app.experiment import choose_device
 from splitvfl.app.saved_model import SavedHalf, file_digest, load_half
-from splitvfl.config.registry import build
 from splitvfl.config.sections import ExperimentConfig, NetworkConfig
 from splitvfl.data.columns import PartyData
 from splitvfl.data.new_records import read_new_records
@@ -22,7 +21,6 @@ from splitvfl.data.score_file import check_score_target, write_scores
 from splitvfl.data.sets import TABLES
 from splitvfl.data.store import open_party
 from splitvfl.errors import ConfigError, DataError
-from splitvfl.hooks import crossing_of
 from splitvfl.net.meeting import Meeting
 from splitvfl.party.attaching import attach_defense, check_clips
 from splitvfl.party.party import ActiveParty, PassiveParty
@@ -274,9 +272,9 @@ def defend_predictions(config: ExperimentConfig, party: ActiveParty | PassivePar
     """
     crossing = "scores" if isinstance(party, ActiveParty) else "activation"
     for number, hook in enumerate(config.defenses):
-        defense = build("defenses", hook.name, hook.options, folder=config.folder)
+        found = hook.found("defenses", config.folder)
         phases = [phase for phase in hook.phases if phase == "prediction"]
-        if crossing_of(defense) == crossing and (phases or crossing == "scores"):
-            attach_defense(party, defense, number=number, noise_seed=None, phases=phases or hook.phases)
+        if found.crossing == crossing and (phases or crossing == "scores"):
+            attach_defense(party, found.make(), number=number, noise_seed=None, phases=phases or hook.phases)
     if isinstance(party, PassiveParty):
         check_clips(party, activation=config.exchange.activation_clip, gradient=None, phases=("prediction",))

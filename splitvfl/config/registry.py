@@ -201,11 +201,16 @@ def build(kind: PluginKind, name: str, options: Mapping[str, Any], *, folder: Pa
     Raises:
         ConfigError: If there is no such hook, or it does not take these options.
     """
+    return construct(*find(kind, name, options, folder=folder))
+
+
+def find(kind: PluginKind, name: str, options: Mapping[str, Any], *, folder: Path) -> tuple[type[Any], dict[str, Any]]:
+    """Return the class of an attack or a defense, and the options as its constructor wants them; see :func:`build`."""
     factory = resolve(kind, name, folder=folder)
     taken, problems = check_options(factory, options)
     if problems:
         raise ConfigError("\n".join(f"{name}: {dotted(place)}: {text}" for place, text in problems))
-    return construct(factory, taken)
+    return factory, taken
 
 
 def arguments_of(factory: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:

@@ -20,11 +20,13 @@ taken, or how long something runs, has a largest one.
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import re
 import typing
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -52,14 +54,14 @@ from torch import nn
 from splitvfl.claims import claims_of
 from splitvfl.config.named import Named, NamedSection, refusal
 from splitvfl.config.recipe import MOST, Count, Recipe
-from splitvfl.config.registry import PluginKind, check_options, construct, resolve
+from splitvfl.config.registry import PluginKind, check_options, construct, find, resolve
 from splitvfl.config.yaml import Document, Place, parse_override, place_in, to_yaml
 from splitvfl.data.columns import TaskName
 from splitvfl.data.encoding import Categorical, Missing, Scale
 from splitvfl.data.sets import DATA_SETS, TABLES
 from splitvfl.errors import ArgumentError, ConfigError, HookError
 from splitvfl.exchange.base import NO_PRIVATE_TOP, Exchange
-from splitvfl.hooks import PHASES, Phase, checked_phases, crossing_of, record_loss_of
+from splitvfl.hooks import PHASES, Crossing, Phase, checked_phases, crossing_of, record_loss_of
 from splitvfl.leakage.canaries import LEAST_CANARIES
 from splitvfl.learning.schedule import EarlyStopping
 from splitvfl.learning.settings import Settings
@@ -308,6 +310,41 @@ class TrainConfig(_Section):
     early_stopping: EarlyStoppingConfig | None = None
 
 
+@dataclass(frozen=True)
+class FoundHook:
+    """What a hook is made of, and what is known of it before it is attached.
+
+    Attributes:
+        factory: Its class.
+        options: Arguments of the constructor.
+        crossing: Which message it changes, if it is a defense.
+        brings_loss: Whether it is a label defense that computes the loss itself.
+    """
+
+    factory: type[Any]
+    options: Mapping[str, Any]
+    crossing: Crossing
+    brings_loss: bool
+
+    @classmethod
+    def tried(cls, kind: PluginKind, factory: type[Any], options: Mapping[str, Any]) -> FoundHook:
+        """Return it after one was made, for what the constructor objects to and what a defense says of itself.
+
+        Raises:
+            ConfigError: If the constructor objects.
+            HookError: If a defense claims or brings what no defense can.
+        """
+        hook = construct(factory, copy.deepcopy(options))
+        if kind == "attacks":
+            return cls(factory, options, "gradient", brings_loss=False)
+        claims_of(hook)
+        return cls(factory, options, crossing_of(hook), brings_loss=record_loss_of(hook) is not None)
+
+    def make(self) -> Any:
+        """Return a new hook."""
+        return construct(self.factory, copy.deepcopy(self.options))
+
+
 class HookConfig(BaseModel):
     """An attack or a defense: its name, and the arguments of its constructor.
 
@@ -322,6 +359,8 @@ class HookConfig(BaseModel):
 
     name: str
     at: Phases = None
+
+    _found: FoundHook | None = PrivateAttr(default=None)
 
     if typing.TYPE_CHECKING:
 
@@ -340,6 +379,14 @@ class HookConfig(BaseModel):
     def options(self) -> dict[str, Any]:
         """Arguments of the hook's constructor, as the file gives them."""
         return dict(self.model_extra or {})
+
+    def found(self, kind: PluginKind, folder: Path) -> FoundHook:
+        """Return what the hook is made of: as it was found when the file was read, if a file names it.
+
+        Raises:
+            ConfigError: If there is no such hook, or it does not take these options.
+        """
+        return self._found or FoundHook.tried(kind, *find(kind, self.name, self.options, folder=folder))
 
 
 class NetworkConfig(_Section):
@@ -529,8 +576,8 @@ def parse_config(
     _find_data_file(document, folder)
     _take_hidden_from_top(document.tree.get("model"))
     exchange = _exchange_named(document, folder)
-    for kind in _HOOK_LISTS:
-        _check_hooks(document, kind, exchange, folder)
+    attacks, defenses = (_check_hooks(document, kind, folder) for kind in _HOOK_LISTS)
+    _check_losses(document, defenses, exchange)
     _check_claims(document)
     _check_private_top(document, exchange)
     _check_one_way(document, exchange, folder)
@@ -539,6 +586,8 @@ def parse_config(
     _check_constructors(document, config)
     document.raise_problems()
     config._source, config._folder = document.source, folder
+    for hook, found in zip((*config.attacks, *config.defenses), (*attacks, *defenses), strict=True):
+        _with_found(hook, found)
     return config
 
 
@@ -561,14 +610,17 @@ def parse_defenses(text: str, *, folder: Path) -> list[list[HookConfig]]:
         ConfigError: If the text has another form, or a defense does not exist or does not take its options.
     """
     document = Document("{}", source="--defenses")
-    chosen: list[list[dict[str, Any]]] = []
+    chosen: list[list[tuple[dict[str, Any], FoundHook | None]]] = []
     for choice in _divided(text, ","):
         hooks = [] if choice.strip() == "none" else [_hook_of(part.strip()) for part in _divided(choice, "+")]
-        for hook in hooks:
-            _check_hook(document, "defenses", (), hook, folder)
-        chosen.append(hooks)
+        chosen.append([(hook, _check_hook(document, "defenses", (), hook, folder)) for hook in hooks])
     document.raise_problems()
-    return [[HookConfig(**hook) for hook in hooks] for hooks in chosen]
+    return [[_with_found(HookConfig(**hook), found) for hook, found in hooks] for hooks in chosen]
+
+
+def _with_found(hook: HookConfig, found: FoundHook | None) -> HookConfig:
+    hook._found = found
+    return hook
 
 
 def _divided(text: str, mark: str) -> list[str]:
@@ -679,33 +731,29 @@ def _exchange_named(document: Document, folder: Path) -> type[Exchange] | None:
     return exchange
 
 
-def _check_hooks(
-    document: Document, kind: Literal["attacks", "defenses"], exchange: type[Exchange] | None, folder: Path
-) -> None:
+def _check_hooks(document: Document, kind: Literal["attacks", "defenses"], folder: Path) -> list[FoundHook | None]:
+    """Report what is wrong with hooks; return each, or ``None`` for those with which something is."""
     hooks = document.tree.get(kind)
-    built = [
-        (index, hook["name"], _check_hook(document, kind, (kind, index), hook, folder))
-        for index, hook in enumerate(hooks if isinstance(hooks, list) else ())
+    return [
+        _check_hook(document, kind, (kind, index), hook, folder)
         # Anything else is not of the form of a hook, which the schema reports.
         if isinstance(hook, dict) and isinstance(hook.get("name"), str)
+        else None
+        for index, hook in enumerate(hooks if isinstance(hooks, list) else ())
     ]
-    if kind == "defenses":
-        found = [(index, name, defense) for index, name, defense in built if defense is not None]
-        _check_losses(document, found, exchange)
 
 
-def _check_losses(
-    document: Document, built: Sequence[tuple[int, str, object]], exchange: type[Exchange] | None
-) -> None:
+def _check_losses(document: Document, defenses: Sequence[FoundHook | None], exchange: type[Exchange] | None) -> None:
     """Report label defenses that bring a loss where it cannot be used, or that come after one that does."""
     before: str | None = None
-    for index, name, defense in built:
-        if crossing_of(defense) != "labels":
+    for index, defense in enumerate(defenses):
+        if defense is None or defense.crossing != "labels":
             continue
+        name = document.tree["defenses"][index]["name"]
         if before is not None:
             text = f"{before} computes the loss of what it answers, so that nothing can answer for labels after it"
             document.report(("defenses", index), f"{name}: {text}")
-        if record_loss_of(defense) is None:
+        if not defense.brings_loss:
             continue
         before = name
         if exchange is not None and exchange.sums_only:
@@ -713,7 +761,9 @@ def _check_losses(
             document.report(("defenses", index), f"{name}: {text}")
 
 
-def _check_hook(document: Document, kind: PluginKind, place: Place, hook: Mapping[str, Any], folder: Path) -> Any:
+def _check_hook(
+    document: Document, kind: PluginKind, place: Place, hook: Mapping[str, Any], folder: Path
+) -> FoundHook | None:
     """Report what is wrong with a hook, and return it, or ``None``."""
     try:
         factory = resolve(kind, hook["name"], folder=folder)
@@ -727,14 +777,10 @@ def _check_hook(document: Document, kind: PluginKind, place: Place, hook: Mappin
     if problems:
         return None
     try:
-        built = construct(factory, options)
-        if kind == "defenses":
-            claims_of(built)
-            record_loss_of(built)
+        return FoundHook.tried(kind, factory, options)
     except (ConfigError, HookError) as error:
         document.report(place, f"{hook['name']}: {error}")
         return None
-    return built
 
 
 def _check_at(document: Document, kind: PluginKind, place: Place, hook: Mapping[str, Any], factory: type[Any]) -> None:

@@ -17,7 +17,7 @@ from torch.nn import functional
 from scripts.reproduce.shared.claims import Interval, mean
 from scripts.reproduce.shared.jobs import Job, Result
 from splitvfl.app.experiment import Workbench, build_trainer, load_data, prepare, seeded, summarise, variants
-from splitvfl.config.registry import build, built_in
+from splitvfl.config.registry import built_in
 from splitvfl.config.sections import ExperimentConfig, HookConfig, config_to_yaml, parse_config, parse_defenses
 from splitvfl.hooks import moment_of, target_of
 from splitvfl.metrics import leak_auc
@@ -312,7 +312,7 @@ def _by_error(hook: HookConfig, error: float) -> Promise:
     if hook.name == "asymmetric-response":
         return Promise(error, "run", 1.0 - error)
     if hook.name == "abstaining-response":
-        built: Any = build("defenses", hook.name, hook.options, folder=Path())
+        built: Any = hook.found("defenses", Path()).make()
         return Promise(error, "run", built.answers_auc)
     return Promise(error, "message", proven=hook.name == "record-gaussian")
 
