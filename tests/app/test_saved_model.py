@@ -22,7 +22,7 @@ from splitvfl.app.saved_model import HALF_FILE, WEIGHTS_FILE, HalfSchema, Origin
 from splitvfl.config.sections import ExperimentConfig, parse_config
 from splitvfl.data.columns import PartyData
 from splitvfl.data.encoding import FittedEncoding, FittedNumbers
-from splitvfl.errors import CheckpointError, DataError
+from splitvfl.errors import CheckpointError, ConfigError, DataError
 from splitvfl.exchange.handshake import TaskSpec
 from splitvfl.exchange.prediction import predict
 from splitvfl.party.party import ActiveParty, PassiveParty
@@ -297,7 +297,6 @@ def test_weights_that_are_not_finite_are_refused(tmp_path: Path) -> None:
         ({}, {}, "the weights do not fit the model"),
         (None, {"model": {"name": "mlp", "bottom": [7, 5], "top_hidden": [5]}}, "the weights do not fit the model"),
         (None, {"model": {"name": "mlp", "bottom": "wide"}}, "describes no model"),
-        (None, {"model": {"name": "os.system"}}, "describes no model"),
         (None, {"widths": {"publisher": 6}}, "the weights do not fit the model"),
         (None, {"widths": {"publisher": -50}}, "the weights do not fit the model"),
     ],
@@ -310,6 +309,18 @@ def test_a_half_that_does_not_fit_together_is_refused(
 
     with pytest.raises(CheckpointError, match=message):
         load_half(shop).party(trainer.active.data, device=CPU)
+
+
+@pytest.mark.parametrize("name", ["os.system", "os:system", "telepathy", 3, None])
+def test_a_half_does_not_decide_what_is_imported(tmp_path: Path, name: Any) -> None:
+    trainer, shop, _ = kept(tmp_path)
+    sign(shop, None, model={"name": name})
+
+    for own in (None, config_of("mlp").model):
+        with pytest.raises(
+            ConfigError, match=r"which does not come with splitvfl: it is imported where the experiment"
+        ):
+            load_half(shop).party(trainer.active.data, device=CPU, own=own)
 
 
 def test_a_file_that_has_no_place_there_is_not_read(tmp_path: Path) -> None:
