@@ -4,7 +4,7 @@ from splitvfl.config.recipe import Recipe
 from splitvfl.models.linear import Linear, LinearTop, LogisticRegressionRecipe
 from splitvfl.models.mlp import MLP, MLPRecipe
 from splitvfl.models.pca import PCA, PCARecipe
-from splitvfl.models.sigmoid_coefficients import approximate_loss, gradient_scale, sigmoid_coefficients
+from splitvfl.models.sigmoid_coefficients import approximate_loss, gradient_scale, logistic_loss, sigmoid_coefficients
 from splitvfl.models.split import split_sequential
 from splitvfl.models.wide_deep import WideDeepBottom, WideDeepRecipe, WideDeepTop
 
@@ -22,6 +22,7 @@ __all__ = [
     "WideDeepTop",
     "approximate_loss",
     "gradient_scale",
+    "logistic_loss",
     "sigmoid_coefficients",
     "split_sequential",
 ]

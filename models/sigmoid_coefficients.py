@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping
+from functools import partial
 from typing import Literal, assert_never, get_args
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from splitvfl.errors import ArgumentError
+from splitvfl.learning.losses import ApproximateLogistic, Logistic, Loss
 from splitvfl.wording import shown
 
 Approximation = Literal["taylor", "minimax", "piecewise", "exact"]
@@ -130,6 +132,17 @@ def approximate_loss(z: Tensor, y: Tensor, *, approximation: Approximation) -> T
             return functional.softplus(-margins)
         case _:
             assert_never(approximation)
+
+
+def logistic_loss(approximation: Approximation) -> Loss:
+    """Return the loss that training under an approximation makes small.
+
+    Raises:
+        ArgumentError: If there is no such approximation.
+    """
+    if checked_approximation(approximation) == "exact":
+        return Logistic()
+    return ApproximateLogistic(partial(approximate_loss, approximation=approximation))
 
 
 def checked_approximation(approximation: Approximation) -> Approximation:

@@ -34,7 +34,7 @@ from splitvfl.exchange.residue import Residue
 from splitvfl.exchange.taylor import Taylor
 from splitvfl.learning.tasks import Binary
 from splitvfl.messaging.messages import Message, encode
-from splitvfl.models import Linear, LinearTop, approximate_loss
+from splitvfl.models import Linear, LinearTop, logistic_loss
 from splitvfl.models.sigmoid_coefficients import Approximation
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.run.trainer import Trainer
@@ -91,11 +91,12 @@ def trainer_of(
     """Return the trainer of one exchange."""
     torch.manual_seed(0)
     approximation, exchange = EXCHANGES[name]
-    loss = None if approximation == "exact" else partial(approximate_loss, approximation=approximation)
     sgd = partial(torch.optim.SGD, lr=RATE)
     own, (other,) = data.active.width, data.passives.values()
     return Trainer(
-        ActiveParty(data.active, LinearTop(1, active_inputs=own), task=Binary(record_loss=loss), optimizer=sgd),
+        ActiveParty(
+            data.active, LinearTop(1, active_inputs=own), task=Binary(logistic_loss(approximation)), optimizer=sgd
+        ),
         {other.name: PassiveParty(other, Linear(other.width), optimizer=sgd)},
         batch_size=batch,
         exchange=exchange(batch, limits),

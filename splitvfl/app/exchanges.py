@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from splitvfl.app.noise import NoisePlan
@@ -11,7 +10,7 @@ from splitvfl.errors import ConfigError
 from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.roll_call import UNSIGNED, Vouching
 from splitvfl.learning.tasks import Binary, Task, task_for
-from splitvfl.models import approximate_loss
+from splitvfl.models import logistic_loss
 
 
 def exchange_of(
@@ -46,6 +45,6 @@ def task_of(exchange: Exchange, name: str, classes: int) -> Task:
             f"exchange {exchange.name} trains logistic regression, on labels 0 and 1; this is a {name} task: take "
             "exchange split for it"
         )
-    if name == "binary" and exchange.approximation != "exact":
-        return Binary(record_loss=partial(approximate_loss, approximation=exchange.approximation))
+    if name == "binary":
+        return Binary(logistic_loss(exchange.approximation))
     return task_for(name, classes)

@@ -133,7 +133,7 @@ def active_prediction(party: ActiveParty, batch: Records, number: int, *, publis
     inbox = yield Outbox(wait=party.await_parts("activation", number, batch.count))
     outputs = joint_outputs(party, inbox, batch)
     with torch.no_grad():
-        scores = party.scores.apply(party.task.scores(outputs), step=number, ids=batch.ids, labels=None)
+        scores = party.scores.apply(party.task.loss.scores(outputs), step=number, ids=batch.ids, labels=None)
     receivers = party.cuts if publish else ()
     yield Outbox(send=tuple(Message(party.name, name, "scores", number, scores) for name in receivers))
     return Prediction(outputs, scores)

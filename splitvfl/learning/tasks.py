@@ -1,26 +1,24 @@
-"""Learning tasks: their loss, checks of labels, and scores of outputs."""
+"""What is learned: a kind of label, the loss of them, and the figure by which a model is judged."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from splitvfl.errors import ArgumentError, DataError
+from splitvfl.learning.losses import CrossEntropy, Logistic, Loss, SquaredError
 from splitvfl.metrics import leak_auc
-
-RecordLoss = Callable[[Tensor, Tensor], Tensor]
 
 
 class Task(ABC):
-    """A loss with the meaning of its labels.
+    """A kind of label, with a loss.
 
     Attributes:
+        loss: Returns the mean loss of a batch, and the scores of outputs.
         name: ``"binary"``, ``"multiclass"`` or ``"regression"``.
         outputs: Width of the top model's output.
         metric: Name of the headline figure that :meth:`measure` returns.
@@ -34,9 +32,17 @@ class Task(ABC):
     outputs: int = 1
     classes: int | None = None
 
+    def __init__(self, loss: Loss) -> None:
+        self.loss = loss
+
     @abstractmethod
+    def check_kind(self, labels: Tensor) -> None:
+        """Raise :class:`DataError` unless all labels are of this kind."""
+
     def check_values(self, labels: Tensor) -> None:
-        """Raise :class:`DataError` unless every label is one that the loss takes."""
+        """Raise :class:`DataError` unless every label is of this kind, and one that the loss takes."""
+        self.check_kind(labels)
+        self.loss.check(labels)
 
     def check(self, labels: Tensor) -> None:
         """Raise :class:`DataError` unless the labels are fit to train on: such values, and not all the same."""
@@ -46,14 +52,6 @@ class Task(ABC):
         if not labels.numel() or labels.min() == labels.max():
             found = labels[0].item() if labels.numel() else "missing"
             raise DataError(f"all {labels.numel()} labels are {found}; {self.variety}")
-
-    @abstractmethod
-    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean loss of a batch; ``outputs`` is ``(n, self.outputs)``."""
-
-    @abstractmethod
-    def scores(self, outputs: Tensor) -> Tensor:
-        """Return what is published: ``(n,)`` or ``(n, k)``."""
 
     @abstractmethod
     def measure(self, outputs: Tensor, labels: Tensor) -> float:
@@ -72,8 +70,7 @@ class Binary(Task):
     """Labels in {0, 1}, one logit; measured by AUC.
 
     Args:
-        record_loss: Returns each record's loss, ``(n,)``, of logits ``(n,)`` and labels −1 and +1, ``(n,)``: an
-            approximation that a computation under encryption can afford, say. Default: the logistic loss.
+        loss: Default: the logistic loss.
     """
 
     name = "binary"
@@ -81,10 +78,10 @@ class Binary(Task):
     variety = "a binary task needs both classes"
     classes = 2
 
-    def __init__(self, *, record_loss: RecordLoss | None = None) -> None:
-        self._record_loss = record_loss
+    def __init__(self, loss: Loss | None = None) -> None:
+        super().__init__(loss or Logistic())
 
-    def check_values(self, labels: Tensor) -> None:
+    def check_kind(self, labels: Tensor) -> None:
         """Raise unless labels are 0 and 1."""
         if ((labels == 0) | (labels == 1)).all():
             return
@@ -92,38 +89,30 @@ class Binary(Task):
         hint = "; -1/+1 labels: map -1 to 0 (`positive: 1` in an experiment)" if set(values) == {-1, 1} else ""
         raise DataError(f"a binary task needs labels 0 and 1, got {values[:5]}{hint}")
 
-    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean loss."""
-        if self._record_loss is not None:
-            return self._record_loss(outputs.squeeze(1), 2 * targets.to(outputs.dtype) - 1).mean()
-        return functional.binary_cross_entropy_with_logits(outputs.squeeze(1), targets.to(outputs.dtype))
-
-    def scores(self, outputs: Tensor) -> Tensor:
-        """Return sigmoid probabilities, ``(n,)``."""
-        return torch.sigmoid(outputs.squeeze(1))
-
     def measure(self, outputs: Tensor, labels: Tensor) -> float:
         """Return the AUC."""
         return leak_auc(outputs.squeeze(1), labels)
 
 
 class Multiclass(Task):
-    """Labels 0 … k−1, k logits, cross-entropy; measured by accuracy.
+    """Labels 0 … k−1, k logits; measured by accuracy.
 
     Args:
         classes: k, at least 2.
+        loss: Default: cross-entropy.
     """
 
     name = "multiclass"
     metric = "accuracy"
     variety = "a multi-class task needs more than one class"
 
-    def __init__(self, classes: int) -> None:
+    def __init__(self, classes: int, loss: Loss | None = None) -> None:
+        super().__init__(loss or CrossEntropy())
         if classes < 2:
             raise ArgumentError(f"a multi-class task needs at least 2 classes, got {classes}")
         self.outputs = self.classes = classes
 
-    def check_values(self, labels: Tensor) -> None:
+    def check_kind(self, labels: Tensor) -> None:
         """Raise unless labels are whole numbers in 0 … k−1."""
         if labels.is_floating_point():
             raise DataError(f"a multi-class task needs whole-number labels, got dtype {labels.dtype}")
@@ -133,44 +122,35 @@ class Multiclass(Task):
                 f"a task with {self.outputs} classes needs labels 0 to {self.outputs - 1}, got {low} to {high}"
             )
 
-    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean cross-entropy."""
-        return functional.cross_entropy(outputs, targets)
-
-    def scores(self, outputs: Tensor) -> Tensor:
-        """Return softmax probabilities, ``(n, k)``."""
-        return torch.softmax(outputs, dim=1)
-
     def measure(self, outputs: Tensor, labels: Tensor) -> float:
         """Return the accuracy."""
         return float((outputs.argmax(dim=1) == labels).float().mean())
 
 
 class Regression(Task):
-    """Real labels, one output, squared error; measured by R²."""
+    """Real labels, one output; measured by R².
+
+    Args:
+        loss: Default: squared error.
+    """
 
     name = "regression"
     metric = "r2"
     variety = "there is nothing to learn"
 
-    def check_values(self, labels: Tensor) -> None:
+    def __init__(self, loss: Loss | None = None) -> None:
+        super().__init__(loss or SquaredError())
+
+    def check_kind(self, labels: Tensor) -> None:
         """Raise unless labels are finite."""
         if not torch.isfinite(labels).all():
             raise DataError("a regression task needs finite labels")
-
-    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean squared error."""
-        return functional.mse_loss(outputs.squeeze(1), targets.to(outputs.dtype))
-
-    def scores(self, outputs: Tensor) -> Tensor:
-        """Return the predictions, ``(n,)``."""
-        return outputs.squeeze(1)
 
     def measure(self, outputs: Tensor, labels: Tensor) -> float:
         """Return R²; NaN where the labels do not vary."""
         truth = labels.double()
         spread = (truth - truth.mean()).square().sum().item()
-        error = (outputs.squeeze(1).double() - truth).square().sum().item()
+        error = (self.loss.scores(outputs).double() - truth).square().sum().item()
         return 1.0 - error / spread if spread > 0 else math.nan
 
 

@@ -17,7 +17,7 @@ from splitvfl.exchange.paillier import InsecureEncryption
 from splitvfl.hooks import Defense
 from splitvfl.learning.tasks import Binary
 from splitvfl.messaging.messages import Message
-from splitvfl.models import Linear, LinearTop, approximate_loss
+from splitvfl.models import Linear, LinearTop, logistic_loss
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.run.trainer import Trainer
 
@@ -49,9 +49,8 @@ def trainer_of(
     torch.manual_seed(7)
     sgd = partial(torch.optim.SGD, lr=RATE)
     top = LinearTop(len(widths), active_inputs=own)
-    loss = None if approximation == "exact" else partial(approximate_loss, approximation=approximation)
     return Trainer(
-        ActiveParty(data_of("bank", own, labels=True), top, task=Binary(record_loss=loss), optimizer=sgd),
+        ActiveParty(data_of("bank", own, labels=True), top, task=Binary(logistic_loss(approximation)), optimizer=sgd),
         {name: PassiveParty(data_of(name, width), Linear(width), optimizer=sgd) for name, width in widths.items()},
         batch_size=batch,
         exchange=exchange,

@@ -6,11 +6,13 @@ import math
 
 import pytest
 import torch
-from sklearn.metrics import accuracy_score, log_loss, r2_score, roc_auc_score
+from sklearn.metrics import accuracy_score, log_loss, mean_poisson_deviance, r2_score, roc_auc_score
 from torch import Tensor
+from torch.nn import functional
 
 from splitvfl.defenses import SumKL
 from splitvfl.errors import ArgumentError, ConfigError, DataError
+from splitvfl.learning.losses import Loss
 from splitvfl.learning.tasks import Binary, Multiclass, Regression, task_for
 from tests.builders import generator, small_trainer
 
@@ -29,7 +31,7 @@ REAL = torch.randn(40, generator=generator("real")) * 3 + 5
 
 def test_binary_against_scikit_learn() -> None:
     task, logits = Binary(), outputs(1)
-    scores = task.scores(logits)
+    scores = task.loss.scores(logits)
     assert scores.shape == (40,)
     assert scores.tolist() == CLOSE([1 / (1 + math.exp(-value)) for value in logits[:, 0].tolist()], rel=1e-6)
     assert task.loss(logits, BINARY).item() == CLOSE(log_loss(BINARY.numpy(), scores.double().numpy()), rel=3e-6)
@@ -38,7 +40,7 @@ def test_binary_against_scikit_learn() -> None:
 
 def test_multiclass_against_scikit_learn() -> None:
     task, logits = Multiclass(3), outputs(3)
-    scores = task.scores(logits)
+    scores = task.loss.scores(logits)
     assert scores.shape == (40, 3)
     assert scores.sum(1).tolist() == CLOSE([1.0] * 40, abs=1e-6)
     assert torch.equal(scores.argmax(1), logits.argmax(1))
@@ -50,11 +52,45 @@ def test_multiclass_against_scikit_learn() -> None:
 
 def test_regression_against_scikit_learn() -> None:
     task, predicted = Regression(), outputs(1) + 4
-    assert torch.equal(task.scores(predicted), predicted[:, 0])
+    assert torch.equal(task.loss.scores(predicted), predicted[:, 0])
     expected = (predicted[:, 0].double() - REAL.double()).square().mean().item()
     assert task.loss(predicted, REAL).item() == CLOSE(expected, rel=3e-6)
     assert task.measure(predicted, REAL) == CLOSE(r2_score(REAL.numpy(), predicted.numpy()[:, 0]), abs=1e-6)
     assert math.isnan(task.measure(predicted, torch.full((40,), 2.0)))
+
+
+class Poisson(Loss):
+    """Counts, of which the output is the logarithm of the mean."""
+
+    def __call__(self, outputs: Tensor, targets: Tensor, /) -> Tensor:
+        return functional.poisson_nll_loss(outputs.squeeze(1), targets)
+
+    def scores(self, outputs: Tensor) -> Tensor:
+        return outputs.squeeze(1).exp()
+
+    def check(self, labels: Tensor) -> None:
+        if (labels < 0).any():
+            raise DataError("expected counts")
+
+
+def test_another_loss_is_no_other_task() -> None:
+    """Poisson regression of one column against scikit-learn's, whose mean deviance the same outputs must have."""
+    task = Regression(Poisson())
+    assert (task.name, task.outputs, task.metric) == ("regression", 1, "r2")
+    counts = REAL.abs().round()
+    predicted = outputs(1)
+    means = task.loss.scores(predicted)
+    assert means.tolist() == CLOSE(predicted[:, 0].exp().tolist())
+    # The deviance is twice the difference to the loss of the best means, the counts themselves.
+    best = task.loss(counts.clamp(min=1e-30).log()[:, None], counts)
+    deviance = mean_poisson_deviance(counts.numpy(), means.double().numpy())
+    assert 2 * (task.loss(predicted, counts) - best).item() == CLOSE(deviance, rel=1e-5)
+    assert task.measure(predicted, counts) == CLOSE(r2_score(counts.numpy(), means.numpy()), abs=1e-5)
+    task.check(counts)
+    with pytest.raises(DataError, match="expected counts"):
+        task.check(counts - 5)
+    with pytest.raises(DataError, match="finite"):
+        task.check(counts * torch.nan)
 
 
 def test_losses_take_one_column_of_labels_not_a_grid() -> None:

@@ -26,7 +26,7 @@ from splitvfl.hooks import Attack
 from splitvfl.learning.randomness import derive_seed
 from splitvfl.learning.tasks import Binary
 from splitvfl.messaging.messages import Message
-from splitvfl.models import Linear, LinearTop, approximate_loss
+from splitvfl.models import Linear, LinearTop, logistic_loss
 from splitvfl.models.sigmoid_coefficients import Approximation
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.run.trainer import Trainer
@@ -298,10 +298,9 @@ def build_trainer(
         for layer, weight in zip((top.own, bottom), first_weights(data, init, seed), strict=True):
             layer.weight.copy_(weight)
     top.intercept.requires_grad_(problem.intercept)
-    loss = None if approximation == "exact" else partial(approximate_loss, approximation=approximation)
     sgd = partial(torch.optim.SGD, lr=RATE)
     return Trainer(
-        ActiveParty(data.active, top, task=Binary(record_loss=loss), optimizer=sgd),
+        ActiveParty(data.active, top, task=Binary(logistic_loss(approximation)), optimizer=sgd),
         {PASSIVE: PassiveParty(data[PASSIVE], bottom, optimizer=sgd)},
         attacks=tuple(attacks),
         batch_size=problem.batch_size,

@@ -1,0 +1,84 @@
+"""What training makes small, and what its outputs then say of a label."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+class Loss(ABC):
+    """A loss of outputs and labels.
+
+    A loss of another kind than there is needs no other task: with labels that are counts, ``Regression(Poisson())``.
+    """
+
+    @abstractmethod
+    def __call__(self, outputs: Tensor, targets: Tensor, /) -> Tensor:
+        """Return the mean loss of a batch.
+
+        Args:
+            outputs: ``(n, k)``, one column for each output of the task.
+            targets: Labels, ``(n,)``, or what label defenses put in their place.
+        """
+
+    @abstractmethod
+    def scores(self, outputs: Tensor) -> Tensor:
+        """Return what is predicted of the labels, and published: ``(n,)`` or ``(n, k)``."""
+
+    def check(self, labels: Tensor) -> None:  # noqa: B027  # most losses take all labels of a kind
+        """Raise :class:`~splitvfl.errors.DataError` unless it takes these labels, which are of its task's kind."""
+
+
+class Logistic(Loss):
+    """Binary cross-entropy of one logit."""
+
+    def __call__(self, outputs: Tensor, targets: Tensor, /) -> Tensor:
+        """Return the mean loss."""
+        return functional.binary_cross_entropy_with_logits(outputs.squeeze(1), targets.to(outputs.dtype))
+
+    def scores(self, outputs: Tensor) -> Tensor:
+        """Return sigmoid probabilities, ``(n,)``."""
+        return torch.sigmoid(outputs.squeeze(1))
+
+
+class ApproximateLogistic(Logistic):
+    """The logistic loss as a computation under encryption can afford it, say.
+
+    Args:
+        record_loss: Returns each record's loss, ``(n,)``, of logits ``(n,)`` and labels −1 and +1, ``(n,)``.
+    """
+
+    def __init__(self, record_loss: Callable[[Tensor, Tensor], Tensor]) -> None:
+        self._record_loss = record_loss
+
+    def __call__(self, outputs: Tensor, targets: Tensor, /) -> Tensor:
+        """Return the mean loss."""
+        return self._record_loss(outputs.squeeze(1), 2 * targets.to(outputs.dtype) - 1).mean()
+
+
+class CrossEntropy(Loss):
+    """Cross-entropy of one logit for each class."""
+
+    def __call__(self, outputs: Tensor, targets: Tensor, /) -> Tensor:
+        """Return the mean loss."""
+        return functional.cross_entropy(outputs, targets)
+
+    def scores(self, outputs: Tensor) -> Tensor:
+        """Return softmax probabilities, ``(n, k)``."""
+        return torch.softmax(outputs, dim=1)
+
+
+class SquaredError(Loss):
+    """Squared difference of one output and the label."""
+
+    def __call__(self, outputs: Tensor, targets: Tensor, /) -> Tensor:
+        """Return the mean loss."""
+        return functional.mse_loss(outputs.squeeze(1), targets.to(outputs.dtype))
+
+    def scores(self, outputs: Tensor) -> Tensor:
+        """Return the predictions, ``(n,)``."""
+        return outputs.squeeze(1)
