@@ -105,6 +105,13 @@ NOISY = OWN_ROWS | {
 }
 
 
+def test_every_noisy_defense_of_real_numbers_is_tried() -> None:
+    made = [row.make() for row in DEFENSES.values() if row.noisy]
+    assert {type(defense) for defense in made if crossing_of(defense) != "labels"} == {
+        type(row.make()) for row in NOISY.values()
+    }
+
+
 def random(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
