@@ -114,6 +114,21 @@ class FittedNumbers(msgspec.Struct, frozen=True, kw_only=True, tag="numbers", ta
         """Names of the columns that it gives."""
         return (self.column, f"{self.column} missing") if self.marked else (self.column,)
 
+    def encode(self, values: Floats) -> npt.NDArray[np.float32]:
+        """Return numbers filled, scaled and marked: ``(rows, 1)``, or ``(rows, 2)`` with marks.
+
+        One that is too large for float32 becomes infinite or NaN.
+
+        Args:
+            values: Finite numbers, and NaN where a value is missing.
+        """
+        gaps = np.isnan(values)
+        filled = _filled(values, gaps, self.median)
+        with np.errstate(over="ignore", invalid="ignore"):
+            logs = symmetric_log(filled) if self.scale == "log1p" else filled
+            scaled = shift_and_scale(logs, self.offset, self.spread, self.scale).astype(np.float32)
+        return np.stack([scaled, gaps.astype(np.float32)], axis=1) if self.marked else scaled[:, None]
+
     def block(self, column: pa.Array, where: str) -> npt.NDArray[np.float32]:
         """Return the column as numbers, ``(rows, 1)`` or, with marks, ``(rows, 2)``.
 
@@ -128,16 +143,11 @@ class FittedNumbers(msgspec.Struct, frozen=True, kw_only=True, tag="numbers", ta
             raise DataError(f"{where} holds {column.type}, and held numbers when the encoding was fitted")
         values = numbers(column)
         gaps = _gaps(values, where, may_miss=self.median is not None)
-        filled = _filled(values, gaps, self.median)
-        # Overflow is reported below, by name.
-        with np.errstate(over="ignore", invalid="ignore"):
-            logs = symmetric_log(filled) if self.scale == "log1p" else filled
-            scaled = shift_and_scale(logs, self.offset, self.spread, self.scale).astype(np.float32)
-        if not np.isfinite(scaled).all():
-            raise DataError(
-                f"{where} holds values too large for float32 (up to {np.abs(filled).max():g}); try scale='log1p'"
-            )
-        return np.stack([scaled, gaps.astype(np.float32)], axis=1) if self.marked else scaled[:, None]
+        block = self.encode(values)
+        if not np.isfinite(block).all():
+            largest = np.abs(_filled(values, gaps, self.median)).max()
+            raise DataError(f"{where} holds values too large for float32 (up to {largest:g}); try scale='log1p'")
+        return block
 
 
 class FittedCategories(msgspec.Struct, frozen=True, kw_only=True, tag="categories", tag_field="fitted"):
@@ -404,8 +414,13 @@ def _fit_categories(name: str, column: pa.Array, train: Rows, encoding: Encoding
 
 
 def _distinct(column: pa.Array) -> tuple[Codes, list[Any]]:
-    """Return each row's position in a list of the different values, and that list; NaN is missing, -0 is 0."""
-    if pa.types.is_floating(column.type):
-        column = pc.add(pc.if_else(pc.is_nan(column), None, column), 0.0)
-    encoded = pc.dictionary_encode(column, null_encoding="encode")
+    """Return each row's position in a list of the different values, and that list."""
+    encoded = pc.dictionary_encode(as_categories(column), null_encoding="encode")
     return encoded.indices.to_numpy(zero_copy_only=False), encoded.dictionary.to_pylist()
+
+
+def as_categories(column: pa.Array) -> pa.Array:
+    """Return a column whose equal numbers are one category: NaN is missing, and negative zero is zero."""
+    if not pa.types.is_floating(column.type):
+        return column
+    return pc.add(pc.if_else(pc.is_nan(column), None, column), 0.0)

@@ -17,7 +17,7 @@ from splitvfl.data.columns import Columns, PartyData, Records, VerticalData
 from splitvfl.data.encoding import Encoded, FittedEncoding, fit_encoding
 from splitvfl.data.labels import Labels, check_split, read_labels
 from splitvfl.data.partition import REST, ColumnClaim, matching, patterns
-from splitvfl.data.sets import DATA_SETS, TABLES, DataSet, digit_labels, table_of
+from splitvfl.data.sets import DATA_SETS, TABLES, DataSet, digit_labels, file_of
 from splitvfl.data.sources import open_one, read_whole
 from splitvfl.data.spec import Division, PartyClaim, TableSpec, check_parties
 from splitvfl.data.split import random_split, record_ids, split_by_column
@@ -73,7 +73,7 @@ def load(
         *(PartyClaim(party, "passive", columns) for party, columns in passives.items()),
     ]
     _check_both(parties)
-    table, source = table_of(name, path)
+    table, source = _read(name, file_of(name, path), given)
     spec, table = _completed(data_set, given, table, source)
     if name == "digits" and spec.label in data_set.labels:
         spec, table = _of_digit(spec, table, digit, source)
@@ -194,6 +194,14 @@ def _check_both(parties: Sequence[PartyClaim]) -> None:
     for role in ("active", "passive"):
         if role not in roles:
             raise ArgumentError(f"expected one {role} party at least, got none")
+
+
+def _read(name: str, file: Path | None, given: Mapping[str, Any]) -> tuple[pa.Table, str]:
+    make = DATA_SETS[name].make
+    if make is not None:
+        return make(), name
+    how = {key: given[key] for key in ("header", "text_columns") if key in given}
+    return read_source(TableSpec(source=file, **how))
 
 
 def _completed(data_set: DataSet, given: Mapping[str, Any], table: pa.Table, source: str) -> tuple[TableSpec, pa.Table]:

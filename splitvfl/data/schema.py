@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from splitvfl.data.columns import TaskName
-from splitvfl.data.encoding import Scale
+from splitvfl.data.encoding import FittedNumbers, Scale
 from splitvfl.errors import DataError
 
 FORMAT = "splitvfl tables"
@@ -71,9 +71,21 @@ class NumericEncoder(msgspec.Struct, frozen=True, kw_only=True, tag="number", ta
     high: float
 
     @property
+    def fitted(self) -> FittedNumbers:
+        """How the column becomes numbers, without what else was learned of it."""
+        return FittedNumbers(
+            column=self.column,
+            scale=self.scale,
+            offset=self.offset,
+            spread=self.spread,
+            median=self.median,
+            marked=self.marked,
+        )
+
+    @property
     def numeric_names(self) -> tuple[str, ...]:
         """Names of the columns that it gives."""
-        return (self.column, f"{self.column} missing") if self.marked else (self.column,)
+        return self.fitted.names
 
 
 class VocabularyEncoder(msgspec.Struct, frozen=True, kw_only=True, tag="vocabulary", tag_field="encoder"):

@@ -15,7 +15,6 @@ from splitvfl.data.clicks import Clicks
 from splitvfl.data.columns import TaskName
 from splitvfl.data.encoding import Encoding
 from splitvfl.data.labels import Positive
-from splitvfl.data.sources import read_table
 from splitvfl.errors import ArgumentError, DataError
 
 DATA_FOLDER = "SPLITVFL_DATA"
@@ -210,24 +209,23 @@ DATA_SETS: Mapping[str, DataSet] = {
 }
 
 
-def table_of(name: str, path: str | os.PathLike[str] | None) -> tuple[pa.Table, str]:
-    """Return the table of a named set, and what to call it in messages.
+def file_of(name: str, path: str | os.PathLike[str] | None) -> Path | None:
+    """Return the file of a named set; ``None`` for one that is made.
 
-    A file is looked for at ``path``, or under its known names in the folder that ``SPLITVFL_DATA`` names.
+    It is looked for at ``path``, or under its known names in the folder that ``SPLITVFL_DATA`` names.
 
     Raises:
         ArgumentError: If ``path`` is given for a bundled set, or missing for ``"table"``.
-        DataError: If the file is not found or cannot be read.
+        DataError: If no known file is found.
     """
     data_set = DATA_SETS[name]
     if data_set.make is not None:
         if path is not None:
             raise ArgumentError(f"{name} is bundled and takes no path, got {os.fspath(path)!r}; use 'table' for a file")
-        return data_set.make(), name
+        return None
     if path is None and not data_set.files:
         raise ArgumentError(f"data set {name!r} needs the path of a CSV or Parquet file")
-    file = _known_file(name, data_set.files) if path is None else Path(path).expanduser()
-    return read_table(file), file.name
+    return _known_file(name, data_set.files) if path is None else Path(path)
 
 
 def _known_file(name: str, files: tuple[str, ...]) -> Path:

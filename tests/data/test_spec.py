@@ -152,6 +152,8 @@ def test_names_and_columns_of_text_are_said_of_a_table_in_memory_too(file: Path)
 
     assert data["ads"].column_names == ("id", "n2", "c")
     assert "id=102" in data["ads"].numeric_names
+    named = load("table", path=file, header=NAMES, text_columns="id", label="y", drop="part")
+    assert "id=102" in named["passive"].numeric_names
     with pytest.raises(DataError, match=r"no column 'd' in t\.csv"):
         load_table(TableSpec(source=file, header=NAMES, text_columns="d", label="y"), [SHOP, ADS])
 

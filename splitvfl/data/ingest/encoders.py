@@ -8,9 +8,8 @@ from typing import Protocol, assert_never
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from splitvfl.data.encoding import Floats, shift_and_scale, symmetric_log
+from splitvfl.data.encoding import Floats, as_categories
 from splitvfl.data.ingest.hashing import bucket_codes
 from splitvfl.data.ingest.records import first_true
 from splitvfl.data.ingest.vocabulary import NarrowCodes
@@ -81,9 +80,7 @@ def categories(column: pa.Array) -> pa.Array:
     """Return a column as categories: truth values as 0 and 1, NaN as missing, negative zero as zero."""
     if pa.types.is_boolean(column.type):
         return column.cast(pa.int64())
-    if pa.types.is_floating(column.type):
-        return pc.add(pc.if_else(pc.is_nan(column), None, column), 0.0)
-    return column
+    return as_categories(column)
 
 
 def check_numbers(values: Floats, column: str, *, missing: str, place: RowPlace) -> None:
@@ -110,15 +107,10 @@ def encode_numbers(values: Floats, encoder: NumericEncoder, *, place: RowPlace) 
         DataError: If a value is infinite, missing where it may not be, or too large for float32.
     """
     check_numbers(values, encoder.column, missing=encoder.missing, place=place)
-    gaps = np.isnan(values)
-    filled = values if encoder.median is None else np.where(gaps, encoder.median, values)
-    # Overflow is reported below, with its row.
-    with np.errstate(over="ignore", invalid="ignore"):
-        logs = symmetric_log(filled) if encoder.scale == "log1p" else filled
-        scaled = shift_and_scale(logs, encoder.offset, encoder.spread, encoder.scale).astype(np.float32)
-    row = first_true(~np.isfinite(scaled))
+    block = encoder.fitted.encode(values)
+    row = first_true(~np.isfinite(block[:, 0]))
     if row is not None:
         raise DataError(
             f"{place(row)}, column {encoder.column!r}: {values[row]:g} is too large for float32; try scale log1p"
         )
-    return np.stack([scaled, gaps.astype(np.float32)], axis=1) if encoder.marked else scaled[:, None]
+    return block
