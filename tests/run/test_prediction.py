@@ -421,7 +421,7 @@ def test_another_width_or_task_is_refused() -> None:
     other = {ACTIVE: settings(), "telecom": settings(learned=TaskSpec("multiclass", 3))}
     found = score(World(TWO), parties(TWO), other)
     assert isinstance(found["telecom"], DataError)
-    assert "Learned(task='binary', outputs=1)" in str(found["telecom"])
+    assert "TaskSpec(task='binary', outputs=1)" in str(found["telecom"])
 
 
 def test_an_activation_that_is_not_finite_is_not_sent() -> None:
