@@ -212,6 +212,14 @@ def test_installed_packages_offer_hooks_by_name(offer: Callable[..., None]) -> N
     assert set(installed("defenses")) == {"clip", *built_in("defenses")}
 
 
+def test_installed_packages_offer_models_by_name(offer: Callable[..., None]) -> None:
+    code = 'from splitvfl.models import MLPRecipe\n\nclass Tower(MLPRecipe):\n    """Higher."""\n'
+    offer("towerpack", {"tower": "towerpack_code:Tower"}, group="splitvfl.models", code=code)
+
+    assert build("models", "tower", {"bottom": [3]}, folder=Path()).bottom == (3,)
+    assert dict(describe("models"))["tower"] == "Higher."
+
+
 def test_a_name_of_ours_cannot_be_taken(offer: Callable[..., None]) -> None:
     offer("thief", {"sumkl": "thief_code:Clip"})
 
