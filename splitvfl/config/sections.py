@@ -715,7 +715,7 @@ def _find_data_file(document: Document, folder: Path) -> None:
 
 
 def _take_hidden_from_top(model: Any) -> None:
-    if isinstance(model, dict) and isinstance(model.get("top"), list):
+    if isinstance(model, dict) and model.get("name") == _MLP and isinstance(model.get("top"), list):
         model.setdefault("top_hidden", model["top"][:-1])
 
 
@@ -909,16 +909,4 @@ def _in_words(error: ErrorDetails, tree: Mapping[str, Any]) -> tuple[Place, str]
     place = place_in(location, tree, may_be_absent=kind == "missing")
     if kind == "extra_forbidden":
         return place, refusal(ExperimentConfig, location)
-    if kind == "union_tag_not_found":
-        return (*place, "name"), "required, and missing"
-    if kind == "union_tag_invalid":
-        known = re.findall(r"'([^']*)'", str(error["ctx"]["expected_tags"]))
-        return (*place, "name"), _no_such(str(place[-1]), str(error["ctx"]["tag"]), known)
-    if kind == "literal_error" and location[-1] == "name" and isinstance(error["input"], str):
-        known = re.findall(r"'([^']*)'", str(error["ctx"]["expected"]))
-        return place, _no_such(str(place[-2]), error["input"], known)
     return place, words(error)
-
-
-def _no_such(section: str, name: str, known: Sequence[str]) -> str:
-    return f"no such {section} {name!r}{suggestion(name, known)}"

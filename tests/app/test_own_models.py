@@ -185,3 +185,11 @@ def test_another_width_needs_a_method_that_says_how() -> None:
     config = config_of(text=EXPERIMENT + "exchange: {name: one-way, bottom: pca}\n")
     trainer = build_trainer(config, load_data(config))
     assert [party.output_width() for party in trainer.passives.values()] == [8]
+
+
+def test_a_list_called_top_is_its_own_affair() -> None:
+    """Of ``mlp`` it says the hidden layers too; nothing is made up for another model."""
+    with Path("my_model.py").open("a") as file:
+        file.write("\n\n@dataclass(frozen=True, kw_only=True)\nclass Tall(Net):\n    top: tuple[int, ...] = ()\n")
+    config = config_of(text=EXPERIMENT.replace('"my_model:Net"', '"my_model:Tall", top: [4, 1]'))
+    assert config.model.model_dump()["top"] == (4, 1)
