@@ -18,7 +18,7 @@ prediction read .62 of them after 30 epochs), and the prediction stays with the 
 attacks are of the other records with their true labels; no attacker is granted a canary as a known record.
 
 **The interval** says what other records and coins would have read in this run (:func:`~splitvfl.metrics.auc_interval`).
-Of another run, with other noise and weights, it says nothing; nor of other attacks: what an attack reads is a lower
+It says nothing of another run, with other noise and weights, nor of other attacks: what an attack reads is a lower
 bound of what there is to read. 3000 canaries give about ±.02, 300 ±.065, 20 ±.25.
 
 **What it costs.** Every canary is trained on noise; half of the labels are wrong on average, and where one class is

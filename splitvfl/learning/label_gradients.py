@@ -26,7 +26,7 @@ from splitvfl.learning.precision import without_autocast
 from splitvfl.learning.sampling import blocks, drawing_device
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-"""Of outputs ``(n, k)`` (or as the top puts them out) and targets ``(n,)``: each record's loss, or their mean."""
+"""The loss of outputs ``(n, k)`` (or as the top puts them out) and targets ``(n,)``: each record's, or their mean."""
 
 
 class Drawn(NamedTuple):

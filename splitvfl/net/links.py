@@ -1,6 +1,6 @@
 """Links between processes: one gRPC stream each, under mutual TLS. gRPC is used here and nowhere else.
 
-Of two parties one dials (:func:`dial`) and the other listens (:class:`Listener`); from then on both hold a
+One of two parties dials (:func:`dial`) and the other listens (:class:`Listener`); from then on both hold a
 :class:`~splitvfl.net.link.Link`. A party that listens serves its partners only: it knows a caller by its certificate
 before it hears a word, takes one link from each, and gives everything a limit. Whoever is refused is told why, and the
 log ``splitvfl.net.links`` has it: of one caller the first sixteen times each, then ever more rarely.

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import math
 import os
@@ -21,6 +22,7 @@ from splitvfl.config.sections import (
     parse_defenses,
 )
 from splitvfl.data import load
+from splitvfl.data.spec import TableSpec
 from splitvfl.errors import ConfigError
 from splitvfl.hooks import PHASES
 from splitvfl.learning.schedule import EarlyStopping
@@ -482,17 +484,16 @@ def test_what_is_written_reads_back_the_same(text: str) -> None:
     assert "null" not in written.replace("digit: null", "").replace("threads: null", "")
 
 
-def test_data_settings_are_the_arguments_of_load() -> None:
-    theirs = dict(inspect.signature(load).parameters)
-    for given_by_parties in ("active", "passive", "active_name"):
-        del theirs[given_by_parties]
-
-    ours = dict(DataConfig.model_fields)
+def test_data_settings_are_those_of_load_and_of_a_table() -> None:
+    ours = {name: field.default for name, field in DataConfig.model_fields.items() if name != "name"}
+    of_load = {name: inspect.signature(load).parameters[name].default for name in ("path", "digit")}
+    of_a_table = {field.name: field.default for field in dataclasses.fields(TableSpec)}
     del ours["aligned"]  # of a party's own file, see load_party
 
-    assert set(ours) == set(theirs)
-    for name in set(ours) - {"name"}:
-        assert ours[name].default == theirs[name].default, name
+    assert {name: ours.pop(name) for name in of_load} == of_load
+    assert not set(ours) - set(of_a_table)
+    # What is not set is as the data set has it.
+    assert {name: default for name, default in ours.items() if default not in (None, of_a_table[name])} == {}
 
 
 def test_every_listed_model_can_be_named() -> None:
