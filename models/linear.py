@@ -11,10 +11,10 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from splitvfl.config.recipe import Recipe
 from splitvfl.data.columns import PartyData
 from splitvfl.errors import ArgumentError, ConfigError
 from splitvfl.learning.tasks import Task
+from splitvfl.party.recipe import Recipe
 
 Init = Literal["xavier", "zero", "kaiming", "normal"]
 _INITS: Mapping[Init, Callable[[Tensor], Tensor]] = {

@@ -9,10 +9,10 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 from torch import Tensor, nn
 
-from splitvfl.config.recipe import HiddenWidths, Recipe, Widths, check_size, weights_of_layers
 from splitvfl.data.columns import PartyData
 from splitvfl.errors import ArgumentError, ConfigError
 from splitvfl.learning.tasks import Task
+from splitvfl.party.recipe import HiddenWidths, Recipe, Widths, check_size, weights_of_layers
 
 
 class MLP(nn.Module):

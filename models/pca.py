@@ -8,10 +8,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from splitvfl.config.recipe import Recipe, Width
 from splitvfl.data.columns import PartyData
 from splitvfl.errors import ArgumentError, DataError
 from splitvfl.learning.tasks import Task
+from splitvfl.party.recipe import Recipe, Width
 
 _ROWS = 4096
 

@@ -11,11 +11,11 @@ from pydantic import AfterValidator, Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from splitvfl.config.recipe import Count, Recipe, Widths, check_size, weights_of_layers
 from splitvfl.data.columns import Columns, PartyData
 from splitvfl.errors import ArgumentError, ConfigError, DataError
 from splitvfl.learning.tasks import Task
 from splitvfl.models.mlp import MLP
+from splitvfl.party.recipe import Count, Recipe, Widths, check_size, weights_of_layers
 from splitvfl.wording import shown, suggestion
 
 _MOST_EMBEDDING = 4096

@@ -17,7 +17,6 @@ from torch import nn
 from splitvfl.app.exchanges import exchange_of, task_of
 from splitvfl.app.label_horizon import LabelHorizon, agreed_horizon, before, observed_horizon, outcome
 from splitvfl.app.noise import noise_plan
-from splitvfl.config.recipe import Recipe, check_size
 from splitvfl.config.registry import PluginKind
 from splitvfl.config.sections import (
     MODEL,
@@ -45,6 +44,7 @@ from splitvfl.learning.tasks import Task
 from splitvfl.party.attaching import check_clips
 from splitvfl.party.party import SENDING, ActiveParty, PassiveParty
 from splitvfl.party.private_top import private_adam
+from splitvfl.party.recipe import Recipe, check_size
 from splitvfl.report.summary import FILE_NAME, AttackResult, PartyResult, RunSummary, known
 from splitvfl.run import checkpoint
 from splitvfl.run.party_folder import FAREWELL_FILE

@@ -30,7 +30,6 @@ from torch import Tensor, nn
 
 from splitvfl.app.experiment import seeded
 from splitvfl.config.named import NamedSection
-from splitvfl.config.recipe import Recipe
 from splitvfl.config.registry import built_in
 from splitvfl.config.sections import MODEL, ModelSection
 from splitvfl.data.columns import PartyData, TaskName
@@ -42,6 +41,7 @@ from splitvfl.exchange.handshake import TaskSpec
 from splitvfl.learning.precision import narrow_dtype
 from splitvfl.learning.tasks import Task, task_for
 from splitvfl.party.party import ActiveParty, PassiveParty
+from splitvfl.party.recipe import Recipe
 
 FORMAT = "splitvfl half"
 VERSION = 1

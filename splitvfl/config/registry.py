@@ -29,11 +29,11 @@ from typing import Any, Literal, get_args
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
-from splitvfl.config.recipe import Recipe
 from splitvfl.config.yaml import Place, dotted, place_in
 from splitvfl.errors import ConfigError, SplitVFLError
 from splitvfl.exchange.base import Exchange
 from splitvfl.learning.optimizers import EMBEDDING_OPTIMIZERS, OPTIMIZERS
+from splitvfl.party.recipe import Recipe
 from splitvfl.wording import shown, suggestion, words
 
 PluginKind = Literal["attacks", "defenses", "models", "exchanges", "optimizers", "embedding_optimizers"]

@@ -53,7 +53,6 @@ from torch import nn
 
 from splitvfl.claims import claims_of
 from splitvfl.config.named import Named, NamedSection, refusal
-from splitvfl.config.recipe import MOST, Count, Recipe
 from splitvfl.config.registry import PluginKind, check_options, construct, find, resolve
 from splitvfl.config.yaml import Document, Place, parse_override, place_in, to_yaml
 from splitvfl.data.columns import TaskName
@@ -65,6 +64,7 @@ from splitvfl.hooks import PHASES, Crossing, Phase, checked_phases, crossing_of,
 from splitvfl.leakage.canaries import LEAST_CANARIES
 from splitvfl.learning.schedule import EarlyStopping
 from splitvfl.learning.settings import Settings
+from splitvfl.party.recipe import MOST, Count, Recipe
 from splitvfl.wording import shown, suggestion, words
 
 __all__ = [
@@ -216,7 +216,7 @@ class PartyConfig(_Section):
 
 
 class ModelSection(NamedSection):
-    """A model: the name of its recipe (:class:`~splitvfl.config.recipe.Recipe`), and the recipe's settings."""
+    """A model: the name of its recipe (:class:`~splitvfl.party.recipe.Recipe`), and the recipe's settings."""
 
     factory: ClassVar[type[Recipe]]
 
