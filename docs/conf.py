@@ -35,7 +35,7 @@ html_title = "splitvfl"
 
 def filled_in(text: str) -> str:
     """Return a page with what follows from the code in place of the marks for it."""
-    from scripts.reproduce.defense_table_page import MADE_WITHOUT, made_without
+    from scripts.reproduce.defense_table.page import MADE_WITHOUT, made_without
 
     text = re.sub(r"<!-- every module of splitvfl\.(\w+) -->", lambda mark: _modules(mark[1]), text)
     return text.replace(MADE_WITHOUT, made_without(text))
