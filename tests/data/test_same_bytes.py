@@ -1,12 +1,14 @@
 """The same files give the same bytes as ever: what was trained on earlier tables goes on with later ones.
 
-All numbers are multiples of a quarter and 32 rows are trained on, so that no sum is rounded: the digests do not depend
-on the order of additions, and so not on the machine.
+Of :func:`table`, all numbers are multiples of a quarter and 32 rows are trained on, so that no sum is rounded. Sums over
+:func:`rough` are, and its columns have gaps: its digests tell in which order numbers are added up. They hold where sums
+of IEEE doubles are not contracted, and leave out logarithms, whose last place differs between machines.
 """
 
 from __future__ import annotations
 
 import hashlib
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from splitvfl.data import VerticalData, load
+from splitvfl.data import VerticalData, arrow_source, load
 from tests.tables import ingest, load_party
 
 ROWS = 40
@@ -37,6 +39,31 @@ def table() -> pa.Table:
             "c1": np.array(["", "b", "é", "rare"])[np.minimum(rows % 3 + (rows == 6) * 3, 3)],
             "c2": pa.array(rows % 4 - 1, mask=rows % 9 == 2),
             "c3": rows % 2 == 0,
+        }
+    )
+
+
+def rough() -> pa.Table:
+    """Return numbers whose sums are rounded, with gaps, and categories of all types, many of which are as frequent."""
+    rows = np.arange(300)
+    gap = {share: rows * 7919 % 100 < share for share in (1, 10, 60)}
+    return pa.table(
+        {
+            "name": [f"customer {row}" for row in rows * 7 % 307],
+            "y": rows % 7 // 4,
+            "n1": rows * 613 % 1009 / 7 - 50,
+            "n2": pa.array(rows * 104_729 % 997 / 3e5, mask=gap[10]),
+            "n3": pa.array(rows * 31 % 11, mask=gap[60]),
+            "n4": pa.array(np.full(300, 0.1), mask=gap[1]),
+            "n5": pa.array(rows % 3 == 0, mask=gap[10]),
+            "n6": pa.array((rows * 17 % 23 / 9).astype(np.float32)),
+            "c1": pa.array(rows * 13 % 5 % 2 == 0, mask=gap[10]),
+            "c2": pa.array([Decimal(row % 6) / 4 for row in rows.tolist()], pa.decimal128(9, 2), mask=gap[60]),
+            "c3": np.array([0.0, -0.0, 1.5, np.inf, np.nan])[rows % 5],
+            "c4": pa.array(rows % 4, pa.uint16()),
+            "c5": pa.array(rows.astype(str)).cast(pa.large_string()),
+            "c6": pa.array(np.array(["x", "yy", "é", "z"])[rows * 3 % 4], mask=gap[10]).dictionary_encode(),
+            "c7": pa.nulls(300),
         }
     )
 
@@ -97,6 +124,43 @@ def test_tables_on_disk(file: Path, scale: str, buckets: int | None, tmp_path: P
     )
 
 
+ROUGH: dict[str, Any] = {
+    "label": "y",
+    "id_column": "name",
+    "missing": "indicator",
+    "categorical_columns": [f"c{number}" for number in range(1, 8)],
+    "scale_columns": {"none": "n6"},
+}
+
+
+@pytest.mark.parametrize("categorical", ["onehot", "index"])
+@pytest.mark.parametrize("scale", ["standard", "minmax"])
+def test_gaps_in_memory(scale: str, categorical: str, tmp_path: Path) -> None:
+    pq.write_table(rough(), tmp_path / "t.parquet")
+    how = {"scale": scale, "categorical": categorical, **ROUGH}
+
+    found = load_party(tmp_path / "t.parquet", name="shop", role="active", **how)
+
+    parts = [array.numpy().tobytes() for part in (found.data.train, found.data.test) for array in part.columns]
+    learned = msgspec.json.encode(found.encoding)
+    assert digest(learned, *parts) == DIGESTS[f"rough {scale} {categorical}"]
+    whole = load("table", path=tmp_path / "t.parquet", active="n*", **how)
+    assert in_memory(whole) == DIGESTS[f"rough whole {scale} {categorical}"]
+
+
+@pytest.mark.parametrize("rows", [37, 1000])
+@pytest.mark.parametrize("scale", ["standard", "minmax"])
+def test_gaps_on_disk(scale: str, rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrow_source, "BATCH_ROWS", rows)
+    pq.write_table(rough(), tmp_path / "t.parquet")
+
+    ingest(tmp_path / "t.parquet", out=tmp_path / "tables", scale=scale, active="n*", passive={"ads": "rest"}, **ROUGH)
+
+    files = sorted(path for path in (tmp_path / "tables").rglob("*") if path.is_file())
+    found = digest(*(path.name.encode() + path.read_bytes() for path in files))
+    assert found == DIGESTS[f"rough {scale} {rows}"]
+
+
 DIGESTS = {
     "t.csv standard onehot": "c86e46fc664c968f",
     "t.csv standard index": "b07d8cf9cdca24df",
@@ -126,4 +190,16 @@ DIGESTS = {
     "t.parquet none None": "ca14c7d0bb8223c7",
     "t.parquet none 5": "51e70d49b38010c0",
     "t.parquet none party": "646565569387f3da",
+    "rough standard onehot": "4b3100aee0f13122",
+    "rough whole standard onehot": "2ee6394a8fd52f70",
+    "rough standard index": "524553f08946be26",
+    "rough whole standard index": "27f633f80e37cdde",
+    "rough minmax onehot": "73c5c460bb45853a",
+    "rough whole minmax onehot": "b2d091094faf475e",
+    "rough minmax index": "f77f88b433004e88",
+    "rough whole minmax index": "b4fa2203779151d6",
+    "rough standard 37": "97800bffe75ea104",
+    "rough standard 1000": "e4e7a5a56c5ca65b",
+    "rough minmax 37": "431f4653ddb6e094",
+    "rough minmax 1000": "431f4653ddb6e094",
 }
