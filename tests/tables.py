@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import secrets
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from splitvfl.data import ingest as ingesting
+from splitvfl.data.alignment import Alignment, AlignmentSchema, write_alignment
+from splitvfl.data.id_column import fingerprint, order_digest, read_digests
 from splitvfl.data.ingest import IngestReport
 from splitvfl.data.ingest.words import hashing_of
 from splitvfl.data.partition import ColumnClaim
@@ -33,6 +38,31 @@ def ingest(
     others = {name: settings.pop(name) for name in ("aligned", "progress") if name in settings}
     spec = TableSpec(source=files, **{"test_fraction": 0.1, **settings})
     return ingesting.ingest(spec, parties, out, hashing=hashing_of(*hashing), **others)
+
+
+def align_rows(
+    folder: Path, file: Path, *, rows: Sequence[int], ids: Sequence[int], overwrite: bool = False, **said: Any
+) -> Alignment:
+    """Write an alignment of a file's rows by the column ``customer``; unless it is said otherwise, the bank's."""
+    digests = read_digests(file, "customer")
+    facts: dict[str, Any] = {
+        "party": "bank",
+        "role": "active",
+        "sizes": {said.get("party", "bank"): len(digests), "telecom": 9},
+        "shared": {"telecom": len(ids)},
+        "mode": "padded",
+        "padding": 0.5,
+        "records": len(ids),
+        "dummies": sum(row < 0 for row in rows),
+        "digest": order_digest(np.asarray(ids)),
+        "files": (file.name,),
+        "id_column": "customer",
+        "case": "kept",
+        "source": fingerprint(digests),
+        "secret": secrets.token_hex(32),
+    }
+    schema = AlignmentSchema(**facts | said)
+    return write_alignment(folder, np.array(rows), np.array(ids), schema, overwrite=overwrite)
 
 
 def load_party(

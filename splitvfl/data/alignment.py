@@ -13,11 +13,9 @@ it to yourself all the same: it says which of your records your partners have.
 from __future__ import annotations
 
 import os
-import secrets
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -26,7 +24,7 @@ import numpy.typing as npt
 from splitvfl.data.id_column import Case, fingerprint, order_digest, read_digests
 from splitvfl.data.ingest.aligned import AlignedRows
 from splitvfl.data.ingest.writing import NpyWriter, check_target, draft, write_bytes
-from splitvfl.data.schema import Role
+from splitvfl.data.schema import Role, has_format, read_schema, schema_bytes
 from splitvfl.data.sources import open_all
 from splitvfl.errors import DataError
 from splitvfl.system.private_folder import make_parents
@@ -60,8 +58,8 @@ class AlignmentSchema(msgspec.Struct, frozen=True, kw_only=True):
         secret: What dummies are filled from, in hexadecimal: a random number of this party alone.
     """
 
-    format: str
-    version: int
+    format: str = FORMAT
+    version: int = VERSION
     party: str
     role: Role
     sizes: dict[str, int]
@@ -130,38 +128,15 @@ def check_alignment_target(folder: Path, *, overwrite: bool) -> None:
 
 
 def write_alignment(
-    folder: str | os.PathLike[str],
-    *,
-    party: str,
-    active: str,
-    rows: Rows,
-    ids: Rows,
-    sizes: Mapping[str, int],
-    shared: Mapping[str, int],
-    mode: Literal["both", "padded"],
-    padding: float,
-    files: Sequence[str | os.PathLike[str]],
-    id_column: str,
-    case: Case,
-    source: str,
-    overwrite: bool = False,
+    folder: str | os.PathLike[str], rows: Rows, ids: Rows, schema: AlignmentSchema, *, overwrite: bool = False
 ) -> Alignment:
     """Write an alignment and return it; the folder appears when it is complete, for its owner only.
 
     Args:
         folder: The folder to be made.
-        party: Whose it is.
-        active: Name of the active party.
         rows: See :class:`Alignment`.
         ids: See :class:`Alignment`.
-        sizes: See :class:`AlignmentSchema`, as for what follows.
-        shared: Records in common with each passive party.
-        mode: ``"both"`` or ``"padded"``.
-        padding: Dummies per common record.
-        files: The party's own files.
-        id_column: Their id column.
-        case: Whether letter case counted.
-        source: Fingerprint of the id column.
+        schema: What was aligned.
         overwrite: Replace an alignment that is there already.
 
     Raises:
@@ -169,39 +144,17 @@ def write_alignment(
     """
     target = Path(folder)
     check_alignment_target(target, overwrite=overwrite)
-    schema = AlignmentSchema(
-        format=FORMAT,
-        version=VERSION,
-        party=party,
-        role="active" if party == active else "passive",
-        sizes=dict(sizes),
-        shared=dict(shared),
-        mode=mode,
-        padding=padding,
-        records=len(ids),
-        dummies=int((rows < 0).sum()),
-        digest=order_digest(ids),
-        files=tuple(Path(file).name for file in files),
-        id_column=id_column,
-        case=case,
-        source=source,
-        secret=secrets.token_hex(32),
-    )
     kept = draft(target, overwrite=overwrite, holds="aligned records", recognised=_is_alignment, private=True)
     with kept as inside:
         for name, values in (("rows", rows), ("ids", ids)):
             with NpyWriter(inside / f"{name}.npy", (len(values),), "<i8") as writer:
                 writer.append(values)
-        write_bytes(inside / ALIGNMENT_FILE, msgspec.json.format(msgspec.json.encode(schema), indent=2) + b"\n")
+        write_bytes(inside / ALIGNMENT_FILE, schema_bytes(schema))
     return Alignment(rows, ids, schema, target)
 
 
 def _is_alignment(folder: Path) -> bool:
-    try:
-        head = msgspec.json.decode((folder / ALIGNMENT_FILE).read_bytes())
-    except (OSError, msgspec.DecodeError):
-        return False
-    return isinstance(head, dict) and head.get("format") == FORMAT
+    return has_format(folder / ALIGNMENT_FILE, FORMAT)
 
 
 def read_alignment(folder: str | os.PathLike[str]) -> Alignment:
@@ -250,15 +203,7 @@ def _read_schema(folder: Path) -> AlignmentSchema:
         raise DataError(
             f"expected an alignment, as `splitvfl align` writes it, at {folder}; it has no {ALIGNMENT_FILE}"
         )
-    try:
-        head: Any = msgspec.json.decode(path.read_bytes())
-        if not isinstance(head, dict) or head.get("format") != FORMAT:
-            raise DataError(f'{path} does not begin with "format": "{FORMAT}"; it belongs to something else')
-        if head.get("version") != VERSION:
-            raise DataError(f"{path} has version {head.get('version')!r}, expected {VERSION}; align again")
-        return msgspec.convert(head, AlignmentSchema)
-    except msgspec.MsgspecError as error:
-        raise DataError(f"{path} is damaged: {error}; align again") from error
+    return read_schema(path, AlignmentSchema, wanted=FORMAT, version=VERSION, again="align again")
 
 
 def _read_array(path: Path, records: int) -> Rows:

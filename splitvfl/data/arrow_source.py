@@ -10,8 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet
 
-from splitvfl.data.chunks import Chunk, Types, decodes, kind_of
-from splitvfl.data.schema import Kind
+from splitvfl.data.chunks import Chunk, Kind, Types, decodes, kind_of
 from splitvfl.errors import DataError
 
 PARQUET_SUFFIXES = (".parquet", ".pq")

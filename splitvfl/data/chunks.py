@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from splitvfl.data.schema import Kind
+from splitvfl.data.tables import column_of
 from splitvfl.errors import DataError
 
 Types = Mapping[str, pa.DataType]
+Mask = npt.NDArray[np.bool_]
+# What cells hold. "integer" and "truth" are numbers too; the difference matters for categories, ids and labels.
+Kind = Literal["integer", "number", "truth", "text"]
 
 
 @dataclass(frozen=True, eq=False)
 class Chunk:
-    """Some consecutive rows of one source.
+    """Some consecutive rows of one source, or all of them.
 
     Attributes:
         columns: Arrays by column name, of the types that were asked for.
@@ -25,6 +30,7 @@ class Chunk:
         done_bytes: How much of the source has been read, in bytes as it is kept; where there are several, of all of
             them.
         place: Says where a row (from 0 in this chunk) stands: ``"clicks.csv, line 17"``.
+        whole: Whether these are all rows: then messages count what is wrong, and else name the first row of it.
     """
 
     columns: Mapping[str, pa.Array]
@@ -32,6 +38,23 @@ class Chunk:
     source: str
     done_bytes: int
     place: Callable[[int], str]
+    whole: bool = False
+
+    @classmethod
+    def of(cls, table: pa.Table, columns: Collection[str], *, source: str) -> Chunk:
+        """Return columns of a table in memory.
+
+        Raises:
+            DataError: If the table has no such column.
+        """
+        held = {name: column_of(table, name, source=source) for name in columns}
+        return cls(held, table.num_rows, source, table.nbytes, lambda row: f"{source}, row {row} (from 0)", whole=True)
+
+    def mistake(self, column: str, row: int, *, of_all: str, of_row: str) -> DataError:
+        """Return what is wrong with a column, first in this row: said of all rows, or of this one."""
+        if self.whole:
+            return DataError(f"column {column!r} of {self.source} {of_all}")
+        return DataError(f"{self.place(row)}, column {column!r}: {of_row}")
 
 
 class Source(Protocol):

@@ -18,8 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from splitvfl.data.chunks import Chunk, Types, decodes, kind_of
-from splitvfl.data.schema import Kind
+from splitvfl.data.chunks import Chunk, Kind, Types, decodes, kind_of
 from splitvfl.errors import DataError
 
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}

@@ -1,16 +1,15 @@
-"""Turn a party's columns into numbers. Whatever is estimated is estimated on training rows only.
+"""Turn a party's columns into numbers, by what :mod:`splitvfl.data.fitting` has learned of them.
 
-:func:`fit_encoding` estimates, :meth:`FittedEncoding.apply` turns columns into numbers: those that were fitted on, or
-new ones, years later. What was fitted is kept as JSON, in which numbers come back to the bit.
+:class:`TableEncoder` does it a chunk at a time; a table in memory is one chunk. What was fitted in memory is kept as
+JSON, in which numbers come back to the bit; what was fitted of ingested files, as :mod:`splitvfl.data.schema` says.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Literal, assert_never, get_args
+from typing import Any, ClassVar, Literal, Protocol, assert_never, get_args
 
 import msgspec
 import numpy as np
@@ -18,7 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from splitvfl.data.tables import Rows, column_of, is_number, is_text, numbers
+from splitvfl.data.chunks import Chunk
+from splitvfl.data.tables import is_number, is_text, numbers
 from splitvfl.errors import ArgumentError, DataError
 
 Scale = Literal["standard", "minmax", "log1p", "none"]
@@ -26,10 +26,8 @@ Missing = Literal["error", "indicator"]
 Categorical = Literal["onehot", "index"]
 
 Floats = npt.NDArray[np.float64]
-Codes = npt.NDArray[np.int64]
-
-# Wider one-hot blocks are nearly always an identifier taken for a category, and fill the memory first.
-ONEHOT_LIMIT = 1000
+Block = npt.NDArray[np.float32]
+Codes = npt.NDArray[np.int64 | np.int32]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,23 +69,23 @@ class Encoding:
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """Columns as numbers, for all rows of the table.
+    """Columns as numbers, for all rows of a chunk.
 
     Attributes:
         numeric: ``(rows, d)``, float32.
         names: ``d`` names.
-        codes: ``(rows, f)``, int64.
+        codes: ``(rows, f)``, int64; int32 where files are ingested.
         field_sizes: Vocabulary sizes of the ``f`` fields, code 0 included.
         field_names: Names of the ``f`` fields.
         unknown: Rows whose category is not one of the fitted ones, by column; of columns that have any.
     """
 
-    numeric: npt.NDArray[np.float32]
+    numeric: Block
     names: tuple[str, ...]
     codes: Codes
     field_sizes: tuple[int, ...]
     field_names: tuple[str, ...]
-    unknown: Mapping[str, int] = field(default_factory=dict)
+    unknown: Mapping[str, int]
 
 
 class FittedNumbers(msgspec.Struct, frozen=True, kw_only=True, tag="numbers", tag_field="fitted"):
@@ -108,50 +106,86 @@ class FittedNumbers(msgspec.Struct, frozen=True, kw_only=True, tag="numbers", ta
     spread: float
     median: float | None
     marked: bool
+    size: ClassVar[int] = 0
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the columns that it gives."""
         return (self.column, f"{self.column} missing") if self.marked else (self.column,)
 
-    def encode(self, values: Floats) -> npt.NDArray[np.float32]:
-        """Return numbers filled, scaled and marked: ``(rows, 1)``, or ``(rows, 2)`` with marks.
+    def encode(self, chunk: Chunk) -> Block:
+        """Return the column filled, scaled and marked: ``(rows, 1)``, or ``(rows, 2)`` with marks.
 
-        One that is too large for float32 becomes infinite or NaN.
-
-        Args:
-            values: Finite numbers, and NaN where a value is missing.
+        Raises:
+            DataError: If it holds infinite or too large numbers, or none where they may not be missing.
         """
+        values = numbers(chunk.columns[self.column])
+        check_numbers(values, self.column, chunk, may_miss=self.median is not None)
         gaps = np.isnan(values)
-        filled = _filled(values, gaps, self.median)
+        filled = values if self.median is None else np.where(gaps, self.median, values)
         with np.errstate(over="ignore", invalid="ignore"):
             logs = symmetric_log(filled) if self.scale == "log1p" else filled
             scaled = shift_and_scale(logs, self.offset, self.spread, self.scale).astype(np.float32)
+        beyond = ~np.isfinite(scaled)
+        if beyond.any():
+            first = int(beyond.argmax())
+            raise chunk.mistake(
+                self.column,
+                first,
+                of_all=f"holds values too large for float32 (up to {np.abs(filled).max():g}); try scale='log1p'",
+                of_row=f"{values[first]:g} is too large for float32; try scale log1p",
+            )
         return np.stack([scaled, gaps.astype(np.float32)], axis=1) if self.marked else scaled[:, None]
 
-    def block(self, column: pa.Array, where: str) -> npt.NDArray[np.float32]:
-        """Return the column as numbers, ``(rows, 1)`` or, with marks, ``(rows, 2)``.
 
-        Args:
-            column: Its values.
-            where: What to call it in messages.
+def check_numbers(values: Floats, column: str, chunk: Chunk, *, may_miss: bool) -> None:
+    """Check that numbers are finite, and there where they may not be missing.
 
-        Raises:
-            DataError: If it holds text, infinite or too large numbers, or none where they may not be missing.
-        """
-        if not is_number(column):
-            raise DataError(f"{where} holds {column.type}, and held numbers when the encoding was fitted")
-        values = numbers(column)
-        gaps = _gaps(values, where, may_miss=self.median is not None)
-        block = self.encode(values)
-        if not np.isfinite(block).all():
-            largest = np.abs(_filled(values, gaps, self.median)).max()
-            raise DataError(f"{where} holds values too large for float32 (up to {largest:g}); try scale='log1p'")
-        return block
+    Raises:
+        DataError: If not.
+    """
+    infinite = np.isinf(values)
+    if infinite.any():
+        first = int(infinite.argmax())
+        raise chunk.mistake(
+            column,
+            first,
+            of_all=f"is infinite in {infinite.sum()} rows, first in row {first} (from 0)",
+            of_row=f"expected a finite number, got {values[first]}",
+        )
+    gaps = np.zeros(0, bool) if may_miss else np.isnan(values)
+    if gaps.any():
+        first = int(gaps.argmax())
+        raise chunk.mistake(
+            column,
+            first,
+            of_all=f"has no value in {gaps.sum()} of {gaps.size} rows, first in row {first} (from 0); "
+            "missing='indicator' fills in the median and marks them",
+            of_row="there is no value; missing='indicator' fills in the median of the training rows and marks the gap",
+        )
+
+
+class FieldCoder(Protocol):
+    """Gives the codes of a categorical column."""
+
+    @property
+    def column(self) -> str:
+        """Its name."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of its columns in {0, 1}, for the codes from 1; empty where codes stay codes."""
+
+    @property
+    def size(self) -> int:
+        """Number of codes, 0 included; 0 where they do not stay codes."""
+
+    def codes(self, column: pa.Array) -> Codes:
+        """Return one code per row; 0 for an unknown value."""
 
 
 class FittedCategories(msgspec.Struct, frozen=True, kw_only=True, tag="categories", tag_field="fitted"):
-    """What was learned of a categorical column.
+    """What was learned of a categorical column in memory.
 
     Attributes:
         column: Its name.
@@ -174,27 +208,15 @@ class FittedCategories(msgspec.Struct, frozen=True, kw_only=True, tag="categorie
 
     @property
     def size(self) -> int:
-        """Number of codes, 0 included."""
-        return len(self.values) + 1
+        """Number of codes, 0 included; 0 where each has a column."""
+        return 0 if self.onehot else len(self.values) + 1
 
-    def codes(self, column: pa.Array, where: str) -> Codes:
-        """Return a code for each row, 0 for a category that is not listed.
-
-        Args:
-            column: Its values.
-            where: What to call it in messages.
-
-        Raises:
-            DataError: If it holds text instead of numbers, or the other way round.
-        """
-        # Of nothing but missing values nobody can say what they would be.
-        if not pa.types.is_null(column.type) and not (is_text if self.kind == "text" else is_number)(column):
-            expected = "text" if self.kind == "text" else "numbers"
-            raise DataError(f"{where} holds {column.type}, and held {expected} when the encoding was fitted")
+    def codes(self, column: pa.Array) -> Codes:
+        """Return a code for each row, 0 for a category that is not listed."""
         known = {self._key(value): code for code, value in enumerate(self.values, start=1)}
-        indices, found = _distinct(column)
-        code_of = np.array([known.get(self._key(value), 0) for value in found], np.int64)
-        codes: Codes = code_of[indices]
+        found = pc.dictionary_encode(as_categories(column), null_encoding="encode")
+        code_of = np.array([known.get(self._key(value), 0) for value in found.dictionary.to_pylist()], np.int64)
+        codes: Codes = code_of[found.indices.to_numpy(zero_copy_only=False)]
         return codes
 
     def _key(self, value: Any) -> Any:
@@ -202,7 +224,7 @@ class FittedCategories(msgspec.Struct, frozen=True, kw_only=True, tag="categorie
 
 
 class FittedEncoding(msgspec.Struct, frozen=True, kw_only=True):
-    """What :func:`fit_encoding` learned; as JSON through ``msgspec.json``.
+    """What :func:`splitvfl.data.fitting.fit_encoding` learned; as JSON through ``msgspec.json``.
 
     Attributes:
         columns: One entry per column, in their order.
@@ -227,143 +249,64 @@ class FittedEncoding(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             DataError: If a column is missing, is of another kind, or holds what cannot be encoded.
         """
-        blocks: list[npt.NDArray[np.float32]] = []
-        codes: list[Codes] = []
-        unknown: dict[str, int] = {}
-        for fitted in self.columns:
-            column, where = column_of(table, fitted.column, source=source), _where(fitted.column, source)
-            if isinstance(fitted, FittedNumbers):
-                blocks.append(fitted.block(column, where))
-                continue
-            found = fitted.codes(column, where)
-            unknown[fitted.column] = int((found == 0).sum())
-            if fitted.onehot:
-                blocks += [(found == code).astype(np.float32)[:, None] for code in range(1, fitted.size)]
-            else:
-                codes.append(found)
-        return Encoded(
-            _joined(blocks, table.num_rows),
-            tuple(name for fitted in self.columns for name in fitted.names),
-            np.concatenate([np.zeros((table.num_rows, 0), np.int64), *(one[:, None] for one in codes)], axis=1),
-            tuple(fitted.size for fitted in self._fields),
-            tuple(fitted.column for fitted in self._fields),
-            {name: rows for name, rows in unknown.items() if rows},
-        )
+        chunk = Chunk.of(table, [one.column for one in self.columns], source=source)
+        for name, column in chunk.columns.items():
+            text = name in self.text_columns
+            # Of nothing but missing values nobody can say what they would be.
+            if not pa.types.is_null(column.type) and not (is_text if text else is_number)(column):
+                expected = "text" if text else "numbers"
+                raise DataError(
+                    f"column {name!r} of {source} holds {column.type}, and held {expected} when the encoding was fitted"
+                )
+        return TableEncoder(self.columns).apply(chunk)
+
+
+@dataclass(frozen=True)
+class TableEncoder:
+    """Turns chunks of a table into numbers, column by column.
+
+    Attributes:
+        columns: What was learned of each, in their order.
+    """
+
+    columns: Sequence[FittedNumbers | FieldCoder]
 
     @property
-    def _fields(self) -> list[FittedCategories]:
-        return [one for one in self.columns if isinstance(one, FittedCategories) and not one.onehot]
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns of numbers."""
+        return tuple(name for one in self.columns for name in one.names)
 
+    @property
+    def fields(self) -> Mapping[str, int]:
+        """Columns that stay codes, and their numbers of codes."""
+        return {one.column: one.size for one in self.columns if one.size}
 
-def _joined(blocks: Sequence[npt.NDArray[np.float32]], rows: int) -> npt.NDArray[np.float32]:
-    joined = np.empty((rows, sum(block.shape[1] for block in blocks)), np.float32)
-    position = 0
-    for block in blocks:
-        joined[:, position : position + block.shape[1]] = block
-        position += block.shape[1]
-    return joined
+    def apply(self, chunk: Chunk) -> Encoded:
+        """Return some rows as numbers.
 
-
-def fit_encoding(
-    table: pa.Table,
-    columns: Sequence[str],
-    *,
-    train: Rows,
-    encoding: Encoding,
-    categories: Collection[str],
-    scales: Mapping[str, Scale] | None = None,
-    source: str,
-) -> FittedEncoding:
-    """Return what the training rows say of how to encode these columns.
-
-    Args:
-        table: The whole table.
-        columns: Names of the columns to encode.
-        train: Positions of the training rows.
-        encoding: How.
-        categories: Columns to take as categorical although they hold numbers.
-        scales: Columns that are scaled otherwise.
-        source: Where the table comes from, for messages.
-
-    Raises:
-        DataError: If numbers are missing and may not be, or are infinite, a column holds neither numbers nor text, has
-            no training value at all, or has too many categories for one-hot.
-    """
-    fitted: list[FittedNumbers | FittedCategories] = []
-    for name in columns:
-        column, where = column_of(table, name, source=source), _where(name, source)
-        if not is_text(column) and not is_number(column):
-            raise DataError(f"{where} holds neither numbers nor text but {column.type}; drop it")
-        if is_text(column) or name in categories:
-            fitted.append(_fit_categories(name, column, train, encoding, where))
-        else:
-            own = replace(encoding, scale=(scales or {}).get(name, encoding.scale))
-            fitted.append(_fit_numbers(name, numbers(column), train, own, where))
-    return FittedEncoding(columns=tuple(fitted))
-
-
-def _where(column: str, source: str) -> str:
-    return f"column {column!r} of {source}"
-
-
-def _fit_numbers(name: str, values: Floats, train: Rows, encoding: Encoding, where: str) -> FittedNumbers:
-    gaps = _gaps(values, where, may_miss=encoding.missing == "indicator")
-    if gaps[train].all():
-        raise DataError(f"{where} has no value in any training row; drop it")
-    median = float(np.median(values[train][~gaps[train]])) if encoding.missing == "indicator" else None
-    filled = _filled(values[train], gaps[train], median)
-    with np.errstate(over="ignore", invalid="ignore"):  # reported when it is applied
-        offset, spread = _fit_scale(filled, encoding.scale)
-    return FittedNumbers(
-        column=name,
-        scale=encoding.scale,
-        offset=offset,
-        spread=spread,
-        median=median,
-        marked=bool(gaps[train].any()),
-    )
-
-
-def _filled(values: Floats, gaps: npt.NDArray[np.bool_], median: float | None) -> Floats:
-    return values if median is None else np.where(gaps, median, values)
-
-
-def _gaps(values: Floats, where: str, *, may_miss: bool) -> npt.NDArray[np.bool_]:
-    """Return where numbers are missing, after a check that they are finite, and there where they must be."""
-    if np.isinf(values).any():
-        count, first = np.isinf(values).sum(), np.isinf(values).argmax()
-        raise DataError(f"{where} is infinite in {count} rows, first in row {first} (from 0)")
-    gaps = np.isnan(values)
-    if gaps.any() and not may_miss:
-        raise DataError(
-            f"{where} has no value in {gaps.sum()} of {gaps.size} rows, first in row {gaps.argmax()} (from 0); "
-            f"missing='indicator' fills in the median and marks them"
+        Raises:
+            DataError: If a number is infinite, too large for float32, or missing where it may not be.
+        """
+        blocks: list[Block] = [np.zeros((chunk.rows, 0), np.float32)]
+        codes: list[Codes] = []
+        unknown: dict[str, int] = {}
+        for one in self.columns:
+            if isinstance(one, FittedNumbers):
+                blocks.append(one.encode(chunk))
+                continue
+            found = one.codes(chunk.columns[one.column])
+            if rows := int((found == 0).sum()):
+                unknown[one.column] = rows
+            blocks += [(found == code).astype(np.float32)[:, None] for code in range(1, len(one.names) + 1)]
+            codes += [found[:, None]] if one.size else []
+        return Encoded(
+            np.concatenate(blocks, axis=1),
+            self.names,
+            np.concatenate(codes or [np.zeros((chunk.rows, 0), np.int64)], axis=1),
+            tuple(self.fields.values()),
+            tuple(self.fields),
+            unknown,
         )
-    return gaps
-
-
-def scale_column(values: Floats, fitted_on: Floats, scale: Scale) -> Floats:
-    """Return values scaled by what ``fitted_on`` holds; see :class:`Encoding`."""
-    offset, spread = _fit_scale(fitted_on, scale)
-    return shift_and_scale(symmetric_log(values) if scale == "log1p" else values, offset, spread, scale)
-
-
-def _fit_scale(fitted_on: Floats, scale: Scale) -> tuple[float, float]:
-    """Return offset and spread as :func:`shift_and_scale` takes them."""
-    match scale:
-        case "none":
-            return 0.0, 1.0
-        case "minmax":
-            offset, spread = fitted_on.min(), fitted_on.max() - fitted_on.min()
-        case "standard":
-            offset, spread = fitted_on.mean(), fitted_on.std()
-        case "log1p":
-            fitted_on = symmetric_log(fitted_on)
-            offset, spread = fitted_on.mean(), fitted_on.std()
-        case _:
-            assert_never(scale)
-    # Rounding leaves constants a spread of 1e-17; the squares of denormal numbers leave others none.
-    return float(offset), 0.0 if fitted_on.min() == fitted_on.max() else float(spread)
 
 
 def shift_and_scale(values: Floats, offset: float, spread: float, scale: Scale) -> Floats:
@@ -391,32 +334,6 @@ def symmetric_log(values: Floats) -> Floats:
     # Counts such as Criteo's I2 go down to -3, where log1p itself is undefined.
     logs: Floats = np.copysign(np.log1p(np.abs(values)), values)
     return logs
-
-
-def _fit_categories(name: str, column: pa.Array, train: Rows, encoding: Encoding, where: str) -> FittedCategories:
-    """Return the categories with enough training rows, sorted, a missing one last."""
-    indices, found = _distinct(column)
-    counts = np.bincount(indices[train], minlength=len(found))
-    kept = [value for value, count in zip(found, counts, strict=True) if count >= encoding.min_count]
-    kept.sort(key=lambda value: (value is None, value))
-    onehot = encoding.categorical == "onehot"
-    if onehot and len(kept) > ONEHOT_LIMIT:
-        raise DataError(
-            f"{where} has {len(kept)} categories, and one-hot takes {ONEHOT_LIMIT} at most; "
-            f"drop it, raise min_count, or use categorical='index'"
-        )
-    # JSON has no infinite numbers: they would come back as missing.
-    if pa.types.is_decimal(column.type) or any(isinstance(value, float) and math.isinf(value) for value in kept):
-        texts = (None if value is None else str(value) for value in kept)
-        return FittedCategories(column=name, kind="decimal", values=tuple(texts), onehot=onehot)
-    kind: Literal["text", "number"] = "text" if is_text(column) else "number"
-    return FittedCategories(column=name, kind=kind, values=tuple(kept), onehot=onehot)
-
-
-def _distinct(column: pa.Array) -> tuple[Codes, list[Any]]:
-    """Return each row's position in a list of the different values, and that list."""
-    encoded = pc.dictionary_encode(as_categories(column), null_encoding="encode")
-    return encoded.indices.to_numpy(zero_copy_only=False), encoded.dictionary.to_pylist()
 
 
 def as_categories(column: pa.Array) -> pa.Array:

@@ -14,7 +14,8 @@ import pyarrow as pa
 import torch
 
 from splitvfl.data.columns import Columns, PartyData, Records, VerticalData
-from splitvfl.data.encoding import Encoded, FittedEncoding, fit_encoding
+from splitvfl.data.encoding import Encoded, FittedEncoding
+from splitvfl.data.fitting import fit_encoding
 from splitvfl.data.labels import Labels, check_split, read_labels
 from splitvfl.data.partition import REST, ColumnClaim, matching, patterns
 from splitvfl.data.sets import DATA_SETS, TABLES, DataSet, digit_labels, file_of

@@ -15,8 +15,8 @@ import torch
 from splitvfl.data.alignment import Alignment, read_alignment
 from splitvfl.data.columns import Columns, PartyData, Records, TaskName
 from splitvfl.data.encoding import Encoded, FittedEncoding
+from splitvfl.data.hashing import are_tested
 from splitvfl.data.ingest.aligned import fill_dummies
-from splitvfl.data.ingest.hashing import are_tested
 from splitvfl.data.ingest.records import ids_of
 from splitvfl.data.labels import Labels, check_split, read_labels
 from splitvfl.data.load import fit, read_source
@@ -47,7 +47,7 @@ class PartyFile(NamedTuple):
 def load_party(spec: TableSpec, party: PartyClaim, *, aligned: str | os.PathLike[str] | None = None) -> PartyFile:
     """Return what one party holds, encoded, and split into training and test records.
 
-    The split looks at each record's id alone (:func:`splitvfl.data.ingest.hashing.are_tested`), as that of ``splitvfl
+    The split looks at each record's id alone (:func:`splitvfl.data.hashing.are_tested`), as that of ``splitvfl
     ingest`` does: parties with the same ids, seed and fraction split alike without talking. Aligned records are in the
     order of their new ids. Others are in the file's order, called by the id column (whole numbers as they are, text by
     its hash), or numbered from 0 without one: parties must then have the same records in the same order.

@@ -21,6 +21,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from splitvfl.data.chunks import Kind
 from splitvfl.data.columns import TaskName
 from splitvfl.data.encoding import FittedNumbers, Scale
 from splitvfl.errors import DataError
@@ -33,8 +34,6 @@ PARTS: tuple[Part, ...] = ("train", "test")
 
 Part = Literal["train", "test"]
 Role = Literal["active", "passive"]
-# What cells hold. "integer" and "truth" are numbers too; the difference matters for categories, ids and labels.
-Kind = Literal["integer", "number", "truth", "text"]
 
 
 class NumericEncoder(msgspec.Struct, frozen=True, kw_only=True, tag="number", tag_field="encoder"):
@@ -73,19 +72,7 @@ class NumericEncoder(msgspec.Struct, frozen=True, kw_only=True, tag="number", ta
     @property
     def fitted(self) -> FittedNumbers:
         """How the column becomes numbers, without what else was learned of it."""
-        return FittedNumbers(
-            column=self.column,
-            scale=self.scale,
-            offset=self.offset,
-            spread=self.spread,
-            median=self.median,
-            marked=self.marked,
-        )
-
-    @property
-    def numeric_names(self) -> tuple[str, ...]:
-        """Names of the columns that it gives."""
-        return self.fitted.names
+        return FittedNumbers(**{name: getattr(self, name) for name in FittedNumbers.__struct_fields__})
 
 
 class VocabularyEncoder(msgspec.Struct, frozen=True, kw_only=True, tag="vocabulary", tag_field="encoder"):
@@ -107,11 +94,6 @@ class VocabularyEncoder(msgspec.Struct, frozen=True, kw_only=True, tag="vocabula
     min_count: int
     rare: int
 
-    @property
-    def size(self) -> int:
-        """Number of codes, 0 included."""
-        return 1 + max(self.categories, self.missing_code)
-
 
 class HashEncoder(msgspec.Struct, frozen=True, kw_only=True, tag="buckets", tag_field="encoder"):
     """A categorical field hashed with a key: codes 1 … buckets, ``buckets + 1`` for a missing value.
@@ -127,11 +109,6 @@ class HashEncoder(msgspec.Struct, frozen=True, kw_only=True, tag="buckets", tag_
     kind: Kind
     buckets: int
     key: str
-
-    @property
-    def size(self) -> int:
-        """Number of codes, 0 included, which no record has."""
-        return self.buckets + 2
 
 
 Encoder = NumericEncoder | VocabularyEncoder | HashEncoder
@@ -193,13 +170,24 @@ class PartyRole(msgspec.Struct, frozen=True, kw_only=True):
     role: Role
 
 
-class DataSchema(msgspec.Struct, frozen=True, kw_only=True):
-    """``tables/schema.json``: the data set as a whole, for whoever ingested it.
+class TableSchema(msgspec.Struct, frozen=True, kw_only=True):
+    """What both schemas begin with.
 
     Attributes:
         format: Always :data:`FORMAT`.
         version: Version of the format.
-        name: Name of the data set.
+        name: Name of the data set, or of the party.
+    """
+
+    format: str = FORMAT
+    version: int = VERSION
+    name: str
+
+
+class DataSchema(TableSchema, frozen=True, kw_only=True):
+    """``tables/schema.json``: the data set as a whole, for whoever ingested it.
+
+    Attributes:
         task: What is learned.
         classes: 2 for binary, k for multi-class, 1 for regression, 0 where there is no active party.
         description: One line for people.
@@ -212,9 +200,6 @@ class DataSchema(msgspec.Struct, frozen=True, kw_only=True):
         parties: The parties in order; the active one first, if it was ingested here.
     """
 
-    format: str
-    version: int
-    name: str
     task: TaskName
     classes: int
     description: str
@@ -227,14 +212,11 @@ class DataSchema(msgspec.Struct, frozen=True, kw_only=True):
     parties: tuple[PartyRole, ...]
 
 
-class PartySchema(msgspec.Struct, frozen=True, kw_only=True):
+class PartySchema(TableSchema, frozen=True, kw_only=True):
     """``tables/PARTY/schema.json``: everything about one party's columns.
 
     Attributes:
-        format: Always :data:`FORMAT`.
-        version: Version of the format.
-        name: The party's name.
-        role: Its role.
+        role: The party's role.
         task: As in :class:`DataSchema`.
         classes: As in :class:`DataSchema`.
         rows: Records by part.
@@ -249,9 +231,6 @@ class PartySchema(msgspec.Struct, frozen=True, kw_only=True):
         dummies: Records of each part that an active party with a padded alignment does not hold; else empty.
     """
 
-    format: str
-    version: int
-    name: str
     role: Role
     task: TaskName
     classes: int
@@ -267,16 +246,45 @@ class PartySchema(msgspec.Struct, frozen=True, kw_only=True):
     dummies: dict[Part, int] = {}
 
 
-Schema = TypeVar("Schema", DataSchema, PartySchema)
+Schema = TypeVar("Schema", bound=msgspec.Struct)
+
+
+def has_format(path: Path, wanted: str) -> bool:
+    """Return whether a JSON file says that it is of this format, in any version."""
+    try:
+        head = msgspec.json.decode(path.read_bytes())
+    except (OSError, msgspec.DecodeError):
+        return False
+    return isinstance(head, dict) and head.get("format") == wanted
+
+
+def read_schema(path: Path, kind: type[Schema], *, wanted: str, version: int, again: str) -> Schema:
+    """Return what a JSON file says, which begins with its format and its version.
+
+    Args:
+        path: The file, which is there.
+        kind: What it must hold.
+        wanted: The format.
+        version: Its version.
+        again: What to do if it is not as it must be, for messages.
+
+    Raises:
+        DataError: If it has another format or version, or is damaged.
+    """
+    try:
+        head: Any = msgspec.json.decode(path.read_bytes())
+        if not isinstance(head, dict) or head.get("format") != wanted:
+            raise DataError(f'{path} does not begin with "format": "{wanted}"; it belongs to something else')
+        if head.get("version") != version:
+            raise DataError(f"{path} has version {head.get('version')!r}, expected {version}; {again}")
+        return msgspec.convert(head, kind)
+    except msgspec.MsgspecError as error:
+        raise DataError(f"{path} is damaged: {error}; {again}") from error
 
 
 def is_table_folder(folder: Path) -> bool:
     """Return whether a folder holds tables of any version."""
-    try:
-        head = msgspec.json.decode((folder / SCHEMA_FILE).read_bytes())
-    except (OSError, msgspec.DecodeError):
-        return False
-    return isinstance(head, dict) and head.get("format") == FORMAT
+    return has_format(folder / SCHEMA_FILE, FORMAT)
 
 
 def read_data_schema(folder: Path) -> DataSchema:
@@ -294,22 +302,13 @@ def read_party_schema(folder: Path) -> PartySchema:
 
 
 def _read(folder: Path, kind: type[Schema]) -> Schema:
-    path = folder / SCHEMA_FILE
-    if not path.is_file():
+    if not (folder / SCHEMA_FILE).is_file():
         raise DataError(
             f"expected a table folder, as `splitvfl ingest` writes it, at {folder}; it has no {SCHEMA_FILE}"
         )
-    try:
-        head: Any = msgspec.json.decode(path.read_bytes())
-        if not isinstance(head, dict) or head.get("format") != FORMAT:
-            raise DataError(f'{path} does not begin with "format": "{FORMAT}"; it belongs to something else')
-        if head.get("version") != VERSION:
-            raise DataError(f"{path} has version {head.get('version')!r}, expected {VERSION}; ingest the files again")
-        return msgspec.convert(head, kind)
-    except msgspec.MsgspecError as error:
-        raise DataError(f"{path} is damaged: {error}; ingest the files again") from error
+    return read_schema(folder / SCHEMA_FILE, kind, wanted=FORMAT, version=VERSION, again="ingest the files again")
 
 
-def schema_bytes(schema: DataSchema | PartySchema) -> bytes:
+def schema_bytes(schema: msgspec.Struct) -> bytes:
     """Return a schema as it is written: JSON, indented, with a final newline."""
     return msgspec.json.format(msgspec.json.encode(schema), indent=2) + b"\n"

@@ -15,9 +15,8 @@ import pyarrow as pa
 
 from splitvfl.data.arrow_source import PARQUET_SUFFIXES, ArrowSource, ParquetSource, TableSource
 from splitvfl.data.arrow_table import as_arrow
-from splitvfl.data.chunks import Chunk, Source, Types
+from splitvfl.data.chunks import Chunk, Kind, Source, Types
 from splitvfl.data.csv_source import COMPRESSIONS, CsvSource
-from splitvfl.data.schema import Kind
 from splitvfl.data.tables import did_you_mean, listed
 from splitvfl.errors import DataError
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from splitvfl.data.alignment import check_alignment_target, write_alignment
+from splitvfl.data.alignment import AlignmentSchema, check_alignment_target, write_alignment
 from splitvfl.data.id_column import fingerprint, read_digests
 from splitvfl.data.schema import Role
 from splitvfl.errors import ConfigError
@@ -159,22 +160,23 @@ _KEPT: Final[Mapping[Mode, Literal["both", "padded"]]] = {"both": "both", "padde
 
 def _write(job: AlignmentJob, found: Aligned, source: str) -> None:
     assert job.out is not None, "the job was checked"
-    write_alignment(
-        job.out,
+    schema = AlignmentSchema(
         party=job.party,
-        active=job.terms.active,
-        rows=found.rows,
-        ids=found.ids,
-        sizes=found.sizes,
-        shared=found.shared,
+        role=job.role,
+        sizes=dict(found.sizes),
+        shared=dict(found.shared),
         mode=_KEPT[job.terms.mode],
         padding=job.terms.padding,
-        files=job.files,
+        records=len(found.ids),
+        dummies=found.dummies,
+        digest=found.digest,
+        files=tuple(file.name for file in job.files),
         id_column=job.id_column,
         case=job.terms.case,
         source=source,
-        overwrite=job.overwrite,
+        secret=secrets.token_hex(32),
     )
+    write_alignment(job.out, found.rows, found.ids, schema, overwrite=job.overwrite)
 
 
 def described(job: AlignmentJob, found: Aligned | Overlap) -> Iterator[str]:

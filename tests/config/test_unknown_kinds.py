@@ -35,13 +35,14 @@ from splitvfl.config.sections import (
 )
 from splitvfl.crypto import worker
 from splitvfl.data.columns import TaskName
-from splitvfl.data.encoding import scale_column
+from splitvfl.data.encoding import shift_and_scale
+from splitvfl.data.fitting import NumericFit, WholeSums
 from splitvfl.data.ingest import survey
-from splitvfl.data.ingest.encoders import category_type, read_type
+from splitvfl.data.ingest.plan import read_type
 from splitvfl.data.ingest.records import LabelCoder
-from splitvfl.data.ingest.statistics import NumericStatistics
 from splitvfl.data.labels import read_labels
 from splitvfl.data.schema import LabelSchema, SplitRule
+from splitvfl.data.vocabulary import category_type
 from splitvfl.errors import ArgumentError, ConfigError, DataError, HookError, ProtocolError
 from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.handshake import agreed_settings
@@ -154,7 +155,7 @@ UNKNOWN: dict[str, tuple[type[BaseException] | tuple[type[BaseException], ...], 
     "loss": (ArgumentError, lambda: approximate_loss(ONE, ONE, approximation="tanh")),  # type: ignore[arg-type]
     "scale of a gradient": (ArgumentError, lambda: gradient_scale("tanh")),  # type: ignore[arg-type]
     "horizon of signs": (ArgumentError, lambda: sign_attack_horizon(0.1, 1.0, approximation="tanh")),  # type: ignore[arg-type]
-    "scale": (AssertionError, lambda: scale_column(np.ones(2), np.arange(2.0), "rank")),  # type: ignore[arg-type]
+    "scale": (AssertionError, lambda: shift_and_scale(np.ones(2), 0.0, 1.0, "rank")),  # type: ignore[arg-type]
     "kind of a column": (AssertionError, lambda: read_type("date", numeric=False)),  # type: ignore[arg-type]
     "kind of a field": (KeyError, lambda: category_type("date")),  # type: ignore[arg-type]
     "rule of a split": (DataError, lambda: survey.tested_of(SplitRule(rule="newest"), np.arange(3))),  # type: ignore[arg-type]
@@ -199,11 +200,11 @@ def test_a_defense_of_an_unknown_message_is_refused() -> None:
         attach_defense(active_party(), Strange(), number=0, noise_seed=None)
 
 
-def test_tables_of_ingest_scale_by_known_names_only() -> None:
-    statistics = NumericStatistics("x", "number", scale="rank", fill=False)  # type: ignore[arg-type]
-    statistics._low, statistics._high = 0.0, 1.0
+def test_columns_are_fitted_for_known_scales_only() -> None:
+    sums = WholeSums(log=False)
+    sums.add(np.arange(2.0))
     with pytest.raises(AssertionError, match="unreachable"):
-        statistics._shift()
+        NumericFit("x", scale="rank", fill=False, sums=sums).fitted()  # type: ignore[arg-type]
 
 
 def test_the_tables_of_names_are_complete() -> None:

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from splitvfl.data.alignment import Alignment, aligned_rows, read_alignment, write_alignment
-from splitvfl.data.id_column import fingerprint, order_digest, read_digests
+from splitvfl.data.alignment import Alignment, aligned_rows, read_alignment
+from splitvfl.data.id_column import order_digest
 from splitvfl.errors import DataError
+from tests.tables import align_rows
 
 
 def people(folder: Path, *cells: str) -> Path:
@@ -21,22 +22,7 @@ def people(folder: Path, *cells: str) -> Path:
 
 
 def written(folder: Path, path: Path, rows: list[int], ids: list[int], **changes: Any) -> Alignment:
-    digests = read_digests(path, "customer")
-    settings: dict[str, Any] = {
-        "party": "bank",
-        "active": "bank",
-        "rows": np.array(rows),
-        "ids": np.array(ids),
-        "sizes": {"bank": len(digests), "telecom": 9},
-        "shared": {"telecom": 3},
-        "mode": "both",
-        "padding": 0.0,
-        "files": [path],
-        "id_column": "customer",
-        "case": "kept",
-        "source": fingerprint(digests),
-    }
-    return write_alignment(folder, **{**settings, **changes})
+    return align_rows(folder, path, rows=rows, ids=ids, **{"mode": "both", "padding": 0.0, **changes})
 
 
 @pytest.fixture

@@ -6,12 +6,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import MinMaxScaler, OneHotEncoder, StandardScaler
 
-from splitvfl.data.encoding import Encoded, Encoding, fit_encoding, scale_column
+from splitvfl.data.encoding import Encoded, Encoding
+from splitvfl.data.fitting import fit_encoding
 from splitvfl.errors import ArgumentError, DataError
 
 ROWS = 60
@@ -79,18 +78,6 @@ def test_a_column_that_never_varies_in_training_is_zero(scale: str) -> None:
     # The standard deviation computed from three times 0.1 is 1e-17 and not 0.
     assert np.full(3, 0.1).std() > 0
     assert _encode({"a": [0.1, 0.1, 0.1, 5.0]}, scale=scale).numeric.tolist() == [[0.0]] * 4
-
-
-@example([0.0, 5e-324], "standard")
-@example([0.0, 5e-324], "minmax")
-@given(st.lists(st.floats(-1e6, 1e6), min_size=2), st.sampled_from(["standard", "minmax", "log1p", "none"]))
-def test_scaling_keeps_order_and_is_finite(values: list[float], scale: Any) -> None:
-    data = np.sort(np.array(values))
-
-    scaled = scale_column(data, data, scale)
-
-    assert np.isfinite(scaled).all()
-    assert (np.diff(scaled) >= 0).all()
 
 
 def test_missing_numbers_become_the_training_median_and_a_mark() -> None:

@@ -19,8 +19,8 @@ from splitvfl.data.encoding import (
     FittedCategories,
     FittedEncoding,
     FittedNumbers,
-    fit_encoding,
 )
+from splitvfl.data.fitting import fit_encoding
 from splitvfl.errors import DataError
 
 Cells = list[Any]

@@ -12,14 +12,12 @@ import pyarrow.parquet
 import pytest
 import torch
 
-from splitvfl.data.alignment import write_alignment
 from splitvfl.data.encoding import FittedEncoding
-from splitvfl.data.id_column import fingerprint, read_digests
-from splitvfl.data.ingest.hashing import text_ids
+from splitvfl.data.hashing import text_ids
 from splitvfl.data.new_records import NewRecords, read_new_records
 from splitvfl.data.party_file import PartyFile
 from splitvfl.errors import DataError
-from tests.tables import load_party
+from tests.tables import align_rows, load_party
 
 HEADER = "customer,age,zip,bought"
 
@@ -119,22 +117,7 @@ def test_a_missing_id_column_is_named(trained: PartyFile, tmp_path: Path) -> Non
 
 
 def align(folder: Path, file: Path, rows: list[int], **changed: Any) -> Path:
-    settings: dict[str, Any] = {"party": "bank", "id_column": "customer"} | changed
-    write_alignment(
-        folder / "aligned",
-        active="bank",
-        rows=np.array(rows, np.int64),
-        ids=np.arange(100, 100 + len(rows)),
-        sizes={settings["party"]: 4, "telecom": 9},
-        shared={"telecom": len(rows)},
-        mode="padded",
-        padding=0.5,
-        files=[file],
-        case="kept",
-        source=fingerprint(read_digests(file, "customer")),
-        **settings,
-    )
-    return folder / "aligned"
+    return align_rows(folder / "aligned", file, rows=rows, ids=range(100, 100 + len(rows)), **changed).folder
 
 
 def test_aligned_records_are_in_their_order_and_dummies_have_no_name(trained: PartyFile, tmp_path: Path) -> None:
@@ -160,7 +143,7 @@ def test_an_alignment_of_nothing_or_of_others_is_refused(trained: PartyFile, tmp
     with pytest.raises(DataError, match="bank has none of the aligned records"):
         read(new, trained.encoding, aligned=align(tmp_path / "none", new, [-1]))
     with pytest.raises(DataError, match="was aligned by telecom as the passive party"):
-        read(new, trained.encoding, aligned=align(tmp_path, new, [0], party="telecom"))
+        read(new, trained.encoding, aligned=align(tmp_path, new, [0], party="telecom", role="passive"))
     write(new, ["a,1,x,", "b,2,7,"])
     with pytest.raises(DataError, match="records have changed"):
         read(new, trained.encoding, aligned=tmp_path / "aligned", name="telecom", role="passive")

@@ -12,16 +12,16 @@ import torch
 
 from splitvfl.cli import main
 from splitvfl.data import Records, load
-from splitvfl.data.alignment import aligned_rows, write_alignment
+from splitvfl.data.alignment import aligned_rows
 from splitvfl.data.columns import PartyData
-from splitvfl.data.id_column import fingerprint, read_digests
+from splitvfl.data.hashing import are_tested
+from splitvfl.data.id_column import read_digests
 from splitvfl.data.ingest import ingest_like
-from splitvfl.data.ingest.hashing import are_tested
 from splitvfl.data.store import open_party, open_tables
 from splitvfl.errors import ArgumentError, DataError
 from splitvfl.exchange.psi import Terms, align
 from splitvfl.messaging.conversation import converse
-from tests.tables import ingest, load_party
+from tests.tables import align_rows, ingest, load_party
 
 ROWS = 200
 
@@ -53,20 +53,17 @@ def aligned(folder: Path, files: dict[str, Path], *, padding: float = 0.0) -> di
         }
     )
     for name, result in found.items():
-        write_alignment(
+        align_rows(
             folder / "aligned" / name,
+            files[name],
+            rows=result.rows.tolist(),
+            ids=result.ids.tolist(),
             party=name,
-            active=names[0],
-            rows=result.rows,
-            ids=result.ids,
-            sizes=result.sizes,
-            shared=result.shared,
+            role="active" if name == names[0] else "passive",
+            sizes=dict(result.sizes),
+            shared=dict(result.shared),
             mode=terms.mode,
             padding=padding,
-            files=[files[name]],
-            id_column="customer",
-            case="kept",
-            source=fingerprint(digests[name]),
         )
     return {name: folder / "aligned" / name for name in files}
 

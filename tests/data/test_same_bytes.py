@@ -1,6 +1,6 @@
 """The same files give the same bytes as ever: what was trained on earlier tables goes on with later ones.
 
-Of :func:`table`, all numbers are multiples of a quarter and 32 rows are trained on, so that no sum is rounded. Sums over
+All numbers of :func:`table` are multiples of a quarter and 32 rows are trained on, so that no sum is rounded. Sums over
 :func:`rough` are, and its columns have gaps: its digests tell in which order numbers are added up. They hold where sums
 of IEEE doubles are not contracted, and leave out logarithms, whose last place differs between machines.
 """

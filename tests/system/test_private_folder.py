@@ -8,16 +8,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from splitvfl.app.experiment import run_experiment
 from splitvfl.config.sections import parse_config
-from splitvfl.data.alignment import write_alignment
 from splitvfl.errors import ConfigError
 from splitvfl.net.certs import make_certificates
 from splitvfl.system.folder_lock import locked
 from splitvfl.system.private_folder import close_folder, private_folder
+from tests.tables import align_rows
 
 SMALL = """
 data: {name: breast-cancer}
@@ -81,21 +80,8 @@ def test_no_file_of_a_run_is_for_others_to_write(tmp_path: Path, mask: int, figu
 def test_keys_and_alignments_are_their_owners(tmp_path: Path, mask: int) -> None:
     with umask(mask):
         make_certificates(tmp_path / "certs", ["bank", "telecom"])
-        write_alignment(
-            tmp_path / "aligned",
-            party="bank",
-            active="bank",
-            rows=np.arange(3),
-            ids=np.arange(3),
-            sizes={"bank": 3, "telecom": 3},
-            shared={"telecom": 3},
-            mode="both",
-            padding=0.0,
-            files=["people.csv"],
-            id_column="id",
-            case="kept",
-            source="",
-        )
+        (tmp_path / "people.csv").write_text("customer\na\nb\nc\n")
+        align_rows(tmp_path / "aligned", tmp_path / "people.csv", rows=range(3), ids=range(3))
     assert mode_of(tmp_path / "certs") == mode_of(tmp_path / "aligned") == 0o700
 
 

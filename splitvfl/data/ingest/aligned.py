@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib import format as npy
 
-from splitvfl.data.ingest.records import Ids, Mask
+from splitvfl.data.chunks import Mask
+from splitvfl.data.ingest.records import Ids
 from splitvfl.data.ingest.writing import NpyWriter
 from splitvfl.data.schema import PARTS, Part, Role
 

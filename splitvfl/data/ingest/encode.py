@@ -11,13 +11,12 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
-from splitvfl.data.chunks import Chunk, Source
+from splitvfl.data.chunks import Chunk, Mask, Source
+from splitvfl.data.encoding import Encoded, TableEncoder
 from splitvfl.data.ingest.aligned import AlignedRows, sort_tables
-from splitvfl.data.ingest.encoders import categories, encode_numbers
 from splitvfl.data.ingest.plan import PartyPlan, Plan
-from splitvfl.data.ingest.records import Ids, LabelCoder, Mask
+from splitvfl.data.ingest.records import Ids, LabelCoder
 from splitvfl.data.ingest.survey import ChunkWatcher, FittedColumns, Survey, label_cells, tested_of
 from splitvfl.data.ingest.writing import NpyWriter, write_bytes, write_safetensors
 from splitvfl.data.labels import Labels
@@ -28,15 +27,12 @@ from splitvfl.data.schema import (
     VERSION,
     VOCABULARY_FILE,
     DataSchema,
-    Encoder,
-    NumericEncoder,
     Part,
     PartyRole,
     PartySchema,
     schema_bytes,
 )
 from splitvfl.data.sources import chunks
-from splitvfl.data.tables import numbers
 from splitvfl.errors import DataError
 
 
@@ -58,26 +54,10 @@ class Written:
     sizes: dict[Part, int] = field(default_factory=dict)
     dummies: dict[Part, int] = field(default_factory=dict)
 
-
-@dataclass(frozen=True)
-class EncodedShape:
-    """What one party's encoded columns are called, and how many codes its fields have."""
-
-    numeric_names: tuple[str, ...]
-    field_names: tuple[str, ...]
-    field_sizes: tuple[int, ...]
-
-    @classmethod
-    def of(cls, encoders: Sequence[Encoder]) -> EncodedShape:
-        """Return the shape that these encoders give."""
-        fields = [encoder for encoder in encoders if not isinstance(encoder, NumericEncoder)]
-        return cls(
-            tuple(
-                name for encoder in encoders if isinstance(encoder, NumericEncoder) for name in encoder.numeric_names
-            ),
-            tuple(encoder.column for encoder in fields),
-            tuple(encoder.size for encoder in fields),
-        )
+    def count_unknown(self, encoded: Encoded, tested: Mask) -> None:
+        """Count the test rows with code 0 among some rows."""
+        for name, rows in zip(encoded.field_names, (encoded.codes[tested] == 0).sum(axis=0).tolist(), strict=True):
+            self.unknown[name] = self.unknown.get(name, 0) + rows
 
 
 def sizes_of(survey: Survey) -> dict[Part, int]:
@@ -89,8 +69,8 @@ def bytes_needed(plan: Plan, learned: FittedColumns, rows: int) -> int:
     """Return the size of the arrays that will be written."""
     row = 0
     for party in plan.parties:
-        shape = EncodedShape.of([learned.encoders[name] for name in party.columns])
-        row += 8 + 4 * len(shape.numeric_names) + 4 * len(shape.field_names) + 8 * (party.role == "active")
+        encoder = learned.of(party)
+        row += 8 + 4 * len(encoder.names) + 4 * len(encoder.fields) + 8 * (party.role == "active")
     stored = sum(tensor.file.stat().st_size for tensors in learned.tensors.values() for tensor in tensors)
     if plan.aligned is not None:  # sorting writes each array anew, one at a time
         rows = 2 * len(plan.aligned.ids)
@@ -100,12 +80,12 @@ def bytes_needed(plan: Plan, learned: FittedColumns, rows: int) -> int:
 class _PartyFiles:
     """The arrays of one party, open for writing."""
 
-    def __init__(self, folder: Path, shape: EncodedShape, sizes: Mapping[Part, int], label_dtype: str | None) -> None:
+    def __init__(self, folder: Path, encoder: TableEncoder, sizes: Mapping[Part, int], label_dtype: str | None) -> None:
         self._stack = ExitStack()
         self._writers: dict[str, dict[Part, NpyWriter]] = {}
         self._open(folder, "ids", (), "<i8", sizes)
-        self._open(folder, "numeric", (len(shape.numeric_names),), "<f4", sizes)
-        self._open(folder, "codes", (len(shape.field_names),), "<i4", sizes)
+        self._open(folder, "numeric", (len(encoder.names),), "<f4", sizes)
+        self._open(folder, "codes", (len(encoder.fields),), "<i4", sizes)
         if label_dtype is not None:
             self._open(folder, "labels", (), label_dtype, sizes)
 
@@ -115,10 +95,10 @@ class _PartyFiles:
             for part, rows in sizes.items()
         }
 
-    def append(self, name: str, rows: npt.NDArray[Any], tested: Mask) -> None:
-        if name in self._writers:
-            self._writers[name]["train"].append(rows[~tested])
-            self._writers[name]["test"].append(rows[tested])
+    def append(self, tested: Mask, **columns: Any) -> None:
+        for name, writers in self._writers.items():
+            writers["train"].append(columns[name][~tested])
+            writers["test"].append(columns[name][tested])
 
     def __enter__(self) -> _PartyFiles:
         return self
@@ -136,22 +116,23 @@ def write_parties(
         DataError: If a cell cannot be encoded, or the files have changed since the first look.
     """
     coder = None if learned.label is None else LabelCoder(learned.label, plan.task)
-    written = Written(unknown=dict.fromkeys(learned.coders, 0))
+    written = Written()
     digests: dict[Part, Any] = {part: hashlib.blake2b(digest_size=16) for part in sizes_of(survey)}
     with ExitStack() as stack:
         files = {}
         for party in plan.parties:
             (folder / party.name).mkdir()
-            shape = EncodedShape.of([learned.encoders[name] for name in party.columns])
             dtype = coder.dtype if coder is not None and party.role == "active" else None
-            opened = _PartyFiles(folder / party.name, shape, sizes_of(survey), dtype)
+            opened = _PartyFiles(folder / party.name, learned.of(party), sizes_of(survey), dtype)
             files[party.name] = stack.enter_context(opened)
         for chunk, ids, tested in _with_ids(sources, plan, survey):
             labels = None if coder is None else _labels(chunk, plan, coder)
             if labels is not None:
                 written.positives += float(labels.sum(dtype=np.float64))
             for party in plan.parties:
-                _append(files[party.name], party, chunk, ids, labels, tested, learned, written)
+                encoded = learned.of(party).apply(chunk)
+                files[party.name].append(tested, ids=ids, numeric=encoded.numeric, codes=encoded.codes, labels=labels)
+                written.count_unknown(encoded, tested)
             digests["train"].update(ids[~tested].tobytes())
             digests["test"].update(ids[tested].tobytes())
             watch(chunk)
@@ -207,32 +188,6 @@ def _labels(chunk: Chunk, plan: Plan, coder: LabelCoder) -> Labels | None:
     return labels
 
 
-def _append(
-    files: _PartyFiles,
-    party: PartyPlan,
-    chunk: Chunk,
-    ids: Ids,
-    labels: Labels | None,
-    tested: Mask,
-    learned: FittedColumns,
-    written: Written,
-) -> None:
-    blocks: list[npt.NDArray[np.float32]] = [np.zeros((chunk.rows, 0), np.float32)]
-    fields: list[npt.NDArray[np.int32]] = []
-    for name in party.columns:
-        encoder = learned.encoders[name]
-        if isinstance(encoder, NumericEncoder):
-            blocks.append(encode_numbers(numbers(chunk.columns[name]), encoder, place=chunk.place))
-        else:
-            fields.append(learned.coders[name].codes(categories(chunk.columns[name])))
-            written.unknown[name] += int((fields[-1][tested] == 0).sum())
-    files.append("ids", ids, tested)
-    files.append("numeric", np.concatenate(blocks, axis=1), tested)
-    files.append("codes", np.stack(fields, axis=1) if fields else np.zeros((chunk.rows, 0), np.int32), tested)
-    if labels is not None:
-        files.append("labels", labels, tested)
-
-
 def _write_vocabulary(folder: Path, party: PartyPlan, learned: FittedColumns) -> None:
     tensors = [tensor for name in party.columns for tensor in learned.tensors.get(name, ())]
     if tensors:
@@ -243,19 +198,17 @@ def _party_schema(
     plan: Plan, party: PartyPlan, survey: Survey, learned: FittedColumns, written: Written
 ) -> PartySchema:
     encoders = tuple(learned.encoders[name] for name in party.columns)
-    shape = EncodedShape.of(encoders)
+    coded = learned.of(party)
     return PartySchema(
-        format=FORMAT,
-        version=VERSION,
         name=party.name,
         role=party.role,
         task=plan.task,
         classes=learned.classes,
         rows=written.sizes,
         column_names=party.columns,
-        numeric_names=shape.numeric_names,
-        field_names=shape.field_names,
-        field_sizes=shape.field_sizes,
+        numeric_names=coded.names,
+        field_names=tuple(coded.fields),
+        field_sizes=tuple(coded.fields.values()),
         encoders=encoders,
         label=learned.label if party.role == "active" else None,
         agreed=_agreed(plan),
@@ -276,8 +229,6 @@ def data_schema(plan: Plan, survey: Survey, learned: FittedColumns, written: Wri
     """Return what the folder says of the data set as a whole."""
     binary = plan.task == "binary" and learned.label is not None
     return DataSchema(
-        format=FORMAT,
-        version=VERSION,
         name=plan.name,
         task=plan.task,
         classes=learned.classes,

@@ -6,17 +6,16 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, assert_never
 
 import pyarrow as pa
 
-from splitvfl.data.chunks import Source
+from splitvfl.data.chunks import Kind, Mask, Source
 from splitvfl.data.columns import TaskName
 from splitvfl.data.encoding import Missing, Scale
+from splitvfl.data.hashing import hash_key, key_name
 from splitvfl.data.ingest.aligned import AlignedRows
-from splitvfl.data.ingest.encoders import read_type
-from splitvfl.data.ingest.hashing import hash_key, key_name
-from splitvfl.data.ingest.records import Mask, cell_value
+from splitvfl.data.ingest.records import cell_value
 from splitvfl.data.labels import Positive
 from splitvfl.data.partition import matching, patterns
 from splitvfl.data.schema import (
@@ -24,7 +23,6 @@ from splitvfl.data.schema import (
     Encoder,
     HashEncoder,
     IdRule,
-    Kind,
     LabelSchema,
     NumericEncoder,
     Role,
@@ -148,6 +146,21 @@ class Plan:
             name: read_type(kind, numeric=name in self.scales or name == self.label)
             for name, kind in self.kinds.items()
         }
+
+
+def read_type(kind: Kind, *, numeric: bool) -> pa.DataType:
+    """Return the type that a column is read with; numeric columns are wanted as float64."""
+    match kind:
+        case "text":
+            return pa.string()
+        case "truth":
+            return pa.bool_()
+        case "integer":
+            return pa.float64() if numeric else pa.int64()
+        case "number":
+            return pa.float64()
+        case _:
+            assert_never(kind)
 
 
 def make_plan(

@@ -12,14 +12,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from splitvfl.data.chunks import Kind, Mask
 from splitvfl.data.columns import LABEL_DTYPES, TaskName
-from splitvfl.data.ingest.hashing import mix64, text_ids
+from splitvfl.data.hashing import mix64, text_ids
 from splitvfl.data.labels import Labels, Positive, check_split, read_labels
-from splitvfl.data.schema import Kind, LabelSchema
+from splitvfl.data.schema import LabelSchema
 from splitvfl.errors import DataError
 
 Ids = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 
 # Classes beyond this many are measurements, or ids, taken for classes.
 MOST_CLASSES = 10_000
@@ -29,7 +29,7 @@ _ENTRY = np.dtype([("id", "<i8"), ("row", "<i8")])
 
 
 def ids_of(column: pa.Array) -> Ids:
-    """Return one id per row: whole numbers as they are, text by :func:`splitvfl.data.ingest.hashing.text_ids`."""
+    """Return one id per row: whole numbers as they are, text by :func:`splitvfl.data.hashing.text_ids`."""
     if pa.types.is_string(column.type):
         return text_ids(column.to_pylist())
     ids: Ids = column.to_numpy().astype(np.int64, copy=False)

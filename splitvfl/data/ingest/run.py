@@ -11,7 +11,7 @@ from pathlib import Path
 
 from splitvfl.data.chunks import Chunk, Source
 from splitvfl.data.ingest.aligned import AlignedRows
-from splitvfl.data.ingest.encode import EncodedShape, Written, bytes_needed, data_schema, write_parties
+from splitvfl.data.ingest.encode import Written, bytes_needed, data_schema, write_parties
 from splitvfl.data.ingest.plan import Hashing, Plan, check_ingested, make_plan, plan_like
 from splitvfl.data.ingest.survey import FittedColumns, Statistics, Survey, learned_before, look
 from splitvfl.data.ingest.writing import check_space, check_target, draft, write_bytes
@@ -103,12 +103,12 @@ def ingest(
     numbers are scaled and filled with and which categories there are; the second writes. Columns are encoded as by
     :class:`splitvfl.data.encoding.Encoding` with ``categorical="index"``, with two differences: the median that fills
     gaps is a sketch where a column has more than 65 536 different values
-    (:class:`splitvfl.data.ingest.statistics.MedianSketch`), and fields may be hashed. The folder appears when it is
+    (:class:`splitvfl.data.fitting.MedianSketch`), and fields may be hashed. The folder appears when it is
     complete; an interrupted or failed ingest leaves nothing.
 
-    The split looks at each record's id alone (:func:`splitvfl.data.ingest.hashing.are_tested`): parties that
+    The split looks at each record's id alone (:func:`splitvfl.data.hashing.are_tested`): parties that
     ingest apart split alike, if they give the same ids, seed and fraction. Text that names records is hashed
-    (:func:`splitvfl.data.ingest.hashing.text_ids`). Their records must be in the same order;
+    (:func:`splitvfl.data.hashing.text_ids`). Their records must be in the same order;
     ``id_fingerprints`` in ``schema.json`` shows whether they are. Aligned records (``aligned``) are, by their new ids;
     other rows are left out, and dummies get the columns and the label of a random record of their part.
 
@@ -230,11 +230,11 @@ class _Run:
     ) -> IngestReport:
         parties = {}
         for party in self._plan.parties:
-            shape = EncodedShape.of([learned.encoders[name] for name in party.columns])
+            encoder = learned.of(party)
             parties[party.name] = PartyReport(
-                numeric=len(shape.numeric_names),
-                fields=dict(zip(shape.field_names, shape.field_sizes, strict=True)),
-                unknown={name: written.unknown[name] for name in shape.field_names},
+                numeric=len(encoder.names),
+                fields=encoder.fields,
+                unknown={name: written.unknown[name] for name in encoder.fields},
             )
         return IngestReport(
             folder=target,

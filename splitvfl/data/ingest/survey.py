@@ -6,38 +6,42 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import assert_never
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from safetensors import safe_open
 
-from splitvfl.data.chunks import Chunk, Source
-from splitvfl.data.ingest.encoders import BucketCoder, FieldCoder, categories, category_type, check_numbers
-from splitvfl.data.ingest.hashing import are_tested, key_name
-from splitvfl.data.ingest.plan import Earlier, Plan
-from splitvfl.data.ingest.records import Ids, LabelValues, Mask, first_repeated, first_true, ids_of
-from splitvfl.data.ingest.statistics import NumericStatistics
-from splitvfl.data.ingest.vocabulary import (
-    COUNT_BUDGET,
-    CategoryCounter,
-    CodeBook,
-    Vocabulary,
-    as_tensors,
-    from_tensors,
-    keep_within,
-)
+from splitvfl.data.chunks import Chunk, Mask, Source
+from splitvfl.data.encoding import FieldCoder, FittedNumbers, TableEncoder
+from splitvfl.data.fitting import NumericFit, RunningSums
+from splitvfl.data.hashing import are_tested, key_name
+from splitvfl.data.ingest.plan import Earlier, PartyPlan, Plan
+from splitvfl.data.ingest.records import Ids, LabelValues, first_repeated, first_true, ids_of
 from splitvfl.data.ingest.writing import StoredTensor
 from splitvfl.data.schema import (
     VOCABULARY_FILE,
     Encoder,
     HashEncoder,
     LabelSchema,
+    NumericEncoder,
     SplitRule,
     VocabularyEncoder,
 )
 from splitvfl.data.sources import cells_at, chunks
-from splitvfl.data.tables import numbers
+from splitvfl.data.vocabulary import (
+    COUNT_BUDGET,
+    BucketCoder,
+    CategoryCounter,
+    CodeBook,
+    as_tensors,
+    category_type,
+    from_tensors,
+    ingested_categories,
+    keep_within,
+)
 from splitvfl.errors import DataError
 
 ChunkWatcher = Callable[[Chunk], None]
@@ -65,18 +69,22 @@ class FittedColumns:
     """How cells become numbers.
 
     Attributes:
-        encoders: By column.
-        coders: Of the categorical columns.
+        encoders: What is written of them, by column.
+        coders: What applies it, by column.
         tensors: Vocabularies, by column, as they will be stored.
         label: What labels mean; ``None`` where there are none.
         classes: Number of classes, 0 where nobody holds labels.
     """
 
     encoders: Mapping[str, Encoder]
-    coders: Mapping[str, FieldCoder]
+    coders: Mapping[str, FittedNumbers | FieldCoder]
     tensors: Mapping[str, Sequence[StoredTensor]]
     label: LabelSchema | None
     classes: int
+
+    def of(self, party: PartyPlan) -> TableEncoder:
+        """Return what encodes one party's columns."""
+        return TableEncoder([self.coders[name] for name in party.columns])
 
 
 class Statistics:
@@ -90,12 +98,13 @@ class Statistics:
     def __init__(self, plan: Plan, scratch: Path) -> None:
         self._plan = plan
         self._scratch = scratch
+        fill = plan.missing == "indicator"
+        self._sums = {name: RunningSums(log=scale == "log1p", fill=fill) for name, scale in plan.scales.items()}
         self._numeric = {
-            name: NumericStatistics(name, plan.kinds[name], scale=scale, fill=plan.missing == "indicator")
-            for name, scale in plan.scales.items()
+            name: NumericFit(name, scale=scale, fill=fill, sums=self._sums[name]) for name, scale in plan.scales.items()
         }
         self._counters = {
-            name: CategoryCounter(category_type(plan.kinds[name]), scratch, f"count-{position}")
+            name: CategoryCounter(category_type(plan.kinds[name]), scratch / f"count-{position}")
             for position, name in enumerate(plan.vocabularies)
         }
         self._labels = _label_values(plan)
@@ -106,14 +115,11 @@ class Statistics:
         Raises:
             DataError: If a number is missing where it may not be, or infinite; or there are too many classes.
         """
-        training = ~tested
-        for name, statistics in self._numeric.items():
-            values = numbers(chunk.columns[name])
-            check_numbers(values, name, missing=self._plan.missing, place=chunk.place)
-            statistics.add(values[training])
-        rows = pa.array(training)
+        for fit in self._numeric.values():
+            fit.add(chunk, ~tested)
+        rows = pa.array(~tested)
         for name, counter in self._counters.items():
-            counter.add(categories(chunk.columns[name]).filter(rows))
+            counter.add(chunk.columns[name].filter(rows))
         keep_within(self._counters.values(), COUNT_BUDGET)
         if self._labels is not None and self._plan.label is not None:
             mistake = self._labels.add(label_cells(chunk, self._plan.label), tested)
@@ -127,30 +133,71 @@ class Statistics:
             DataError: If a numeric column has no value in the training rows, or labels are not what the task needs.
         """
         label, classes = (None, 0) if self._labels is None else self._labels.schema()
-        encoders: dict[str, Encoder] = {name: found.encoder() for name, found in self._numeric.items()}
-        coders: dict[str, FieldCoder] = {}
-        tensors: dict[str, Sequence[StoredTensor]] = {}
-        for name, counter in self._counters.items():
-            vocabulary = counter.vocabulary(self._plan.min_count)
-            encoders[name] = self._vocabulary_encoder(name, vocabulary)
-            coders[name] = CodeBook(vocabulary.values, vocabulary.missing_code)
-            tensors[name] = _store(name, vocabulary.values, self._scratch, len(tensors))
+        encoders: dict[str, Encoder] = {name: self._numeric_encoder(name) for name in self._numeric}
+        vocabularies: dict[str, pa.Array] = {}
+        for name in self._counters:
+            encoders[name], vocabularies[name] = self._vocabulary_encoder(name)
         for name in self._plan.hashed:
-            encoder = HashEncoder(
+            encoders[name] = HashEncoder(
                 column=name, kind=self._plan.kinds[name], buckets=self._plan.buckets, key=key_name(self._plan.key)
             )
-            encoders[name], coders[name] = encoder, BucketCoder(encoder, self._plan.key)
-        return FittedColumns(encoders=encoders, coders=coders, tensors=tensors, label=label, classes=classes)
+        return _fitted(self._plan, encoders, vocabularies, label, classes, self._scratch)
 
-    def _vocabulary_encoder(self, name: str, vocabulary: Vocabulary) -> VocabularyEncoder:
-        return VocabularyEncoder(
+    def _numeric_encoder(self, name: str) -> NumericEncoder:
+        sums = self._sums[name]
+        if sums.known == 0:
+            raise DataError(f"column {name!r} has no value in any of {sums.gaps} training rows; drop it")
+        fitted = self._numeric[name].fitted()
+        if not np.isfinite([fitted.offset, fitted.spread]).all():
+            raise DataError(
+                f"column {name!r} holds values too large to be scaled ({sums.low:g} to {sums.high:g}); try scale log1p"
+            )
+        return NumericEncoder(
+            kind=self._plan.kinds[name],
+            missing=self._plan.missing,
+            median_error=sums.median_error,
+            rows=sums.known + sums.gaps,
+            gaps=sums.gaps,
+            low=sums.low,
+            high=sums.high,
+            **msgspec.structs.asdict(fitted),
+        )
+
+    def _vocabulary_encoder(self, name: str) -> tuple[VocabularyEncoder, pa.Array]:
+        found = self._counters[name].vocabulary(self._plan.min_count)
+        encoder = VocabularyEncoder(
             column=name,
             kind=self._plan.kinds[name],
-            categories=len(vocabulary.values),
-            missing_code=vocabulary.missing_code,
+            categories=len(found.values),
+            missing_code=found.missing_code,
             min_count=self._plan.min_count,
-            rare=vocabulary.rare,
+            rare=found.rare,
         )
+        return encoder, found.values
+
+
+def _fitted(
+    plan: Plan,
+    encoders: Mapping[str, Encoder],
+    vocabularies: Mapping[str, pa.Array],
+    label: LabelSchema | None,
+    classes: int,
+    scratch: Path,
+) -> FittedColumns:
+    coders: dict[str, FittedNumbers | FieldCoder] = {}
+    tensors: dict[str, Sequence[StoredTensor]] = {}
+    for name, encoder in encoders.items():
+        match encoder:
+            case NumericEncoder():
+                coders[name] = encoder.fitted
+            case HashEncoder():
+                coders[name] = BucketCoder(name, encoder.buckets, plan.key)
+            case VocabularyEncoder():
+                coders[name] = CodeBook(name, vocabularies[name], encoder.missing_code)
+                tensors[name] = _store(name, vocabularies[name], scratch, len(tensors))
+            case _:
+                assert_never(encoder)
+    return FittedColumns(encoders=encoders, coders=coders, tensors=tensors, label=label, classes=classes)
 
 
 def _label_values(plan: Plan) -> LabelValues | None:
@@ -189,20 +236,13 @@ def learned_before(plan: Plan, earlier: Earlier, scratch: Path) -> FittedColumns
     Raises:
         DataError: If its vocabularies cannot be read.
     """
-    coders: dict[str, FieldCoder] = {}
-    tensors: dict[str, Sequence[StoredTensor]] = {}
-    for party in plan.parties:
-        for name in party.columns:
-            encoder = earlier.encoders[name]
-            if isinstance(encoder, HashEncoder):
-                coders[name] = BucketCoder(encoder, plan.key)
-            elif isinstance(encoder, VocabularyEncoder):
-                values = _read_vocabulary(earlier.folder / party.name / VOCABULARY_FILE, encoder)
-                coders[name] = CodeBook(values, encoder.missing_code)
-                tensors[name] = _store(name, values, scratch, len(tensors))
-    return FittedColumns(
-        encoders=earlier.encoders, coders=coders, tensors=tensors, label=earlier.label, classes=earlier.classes
-    )
+    vocabularies = {
+        name: _read_vocabulary(earlier.folder / party.name / VOCABULARY_FILE, encoder)
+        for party in plan.parties
+        for name in party.columns
+        if isinstance(encoder := earlier.encoders[name], VocabularyEncoder)
+    }
+    return _fitted(plan, earlier.encoders, vocabularies, earlier.label, earlier.classes, scratch)
 
 
 def _read_vocabulary(path: Path, encoder: VocabularyEncoder) -> pa.Array:
@@ -268,7 +308,7 @@ def _tested(chunk: Chunk, plan: Plan, ids: Ids) -> Mask:
     split = plan.split
     if split.rule == "column":
         assert split.column is not None
-        cells = categories(chunk.columns[split.column])
+        cells = ingested_categories(chunk.columns[split.column])
         hits = pc.equal(cells, pa.scalar(split.value).cast(cells.type)) if split.value is not None else None
         return np.zeros(chunk.rows, bool) if hits is None else hits.fill_null(False).to_numpy(zero_copy_only=False)
     return tested_of(split, ids)

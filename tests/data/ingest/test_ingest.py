@@ -18,8 +18,8 @@ import torch
 from splitvfl.data import arrow_source, csv_source
 from splitvfl.data.columns import TaskName, VerticalData
 from splitvfl.data.encoding import Scale
+from splitvfl.data.hashing import are_tested, bucket_codes, hash_key, text_ids
 from splitvfl.data.ingest import IngestStatus, ingest_like, survey
-from splitvfl.data.ingest.hashing import are_tested, bucket_codes, hash_key, text_ids
 from splitvfl.data.load import load
 from splitvfl.data.schema import read_data_schema, read_party_schema
 from splitvfl.data.store import open_tables
@@ -423,7 +423,16 @@ GOOD = tuple(f"{number},{number % 2},{number}.5,x" for number in range(60))
         ((*GOOD * 9, "99,1,word,x"), {}, r"t.csv, line 542, column 'n': expected a number, .*, got 'word'"),
         ((*GOOD, "99,1,word,x"), {}, r"t.csv, line 62, column 'n': 'word' among numbers"),
         ((*GOOD, "99,1,1.5"), {}, r"t.csv, line 62: expected 4 cells as in the header, got 3"),
-        ([f"{number},{number % 2},,x" for number in range(60)], {}, r"column 'n' has no value in any of"),
+        (
+            [f"{number},{number % 2},,x" for number in range(60)],
+            {},
+            r"column 'n' has no value in any of \d+ training rows",
+        ),
+        (
+            [f"{number},{number % 2},{(-1) ** number}e200,x" for number in range(60)],
+            {},
+            r"column 'n' holds values too large to be scaled \(-1e\+200 to 1e\+200\); try scale log1p",
+        ),
         ((), {}, "t.csv has a header and no rows"),
         (GOOD[:2], {}, "all 2 rows are"),
         (GOOD, {"label": "why"}, r"no column 'why' in t.csv, which should be the label; did you mean 'y'|there are"),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from splitvfl.data.ingest.hashing import (
+from splitvfl.data.hashing import (
     are_tested,
     bucket_codes,
     fingerprints,

@@ -1,15 +1,16 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from splitvfl.data.encoding import Floats, Scale, scale_column, shift_and_scale, symmetric_log
-from splitvfl.data.ingest import statistics
-from splitvfl.data.ingest.statistics import MedianSketch, Moments, NumericStatistics
-from splitvfl.errors import DataError
+from splitvfl.data import fitting
+from splitvfl.data.chunks import Chunk
+from splitvfl.data.encoding import Floats, Scale, shift_and_scale, symmetric_log
+from splitvfl.data.fitting import MedianSketch, Moments, NumericFit, RunningSums, WholeSums
 
 FINITE = st.floats(-1e6, 1e6, allow_nan=False)
 STREAMS = st.lists(arrays(np.float64, st.integers(0, 30), elements=FINITE), min_size=1, max_size=6)
@@ -54,7 +55,7 @@ def test_the_median_is_exact_where_values_are_few(pieces: list[Floats]) -> None:
 @given(st.lists(st.floats(-1e6, 1e6).filter(lambda x: x == 0 or abs(x) > 1e-6), min_size=20, max_size=60, unique=True))
 def test_the_median_of_many_values_is_within_its_bound_and_does_not_depend_on_order(values: list[float]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(statistics, "EXACT_VALUES", 8)
+        patch.setattr(fitting, "EXACT_VALUES", 8)
         sketches = [MedianSketch() for _ in range(3)]
         for value in values:
             sketches[0].add(np.array([value]))
@@ -77,9 +78,18 @@ def test_a_sketch_stays_small() -> None:
     for piece in values:
         sketch.add(piece)
 
-    assert sketch._values.size <= statistics.EXACT_VALUES
+    assert sketch._values.size <= fitting.EXACT_VALUES
     assert sketch.error == 2.0**-13
     assert sketch.median() == pytest.approx(np.median(np.concatenate(values)), rel=sketch.error)
+
+
+def fit_of(
+    scale: Scale, sums: WholeSums | RunningSums, values: Floats, *, pieces: int, fill: bool = True
+) -> NumericFit:
+    fit = NumericFit("x", scale=scale, fill=fill, sums=sums)
+    for piece in np.split(values, pieces):
+        fit.add(Chunk.of(pa.table({"x": piece}), ["x"], source="t.csv"), np.ones(piece.size, bool))
+    return fit
 
 
 @pytest.mark.parametrize("scale", ["standard", "minmax", "log1p", "none"])
@@ -88,40 +98,35 @@ def test_columns_are_scaled_as_when_they_are_whole(scale: Scale, gaps: int) -> N
     rng = np.random.default_rng(1)
     values = rng.normal(size=40) * 50
     values[:gaps] = np.nan
-    found = NumericStatistics("x", "number", scale=scale, fill=True)
-    for piece in np.split(values, 4):
-        found.add(piece)
+    log = scale == "log1p"
+    running, whole = RunningSums(log=log, fill=True), WholeSums(log=log)
 
-    encoder = found.encoder()
+    ours, theirs = fit_of(scale, running, values, pieces=4).fitted(), fit_of(scale, whole, values, pieces=1).fitted()
 
-    assert encoder.median is not None
-    assert (encoder.gaps, encoder.rows, encoder.marked) == (gaps, 40, gaps > 0)
+    assert (ours.median, ours.marked) == (theirs.median, theirs.marked) == (np.nanmedian(values), gaps > 0)
+    assert (running.gaps, running.known) == (whole.gaps, whole.known) == (gaps, 40 - gaps)
     filled = np.where(np.isnan(values), np.nanmedian(values), values)
-    logs = symmetric_log(filled) if scale == "log1p" else filled
+    logs = symmetric_log(filled) if log else filled
     np.testing.assert_allclose(
-        shift_and_scale(logs, encoder.offset, encoder.spread, scale), scale_column(filled, filled, scale), rtol=1e-12
+        *(shift_and_scale(logs, fitted.offset, fitted.spread, scale) for fitted in (ours, theirs)), rtol=1e-12
     )
 
 
+@example([0.0, 5e-324], "standard")
+@example([0.0, 5e-324], "minmax")
+@given(st.lists(st.floats(-1e6, 1e6), min_size=2), st.sampled_from(["standard", "minmax", "log1p", "none"]))
+def test_scaling_keeps_order_and_is_finite(values: list[float], scale: Scale) -> None:
+    data = np.sort(np.array(values))
+    fitted = fit_of(scale, WholeSums(log=scale == "log1p"), data, pieces=1).fitted()
+
+    logs = symmetric_log(data) if scale == "log1p" else data
+    scaled = shift_and_scale(logs, fitted.offset, fitted.spread, scale)
+
+    assert np.isfinite(scaled).all()
+    assert (np.diff(scaled) >= 0).all()
+
+
 def test_a_constant_column_has_no_spread_whatever_rounding_says() -> None:
-    found = NumericStatistics("x", "number", scale="standard", fill=False)
-    for _ in range(7):
-        found.add(np.full(3, 0.1))
+    sums = RunningSums(log=False, fill=False)
 
-    assert found.encoder().spread == 0
-
-
-def test_a_column_without_a_training_value_is_an_error() -> None:
-    found = NumericStatistics("x", "number", scale="standard", fill=True)
-    found.add(np.full(3, np.nan))
-
-    with pytest.raises(DataError, match="'x' has no value in any of 3 training rows"):
-        found.encoder()
-
-
-def test_a_column_whose_squares_overflow_is_an_error() -> None:
-    found = NumericStatistics("x", "number", scale="standard", fill=False)
-    found.add(np.array([1e200, -1e200]))
-
-    with pytest.raises(DataError, match="too large to be scaled"):
-        found.encoder()
+    assert fit_of("standard", sums, np.full(21, 0.1), pieces=7, fill=False).fitted().spread == 0

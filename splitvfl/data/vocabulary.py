@@ -1,4 +1,4 @@
-"""Categories of a field: counted in bounded memory, sorted, and looked up.
+"""Categories of a field: counted in bounded memory, sorted, and looked up; or hashed.
 
 Counting keeps a table of different values and their counts per field. When all tables together pass a budget, the
 largest is written to disk, divided by fingerprints into parts that are merged one at a time in the end. Looking up
@@ -7,7 +7,7 @@ needs 12 bytes per category, whatever its length.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from splitvfl.data.ingest.hashing import Words, fingerprints, text_buffers
+from splitvfl.data.chunks import Kind
+from splitvfl.data.encoding import as_categories
+from splitvfl.data.hashing import Words, bucket_codes, fingerprints, text_buffers
 
 Counts = npt.NDArray[np.int64]
 NarrowCodes = npt.NDArray[np.int32]
@@ -45,19 +47,18 @@ class CategoryCounter:
     """Counts the different values of one field.
 
     Args:
-        kind: Type of the values: string, int64 or float64.
-        scratch: Folder for what does not fit into memory.
-        name: Name of its files there.
+        kind: Type of the values.
+        scratch: What files begin with that take what does not fit into memory. Without it all must fit; with it, the
+            type is string, int64 or float64.
     """
 
-    def __init__(self, kind: pa.DataType, scratch: Path, name: str) -> None:
+    def __init__(self, kind: pa.DataType, scratch: Path | None = None) -> None:
         self._values = pa.array([], kind)
         self._counts: Counts = np.zeros(0, np.int64)
         self._waiting: list[tuple[pa.Array, Counts]] = []
         self._waiting_rows = 0
         self._missing = 0
         self._scratch = scratch
-        self._name = name
         self._spills: list[Path] = []
 
     @property
@@ -67,7 +68,8 @@ class CategoryCounter:
         return int(self._values.nbytes + self._counts.nbytes + waiting)
 
     def add(self, column: pa.Array) -> None:
-        """Count the values of some rows."""
+        """Count the values of some rows; truth values are 0 and 1 where numbers are counted."""
+        column = as_categories(column).cast(self._values.type)
         found = pc.value_counts(column.drop_null())
         self._missing += column.null_count
         self._waiting.append((found.field("values"), found.field("counts").to_numpy()))
@@ -84,7 +86,8 @@ class CategoryCounter:
         """Write everything counted so far to disk, and go on from nothing."""
         self._merge()
         part_of = fingerprints(self._values, 0) >> np.uint64(60)
-        path = self._scratch / f"{self._name}-{len(self._spills)}.arrow"
+        assert self._scratch is not None, "all must fit into memory"
+        path = self._scratch.with_name(f"{self._scratch.name}-{len(self._spills)}.arrow")
         schema = pa.schema([("values", self._values.type), ("counts", pa.int64())])
         with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as writer:
             for part in range(_PARTS):
@@ -147,15 +150,35 @@ def _joined(parts: list[pa.Array]) -> pa.Array:
     return joined if isinstance(joined, pa.Array) else pa.concat_arrays(joined.chunks)
 
 
+def category_type(kind: Kind) -> pa.DataType:
+    """Return the type that the categories of an ingested field have; truth values are 0 and 1."""
+    return {"text": pa.string(), "number": pa.float64(), "integer": pa.int64(), "truth": pa.int64()}[kind]
+
+
+def ingested_categories(column: pa.Array) -> pa.Array:
+    """Return a column as categories of :func:`category_type`: NaN is missing, and negative zero is zero."""
+    return column.cast(pa.int64()) if pa.types.is_boolean(column.type) else as_categories(column)
+
+
 class CodeBook:
     """Looks up the codes of one field.
 
     Args:
+        column: The field's column.
         values: The listed categories, sorted: they have the codes from 1.
         missing_code: Code of a missing value.
+
+    Attributes:
+        column: As given.
+        names: Nothing: codes stay codes.
+        size: Number of codes, 0 included.
     """
 
-    def __init__(self, values: pa.Array, missing_code: int) -> None:
+    names = ()
+
+    def __init__(self, column: str, values: pa.Array, missing_code: int) -> None:
+        self.column = column
+        self.size = 1 + max(len(values), missing_code)
         self._missing_code = missing_code
         self._seed, words = _distinct_fingerprints(values)
         order = np.argsort(words)
@@ -167,11 +190,7 @@ class CodeBook:
 
         An unlisted value has a listed one's fingerprint, and so its code, with a chance of categories / 2⁶⁴.
         """
-        encoded = column.dictionary_encode()
-        found = np.append(self._look_up(fingerprints(encoded.dictionary, self._seed)), np.int32(self._missing_code))
-        indices = encoded.indices.fill_null(len(encoded.dictionary)).to_numpy()
-        codes: NarrowCodes = found[indices]
-        return codes
+        return _by_value(column, lambda found: self._look_up(fingerprints(found, self._seed)), self._missing_code)
 
     def _look_up(self, words: Words) -> NarrowCodes:
         if self._words.size == 0:
@@ -182,6 +201,47 @@ class CodeBook:
         codes = np.empty(words.size, np.int32)
         codes[order] = np.where(self._words[places] == words[order], self._codes[places], 0)
         return codes
+
+
+class BucketCoder:
+    """Hashes the values of one field.
+
+    Args:
+        column: The field's column; its name goes into the hash.
+        buckets: Number of different hash codes, from 1; the next one is that of a missing value.
+        key: The key, see :func:`splitvfl.data.hashing.hash_key`.
+
+    Attributes:
+        column: As given.
+        names: Nothing: codes stay codes.
+        size: Number of codes, 0 included, which no record has.
+    """
+
+    names = ()
+
+    def __init__(self, column: str, buckets: int, key: bytes) -> None:
+        self.column = column
+        self.size = buckets + 2
+        self._buckets = buckets
+        self._key = key
+
+    def codes(self, column: pa.Array) -> NarrowCodes:
+        """Return the code of each row, ``(rows,)``."""
+        return _by_value(column, self._hashed, self._buckets + 1)
+
+    def _hashed(self, values: pa.Array) -> NarrowCodes:
+        """Hash values as texts alike in every version: whole numbers in digits, others as Python writes them."""
+        cells = values.to_pylist()
+        texts = cells if pa.types.is_string(values.type) else map(repr, cells)
+        return bucket_codes(texts, column=self.column, key=self._key, buckets=self._buckets)
+
+
+def _by_value(column: pa.Array, codes_of: Callable[[pa.Array], NarrowCodes], missing_code: int) -> NarrowCodes:
+    """Return the code of each row, asked for once per different value."""
+    encoded = ingested_categories(column).dictionary_encode()
+    found = np.append(codes_of(encoded.dictionary), np.int32(missing_code))
+    codes: NarrowCodes = found[encoded.indices.fill_null(len(encoded.dictionary)).to_numpy()]
+    return codes
 
 
 def _distinct_fingerprints(values: pa.Array) -> tuple[int, Words]:

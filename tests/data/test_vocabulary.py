@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from splitvfl.data.ingest import vocabulary
-from splitvfl.data.ingest.vocabulary import CategoryCounter, CodeBook, as_tensors, from_tensors, keep_within
+from splitvfl.data import vocabulary
+from splitvfl.data.vocabulary import CategoryCounter, CodeBook, as_tensors, from_tensors, keep_within
 
 CELLS = st.lists(
     st.lists(st.one_of(st.none(), st.text("ab\x00é\U0001f600", max_size=3)), max_size=20), min_size=1, max_size=5
@@ -30,7 +30,7 @@ def slowly(cells: list[str | None], min_count: int) -> tuple[list[str], int, int
 @given(CELLS, st.integers(1, 3), st.booleans())
 def test_counting_in_pieces_is_counting_the_whole(chunks: list[list[str | None]], min_count: int, spill: bool) -> None:
     with tempfile.TemporaryDirectory() as scratch:
-        counter = CategoryCounter(pa.string(), Path(scratch), "c")
+        counter = CategoryCounter(pa.string(), Path(scratch) / "c")
         for chunk in chunks:
             counter.add(pa.array(chunk, pa.string()))
             if spill:
@@ -42,7 +42,7 @@ def test_counting_in_pieces_is_counting_the_whole(chunks: list[list[str | None]]
 
 
 def test_the_largest_field_is_written_out_until_all_fit(tmp_path: Path) -> None:
-    small, large = (CategoryCounter(pa.int64(), tmp_path, name) for name in ("small", "large"))
+    small, large = (CategoryCounter(pa.int64(), tmp_path / name) for name in ("small", "large"))
     small.add(pa.array(range(100)))
     large.add(pa.array(range(10_000)))
 
@@ -57,7 +57,7 @@ def test_the_largest_field_is_written_out_until_all_fit(tmp_path: Path) -> None:
 def test_counts_survive_merging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(0)
     cells = [f"{int(rng.paretovariate(0.5)) % 300_000:x}" for _ in range(300_000)]
-    counter = CategoryCounter(pa.string(), tmp_path, "c")
+    counter = CategoryCounter(pa.string(), tmp_path / "c")
     for start in range(0, len(cells), 30_000):
         counter.add(pa.array(cells[start : start + 30_000]))
 
@@ -71,7 +71,7 @@ def test_counts_survive_merging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 @given(CELLS, st.lists(st.one_of(st.none(), st.text("abc", max_size=3)), max_size=20))
 def test_codes_are_places_in_the_list(chunks: list[list[str | None]], asked: list[str | None]) -> None:
     listed = sorted({cell for chunk in chunks for cell in chunk if cell is not None})
-    book = CodeBook(pa.array(listed, pa.string()), 77)
+    book = CodeBook("c", pa.array(listed, pa.string()), 77)
     asked = [*asked, *listed, None]
 
     codes = book.codes(pa.array(asked, pa.string()))
@@ -88,7 +88,7 @@ def test_two_categories_with_one_fingerprint_get_two_codes(monkeypatch: pytest.M
 
     monkeypatch.setattr(vocabulary, "fingerprints", colliding)
 
-    assert CodeBook(pa.array(["a", "b", "c"]), 0).codes(pa.array(["c", "a", "b", "d"])).tolist() == [3, 1, 2, 0]
+    assert CodeBook("c", pa.array(["a", "b", "c"]), 0).codes(pa.array(["c", "a", "b", "d"])).tolist() == [3, 1, 2, 0]
 
 
 @pytest.mark.parametrize(

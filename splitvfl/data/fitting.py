@@ -1,0 +1,370 @@
+"""Learn how columns become numbers, from their training rows and chunk by chunk; a table in memory is one chunk.
+
+There is one way to fit a column, and two ways to add up its numbers. A table in memory is kept until it is fitted;
+gaps are filled where they are, and NumPy adds up the whole (:class:`WholeSums`). Files of any size are added up in one
+pass and bounded memory (:class:`RunningSums`): the median that fills gaps is known when that pass is over, may be an
+estimate, and enters as so many equal numbers. The two differ by rounding where there are gaps or several chunks, and
+neither can give the other's bits: the one does not know where the gaps are, the other would need all values.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from copy import copy
+from typing import Literal, NamedTuple, assert_never
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from splitvfl.data.chunks import Chunk, Mask
+from splitvfl.data.encoding import (
+    Encoding,
+    FittedCategories,
+    FittedEncoding,
+    FittedNumbers,
+    Floats,
+    Scale,
+    check_numbers,
+    symmetric_log,
+)
+from splitvfl.data.tables import Rows, is_number, is_text, numbers
+from splitvfl.data.vocabulary import CategoryCounter
+from splitvfl.errors import DataError
+
+# Wider one-hot blocks are nearly always an identifier taken for a category, and fill the memory first.
+ONEHOT_LIMIT = 1000
+
+# Different values up to which the median is exact.
+EXACT_VALUES = 1 << 16
+# Bits of the significand that are kept beyond that, in turn, without the leading one: errors of 2^-24 to 2^-8.
+_PRECISIONS = (52, 23, 16, 12, 9, 7)
+
+
+class MedianSketch:
+    """The median of a stream of numbers.
+
+    Exact while there are no more than 65 536 different values. Beyond, values that agree in their first 24 significant
+    bits are taken for one, then those that agree in 17, 13, 10 and 8, as far as it takes; the median is the middle of
+    such an interval. It does not depend on the order of the stream, nor on how it is cut.
+    """
+
+    def __init__(self) -> None:
+        self._values: Floats = np.zeros(0)
+        self._counts: npt.NDArray[np.int64] = np.zeros(0, np.int64)
+        self._level = 0
+
+    @property
+    def error(self) -> float:
+        """Bound of the relative error."""
+        return 0.0 if self._level == 0 else 2.0 ** -(_PRECISIONS[self._level] + 1)
+
+    def add(self, values: Floats) -> None:
+        """Take in finite numbers."""
+        found, counts = np.unique(_truncated(values, _PRECISIONS[self._level]), return_counts=True)
+        self._values, self._counts = _added(self._values, self._counts, found, counts)
+        while self._values.size > EXACT_VALUES and self._level + 1 < len(_PRECISIONS):
+            self._level += 1
+            coarser = _truncated(self._values, _PRECISIONS[self._level])
+            self._values, self._counts = _added(np.zeros(0), np.zeros(0, np.int64), coarser, self._counts)
+
+    def median(self) -> float:
+        """Return the median; the mean of the two middle values where their number is even."""
+        ends = np.cumsum(self._counts)
+        middle = np.searchsorted(ends, [(ends[-1] - 1) // 2, ends[-1] // 2], side="right")
+        low, high = (self._centre(float(value)) for value in self._values[middle])
+        return 0.5 * low + 0.5 * high
+
+    def _centre(self, value: float) -> float:
+        if self._level == 0 or value == 0:
+            return value
+        return value * (1 + self.error / _significand(value))
+
+
+def _significand(value: float) -> float:
+    """Return the significand, in [1, 2)."""
+    return 2 * abs(math.frexp(value)[0])
+
+
+def _added(
+    values: Floats, counts: npt.NDArray[np.int64], more: Floats, their_counts: npt.NDArray[np.int64]
+) -> tuple[Floats, npt.NDArray[np.int64]]:
+    together, positions = np.unique(np.concatenate([values, more]), return_inverse=True)
+    sums = np.zeros(together.size, np.int64)
+    np.add.at(sums, positions, np.concatenate([counts, their_counts]))
+    return together, sums
+
+
+def _truncated(values: Floats, bits: int) -> Floats:
+    """Return values with all but so many bits of the significand zero: twice in a row is as good as once."""
+    cut = np.uint64(52 - bits)
+    truncated: Floats = ((np.ascontiguousarray(values).view(np.uint64) >> cut) << cut).view(np.float64)
+    return truncated
+
+
+class Moments:
+    """Mean and sum of squared deviations of a stream of numbers.
+
+    Source: Chan, Golub and LeVeque, COMPSTAT 1982, equation 2.1.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.mean = 0.0
+        self.squares = 0.0
+
+    def add(self, values: Floats) -> None:
+        """Take in some numbers."""
+        if values.size:
+            mean = float(values.mean())
+            self._merge(values.size, mean, float(np.square(values - mean).sum()))
+
+    def add_constant(self, value: float, count: int) -> None:
+        """Take in one number ``count`` times."""
+        if count:
+            self._merge(count, value, 0.0)
+
+    def _merge(self, count: int, mean: float, squares: float) -> None:
+        total = self.count + count
+        delta = mean - self.mean
+        self.mean += delta * (count / total)
+        self.squares += squares + delta * delta * (self.count * (count / total))
+        self.count = total
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation, divided by the count."""
+        return float(np.sqrt(self.squares / self.count))
+
+
+class Extent(NamedTuple):
+    """What a column's training values come to, once gaps are filled; after the logarithm where that is taken."""
+
+    low: float
+    high: float
+    mean: float
+    deviation: float
+
+
+class Sums(ABC):
+    """Adds up the training values of one column.
+
+    Args:
+        log: Whether logarithms are added up.
+
+    Attributes:
+        known: Number of values.
+        gaps: Number of gaps.
+    """
+
+    def __init__(self, *, log: bool) -> None:
+        self._log = log
+        self.known = 0
+        self.gaps = 0
+
+    @abstractmethod
+    def add(self, values: Floats) -> None:
+        """Take in training rows: finite numbers, and NaN where a value is missing."""
+
+    @abstractmethod
+    def median(self) -> float:
+        """Return the median of the values."""
+
+    @abstractmethod
+    def extent(self, fill: float | None) -> Extent:
+        """Return what the values come to, with this one in each gap."""
+
+    def _count(self, values: Floats) -> Floats:
+        known: Floats = values[~np.isnan(values)]
+        self.known += known.size
+        self.gaps += values.size - known.size
+        return known
+
+
+class WholeSums(Sums):
+    """Sums over a table in memory, as NumPy adds them up in the order of the rows."""
+
+    def __init__(self, *, log: bool) -> None:
+        super().__init__(log=log)
+        self._values: Floats = np.zeros(0)
+
+    def add(self, values: Floats) -> None:  # noqa: D102
+        self._count(values)
+        self._values = np.concatenate([self._values, values])
+
+    def median(self) -> float:  # noqa: D102
+        return float(np.median(self._values[~np.isnan(self._values)]))
+
+    def extent(self, fill: float | None) -> Extent:  # noqa: D102
+        values = self._values if fill is None else np.where(np.isnan(self._values), fill, self._values)
+        values = symmetric_log(values) if self._log else values
+        return Extent(float(values.min()), float(values.max()), float(values.mean()), float(values.std()))
+
+
+class RunningSums(Sums):
+    """Sums over a stream of numbers, in bounded memory.
+
+    Args:
+        log: Whether logarithms are added up.
+        fill: Whether the median will be asked for.
+
+    Attributes:
+        low: Smallest value, as in the file.
+        high: Largest value, as in the file.
+    """
+
+    def __init__(self, *, log: bool, fill: bool) -> None:
+        super().__init__(log=log)
+        self._sketch = MedianSketch() if fill else None
+        self._moments = Moments()
+        self.low, self.high = np.inf, -np.inf
+
+    def add(self, values: Floats) -> None:  # noqa: D102
+        known = self._count(values)
+        if known.size == 0:
+            return
+        self.low, self.high = min(self.low, float(known.min())), max(self.high, float(known.max()))
+        # Overflow is noticed when the column is scaled, with its row.
+        with np.errstate(over="ignore", invalid="ignore"):
+            self._moments.add(symmetric_log(known) if self._log else known)
+        if self._sketch is not None:
+            self._sketch.add(known)
+
+    def median(self) -> float:  # noqa: D102
+        assert self._sketch is not None, "the median was not asked for"
+        return self._sketch.median()
+
+    @property
+    def median_error(self) -> float:
+        """Bound of the median's relative error."""
+        return 0.0 if self._sketch is None else self._sketch.error
+
+    def extent(self, fill: float | None) -> Extent:  # noqa: D102
+        low, high, moments = self.low, self.high, copy(self._moments)
+        if self._log:
+            low, high = symmetric_log(np.array([low, high])).tolist()
+            fill = None if fill is None else float(symmetric_log(np.array([fill]))[0])
+        if fill is not None:
+            moments.add_constant(fill, self.gaps)
+        # The mean of values that are all alike is exactly that.
+        return Extent(low, high, low if low == high else moments.mean, moments.deviation)
+
+
+class NumericFit:
+    """What is learned of one numeric column.
+
+    Args:
+        column: Its name.
+        scale: How it will be scaled.
+        fill: Whether gaps will be filled with the median.
+        sums: What adds up its values.
+    """
+
+    def __init__(self, column: str, *, scale: Scale, fill: bool, sums: Sums) -> None:
+        self._column = column
+        self._scale = scale
+        self._fill = fill
+        self._sums = sums
+
+    def add(self, chunk: Chunk, training: Mask) -> None:
+        """Take in the training rows among some rows.
+
+        Raises:
+            DataError: If a number is infinite, or missing where it may not be, in any row.
+        """
+        values = numbers(chunk.columns[self._column])
+        check_numbers(values, self._column, chunk, may_miss=self._fill)
+        self._sums.add(values[training])
+
+    def fitted(self) -> FittedNumbers:
+        """Return how the column becomes numbers; there must be a value."""
+        median = self._sums.median() if self._fill else None
+        with np.errstate(over="ignore", invalid="ignore"):  # reported when it is applied
+            offset, spread = self._shift(median)
+        return FittedNumbers(
+            column=self._column,
+            scale=self._scale,
+            offset=offset,
+            spread=spread,
+            median=median,
+            marked=self._sums.gaps > 0,
+        )
+
+    def _shift(self, median: float | None) -> tuple[float, float]:
+        """Return offset and spread; a spread of 0 for what does not vary, as rounding might leave it 1e-17."""
+        if self._scale == "none":
+            return 0.0, 1.0
+        low, high, mean, deviation = self._sums.extent(median)
+        match self._scale:
+            case "minmax":
+                return low, high - low
+            case "standard" | "log1p":
+                return mean, 0.0 if low == high else deviation
+            case _:
+                assert_never(self._scale)
+
+
+def fit_encoding(
+    table: pa.Table,
+    columns: Sequence[str],
+    *,
+    train: Rows,
+    encoding: Encoding,
+    categories: Collection[str],
+    scales: Mapping[str, Scale] | None = None,
+    source: str,
+) -> FittedEncoding:
+    """Return what the training rows of a table in memory say of how to encode these columns.
+
+    Args:
+        table: The whole table.
+        columns: Names of the columns to encode.
+        train: Positions of the training rows, ascending.
+        encoding: How.
+        categories: Columns to take as categorical although they hold numbers.
+        scales: Columns that are scaled otherwise.
+        source: Where the table comes from, for messages.
+
+    Raises:
+        DataError: If numbers are missing and may not be, or are infinite, a column holds neither numbers nor text, has
+            no training value at all, or has too many categories for one-hot.
+    """
+    chunk = Chunk.of(table, columns, source=source)
+    training = np.isin(np.arange(table.num_rows), train)
+    fitted: list[FittedNumbers | FittedCategories] = []
+    for name, column in chunk.columns.items():
+        where = f"column {name!r} of {source}"
+        if not is_text(column) and not is_number(column):
+            raise DataError(f"{where} holds neither numbers nor text but {column.type}; drop it")
+        if is_text(column) or name in categories:
+            counter = CategoryCounter(column.type)
+            counter.add(column.filter(pa.array(training)))
+            fitted.append(_listed(name, counter, encoding, where))
+            continue
+        scale = (scales or {}).get(name, encoding.scale)
+        sums = WholeSums(log=scale == "log1p")
+        fit = NumericFit(name, scale=scale, fill=encoding.missing == "indicator", sums=sums)
+        fit.add(chunk, training)
+        if sums.known == 0:
+            raise DataError(f"{where} has no value in any training row; drop it")
+        fitted.append(fit.fitted())
+    return FittedEncoding(columns=tuple(fitted))
+
+
+def _listed(name: str, counter: CategoryCounter, encoding: Encoding, where: str) -> FittedCategories:
+    """Return the categories with enough training rows, sorted, a missing one last."""
+    found = counter.vocabulary(encoding.min_count)
+    kept = [*found.values.to_pylist(), *([None] if found.missing_code else [])]
+    onehot = encoding.categorical == "onehot"
+    if onehot and len(kept) > ONEHOT_LIMIT:
+        raise DataError(
+            f"{where} has {len(kept)} categories, and one-hot takes {ONEHOT_LIMIT} at most; "
+            f"drop it, raise min_count, or use categorical='index'"
+        )
+    kind: Literal["text", "number", "decimal"] = "text" if is_text(found.values) else "number"
+    # JSON has no infinite numbers: they would come back as missing.
+    if pa.types.is_decimal(found.values.type) or any(isinstance(value, float) and math.isinf(value) for value in kept):
+        kind, kept = "decimal", [None if value is None else str(value) for value in kept]
+    return FittedCategories(column=name, kind=kind, values=tuple(kept), onehot=onehot)
