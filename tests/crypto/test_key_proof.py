@@ -155,12 +155,10 @@ def assert_answered(squares: int, factors: Sequence[int]) -> None:
     [
         (7, 11),
         (103, 107),
-        (1019, 1031),
         (13, 17),
         (13, 19),
-        (1009, 1019),
         (19, 23, 31),
-        (101, 103, 109),
+        (13, 19, 29),
         (7, 11, 19, 23),
     ],
 )
@@ -230,13 +228,12 @@ def test_who_knows_the_factors_of_a_bad_modulus_cannot_answer(shape: str) -> Non
 @pytest.mark.parametrize("residues", [(1, 1), (1, 3)])
 def test_of_two_primes_that_are_not_3_modulo_4_not_all_questions_have_an_answer(residues: tuple[int, int]) -> None:
     """They are a Paillier key's as well, but nobody can show it."""
-    for _ in range(3):
-        factors = [prime(256, residue=residue) for residue in residues]
-        squares = sum(one is not None for one in answers(factors)[NTH_ROOTS:])
-        assert_answered(squares, factors)
-        assert squares < SQUARE_ROOTS
-        with pytest.raises(CryptoError, match="3 modulo 4"):
-            prove(*map(mpz, factors))
+    factors = [prime(256, residue=residue) for residue in residues]
+    squares = sum(one is not None for one in answers(factors)[NTH_ROOTS:])
+    assert_answered(squares, factors)
+    assert squares < SQUARE_ROOTS
+    with pytest.raises(CryptoError, match="3 modulo 4"):
+        prove(*map(mpz, factors))
 
 
 def test_a_square_and_a_prime_power_have_no_proof() -> None:
@@ -289,10 +286,12 @@ def test_a_modulus_has_one_proof_and_no_second_root_gets_out(key: PrivateKey) ->
 
     assert first == second
     n = key.public.n
-    for y, root in zip(numbers(n, "square root", SQUARE_ROOTS), first[NTH_ROOTS:], strict=True):
-        usual = [r for c in (y, -y, w_of(n) * y, -w_of(n) * y) for r in square_roots(c, [int(key.p), int(key.q)])
-                 if 2 * r < n and gmpy2.jacobi(r, n) == 1]  # fmt: skip
-        assert usual == [root]
+    for place, y in enumerate(numbers(n, "square root", SQUARE_ROOTS), start=NTH_ROOTS):
+        roots = [r for c in (y, -y, w_of(n) * y, -w_of(n) * y) for r in square_roots(c, [int(key.p), int(key.q)])]
+        usual, unusual = ([r for r in roots if 2 * r < n and gmpy2.jacobi(r, n) == sign] for sign in (1, -1))
+        assert usual == [first[place]]
+    with pytest.raises(CryptoError, match=f"wrong square root {SQUARE_ROOTS - 1}"):
+        verify(mpz(n), [*first[:-1], *unusual])
 
 
 def test_a_proof_that_a_fault_has_damaged_is_not_returned(key: PrivateKey, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,23 +117,27 @@ def test_defenses_act_before_the_rounding() -> None:
     assert {message.payload.dtype for message in crossed} == {HALF}
 
 
-def test_an_attack_in_the_passive_seat_sees_what_was_received() -> None:
+def test_an_attack_in_either_seat_sees_what_crossed() -> None:
     class Looks:
+        name = "looks"
         needs = frozenset({"gradient"})
 
         def __init__(self) -> None:
             self.views: list[View] = []
 
-        def __call__(self, view: View, /) -> None:
+        def __call__(self, view: View, /) -> Tensor:
             self.views.append(view)
+            return view.gradient[:, 0]
 
     active, passives = parties()
-    looks = Looks()
-    passives["telecom"].observers.append(looks)
+    received, sent = Looks(), Looks()
+    passives["telecom"].observers.append(received)
+    active.cuts["telecom"].watch(sent)
     crossed = train(active, passives)
-    gradient = looks.views[0].gradient
-    assert gradient.dtype == torch.float32
-    assert torch.equal(gradient, crossed[-1].payload.float())
+    for looks in (received, sent):
+        gradient = looks.views[0].gradient
+        assert gradient.dtype == torch.float32
+        assert torch.equal(gradient, crossed[-1].payload.float())
 
 
 def test_predictions_cross_in_two_bytes_too() -> None:
