@@ -1,15 +1,14 @@
 """One party alone in a process, joined to the others by plain sockets: a driver that owes nothing to the library.
 
-Run as ``python party_process.py NAME SETTINGS FILE PEER=DESCRIPTOR...``. It builds its own party and no other.
+It builds its own party and no other.
 """
 
 from __future__ import annotations
 
-import json
 import socket
 import struct
-import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -86,7 +85,7 @@ def halves(party: Any, settings: dict[str, Any], step: Any) -> Iterator[Half]:
         yield step(party.train_batch(rows), number)
 
 
-def main(name: str, settings: dict[str, Any], path: str, links: dict[str, socket.socket]) -> None:
+def main(name: str, settings: dict[str, Any], path: Path, links: dict[str, socket.socket]) -> None:
     torch.set_num_threads(1)
     party, step, prediction = build(name, settings)
     party.prepare(seed=derive_seed(settings["seed"], "party", name), device=torch.device("cpu"))
@@ -97,9 +96,3 @@ def main(name: str, settings: dict[str, Any], path: str, links: dict[str, socket
     published = drive(prediction(party.test_batch(torch.arange(party.data.test.count)), 0), party, links)
     scores = published.scores if name == ACTIVE else published
     torch.save({"weights": party.module.state_dict(), "scores": scores, "losses": losses}, path)
-
-
-if __name__ == "__main__":
-    own_name, own_settings, own_path, *peers = sys.argv[1:]
-    sockets = {peer.split("=")[0]: socket.socket(fileno=int(peer.split("=")[1])) for peer in peers}
-    main(own_name, json.loads(own_settings), own_path, sockets)

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,42 +12,35 @@ import torch
 from splitvfl.defenses import GaussianIR, Isotropic
 from splitvfl.exchange.prediction import predict
 from tests.builders import ACTIVE, small_trainer
-from tests.exchange.party_process import CLIP, RATIO, SIGMA
+from tests.exchange.party_process import CLIP, RATIO, SIGMA, main
+from tests.run.forked import FORKS
 
 SETTINGS = {"dropout": 0.3, "seed": 7, "noise seed": 11, "batch size": 16}
 
 
-def run_apart(passives: tuple[str, ...], settings: dict[str, Any], folder: Path, root: Path) -> dict[str, Any]:
+def run_apart(passives: tuple[str, ...], settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Run every party in its own process and return what each of them saved."""
     links = {name: socket.socketpair() for name in passives}
     ends: dict[str, dict[str, socket.socket]] = {ACTIVE: {name: pair[0] for name, pair in links.items()}}
     ends |= {name: {ACTIVE: pair[1]} for name, pair in links.items()}
-    environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
-    processes = {}
-    for name, own in ends.items():
-        arguments = [f"{peer}={link.fileno()}" for peer, link in own.items()]
-        script = root / "tests" / "exchange" / "party_process.py"
-        processes[name] = subprocess.Popen(
-            [sys.executable, str(script), name, json.dumps(settings), str(folder / f"{name}.pt"), *arguments],
-            pass_fds=[link.fileno() for link in own.values()],
-            env=environment,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    processes = {
+        name: FORKS.Process(target=main, args=(name, settings, folder / f"{name}.pt", own))
+        for name, own in ends.items()
+    }
+    for process in processes.values():
+        process.start()
     for pair in links.values():
         for end in pair:
             end.close()
     for name, process in processes.items():
-        _, errors = process.communicate(timeout=120)
-        assert process.returncode == 0, f"{name}: {errors}"
+        process.join(120)
+        assert process.exitcode == 0, name
     return {name: torch.load(folder / f"{name}.pt", weights_only=True) for name in processes}
 
 
 @pytest.mark.parametrize("passives", [("telecom",), ("telecom", "shop")], ids=["two parties", "three parties"])
-def test_one_process_and_separate_processes_agree_to_the_bit(
-    passives: tuple[str, ...], tmp_path: Path, checkout: Path
-) -> None:
-    apart = run_apart(passives, {**SETTINGS, "passives": passives}, tmp_path, checkout)
+def test_one_process_and_separate_processes_agree_to_the_bit(passives: tuple[str, ...], tmp_path: Path) -> None:
+    apart = run_apart(passives, {**SETTINGS, "passives": passives}, tmp_path)
     trainer = small_trainer(
         passives,
         dropout=0.3,
