@@ -56,21 +56,17 @@ def test_a_new_folder_is_its_owners_whatever_the_umask(tmp_path: Path, mask: int
     assert folders_in(tmp_path / "runs") | {".": 0} == {".": 0, "one": 0o700, "two": 0o700}
 
 
-@pytest.mark.parametrize("mask", [0, 0o022])
-def test_all_folders_of_a_run_are_its_owners(tmp_path: Path, mask: int) -> None:
-    with umask(mask):
-        run_experiment(parse_config(SMALL, source="small"), tmp_path / "runs" / "one")
-    found = folders_in(tmp_path / "runs" / "one")
-    assert {".", "checkpoints", "weights"} <= found.keys()
-    assert set(found.values()) == {0o700}
-
-
 @pytest.mark.parametrize(("mask", "figures"), [(0, 0o644), (0o002, 0o644), (0o027, 0o640)])
-def test_no_file_of_a_run_is_for_others_to_write(tmp_path: Path, mask: int, figures: int) -> None:
+def test_folders_of_a_run_are_its_owners_and_no_file_is_for_others_to_write(
+    tmp_path: Path, mask: int, figures: int
+) -> None:
     """The owner may open the folder for others to read; with a umask of 002, they could write to what is in it."""
     with umask(mask):
         run_experiment(parse_config(SMALL, source="small"), tmp_path / "one")
         (tmp_path / "afterwards").touch()
+    folders = folders_in(tmp_path / "one")
+    assert {".", "checkpoints", "weights"} <= folders.keys()
+    assert set(folders.values()) == {0o700}
     assert [path.name for path in (tmp_path / "one").rglob("*") if mode_of(path) & 0o022] == []
     assert mode_of(tmp_path / "one" / "summary.json") == figures
     assert mode_of(tmp_path / "afterwards") == 0o666 & ~mask
