@@ -1,4 +1,4 @@
-"""Attack on a party with one feature, which sends multiples of it."""
+"""Feature attack on a party with one feature, which sends multiples of it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from splitvfl.models.sigmoid_coefficients import (
     MINIMAX_CUBIC,
     MINIMAX_LINEAR,
     Approximation,
-    checked_approximation,
     gradient_scale,
 )
 
@@ -33,18 +32,30 @@ _LEFT_OVER = 1e-6
 
 
 class SingleFeature(NamedTuple):
-    """What :class:`SingleFeatureAttack` found out about the other party; its sign is one guess for all of it."""
+    """Records, features and weights as recovered; their sign is one guess for all of them.
+
+    Attributes:
+        ids: Ids of all records that were seen, ``(n,)``, int64, ascending.
+        features: The other party's feature of each, ``(n,)``, float64; NaN where it is not linked to the rest.
+        weights: The other party's weight before each observed step, ``(steps,)``, float64; NaN where unknown.
+    """
 
     ids: Tensor
-    """Ids of all records that were seen, ``(n,)``, int64, ascending."""
     features: Tensor
-    """The other party's feature of each, ``(n,)``, float64; NaN where it is not linked to the rest."""
     weights: Tensor
-    """The other party's weight before each observed step, ``(steps,)``, float64; NaN where unknown."""
 
 
 class ObservedBatch(NamedTuple):
-    """One step as the attacker holds it: the arguments of :meth:`SingleFeatureAttack.observe_gradient`."""
+    """One step as the attacker holds it.
+
+    Attributes:
+        ids: Record ids, ``(s,)``, int64, each once.
+        columns: The attacker's own columns, ``(s, d)`` of rank s.
+        gradient: ``(d,)``: the sum, not the mean, over the batch of residue times row.
+        own_logits: The attacker's own part of the logits, ``(s,)``, before the step.
+        labels: ``(s,)``, each −1 or +1.
+        eta: Learning rate of the step, above 0.
+    """
 
     ids: Tensor
     columns: Tensor
@@ -65,16 +76,24 @@ class _Step:
     noise: float
 
 
-class SingleFeatureAttack:
-    """Reads the one feature of another party, up to one sign, from the gradient of the attacker's own columns.
+def recover_single_feature(
+    batches: Iterable[ObservedBatch],
+    *,
+    approximation: Approximation = "taylor",
+    other_features: int = 1,
+    intercept: float | None = None,
+    weight_decay: float = 0.0,
+    tolerance: float = 1e-9,
+) -> SingleFeature:
+    """Return the one feature of another party, up to one sign, from the gradients of the attacker's own columns.
 
     Each batch: the residues f follow from the attacker's ``Xᵀ f`` for s up to the rank
     (:func:`~splitvfl.attacks.residue_solving.solve_residues`), the logit z from f and the label, and the other party's
     part ``g_i = w x_i`` from ``z_i`` less the attacker's own. In a batch the g are the features up to one factor w.
-    Batches that share a record with ``x ≠ 0`` have their factors linked; two to three epochs link everything. The scale
-    comes from the other party's own update: between step a and a later step b its weight changed by what the attacker
-    can add up, ``x² = c (g_a − g_b) / Σ_{a≤t<b} (η_t / s_t) Σ_j f_j r_j`` with ``x_j = r_j x`` and c = 4 for Taylor, 1
-    for the others; the pair of steps with the largest change is used.
+    Batches that share a record with ``x ≠ 0`` have their factors linked; two to three epochs link everything, and more
+    steps may link more. The scale comes from the other party's own update: between step a and a later step b its weight
+    changed by what the attacker can add up, ``x² = c (g_a − g_b) / Σ_{a≤t<b} (η_t / s_t) Σ_j f_j r_j`` with ``x_j = r_j
+    x`` and c = 4 for Taylor, 1 for the others; the pair of steps with the largest change is used.
 
     The label party attacks a passive party with one column in this way. A passive party that knows the labels attacks a
     label party with one column alike (remark 4.9): ``intercept`` takes the label party's intercept into account.
@@ -90,6 +109,7 @@ class SingleFeatureAttack:
     scale's factor c corrected for residues other than Taylor's.
 
     Args:
+        batches: Every step, in order. Residues that are known take the identity for columns.
         approximation: How residues were computed.
         other_features: How many features the other parties have together; only 1 is accepted.
         intercept: The other party's intercept before the first observed step, if it has one that is trained like a
@@ -98,148 +118,38 @@ class SingleFeatureAttack:
         tolerance: Error of the residues in units of the batch's largest (or 1, if that is more), above 0: the other
             party's logits below it count as 0. Raise it to the fixed-point error under encryption.
 
-    Raises:
-        ArgumentError: If an argument is outside its range, or the other party has more features than one.
-    """
-
-    def __init__(
-        self,
-        *,
-        approximation: Approximation = "taylor",
-        other_features: int = 1,
-        intercept: float | None = None,
-        weight_decay: float = 0.0,
-        tolerance: float = 1e-9,
-    ) -> None:
-        _check_settings(other_features, intercept, weight_decay, tolerance)
-        self._approximation = checked_approximation(approximation)
-        self._intercept = intercept
-        self._decay = weight_decay
-        self._tolerance = tolerance
-        self._steps: list[_Step] = []
-
-    def observe_gradient(
-        self, ids: Tensor, columns: Tensor, gradient: Tensor, *, own_logits: Tensor, labels: Tensor, eta: float
-    ) -> None:
-        """Take one step, with the residues still to be solved from ``columnsᵀ f = gradient``.
-
-        Args:
-            ids: As :meth:`observe`.
-            columns: The attacker's own columns, ``(s, d)`` of rank s.
-            gradient: ``(d,)``: the sum, not the mean, over the batch of residue times row.
-            own_logits: As :meth:`observe`.
-            labels: As :meth:`observe`.
-            eta: As :meth:`observe`.
-
-        Raises:
-            ArgumentError: As :meth:`observe`, or if the batch has more records than the columns' rank.
-        """
-        self.observe(ids, solve_residues(columns, gradient), own_logits=own_logits, labels=labels, eta=eta)
-
-    def observe(self, ids: Tensor, residues: Tensor, *, own_logits: Tensor, labels: Tensor, eta: float) -> None:
-        """Take one step of which the residues are known.
-
-        Args:
-            ids: Record ids, ``(s,)``, int64, each once.
-            residues: f of :func:`~splitvfl.models.sigmoid_coefficients.sigmoid_coefficients`, ``(s,)``.
-            own_logits: The attacker's own part of the logits, ``(s,)``, before the step.
-            labels: ``(s,)``, each −1 or +1.
-            eta: Learning rate of the step, above 0.
-
-        Raises:
-            ArgumentError: If shapes differ, an id comes twice, a value is not finite, or a label is neither −1 nor +1.
-        """
-        _check_batch(ids, residues, own_logits, labels, eta, self._decay)
-        found, known = _numbers(residues), _numbers(labels)
-        noise = self._tolerance * max(1.0, float(np.abs(found).max()))
-        logits = logits_of_residues(found, known, approximation=self._approximation, noise=noise)
-        logits -= _numbers(own_logits) + (self._intercept or 0.0)
-        self._steps.append(_Step(ids.cpu().numpy().astype(np.int64), found, logits, float(eta), noise))
-        if self._intercept is not None:
-            self._intercept -= eta * float(found.mean()) / gradient_scale(self._approximation)
-
-    def recover(self) -> SingleFeature:
-        """Return the feature of every record that is linked to most others; more steps may link more.
-
-        Raises:
-            ArgumentError: If nothing was observed, the other party's logits are 0 throughout, no record links two steps
-                between which all records are known, the logits are not those of one feature, or its update
-                contradicts them (a quotient below 0).
-        """
-        if not self._steps:
-            raise ArgumentError("no step was observed")
-        ids, places = np.unique(np.concatenate([step.ids for step in self._steps]), return_inverse=True)
-        seen = _Seen(self._steps, places.astype(np.int64), ids.size)
-        ratios, factors = _refined(seen, *_linked(seen))
-        scale = math.sqrt(self._squared_scale(seen, ratios, factors))
-        # Of the two signs, the one with which the largest feature is positive.
-        scale = math.copysign(scale, ratios[np.nanargmax(np.abs(ratios))])
-        return SingleFeature(torch.from_numpy(ids), torch.from_numpy(ratios * scale), torch.from_numpy(factors / scale))
-
-    def _squared_scale(self, seen: _Seen, ratios: Floats, factors: Floats) -> float:
-        """Return κ² with features ``κ ratios`` and weights ``factors / κ``, from the largest change of the weight."""
-        sums, unknown = seen.residue_sums(ratios)
-        c = gradient_scale(self._approximation)
-        etas = np.array([step.eta for step in self._steps])
-        # Decay alone turns w_0 into w_0 · decays[t]; without it the rest is a plain sum.
-        decays = np.concatenate([[1.0], np.cumprod(1.0 - etas * self._decay)])
-        moved = np.concatenate([[0.0], np.cumsum(etas / c * sums / decays[1:])])[:-1]
-        stretch = np.concatenate([[0], np.cumsum(unknown)])[:-1]
-        first, last = _largest_change(factors / decays[:-1], stretch)
-        change = factors[first] / decays[first] - factors[last] / decays[last]
-        due = moved[last] - moved[first]
-        if change * due <= 0:
-            raise ArgumentError(
-                f"between steps {first} and {last} the other party's weight moved against its gradient: residues, "
-                "labels, learning rates or the approximation are not those of this training"
-            )
-        return float(change / due)
-
-
-def recover_single_feature(
-    batches: Iterable[ObservedBatch],
-    *,
-    approximation: Approximation = "taylor",
-    other_features: int = 1,
-    intercept: float | None = None,
-    weight_decay: float = 0.0,
-    tolerance: float = 1e-9,
-) -> SingleFeature:
-    """Return what :class:`SingleFeatureAttack` recovers from batches in order; see there.
-
-    Source: *Is Vertical Logistic Regression Privacy-Preserving?*, the feature attack.
-
-    Args:
-        batches: Every step, in order.
-        approximation: As :class:`SingleFeatureAttack`.
-        other_features: As :class:`SingleFeatureAttack`.
-        intercept: As :class:`SingleFeatureAttack`.
-        weight_decay: As :class:`SingleFeatureAttack`.
-        tolerance: As :class:`SingleFeatureAttack`.
-
     Returns:
         Ids, features up to one sign, and the other party's weights.
 
     Raises:
-        ArgumentError: As :class:`SingleFeatureAttack` and its methods.
+        ArgumentError: If an argument is outside its range, shapes differ, an id comes twice in a batch, a value is not
+            finite, a batch has more records than the columns' rank, nothing was observed, the other party's logits are
+            0 throughout, no record links two steps between which all records are known, the logits are not those of
+            one feature, or its update contradicts them (a quotient below 0).
     """
-    attack = SingleFeatureAttack(
-        approximation=approximation,
-        other_features=other_features,
-        intercept=intercept,
-        weight_decay=weight_decay,
-        tolerance=tolerance,
-    )
+    _check_settings(other_features, intercept, weight_decay, tolerance)
+    c = gradient_scale(approximation)
+    steps: list[_Step] = []
     for batch in batches:
-        attack.observe_gradient(
-            batch.ids,
-            batch.columns,
-            batch.gradient,
-            own_logits=batch.own_logits,
-            labels=batch.labels,
-            eta=batch.eta,
-        )
-    return attack.recover()
+        residues = solve_residues(batch.columns, batch.gradient)
+        _check_batch(batch, residues, weight_decay)
+        found, known = _numbers(residues), _numbers(batch.labels)
+        noise = tolerance * max(1.0, float(np.abs(found).max()))
+        logits = logits_of_residues(found, known, approximation=approximation, noise=noise)
+        logits -= _numbers(batch.own_logits) + (intercept or 0.0)
+        steps.append(_Step(batch.ids.cpu().numpy().astype(np.int64), found, logits, float(batch.eta), noise))
+        if intercept is not None:
+            intercept -= batch.eta * float(found.mean()) / c
+    if not steps:
+        raise ArgumentError("no step was observed")
+    seen = _Seen(steps)
+    ratios, factors = _refined(seen, *_linked(seen))
+    scale = math.sqrt(_squared_scale(seen, ratios, factors, c, weight_decay))
+    # Of the two signs, the one with which the largest feature is positive.
+    scale = math.copysign(scale, ratios[np.nanargmax(np.abs(ratios))])
+    return SingleFeature(
+        torch.from_numpy(seen.ids), torch.from_numpy(ratios * scale), torch.from_numpy(factors / scale)
+    )
 
 
 def logits_of_residues(residues: Floats, labels: Floats, *, approximation: Approximation, noise: float) -> Floats:
@@ -289,11 +199,12 @@ def _minimax_root(values: Floats) -> Floats:
 class _Seen:
     """Everything observed as flat arrays, one entry per record and step."""
 
-    def __init__(self, steps: list[_Step], places: Places, records: int) -> None:
-        self.count, self.records = len(steps), records
+    def __init__(self, steps: list[_Step]) -> None:
+        self.ids, self.record = np.unique(np.concatenate([step.ids for step in steps]), return_inverse=True)
+        self.count, self.records = len(steps), self.ids.size
         self.sizes = np.array([step.ids.size for step in steps])
+        self.etas = np.array([step.eta for step in steps])
         self.step = np.repeat(np.arange(self.count), self.sizes)
-        self.record = places
         self.logits = np.concatenate([step.logits for step in steps])
         self.residues = np.concatenate([step.residues for step in steps])
         self.noise = np.repeat(np.array([step.noise for step in steps]), self.sizes)
@@ -353,6 +264,24 @@ def _fitted(places: Places, regressors: Floats, targets: Floats, count: int) -> 
     return fitted
 
 
+def _squared_scale(seen: _Seen, ratios: Floats, factors: Floats, c: float, weight_decay: float) -> float:
+    """Return κ² with features ``κ ratios`` and weights ``factors / κ``, from the largest change of the weight."""
+    sums, unknown = seen.residue_sums(ratios)
+    # Decay alone turns w_0 into w_0 · decays[t]; without it the rest is a plain sum.
+    decays = np.concatenate([[1.0], np.cumprod(1.0 - seen.etas * weight_decay)])
+    moved = np.concatenate([[0.0], np.cumsum(seen.etas / c * sums / decays[1:])])[:-1]
+    stretch = np.concatenate([[0], np.cumsum(unknown)])[:-1]
+    first, last = _largest_change(factors / decays[:-1], stretch)
+    change = factors[first] / decays[first] - factors[last] / decays[last]
+    due = moved[last] - moved[first]
+    if change * due <= 0:
+        raise ArgumentError(
+            f"between steps {first} and {last} the other party's weight moved against its gradient: residues, "
+            "labels, learning rates or the approximation are not those of this training"
+        )
+    return float(change / due)
+
+
 def _largest_change(values: Floats, stretch: npt.NDArray[Any]) -> tuple[int, int]:
     """Return the earlier and the later of the two steps of one stretch whose values differ most."""
     best: tuple[float, int, int] = (0.0, -1, -1)
@@ -386,19 +315,16 @@ def _check_settings(other_features: int, intercept: float | None, weight_decay: 
         raise ArgumentError(f"tolerance must lie between 0 and 0.1, got {tolerance!r}")
 
 
-def _check_batch(
-    ids: Tensor, residues: Tensor, own_logits: Tensor, labels: Tensor, eta: float, weight_decay: float
-) -> None:
-    shapes = [tuple(tensor.shape) for tensor in (ids, residues, own_logits, labels)]
-    if ids.dim() != 1 or ids.numel() == 0 or len(set(shapes)) != 1:
+def _check_batch(batch: ObservedBatch, residues: Tensor, weight_decay: float) -> None:
+    shapes = [tuple(tensor.shape) for tensor in (batch.ids, residues, batch.own_logits, batch.labels)]
+    if batch.ids.dim() != 1 or len(set(shapes)) != 1:
         raise ArgumentError(f"expected ids, residues, own logits and labels of one shape (s,), got {shapes}")
-    different = ids.unique().numel()
-    if ids.is_floating_point() or different != ids.numel():
-        raise ArgumentError(f"expected whole ids, each once in a batch, got {ids.dtype}, {different} of {ids.numel()}")
-    for name, tensor in (("residues", residues), ("own_logits", own_logits)):
-        if not torch.isfinite(tensor).all():
-            raise ArgumentError(f"{name} holds NaN or infinite values")
-    if not (labels.double().abs() == 1).all():
+    different, given = batch.ids.unique().numel(), batch.ids.numel()
+    if batch.ids.is_floating_point() or different != given:
+        raise ArgumentError(f"expected whole ids, each once in a batch, got {batch.ids.dtype}, {different} of {given}")
+    if not torch.isfinite(batch.own_logits).all():
+        raise ArgumentError("own_logits holds NaN or infinite values")
+    if not (batch.labels.double().abs() == 1).all():
         raise ArgumentError("expected labels -1 and +1; a label in {0, 1} is 2 * label - 1 here")
-    if not (math.isfinite(eta) and eta > 0 and eta * weight_decay < 1):
-        raise ArgumentError(f"eta must be finite, above 0, and below 1 / weight_decay, got {eta!r}")
+    if not (math.isfinite(batch.eta) and batch.eta > 0 and batch.eta * weight_decay < 1):
+        raise ArgumentError(f"eta must be finite, above 0, and below 1 / weight_decay, got {batch.eta!r}")

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from splitvfl.attacks.single_feature import (
     ObservedBatch,
     SingleFeature,
-    SingleFeatureAttack,
     logits_of_residues,
     recover_single_feature,
 )
@@ -211,14 +210,15 @@ def test_a_penalty_on_the_other_partys_weight_is_taken_into_account() -> None:
 def test_a_passive_party_reads_the_one_feature_of_a_label_party_with_an_intercept(approximation: Any) -> None:
     """Remark 4.9: the roles exchanged, and labels read off the signs of the residues."""
     training = Training(approximation=approximation, intercept=0.0, seed=5)
-    attack = SingleFeatureAttack(approximation=approximation, intercept=0.0)
+    batches = []
     for batch in training.steps(3):
-        residues = torch.from_numpy(np.linalg.lstsq(batch.columns.numpy().T, batch.gradient.numpy(), rcond=None)[0])
-        labels = -torch.sign(residues)
+        labels = -torch.sign(torch.tensor(_residues([batch])))
         assert torch.equal(labels, batch.labels.double())
-        attack.observe(batch.ids, residues, own_logits=batch.own_logits, labels=labels, eta=batch.eta)
+        batches.append(batch._replace(labels=labels))
 
-    assert error_up_to_sign(attack.recover(), training) < 1e-7
+    found = recover_single_feature(batches, approximation=approximation, intercept=0.0)
+
+    assert error_up_to_sign(found, training) < 1e-7
 
 
 def test_without_its_intercept_a_label_party_looks_like_one_with_more_features() -> None:
@@ -229,7 +229,7 @@ def test_without_its_intercept_a_label_party_looks_like_one_with_more_features()
 @pytest.mark.parametrize("seed", range(8))
 def test_two_features_are_refused_before_and_noticed_after(seed: int) -> None:
     with pytest.raises(ArgumentError, match=r"2 features; only a single one is determined.*see orthogonal_twin"):
-        SingleFeatureAttack(other_features=2)
+        recover_single_feature([], other_features=2)
     with pytest.raises(ArgumentError, match="it has more features"):
         recover_single_feature(Training(features=2, seed=seed, eta=0.01).steps(3))
 
@@ -262,14 +262,14 @@ def test_a_party_whose_feature_is_zero_throughout_is_named() -> None:
 def test_errors_of_fixed_point_residues_are_tolerated_and_grow_no_more_than_the_scale() -> None:
     training = Training(seed=2)
     noise = torch.Generator().manual_seed(0)
-    attack = SingleFeatureAttack(tolerance=1e-5)
+    batches = []
     for batch in training.steps(3):
-        residues = torch.from_numpy(np.linalg.lstsq(batch.columns.numpy().T, batch.gradient.numpy(), rcond=None)[0])
+        residues = torch.tensor(_residues([batch]), dtype=torch.float64)
         residues += 1e-6 * torch.randn(BATCH, generator=noise, dtype=torch.float64)
-        attack.observe(batch.ids, residues, own_logits=batch.own_logits, labels=batch.labels, eta=batch.eta)
+        batches.append(batch._replace(columns=torch.eye(BATCH, dtype=torch.float64), gradient=residues))
 
     # Logits of the other party are about .1 and their change not much less: an error of 1e-6 is 1e-5 of it.
-    assert error_up_to_sign(attack.recover(), training) < 1e-4
+    assert error_up_to_sign(recover_single_feature(batches, tolerance=1e-5), training) < 1e-4
 
 
 @given(z=st.floats(-4.0, 4.0), y=st.sampled_from([-1, 1]), approximation=st.sampled_from(APPROXIMATIONS))
@@ -298,8 +298,9 @@ def test_minimax_residues_beyond_the_cubics_peak_determine_nothing() -> None:
         ({"ids": torch.zeros(3, dtype=torch.int64)}, "each once in a batch, got torch.int64, 1 of 3"),
         ({"ids": torch.arange(3.0)}, "expected whole ids"),
         ({"ids": torch.arange(4)}, r"of one shape \(s,\)"),
-        ({"residues": torch.zeros(0)}, r"of one shape \(s,\)"),
-        ({"residues": torch.tensor([0.0, math.nan, 1.0])}, "residues holds NaN"),
+        ({"ids": torch.arange(3)[:, None]}, r"of one shape \(s,\)"),
+        ({"columns": torch.zeros(0, 3)}, r"expected features \(s, d\)"),
+        ({"gradient": torch.tensor([0.0, math.nan, 1.0])}, "gradient holds NaN"),
         ({"own_logits": torch.full((3,), math.inf)}, "own_logits holds NaN or infinite"),
         ({"labels": torch.tensor([0, 1, 1])}, "labels -1 and "),
         ({"eta": 0.0}, "eta must be finite, above 0"),
@@ -307,15 +308,9 @@ def test_minimax_residues_beyond_the_cubics_peak_determine_nothing() -> None:
     ],
 )
 def test_bad_batches_are_refused(change: dict[str, Any], message: str) -> None:
-    batch: dict[str, Any] = {
-        "ids": torch.arange(3),
-        "residues": torch.ones(3),
-        "own_logits": torch.zeros(3),
-        "labels": torch.ones(3),
-        "eta": 0.1,
-    } | change
+    batch = ObservedBatch(torch.arange(3), torch.eye(3), torch.ones(3), torch.zeros(3), torch.ones(3), 0.1)
     with pytest.raises(ArgumentError, match=message):
-        SingleFeatureAttack(weight_decay=0.5).observe(batch.pop("ids"), batch.pop("residues"), **batch)
+        recover_single_feature([batch._replace(**change)], weight_decay=0.5)
 
 
 @pytest.mark.parametrize(
@@ -330,4 +325,4 @@ def test_bad_batches_are_refused(change: dict[str, Any], message: str) -> None:
 )
 def test_bad_settings_are_refused(setting: dict[str, Any]) -> None:
     with pytest.raises(ArgumentError, match=rf"{next(iter(setting)).partition('_')[0]}|the other party has 0 features"):
-        SingleFeatureAttack(**setting)
+        recover_single_feature([], **setting)
