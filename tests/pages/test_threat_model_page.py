@@ -165,7 +165,7 @@ def every_scene() -> list[scenes.Scene]:
 
 
 def test_the_table_names_every_message_that_crosses(checkout: Path, every_scene: list[scenes.Scene]) -> None:
-    named = " ".join(row[0] for row in rows_under(checkout / "docs" / "threat-model.md", "What crosses"))
+    named = " ".join(row[0] for row in rows_under(checkout / "docs" / "threat-model.md", "Messages"))
     crossed = {
         "alignment" if scene.exchange.startswith("alignment") else message.kind
         for scene in every_scene
