@@ -13,15 +13,15 @@ from torch.nn import functional
 from splitvfl.defenses.asymmetric_response import check_reachable
 from splitvfl.defenses.corrected_response import (
     Corrected,
+    CorrectedResponse,
     Flips,
-    check_labels,
-    checked_correction,
-    likelihood_loss,
+    Truth,
     one_logit,
 )
-from splitvfl.defenses.remembered import Answers, RememberedAnswers
+from splitvfl.defenses.remembered import Answers
+from splitvfl.defenses.setting_checks import check_detection_error
 from splitvfl.errors import ArgumentError
-from splitvfl.hooks import Crossing, Secrets
+from splitvfl.hooks import RecordLoss, Secrets
 
 # What is remembered of a record: the answers 0 and 1, or that it says nothing.
 _SILENT = 2
@@ -29,7 +29,7 @@ _SILENT = 2
 _NOTHING = 0.5
 
 
-class AbstainingResponse:
+class AbstainingResponse(CorrectedResponse):
     """Train on randomised answers of a random share of the records; the others say nothing in the whole run.
 
     With ``δ = 1 − 2L``, a record speaks with probability ``ρ = δ / tanh(ε / 2)``, whatever its label: its label,
@@ -78,22 +78,23 @@ class AbstainingResponse:
     """
 
     name: ClassVar[str] = "abstaining-response"
-    crossing: ClassVar[Crossing] = "labels"
-    needs_binary_labels: ClassVar[bool] = True
 
     def __init__(
         self, *, detection_error: float, epsilon: float | None = 3.0, corrected: Corrected = "targets"
     ) -> None:
-        if not 0.0 < detection_error < 0.5:
-            raise ArgumentError(f"detection_error must lie strictly between 0 and 0.5, got {detection_error}")
+        check_detection_error(detection_error)
         self.total_variation = 1.0 - 2.0 * detection_error
         check_reachable(self.total_variation, epsilon)
         self.detection_error = detection_error
         self.flip = 0.0 if epsilon is None else math.exp(-epsilon) / (1.0 + math.exp(-epsilon))
-        self.epsilon = math.inf if epsilon is None else epsilon
         self.speaking = min(1.0, self.total_variation / (1.0 - 2.0 * self.flip))
-        self.corrected = checked_correction(corrected)
-        self._answers = RememberedAnswers(most=_SILENT)
+        super().__init__(Flips(self.flip, self.flip), corrected=corrected, most=_SILENT)
+        self._epsilon = math.inf if epsilon is None else epsilon
+
+    @property
+    def epsilon(self) -> float:
+        """Privacy loss of a label over the whole run, in nats."""
+        return self._epsilon
 
     @property
     def answers_auc(self) -> float:
@@ -110,37 +111,19 @@ class AbstainingResponse:
         )
 
     @property
-    def target_values(self) -> tuple[float, float, float]:
+    def target_values(self) -> tuple[float, ...]:
         """The targets of the answer 0, of silence, and of the answer 1."""
         apart = 1.0 - 2.0 * self.flip
         return -self.flip / apart, _NOTHING, (1.0 - self.flip) / apart
 
-    def __call__(self, labels: Tensor, secrets: Secrets, /) -> Tensor:
-        """Return the corrected targets of those that speak, and ½ for the others; :meth:`record_loss` reads them.
-
-        Args:
-            labels: ``(n,)`` in {0, 1}, of a floating-point dtype, as targets are no whole numbers.
-            secrets: The label party's; its record ids, generator and log are used.
-
-        Returns:
-            A new tensor like ``labels``, with :attr:`target_values`.
-
-        Raises:
-            ArgumentError: If labels are not 0 and 1, or not floating point.
-            PrivacyError: If the ids of the records are not known.
-        """
-        check_labels(labels)
-        truth = labels.detach().cpu().numpy() == 1
-        answers = self._answers.of(secrets.ids, lambda first: self._draw(truth[first], secrets))
-        self._log(secrets, answers)
-        no, nothing, yes = self.target_values
-        targets = torch.tensor([no, yes, nothing], dtype=torch.float64)[torch.from_numpy(answers)]
-        return targets.to(device=labels.device, dtype=labels.dtype)
-
-    def _draw(self, truth: np.ndarray[Any, np.dtype[np.bool_]], secrets: Secrets) -> Answers:
-        speaks, lies = secrets.uniform(2, truth.size).cpu().numpy()
-        answers: Answers = np.where(speaks < self.speaking, truth ^ (lies < self.flip), _SILENT).astype(np.int64)
+    def _draw(self, asked: Truth, secrets: Secrets) -> Answers:
+        speaks, lies = secrets.uniform(2, asked.size).cpu().numpy()
+        answers: Answers = np.where(speaks < self.speaking, asked ^ (lies < self.flip), _SILENT).astype(np.int64)
         return answers
+
+    def _targets(self, answers: Tensor) -> Tensor:
+        no, nothing, yes = self.target_values
+        return torch.tensor([no, yes, nothing], dtype=torch.float64)[answers]
 
     def _log(self, secrets: Secrets, answers: Answers) -> None:
         if math.isfinite(self.epsilon):
@@ -149,19 +132,15 @@ class AbstainingResponse:
         secrets.log("answers_auc", self.answers_auc)
         secrets.log("silent", float(np.mean(answers == _SILENT)) if answers.size else 0.0)
 
-    def record_loss(self, outputs: Tensor, targets: Tensor, /) -> Tensor:
-        """Return each record's loss: zero, with zero gradient, where it is silent; else divided by ρ.
+    @property
+    def record_loss(self) -> RecordLoss:
+        """The loss of each record: zero, with zero gradient, where it is silent; else divided by ρ."""
+        return self._loss
 
-        Args:
-            outputs: Logits ``(n, 1)`` or ``(n,)``, float32 or wider.
-            targets: What the call returned for the same records, ``(n,)``.
-
-        Returns:
-            ``(n,)`` losses, with a graph behind them.
-        """
+    def _loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         logits, targets = one_logit(outputs), targets.reshape(-1)
         if self.corrected == "likelihood":
-            losses = likelihood_loss(logits, targets > _NOTHING, Flips(self.flip, self.flip))
+            losses = self._likelihood(logits, targets)
         else:
             losses = functional.binary_cross_entropy_with_logits(logits, targets.to(logits.dtype), reduction="none")
         return losses * ((targets != _NOTHING).to(logits.dtype) / self.speaking)

@@ -6,6 +6,8 @@ import math
 from typing import ClassVar, Literal
 
 from splitvfl.defenses.corrected_response import Corrected, CorrectedResponse, Flips
+from splitvfl.defenses.remembered import Answers
+from splitvfl.defenses.setting_checks import check_detection_error
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import Secrets
 
@@ -72,8 +74,7 @@ class AsymmetricResponse(CorrectedResponse):
         rare: Rare = "positive",
         corrected: Corrected = "targets",
     ) -> None:
-        if not 0.0 < detection_error < 0.5:
-            raise ArgumentError(f"detection_error must lie strictly between 0 and 0.5, got {detection_error}")
+        check_detection_error(detection_error)
         if rare not in ("positive", "negative"):
             raise ArgumentError(f"rare must be 'positive' or 'negative', got {rare!r}")
         shown, lie = _shares(1.0 - 2.0 * detection_error, epsilon)
@@ -82,7 +83,7 @@ class AsymmetricResponse(CorrectedResponse):
         super().__init__(Flips(*flips), corrected=corrected)
         self.detection_error = detection_error
 
-    def _log(self, secrets: Secrets) -> None:
+    def _log(self, secrets: Secrets, answers: Answers) -> None:
         if math.isfinite(self.epsilon):
             secrets.log("epsilon", self.epsilon)
         secrets.log("detection_error_bound", self.detection_error)

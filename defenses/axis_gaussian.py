@@ -7,6 +7,7 @@ from statistics import NormalDist
 from typing import ClassVar
 
 from splitvfl.defenses.class_noise import Allocation, AxisNoise, LabelledGradient, NoiseScale, Problem
+from splitvfl.defenses.setting_checks import check_detection_error, check_positive
 from splitvfl.defenses.solve_sumkl import SumKLSolution
 from splitvfl.errors import ArgumentError
 
@@ -63,11 +64,11 @@ class AxisGaussian(AxisNoise):
                 f"expected exactly one of ratio and detection_error, got ratio {ratio} and "
                 f"detection_error {detection_error}"
             )
-        if ratio is None:
-            assert detection_error is not None
-            ratio = _ratio_for(detection_error)
-        if not (ratio > 0 and math.isfinite(ratio)):
-            raise ArgumentError(f"ratio must be positive and finite, got {ratio}")
+        if detection_error is not None:
+            check_detection_error(detection_error)
+            ratio = 0.5 / _NORMAL.inv_cdf(1.0 - detection_error)
+        assert ratio is not None
+        check_positive(ratio=ratio)
         super().__init__(_EqualShift(ratio))
         self.ratio = ratio
 
@@ -85,7 +86,7 @@ class _EqualShift:
 
     def allocate(self, problem: Problem) -> Allocation:
         power = self.last_ratio * problem.gap
-        u, v = (variance + power for variance in problem.variance)
+        u, v = problem.u + power, problem.v + power
         solution = SumKLSolution(power, 0.0, power, 0.0, _sum_kl(u, v, problem.gap))
         return Allocation(power, solution, self._bound)
 
@@ -95,9 +96,3 @@ def _sum_kl(u: float, v: float, gap: float) -> float:
     if u == v and gap == 0.0:
         return 0.0
     return 0.5 * ((u / v + v / u - 2.0) + gap * (1.0 / u + 1.0 / v)) if u > 0.0 < v else math.inf
-
-
-def _ratio_for(detection_error: float) -> float:
-    if not 0.0 < detection_error < 0.5:
-        raise ArgumentError(f"detection_error must lie strictly between 0 and 0.5, got {detection_error}")
-    return 0.5 / _NORMAL.inv_cdf(1.0 - detection_error)

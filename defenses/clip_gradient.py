@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import ClassVar
 
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor
 
 from splitvfl.claims import RowNorm
 from splitvfl.defenses.row_norms import log_change, row_norms
+from splitvfl.defenses.setting_checks import check_positive
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import Secrets
 
@@ -45,8 +45,7 @@ class ClipGradient:
     def __init__(self, *, bound: float | None = None, quantile: float | None = None) -> None:
         if (bound is None) == (quantile is None):
             raise ArgumentError(f"expected exactly one of bound and quantile, got bound {bound}, quantile {quantile}")
-        if bound is not None and not (bound > 0 and math.isfinite(bound)):
-            raise ArgumentError(f"bound must be positive and finite, got {bound}")
+        check_positive(bound=bound)
         if quantile is not None and not 0.0 <= quantile < 1.0:
             raise ArgumentError(f"quantile must lie in [0, 1), got {quantile}")
         self.bound = bound

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import ClassVar
 
 from torch import Tensor
 
 from splitvfl.claims import PerRecord
 from splitvfl.defenses.row_norms import log_noise, row_norms
-from splitvfl.errors import ArgumentError
+from splitvfl.defenses.setting_checks import check_positive
 from splitvfl.hooks import Secrets
 
 
@@ -42,9 +41,7 @@ class CoefficientNoise:
     name: ClassVar[str] = "coefficient-noise"
 
     def __init__(self, *, sigma: float, clip: float, scale: float = 4.0) -> None:
-        for setting, value in (("sigma", sigma), ("clip", clip), ("scale", scale)):
-            if not (value > 0 and math.isfinite(value)):
-                raise ArgumentError(f"{setting} must be positive and finite, got {value}")
+        check_positive(sigma=sigma, clip=clip, scale=scale)
         self.sigma, self.largest, self.scale = sigma, clip, scale
 
     def claims(self) -> tuple[PerRecord]:

@@ -6,16 +6,18 @@ import math
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from splitvfl.defenses.remembered import Answers, Positions, RememberedAnswers
+from splitvfl.defenses.remembered import Answers, RememberedAnswers
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import Crossing, RecordLoss, Secrets
 from splitvfl.learning.precision import widened
 
 Corrected = Literal["targets", "likelihood"]
+Truth = npt.NDArray[np.bool_]
 
 
 class Flips(NamedTuple):
@@ -89,7 +91,7 @@ def one_logit(outputs: Tensor) -> Tensor:
     return widened(outputs.reshape(-1))
 
 
-def checked_correction(corrected: str) -> Corrected:
+def _checked_correction(corrected: str) -> Corrected:
     """Return how the loss allows for lies.
 
     Raises:
@@ -114,16 +116,17 @@ class CorrectedResponse:
     Args:
         flips: a and b; their sum is below 1.
         corrected: ``"targets"`` or ``"likelihood"``: where the loss allows for the lies.
+        most: The largest answer.
     """
 
     name: ClassVar[str]
     crossing: ClassVar[Crossing] = "labels"
     needs_binary_labels: ClassVar[bool] = True
 
-    def __init__(self, flips: Flips, *, corrected: Corrected = "targets") -> None:
+    def __init__(self, flips: Flips, *, corrected: Corrected, most: int = 1) -> None:
         self.flips = flips
-        self.corrected = checked_correction(corrected)
-        self._answers = RememberedAnswers(most=1)
+        self.corrected = _checked_correction(corrected)
+        self._answers = RememberedAnswers(most=most)
 
     @property
     def epsilon(self) -> float:
@@ -131,8 +134,8 @@ class CorrectedResponse:
         return self.flips.epsilon
 
     @property
-    def target_values(self) -> tuple[float, float]:
-        """The targets of the answers 0 and 1."""
+    def target_values(self) -> tuple[float, ...]:
+        """The targets of the answers 0 and 1, ``−b / (1 − a − b)`` and ``(1 − b) / (1 − a − b)``."""
         delta = self.flips.total_variation
         return -self.flips.negative / delta, (1.0 - self.flips.negative) / delta
 
@@ -152,26 +155,27 @@ class CorrectedResponse:
             secrets: The label party's; its record ids, generator and log are used.
 
         Returns:
-            A new tensor like ``labels``, with values ``−b / (1 − a − b)`` and ``(1 − b) / (1 − a − b)``.
+            A new tensor like ``labels``, with :attr:`target_values`.
 
         Raises:
             ArgumentError: If labels are not 0 and 1, or not floating point.
             PrivacyError: If the ids of the records are not known.
         """
-        check_labels(labels)
+        _check_labels(labels)
         truth = labels.detach().cpu().numpy() == 1
-        answers = self._answers.of(secrets.ids, lambda first: self._draw(truth, first, secrets))
-        self._log(secrets)
-        targets = (torch.from_numpy(answers).double() - self.flips.negative) / self.flips.total_variation
-        return targets.to(device=labels.device, dtype=labels.dtype)
+        answers = self._answers.of(secrets.ids, lambda first: self._draw(truth[first], secrets))
+        self._log(secrets, answers)
+        return self._targets(torch.from_numpy(answers)).to(device=labels.device, dtype=labels.dtype)
 
-    def _draw(self, truth: np.ndarray[Any, np.dtype[np.bool_]], first: Positions, secrets: Secrets) -> Answers:
-        asked = truth[first]
-        flipped = secrets.uniform(first.size).cpu().numpy() < np.where(asked, self.flips.positive, self.flips.negative)
+    def _draw(self, asked: Truth, secrets: Secrets) -> Answers:
+        flipped = secrets.uniform(asked.size).cpu().numpy() < np.where(asked, self.flips.positive, self.flips.negative)
         answers: Answers = (asked ^ flipped).astype(np.int64)
         return answers
 
-    def _log(self, secrets: Secrets) -> None:
+    def _targets(self, answers: Tensor) -> Tensor:
+        return (answers.double() - self.flips.negative) / self.flips.total_variation
+
+    def _log(self, secrets: Secrets, answers: Answers) -> None:
         secrets.log("epsilon", self.epsilon)
 
     def state_dict(self) -> dict[str, Any]:
@@ -196,7 +200,7 @@ def _log_ratio(lie_of_the_likely: float, lie_of_the_other: float) -> float:
     return math.log1p(-lie_of_the_likely) - math.log(lie_of_the_other)
 
 
-def check_labels(labels: Tensor) -> None:
+def _check_labels(labels: Tensor) -> None:
     """Raise :class:`ArgumentError` unless labels are 0 and 1, of a floating-point dtype."""
     if not labels.is_floating_point():
         raise ArgumentError(f"expected labels of a floating-point dtype, got {labels.dtype}; pass labels.float()")

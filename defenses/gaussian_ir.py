@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import ClassVar
 
 from torch import Tensor
 
 from splitvfl.claims import Gaussian
 from splitvfl.defenses.row_norms import row_norms
-from splitvfl.errors import ArgumentError
+from splitvfl.defenses.setting_checks import check_positive
 from splitvfl.hooks import Crossing, Secrets
 
 
@@ -43,9 +42,7 @@ class GaussianIR:
     crossing: ClassVar[Crossing] = "activation"
 
     def __init__(self, *, clip: float, sigma: float) -> None:
-        for setting, value in (("clip", clip), ("sigma", sigma)):
-            if not (value > 0 and math.isfinite(value)):
-                raise ArgumentError(f"{setting} must be positive and finite, got {value}")
+        check_positive(clip=clip, sigma=sigma)
         self.clip = clip
         self.sigma = sigma
 

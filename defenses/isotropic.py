@@ -9,6 +9,7 @@ from torch import Tensor
 
 from splitvfl.claims import Gaussian
 from splitvfl.defenses.row_norms import log_noise, row_norms
+from splitvfl.defenses.setting_checks import check_positive
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import Secrets
 
@@ -43,9 +44,7 @@ class Isotropic:
     def __init__(self, *, ratio: float | None = None, sigma: float | None = None) -> None:
         if ratio is not None and sigma is not None:
             raise ArgumentError(f"expected ratio or sigma, got both: ratio {ratio} and sigma {sigma}")
-        for setting, value in (("ratio", ratio), ("sigma", sigma)):
-            if value is not None and not (value > 0 and math.isfinite(value)):
-                raise ArgumentError(f"{setting} must be positive and finite, got {value}")
+        check_positive(ratio=ratio, sigma=sigma)
         self.ratio = _DEFAULT_RATIO if ratio is None and sigma is None else ratio
         self.sigma = sigma
 

@@ -53,6 +53,7 @@ from __future__ import annotations
 
 import math
 
+from splitvfl.defenses.setting_checks import check_detection_error
 from splitvfl.errors import ArgumentError
 
 
@@ -126,8 +127,8 @@ def least_variance(
         raise ArgumentError(
             "expected a detection_error, an epsilon, or both; without either labels can be told as they are"
         )
-    if detection_error is not None and not 0.0 < detection_error < 0.5:
-        raise ArgumentError(f"detection_error must lie strictly between 0 and 0.5, got {detection_error}")
+    if detection_error is not None:
+        check_detection_error(detection_error)
     if epsilon is not None and not (epsilon > 0 and math.isfinite(epsilon)):
         raise ArgumentError(f"epsilon must be positive and finite, or None for no bound, got {epsilon}")
     tells = 1.0 if epsilon is None else math.tanh(epsilon / 2.0)

@@ -17,6 +17,7 @@ from typing import Generic, NamedTuple, TypeVar, overload
 import torch
 from torch import Tensor
 
+from splitvfl.defenses.setting_checks import check_detection_error
 from splitvfl.errors import ArgumentError
 
 Number = TypeVar("Number", float, Tensor)
@@ -149,8 +150,7 @@ def sum_kl_for(detection_error: float) -> float:
     Raises:
         ArgumentError: If L is outside that range.
     """
-    if not 0.0 < detection_error < 0.5:
-        raise ArgumentError(f"detection_error must lie strictly between 0 and 0.5, got {detection_error!r}")
+    check_detection_error(detection_error)
     return (2.0 - 4.0 * detection_error) ** 2
 
 

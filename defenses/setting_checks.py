@@ -1,0 +1,20 @@
+"""Checks of settings that several defenses have."""
+
+from __future__ import annotations
+
+import math
+
+from splitvfl.errors import ArgumentError
+
+
+def check_positive(**settings: float | None) -> None:
+    """Raise :class:`ArgumentError` unless every setting that is given is positive and finite."""
+    for name, value in settings.items():
+        if value is not None and not (value > 0 and math.isfinite(value)):
+            raise ArgumentError(f"{name} must be positive and finite, got {value}")
+
+
+def check_detection_error(detection_error: float) -> None:
+    """Raise :class:`ArgumentError` unless a detection error L lies in (0, ½)."""
+    if not 0.0 < detection_error < 0.5:
+        raise ArgumentError(f"detection_error must lie strictly between 0 and 0.5, got {detection_error}")
