@@ -42,7 +42,7 @@ def equations(scores: Tensor, active_logits: Tensor, passive_weight: Tensor) -> 
     Raises:
         ArgumentError: If shapes do not fit, scores lie outside [0, 1], or an entry is not finite.
     """
-    shares, known, weight = softmax_form(scores, active_logits, passive_weight)
+    shares, known, weight = _softmax_form(scores, active_logits, passive_weight)
     saturated = (shares == 0).any(dim=1)
     if saturated.any():
         warnings.warn(
@@ -56,18 +56,10 @@ def equations(scores: Tensor, active_logits: Tensor, passive_weight: Tensor) -> 
     return torch.diff(weight, dim=0), torch.diff(logits, dim=1)
 
 
-def softmax_form(scores: Tensor, active_logits: Tensor, passive_weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _softmax_form(scores: Tensor, active_logits: Tensor, passive_weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return scores ``(n, k)``, active logits ``(n, k)`` and weights ``(k, d)``, checked, in float64.
 
     A sigmoid becomes the softmax of two classes, the first of which has logit and weights zero.
-
-    Args:
-        scores: As :func:`equations`.
-        active_logits: As :func:`equations`.
-        passive_weight: As :func:`equations`.
-
-    Raises:
-        ArgumentError: As :func:`equations`.
     """
     _check(scores, active_logits, passive_weight)
     shares, known, weight = scores.double(), active_logits.double(), passive_weight.double()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -75,16 +75,16 @@ class MixtureFit:
         failure: Why it is not to be used; empty where it is.
     """
 
-    kappa: float
-    alpha: float
-    beta: float
-    middle: float
-    growth: float
-    variance: float
-    gain: float
-    messages: int
-    last: int
-    span: int
+    kappa: float = 0.0
+    alpha: float = 0.0
+    beta: float = 0.0
+    middle: float = 0.0
+    growth: float = 0.0
+    variance: float = 0.0
+    gain: float = 0.0
+    messages: int = 0
+    last: int = 0
+    span: int = 1
     failure: str = ""
 
 
@@ -239,19 +239,8 @@ class _Likelihood:
 
     def nothing(self, failure: str) -> MixtureFit:
         """Return what stands for a fit where there was nothing to fit."""
-        return MixtureFit(
-            kappa=0.0,
-            alpha=0.0,
-            beta=0.0,
-            middle=self.units.middle,
-            growth=0.0,
-            variance=0.0,
-            gain=0.0,
-            messages=self._count,
-            last=self.units.last,
-            span=self.units.span,
-            failure=failure,
-        )
+        units = self.units
+        return MixtureFit(middle=units.middle, messages=self._count, last=units.last, span=units.span, failure=failure)
 
     def unshifted(self) -> Vector:
         """Return the variances if labels shift nothing."""
@@ -294,21 +283,17 @@ class _Likelihood:
         unshifted = self.unshifted()
         nothing = -0.5 * float(np.mean(np.log(unshifted) + self._shift**2 / unshifted))
         gain = (climb.value - nothing) * self._count
-        failure = self._failure(climb, gain)
+        fit = self.nothing(self._failure(climb, gain))
         if not np.isfinite(climb.point).all():
-            return self.nothing(failure)
-        return MixtureFit(
+            return fit
+        return replace(
+            fit,
             kappa=math.exp(climb.point[0]) * self.units.shift,
             alpha=math.exp(climb.point[1]) / self.units.spread,
             beta=float(climb.point[2]),
-            middle=self.units.middle,
             growth=float(climb.point[3]),
             variance=_usual(climb.variances) * self.units.shift**2,
             gain=gain,
-            messages=self._count,
-            last=self.units.last,
-            span=self.units.span,
-            failure=failure,
         )
 
     def _failure(self, climb: _Climb, gain: float) -> str:

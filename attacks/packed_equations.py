@@ -28,8 +28,6 @@ from splitvfl.errors import ArgumentError
 def slots_available(modulus_bits: int, slot_bits: int) -> int:
     """Return how many equations one ciphertext carries: ``u = ⌊(κ − 1) / ι⌋``.
 
-    Source: *Is Vertical Logistic Regression Privacy-Preserving?*, section 5.2.
-
     Args:
         modulus_bits: Bit length κ of the modulus.
         slot_bits: Width ι of a slot in bits.
@@ -49,8 +47,6 @@ def slot_bits_needed(
     """Return the width of a slot that no sum can overflow: ``⌈2 + f_g + f_x + log2(s max|g| max|x|)⌉``.
 
     A row that picks one record is a sum of one: ``records=1, weight_bits=0, largest_weight=1``.
-
-    Source: *Is Vertical Logistic Regression Privacy-Preserving?*, section 5.2.
 
     Args:
         records: s, how many values are added up, at least 1.
@@ -81,8 +77,6 @@ def packed_weights(rows: Sequence[Sequence[int]], *, slot_bits: int, value_bound
 
     ``w_i = Σ_k rows[k][i] · 2^(k ι)``: the decrypted ``Σ_i w_i v_i`` has ``Σ_i rows[k][i] v_i`` in slot k, which
     :func:`unpack_equations` takes out.
-
-    Source: *Is Vertical Logistic Regression Privacy-Preserving?*, section 5.2.
 
     Args:
         rows: u equations of one integer per record.
@@ -117,10 +111,8 @@ def packed_selections(
 ) -> list[list[int]]:
     """Return the weights of the shortest attack: slot k of ciphertext j carries record ``j u + k`` itself.
 
-    Rows that pick one record each need no solving and the narrowest slots. Records beyond ``ciphertexts · u`` are left
-    out; slots beyond the last record are empty.
-
-    Source: *Is Vertical Logistic Regression Privacy-Preserving?*, section 5.2, with unit vectors for features.
+    Rows that pick one record each (unit vectors for features) need no solving and the narrowest slots. Records beyond
+    ``ciphertexts · u`` are left out; slots beyond the last record are empty.
 
     Args:
         records: s, records of the batch.
@@ -157,8 +149,6 @@ def unpack_equations(plaintexts: Sequence[int], *, slot_bits: int, count: int, m
     Centred modulo N first, then from the lowest slot upwards, each subtracted before the next: a negative slot borrows
     from the one above.
 
-    Source: *Is Vertical Logistic Regression Privacy-Preserving?*, section 5.2.
-
     Args:
         plaintexts: Numbers modulo N.
         slot_bits: Width ι of a slot in bits.
@@ -183,8 +173,6 @@ def solve_equations(rows: Sequence[Sequence[int]], sums: Sequence[int]) -> list[
     """Return the integers v with ``Σ_i rows[k][i] v_i = sums[k]`` for every k, exactly.
 
     Solves ``RᵀR v = Rᵀ sums`` over the rationals: without rounding, however ill-conditioned the rows are.
-
-    Source: *Is Vertical Logistic Regression Privacy-Preserving?*, section 5.2.
 
     Args:
         rows: m equations of one integer per record, of rank s.

@@ -422,21 +422,20 @@ class LabelSumAttack:
             raise HookError(f"attack {self.name} needs numeric columns (n, d), got {type(columns).__name__}")
         if gradient.shape[1:] != (1,):
             raise HookError(f"attack {self.name} solves cuts of width 1, got shape {tuple(gradient.shape)}")
-        if not self._every_step and view.step > 0 and not self._fallback:
-            return torch.full((columns.shape[0],), math.nan, dtype=torch.float64, device=columns.device)
-        try:
-            return self._labels(view, columns, gradient[:, 0]).to(columns.device)
-        except ArgumentError as error:
-            if not self._fallback:
-                raise AttackRefused(
-                    f"attack {self.name} at step {view.step}: {error}; it needs weights of zero at the first step, or "
-                    "an active party without columns and intercept (every_step)"
-                ) from error
+        if self._every_step or view.step == 0:
+            try:
+                return self._labels(view, columns, gradient[:, 0]).to(columns.device)
+            except ArgumentError as error:
+                if not self._fallback:
+                    raise AttackRefused(
+                        f"attack {self.name} at step {view.step}: {error}; it needs weights of zero at the first step, "
+                        "or an active party without columns and intercept (every_step)"
+                    ) from error
+        if self._fallback:
             return -solve_residues(columns, gradient[:, 0], underdetermined=True)
+        return torch.full((columns.shape[0],), math.nan, dtype=torch.float64, device=columns.device)
 
     def _labels(self, view: View, columns: Tensor, gradient: Tensor) -> Tensor:
-        if not self._every_step and view.step > 0:
-            raise ArgumentError(f"step {view.step} is not the first, where all logits are zero")
         logits = view.activation[:, 0] if self._every_step else None
         total = label_sum(columns, gradient, approximation=self._approximation, logits=logits)
         # The sum is as coarse as the gradient that it comes from.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -62,11 +63,6 @@ class ResidualAttack:
         rows.addr_(rows @ axis, axis, alpha=-1.0)
         residuals: Tensor = torch.linalg.vector_norm(rows, dim=1)
         residuals = torch.where(residuals > noise, residuals * peak, 0.0)
-        return residuals if residuals.mean() >= _median(residuals) else -residuals
-
-
-def _median(values: Tensor) -> Tensor:
-    """Return the mean of the two middle values; torch's own median takes the lower one."""
-    ordered = values.sort().values
-    middle: Tensor = (ordered[(values.numel() - 1) // 2] + ordered[values.numel() // 2]) / 2
-    return middle
+        # Not torch's median, which takes the lower one of two in the middle.
+        leans_right = residuals.mean().item() >= np.median(residuals.cpu().numpy())
+        return residuals if leans_right else -residuals

@@ -328,17 +328,6 @@ class StackedEpochsAttack:
         scores = equations.rows @ equations.total if self._found is None else self._found.of(equations.ids)
         return torch.from_numpy(scores).to(columns.device)
 
-    def estimates(self) -> tuple[Tensor, Tensor]:
-        """Return record ids ``(n,)`` and estimates ``(n,)`` from all that was kept, the epoch under way included.
-
-        Raises:
-            ArgumentError: If no batch was seen.
-        """
-        if not self._equations:
-            raise ArgumentError("no batch was seen, so there is nothing to solve")
-        found = _solved(self._equations, self._given)
-        return torch.from_numpy(found.ids), torch.from_numpy(found.values)
-
     def _keep(self, equations: _Equations) -> None:
         these = set(equations.ids.tolist())
         if not self._seen.isdisjoint(these):

@@ -10,7 +10,6 @@ import math
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 import torch
@@ -72,18 +71,19 @@ class NoiseScale(NamedTuple):
     across: Pair
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(NamedTuple):
     """The sumKL problem of one batch.
 
     Attributes:
-        variance: u and v.
+        u: Variance of negatives.
+        v: Variance of positives.
         gap: Squared distance of the class means.
         width: Number of coordinates that the problem is about.
         positive_share: Share of positives, strictly between 0 and 1.
     """
 
-    variance: Pair
+    u: float
+    v: float
     gap: float
     width: int
     positive_share: float
@@ -117,11 +117,7 @@ class PowerRule(Protocol):
 class SumKLPower:
     """A rule for the power of the noise: fixed, in proportion to the gap, or the least that reaches a bound.
 
-    Args:
-        power: Expected squared norm of a row's noise, ≥ 0, in the unit of the squared gradient.
-        ratio: The same in units of the gap ‖Δ‖² of each batch, ≥ 0.
-        detection_error: Lower bound on every attacker's detection error, in (0, 0.5), that the least power (to 1 %,
-            on the safe side) is searched for.
+    The arguments are those of :class:`~splitvfl.defenses.sumkl.SumKL`.
 
     Raises:
         ArgumentError: Unless exactly one is given, in its range.
@@ -143,19 +139,14 @@ class SumKLPower:
 
     def allocate(self, problem: Problem) -> Allocation:
         """Return the power that a batch gets, the solution of its problem, and the bound of the Gaussian model."""
-        power, solution = self._solve(problem)
-        return Allocation(power, solution, detection_error_bound(solution.sum_kl))
-
-    def _solve(self, problem: Problem) -> tuple[float, SumKLSolution[float]]:
-        u, v = problem.variance
-        arguments = (u, v, problem.gap, problem.width, problem.positive_share)
         if self._target is None:
             power = self._power if self._power is not None else (self._ratio or 0.0) * problem.gap
-            return power, solve_sumkl(*arguments, power)
-        # In units of the gap the power changes little from step to step, while gradients shrink.
-        power, solution = least_power(*arguments, self._target, start=self.last_ratio * problem.gap)
-        self.last_ratio = power / problem.gap if problem.gap else 0.0
-        return power, solution
+            solution = solve_sumkl(*problem, power)
+        else:
+            # In units of the gap the power changes little from step to step, while gradients shrink.
+            power, solution = least_power(*problem, self._target, start=self.last_ratio * problem.gap)
+            self.last_ratio = power / problem.gap if problem.gap else 0.0
+        return Allocation(power, solution, detection_error_bound(solution.sum_kl))
 
 
 class LabelledGradient:
@@ -303,8 +294,7 @@ def _joined(parts: list[Tensor]) -> Tensor:
     return (parts[0] if len(parts) == 1 else torch.cat(parts)).double()
 
 
-@dataclass(frozen=True, slots=True)
-class ClassSample:
+class ClassSample(NamedTuple):
     """Statistics of one class in one batch, in units of one record's gradient: the batch's gradients times its rows.
 
     Attributes:
@@ -382,10 +372,7 @@ class ClassHistory:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the samples of both classes as plain numbers and tensors."""
-        samples = [
-            [{field.name: getattr(sample, field.name) for field in fields(ClassSample)} for sample in samples]
-            for samples in self._samples
-        ]
+        samples = [[sample._asdict() for sample in samples] for samples in self._samples]
         return {"rows_seen": list(self._rows_seen), "samples": samples}
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
@@ -470,7 +457,7 @@ class ClassConditionalNoise(ABC):
         width = 1 if self.variance_is_along_axis else batch.width
         rows = sum(batch.rows)
         if all(batch.rows):
-            return Problem(spread.variance, gap, width, batch.rows[1] / rows), spread.off_axis_peak
+            return Problem(*spread.variance, gap, width, batch.rows[1] / rows), spread.off_axis_peak
         present = 1 if batch.rows[1] else 0
         past_energy = self._history.energy(present) / rows**2 if self._history.knows(present) else 0.0
         # Never scaled down: a batch of easy records says little about the missing class.
@@ -483,7 +470,7 @@ class ClassConditionalNoise(ABC):
             for label in (0, 1)
         )
         peak = max(spread.off_axis_peak, math.sqrt(growth) * self._history.off_axis_peak / rows)
-        return Problem((u, v), growth * gap, width, self._history.positive_share(batch.rows)), peak
+        return Problem(u, v, growth * gap, width, self._history.positive_share(batch.rows)), peak
 
     def _remember(self, batch: LabelledGradient, means: Tensor, spread: ClassSpread) -> None:
         rows = float(sum(batch.rows))

@@ -115,7 +115,7 @@ class GaussianTargets:
         if self.run_mu is not None and not 0.0 < self.run_mu < math.inf:
             raise ArgumentError(f"sigma {sigma!r} is out of proportion to labels that are {self.sensitivity:g} apart")
         self._sent = SentCounts()
-        self._table = RecordTable(**self._columns())
+        self._table = RecordTable(known=np.int8, **dict.fromkeys(self._numbers, np.float32))
 
     @property
     def sensitivity(self) -> float:
@@ -243,9 +243,6 @@ class GaussianTargets:
     def _numbers(self) -> list[str]:
         return [f"target {number}" for number in range(self.soft_classes or 1)]
 
-    def _columns(self) -> dict[str, type[np.generic]]:
-        return {"known": np.int8, **dict.fromkeys(self._numbers, np.float32)}
-
     def state_dict(self) -> dict[str, Any]:
         """Return the settings and the targets. They are secret: whoever knows them knows what is promised of them."""
         return {
@@ -274,7 +271,6 @@ class GaussianTargets:
             )
         self.epochs = state["epochs"] if self.epochs is None else self.epochs
         self._sent.load_state_dict(state["sent"])
-        self._table = RecordTable(**self._columns())
         self._table.load_state_dict(state["targets"])
 
 

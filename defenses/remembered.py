@@ -28,8 +28,7 @@ class RememberedAnswers:
     def __init__(self, *, most: int) -> None:
         # Kept as 1 + answer: new records start at 0, which says that there is none yet.
         kinds = (np.int8, np.int16, np.int32, np.int64)
-        self._dtype = next(kind for kind in kinds if most < np.iinfo(kind).max)
-        self._table = RecordTable(answer=self._dtype)
+        self._table = RecordTable(answer=next(kind for kind in kinds if most < np.iinfo(kind).max))
 
     def of(self, ids: Tensor, draw: Callable[[Positions], Answers]) -> Answers:
         """Return the answers of these records.
@@ -57,5 +56,4 @@ class RememberedAnswers:
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Take back what :meth:`state_dict` returned."""
-        self._table = RecordTable(answer=self._dtype)
         self._table.load_state_dict(state)

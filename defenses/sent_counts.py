@@ -47,5 +47,4 @@ class SentCounts:
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Take back what :meth:`state_dict` returned."""
-        self._table = RecordTable(sent=np.int32)
         self._table.load_state_dict(state)

@@ -100,19 +100,10 @@ def approximate_loss(z: Tensor, y: Tensor, *, approximation: Approximation) -> T
 
     Source: *Is Vertical Logistic Regression Privacy-Preserving?*, the three approximations, integrated over z.
 
-    Args:
-        z: As :func:`sigmoid_coefficients`.
-        y: As :func:`sigmoid_coefficients`.
-        approximation: As :func:`sigmoid_coefficients`.
+    Arguments, errors and warnings are those of :func:`sigmoid_coefficients`.
 
     Returns:
         ``(s,)``, float64, in nats.
-
-    Raises:
-        ArgumentError: As :func:`sigmoid_coefficients`.
-
-    Warns:
-        UserWarning: As :func:`sigmoid_coefficients`.
 
     >>> round(approximate_loss(torch.zeros(1), torch.ones(1), approximation="taylor").item(), 4)
     0.6931
