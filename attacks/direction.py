@@ -26,6 +26,7 @@ class DirectionAttack:
     """
 
     name: ClassVar[str] = "direction"
+    place: ClassVar[int] = 2
     explanation: ClassVar[str] = (
         "Compares a record's gradient with that of records known to be positive: gradients of one class point one way."
     )

@@ -22,6 +22,7 @@ class NormAttack:
     """
 
     name: ClassVar[str] = "norm"
+    place: ClassVar[int] = 1
     explanation: ClassVar[str] = (
         "Scores a record by the length of its gradient: a model is less sure of the rarer class, whose gradients are "
         "longer. It needs no knowledge at all."

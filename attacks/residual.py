@@ -37,6 +37,7 @@ class ResidualAttack:
     """
 
     name: ClassVar[str] = "residual"
+    place: ClassVar[int] = 3
     explanation: ClassVar[str] = (
         "Takes away the line along which the batch's gradients lie and scores what is left: noise that one class only "
         "gets off that line marks that class. It needs no knowledge at all."

@@ -26,6 +26,7 @@ class SignAttack:
     """
 
     name: ClassVar[str] = "sign"
+    place: ClassVar[int] = 4
     explanation: ClassVar[str] = (
         "Decides by a sign: of the gradient itself where it has width one, of the comparison with known positives "
         "elsewhere."

@@ -180,8 +180,8 @@ def train(
     for leak in (leak for party in summary.parties.values() for leak in party.features if leak.note):
         console.print(Text(f"{leak.attack}: {leak.note}."))
     steps = [f"splitvfl report {folder}", f"tensorboard --logdir {'runs' if out is None else folder}"]
-    # What those defenses hide; under encryption their noise exceeds the agreed limits.
-    if summary.task == "binary" and summary.exchange in ("split", "oracle"):
+    exchange = config.exchange.factory
+    if summary.task == "binary" and not exchange.one_way and not exchange.limits_values:
         steps.append(f"splitvfl compare {experiment} --defenses {_TO_COMPARE} --seeds 3")
     _next_steps(*steps)
 

@@ -29,6 +29,8 @@ Optional class attributes refine a hook:
     What it does, in sentences for the reader of a report. Default: empty.
 ``other_names`` (attacks on labels)
     Names that settings give it in place of ``name``, each with an explanation of its own. Default: none.
+``place`` (attacks on labels)
+    A number by which tables sort attacks. Default: behind all that have one, as they come.
 ``crossing`` (defenses)
     Which message it changes: ``"gradient"`` (default), ``"activation"``, ``"scores"`` or ``"labels"``.
 ``needs_binary_labels`` (defenses)

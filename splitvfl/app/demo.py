@@ -87,8 +87,9 @@ def demo_variants(folder: Path, *, quick: bool = False) -> dict[str, list[Varian
 def _variants(name: str, defenses: str, settings: Sequence[str], folder: Path) -> Iterator[Variant]:
     config = parse_config(f"name: {name}{EXPERIMENTS[name]}{_COMMON}", source="demo", overrides=settings)
     for variant in variants(config, parse_defenses(defenses, folder=folder), 1, folder):
-        if config.exchange.name == "one-way":
-            yield replace(variant, label="one-way", folder=folder / "one-way" / variant.folder.name)
+        exchange = config.exchange
+        if exchange.factory.one_way:
+            yield replace(variant, label=exchange.name, folder=folder / exchange.name / variant.folder.name)
         elif config.model.recipe.private_top:
             yield replace(variant, label=f"{variant.label}, private top")
         else:

@@ -73,7 +73,7 @@ from splitvfl.net.signing import CertificateSigner
 from splitvfl.net.tls import Identity, Plaintext, identities, split_address
 from splitvfl.party.attaching import attach_defense, check_clips
 from splitvfl.party.party import SENDING, ActiveParty, Party, PassiveParty
-from splitvfl.report.summary import AttackResult, PartyResult, RunSummary, known
+from splitvfl.report.summary import AttackResult, ExchangeTraits, PartyResult, RunSummary, known
 from splitvfl.run import checkpoint
 from splitvfl.run.coordinator import CoordinatorRun
 from splitvfl.run.networked import ActiveRun, PassiveRun, RunSettings
@@ -704,6 +704,7 @@ def summarise_run(config: ExperimentConfig, run: ActiveRun) -> RunSummary:
         model=config.model.name,
         defenses=[*map(describe_hook, config.defenses), *([] if noise is None else [noise.name])],
         exchange=config.exchange.name,
+        exchange_traits=ExchangeTraits.of(config.exchange.factory),
         notes=[
             *([] if noise is None else noise.notes()),
             *private_top_notes(party),

@@ -45,7 +45,7 @@ from splitvfl.party.attaching import check_clips
 from splitvfl.party.party import SENDING, ActiveParty, PassiveParty
 from splitvfl.party.private_top import private_adam
 from splitvfl.party.recipe import Recipe, check_size
-from splitvfl.report.summary import FILE_NAME, AttackResult, PartyResult, RunSummary, known
+from splitvfl.report.summary import FILE_NAME, AttackResult, ExchangeTraits, PartyResult, RunSummary, known
 from splitvfl.run import checkpoint
 from splitvfl.run.party_folder import FAREWELL_FILE
 from splitvfl.run.replay import JOURNAL
@@ -589,6 +589,7 @@ def summarise(
         model=config.model.name,
         defenses=[*map(describe_hook, config.defenses), *([] if noise is None else [noise.name])],
         exchange=config.exchange.name,
+        exchange_traits=ExchangeTraits.of(config.exchange.factory),
         notes=[
             *([] if noise is None else noise.notes()),
             *private_top_notes(trainer.active),

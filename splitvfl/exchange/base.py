@@ -101,6 +101,10 @@ class Exchange(ABC):
             take their leave then, and the active party trains alone.
         third_party: Name of a party without data that takes part; the options ``address`` and ``identity`` say where it
             is found.
+        limits_values: Whether what crosses has to keep within agreed limits, which noise of a defense exceeds.
+        in_headings: Whether headings of reports name it: all but the usual way of training.
+        seen: Of logistic regression, what the active party and what a passive party sees of a step, in words; ``None``
+            if it trains other models only.
         approximation: The sigmoid's in the loss whose gradient it computes.
         noise: What is agreed on noise before encryption.
         bottom: What becomes of the passive parties' bottoms: they are trained, stay as they are initialised
@@ -115,6 +119,9 @@ class Exchange(ABC):
     has_private_top: ClassVar[bool] = False
     one_way: ClassVar[bool] = False
     third_party: ClassVar[str | None] = None
+    limits_values: ClassVar[bool] = False
+    in_headings: ClassVar[bool] = True
+    seen: ClassVar[tuple[str, str] | None] = None
     approximation: Approximation = "exact"
     noise: NoiseSettings | None = None
     bottom: Literal["trained", "random", "pca"] = "trained"

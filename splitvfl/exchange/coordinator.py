@@ -82,6 +82,7 @@ class Coordinator(EncryptedExchange):
     approximation = "taylor"
     hides_parts = True
     third_party = NAME
+    seen = ("the gradient of its weights", "the gradient of its weights; with the coordinator together, every label")
 
     def __init__(self, *, address: str | None = None, identity: str | None = None, **common: Any) -> None:
         super().__init__(**common)

@@ -28,6 +28,10 @@ class Oracle(Exchange):
 
     name = "oracle"
     sums_only = True
+    seen = (
+        "each passive party's logits",
+        "residues, of which it uses only the gradient of its weights: for experiments",
+    )
 
     def __init__(self, *, approximation: Approximation = "exact") -> None:
         self.approximation = approximation

@@ -244,6 +244,7 @@ class EncryptedExchange(Exchange):
     """
 
     sums_only = True
+    limits_values = True
     computes_at_active: ClassVar[bool] = True
     passes_on_keys: ClassVar[bool] = True
 

@@ -55,6 +55,7 @@ class Residue(EncryptedExchange):
     """
 
     name = "residue"
+    seen = ("each passive party's logits", "the gradient of its weights")
     computes_at_active = False
     passes_on_keys = False
 

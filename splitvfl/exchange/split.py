@@ -152,6 +152,8 @@ class Split(Exchange):
     """Activations one way and gradients the other, in the clear: split learning with any model."""
 
     name = "split"
+    in_headings = False
+    seen = ("each passive party's logits", "a residue per record")
     has_private_top = True
 
     def active(self, party: ActiveParty) -> Side:

@@ -221,10 +221,12 @@ class Audit(Handle):
     name: ClassVar[str] = "auditor"
     explanation: ClassVar[str] = (
         "The label party attacks its own messages with all that it knows, the labels and the gradients before any "
-        "noise: more than a partner has. Two attacks, of which the better one counts at every figure: a projection on "
-        "the true difference of the classes, and a likelihood ratio fitted on earlier steps. It shows leaks that no "
-        "partner's attack in this list has found yet."
+        "noise: more than a partner has. Three attacks, of which the best one counts at every figure: a projection on "
+        "the true difference of the classes, a likelihood ratio fitted on earlier steps, and the log ratio of the "
+        "labels given the model's prediction. It shows leaks that no partner's attack in this list has found yet."
     )
+    legend: ClassVar[str] = "attacks with the label party's own knowledge; the best of three"
+    place: ClassVar[float] = math.inf
 
     def __init__(self, *, remove: Callable[[], None] = lambda: None, canaries: Canaries | None = None) -> None:
         super().__init__(remove)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from splitvfl.config.registry import installed
+from splitvfl.config.registry import built_in, installed
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import weaknesses_of
 from splitvfl.leakage.after_training import AfterTraining
@@ -35,11 +35,11 @@ EXCESS = 0.05
 """By so much total may exceed what is known without messages, before labels are called not hidden."""
 
 AUDITOR = Audit.name
-"""One name for the auditor's attacks, of which the better one counts."""
+"""One name for the auditor's attacks, of which the best one counts."""
 
 METRIC_NAMES = {"auc": "AUC", "accuracy": "accuracy", "r2": "R²"}
 
-_FIRST = ("norm", "direction", "residual", "sign")
+_UNPLACED = 100
 _CONFIDENCE = 0.95
 
 
@@ -133,8 +133,7 @@ def group_runs(runs: Sequence[RunSummary]) -> list[RunGroup]:
 
 
 def _title(run: RunSummary) -> str:
-    # One-way stands beside the defenses: it is the choice that they have to beat.
-    exchange = "" if run.exchange in ("split", "one-way") else f", exchange {run.exchange}"
+    exchange = f", exchange {run.exchange}" if run.traits.in_headings else ""
     return f"{run.data}, {run.model}{exchange}"
 
 
@@ -163,11 +162,10 @@ def sending_note(run: RunSummary) -> str:
 
 
 def attack_names(runs: Iterable[RunSummary]) -> list[str]:
-    """Return the attacks that any run has figures of: the built-in ones, the users' own, and last the auditor's."""
-    names = {shown_name(name): None for run in runs for party in run.parties.values() for name in party.attacks}
-    first = [name for name in _FIRST if name in names]
-    last = [AUDITOR] if AUDITOR in names else []
-    return [*first, *(name for name in names if name not in (*first, *last)), *last]
+    """Return the attacks that any run has figures of: those with a place, others as they come, last the auditor's."""
+    names = dict.fromkeys(shown_name(name) for run in runs for party in run.parties.values() for name in party.attacks)
+    known = {**built_in("attacks"), AUDITOR: Audit}
+    return sorted(names, key=lambda name: getattr(known.get(name), "place", _UNPLACED))
 
 
 def shown_name(attack: str) -> str:
@@ -180,7 +178,7 @@ def shown_name(attack: str) -> str:
 
 
 def attack_result(party: PartyResult, name: str) -> AttackResult | None:
-    """Return the figures shown under a name: for the auditor, figure by figure the worse of its two attacks."""
+    """Return the figures shown under a name: for the auditor, figure by figure the worst of its attacks."""
     results = [result for attack, result in party.attacks.items() if shown_name(attack) == name]
     if len(results) < 2:
         return results[0] if results else None
@@ -447,7 +445,7 @@ class DefenseRow:
                     name,
                     [run.parties[name] for run in runs if name in run.parties],
                     attacks,
-                    silent=all(run.exchange == "one-way" for run in runs),
+                    silent=all(run.traits.one_way for run in runs),
                 )
                 for name in names
             ],
@@ -504,7 +502,7 @@ def headline(run: RunSummary) -> str:
 def _three(run: RunSummary, name: str, party: PartyResult) -> str:
     leak = party.label_leak
     where = f"Labels, {name}:" if len(run.parties) > 1 else "Labels:"
-    if run.exchange == "one-way":
+    if run.traits.one_way:
         return f"{where} no message of training depends on them; {_known(name, leak)}."
     if not party.attacks:
         return ""
@@ -655,7 +653,7 @@ def leak_verdict(run: RunSummary, goal: float = GOAL) -> str:
 
 
 def _nothing_measured(run: RunSummary) -> str:
-    if run.exchange == "one-way":  # of any task
+    if run.traits.one_way:  # of any task
         return (
             "Nothing that depends on labels was sent to a partner in training, so there was no message to read them "
             "from. Scores that are published later tell of labels, as any prediction does; what the activations tell "
@@ -916,7 +914,7 @@ def _in_all(kept: Sequence[DefenseRow]) -> str:
 
 def _one_way(group: RunGroup) -> str:
     """Return what training cost in which nothing flows back, if the group has it."""
-    tested = estimate(run.test_metric for run in group.runs if run.exchange == "one-way")
+    tested = estimate(run.test_metric for run in group.runs if run.traits.one_way)
     if tested is None:
         return ""
     return (

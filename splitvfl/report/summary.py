@@ -9,7 +9,9 @@ from pathlib import Path
 
 import msgspec
 
+from splitvfl.config.registry import built_in
 from splitvfl.errors import CheckpointError
+from splitvfl.exchange.base import Exchange
 from splitvfl.leakage.after_training import AfterTraining
 from splitvfl.leakage.auditing import Audit
 from splitvfl.leakage.canaries import CanaryLeak
@@ -173,6 +175,24 @@ class PartyResult:
 
 
 @dataclass(frozen=True)
+class ExchangeTraits:
+    """What a report has to know of an exchange: its own attributes, as they were when the run was made.
+
+    Attributes:
+        one_way: Whether no message of training depends on labels.
+        in_headings: Whether headings name it.
+    """
+
+    one_way: bool = False
+    in_headings: bool = True
+
+    @classmethod
+    def of(cls, exchange: type[Exchange]) -> ExchangeTraits:
+        """Return those of an exchange; one that is one-way stands beside the defenses: it is what they have to beat."""
+        return cls(exchange.one_way, in_headings=exchange.in_headings and not exchange.one_way)
+
+
+@dataclass(frozen=True)
 class RunSummary:
     """One run.
 
@@ -201,6 +221,7 @@ class RunSummary:
         sending_metric: With a private top, whose figures the test figures then are, the headline figure of the top that
             sends on the test records; else ``None``.
         exchange: Name of the exchange.
+        exchange_traits: What is to be known of it; ``None`` in summaries that were written before it was kept.
         notes: What is to be known beside the figures, in sentences.
         private_top: Whether a second top, which sends nothing, predicts.
         canaries: The leak beyond prediction: the largest canary AUC of the auditor's attacks at any party, raw, with a
@@ -233,6 +254,14 @@ class RunSummary:
     notes: list[str] = field(default_factory=list)
     canaries: CanaryLeak | None = None
     private_top: bool = False
+    exchange_traits: ExchangeTraits | None = None
+
+    @property
+    def traits(self) -> ExchangeTraits:
+        """What is to be known of the exchange; where that was not kept, what the exchange of this name says today."""
+        if self.exchange_traits is not None:
+            return self.exchange_traits
+        return ExchangeTraits.of(built_in("exchanges").get(self.exchange, Exchange))
 
     @property
     def defense(self) -> str:
@@ -241,8 +270,8 @@ class RunSummary:
 
     @property
     def label(self) -> str:
-        """What was done against leaks, in one phrase: the defenses, or ``"one-way"``, and a private top."""
-        if self.exchange == "one-way":
+        """What was done against leaks, in one phrase: the defenses and a private top, or a one-way exchange."""
+        if self.traits.one_way:
             return self.exchange
         return f"{self.defense}, private top" if self.private_top else self.defense
 

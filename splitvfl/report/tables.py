@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from splitvfl.leakage.auditing import Audit
 from splitvfl.report.findings import (
     AUDITOR,
     PARTLY_VISIBLE,
@@ -47,7 +48,6 @@ _ATTACK_WIDTH = 9
 _INTERVAL_WIDTH = 10
 
 _LEAK_AUC = "how well an attack tells positives from negatives: 0.50 is blind, 1.00 reads every label"
-_AUDITOR = "an attack with the label party's own knowledge; the better of two"
 
 _THREE = {
     "beyond": "what messages tell beyond the model's prediction: among the canaries, whose labels nobody can predict, "
@@ -66,7 +66,7 @@ _SUMMARY_LEGEND = {
     "of 10%": "the share of the records that an attack scores, and the AUCs among these, oriented; in the first line "
     "the others tie, in the middle",
     "worst": "the larger of the two figures in the first line, over all attacks on messages",
-    "auditor": _AUDITOR,
+    AUDITOR: Audit.legend,
     "err": "measured ½(FPR + FNR) of the auditor's attack, 0.50 is blind; below it, the defense's own bound: that of "
     "noise on the gradient holds if the defense's model does, for attackers who do not know what the model predicts",
     "noise": "noise power over the message's own; p: the power itself, where only that is known",
@@ -87,7 +87,7 @@ _COMPARISON_LEGEND = {
     "±": "half of the 95 % t-interval of the mean over seeds; none for a single run",
     "leak AUC": _LEAK_AUC,
     "an attack's": "the larger of its mean over steps and of its scores added up over the run, oriented to read best",
-    "auditor": _AUDITOR,
+    AUDITOR: Audit.legend,
 }
 
 

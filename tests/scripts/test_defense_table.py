@@ -18,7 +18,6 @@ from scripts.reproduce.defense_table.__main__ import main
 from scripts.reproduce.defense_table.page import MADE_WITHOUT, made_without
 from scripts.reproduce.defense_table.study import (
     ALONE,
-    AUDITORS,
     CONVERGED_DEFENSES,
     LINEAR_ONLY,
     ONE_WAY,
@@ -36,6 +35,7 @@ from scripts.reproduce.shared.claims import mean
 from splitvfl.app.experiment import load_data
 from splitvfl.config.registry import built_in
 from splitvfl.config.sections import parse_config, parse_defenses
+from splitvfl.leakage.auditing import AUDITORS
 from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.metrics import leak_auc
 from splitvfl.report.summary import AttackResult, PartyResult, RunSummary

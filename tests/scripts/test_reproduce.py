@@ -35,6 +35,7 @@ from scripts.reproduce.shared.pages import Section, write_page
 from scripts.reproduce.shared.settings import Settings
 from splitvfl.data.sets import DATA_FOLDER
 from splitvfl.errors import ArgumentError
+from splitvfl.leakage.auditing import AUDITORS
 from splitvfl.leakage.judging import ScoreKeeper
 
 SMALL = Problem(key="small", arguments={"name": "breast-cancer"}, batch_size=128, epochs=2)
@@ -215,7 +216,7 @@ def test_the_course_of_a_run_is_that_of_its_judges() -> None:
     assert len(result["loss"]) == len(result["test"]) == SMALL.epochs
     for name, curve in result["windows"].items():
         assert np.nanmean(curve) == pytest.approx(result["auc"][name], abs=1e-12), name
-    assert set(result["windows"]) == {*figure_2.LAYERS, figure_2.CUT, *figure_2.AUDITORS}
+    assert set(result["windows"]) == {*figure_2.LAYERS, figure_2.CUT, *AUDITORS}
     # 5² max‖g‖² over a mean of ‖g‖² that is smaller.
     assert result["noise_to_signal"] > 25
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from scripts.reproduce.defense_table.study import (
     ALONE,
-    AUDITORS,
     CANARIES,
     EPSILON,
     LINEAR_ONLY,
@@ -31,6 +30,7 @@ from scripts.reproduce.defense_table.verdicts import (
 )
 from scripts.reproduce.shared.claims import Claim, markdown_table, mean, shown, with_interval
 from splitvfl.config.registry import built_in
+from splitvfl.leakage.auditing import AUDITORS
 from splitvfl.report.summary import AttackResult, RunSummary
 
 TEMPLATE = Path(__file__).with_suffix(".md")

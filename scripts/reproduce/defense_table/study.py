@@ -20,6 +20,7 @@ from splitvfl.app.experiment import Workbench, build_trainer, load_data, prepare
 from splitvfl.config.registry import built_in
 from splitvfl.config.sections import ExperimentConfig, HookConfig, config_to_yaml, parse_config, parse_defenses
 from splitvfl.hooks import moment_of, target_of
+from splitvfl.leakage.auditing import AUDITORS
 from splitvfl.metrics import leak_auc
 from splitvfl.party.private_top import private_adam
 from splitvfl.privacy import gaussian_mu
@@ -97,7 +98,6 @@ CANARIES = 200
 CANARY_SEEDS = 5
 """So many of these runs."""
 
-AUDITORS = ("auditor-linear", "auditor-likelihood", "auditor-ratio")
 # It scores records by the model's own prediction, so it tells how much was learned, whatever the defense.
 PREDICTION = "readout"
 # What stands for what is known without a message, beside what own columns predict.

@@ -17,6 +17,7 @@ from scripts.reproduce.shared.jobs import Job, Result, run_jobs
 from scripts.reproduce.shared.pages import Section
 from scripts.reproduce.shared.settings import Settings
 from splitvfl.attacks import NormAttack
+from splitvfl.leakage.auditing import AUDITORS
 from splitvfl.report.drawing import MUTED, PALETTE
 from splitvfl.run.trainer import Trainer
 
@@ -178,7 +179,7 @@ def worst_window(result: Result, attack: str) -> float:
     return max((1.0 - value if flipped else value for value in values), default=math.nan)
 
 
-_LIKELIHOOD = "auditor-likelihood"
+_, _LIKELIHOOD, _ = AUDITORS
 
 _OVER_TRAINING = """\
 Three seeds at most. The model is cut after all four layers, before a linear top, as in the paper, and the norm attack
@@ -389,9 +390,6 @@ def _table_compared(chosen: Sequence[Problem], runs: Mapping[str, Runs], ratios:
         "auditor, all epochs",
     )
     return markdown_table(headings, rows, left=2)
-
-
-AUDITORS = ("auditor-linear", _LIKELIHOOD, "auditor-ratio")
 
 
 def _claims_compared(problem: Problem, runs: Runs) -> list[Claim]:

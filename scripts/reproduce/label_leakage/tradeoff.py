@@ -22,6 +22,7 @@ from scripts.reproduce.shared.settings import Settings
 from splitvfl.attacks import GradientClassifierAttack, NormAttack, ReadoutAttack, ResidualAttack
 from splitvfl.exchange.prediction import predict
 from splitvfl.hooks import Attack
+from splitvfl.leakage.auditing import AUDITORS
 from splitvfl.leakage.judging import LeakSummary, nanmax
 from splitvfl.report.drawing import PALETTE
 from splitvfl.run.training import Status
@@ -29,7 +30,7 @@ from splitvfl.run.training import Status
 KNOWN = 10
 """Records of each class that the gradient classifier is assumed to know."""
 
-READS_LABELS = ("norm", "residual", "gradient-classifier", "auditor-linear", "auditor-likelihood", "auditor-ratio")
+READS_LABELS = ("norm", "residual", "gradient-classifier", *AUDITORS)
 
 
 @dataclass(frozen=True)
