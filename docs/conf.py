@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import sys
 import tomllib
+from collections.abc import Iterable, Iterator
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -36,15 +38,38 @@ html_title = "splitvfl"
 def filled_in(text: str) -> str:
     """Return a page with what follows from the code in place of the marks for it."""
     from scripts.reproduce.defense_table.page import MADE_WITHOUT, made_without
+    from splitvfl.config.registry import built_in
 
-    text = re.sub(r"<!-- every module of splitvfl\.(\w+) -->", lambda mark: _modules(mark[1]), text)
-    return text.replace(MADE_WITHOUT, made_without(text))
+    exchanges = dict(sorted(built_in("exchanges").items()))
+    filled = {
+        MADE_WITHOUT: made_without(text),
+        "<!-- every module of an exchange -->": _modules(one.__module__ for one in exchanges.values()),
+        "<!-- names of exchanges -->": ", ".join(f'`"{name}"`' for name in exchanges),
+        "<!-- classes of exchanges -->": ", ".join(
+            f"{{class}}`~{one.__module__}.{one.__name__}`" for one in exchanges.values()
+        ),
+        "<!-- who sees what in exchanges of logistic regression -->": "\n".join(
+            f"| `{name}` | {' | '.join(one.seen)} | {_sigmoid(one)} |" for name, one in exchanges.items() if one.seen
+        ),
+    }
+    for mark, found in filled.items():
+        text = text.replace(mark, found)
+    return re.sub(r"<!-- every module of splitvfl\.(\w+) -->", lambda mark: _modules(_package(mark[1])), text)
 
 
-def _modules(package: str) -> str:
-    """Return a section for each module of a package of plug-ins, in alphabetical order."""
-    names = sorted(path.stem for path in (CHECKOUT / package).glob("*.py") if path.stem != "__init__")
-    modules = [f"splitvfl.{package}.{name}" for name in names]
+def _sigmoid(exchange: Any) -> str:
+    """Return whose sigmoid an exchange computes with: any, if its constructor asks for one."""
+    return "any" if "approximation" in signature(exchange).parameters else exchange.approximation
+
+
+def _package(name: str) -> Iterator[str]:
+    """Return the names of the modules of a package of plug-ins."""
+    return (f"splitvfl.{name}.{path.stem}" for path in (CHECKOUT / name).glob("*.py") if path.stem != "__init__")
+
+
+def _modules(names: Iterable[str]) -> str:
+    """Return a section for each module, in alphabetical order."""
+    modules = sorted(names)
     return "\n\n".join(f"## `{module}`\n\n```{{eval-rst}}\n.. automodule:: {module}\n```" for module in modules)
 
 

@@ -11,7 +11,15 @@ from pathlib import Path
 
 import pytest
 
-PACKAGES = ["splitvfl", "splitvfl.attacks", "splitvfl.defenses", "splitvfl.models", "splitvfl.privacy"]
+PACKAGES = [
+    "splitvfl",
+    "splitvfl.attacks",
+    "splitvfl.defenses",
+    "splitvfl.exchange",
+    "splitvfl.learning.losses",
+    "splitvfl.models",
+    "splitvfl.privacy",
+]
 
 
 @pytest.fixture(params=PACKAGES)

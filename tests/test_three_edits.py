@@ -1,8 +1,9 @@
-"""An attack or a defense is added by three edits, and then has its name, its checks and its places on all pages."""
+"""A plug-in of any kind is added by three edits, and then has its name, its checks and its places on all pages."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -77,12 +78,81 @@ class Halve:
         return gradient / 2
 '''
 
+MODEL = '''"""Two layers at each party, the first of them as wide as asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import nn
+
+from splitvfl.data.columns import PartyData
+from splitvfl.learning.tasks import Task
+from splitvfl.party.recipe import Recipe, Width
+
+
+@dataclass(frozen=True, kw_only=True)
+class TowerRecipe(Recipe):
+    """Two layers, and a linear top.
+
+    Source: made for this test.
+    """
+
+    name: ClassVar[str] = "tower"
+
+    height: Width = 6
+
+    def make_bottom(self, columns: PartyData, task: Task) -> nn.Module:
+        """Return both layers."""
+        return nn.Sequential(nn.Linear(columns.width, self.height), nn.Tanh(), nn.Linear(self.height, 3))
+
+    def make_top(self, columns: PartyData, task: Task, widths: Sequence[int]) -> nn.Module:
+        """Return one linear layer."""
+        return nn.Linear(sum(widths) + columns.width, task.outputs)
+'''
+
+LOSS = '''class Huber(Loss):
+    """Squared difference of one output and the label, and the difference itself from one on."""
+
+    def __call__(self, outputs: Tensor, targets: Tensor, /) -> Tensor:
+        """Return the mean loss."""
+        return functional.huber_loss(outputs.squeeze(1), targets.to(outputs.dtype))
+
+    def scores(self, outputs: Tensor) -> Tensor:
+        """Return the predictions, ``(n,)``."""
+        return outputs.squeeze(1)
+
+
+'''
+
+EXCHANGE = '''"""Split learning under another name."""
+
+from __future__ import annotations
+
+from splitvfl.exchange.split import Split
+
+
+class Echo(Split):
+    """Activations one way and gradients the other, as in split learning.
+
+    Source: made for this test.
+    """
+
+    name = "echo"
+    in_headings = True
+    seen = ("each passive party's echo", "an echo per record")
+'''
+
 EXPERIMENT = """
 name: three-edits
 data: breast-cancer
 parties:
   clinic: {role: active, columns: ["mean *"]}
   lab: {role: passive, columns: rest}
+model: {name: tower, height: 5}
+exchange: echo
 train: {epochs: 1, batch_size: 128, device: cpu}
 attacks: [entry, norm]
 defenses: [halve]
@@ -93,11 +163,23 @@ import sys
 from pathlib import Path
 sys.path.insert(0, "docs")
 from conf import filled_in
+from splitvfl import ActiveParty, PassiveParty, Trainer, load
 from splitvfl.cli import main
+from splitvfl.learning.losses import Huber
+from splitvfl.learning.tasks import Regression
+from splitvfl.models import Linear, LinearTop
 
-for command in ("train experiment.yaml --out run", "report run", "list attacks", "list defenses"):
+for kind in ("attacks", "defenses", "models", "exchanges"):
+    assert main(["list", kind]) == 0
+for command in ("train experiment.yaml --out run", "report run"):
     assert main(command.split()) == 0
-for page in ("reference/attacks", "reference/defenses", "results/defenses"):
+data = load("diabetes", active=0.5, passive={"telecom": "rest"})
+bank, telecom = data.active, data["telecom"]
+top = LinearTop(1, active_inputs=bank.width)
+parties = ActiveParty(bank, top, task=Regression(Huber())), {"telecom": PassiveParty(telecom, Linear(telecom.width))}
+print("Huber:", Trainer(*parties).fit(epochs=1)["loss"])
+references = ("attacks", "defenses", "models", "training", "protocol", "experiments")
+for page in (*(f"reference/{page}" for page in references), "results/defenses", "logistic-regression"):
     print(filled_in(Path(f"docs/{page}.md").read_text(encoding="utf-8")))
 """
 
@@ -111,7 +193,7 @@ def insert(path: Path, before: str, new: str) -> None:
 
 @pytest.fixture(scope="module")
 def tree(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a copy of the tree in which one attack and one defense have been added, three edits each."""
+    """Return a copy of the tree in which a plug-in of every kind has been added, three edits each."""
     tree = tmp_path_factory.mktemp("tree")
     for part in ("splitvfl", "attacks", "defenses", "models", "scripts", "tests", "docs"):
         kept_out = shutil.ignore_patterns("__pycache__", "_build")
@@ -128,6 +210,24 @@ def tree(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     insert(exports, "from splitvfl.defenses.isotropic", "from splitvfl.defenses.halve import Halve\n")
     insert(exports, '    "Isotropic",\n', '    "Halve",\n')
 
+    (tree / "models" / "tower.py").write_text(MODEL, encoding="utf-8")
+    exports = tree / "models" / "__init__.py"
+    insert(exports, "from splitvfl.models.wide_deep", "from splitvfl.models.tower import TowerRecipe\n")
+    insert(exports, '    "WideDeepBottom",\n', '    "TowerRecipe",\n')
+
+    losses = tree / "splitvfl" / "learning" / "losses.py"
+    insert(losses, "class SquaredError(Loss):\n", LOSS)
+    insert(losses, '"Logistic", "Loss"', '"Huber", ')
+
+    (tree / "splitvfl" / "exchange" / "echo.py").write_text(EXCHANGE, encoding="utf-8")
+    exports = tree / "splitvfl" / "exchange" / "__init__.py"
+    insert(exports, "from splitvfl.exchange.one_way", "from splitvfl.exchange.echo import Echo\n")
+    insert(exports, '"OneWay", ', '"Echo", ')
+
+    contract = tree / "tests" / "test_contract_training.py"
+    insert(contract, '    "wide-deep": ModelRow(', '    "tower": ModelRow(models.TowerRecipe),\n')
+    insert(contract, '    "Logistic": LossRow(', '    "Huber": LossRow(losses.Huber, Regression),\n')
+    insert(contract, '    "one-way": ExchangeRow(', '    "echo": ExchangeRow(exchanges.Echo, linear=False),\n')
     contract = tree / "tests" / "test_contract.py"
     insert(contract, '    "norm": AttackRow(', '    "entry": AttackRow(attacks.EntryAttack),\n')
     insert(contract, '    "isotropic": DefenseRow(', '    "halve": DefenseRow(defenses.Halve, noisy=False),\n')
@@ -149,7 +249,7 @@ def python(tree: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def test_both_are_named_in_an_experiment_and_stand_on_every_page(tree: Path) -> None:
+def test_they_are_named_in_an_experiment_and_stand_on_every_page(tree: Path) -> None:
     (tree / "experiment.yaml").write_text(EXPERIMENT, encoding="utf-8")
 
     printed = python(tree, "-c", USED)
@@ -157,13 +257,22 @@ def test_both_are_named_in_an_experiment_and_stand_on_every_page(tree: Path) -> 
     summary = read_summary(tree / "run")
     assert summary.defenses == ["halve"]
     assert summary.parties["lab"].attacks["entry"].worst is not None
-    assert (
-        "<dd>Scores a record by the largest entry of its gradient.</dd>" in (tree / "run" / "report.html").read_text()
-    )
+    page = (tree / "run" / "report.html").read_text(encoding="utf-8")
+    assert "<dd>Scores a record by the largest entry of its gradient.</dd>" in page
+    assert "breast-cancer, tower, exchange echo" in page
+    assert re.search(r"^Huber: [0-9]", printed, re.MULTILINE)
+    for kind, line in (("tower", "Two layers, and a linear top."), ("echo", "Activations one way and gradients the")):
+        assert re.search(rf"^ *{kind} +{line}", printed, re.MULTILINE), kind
     assert "Score every record by the largest entry of its cut gradient, in size." in printed
     assert "Send half of every gradient: it hides nothing." in printed
     assert ".. automodule:: splitvfl.attacks.entry\n" in printed
     assert ".. automodule:: splitvfl.defenses.halve\n" in printed
+    assert ".. automodule:: splitvfl.models.tower\n" in printed
+    assert ".. automodule:: splitvfl.exchange.echo\n" in printed
+    assert ".. automodule:: splitvfl.learning.losses\n" in printed
+    assert "{class}`~splitvfl.exchange.echo.Echo`" in printed
+    assert '`"coordinator"`, `"echo"`, ' in printed
+    assert "| `echo` | each passive party's echo | an echo per record | exact |" in printed
     (without,) = (item for item in printed.split("\n- ") if item.startswith("Made without"))
     assert "`entry`" in without
     assert "`halve`" in without
@@ -173,13 +282,15 @@ def test_their_checks_run_and_none_of_the_tables_misses_them(tree: Path) -> None
     """Among them those that compare tables, exports, names and pages with each other."""
     tables = [
         "tests/test_contract.py",
+        "tests/test_contract_training.py",
         "tests/test_exports.py",
         "tests/test_imports.py",
         "tests/config/test_registry.py",
     ]
     pages = ["tests/scripts/test_defense_table.py", "tests/defenses/test_what_noise_tells.py"]
     chosen = (
-        "entry or halve or tables or all_names or sorted or imports_run or circles or exported or stay or made_without"
+        "entry or halve or tower or Huber or echo or tables or all_names or sorted or imports_run or circles "
+        "or exported or stay or made_without"
     )
 
     printed = python(tree, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tables, *pages, "-k", chosen)

@@ -2,8 +2,8 @@
 
 A name is looked up in three places:
 
-- what :mod:`splitvfl.attacks`, :mod:`splitvfl.defenses` and :mod:`splitvfl.models` export, by the ``name`` of each
-  class, and the optimisers of :mod:`splitvfl.learning.optimizers`, for what comes with splitvfl;
+- what :mod:`splitvfl.attacks`, :mod:`splitvfl.defenses`, :mod:`splitvfl.models` and :mod:`splitvfl.exchange` export, by
+  the ``name`` of each class, and the optimisers of :mod:`splitvfl.learning.optimizers`, for what comes with splitvfl;
 - the entry-point groups ``splitvfl.attacks``, ``.defenses`` and ``.models``, for what other installed packages offer;
 - ``module:Class``, for a file of one's own beside the experiment or in the current folder, or an installed module.
 
@@ -39,14 +39,6 @@ from splitvfl.wording import shown, suggestion, words
 PluginKind = Literal["attacks", "defenses", "models", "exchanges", "optimizers", "embedding_optimizers"]
 
 _KINDS: tuple[PluginKind, ...] = get_args(PluginKind)
-_EXCHANGES = (
-    "splitvfl.exchange.coordinator:Coordinator",
-    "splitvfl.exchange.one_way:OneWay",
-    "splitvfl.exchange.oracle:Oracle",
-    "splitvfl.exchange.residue:Residue",
-    "splitvfl.exchange.split:Split",
-    "splitvfl.exchange.taylor:Taylor",
-)
 _OPTIMIZERS: Mapping[PluginKind, Mapping[str, Callable[..., Any]]] = {
     "optimizers": OPTIMIZERS,
     "embedding_optimizers": EMBEDDING_OPTIMIZERS,
@@ -108,10 +100,7 @@ def built_in(kind: PluginKind) -> Mapping[str, Any]:
     """
     if kind in _OPTIMIZERS:
         return _OPTIMIZERS[kind]
-    if kind == "exchanges":
-        paths = (path.split(":") for path in _EXCHANGES)
-        return {one.name: one for one in (getattr(importlib.import_module(module), name) for module, name in paths)}
-    package = importlib.import_module(f"splitvfl.{kind}")
+    package = importlib.import_module("splitvfl.exchange" if kind == "exchanges" else f"splitvfl.{kind}")
     exports = [getattr(package, exported) for exported in package.__all__]
     return {one.name: one for one in exports if inspect.isclass(one) and hasattr(one, "name")}
 

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+__all__ = ["ApproximateLogistic", "CrossEntropy", "Logistic", "Loss", "SquaredError"]
+
 
 class Loss(ABC):
     """A loss of outputs and labels.
