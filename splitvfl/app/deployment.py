@@ -533,7 +533,7 @@ def _place_canaries(config: ExperimentConfig, party: ActiveParty) -> None:
     try:
         exchange = config.exchange.factory
         check_canaries(party.task.name, audit=config.audited, exchange=exchange.name, read=exchange.shows_gradients())
-        party.place_canaries(config.canaries, batches, noise_seed_for_experiments=seed)
+        party.training_labels.place_canaries(config.canaries, batches, noise_seed_for_experiments=seed)
     except (ArgumentError, ConfigError, DataError) as error:
         raise ConfigError(f"{config.source}: audit.canaries: {error}") from error
 
@@ -558,7 +558,7 @@ def _watch(config: ExperimentConfig, party: ActiveParty) -> Watch:
 
 def _known(config: ExperimentConfig, party: ActiveParty) -> tuple[int, int]:
     """Return how many records of each class an attacker is told of."""
-    return known_allowed(party.judged_records, config.known_positives, config.known_negatives)
+    return known_allowed(party.training_labels.judged_records, config.known_positives, config.known_negatives)
 
 
 def _unavailable(attack: Attack, party: ActiveParty, shows: frozenset[str], exchange: type[Exchange]) -> str:

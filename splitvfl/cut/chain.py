@@ -154,36 +154,6 @@ class DefenseChain:
         numbered = (f"{name}-{number}" for number in range(2, len(taken) + 3))
         return name if name not in taken else next(label for label in numbered if label not in taken)
 
-    @property
-    def needs_label_gradients(self) -> bool:
-        """Whether a defense here reads what the message would be under every label."""
-        return any(attached.needs_label_gradients for attached in self._attached)
-
-    @property
-    def draws_at_output(self) -> bool:
-        """Whether a defense here draws what the top model learns from."""
-        return any(getattr(attached.defense, "draws_at_output", False) for attached in self._attached)
-
-    @property
-    def label_claims(self) -> tuple[GaussianDP, ...]:
-        """The claims of these defenses about labels."""
-        return tuple(claim for one in self._attached for claim in one.claims if isinstance(claim, GaussianDP))
-
-    def draw(self, known: LabelGradients, *, step: int, ids: Tensor | None) -> Drawn:
-        """Return what the top model and all cuts learn from in place of the labels, as a defense here draws it."""
-        attached = next(one for one in self._attached if getattr(one.defense, "draws_at_output", False))
-        device = known.targets.device
-        secrets = Secrets(
-            party=self.party,
-            step=step,
-            generator=attached.generator(device),
-            ids=None if ids is None else ids.to(device),
-            label_gradients=known,
-            log=partial(self._log, attached.label),
-        )
-        drawn: Drawn = attached.defense.draw(known, secrets)  # type: ignore[attr-defined]
-        return drawn
-
     def promises(self, epochs: int) -> list[str]:
         """Return what the defenses promise of labels over so many epochs, in sentences."""
         # Asked now: what a defense promises of a run it may know only since it was told how long that is.
@@ -325,6 +295,47 @@ class DefenseChain:
             raise ArgumentError(f"expected the state of defenses {labels}, got {list(state)}")
         for attached in self._attached:
             attached.load_state_dict(state[attached.label])
+
+
+class GradientDefenses(DefenseChain):
+    """Defenses of the gradient at one cut, of which one may draw what the top model and all cuts learn from.
+
+    Args:
+        party: The sender, which has the labels.
+    """
+
+    def __init__(self, party: str) -> None:
+        super().__init__("gradient", party)
+
+    @property
+    def needs_label_gradients(self) -> bool:
+        """Whether a defense here reads what the message would be under every label."""
+        return any(attached.needs_label_gradients for attached in self._attached)
+
+    @property
+    def draws_at_output(self) -> bool:
+        """Whether a defense here draws what the top model learns from."""
+        return any(getattr(attached.defense, "draws_at_output", False) for attached in self._attached)
+
+    @property
+    def label_claims(self) -> tuple[GaussianDP, ...]:
+        """The claims of these defenses about labels."""
+        return tuple(claim for one in self._attached for claim in one.claims if isinstance(claim, GaussianDP))
+
+    def draw(self, known: LabelGradients, *, step: int, ids: Tensor | None) -> Drawn:
+        """Return what the top model and all cuts learn from in place of the labels, as a defense here draws it."""
+        attached = next(one for one in self._attached if getattr(one.defense, "draws_at_output", False))
+        device = known.targets.device
+        secrets = Secrets(
+            party=self.party,
+            step=step,
+            generator=attached.generator(device),
+            ids=None if ids is None else ids.to(device),
+            label_gradients=known,
+            log=partial(self._log, attached.label),
+        )
+        drawn: Drawn = attached.defense.draw(known, secrets)  # type: ignore[attr-defined]
+        return drawn
 
 
 class ActivationDefenses:

@@ -8,7 +8,7 @@ gradient after the hooks is what is sent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from splitvfl.claims import claims_of, is_per_record
-from splitvfl.cut.chain import DefenseChain
+from splitvfl.cut.chain import DefenseChain, GradientDefenses
 from splitvfl.errors import ArgumentError, HookError, PrivacyError
 from splitvfl.hooks import (
     Attack,
@@ -31,7 +31,7 @@ from splitvfl.hooks import (
 from splitvfl.leakage.auditing import Audit
 from splitvfl.leakage.canaries import Canaries, canaries_of
 from splitvfl.leakage.judging import Handle, Leak
-from splitvfl.learning.label_gradients import Drawn, LabelGradients, LabelGradientSource
+from splitvfl.learning.label_gradients import Drawn, LabelGradients, LabelGradientSource, Loss
 from splitvfl.learning.precision import widened, without_autocast
 
 
@@ -161,7 +161,7 @@ class CutLayer(nn.Module):
         super().__init__()
         self.party = party
         self.activation = DefenseChain("activation", party)
-        self.gradient = DefenseChain("gradient", active)
+        self.gradient = GradientDefenses(active)
         self.loss_scale = 1.0
         self.wire: torch.dtype | None = None
         self._steps = 0
@@ -386,6 +386,39 @@ class CutLayer(nn.Module):
         return audit
 
 
+class Cuts(dict[str, CutLayer]):
+    """The cuts of one label party, by passive party."""
+
+    def label_gradient_source(
+        self, loss: Loss, targets: Tensor, *, step: int, ids: Tensor | None, loss_scale: float = 1.0
+    ) -> LabelGradientSource | None:
+        """Return what computes the gradients of a step under every label, if anyone at a cut needs them.
+
+        Args:
+            loss: The loss of the step.
+            targets: What it is given, ``(n,)``.
+            step: Number of the step.
+            ids: Record ids of the batch.
+            loss_scale: Factor that a loss scaler put on the loss.
+
+        Raises:
+            PrivacyError: If defenses that draw promise different things.
+        """
+        if not any(cut.needs_label_gradients for cut in self.values()):
+            return None
+        return LabelGradientSource(loss, targets, draw=self._drawing(step, ids), loss_scale=loss_scale)
+
+    def _drawing(self, step: int, ids: Tensor | None) -> Callable[[LabelGradients], Drawn] | None:
+        """Return what draws, for the top model and all cuts, what they learn from in place of the labels."""
+        deciding = [cut.gradient for cut in self.values() if cut.gradient.draws_at_output]
+        if len({chain.label_claims for chain in deciding}) > 1:
+            raise PrivacyError(
+                "one draw stands for the labels at all cuts, and the defenses of their gradients promise different "
+                "things of the run, so nothing was sent; give every cut the same"
+            )
+        return partial(deciding[0].draw, step=step, ids=ids) if deciding else None
+
+
 def responses_of(targets: Tensor) -> Tensor:
     """Return the answers behind loss-corrected targets; all that later defenses may see of the labels.
 
@@ -406,28 +439,6 @@ def binary_responses_of(responses: Tensor) -> Tensor:
     A record that is silent must not show its label there either; which of the two it gets tells nothing.
     """
     return responses if not responses.is_floating_point() else (responses > 0.5).to(responses.dtype)
-
-
-def drawing_for_all(
-    cuts: Iterable[CutLayer], *, step: int, ids: Tensor | None
-) -> Callable[[LabelGradients], Drawn] | None:
-    """Return what draws, for the top model and all cuts, what they learn from in place of the labels, if anything does.
-
-    Args:
-        cuts: Of one label party.
-        step: Number of the training step.
-        ids: Record ids of the batch.
-
-    Raises:
-        PrivacyError: If defenses that draw promise different things.
-    """
-    deciding = [cut.gradient for cut in cuts if cut.gradient.draws_at_output]
-    if len({chain.label_claims for chain in deciding}) > 1:
-        raise PrivacyError(
-            "one draw stands for the labels at all cuts, and the defenses of their gradients promise different things "
-            "of the run, so nothing was sent; give every cut the same"
-        )
-    return partial(deciding[0].draw, step=step, ids=ids) if deciding else None
 
 
 def _check_binary(labels: Tensor) -> None:

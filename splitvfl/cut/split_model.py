@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from splitvfl.claims import claims_of, is_per_record
 from splitvfl.cut.chain import DefenseChain
-from splitvfl.cut.layer import Answer, CutLayer, ViewSource, drawing_for_all, refuse_batch_mixing, responses_of
+from splitvfl.cut.layer import Answer, CutLayer, Cuts, ViewSource, refuse_batch_mixing, responses_of
 from splitvfl.errors import ArgumentError, PrivacyError
 from splitvfl.hooks import Attack, Defense, View, crossing_of, hook_name, needs_of
 from splitvfl.leakage.canaries import Canaries, canaries_of
@@ -57,7 +57,7 @@ class SplitModel(nn.Module):
         self.bottoms = nn.ModuleDict(bottoms)
         self.top = top
         self._loss = loss
-        self.cuts: dict[str, CutLayer] = {name: CutLayer(name) for name in bottoms}
+        self.cuts = Cuts({name: CutLayer(name) for name in bottoms})
         self.labels = DefenseChain("labels", "active")
         for name, cut in self.cuts.items():
             cut.show_from(bottoms[name])
@@ -123,14 +123,13 @@ class SplitModel(nn.Module):
 
     def _source(self, labels: Tensor | None, answer: Answer | None, ids: Tensor | None) -> LabelGradientSource | None:
         """Return what computes the gradients under every label, if anyone at a cut needs them in this pass."""
-        needed = labels is not None and any(cut.needs_label_gradients for cut in self.cuts.values())
-        if labels is None or not needed or not torch.is_grad_enabled():
+        if labels is None or not torch.is_grad_enabled():
             return None
-        targets = labels if answer is None else answer.targets
-        return LabelGradientSource(
+        return self.cuts.label_gradient_source(
             self.labels.loss(self._loss or mean_cross_entropy),
-            targets,
-            draw=drawing_for_all(self.cuts.values(), step=self._step(), ids=ids),
+            labels if answer is None else answer.targets,
+            step=self._step(),
+            ids=ids,
             loss_scale=next(iter(self.cuts.values())).loss_scale,
         )
 

@@ -23,6 +23,7 @@ from splitvfl.learning.tasks import Task
 from splitvfl.messaging.conversation import Expected, Half, Outbox
 from splitvfl.messaging.messages import Message
 from splitvfl.party.party import SENDING, ActiveParty, Party, PassiveParty
+from splitvfl.party.top_model import own_input
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +98,8 @@ def active_evaluation(party: ActiveParty, plan: EvaluationPlan, *, step: int, ep
             received = parts_of(party, inbox)
             with torch.no_grad():
                 sending[part].add(checked_outputs(party, party.run_top(received, batch)), batch)
-                outputs = party.run_private_top(received, batch)
-            if outputs is not None:  # spoiled ones too: it is nobody else's business
-                private[part].add(outputs, batch)
+                if party.private_top is not None:  # spoiled outputs too: it is nobody else's business
+                    private[part].add(party.private_top.run(received, own_input(batch)), batch)
     if party.private_top is None:
         figures = _figures(party, sending)
     else:

@@ -16,6 +16,7 @@ from splitvfl.hooks import Phase, all_finite
 from splitvfl.messaging.conversation import Expected, Half, Inbox, Outbox, converse
 from splitvfl.messaging.messages import FLOATS, Message
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
+from splitvfl.party.top_model import own_input
 
 Part = Literal["train", "test"]
 
@@ -98,8 +99,9 @@ def outputs_on(party: ActiveParty, activations: list[Tensor], batch: Records) ->
         ProtocolError: If an output is NaN or infinite.
     """
     with torch.no_grad():
-        outputs = party.run_private_top(activations, batch)
-        return checked_outputs(party, party.run_top(activations, batch) if outputs is None else outputs)
+        if party.private_top is None:
+            return checked_outputs(party, party.run_top(activations, batch))
+        return checked_outputs(party, party.private_top.run(activations, own_input(batch)))
 
 
 def _received(party: ActiveParty, inbox: Inbox) -> list[Tensor]:

@@ -41,7 +41,9 @@ def active_step(party: ActiveParty, batch: Records, step: int) -> Half:
     )
     party.update()
     # Last, when all that others wait for is on its way.
-    party.learn_privately([party.received(inbox[name].payload) for name in party.cuts], batch)
+    if party.private_top is not None:
+        activations = [party.received(inbox[name].payload) for name in party.cuts]
+        party.private_top.learn(activations, batch, party.training_labels.true(batch))
     return value
 
 
@@ -53,7 +55,8 @@ def loss_and_gradients(party: ActiveParty, inbox: Inbox, batch: Records, step: i
     """
     leaves = {name: _leaf(party, inbox[name]) for name in party.cuts}
     targets, responses = party.answer(batch, step)
-    source = party.label_gradient_source(targets, batch, step)
+    loss_of = party.labels.loss(party.task.loss)
+    source = party.cuts.label_gradient_source(loss_of, targets, step=step, ids=batch.ids)
     crossed = {
         name: party.cuts[name](
             leaf,
@@ -73,7 +76,7 @@ def loss_and_gradients(party: ActiveParty, inbox: Inbox, batch: Records, step: i
     if source is not None:
         classes = party.task.classes
         outputs = source.follow(outputs, crossed, classes=classes, values=party.labels.target_values(classes))
-    loss = party.loss(outputs, targets)
+    loss = loss_of(outputs, targets)
     value = loss.item()
     if not math.isfinite(value):
         raise ProtocolError(spoiled(f"the loss of step {step} is {value}", leaves))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import assert_never
 
 from splitvfl.claims import claims_of, is_per_record
+from splitvfl.cut.chain import DefenseChain
 from splitvfl.cut.layer import check_top, refuse_batch_mixing
 from splitvfl.errors import ConfigError, PrivacyError
 from splitvfl.hooks import PHASES, Defense, Phase, crossing_of, hook_name
@@ -50,6 +51,7 @@ def attach_defense(
         return False
     check_labels(party, defense)
     check_top(party.top, defense)
+    chains: Mapping[str, DefenseChain]
     match crossing:
         case "gradient":
             chains = {name: cut.gradient for name, cut in party.cuts.items()}

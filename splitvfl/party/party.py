@@ -16,23 +16,21 @@ from splitvfl.claims import RunPlan
 from splitvfl.crypto.refusals import Refusals
 from splitvfl.crypto.sum_masks import SumMasks
 from splitvfl.cut.chain import ActivationDefenses, DefenseChain
-from splitvfl.cut.layer import CutLayer, ViewSource, available_fields, drawing_for_all, responses_of
-from splitvfl.cut.split_model import call_top
-from splitvfl.data.columns import Columns, PartyData, Records
-from splitvfl.errors import ArgumentError, DataError, ProtocolError
+from splitvfl.cut.layer import CutLayer, Cuts, ViewSource, available_fields, responses_of
+from splitvfl.data.columns import PartyData, Records
+from splitvfl.errors import ArgumentError, ProtocolError
 from splitvfl.hooks import Phase, View, all_finite, all_finite_together, hook_name, notes_of
-from splitvfl.leakage.canaries import CoinLabels, check_canaries
-from splitvfl.learning.batches import Batches
+from splitvfl.leakage.canaries import CoinLabels
 from splitvfl.learning.best_weights import BestWeights
-from splitvfl.learning.label_gradients import LabelGradientSource
 from splitvfl.learning.optimizers import OptimizerFactory, optimizer_of
-from splitvfl.learning.precision import widened
 from splitvfl.learning.randomness import PartyRandom
 from splitvfl.learning.schedule import EarlyStopping, Patience
 from splitvfl.learning.tasks import Binary, Task
 from splitvfl.messaging.conversation import Expected
-from splitvfl.messaging.messages import FLOATS, Message
-from splitvfl.party.private_top import PrivateTop, own_copies
+from splitvfl.messaging.messages import Message
+from splitvfl.party.private_top import PrivateTop
+from splitvfl.party.top_model import TopModel, own_input
+from splitvfl.party.training_labels import TrainingLabels
 
 MAX_WIDTH = 1 << 16
 
@@ -315,7 +313,7 @@ class ActiveParty(Party):
         patience: Its judgement of evaluations, where training stops early.
         labels: Defenses that act before the loss.
         scores: Defenses of the predictions that it publishes.
-        canaries: Its training records with coin-toss labels; ``None``: there are none.
+        training_labels: The labels of its training records, and the coins in the place of some.
 
     Raises:
         DataError: If there are no labels, or they are not what the task needs. A party without a training record only
@@ -335,27 +333,22 @@ class ActiveParty(Party):
     ) -> None:
         super().__init__(data, top, optimizer)
         self.top = top
-        self.private_top = None if private_top is None else PrivateTop(private_top, private_optimizer, sending=top)
+        self.task = task or Binary()
+        self.training_labels = TrainingLabels(self)
+        self.private_top: PrivateTop | None = None
+        self._sending = TopModel(top, self.task, self.computing)
         if private_top is not None:
+            self.private_top = PrivateTop(
+                private_top, private_optimizer, task=self.task, computing=self.computing, sending=top
+            )
             # Of one epoch: the private top is of use only with the bottoms that it learned with.
             self.best = BestWeights(nn.ModuleDict({"top": top, "private_top": private_top}))
-        self.task = task or Binary()
-        self._check_labels(data.train, data.test)
-        self.cuts: dict[str, CutLayer] = {}
+        self.cuts = Cuts()
         self.widths: dict[str, int] = {}
         self.patience: Patience | None = None
         self.sums_parts = False
-        self.canaries: CoinLabels | None = None
         self.labels = DefenseChain("labels", self.name)
         self.scores = DefenseChain("scores", self.name)
-
-    def _check_labels(self, train: Records, test: Records) -> None:
-        if train.count:
-            if train.labels is None or test.labels is None:
-                raise DataError(f"the active party {self.name} holds no labels")
-            self.task.check(train.labels)
-        if test.count and test.labels is not None:
-            self.task.check_values(test.labels)
 
     def prepare(
         self,
@@ -407,58 +400,24 @@ class ActiveParty(Party):
         Raises:
             DataError: If their labels are not fit to judge by: one class only, say.
         """
-        train = self.data.train
-        assert train.labels is not None
-        every = slice(held_out.start, held_out.stop, held_out.step)
-        labels = train.labels[every] if train.real is None else train.labels[every][train.real[every]]
-        try:
-            self.task.check(labels)
-        except DataError as error:
-            raise DataError(
-                f"early stopping holds out {len(held_out)} of the {train.count} training records of {self.name}, "
-                f"one of {settings.validation_every}, and they are not fit to judge by: {error}"
-            ) from error
+        self.training_labels.check_held_out(settings, held_out)
         self.patience = Patience(settings)
 
-    def place_canaries(self, count: int, batches: Batches, *, noise_seed_for_experiments: int | None = None) -> None:
-        """Give so many of its training records a coin toss for a label, for as long as it trains.
-
-        They are trained on and answered for like all others, and judged apart. Never are they test records, records
-        that are held out to validate on, or dummies of a padded alignment. Which records they are and their coins are
-        in :meth:`hook_state`, and nowhere else.
-
-        Args:
-            count: How many, at least twenty.
-            batches: The order of the training records, which says what is held out.
-            noise_seed_for_experiments: Fixed seed, for experiments only. Default: the operating system's entropy.
-
-        Raises:
-            ArgumentError: If there are fewer than twenty.
-            ConfigError: If the task is not binary.
-            DataError: If they are more than half of these records.
-        """
-        check_canaries(self.task.name, audit=True, exchange="")
-        self.canaries = CoinLabels.place(
-            self.data.train,
-            count,
-            trained=batches.count,
-            position=batches.positions,
-            noise_seed_for_experiments=noise_seed_for_experiments,
-        )
+    @property
+    def canaries(self) -> CoinLabels | None:
+        """Its training records with coin-toss labels; ``None``: there are none."""
+        return self.training_labels.canaries
 
     def train_batch(self, rows: Tensor) -> Records:
         """Return its training records at these positions, with the labels that are trained on."""
-        batch = super().train_batch(rows)
-        return batch if self.canaries is None else self.canaries.label(batch, rows)
-
-    @property
-    def judged_records(self) -> Records:
-        """Its training records as attacks are judged by them, in which canaries count no more than dummies."""
-        return self.data.train if self.canaries is None else self.canaries.apart(self.data.train)
+        return self.training_labels.trained_on(super().train_batch(rows), rows)
 
     def await_activations(self, kind: str, step: int, count: int) -> tuple[Expected, ...]:
         """Return what is awaited of every passive party: a row for each of so many records."""
-        dtypes = self._dtypes()
+        if self.wire is not None:
+            dtypes: tuple[torch.dtype, ...] = (self.wire,)
+        else:
+            dtypes = self._sending.dtypes if self.autocast is None else (torch.float32, self.autocast)
         return tuple(
             Expected(name, kind, step, dtypes, (count, self.widths.get(name, _ANY_WIDTH))) for name in self.cuts
         )
@@ -470,75 +429,13 @@ class ActiveParty(Party):
             return awaited
         return tuple(replace(one, dtypes=(torch.int64,)) for one in awaited)
 
-    def _dtypes(self) -> tuple[torch.dtype, ...]:
-        """Return the dtypes that its top model can take."""
-        if self.wire is not None:
-            return (self.wire,)
-        if self.autocast is not None:
-            return (torch.float32, self.autocast)
-        own = {parameter.dtype for parameter in self.top.parameters()}
-        return tuple(dtype for dtype in FLOATS if dtype in own) or FLOATS
-
-    def own_input(self, batch: Records) -> Tensor | Columns | None:
-        """Return its own columns as its top takes them; ``None`` if it has none."""
-        columns = batch.columns
-        return columns.module_input() if columns.numeric.shape[1] + columns.categorical.shape[1] else None
-
     def run_top(self, activations: list[Tensor], batch: Records) -> Tensor:
         """Return the top's outputs, ``(n, k)``; in float32 where the model computes in half precision.
 
         Raises:
             ArgumentError: If they have not the shape that the task needs.
         """
-        return self._outputs(self.top, activations, self.own_input(batch))
-
-    def run_private_top(self, activations: list[Tensor], batch: Records) -> Tensor | None:
-        """Return the private top's outputs, as :meth:`run_top`, on copies of what arrived; ``None`` without one.
-
-        Raises:
-            ArgumentError: If they have not the shape that the task needs.
-        """
-        if self.private_top is None:
-            return None
-        with self.private_top.random:
-            return self._outputs(self.private_top.module, *own_copies(activations, self.own_input(batch)))
-
-    def _outputs(self, top: nn.Module, activations: list[Tensor], columns: Tensor | Columns | None) -> Tensor:
-        with self.computing():
-            outputs = call_top(top, activations, columns)
-        self.task.check_outputs(outputs, activations[0].shape[0])
-        return widened(outputs)
-
-    def learn_privately(self, activations: list[Tensor], batch: Records) -> None:
-        """Let the private top, if there is one, take a step on true labels; dummies have none.
-
-        Canaries have theirs, and no coin: nothing that it learns crosses, so that there is nothing to test on it.
-
-        Args:
-            activations: As they arrived.
-            batch: Its records of the batch.
-
-        Raises:
-            ArgumentError: If its outputs have not the shape that the task needs.
-        """
-        outputs = self.run_private_top(activations, batch)
-        if outputs is None:
-            return
-        assert self.private_top is not None
-        assert batch.labels is not None
-        # All rows went in: what a layer does to a batch, or says of it, must not depend on how many records are real.
-        counted = slice(None) if batch.real is None else batch.real
-        if len(labels := self._true_labels(batch)[counted]):
-            self.private_top.learn(self.task.loss(outputs[counted], labels))
-
-    def _true_labels(self, batch: Records) -> Tensor:
-        """Return the labels of a training batch, without coins."""
-        assert batch.labels is not None
-        if self.canaries is None:
-            return batch.labels
-        assert self.data.train.labels is not None
-        assert batch.positions is not None, "batches are taken from the party's records"
-        return self.data.train.labels[batch.positions.to(self.data.train.labels.device)].to(batch.labels)
+        return self._sending.run(activations, own_input(batch))
 
     def answer(self, batch: Records, step: int) -> tuple[Tensor, Tensor | None]:
         """Return the loss's targets, and what later defenses get in place of the labels (``None``: the labels)."""
@@ -548,28 +445,6 @@ class ActiveParty(Party):
             return batch.labels, None if batch.real is None else batch.labels
         targets = self.labels.apply(batch.labels, step=step, ids=batch.ids, labels=batch.labels)
         return targets, responses_of(targets)
-
-    def label_gradient_source(self, targets: Tensor, batch: Records, step: int) -> LabelGradientSource | None:
-        """Return what computes the gradients of a step under every label, if anyone at its cuts needs them.
-
-        Args:
-            targets: What the loss is given, ``(n,)``.
-            batch: The records of the step.
-            step: Its number.
-        """
-        if not any(cut.needs_label_gradients for cut in self.cuts.values()):
-            return None
-        draw = drawing_for_all(self.cuts.values(), step=step, ids=batch.ids)
-        return LabelGradientSource(self.loss, targets, draw=draw)
-
-    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean loss of a batch of training: the task's, or that of a label defense with one of its own.
-
-        Args:
-            outputs: The top's, ``(n, k)``.
-            targets: What :meth:`answer` returned for the same records.
-        """
-        return self.labels.loss(self.task.loss)(outputs, targets)
 
     def plan_run(self, *, epochs: int, early_stopping: bool) -> None:
         """Tell its defenses what the run will be, before the first step.
@@ -601,7 +476,7 @@ class ActiveParty(Party):
 
     def hook_state(self) -> dict[str, Any]:
         """Return the state of its defenses, and its canaries: for its owner only."""
-        return super().hook_state() | {"canaries": None if self.canaries is None else self.canaries.state_dict()}
+        return super().hook_state() | {"canaries": self.training_labels.state_dict()}
 
     def load_hook_state(self, state: dict[str, Any]) -> None:
         """Take back what :meth:`hook_state` returned.
@@ -610,13 +485,7 @@ class ActiveParty(Party):
             ValueError: If the number of canaries is another.
         """
         super().load_hook_state(state)
-        kept = state["canaries"]
-        if kept is None and self.canaries is not None:
-            raise ValueError(f"it has no canaries, this run is to have {self.canaries.count}")
-        if kept is not None and self.canaries is None:
-            raise ValueError(f"it has {kept['coins'].numel()} canaries, this run is to have none")
-        if self.canaries is not None:
-            self.canaries.load_state_dict(kept)
+        self.training_labels.load_state_dict(state["canaries"])
 
     def state_dict(self) -> dict[str, Any]:
         """Return what any party has, the figures that evaluations are compared with, and what a private top has."""

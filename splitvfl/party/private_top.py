@@ -14,18 +14,21 @@ of its own, of a model that learned from true labels. No claim about training me
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from splitvfl.data.columns import Columns
+from splitvfl.data.columns import Columns, Records
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import all_finite_together
 from splitvfl.learning.optimizers import OptimizerFactory, PerParameter, fused_adam, optimizer_of
 from splitvfl.learning.randomness import PartyRandom, derive_seed
+from splitvfl.learning.tasks import Task
+from splitvfl.party.top_model import TopModel, own_input
 
 PRIVATE_RATE = 1e-2
 """Learning rate of Adam, by which a private top learns unless something else is said: ten times the usual one.
@@ -40,12 +43,14 @@ def private_adam(parameters: list[nn.Parameter]) -> Optimizer:
     return fused_adam(parameters, lr=PRIVATE_RATE)
 
 
-class PrivateTop:
+class PrivateTop(TopModel):
     """The second top with its optimiser and its randomness; weights are kept and saved with those of its party.
 
     Args:
         module: The model, called as the first top is. It shares no weight and no buffer with it.
         factory: Makes its optimiser. ``None``: :func:`private_adam`, and row-wise Adagrad for sparse tables.
+        task: What is learned.
+        computing: Returns the block in which it is called.
         sending: The first top.
 
     Attributes:
@@ -57,14 +62,22 @@ class PrivateTop:
         ArgumentError: If the two share weights or buffers: what it learns from labels would cross then.
     """
 
-    def __init__(self, module: nn.Module, factory: OptimizerFactory | None, *, sending: nn.Module) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        factory: OptimizerFactory | None,
+        *,
+        task: Task,
+        computing: Callable[[], AbstractContextManager[object]],
+        sending: nn.Module,
+    ) -> None:
         shared = {_place(tensor) for tensor in _tensors(sending)} & {_place(tensor) for tensor in _tensors(module)}
         if shared:
             raise ArgumentError(
                 "the private top shares weights or buffers with the top that sends, so that what it learns from true "
                 "labels would cross; build it of layers of its own (copy.deepcopy of a top will do)"
             )
-        self.module = module
+        super().__init__(module, task, computing)
         self.random = PartyRandom(0)
         self.left_out = 0
         self._factory = factory or PerParameter(dense=private_adam)
@@ -78,16 +91,38 @@ class PrivateTop:
         if device.type == "cuda":
             self.random.use_cuda()
 
-    def learn(self, loss: Tensor) -> None:
-        """Take one step; weights stay as they are where the loss or a gradient is NaN or infinite."""
-        if self._optimizer is None:
-            return
-        self._optimizer.zero_grad(set_to_none=True)
+    def run(self, activations: list[Tensor], columns: Tensor | Columns | None) -> Tensor:
+        """Return its outputs as :meth:`TopModel.run`, on copies of what is given."""
+        with self.random:
+            return super().run(*own_copies(activations, columns))
+
+    def learn(self, activations: list[Tensor], batch: Records, labels: Tensor) -> None:
+        """Take a step on true labels; weights stay as they are where the loss or a gradient is NaN or infinite.
+
+        Dummies have no label. Canaries have theirs, and no coin: nothing that is learned here crosses, so that there is
+        nothing to test on it.
+
+        Args:
+            activations: As they arrived.
+            batch: The label party's records of the batch.
+            labels: Their true labels, ``(n,)``.
+
+        Raises:
+            ArgumentError: If outputs have not the shape that the task needs.
+        """
+        outputs = self.run(activations, own_input(batch))
+        # All rows went in: what a layer does to a batch, or says of it, must not depend on how many records are real.
+        counted = slice(None) if batch.real is None else batch.real
+        if self._optimizer is not None and len(labels[counted]):
+            self._step(self._optimizer, self._task.loss(outputs[counted], labels[counted]))
+
+    def _step(self, optimizer: Optimizer, loss: Tensor) -> None:
+        optimizer.zero_grad(set_to_none=True)
         with self.random:
             loss.backward()
         gradients = [weight.grad for weight in self.module.parameters() if weight.grad is not None]
         if all_finite_together([loss.detach(), *gradients]):
-            self._optimizer.step()
+            optimizer.step()
         else:
             self.left_out += 1
 

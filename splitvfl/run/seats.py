@@ -200,7 +200,11 @@ class Seats:
         """
         if not self._late:
             return
-        quiz = Quiz.draw(replace(self._active.data, train=self._active.judged_records), seed=self._seed, **self._known)
+        quiz = Quiz.draw(
+            replace(self._active.data, train=self._active.training_labels.judged_records),
+            seed=self._seed,
+            **self._known,
+        )
         for name, party in self._passives.items():
             self.after_training[name] = {}
             for attack in self._late:

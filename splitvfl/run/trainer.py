@@ -158,17 +158,19 @@ class Trainer(Training):
             party.prepare(seed=own_seed, device=torch.device(device), autocast=autocast, wire=wire)
         if early_stopping is not None:
             active.stop_early_by(early_stopping, self.batches.held_out)
-        active.canaries = None  # of an earlier trainer
+        active.training_labels.canaries = None  # of an earlier trainer
         if canaries is not None:
             read = not own.sums_only and not own.one_way
             check_canaries(active.task.name, audit=audit, exchange=own.name, read=read)
-            active.place_canaries(canaries, self.batches, noise_seed_for_experiments=noise_seed_for_experiments)
+            active.training_labels.place_canaries(
+                canaries, self.batches, noise_seed_for_experiments=noise_seed_for_experiments
+            )
         for name in self.passives:
             active.connect(name)
         _attach(defenses, active, self.passives, noise_seed_for_experiments)
         self._sides = _sides(exchanges, active, self.passives)
         self.known_positives, self.known_negatives = known_allowed(
-            active.judged_records, known_positives, known_negatives
+            active.training_labels.judged_records, known_positives, known_negatives
         )
         self._feature_attacks = [attack for attack in attacks if target_of(attack) == "features"]
         self.labels_of = LabelBook(active.data.train, canaries=active.canaries)

@@ -272,6 +272,8 @@ def test_messages_of_another_conversation_are_refused(kind: str, step: int) -> N
 
 def test_a_top_that_is_too_wide_is_named() -> None:
     active, passives = parties()
-    active.top = nn.Sequential(active.top, nn.Linear(1, 2))
+    active = ActiveParty(active.data, nn.Sequential(active.top, nn.Linear(1, 2)))
+    for name in passives:
+        active.connect(name)
     with pytest.raises(ValueError, match=r"top model must put out shape \(24, 1\)"):
         predict(active, passives)

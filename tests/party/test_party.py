@@ -15,6 +15,7 @@ from splitvfl.defenses import Isotropic
 from splitvfl.errors import ArgumentError, DataError
 from splitvfl.learning.tasks import task_for
 from splitvfl.party.party import ActiveParty, PartyRandom, PassiveParty
+from splitvfl.party.top_model import own_input
 from splitvfl.run import checkpoint
 from tests.builders import (
     ACTIVE,
@@ -299,8 +300,8 @@ def test_without_a_task_the_labels_are_binary() -> None:
 
 def test_an_active_party_without_columns_gives_its_top_none() -> None:
     party, bare = active_party(), party_data(ACTIVE, width=0, task="binary")
-    assert ActiveParty(bare, top_model(own=0)).own_input(bare.train) is None
-    assert torch.equal(party.own_input(party.train_batch(ROWS)), party.data.train.columns.numeric[ROWS])  # type: ignore[arg-type]
+    assert own_input(bare.train) is None
+    assert torch.equal(own_input(party.train_batch(ROWS)), party.data.train.columns.numeric[ROWS])  # type: ignore[arg-type]
 
 
 def test_without_label_defenses_the_answer_is_the_labels() -> None:

@@ -24,6 +24,7 @@ from scripts.reproduce.shared.pages import Section
 from scripts.reproduce.shared.settings import Settings
 from splitvfl.cut.split_model import call_top
 from splitvfl.metrics import leak_auc
+from splitvfl.party.top_model import own_input
 from splitvfl.report.drawing import PALETTE, drawing_style, new_figure, panel_title, svg_file
 from splitvfl.run.trainer import Trainer
 from splitvfl.run.training import Status
@@ -80,7 +81,7 @@ def quantities(trainer: Trainer) -> tuple[dict[str, Tensor], Tensor]:
     with torch.no_grad():
         activation = passive.bottom(batch.columns.module_input())
     activation.requires_grad_()
-    logits = call_top(active.top, [activation], active.own_input(own)).squeeze(1)
+    logits = call_top(active.top, [activation], own_input(own)).squeeze(1)
     (slope,) = torch.autograd.grad(logits.sum(), activation)
     residual = torch.sigmoid(logits.detach()) - own.labels
     norms = torch.linalg.vector_norm(slope, dim=1)

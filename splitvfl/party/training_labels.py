@@ -1,0 +1,129 @@
+"""The labels of the label party's training records: as they are, as they are trained on, and as attacks are judged."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from splitvfl.data.columns import PartyData, Records
+from splitvfl.errors import DataError
+from splitvfl.leakage.canaries import CoinLabels, check_canaries
+from splitvfl.learning.batches import Batches
+from splitvfl.learning.schedule import EarlyStopping
+from splitvfl.learning.tasks import Task
+
+
+class _Holder(Protocol):
+    data: PartyData
+    task: Task
+
+
+class TrainingLabels:
+    """The true labels, and the coins that stand in the place of some.
+
+    Args:
+        holder: The label party, whose data and task are looked at when they are needed.
+
+    Attributes:
+        canaries: Training records with coin-toss labels; ``None``: there are none.
+
+    Raises:
+        DataError: If there are no labels, or they are not what the task needs.
+    """
+
+    def __init__(self, holder: _Holder) -> None:
+        self.canaries: CoinLabels | None = None
+        self._holder = holder
+        data, task = holder.data, holder.task
+        if data.train.count:
+            if data.train.labels is None or data.test.labels is None:
+                raise DataError(f"the active party {data.name} holds no labels")
+            task.check(data.train.labels)
+        if data.test.count and data.test.labels is not None:
+            task.check_values(data.test.labels)
+
+    def check_held_out(self, settings: EarlyStopping, held_out: range) -> None:
+        """Check that the labels at these positions are fit to judge by.
+
+        Raises:
+            DataError: If they are not: there is one class only, say.
+        """
+        train = self._train
+        assert train.labels is not None
+        every = slice(held_out.start, held_out.stop, held_out.step)
+        labels = train.labels[every] if train.real is None else train.labels[every][train.real[every]]
+        try:
+            self._holder.task.check(labels)
+        except DataError as error:
+            raise DataError(
+                f"early stopping holds out {len(held_out)} of the {train.count} training records of "
+                f"{self._holder.data.name}, one of {settings.validation_every}, and they are not fit to judge by: "
+                f"{error}"
+            ) from error
+
+    def place_canaries(self, count: int, batches: Batches, *, noise_seed_for_experiments: int | None = None) -> None:
+        """Give so many training records a coin toss for a label, for as long as the party trains.
+
+        They are trained on and answered for like all others, and judged apart. Never are they test records, records
+        that are held out to validate on, or dummies of a padded alignment. Which records they are and their coins are
+        in :meth:`state_dict`, and nowhere else.
+
+        Args:
+            count: How many, at least twenty.
+            batches: The order of the training records, which says what is held out.
+            noise_seed_for_experiments: Fixed seed, for experiments only. Default: the operating system's entropy.
+
+        Raises:
+            ArgumentError: If there are fewer than twenty.
+            ConfigError: If the task is not binary.
+            DataError: If they are more than half of these records.
+        """
+        check_canaries(self._holder.task.name, audit=True, exchange="")
+        self.canaries = CoinLabels.place(
+            self._train,
+            count,
+            trained=batches.count,
+            position=batches.positions,
+            noise_seed_for_experiments=noise_seed_for_experiments,
+        )
+
+    def trained_on(self, batch: Records, rows: Tensor) -> Records:
+        """Return training records, which are at these positions, with the labels that are trained on."""
+        return batch if self.canaries is None else self.canaries.label(batch, rows)
+
+    def true(self, batch: Records) -> Tensor:
+        """Return the labels of a batch of training records, without coins."""
+        assert batch.labels is not None
+        if self.canaries is None:
+            return batch.labels
+        labels = self._train.labels
+        assert labels is not None
+        assert batch.positions is not None, "batches are taken from the party's records"
+        return labels[batch.positions.to(labels.device)].to(batch.labels)
+
+    @property
+    def judged_records(self) -> Records:
+        """The training records as attacks are judged by them, in which canaries count no more than dummies."""
+        return self._train if self.canaries is None else self.canaries.apart(self._train)
+
+    @property
+    def _train(self) -> Records:
+        return self._holder.data.train
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """Return the canaries: for the label party only."""
+        return None if self.canaries is None else self.canaries.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any] | None, /) -> None:
+        """Take back what :meth:`state_dict` returned.
+
+        Raises:
+            ValueError: If the number of canaries is another.
+        """
+        if state is None and self.canaries is not None:
+            raise ValueError(f"it has no canaries, this run is to have {self.canaries.count}")
+        if state is not None and self.canaries is None:
+            raise ValueError(f"it has {state['coins'].numel()} canaries, this run is to have none")
+        if self.canaries is not None and state is not None:
+            self.canaries.load_state_dict(state)
