@@ -62,6 +62,85 @@ _OF_CHANGE_IN_HALF = 0.02
 _SUM_IS_ZERO = 1e-5
 
 
+class _AtOutputs:
+    """The loss gradients at the top model's outputs under any target, in the coordinates of a Jacobian.
+
+    Args:
+        loss: The loss of the step.
+        outputs: What the top model put out, ``(n, m)``.
+        targets: What the loss was given.
+        coordinates: b, how many combinations of the outputs the Jacobian has: m, or m − 1, of each less output 0.
+        of_targets: The gradients under the targets, ``(n, m)``, where they are known.
+        of_values: The same under single values.
+    """
+
+    def __init__(
+        self,
+        loss: Loss,
+        outputs: Tensor,
+        targets: Tensor,
+        *,
+        coordinates: int,
+        of_targets: Tensor | None,
+        of_values: Mapping[float, Tensor],
+    ) -> None:
+        self.outputs, self.targets = outputs, targets
+        self._loss, self._coordinates = loss, coordinates
+        self._of_targets = None if of_targets is None else self._in_coordinates(of_targets)
+        self._of_values = {value: self._in_coordinates(found) for value, found in of_values.items()}
+
+    @property
+    def given(self) -> Tensor:
+        """The gradients under the targets that the loss was given, ``(n, b)``."""
+        if self._of_targets is None:
+            self._of_targets = self.under(self.targets)
+        return self._of_targets
+
+    def under(self, target: float | Tensor) -> Tensor:
+        """Return the gradients under one target for all records, or one for each, ``(n, b)``."""
+        if isinstance(target, Tensor):
+            return self._in_coordinates(_loss_gradient(self._loss, self.outputs, target.to(self.targets)))
+        return self._under_values([target])[0]
+
+    def mixed(self, weights: Tensor, values: Sequence[float]) -> Tensor:
+        """Return ``Σ_j weights[:, j] · under(values[j])``, ``(n, b)`` float64."""
+        found = self._under_values(values)
+        if len(values) == 2:  # from the first towards the second, one number for each row
+            first, second = (gradient.double() for gradient in found)
+            return torch.addcmul(first, weights[:, 1:], second - first)
+        return torch.einsum("nj,njb->nb", weights, torch.stack(found, dim=1).double())
+
+    def _under_values(self, values: Sequence[float]) -> list[Tensor]:
+        missing = [value for value in dict.fromkeys(values) if value not in self._of_values]
+        found = _loss_gradients(self._loss, self.outputs, [self._all(value) for value in missing])
+        self._of_values |= dict(zip(missing, map(self._in_coordinates, found), strict=True))
+        return [self._of_values[value] for value in values]
+
+    def whole(self, gradient: Tensor) -> Tensor:
+        """Return a gradient in coordinates as one at the outputs, ``(n, m)``."""
+        if gradient.shape[1] == self.outputs.reshape(len(gradient), -1).shape[1]:
+            return gradient
+        return torch.cat([-gradient.sum(dim=1, keepdim=True), gradient], dim=1)
+
+    def _all(self, target: float) -> Tensor:
+        """Return one target for all records, in the form that the loss takes."""
+        if self.targets.dim() == 1:
+            return torch.full_like(self.targets, target)
+        given = torch.zeros_like(self.targets)
+        given[:, round(target)] = 1.0
+        return given
+
+    def _in_coordinates(self, gradient: Tensor) -> Tensor:
+        if gradient.shape[1] == self._coordinates:
+            return gradient
+        if not _sums_to_zero(gradient):
+            raise HookError(
+                "the loss gradients of a record sum to zero under the targets of this batch, and not under others; "
+                "what a record's row would be under another label is not known"
+            )
+        return gradient[:, 1:]  # the rest sums to minus the first one
+
+
 class LabelGradients:
     """Each record's prediction, and its cut gradient under every label: one batch, at one cut, at the label party only.
 
@@ -100,10 +179,10 @@ class LabelGradients:
         loss_gradient: Tensor | None = None,
         of_values: Mapping[float, Tensor] | None = None,
     ) -> None:
-        self._outputs, self._targets, self._loss = outputs, targets, loss
         self._jacobian = jacobian
-        self._of_targets = None if loss_gradient is None else self._in_coordinates(loss_gradient)
-        self._of_values = {value: self._in_coordinates(found) for value, found in (of_values or {}).items()}
+        self._at_outputs = _AtOutputs(
+            loss, outputs, targets, coordinates=len(jacobian), of_targets=loss_gradient, of_values=of_values or {}
+        )
         self.values = None if values is None else tuple(values)
         self.classes = classes
         self.drawn: Drawn | None = None
@@ -111,12 +190,13 @@ class LabelGradients:
     @property
     def outputs(self) -> Tensor:
         """Outputs of the top model, ``(n, m)``, as it computed them."""
-        return self._outputs.reshape(len(self._outputs), -1).clone()
+        outputs = self._at_outputs.outputs
+        return outputs.reshape(len(outputs), -1).clone()
 
     @property
     def targets(self) -> Tensor:
         """Targets of the loss in place of the labels, ``(n,)``; ``(n, k)`` with one number for each class."""
-        return self._targets.clone()
+        return self._at_outputs.targets.clone()
 
     @property
     def predictions(self) -> Tensor:
@@ -135,7 +215,7 @@ class LabelGradients:
         Args:
             target: One value for all records, or one for each, ``(n,)``.
         """
-        return self._rows(self._loss_gradient(target), torch.float64)
+        return self._rows(self._at_outputs.under(target), torch.float64)
 
     def place(self, target: float | Tensor, low: float, high: float) -> Tensor:
         """Return where each row lies between those under two targets, ``(n,)`` float64: 0 at the first, 1 at the other.
@@ -152,7 +232,7 @@ class LabelGradients:
         """
         if not self.on_a_line:
             raise ArgumentError(f"rows change in {len(self._jacobian)} directions with the label; expected one")
-        start, end, own = (self._loss_gradient(one)[:, 0].double() for one in (low, high, target))
+        start, end, own = (self._at_outputs.under(one)[:, 0].double() for one in (low, high, target))
         length = end - start
         return torch.where(length == 0.0, 0.0, (own - start) / length)
 
@@ -167,7 +247,7 @@ class LabelGradients:
             ``(width,)`` float64, of which products have the precision of the Jacobian.
         """
         shares = weights / weights.sum()
-        gradient = self._loss_gradient(target).double() * shares[:, None].to(self._jacobian.device)
+        gradient = self._at_outputs.under(target).double() * shares[:, None].to(self._jacobian.device)
         mean: Tensor = torch.einsum("nb,bnw->w", gradient.to(self._jacobian), self._jacobian).double()
         return mean
 
@@ -180,7 +260,7 @@ class LabelGradients:
             weights: ``(n, j)`` float64.
             values: The j targets.
         """
-        return self._rows(self._mixed(weights, values), torch.float64)
+        return self._rows(self._at_outputs.mixed(weights, values), torch.float64)
 
     def mixed_blocks(self, weights: Tensor, values: Sequence[float]) -> tuple[float, Iterator[tuple[slice, Tensor]]]:
         """Return a number that no entry of :meth:`mixed` exceeds, and its rows block by block, which are the caller's.
@@ -191,7 +271,7 @@ class LabelGradients:
             weights: As :meth:`mixed`.
             values: As :meth:`mixed`.
         """
-        mixture = self._mixed(weights, values)
+        mixture = self._at_outputs.mixed(weights, values)
         low, high = (one.item() for one in torch.aminmax(self._jacobian)) if self._jacobian.numel() else (0.0, 0.0)
         most = mixture.abs().sum(dim=1).max().item() if mixture.numel() else 0.0
         return most * max(-low, high), self._blocks_of(mixture)
@@ -206,58 +286,12 @@ class LabelGradients:
 
     def mixed_at_output(self, weights: Tensor, values: Sequence[float]) -> Tensor:
         """Return the same of the loss gradients at the outputs, ``(n, m)`` float64."""
-        found = self._mixed(weights, values)
-        if found.shape[1] == self._outputs.reshape(len(found), -1).shape[1]:
-            return found
-        return torch.cat([-found.sum(dim=1, keepdim=True), found], dim=1)
-
-    def _mixed(self, weights: Tensor, values: Sequence[float]) -> Tensor:
-        missing = [value for value in dict.fromkeys(values) if value not in self._of_values]
-        found = _loss_gradients(self._loss, self._outputs, [self._all(value) for value in missing])
-        self._of_values |= dict(zip(missing, map(self._in_coordinates, found), strict=True))
-        if len(values) == 2:  # from the first towards the second, one number for each row
-            first, second = (self._of_values[value].double() for value in values)
-            return torch.addcmul(first, weights[:, 1:], second - first)
-        gradients = torch.stack([self._of_values[value] for value in values], dim=1).double()
-        return torch.einsum("nj,njb->nb", weights, gradients)
+        return self._at_outputs.whole(self._at_outputs.mixed(weights, values))
 
     @property
     def rows(self) -> Tensor:
         """The rows under the targets that the loss was given, ``(n, width)`` float64."""
-        return self._rows(self._given, torch.float64)
-
-    @property
-    def _given(self) -> Tensor:
-        if self._of_targets is None:
-            self._of_targets = self._loss_gradient(self._targets)
-        return self._of_targets
-
-    def _loss_gradient(self, target: float | Tensor) -> Tensor:
-        """Return the loss gradient at the outputs, in the coordinates of the Jacobian, ``(n, b)``."""
-        if isinstance(target, Tensor):
-            return self._in_coordinates(_loss_gradient(self._loss, self._outputs, target.to(self._targets)))
-        if target not in self._of_values:
-            given = self._all(target)
-            self._of_values[target] = self._in_coordinates(_loss_gradient(self._loss, self._outputs, given))
-        return self._of_values[target]
-
-    def _all(self, target: float) -> Tensor:
-        """Return one target for all records, in the form that the loss takes."""
-        if self._targets.dim() == 1:
-            return torch.full_like(self._targets, target)
-        given = torch.zeros_like(self._targets)
-        given[:, round(target)] = 1.0
-        return given
-
-    def _in_coordinates(self, gradient: Tensor) -> Tensor:
-        if gradient.shape[1] == len(self._jacobian):
-            return gradient
-        if not _sums_to_zero(gradient):
-            raise HookError(
-                "the loss gradients of a record sum to zero under the targets of this batch, and not under others; "
-                "what a record's row would be under another label is not known"
-            )
-        return gradient[:, 1:]  # the rest sums to minus the first one
+        return self._rows(self._at_outputs.given, torch.float64)
 
     def _rows(self, gradient: Tensor, dtype: torch.dtype) -> Tensor:
         gradient, jacobian = gradient.to(dtype), self._jacobian.to(dtype)
@@ -298,7 +332,7 @@ class LabelGradients:
         chosen = self.values if values is None else tuple(values)
         if not chosen:
             raise ArgumentError("it is not known which values a target can take; say which: change([low, high])")
-        gradients = torch.stack([self._loss_gradient(value) for value in chosen]).double()
+        gradients = torch.stack([self._at_outputs.under(value) for value in chosen]).double()
         if self.on_a_line:
             ends = gradients[..., 0].amax(dim=0) - gradients[..., 0].amin(dim=0)
             length: Tensor = ends * torch.linalg.vector_norm(self._jacobian[0], dim=1, dtype=torch.float64)
@@ -320,8 +354,10 @@ class LabelGradients:
             return
         came = clean.detach().flatten(1).to(self._jacobian.device)
         dtype = torch.promote_types(came.dtype, torch.float32)
-        expected = self._rows(self._given if self.drawn is None else self._mixed(*self.drawn), dtype)
-        narrow = max(came.dtype, self._outputs.dtype, key=lambda kind: torch.finfo(kind).eps)
+        expected = self._rows(
+            self._at_outputs.given if self.drawn is None else self._at_outputs.mixed(*self.drawn), dtype
+        )
+        narrow = max(came.dtype, self._at_outputs.outputs.dtype, key=lambda kind: torch.finfo(kind).eps)
         of_rows = _OF_ROWS.get(narrow, _OF_ROWS_IN_HALF)
         difference = expected - came
         # No row is longer than all together, and the longest is no shorter than their mean.
@@ -358,13 +394,13 @@ class LabelGradients:
         Args:
             came: ``(n, m)``, before a loss scaler's factor.
         """
-        given = self._given.double()
+        given = self._at_outputs.given.double()
         came = came.detach().to(device=given.device, dtype=torch.float64)
-        expected = given if given.shape == came.shape else torch.cat([-given.sum(dim=1, keepdim=True), given], dim=1)
+        expected = self._at_outputs.whole(given)
         apart = torch.linalg.vector_norm(came - expected, dim=1)
         unit = torch.linalg.vector_norm(expected, dim=1).max()
-        unit = unit + sum(torch.linalg.vector_norm(self._loss_gradient(v), dim=1).max() for v in self.values or ())
-        if bool((apart <= _OF_ROWS.get(self._outputs.dtype, _OF_ROWS_IN_HALF) * unit).all()):
+        unit = unit + sum(torch.linalg.vector_norm(self._at_outputs.under(v), dim=1).max() for v in self.values or ())
+        if bool((apart <= _OF_ROWS.get(self._at_outputs.outputs.dtype, _OF_ROWS_IN_HALF) * unit).all()):
             return
         raise HookError(
             "the gradient at the top model's output is not that of the loss that the label party's own checks assume, "
@@ -373,9 +409,10 @@ class LabelGradients:
         )
 
     def _ends(self) -> tuple[float, ...]:
-        if self._targets.dim() > 1:
-            return tuple(map(float, range(self._targets.shape[1])))
-        return float(self._targets.min()), float(self._targets.max())
+        targets = self._at_outputs.targets
+        if targets.dim() > 1:
+            return tuple(map(float, range(targets.shape[1])))
+        return float(targets.min()), float(targets.max())
 
 
 class LabelGradientSource:
