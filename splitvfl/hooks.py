@@ -169,7 +169,7 @@ class View:
     __slots__ = ("_copies", "_ids", "_seen", "_versions", "party", "step")
 
     def __init__(self, *, party: str, step: int, ids: Tensor, **seen: Any) -> None:
-        unknown = [name for name in seen if not isinstance(getattr(View, name, None), ViewField)]
+        unknown = [name for name in seen if not isinstance(getattr(type(self), name, None), ViewField)]
         if unknown:
             raise TypeError(f"a view has no field {', '.join(sorted(unknown))}")
         self.party = party
@@ -197,7 +197,7 @@ class View:
 
     def granting(self, **known: Any) -> View:
         """Return this view with side knowledge added that the attacker is assumed to have."""
-        return View(party=self.party, step=self.step, ids=self._ids, **{**self._seen, **known})
+        return type(self)(party=self.party, step=self.step, ids=self._ids, **{**self._seen, **known})
 
     def lent(self) -> View:
         """Return the same view with copies of its own, for one attack."""

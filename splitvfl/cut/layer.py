@@ -8,7 +8,7 @@ gradient after the hooks is what is sent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,11 +19,11 @@ from torch.autograd.function import once_differentiable
 
 from splitvfl.claims import claims_of, is_per_record
 from splitvfl.cut.chain import DefenseChain, GradientDefenses
+from splitvfl.cut.views import GRADIENTS, ViewSource, is_linear
 from splitvfl.errors import ArgumentError, HookError, PrivacyError
 from splitvfl.hooks import (
     Attack,
     Defense,
-    View,
     batch_mixing_layer,
     crossing_of,
     hook_name,
@@ -32,7 +32,6 @@ from splitvfl.leakage.auditing import Audit
 from splitvfl.leakage.canaries import Canaries, canaries_of
 from splitvfl.leakage.judging import Handle, Leak
 from splitvfl.learning.label_gradients import Drawn, LabelGradients, LabelGradientSource, Loss
-from splitvfl.learning.precision import widened, without_autocast
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,75 +46,6 @@ class _CutContext:
     view_source: ViewSource
     answer: Answer | None = None
     source: LabelGradientSource | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ViewSource:
-    """The source of the views of a party's own attacks: what it holds, besides what it receives.
-
-    Attributes:
-        bottom: Its bottom model, of which attacks get copies of the weights.
-        columns: Its columns of the batch.
-        activation: What its bottom model put out, before its defenses.
-    """
-
-    bottom: nn.Module | None = None
-    columns: Any = None
-    activation: Tensor | None = None
-
-    def view(
-        self, needs: frozenset[str], received: Mapping[str, Tensor], *, party: str, step: int, ids: Tensor
-    ) -> View:
-        """Return the view of one message, with nothing that the attack does not need.
-
-        Args:
-            needs: The view fields that the attack reads.
-            received: What the party received, by view field; at least one.
-            party: Name of the party.
-            step: Number of the step.
-            ids: Record ids of the batch.
-        """
-        sources: dict[str, Callable[[], Any]] = {
-            "columns": lambda: _detached(self.columns),
-            "activation": lambda: widened(_detached(self.activation)),
-            "weights": self._weights,
-            # Who has every record's gradient has their sum.
-            "aggregated_gradient": lambda: (
-                _detached(self.columns).T @ received["gradient"].detach().to(self.columns.dtype)
-            ),
-            **{name: partial(widened, tensor.detach()) for name, tensor in received.items()},
-        }
-        with without_autocast(next(iter(received.values())).device):
-            return View(party=party, step=step, ids=ids, **{name: sources[name]() for name in needs})
-
-    def _weights(self) -> dict[str, Tensor]:
-        assert self.bottom is not None
-        # Copied here too: an attack that keeps its view and reads them later gets those of this step.
-        return {name: weight.detach().clone() for name, weight in self.bottom.named_parameters()}
-
-
-def available_fields(bottom: nn.Module | None, *, has_columns: bool) -> frozenset[str]:
-    """Return the view fields that a party with this bottom model can fill during training."""
-    fields = {"gradient"}
-    if has_columns:
-        fields.add("columns")
-    if bottom is not None:
-        fields |= {"activation", "weights"}
-    if has_columns and bottom is not None and is_linear(bottom):
-        fields.add("aggregated_gradient")
-    return frozenset(fields)
-
-
-def is_linear(module: nn.Module) -> bool:
-    """Return whether a module is one linear layer, so that it receives only columnsᵀ · gradient."""
-    leaves = [layer for layer in module.modules() if not any(layer.children())]
-    return len(leaves) == 1 and isinstance(leaves[0], nn.Linear)
-
-
-def _detached(columns: Any) -> Any:
-    if isinstance(columns, Tensor):
-        return columns.detach()
-    return type(columns)(*(part.detach() for part in columns))
 
 
 class Answer:
@@ -263,8 +193,8 @@ class CutLayer(nn.Module):
                 label_gradients=known,
             )
         for leak in self._leaks:
-            view = context.view_source.view(
-                leak.needs, {"gradient": sent}, party=self.party, step=context.step, ids=numbers
+            view = GRADIENTS.view(
+                leak.needs, context.view_source, {"gradient": sent}, party=self.party, step=context.step, ids=numbers
             )
             leak.see(view, context.labels, ids_known=context.ids is not None)
 
@@ -299,7 +229,7 @@ class CutLayer(nn.Module):
 
     def show_from(self, bottom: nn.Module) -> None:
         """Declare the model behind this cut, so that ``watch`` and ``defend`` can refuse what does not fit it."""
-        self._shows = available_fields(bottom, has_columns=True)
+        self._shows = GRADIENTS.fields(linear=is_linear(bottom))
         self._bottoms = (bottom,)
 
     def show_top(self, top: nn.Module) -> None:

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from splitvfl.claims import claims_of, is_per_record
 from splitvfl.cut.chain import DefenseChain
-from splitvfl.cut.layer import Answer, CutLayer, Cuts, ViewSource, refuse_batch_mixing, responses_of
+from splitvfl.cut.layer import Answer, CutLayer, Cuts, refuse_batch_mixing, responses_of
+from splitvfl.cut.views import ViewSource
 from splitvfl.errors import ArgumentError, PrivacyError
 from splitvfl.hooks import Attack, Defense, View, crossing_of, hook_name, needs_of
 from splitvfl.leakage.canaries import Canaries, canaries_of

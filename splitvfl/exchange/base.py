@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from splitvfl.cut.views import GRADIENTS, Shown
 from splitvfl.data.columns import Records
 from splitvfl.errors import ConfigError
 from splitvfl.exchange.evaluation import Evaluation, EvaluationPlan, active_evaluation
@@ -23,7 +24,13 @@ NO_PRIVATE_TOP = (
 
 
 class Side(ABC):
-    """One party's part in the steps of a run: its halves, and what it keeps between them (keys, say)."""
+    """One party's part in the steps of a run: its halves, and what it keeps between them (keys, say).
+
+    Attributes:
+        shown: What attacks of a passive party are shown of a step. A gradient for each record unless it says otherwise.
+    """
+
+    shown: ClassVar[Shown] = GRADIENTS
 
     def open(self) -> Half:
         """Return its half of what comes before the first step; it may come again, after a link broke."""

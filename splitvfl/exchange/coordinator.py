@@ -35,6 +35,7 @@ from splitvfl.crypto.evaluator import Evaluator
 from splitvfl.crypto.key_agreement import KEY_BYTES, AgreementKey
 from splitvfl.crypto.product_layout import ProductLayout
 from splitvfl.crypto.sum_masks import SumMasks
+from splitvfl.cut.views import SUMS
 from splitvfl.data.columns import Records
 from splitvfl.errors import ProtocolError
 from splitvfl.exchange.base import Side
@@ -299,6 +300,8 @@ class _Active(EncryptedSide):
 
 
 class _Passive(EncryptedSide):
+    shown = SUMS
+
     def __init__(self, party: PassiveParty, active: str, exchange: Coordinator) -> None:
         super().__init__(exchange)
         self._party, self._active, self._exchange = party, active, exchange

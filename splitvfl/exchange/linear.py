@@ -24,7 +24,7 @@ def weight_of(party: PassiveParty, exchange: str) -> nn.Parameter:
             it has categorical columns.
     """
     parameters = list(party.bottom.parameters())
-    if "aggregated_gradient" not in party.shows or len(parameters) != 1 or parameters[0].shape[0] != 1:
+    if not party.is_linear or len(parameters) != 1 or parameters[0].shape[0] != 1:
         raise ConfigError(
             f"exchange {exchange} trains logistic regression: expected the bottom of {party.name} to be one linear "
             "layer with one output and no intercept, on numeric columns; choose model logistic-regression, and encode "

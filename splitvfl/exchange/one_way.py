@@ -40,6 +40,7 @@ from pydantic import Field
 from torch import Tensor
 
 from splitvfl.claims import claims_of
+from splitvfl.cut.views import Shown
 from splitvfl.data.columns import Records
 from splitvfl.errors import CheckpointError, ConfigError, DataError, ProtocolError
 from splitvfl.exchange.base import Exchange, Side
@@ -302,6 +303,8 @@ def _checked(message: Message) -> Tensor:
 
 
 class _Passive(Side):
+    shown = Shown()
+
     def __init__(self, party: PassiveParty, active: str) -> None:
         super().__init__()
         self._party, self._active = party, active

@@ -10,6 +10,7 @@ Source: *Is Vertical Logistic Regression Privacy-Preserving?*, the gradient orac
 
 from __future__ import annotations
 
+from splitvfl.cut.views import SUMS
 from splitvfl.data.columns import Records
 from splitvfl.exchange.base import Approximation, Exchange, Side
 from splitvfl.exchange.linear import check_top, columns_of, weight_of
@@ -60,6 +61,8 @@ class Oracle(Exchange):
 
 
 class _Passive(Side):
+    shown = SUMS
+
     def __init__(self, party: PassiveParty, active: str) -> None:
         super().__init__()
         self._party, self._active = party, active

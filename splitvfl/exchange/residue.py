@@ -21,6 +21,7 @@ from torch import Tensor
 
 from splitvfl.crypto.evaluator import Evaluator
 from splitvfl.crypto.owner import Owner
+from splitvfl.cut.views import SUMS
 from splitvfl.data.columns import Records
 from splitvfl.exchange.base import Approximation, Side
 from splitvfl.exchange.linear import columns_of
@@ -138,6 +139,8 @@ def _encrypted_once(owner: Owner, values: dict[str, Tensor]) -> dict[str, Tensor
 
 
 class _Passive(EncryptedSide):
+    shown = SUMS
+
     def __init__(self, party: PassiveParty, active: str, exchange: Residue) -> None:
         super().__init__(exchange)
         self._party, self._active, self._exchange = party, active, exchange

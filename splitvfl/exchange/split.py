@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from splitvfl.cut.layer import ViewSource
+from splitvfl.cut.views import ViewSource
 from splitvfl.data.columns import Records
 from splitvfl.errors import ProtocolError
 from splitvfl.exchange.base import Exchange, Side

@@ -33,6 +33,7 @@ from splitvfl.crypto.key_agreement import KEY_BYTES, AgreementKey
 from splitvfl.crypto.product_layout import ProductLayout
 from splitvfl.crypto.sum_masks import SumMasks
 from splitvfl.crypto.tags import TAG_BYTES
+from splitvfl.cut.views import SUMS
 from splitvfl.data.columns import Records
 from splitvfl.errors import ConfigError, ProtocolError
 from splitvfl.exchange.base import Side
@@ -310,6 +311,8 @@ def _others(name: str, things: Mapping[str, _T]) -> list[_T]:
 
 
 class _Passive(EncryptedSide):
+    shown = SUMS
+
     def __init__(self, party: PassiveParty, active: str, exchange: Taylor) -> None:
         super().__init__(exchange)
         self._party, self._active, self._exchange = party, active, exchange

@@ -16,7 +16,8 @@ from splitvfl.claims import RunPlan
 from splitvfl.crypto.refusals import Refusals
 from splitvfl.crypto.sum_masks import SumMasks
 from splitvfl.cut.chain import ActivationDefenses, DefenseChain
-from splitvfl.cut.layer import CutLayer, Cuts, ViewSource, available_fields, responses_of
+from splitvfl.cut.layer import CutLayer, Cuts, responses_of
+from splitvfl.cut.views import GRADIENTS, Shown, ViewSource, is_linear
 from splitvfl.data.columns import PartyData, Records
 from splitvfl.errors import ArgumentError, ProtocolError
 from splitvfl.hooks import Phase, View, all_finite, all_finite_together, hook_name, notes_of
@@ -211,7 +212,7 @@ class PassiveParty(Party):
     Attributes:
         activation: Defenses of what it sends.
         observers: Its own attacks on what it receives.
-        sums_only: Whether it learns no gradient per record, only their sum times its columns.
+        shown: What its own attacks are shown of a step, as its side of the exchange says.
         one_way: Whether nothing ever comes back to it, so that no attack of its own has anything to look at.
         masks: What hides its part in what it sends for evaluations and scores; ``None``: nothing does.
     """
@@ -221,7 +222,7 @@ class PassiveParty(Party):
         self.bottom = bottom
         self.activation = ActivationDefenses(self.name)
         self.observers: list[Observer] = []
-        self.sums_only = False
+        self.shown: Shown = GRADIENTS
         self.one_way = False
         self.masks: SumMasks | None = None
         self.batch_ids: Tensor | None = None
@@ -229,8 +230,12 @@ class PassiveParty(Party):
     @property
     def shows(self) -> frozenset[str]:
         """View fields that its attacks can have."""
-        fields = available_fields(self.bottom, has_columns=True) - ({"gradient"} if self.sums_only else set())
-        return fields if self.data.train.columns.categorical.shape[1] == 0 else fields - {"aggregated_gradient"}
+        return self.shown.fields(linear=self.is_linear)
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether its bottom is one linear layer, on numeric columns."""
+        return is_linear(self.bottom) and self.data.train.columns.categorical.shape[1] == 0
 
     def activate(self, batch: Records) -> Tensor:
         """Return the bottom's output, ``(n, width)``.
@@ -269,9 +274,11 @@ class PassiveParty(Party):
 
     def observe(self, activation: Tensor, batch: Records, step: int, **received: Tensor) -> None:
         """Let its observers look at what it received in a step, given by view field, and at what it holds itself."""
-        view_source = ViewSource(self.bottom, batch.columns.module_input(), activation)
+        if not self.observers:
+            return
+        source = ViewSource(self.bottom, batch.columns.module_input(), activation)
         for observer in self.observers:
-            observer(view_source.view(observer.needs, received, party=self.name, step=step, ids=batch.ids))
+            observer(self.shown.view(observer.needs, source, received, party=self.name, step=step, ids=batch.ids))
 
     def learn(self, activation: Tensor, gradient: Tensor, batch: Records, step: int) -> None:
         """Run the bottom's backward on a received gradient, and let its observers look."""

@@ -488,9 +488,9 @@ class PassiveRun(PartyRun[PassiveParty]):
         return self._party.output_width()
 
     def _take_side(self) -> Side:
-        exchange = self.settings.exchange
-        self.party.sums_only, self.party.one_way = exchange.sums_only, exchange.one_way
-        return exchange.passive(self.party, self._active)
+        side = self.settings.exchange.passive(self.party, self._active)
+        self.party.shown, self.party.one_way = side.shown, self.settings.exchange.one_way
+        return side
 
     def _is_end(self, run: Mapping[str, Any]) -> bool:
         if self.settings.exchange.one_way:  # it takes no step

@@ -154,7 +154,8 @@ class Seats:
             return
         missing = sorted(leak.needs - party.shows)
         if missing:
-            per_record = " per record, and the exchange shows only their sum" if missing == ["gradient"] else ""
+            summed = missing == ["gradient"] and "aggregated_gradient" in party.shows
+            per_record = " per record, and the exchange shows only their sum" if summed else ""
             self._watch.unavailable[party.name][leak.name] = f"needs {', '.join(missing)}{per_record}"
             return
         self._watch.add(party.name, leak)
@@ -263,7 +264,7 @@ def _no_equations(party: PassiveParty, active: ActiveParty, *, alone: bool) -> s
         return "needs a passive party that is alone"
     if active.private_top is not None:
         return "needs the scores of the top that sends, and the private one predicts"
-    if not hasattr(active.top, "active_logits") or "aggregated_gradient" not in party.shows:
+    if not hasattr(active.top, "active_logits") or not party.is_linear:
         return "needs linear models (logistic regression)"
     return ""
 

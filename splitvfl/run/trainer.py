@@ -442,7 +442,7 @@ def _sides(
 ) -> dict[str, Side]:
     sides = {name: exchanges[name].passive(party, active.name) for name, party in passives.items()}
     for name, party in passives.items():
-        party.sums_only, party.one_way = exchanges[name].sums_only, exchanges[name].one_way
+        party.shown, party.one_way = sides[name].shown, exchanges[name].one_way
     own = exchanges[active.name]
     own.check_private_top(active)
     return sides | {active.name: own.active(active)} | dict(own.third_parties(active.name))

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from splitvfl.attacks import DirectionAttack, NormAttack, ResidueSolvingAttack
-from splitvfl.cut.layer import CutLayer, is_linear
+from splitvfl.cut.layer import CutLayer
 from splitvfl.cut.split_model import SplitModel, observe
+from splitvfl.cut.views import is_linear
 from splitvfl.data.columns import Columns
 from splitvfl.defenses import GaussianIR, GaussianTargets, Isotropic, MaxNorm, MemoisedResponse, Rounding
 from splitvfl.errors import ArgumentError, HookError, PrivacyError

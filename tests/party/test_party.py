@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from splitvfl.cut.views import Shown
 from splitvfl.data.columns import Columns, PartyData, Records
 from splitvfl.defenses import Isotropic
 from splitvfl.errors import ArgumentError, DataError
@@ -230,6 +231,7 @@ def test_an_exchange_says_by_field_what_was_received() -> None:
             views.append(view)
 
     party.observers.append(Looks())
+    party.shown = Shown(frozenset({"scores"}))
     batch = party.train_batch(ROWS)
     activation = party.activate(batch)
     party.observe(activation, batch, 2, scores=torch.tensor([0.1, 0.2, 0.3, 0.5], dtype=torch.bfloat16))
