@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from splitvfl.data.columns import Columns, PartyData, Records
+from splitvfl.data.columns import NO_RECORDS, Columns, PartyData, Records
 from splitvfl.learning.tasks import Task, task_for
-from splitvfl.messaging.conversation import Expected
+from splitvfl.messaging.conversation import Expected, converse
 from splitvfl.messaging.messages import FLOATS
 from splitvfl.models import MLP, Linear, LinearTop
 from splitvfl.party.party import ActiveParty, PassiveParty
@@ -128,6 +128,16 @@ def linear_trainer(*, features: int = 3, outputs: int = 1, bias: bool = False, *
     passive = PassiveParty(party_data("telecom", width=features, unit=True), bottom)
     active = ActiveParty(party_data(ACTIVE, width=2, task=task, unit=True), top, task=task_for(task, 3))
     return Trainer(active, {"telecom": passive}, **{"batch_size": 16, **settings})
+
+
+def take_step(trainer: Trainer, rows: Tensor) -> None:
+    """Take one training step of all parties, on the records at these positions, without what surrounds it in a run."""
+    parties = (trainer.active, *trainer.passives.values())
+    batches = {party.name: party.train_batch(rows) for party in parties}
+    trainer.labels_of.turn_to(batches[trainer.active.name])
+    halves = {name: side.step(batches.get(name, NO_RECORDS), trainer.step) for name, side in trainer._sides.items()}
+    converse(halves, turns={party.name: party.random for party in parties})
+    trainer.step += 1
 
 
 def weights(trainer: Trainer) -> dict[str, Tensor]:

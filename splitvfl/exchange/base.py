@@ -40,6 +40,14 @@ class Side(ABC):
     def step(self, batch: Records, step: int) -> Half:
         """Return its half of one training step; its result is the batch's loss at the active party, else ``None``."""
 
+    def drain(self) -> Half:
+        """Return its half of what brings to an end what is under way; it comes before checkpoints and the end.
+
+        By default nothing is: what a step begins it ends. All parties come to it after the same steps, those that the
+        schedule names; whoever is interrupted alone does not, and what a checkpoint then holds is as it stands.
+        """
+        yield from ()
+
     def keep_in(self, folder: Path | None) -> None:  # noqa: B027 - most sides keep no files
         """Say in which folder it may keep what lasts between halves; it is told before it is opened.
 
@@ -68,8 +76,12 @@ class Side(ABC):
         """Take back what :meth:`state_dict` returned."""
 
     def leave(self) -> Half:
-        """Return its half of what comes after the last step of a networked run."""
-        yield Outbox()
+        """Return its half of what comes after the last step of a run."""
+        yield from ()
+
+    def serve(self) -> Half:
+        """Return the half of a whole run; only a party without data has one, who ends when the others say so."""
+        raise NotImplementedError(f"{type(self).__name__} takes the steps of a schedule")
 
     def close(self) -> None:  # noqa: B027 - most sides keep nothing
         """Let go of what it keeps, until it is opened again; the second time does nothing."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ class StepPlan:
         step: Number of the step, from 0; after it, ``step + 1`` steps are done.
         rows: Positions of its training records, int64.
         epoch: Number of its epoch, from 0.
-        ends_epoch: Whether it is its epoch's last step.
+        ends_epoch: Whether it is its epoch's last step, or the run's.
         evaluates: Whether an evaluation follows.
         logs: Whether a line of the log follows.
         saves: Whether a checkpoint follows.
@@ -45,6 +45,12 @@ class Schedule:
         log_every: Steps between two lines of the log, besides one after each epoch.
         checkpoint_every: Steps between two checkpoints, besides one after each epoch; ``None`` for no more.
         evaluate_every: Epochs between two evaluations; the last epoch always ends in one.
+        stop: Told how many steps are done, says whether the run ends there, as an epoch would; every party must be
+            given the same, a function of agreed numbers. ``None``: it ends with the last epoch.
+
+    Attributes:
+        epochs: Epochs of the whole run, if nothing stops it before.
+        steps: Steps of the whole run.
 
     Raises:
         ArgumentError: If a number is below 1.
@@ -55,7 +61,14 @@ class Schedule:
     """
 
     def __init__(
-        self, batches: Batches, epochs: int, *, log_every: int, checkpoint_every: int | None, evaluate_every: int
+        self,
+        batches: Batches,
+        epochs: int,
+        *,
+        log_every: int,
+        checkpoint_every: int | None,
+        evaluate_every: int,
+        stop: Callable[[int], bool] | None = None,
     ) -> None:
         numbers = {
             "epochs": epochs,
@@ -67,7 +80,8 @@ class Schedule:
             if number is not None and number < 1:
                 raise ArgumentError(f"{name} must be at least 1, got {number}")
         self.epochs = epochs
-        self.steps = epochs * len(batches)
+        steps = epochs * len(batches)
+        self.steps = steps if stop is None else next(filter(stop, range(1, steps)), steps)
         self._batches = batches
         self._log_every, self._checkpoint_every, self._evaluate_every = log_every, checkpoint_every, evaluate_every
 
@@ -79,13 +93,16 @@ class Schedule:
         """
         for epoch in range(start // len(self._batches), self.epochs):
             position = max(start - epoch * len(self._batches), 0)
-            for place, rows in enumerate(self._batches.epoch(epoch)[position:], start=position):
+            left = self.steps - epoch * len(self._batches)
+            if left <= position:
+                return
+            for place, rows in enumerate(self._batches.epoch(epoch)[position:left], start=position):
                 yield self._plan(epoch, place, rows)
 
     def _plan(self, epoch: int, place: int, rows: Tensor) -> StepPlan:
         step = epoch * len(self._batches) + place
         done = step + 1
-        ends_epoch = done % len(self._batches) == 0
+        ends_epoch = done % len(self._batches) == 0 or done == self.steps
         return StepPlan(
             step=step,
             rows=rows,

@@ -82,10 +82,13 @@ class Outbox:
     Attributes:
         send: Messages to deliver, first.
         wait: What is awaited, one message a party.
+        until: What must hold besides, brought about by other halves in the same process; a driver that has one half
+            only need not ask. ``None``: nothing.
     """
 
     send: tuple[Message, ...] = ()
     wait: tuple[Expected, ...] = ()
+    until: Callable[[], bool] | None = None
 
 
 Inbox = Mapping[str, Message]
@@ -99,10 +102,11 @@ class _Turn:
     turn: AbstractContextManager[Any]
     started: bool = False
     waits: tuple[Expected, ...] = ()
+    until: Callable[[], bool] | None = None
     letters: dict[str, deque[Message]] = field(default_factory=lambda: defaultdict(deque))
 
     def ready(self) -> bool:
-        return all(self.letters[expected.sender] for expected in self.waits)
+        return all(self.letters[expected.sender] for expected in self.waits) and (self.until is None or self.until())
 
     def resume(self) -> Outbox:
         inbox = {expected.sender: admit(self.letters[expected.sender].popleft(), expected) for expected in self.waits}
@@ -161,7 +165,7 @@ def _advance(name: str, running: dict[str, _Turn], results: dict[str, Any], reco
         return
     for message in outbox.send:
         _deliver(message, name, running, record)
-    party.waits = outbox.wait
+    party.waits, party.until = outbox.wait, outbox.until
 
 
 def _deliver(message: Message, sender: str, running: dict[str, _Turn], record: Recorder | None) -> None:
@@ -175,10 +179,11 @@ def _deliver(message: Message, sender: str, running: dict[str, _Turn], record: R
 
 
 def _deadlock(running: Mapping[str, _Turn]) -> str:
-    waits = (
-        f"{name} waits for {', '.join(awaited.sender for awaited in party.waits if not party.letters[awaited.sender])}"
+    missing = {
+        name: ", ".join(awaited.sender for awaited in party.waits if not party.letters[awaited.sender])
         for name, party in running.items()
-    )
+    }
+    waits = (f"{name} waits for {others or 'all to come as far'}" for name, others in missing.items())
     return f"nobody can go on: {'; '.join(waits)}"
 
 

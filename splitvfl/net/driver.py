@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, Protocol
 
-from splitvfl.errors import ProtocolError
+from splitvfl.errors import LinkError, ProtocolError
 from splitvfl.messaging.conversation import Expected, Half, Outbox
 from splitvfl.messaging.messages import Message
 
@@ -47,23 +48,29 @@ def drive(
             Default: as for all.
 
     Raises:
-        LinkError: If a party cannot be reached any more, or kept silent.
+        LinkError: If a party cannot be reached any more, or kept silent; the half is told first, and may go on
+            without it.
         ProtocolError: If a party sends what is not awaited, or the half sends in another's name or to nobody.
     """
     turn = nullcontext() if turn is None else turn
     limit = timeout if patience is None else patience
-    inbox: dict[str, Message] | None = None
+    resume: Callable[[], Outbox] = partial(next, half)
     try:
         while True:
             try:
                 with turn:
-                    outbox: Outbox = next(half) if inbox is None else half.send(inbox)
+                    outbox = resume()
             except StopIteration as stop:
                 return stop.value
-            for message in outbox.send:
-                _check_sender(message, party)
-                _link(links, message.receiver, party).send(message, timeout=timeout)
-            inbox = {one.sender: _link(links, one.sender, party).receive(one, timeout=limit) for one in outbox.wait}
+            try:
+                for message in outbox.send:
+                    _check_sender(message, party)
+                    _link(links, message.receiver, party).send(message, timeout=timeout)
+                inbox = {one.sender: _link(links, one.sender, party).receive(one, timeout=limit) for one in outbox.wait}
+            except LinkError as error:
+                resume = partial(half.throw, error)
+            else:
+                resume = partial(half.send, inbox)
             limit = timeout if outbox.wait else limit
     finally:
         half.close()

@@ -10,31 +10,23 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Any, Generic, TypeVar
-
-from torch import Tensor
+from typing import Any, Generic
 
 from splitvfl.crypto.refusals import Refusals, journal_of
 from splitvfl.errors import DataError, LinkError, ProtocolError
-from splitvfl.exchange.base import Exchange, Side, evaluation_of
-from splitvfl.exchange.evaluation import EvaluationPlan, passive_evaluation
+from splitvfl.exchange.base import Exchange, Side
+from splitvfl.exchange.evaluation import EvaluationPlan
 from splitvfl.exchange.handshake import (
     HeldCheckpoints,
     TaskSpec,
-    active_farewell,
     active_introduction,
-    active_resuming,
-    agreement,
-    farewell,
     passive_introduction,
-    passive_resuming,
 )
 from splitvfl.leakage.monitor import Monitor
 from splitvfl.leakage.watching import Watch
 from splitvfl.learning.batches import Batches
-from splitvfl.learning.schedule import Schedule, Verdict
+from splitvfl.learning.schedule import Schedule
 from splitvfl.messaging.conversation import Half
 from splitvfl.net.driver import Correspondent, drive
 from splitvfl.net.meeting import Meeting
@@ -42,13 +34,12 @@ from splitvfl.party.party import ActiveParty, Party, PassiveParty
 from splitvfl.run import checkpoint
 from splitvfl.run.meeting_again import meet_until_done
 from splitvfl.run.party_folder import KEPT_CHECKPOINTS, PartyFolder
+from splitvfl.run.party_training import ActiveTraining, P, PartyTraining, PassiveTraining
 from splitvfl.run.replay import JOURNAL, ReplayJournal
 from splitvfl.run.training import Training, TrainingProgress
 
 # A party that has been asked to stop may be waiting for another: so long it waits on.
 _GRACE_S = 5.0
-
-_P = TypeVar("_P", bound=Party)
 
 
 @dataclass(frozen=True)
@@ -78,12 +69,17 @@ class RunSettings:
     own_terms: Mapping[str, object] = field(default_factory=dict)
 
     @property
+    def spoken(self) -> dict[str, Any]:
+        """What its part in the conversation is made with."""
+        return {"terms": self.terms, "plan": self.evaluation, "one_way": self.exchange.one_way}
+
+    @property
     def kept_terms(self) -> dict[str, str]:
         """All that must be as it was when this party goes on, as a checkpoint holds it."""
         return {key: str(value) for key, value in {**self.terms, **self.own_terms}.items()}
 
 
-class PartyRun(Training, Generic[_P]):
+class PartyRun(Training, Generic[P]):
     """One party's run.
 
     Args:
@@ -108,35 +104,29 @@ class PartyRun(Training, Generic[_P]):
         notify: Callable[[str], None] = lambda line: None,
         progress: TrainingProgress = lambda status: None,
     ) -> None:
-        super().__init__(Watch(partners))
+        super().__init__(Watch(partners), notify=notify)
         self.name, self.partners, self.settings = name, tuple(partners), settings
-        self._meeting, self._notify, self._progress = meeting, notify, progress
-        self._party: _P | None = None
+        self._meeting = meeting
+        self._own: PartyTraining[P] | None = None
         self._side: Side | None = None
-        self._learned: TaskSpec | None = None
-        self._links: Mapping[str, Correspondent] = {}
+        self._links: dict[str, Correspondent] = {}
         self.number = ""
         self._folder = PartyFolder(settings.folder)
         self._saved = -1
         self._crossed = False
         self._guard: ReplayJournal | None = None
         self._refusals = Refusals(name)
+        self._set_out(settings.schedule, progress, grace_s=_GRACE_S)
 
     @property
-    def party(self) -> _P:
+    def party(self) -> P:
         """The party, once it has met the others and its model could be built."""
-        assert self._party is not None, "it is built at the first meeting"
-        return self._party
+        assert self._own is not None, "it is built at the first meeting"
+        return self._own.party
 
     @property
     def _parties(self) -> tuple[Party, ...]:
         return (self.party,)
-
-    @property
-    def learned(self) -> TaskSpec:
-        """What is learned."""
-        assert self._learned is not None, "the first meeting tells"
-        return self._learned
 
     # --- meeting, and meeting again
 
@@ -164,7 +154,7 @@ class PartyRun(Training, Generic[_P]):
         except (DataError, LinkError, ProtocolError) as error:
             if not self._is_end(self._folder.newest()):
                 raise
-            self._notify(
+            self.notify(
                 f"{error}; {self.name} itself has done everything, and ends without them. If another party still has "
                 "to go back to a checkpoint, start this one again"
             )
@@ -188,69 +178,96 @@ class PartyRun(Training, Generic[_P]):
                 self._talk,
                 retries=self.settings.retries,
                 reached=lambda: self._saved,
-                notify=self._notify,
+                notify=self.notify,
                 then="going back to the last checkpoint that all have",
             )
 
     def _talk(self, links: Mapping[str, Correspondent]) -> None:
-        self._links = links
+        self._links = dict(links)
         try:
-            self._train_together()
+            self._drive(self._half())
         finally:
             self._monitor.close()
 
-    def _train_together(self) -> None:
-        self._introduce()
-        self._drive(agreement(self.name, self.partners, self.settings.terms))
-        self._side = self._side or self._take_side()
+    def _half(self) -> Half:
+        """Return the half of one meeting."""
+        yield from self._introduction()
+        assert self._own is not None, "it is built at the introduction"
+        yield from self._own.half()
+
+    def _drive(self, half: Half) -> None:
+        # The active party says nothing before everybody is there: as long as it waits for them, the others wait for it.
+        limit = self.settings.message_s
+        drive(half, party=self.name, links=self._links, timeout=limit, patience=self._patience)
+
+    def begin(self) -> None:
+        """Take its side of the exchange into use.
+
+        Raises:
+            ConfigError: If its model is not one that this exchange can train.
+        """
+        assert self._own is not None, "it was built at the introduction"
+        if self._side is None:
+            self._side = self._own.side = self._take_side()
         self._side.keep_in(self.settings.folder)
         self.party.refusals = self._refusals
-        if self.settings.exchange.one_way:
-            self._cross(self._side)
-            return
-        self._drive(self._side.open())
-        self._go_on_from(self._drive(self._resuming(self._folder.held())))
-        self._train()
-        self._take_leave()
-        self.party.best.use()
 
-    def _cross(self, side: Side) -> None:
-        """Do all that is done together in a one-way exchange: it ends before the first training step."""
+    def choose(self, resuming: Callable[[HeldCheckpoints], Half]) -> Half:
+        """Go on from a checkpoint that all parties have.
+
+        Args:
+            resuming: Returns the party's half of the choice, given what it has.
+
+        Raises:
+            CheckpointError: If it is damaged, or belongs to another run.
+        """
         self._crossed = False  # of a meeting that broke off after the last activation, it is not known
-        # Before anything is sent there is a checkpoint, from which the same would be sent again.
-        self._go_on_from(self._drive(self._resuming(self._folder.held())))
-        self._drive(side.open())
+        self._go_on_from((yield from resuming(self._folder.held())))
+
+    def crossed(self) -> None:
+        """Keep that everything has crossed that ever will.
+
+        Raises:
+            CheckpointError: If that cannot be written.
+        """
         self._crossed = True
         self.save()
-        self._take_leave()
 
-    def _drive(self, half: Half, *, timeout: float | None = None) -> Any:
-        turn = None if self._party is None else self._party.random
-        guard = self._guard
-        links: Mapping[str, Correspondent] = self._links
-        if guard is not None:
-            links = {name: guard.watching(link) for name, link in links.items()}
-        return drive(half, party=self.name, links=links, turn=turn, timeout=timeout or self.settings.message_s)
+    def part(self, farewell: Half) -> Half:
+        """Take leave of the others.
+
+        Args:
+            farewell: The party's half of it.
+
+        Raises:
+            ProtocolError: If another party ended at another step.
+        """
+        yield from farewell
+
+    def parted(self) -> None:
+        """Keep that nobody needs this party any more.
+
+        Raises:
+            CheckpointError: If that cannot be written.
+        """
+        self._folder.note_farewell(self.number, self.step)
+
+    @property
+    def _patience(self) -> float:
+        """Seconds to wait for the first message."""
+        return self.settings.message_s
 
     @abstractmethod
-    def _introduce(self) -> None:
+    def _introduction(self) -> Half:
         """Tell the partners what they must know to build their models, and build one's own."""
-
-    @abstractmethod
-    def _take_side(self) -> Side:
-        """Return its side of the exchange."""
-
-    @abstractmethod
-    def _resuming(self, own: HeldCheckpoints) -> Half:
-        """Return its half of the choice of a checkpoint."""
-
-    @abstractmethod
-    def _take_leave(self) -> None:
-        """Part, once nobody needs anybody any more."""
 
     @abstractmethod
     def _build_as(self, run: Mapping[str, Any]) -> None:
         """Build its model as it was built in the run whose state this is."""
+
+    @abstractmethod
+    def _take_side(self) -> Side:
+        """Return its side of the exchange."""
 
     @abstractmethod
     def _answered(self) -> frozenset[str]:
@@ -277,7 +294,7 @@ class PartyRun(Training, Generic[_P]):
 
     def _take_up(self, path: Path) -> None:
         parts = checkpoint.load(path)
-        if self._party is None:
+        if self._own is None:
             self._build_as(parts["run"])
         with checkpoint.restoring(path, what="run", anew="at every party with --overwrite"):
             self._take_back(parts)
@@ -298,7 +315,7 @@ class PartyRun(Training, Generic[_P]):
             self.save()  # under the number of this run
         self._saved = step
         if step:
-            self._notify(f"going on from step {step}")
+            self.notify(f"going on from step {step}")
 
     def _watch_replays(self) -> None:
         if self._guard is None and self._answered():
@@ -306,6 +323,7 @@ class PartyRun(Training, Generic[_P]):
         if self._guard is not None:
             self._guard.go_back()
             self.party.remember = self._guard.admit
+            self._links |= {name: self._guard.watching(link) for name, link in self._links.items()}
 
     def save(self) -> None:
         """Write a checkpoint.
@@ -348,18 +366,6 @@ class PartyRun(Training, Generic[_P]):
         if self._side is not None:
             self._side.load_state_dict(run.get("side", {}))
 
-    # --- training
-
-    def _train(self) -> None:
-        self._follow(self.settings.schedule, self._progress, grace_s=_GRACE_S)
-
-    def _train_step(self, rows: Tensor) -> None:
-        assert self._side is not None, "it was taken at the first meeting"
-        half = self._side.step(self.party.train_batch(rows), self.step)
-        with self._timed():
-            loss = self._drive(half)
-        self._step_taken(loss)
-
 
 class ActiveRun(PartyRun[ActiveParty]):
     """The label party's run: it watches what its own messages give away.
@@ -382,33 +388,22 @@ class ActiveRun(PartyRun[ActiveParty]):
         **options: Any,
     ) -> None:
         super().__init__(name, partners, settings, meeting, **options)
-        self._learned, self._build = learned, build
+        self.learned, self._build = learned, build
 
-    def _introduce(self) -> None:
-        widths = self._drive(active_introduction(self.name, self.partners, self.learned))
-        if self._party is None:
-            self._party, self.watch = self._build(widths)
+    def _introduction(self) -> Half:
+        widths = yield from active_introduction(self.name, self.partners, self.learned)
+        if self._own is None:
+            self._build_as({"widths": widths})
         elif widths != self.party.widths:
             raise ProtocolError(f"the widths of the activations were {self.party.widths}, and are {widths} now")
+
+    def _build_as(self, run: Mapping[str, Any]) -> None:
+        party, self.watch = self._build(run["widths"])
+        self._own = ActiveTraining(party, self.partners, self, **self.settings.spoken)
 
     def _take_side(self) -> Side:
         self.settings.exchange.check_private_top(self.party)
         return self.settings.exchange.active(self.party)
-
-    def _resuming(self, own: HeldCheckpoints) -> Half:
-        return active_resuming(self.name, self.partners, own)
-
-    def _take_leave(self) -> None:
-        noting = partial(self._folder.note_farewell, self.number, self.step)
-        self._drive(active_farewell(self.name, self.partners, self.step, noting))
-        assert self._side is not None, "it was taken at the first meeting"
-        try:
-            self._drive(self._side.leave())
-        except LinkError as error:  # nothing is needed of anybody any more
-            self._notify(f"{error}; everything had been said before")
-
-    def _build_as(self, run: Mapping[str, Any]) -> None:
-        self._party, self.watch = self._build(run["widths"])
 
     def _has_parted(self, run: Mapping[str, Any]) -> bool:
         if not self.settings.exchange.one_way:
@@ -420,30 +415,28 @@ class ActiveRun(PartyRun[ActiveParty]):
         if not self.settings.exchange.one_way or self._is_end(newest):
             super()._go_on_alone(newest)
             return
-        if self._party is None:
+        if self._own is None:
             self._build_as(newest)
-        self._side = self._side or self._take_side()
-        self._side.keep_in(self.settings.folder)
+        self.begin()
         self._take_up_newest()
+        assert self._side is not None, "it was taken just now"
         self._side.reopen()
-        self._notify(f"nobody else is needed any more: {self.name} trains on what it has, from step {self.step} on")
+        self.notify(f"nobody else is needed any more: {self.name} trains on what it has, from step {self.step} on")
         self._monitor = Monitor(self.settings.folder, resume_at=(self._offset, self.step))
         try:
             self._train()
         finally:
             self._monitor.close()
-        self.party.best.use()
+
+    def _train(self) -> None:
+        assert self._own is not None, "it was built before"
+        self._drive(self._own.steps())
 
     def _answered(self) -> frozenset[str]:
         chains = (self.party.labels, *(cut.gradient for cut in self.party.cuts.values()))
         # Of parts under masks that are new at every meeting, the sum is remembered.
         kinds = {"activation"} if self.party.sums_parts else {"activation", "evaluation"}
         return frozenset(kinds if any(map(len, chains)) else ())
-
-    def _evaluate(self, epoch: int) -> Verdict:
-        assert self._side is not None, "it was taken at the first meeting"
-        plan = self.settings.evaluation
-        return self._evaluated(self._drive(evaluation_of(self._side, self.party, plan, step=self.step, epoch=epoch)))
 
     def _state(self) -> dict[str, Any]:
         found = {"figures": dict(self.figures), "kept": dict(self.kept)}
@@ -474,21 +467,36 @@ class PassiveRun(PartyRun[PassiveParty]):
         **options: Any,
     ) -> None:
         super().__init__(name, (active,), settings, meeting, **options)
-        self._active, self._build = active, build
+        self._build = build
+        self._learned: TaskSpec | None = None
 
-    def _introduce(self) -> None:
-        # The active party says nothing before everybody is there: as long as it waits for them, this one does.
-        patience = max(self._meeting.wait_s, self.settings.message_s)
-        self._drive(passive_introduction(self.name, self._active, self._width_for), timeout=patience)
+    @property
+    def _patience(self) -> float:
+        return max(self._meeting.wait_s, self.settings.message_s)
+
+    @property
+    def learned(self) -> TaskSpec:
+        """What is learned."""
+        assert self._learned is not None, "the first meeting tells"
+        return self._learned
+
+    def _introduction(self) -> Half:
+        return passive_introduction(self.name, self.partners[0], self._width_for)
 
     def _width_for(self, learned: TaskSpec) -> int:
+        if self._own is None:
+            self._build_as({"learned": asdict(learned)})
         self._learned = learned
-        if self._party is None:
-            self._party = self._build(learned)
-        return self._party.output_width()
+        width: int = self.party.output_width()
+        return width
+
+    def _build_as(self, run: Mapping[str, Any]) -> None:
+        self._learned = TaskSpec(**run["learned"])
+        party = self._build(self._learned)
+        self._own = PassiveTraining(party, self.partners, self, **self.settings.spoken)
 
     def _take_side(self) -> Side:
-        side = self.settings.exchange.passive(self.party, self._active)
+        side = self.settings.exchange.passive(self.party, self.partners[0])
         self.party.shown, self.party.one_way = side.shown, self.settings.exchange.one_way
         return side
 
@@ -496,17 +504,6 @@ class PassiveRun(PartyRun[PassiveParty]):
         if self.settings.exchange.one_way:  # it takes no step
             return bool(run) and bool(run.get("crossed"))
         return super()._is_end(run)
-
-    def _resuming(self, own: HeldCheckpoints) -> Half:
-        return passive_resuming(self.name, self._active, own)
-
-    def _take_leave(self) -> None:
-        self._drive(farewell(self.name, self.partners, self.step))
-        self._folder.note_farewell(self.number, self.step)
-
-    def _build_as(self, run: Mapping[str, Any]) -> None:
-        self._learned = TaskSpec(**run["learned"])
-        self._party = self._build(self._learned)
 
     def _answered(self) -> frozenset[str]:
         # Its activation of a step depends on the gradients of those before.
@@ -516,9 +513,3 @@ class PassiveRun(PartyRun[PassiveParty]):
 
     def _state(self) -> dict[str, Any]:
         return super()._state() | {"learned": asdict(self.learned)}
-
-    def _evaluate(self, epoch: int) -> Verdict:
-        plan = self.settings.evaluation
-        half = passive_evaluation(self.party, plan, step=self.step, epoch=epoch, active=self._active)
-        verdict: Verdict = self._drive(half)
-        return verdict

@@ -10,16 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from splitvfl.claims import claims_of, is_per_record
 from splitvfl.crypto.refusals import PATTERN, Refusals, journal_of
 from splitvfl.cut.layer import refuse_batch_mixing
-from splitvfl.data.columns import NO_RECORDS
 from splitvfl.errors import ArgumentError, CheckpointError, ConfigError
-from splitvfl.exchange.base import Exchange, Side, evaluation_of
-from splitvfl.exchange.evaluation import EvaluationPlan, passive_evaluation
-from splitvfl.exchange.handshake import agreed_settings, agreement, terms_of
+from splitvfl.exchange.base import Exchange, Side
+from splitvfl.exchange.evaluation import EvaluationPlan
+from splitvfl.exchange.handshake import agreed_settings, terms_of
 from splitvfl.exchange.kept import FOLDER as KEPT
 from splitvfl.exchange.split import Split
 from splitvfl.hooks import At, Attack, Defense, placed, target_of
@@ -31,11 +29,13 @@ from splitvfl.leakage.monitor import Monitor
 from splitvfl.leakage.watching import Watch
 from splitvfl.learning.batches import Batches
 from splitvfl.learning.randomness import derive_seed
-from splitvfl.learning.schedule import EarlyStopping, Schedule, Verdict
+from splitvfl.learning.schedule import EarlyStopping, Schedule
 from splitvfl.messaging.conversation import Half, Recorder, converse
+from splitvfl.messaging.messages import Message
 from splitvfl.party.attaching import attach_defense, check_labels
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
 from splitvfl.run import checkpoint
+from splitvfl.run.party_training import ActiveTraining, PartyTraining, PassiveTraining
 from splitvfl.run.seats import LabelBook, Seats, feature_leaks
 from splitvfl.run.training import Training, TrainingProgress
 
@@ -145,7 +145,7 @@ class Trainer(Training):
             autocast=autocast,
             wire=wire,
         )
-        self._schedule = partial(
+        self._schedule_of = partial(
             Schedule,
             self.batches,
             log_every=log_every,
@@ -187,6 +187,7 @@ class Trainer(Training):
         if audit and active.task.name == "binary" and not own.sums_only and not own.one_way:
             for name in self.passives:
                 self.watch.audits[name] = active.cuts[name].audit(canaries=active.canaries)
+        self._one_way = own.one_way
         self._begun = False
 
     @property
@@ -208,19 +209,6 @@ class Trainer(Training):
             ConfigError: If the task is not binary.
         """
         return self._seats.observe(party, layer, attack)
-
-    def agree(self) -> None:
-        """Let the parties compare counts, ids and settings.
-
-        Raises:
-            DataError: If they differ; every difference is named.
-        """
-        parties = {self.active.name: self.active.data, **{name: party.data for name, party in self.passives.items()}}
-        terms = {name: terms_of(data, self._settings) for name, data in parties.items()}
-        passives = tuple(self.passives)
-        halves = {name: agreement(name, (self.active.name,), terms[name]) for name in passives}
-        halves[self.active.name] = agreement(self.active.name, passives, terms[self.active.name])
-        converse(halves)
 
     def fit(self, epochs: int, *, progress: TrainingProgress | None = None) -> dict[str, float]:
         """Train up to a number of epochs in total, evaluate after each, and return the last test figures.
@@ -244,22 +232,11 @@ class Trainer(Training):
             SumRefused: If a sum that was opened is none of the agreed numbers, or too many were refused in this run.
             CheckpointError: If a checkpoint cannot be written; the last good one stays.
         """
-        schedule = self._schedule(epochs)
+        schedule = self._schedule_of(epochs)
         self.active.plan_run(epochs=epochs, early_stopping=self.active.patience is not None)
-        self.agree()
-        if self.folder is not None and not self._begun:
-            _claim(self.folder, overwrite=self._overwrite)
-        for party in self._parties:
-            if self.folder is not None:
-                party.refusals = Refusals(party.name, journal_of(self.folder, party.name))
-            party.refusals.check()
-        self._monitor = Monitor(self.folder, resume_at=(self._offset, self.step) if self._begun else None)
-        self._begun = True
+        self._set_out(schedule, progress or (lambda status: None))
         try:
-            self._open()
-            self._follow(schedule, progress or (lambda status: None))
-            for party in self._parties:
-                party.best.use()
+            self._converse()
             self._seats.attack_after_training(self.step, self._monitor)
         finally:
             for side in self._sides.values():
@@ -270,36 +247,60 @@ class Trainer(Training):
                 self._monitor.close()
         return self.test
 
-    def _open(self) -> None:
-        """Take the parties' sides of the exchange into use; of a one-way one, this is all that crosses."""
+    def _converse(self) -> None:
+        """Let all parties talk through the whole run."""
+        terms = partial(terms_of, settings=self._settings)
+        plan = EvaluationPlan(validation=self.batches.held_out, test=self.active.data.test.count)
+        common: dict[str, Any] = {"plan": plan, "one_way": self._one_way}
+        active = ActiveTraining(
+            self.active,
+            tuple(self.passives),
+            self,
+            terms=terms(self.active.data),
+            side=self._sides[self.active.name],
+            **common,
+        )
+        passives = {
+            name: PassiveTraining(
+                party, (self.active.name,), self, terms=terms(party.data), side=self._sides[name], **common
+            )
+            for name, party in self.passives.items()
+        }
+        own: dict[str, PartyTraining[Any]] = {**passives, self.active.name: active}
+        halves = {name: own[name].half() if name in own else side.serve() for name, side in self._sides.items()}
+        if self._one_way:
+            halves[self.active.name] = _in_sequence(active.half(), active.steps())
+
+        def record(message: Message) -> None:
+            # What somebody without data says belongs to what the active party does.
+            if self._record is not None and own.get(message.sender, active).trains:
+                self._record(message)
+
+        converse(halves, record=record)
+
+    def begin(self) -> None:
+        """Take the folder and the sides of the exchange into use.
+
+        Raises:
+            ConfigError: If the folder holds another run.
+            SumRefused: If too many sums were refused in this run before.
+            CheckpointError: If a file cannot be written.
+        """
+        if self.folder is not None and not self._begun:
+            _claim(self.folder, overwrite=self._overwrite)
+        for party in self._parties:
+            if self.folder is not None:
+                party.refusals = Refusals(party.name, journal_of(self.folder, party.name))
+            party.refusals.check()
+        self._monitor = Monitor(self.folder, resume_at=(self._offset, self.step) if self._begun else None)
+        self._begun = True
         for side in self._sides.values():
             side.keep_in(self.folder)
-        one_way = any(party.one_way for party in self.passives.values())
-        options: dict[str, Any] = {"turns": self._turns(), "record": self._record} if one_way else {}
-        converse({name: side.open() for name, side in self._sides.items()}, **options)
 
-    def _train_step(self, rows: Tensor) -> None:
-        step = self.step
-        batches = {party.name: party.train_batch(rows) for party in self._parties}
-        self.labels_of.turn_to(batches[self.active.name])
-        halves = {name: side.step(batches.get(name, NO_RECORDS), step) for name, side in self._sides.items()}
-        with self._timed():
-            results = converse(halves, turns=self._turns(), record=self._record)
-        self._step_taken(results[self.active.name])
-
-    def _turns(self) -> dict[str, Any]:
-        return {party.name: party.random for party in self._parties}
-
-    def _evaluate(self, epoch: int) -> Verdict:
-        plan = EvaluationPlan(validation=self.batches.held_out, test=self.active.data.test.count)
-        when, side = {"step": self.step, "epoch": epoch}, self._sides[self.active.name]
-        halves: dict[str, Half] = {
-            name: passive_evaluation(party, plan, active=self.active.name, **when)
-            for name, party in self.passives.items()
-            if not party.one_way
-        }
-        halves[self.active.name] = evaluation_of(side, self.active, plan, **when)
-        return self._evaluated(converse(halves, turns=self._turns())[self.active.name])
+    def _go_on(self) -> None:
+        super()._go_on()
+        if self.plan is not None:
+            self.labels_of.turn_to(self.records[self.active.name])
 
     @property
     def test(self) -> dict[str, float]:
@@ -446,6 +447,11 @@ def _sides(
     own = exchanges[active.name]
     own.check_private_top(active)
     return sides | {active.name: own.active(active)} | dict(own.third_parties(active.name))
+
+
+def _in_sequence(*halves: Half) -> Half:
+    for half in halves:
+        yield from half
 
 
 def _claim(folder: Path, *, overwrite: bool) -> None:

@@ -1,22 +1,21 @@
-"""The steps of a run, in one process or of one party over a network, and what follows each of them."""
+"""The state of a run in one process, of all its parties or of one of several over a network, and its log."""
 
 from __future__ import annotations
 
 import math
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import Tensor
-
+from splitvfl.data.columns import Records
 from splitvfl.exchange.evaluation import Evaluation
+from splitvfl.exchange.handshake import HeldCheckpoints
 from splitvfl.leakage.label_leak import LabelLeak
 from splitvfl.leakage.monitor import Monitor
 from splitvfl.leakage.watching import Watch
-from splitvfl.learning.schedule import GO_ON, Schedule, StepPlan, Verdict
+from splitvfl.learning.schedule import Schedule, StepPlan
+from splitvfl.messaging.conversation import Half, Outbox
 from splitvfl.party.party import Party
 from splitvfl.system.signals import Signals
 
@@ -53,99 +52,159 @@ class Status:
 
 
 class Training(ABC):
-    """Training as a schedule says: step, measure, evaluate, log, save, up to the last step or a verdict to stop.
+    """What one process keeps of a run, and does for all its parties when they have come equally far.
+
+    The parties themselves follow :class:`~splitvfl.run.party_training.PartyTraining`; one process has all of them, or
+    one that talks to the others over a network.
 
     Args:
         watch: What is watched meanwhile.
 
     Attributes:
         step: Number of steps done.
+        plan: The step under way; ``None`` before the first one and after the last.
+        records: Those of the step under way, by party.
+        saving: Whether a checkpoint follows the step that was just done.
+        signals: Requests to stop between two steps.
+        loss: Training loss of the last step; NaN without labels.
+        clock: Seconds that parties here have spent in the step under way; waiting is none of it.
         watch: Attacks on what crosses, and their figures.
         figures: Figures of the last evaluation, ``"test/auc"`` and so on; none without labels.
         kept: Figures of the evaluation whose weights are kept, where training may stop early.
+        notify: Told in one line what happens, for a person.
     """
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: Watch, *, notify: Callable[[str], None] = lambda line: None) -> None:
         self.step = 0
+        self.plan: StepPlan | None = None
+        self.records: dict[str, Records] = {}
+        self.saving = False
+        self.signals = Signals()
+        self.loss = math.nan
+        self.clock = 0.0
         self.watch = watch
         self.figures: dict[str, float] = {}
         self.kept: dict[str, float] = {}
+        self.notify = notify
+        self._judging = 0.0
         self._seconds = 0.0
-        self._loss = math.nan
         self._sums: dict[str, tuple[float, int]] = {}
         self._offset = 0
         self._monitor = Monitor(None)
+        self._arrived, self._round = 0, 0
 
     @property
     @abstractmethod
     def _parties(self) -> tuple[Party, ...]:
         """The parties that are trained here; one with labels is the first."""
 
-    @abstractmethod
-    def _train_step(self, rows: Tensor) -> None:
-        """Take the next step, on the records at these positions."""
+    @property
+    def count(self) -> int:
+        """Number of parties that are trained here."""
+        return len(self._parties)
 
     @abstractmethod
-    def _evaluate(self, epoch: int) -> Verdict:
-        """Evaluate after an epoch, counted from 1."""
+    def begin(self) -> None:
+        """Get ready, when the parties have agreed."""
+
+    def choose(self, resuming: Callable[[HeldCheckpoints], Half]) -> Half:
+        """Go on from a checkpoint that all parties have; where all are here, one holds them all.
+
+        Args:
+            resuming: Returns the party's half of the choice, given what it has.
+        """
+        yield from ()
+
+    def crossed(self) -> None:  # noqa: B027 - where all are here, there is nothing to note
+        """Take note that everything has crossed that ever will."""
+
+    def part(self, farewell: Half) -> Half:
+        """Take leave of the others; where all are here, nobody waits for anybody.
+
+        Args:
+            farewell: The party's half of it.
+        """
+        farewell.close()
+        yield from ()
+
+    def parted(self) -> None:  # noqa: B027 - likewise
+        """Take note that nobody needs this party any more."""
 
     @abstractmethod
     def save(self) -> None:
         """Write a checkpoint."""
 
-    def _follow(self, schedule: Schedule, progress: TrainingProgress, *, grace_s: float | None = None) -> None:
-        """Take the steps that are left, if there are any.
+    # --- steps
+
+    def together(self, what: Callable[[], None], *, of: int) -> Half:
+        """Wait until so many parties here have come to this place; the last one does what is common to them, once."""
+        number = self._round
+        self._arrived += 1
+        if self._arrived == of:
+            self._arrived, self._round = 0, number + 1
+            what()
+        yield Outbox(until=lambda: self._round > number)
+
+    def _set_out(self, schedule: Schedule, progress: TrainingProgress, *, grace_s: float | None = None) -> None:
+        """Say what is to be followed.
 
         Args:
             schedule: What follows which step.
             progress: Told of every step.
             grace_s: Seconds that a step which is under way may take on when a signal comes; ``None``: no limit.
-
-        Raises:
-            Interrupted: At Ctrl-C, after the current step and a checkpoint.
         """
-        if self.stopped or self.step >= schedule.steps:
-            return  # the best weights stay in use
-        for party in self._parties:
-            party.best.restore_trained()
-        with Signals(grace_s=grace_s) as signals:
-            for turn in schedule.plans(self.step):
-                verdict = self._take_turn(turn, schedule, progress)
-                if turn.saves or signals.asked:
-                    self.save()
-                if verdict.stop:
-                    return
-                if signals.asked and self.step < schedule.steps:
-                    raise Interrupted
+        self._schedule, self._progress, self.signals = schedule, progress, Signals(grace_s=grace_s)
+        self._arrived = 0
 
-    def _take_turn(self, turn: StepPlan, schedule: Schedule, progress: TrainingProgress) -> Verdict:
-        self._train_step(turn.rows)
-        verdict = self._evaluate(turn.epoch + 1) if turn.evaluates else GO_ON
-        if turn.logs:
-            self._monitor.write(self.step, self._scalars(epoch_ends=turn.ends_epoch))
-        progress(self._status(turn.epoch + 1, schedule))
-        return verdict
+    def start(self) -> None:
+        """Begin with the first of the steps that are left, if there are any."""
+        self._plans = self._schedule.plans(self.step)
+        self.plan = None
+        if not self.stopped:
+            self._go_on()
 
-    @contextmanager
-    def _timed(self) -> Iterator[None]:
-        """Count the time of a block as training, attacks and their judging excluded."""
-        judging, started = self.watch.seconds, time.perf_counter()
-        yield
-        self._seconds += time.perf_counter() - started - (self.watch.seconds - judging)
+    def _go_on(self) -> None:
+        self.plan = next(self._plans, None)
+        if self.plan is not None:
+            self.records = {party.name: party.train_batch(self.plan.rows) for party in self._parties}
+        self._judging, self.clock = self.watch.seconds, 0.0
 
-    def _step_taken(self, loss: float | None) -> None:
-        self._loss = math.nan if loss is None else loss
+    def step_done(self) -> None:
+        """Count the step under way, log, and tell of it; go on with the next one, unless a checkpoint comes first."""
+        plan = self.plan
+        assert plan is not None, "one is under way"
+        self._seconds += self.clock - (self.watch.seconds - self._judging)
         for tag, value in self._measured.items():
             total, count = self._sums.get(tag, (0.0, 0))
             if math.isfinite(value):
                 self._sums[tag] = (total + value, count + 1)
-        self.step += 1
+        self.step = plan.step + 1
+        if plan.logs:
+            self._monitor.write(self.step, self._scalars(epoch_ends=plan.ends_epoch))
+        self._progress(self._status(plan.epoch + 1))
+        self.saving = plan.saves or self.signals.asked
+        if not self.saving:
+            self._go_on()
 
-    def _evaluated(self, evaluation: Evaluation) -> Verdict:
+    def step_saved(self) -> None:
+        """Write a checkpoint after the step that was just done, and go on, unless it was the last one.
+
+        Raises:
+            Interrupted: At Ctrl-C.
+        """
+        self.save()
+        if self.stopped:
+            self.plan = None
+        elif self.signals.asked and self.step < self._schedule.steps:
+            raise Interrupted
+        else:
+            self._go_on()
+
+    def evaluated(self, evaluation: Evaluation) -> None:
+        """Take note of the label party's evaluation."""
         self.figures = dict(evaluation.figures)
         if evaluation.verdict.best:
             self.kept = dict(self.figures)
-        return evaluation.verdict
 
     @property
     def _measured(self) -> dict[str, float]:
@@ -153,16 +212,16 @@ class Training(ABC):
 
     def _scalars(self, *, epoch_ends: bool) -> dict[str, float]:
         measured = {f"defense/{tag}": value for tag, value in self._measured.items()}
-        return {"train/loss": self._loss, **self.figures, **measured, **self.watch.scalars(epoch_ends=epoch_ends)}
+        return {"train/loss": self.loss, **self.figures, **measured, **self.watch.scalars(epoch_ends=epoch_ends)}
 
-    def _status(self, epoch: int, schedule: Schedule) -> Status:
+    def _status(self, epoch: int) -> Status:
         on_test = (value for tag, value in self.figures.items() if tag.startswith("test/"))
         return Status(
             epoch=epoch,
-            epochs=schedule.epochs,
+            epochs=self._schedule.epochs,
             step=self.step,
-            steps=schedule.steps,
-            loss=self._loss,
+            steps=self._schedule.steps,
+            loss=self.loss,
             test=next(on_test, math.nan),  # the headline figure comes first
             worst_leak=self.watch.worst_logged,
             label_leaks=self.watch.label_leaks_logged,
@@ -178,13 +237,13 @@ class Training(ABC):
             "step": self.step,
             "offset": self._offset,
             "seconds": self._seconds,
-            "loss": self._loss,
+            "loss": self.loss,
             "sums": dict(self._sums),
         }
 
     def _take_back_progress(self, state: Mapping[str, Any]) -> None:
         self.step, self._offset, self._seconds = state["step"], state["offset"], state["seconds"]
-        self._loss, self._sums = state["loss"], dict(state["sums"])
+        self.loss, self._sums = state["loss"], dict(state["sums"])
 
     @property
     def stopped(self) -> bool:
@@ -200,7 +259,8 @@ class Training(ABC):
     def step_ms(self) -> float:
         """Mean time of a training step in milliseconds, defenses included, attacks and their judging excluded.
 
-        Over a network it includes waiting for the others.
+        It is the time in which the parties in this process compute. Waiting for others is none of it, nor are messages
+        on their way.
         """
         return 1000.0 * self._seconds / self.step if self.step else math.nan
 

@@ -16,6 +16,8 @@ _STOPPING = (signal.SIGINT, signal.SIGTERM)
 class Signals:
     """Turns the first Ctrl-C or SIGTERM into a request to stop between two steps; the second one acts at once.
 
+    Several may enter one block of it, as parties in one process do: it acts until the last of them has left.
+
     Args:
         grace_s: Seconds after which the first one acts at once too, for a run that may be waiting for somebody;
             ``None`` waits for the end of the step, however long it takes.
@@ -29,8 +31,12 @@ class Signals:
         self._grace_s = grace_s
         self._alarm: threading.Timer | None = None
         self._before: dict[signal.Signals, Any] = {}
+        self._inside = 0
 
     def __enter__(self) -> Self:
+        self._inside += 1
+        if self._inside > 1:
+            return self
         try:
             self._before = {number: signal.signal(number, self._on_signal) for number in _STOPPING}
         except ValueError:  # not the main thread: signals are somebody else's
@@ -40,6 +46,9 @@ class Signals:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._inside -= 1
+        if self._inside:
+            return
         if self._alarm is not None:
             self._alarm.cancel()
         for number, handler in self._before.items():

@@ -26,6 +26,7 @@ from splitvfl.exchange.taylor import Taylor
 from splitvfl.messaging.conversation import converse
 from splitvfl.run.replay import ReplayGuard
 from splitvfl.run.trainer import Trainer
+from tests.builders import take_step
 from tests.exchange.logistic import BATCH, RATE, SHORT, trainer_of
 
 STEPS = 5  # of an epoch
@@ -133,7 +134,7 @@ def test_another_sum_than_before_the_run_went_back_is_counted(name: str) -> None
             party.module.load_state_dict(before[party.name])
         converse({party: side.open() for party, side in trainer._sides.items()})
         Pusher.push = push
-        trainer._train_step(rows)
+        take_step(trainer, rows)
 
     again(0.0)
     again(0.0)

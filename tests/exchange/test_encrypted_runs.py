@@ -23,6 +23,7 @@ from splitvfl.learning.schedule import EarlyStopping
 from splitvfl.messaging.conversation import converse
 from splitvfl.messaging.messages import Message
 from splitvfl.run.trainer import Trainer
+from tests.builders import take_step
 from tests.exchange.logistic import BATCH, RATE, RECORDS, SHORT, trainer_of, weights_of
 
 # So few fraction bits that their error is far above that of float32.
@@ -68,7 +69,7 @@ def step_both(encrypted: Trainer, clear: Trainer, steps: int) -> None:
     for trainer in (encrypted, clear):
         converse({name: side.open() for name, side in trainer._sides.items()})
         for rows in [rows for epoch in range(steps) for rows in trainer.batches.epoch(epoch)][:steps]:
-            trainer._train_step(rows)
+            take_step(trainer, rows)
 
 
 @pytest.mark.filterwarnings("ignore:logits lie outside")  # of minimax, which is as wrong in the clear

@@ -28,6 +28,7 @@ from splitvfl.exchange.residue import Residue
 from splitvfl.exchange.taylor import Taylor
 from splitvfl.messaging.conversation import converse
 from splitvfl.run.trainer import Trainer
+from tests.builders import take_step
 from tests.exchange.logistic import BATCH, trainer_of
 
 # Long enough for a row of four columns twice over, and 42 bits.
@@ -115,7 +116,7 @@ def steps_of(trainer: Trainer, count: int) -> Iterator[Tensor]:
     """Take steps, and yield each one's records."""
     for number in range(count):
         rows = trainer.batches.epoch(number)[0]
-        trainer._train_step(rows)
+        take_step(trainer, rows)
         yield rows
 
 

@@ -23,6 +23,7 @@ from splitvfl.exchange.residue import Residue
 from splitvfl.exchange.taylor import Taylor
 from splitvfl.messaging.conversation import converse
 from splitvfl.run.trainer import Trainer
+from tests.builders import take_step
 from tests.exchange.logistic import BATCH, RATE, SHORT, trainer_of, weights_of
 
 WIDTHS = {"lab": 4, "shop": 2}
@@ -81,7 +82,7 @@ def asked(trainer: Trainer) -> bool:
     before = {party.name: {k: v.clone() for k, v in party.module.state_dict().items()} for party in trainer._parties}
     converse({name: side.open() for name, side in trainer._sides.items()})
     try:
-        trainer._train_step(trainer.batches.epoch(0)[0])
+        take_step(trainer, trainer.batches.epoch(0)[0])
     except SumRefused as error:
         if error.final:
             raise
@@ -159,7 +160,7 @@ def test_a_lie_that_is_taken_moves_a_weight_by_the_rate_times_both_limits(kind: 
     Liar.lie = lie_for(8.0, cell_and_limit(trainer)[1])  # no cell is as large: it is taken
     before = weights_of(trainer)["lab"]
     converse({name: side.open() for name, side in trainer._sides.items()})
-    trainer._train_step(trainer.batches.epoch(0)[0])
+    take_step(trainer, trainer.batches.epoch(0)[0])
 
     moved = before - weights_of(trainer)["lab"]
     # Up to 8 + 8 of the 64 that a cell may be, in one record of the batch; Taylor's residues are four times as large.
@@ -168,7 +169,7 @@ def test_a_lie_that_is_taken_moves_a_weight_by_the_rate_times_both_limits(kind: 
     assert moved[1:].abs().max() < 10
     if kind is Taylor:
         with pytest.raises(CryptoError, match="value_limit is 16"):
-            trainer._train_step(trainer.batches.epoch(0)[1])
+            take_step(trainer, trainer.batches.epoch(0)[1])
 
 
 EXCHANGES: dict[str, Callable[..., EncryptedExchange]] = {

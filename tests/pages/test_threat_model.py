@@ -20,7 +20,16 @@ from splitvfl.hooks import Secrets, View
 from splitvfl.leakage import after_training
 from splitvfl.models import Linear
 from splitvfl.run.trainer import Trainer
-from tests.builders import ACTIVE, WIDTH, active_party, generator, linear_trainer, passive_party, small_trainer
+from tests.builders import (
+    ACTIVE,
+    WIDTH,
+    active_party,
+    generator,
+    linear_trainer,
+    passive_party,
+    small_trainer,
+    take_step,
+)
 from tests.walking import reachable, reveals
 
 ROWS = 24  # two to the power of 24 patterns: none of them turns up by chance
@@ -268,7 +277,7 @@ def test_an_activation_defense_cannot_reach_labels_and_a_gradient_defense_no_col
     control = Suspicious("gradient", labels)
     holder.append(small_trainer(defenses=[at_passive, at_active, control], batch_size=ROWS))
     for rows in holder[0].batches.epoch(0):
-        holder[0]._train_step(rows)
+        take_step(holder[0], rows)
     assert at_passive.found == [False, False]
     assert at_active.found == [False, False]
     assert control.found == [True, True]  # the sender of the gradient has the labels

@@ -15,6 +15,7 @@ from splitvfl.errors import LinkError, SplitVFLError
 from splitvfl.exchange.handshake import HeldCheckpoints
 from splitvfl.messaging.json_message import note
 from splitvfl.run.networked import PassiveRun
+from splitvfl.run.party_training import PassiveTraining
 from tests.run.parties import free_ports
 
 FILE = """
@@ -47,7 +48,7 @@ def config_in(folder: Path, port: int, patience: int = 20) -> ExperimentConfig:
 
 @pytest.mark.parametrize("do_wrong", [garbage, of_another_run])
 def test_a_label_party_that_has_done_everything_keeps_its_half(
-    do_wrong: Callable[[PassiveRun], None], tmp_path: Path
+    do_wrong: Callable[[PassiveRun], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (port,) = free_ports(1)
     config = config_in(tmp_path, port)
@@ -55,11 +56,11 @@ def test_a_label_party_that_has_done_everything_keeps_its_half(
     lab = party_run(config, "lab", tmp_path / "lab")
     assert isinstance(lab, PassiveRun)
 
-    def take_leave() -> None:
+    def take_leave(own: PassiveTraining) -> None:
         do_wrong(lab)
         raise LinkError("and goes")
 
-    lab._take_leave = take_leave  # type: ignore[method-assign]
+    monkeypatch.setattr(PassiveTraining, "_leave", take_leave)
 
     def act() -> None:
         with contextlib.suppress(SplitVFLError):

@@ -232,17 +232,17 @@ def test_a_label_party_that_is_killed_goes_on_alone(
         patch.setattr(ActiveRun, "_train", copying)
         whole = trained(config, tmp_path / "clinic")
         assert lab.ended()
-    step = ActiveRun._train_step
+    step_done = ActiveRun.step_done
 
-    def killed(run: ActiveRun, rows: Tensor) -> None:
+    def killed(run: ActiveRun) -> None:
         if run.step == 10:
             raise KeyboardInterrupt
-        step(run, rows)
+        step_done(run)
 
-    monkeypatch.setattr(ActiveRun, "_train_step", killed)
+    monkeypatch.setattr(ActiveRun, "step_done", killed)
     with pytest.raises(KeyboardInterrupt):
         trained(config, tmp_path / "copy")
-    monkeypatch.setattr(ActiveRun, "_train_step", step)
+    monkeypatch.setattr(ActiveRun, "step_done", step_done)
     again = trained(config, tmp_path / "copy")
     assert again.step == whole.step
     assert same_weights(again.party.module.state_dict(), whole.party.module.state_dict())

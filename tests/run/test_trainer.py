@@ -28,11 +28,11 @@ from splitvfl.cut.split_model import SplitModel
 from splitvfl.data.columns import Columns, PartyData, Records
 from splitvfl.defenses import GaussianIR, Isotropic, MemoisedResponse, Rounding, SumKL
 from splitvfl.errors import ArgumentError, CheckpointError, ConfigError, DataError, HookError, PrivacyError
+from splitvfl.exchange.evaluation import Evaluation
 from splitvfl.exchange.prediction import predict
 from splitvfl.hooks import At, Secrets, View
 from splitvfl.leakage.monitor import read_metrics
 from splitvfl.learning.randomness import derive_seed
-from splitvfl.learning.schedule import Verdict
 from splitvfl.learning.tasks import Multiclass, Regression
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.run import checkpoint
@@ -711,13 +711,14 @@ def test_a_defense_of_the_activation_acts_where_it_is_asked_to() -> None:
 def test_evaluation_every_second_epoch_and_always_at_the_end() -> None:
     def evaluations(epochs: int) -> list[int]:
         trainer = small_trainer(evaluate_every=2)
-        evaluate, at = trainer._evaluate, []
+        evaluated, at = trainer.evaluated, []
 
-        def count(epoch: int) -> Verdict:
-            at.append(trainer.step)
-            return evaluate(epoch)
+        def count(evaluation: Evaluation) -> None:
+            assert trainer.plan is not None
+            at.append(trainer.plan.step + 1)
+            evaluated(evaluation)
 
-        trainer._evaluate = count  # type: ignore[method-assign]
+        trainer.evaluated = count  # type: ignore[method-assign]
         trainer.fit(epochs)
         return at
 
