@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import shlex
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -26,8 +26,8 @@ from splitvfl.system.signals import stoppable
 if TYPE_CHECKING:
     from splitvfl.app.console import RunProgress
     from splitvfl.app.experiment import Variant
-    from splitvfl.config.sections import ExperimentConfig
     from splitvfl.report.summary import RunSummary
+    from splitvfl.run.coordinator import CoordinatorRun
     from splitvfl.run.training import TrainingProgress
 
 _log = logging.getLogger("splitvfl.cli")
@@ -120,12 +120,11 @@ def demo(
 
     planned = demo_variants(out, quick=quick)
     summaries = []
-    try:
-        with RunProgress(_errors(), sum(len(group) for group in planned.values())) as progress:
-            for name, group in planned.items():
-                summaries += run_variants(group, overwrite=True, progress=partial(_start, progress, name))
-    except Interrupted:
-        raise _interrupted("splitvfl demo starts anew; finished runs are in", out) from None
+    runs = sum(len(group) for group in planned.values())
+    anew = f"splitvfl demo starts anew; finished runs are in {out}"
+    with _told_if_stopped(anew, Interrupted), RunProgress(_errors(), runs) as progress:
+        for name, group in planned.items():
+            summaries += run_variants(group, overwrite=True, progress=partial(_start, progress, name))
     Console().print(summary_table(summaries))
     _print_advice(summaries)
     folders = [variant.folder for group in planned.values() for variant in group]
@@ -151,32 +150,22 @@ def train(
     from splitvfl.app.console import RunProgress
     from splitvfl.app.experiment import run_experiment
     from splitvfl.config.sections import load_config
-    from splitvfl.report.findings import sending_note, stopping_note, verdict
-    from splitvfl.report.tables import summary_table
     from splitvfl.run.training import Interrupted
 
     config = load_config(experiment, overrides or [])
     folder = out or Path("runs") / config.name
-    try:
-        with RunProgress(_errors()) as progress:
-            summary = run_experiment(
-                config,
-                folder,
-                resume=resume,
-                overwrite=overwrite,
-                progress=progress.run(config.name),
-                notify=progress.tell,
-            )
-    except Interrupted:
-        raise _interrupted(
-            f"go on with: {_command('train', experiment, *(overrides or []), '--out', folder, '--resume')}; state in",
+    again = _command("train", experiment, *(overrides or []), "--out", folder, "--resume")
+    with _told_if_stopped(f"go on with: {again}; state in {folder}", Interrupted), RunProgress(_errors()) as progress:
+        summary = run_experiment(
+            config,
             folder,
-        ) from None
+            resume=resume,
+            overwrite=overwrite,
+            progress=progress.run(config.name),
+            notify=progress.tell,
+        )
     console = Console()
-    console.print(summary_table([summary]))
-    console.print(Text(verdict(summary)))
-    for note in filter(None, [stopping_note(summary), sending_note(summary), *summary.notes]):
-        console.print(Text(note))
+    _print_run(console, summary)
     for leak in (leak for party in summary.parties.values() for leak in party.features if leak.note):
         console.print(Text(f"{leak.attack}: {leak.note}."))
     steps = [f"splitvfl report {folder}", f"tensorboard --logdir {'runs' if out is None else folder}"]
@@ -198,35 +187,32 @@ def party(
 ) -> None:
     """Train as one of several parties, each in its own process, over mutual TLS."""
     from splitvfl.app.console import RunProgress
-    from splitvfl.app.deployment import own_name, run_party
+    from splitvfl.app.deployment import run_party
     from splitvfl.config.sections import load_config
-    from splitvfl.report.findings import sending_note, stopping_note, verdict
-    from splitvfl.report.tables import summary_table
     from splitvfl.run.training import Interrupted
 
     config = load_config(experiment, overrides or [])
-    name = own_name(config, as_)
+    name = config.own_name(as_)
     if name == config.exchange.factory.third_party:
-        _coordinate(config)
+        from splitvfl.app.deployment import coordinator_run
+
+        console = _errors()
+        _coordinate(coordinator_run(config, notify=lambda line: console.print(Text(line), soft_wrap=True)))
         return
     folder = out or Path("runs") / f"{config.name}-{name}"
-    try:
-        with RunProgress(_errors()) as progress:
-            run, summary = run_party(
-                config, name, folder, overwrite=overwrite, notify=progress.tell, progress=progress.run(name)
-            )
-    except (Interrupted, KeyboardInterrupt):
-        again = _command("party", experiment, *(overrides or []), "--as", name, "--out", folder)
-        raise _interrupted(f"go on with: {again}; state in", folder) from None
+    again = f"go on with: {_command('party', experiment, *(overrides or []), '--as', name, '--out', folder)}"
+    with (
+        _told_if_stopped(f"{again}; state in {folder}", Interrupted, KeyboardInterrupt),
+        RunProgress(_errors()) as progress,
+    ):
+        run, summary = run_party(
+            config, name, folder, overwrite=overwrite, notify=progress.tell, progress=progress.run(name)
+        )
     crossed = config.exchange.factory.one_way and summary is None
     done = "its activations have crossed, and nothing more is needed of it" if crossed else f"{run.step} steps done"
     print(f"{name}: {done}; the {'half' if crossed else 'trained half'} is in {folder / 'model'}")
     if summary is not None:
-        console = Console()
-        console.print(summary_table([summary]))
-        console.print(Text(verdict(summary)))
-        for note in filter(None, [stopping_note(summary), sending_note(summary), *summary.notes]):
-            console.print(Text(note))
+        _print_run(Console(), summary)
         _next_steps(f"splitvfl report {folder}", f"tensorboard --logdir {folder}")
 
 
@@ -252,33 +238,28 @@ def predict(
 ) -> None:
     """Score new records as one of several parties, with the halves that they have trained."""
     from splitvfl.app.console import RowProgress
-    from splitvfl.app.deployment import MODEL_FOLDER, own_name
-    from splitvfl.app.serving import prepare_prediction
+    from splitvfl.app.run_folder import MODEL_FOLDER
+    from splitvfl.app.serving import PredictionFiles, prepare_prediction
     from splitvfl.config.sections import load_config
 
     config = load_config(experiment, overrides or [])
-    name = own_name(config, as_)
+    name = config.own_name(as_)
     console = _errors()
-    service = prepare_prediction(
-        config,
-        name,
+    files = PredictionFiles(
         model=model or Path("runs") / f"{config.name}-{name}" / MODEL_FOLDER,
         records=records,
         out=out,
         aligned=aligned,
         id_column=id_column,
         overwrite=overwrite,
-        notify=lambda line: console.print(Text(line), soft_wrap=True),
     )
-    for column, rows in service.unknown.items():
+    service = prepare_prediction(config, name, files, notify=lambda line: console.print(Text(line), soft_wrap=True))
+    for column, rows in service.scored.unknown.items():
         console.print(Text(f"{column}: {rows} records have a value that training did not know"), soft_wrap=True)
-    try:
-        with RowProgress(console, "scoring", service.count) as progress:
-            service.run(progress)
-    except KeyboardInterrupt:
-        print("splitvfl: stopped; nothing was written", file=sys.stderr)
-        raise typer.Exit(130) from None
-    print(f"{name}: {service.count} records scored" + ("" if out is None else f"; the scores are in {out}"))
+    count = service.scored.data.test.count
+    with _told_if_stopped("nothing was written"), RowProgress(console, "scoring", count) as progress:
+        service.run(progress)
+    print(f"{name}: {count} records scored" + ("" if out is None else f"; the scores are in {out}"))
 
 
 @app.command()
@@ -308,13 +289,11 @@ def compare(
     chosen = [[], list(config.defenses)] if defenses is None else parse_defenses(defenses, folder=config.folder)
     folder = out or Path("runs") / f"{config.name}-compare"
     planned = variants(config, chosen, seeds, folder)
-    try:
-        with RunProgress(_errors(), len(planned)) as progress:
-            summaries = run_variants(
-                planned, overwrite=overwrite, resume=resume, progress=partial(_start, progress, config.name)
-            )
-    except Interrupted:
-        raise _interrupted("go on with the same command and --resume; state in", folder) from None
+    again = f"go on with the same command and --resume; state in {folder}"
+    with _told_if_stopped(again, Interrupted), RunProgress(_errors(), len(planned)) as progress:
+        summaries = run_variants(
+            planned, overwrite=overwrite, resume=resume, progress=partial(_start, progress, config.name)
+        )
     Console().print(comparison_table(summaries))
     _print_advice(summaries)
     report = write_report([variant.folder for variant in planned], folder / "report.html", title=config.name)
@@ -402,52 +381,48 @@ def ingest(
 
     secret = None if hash_key_file is None else secret_in(hash_key_file)
     rows = None if aligned is None else aligned_rows(aligned, files)
-    try:
-        with IngestProgress(_errors()) as progress:
-            if like is not None:
-                _only_with_like(context)
-                done = ingesting.ingest_like(
-                    files,
-                    out,
-                    like=like,
-                    hash_secret=secret,
-                    header=names_of(names),
-                    aligned=rows,
-                    overwrite=overwrite,
-                    progress=progress,
-                )
-            else:
-                spec = TableSpec(
-                    source=files,
-                    header=names_of(names),
-                    label=label,
-                    task=task,  # type: ignore[arg-type]  # checked there
-                    positive=positive,
-                    id_column=id_column if id_column is not None or rows is None else rows.id_column,
-                    drop=drop,
-                    test_fraction=test_fraction,
-                    split_seed=split_seed,
-                    split_column=split_column,
-                    test_value=test_value,
-                    scale=scale,  # type: ignore[arg-type]  # checked there
-                    scale_columns=scales_of(standard=standard, minmax=minmax, log1p=log1p),
-                    missing=missing,  # type: ignore[arg-type]  # checked there
-                    categorical_columns=categorical_columns,
-                    text_columns=text,
-                    min_count=min_count,
-                )
-                done = ingesting.ingest(
-                    spec,
-                    claims_of(active, passive or [], label),
-                    out,
-                    hashing=hashing_of(buckets, hash_fields, secret),
-                    aligned=rows,
-                    overwrite=overwrite,
-                    progress=progress,
-                )
-    except KeyboardInterrupt:
-        print(f"splitvfl: stopped; nothing was written to {out}", file=sys.stderr)
-        raise typer.Exit(130) from None
+    with _told_if_stopped(f"nothing was written to {out}"), IngestProgress(_errors()) as progress:
+        if like is not None:
+            _only_with_like(context)
+            done = ingesting.ingest_like(
+                files,
+                out,
+                like=like,
+                hash_secret=secret,
+                header=names_of(names),
+                aligned=rows,
+                overwrite=overwrite,
+                progress=progress,
+            )
+        else:
+            spec = TableSpec(
+                source=files,
+                header=names_of(names),
+                label=label,
+                task=task,  # type: ignore[arg-type]  # checked there
+                positive=positive,
+                id_column=id_column if id_column is not None or rows is None else rows.id_column,
+                drop=drop,
+                test_fraction=test_fraction,
+                split_seed=split_seed,
+                split_column=split_column,
+                test_value=test_value,
+                scale=scale,  # type: ignore[arg-type]  # checked there
+                scale_columns=scales_of(standard=standard, minmax=minmax, log1p=log1p),
+                missing=missing,  # type: ignore[arg-type]  # checked there
+                categorical_columns=categorical_columns,
+                text_columns=text,
+                min_count=min_count,
+            )
+            done = ingesting.ingest(
+                spec,
+                claims_of(active, passive or [], label),
+                out,
+                hashing=hashing_of(buckets, hash_fields, secret),
+                aligned=rows,
+                overwrite=overwrite,
+                progress=progress,
+            )
     for line in described(done):
         print(line)
     if done.can_be_trained_on:
@@ -534,12 +509,8 @@ def align(
         meeting_s=wait,
         overwrite=overwrite,
     )
-    try:
-        with AlignProgress(_errors()) as progress:
-            found = run_alignment(job, notify=progress.tell, progress=progress)
-    except KeyboardInterrupt:
-        print("splitvfl: stopped; nothing was written", file=sys.stderr)
-        raise typer.Exit(130) from None
+    with _told_if_stopped("nothing was written"), AlignProgress(_errors()) as progress:
+        found = run_alignment(job, notify=progress.tell, progress=progress)
     for line in described(job, found):
         print(line)
     if job.out is not None:
@@ -576,17 +547,10 @@ def clicks(
     _next_steps(_command("ingest", out, *parties, *encoding, "--out", "tables"))
 
 
-def _coordinate(config: ExperimentConfig) -> None:
+def _coordinate(run: CoordinatorRun) -> None:
     """Serve a run as the party that has the key and no data."""
-    from splitvfl.app.deployment import coordinator_run
-
-    console = _errors()
-    run = coordinator_run(config, notify=lambda line: console.print(Text(line), soft_wrap=True))
-    try:
+    with _told_if_stopped("start it again with the same command"):
         run.run()
-    except KeyboardInterrupt:
-        print("splitvfl: stopped; start it again with the same command", file=sys.stderr)
-        raise typer.Exit(130) from None
     print(f"coordinator: {run.step} steps served")
 
 
@@ -622,9 +586,24 @@ def _start(progress: RunProgress, name: str, variant: Variant) -> TrainingProgre
     return progress.run(f"{name}, {variant.label}")
 
 
-def _interrupted(hint: str, folder: Path) -> typer.Exit:
-    print(f"splitvfl: stopped; {hint} {folder}", file=sys.stderr)
-    return typer.Exit(130)
+@contextmanager
+def _told_if_stopped(hint: str, *by: type[BaseException]) -> Iterator[None]:
+    """End the command with exit code 130 and a hint if its block is stopped: by Ctrl-C, if nothing else is named."""
+    stops = by or (KeyboardInterrupt,)
+    try:
+        yield
+    except stops:
+        print(f"splitvfl: stopped; {hint}", file=sys.stderr)
+        raise typer.Exit(130) from None
+
+
+def _print_run(console: Console, summary: RunSummary) -> None:
+    from splitvfl.report.findings import sending_note, stopping_note, verdict
+    from splitvfl.report.tables import summary_table
+
+    console.print(summary_table([summary]))
+    for said in filter(None, [verdict(summary), stopping_note(summary), sending_note(summary), *summary.notes]):
+        console.print(Text(said))
 
 
 def _print_advice(summaries: Sequence[RunSummary]) -> None:

@@ -14,6 +14,7 @@ LONGEST_VALUE = 60
 _EXPECTED: Mapping[str, str] = {
     "bool_parsing": "true or false",
     "bool_type": "true or false",
+    "dataclass_type": "keys with values",
     "dict_type": "keys with values",
     "finite_number": "a finite number",
     "float_parsing": "a number",

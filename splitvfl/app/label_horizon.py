@@ -12,12 +12,11 @@ from typing import Final
 
 import torch
 
-from splitvfl.app.exchanges import exchange_of
 from splitvfl.attacks import initial_margin, sign_attack_horizon
-from splitvfl.config.sections import ExperimentConfig
 from splitvfl.data.columns import TaskName
-from splitvfl.learning.optimizers import plain_rate
+from splitvfl.exchange.base import Exchange
 from splitvfl.models.sigmoid_coefficients import Approximation
+from splitvfl.party.recipe import Recipe
 from splitvfl.run.trainer import Trainer
 
 # With which the bound on the first logits, drawn at random, may fail.
@@ -53,52 +52,49 @@ class LabelHorizon:
         return f"{where} (rows of norm up to {self.radius:.3g}, first logits up to {self.margin:.3g})"
 
 
-def agreed_horizon(config: ExperimentConfig, records: int, *, task: TaskName | None) -> LabelHorizon | None:
+def agreed_horizon(
+    rate: float | None, exchange: Exchange, recipe: Recipe, *, parties: int, records: int, task: TaskName | None
+) -> LabelHorizon | None:
     """Return what any party can know of the horizon: from the agreed norm, rate and initialisation alone.
 
     Args:
-        config: The experiment.
+        rate: The rate of plain gradient descent; ``None`` where nothing is known of signs.
+        exchange: How a step is talked through.
+        recipe: The model's.
+        parties: Number of parties.
         records: Number of training records.
         task: What is learned, as far as the party knows.
 
     Returns:
-        ``None`` where nothing is known: no norm is agreed, labels need not be binary, or the sign is not the label's
-        for another reason, as under noise or with another optimiser than plain gradient descent.
+        ``None`` where nothing is known: no norm is agreed, or labels need not be binary.
     """
-    recipe, rate = config.model.recipe, rate_of(config)
-    exchange = exchange_of(config.exchange, rows=config.train.batch_size)
-    if rate is None or config.defenses or exchange.noise is not None or recipe.row_norm is None:
+    if rate is None or recipe.row_norm is None:
         return None
     if task != "binary" and not (task is None and exchange.sums_only):
         return None
-    radius = math.sqrt(len(config.parties) * recipe.row_norm**2 + 1)
+    radius = math.sqrt(parties * recipe.row_norm**2 + 1)
     margin = initial_margin(recipe.largest_deviation, radius, max(1, records), _FAILURE)
     return LabelHorizon.of(rate, radius, margin, exchange.approximation)
 
 
-def observed_horizon(config: ExperimentConfig, trainer: Trainer) -> LabelHorizon | None:
+def observed_horizon(rate: float | None, exchange: Exchange, trainer: Trainer) -> LabelHorizon | None:
     """Return what the auditor knows before the first step, who sees all parties' rows and weights.
 
     Args:
-        config: The experiment.
-        trainer: Its trainer, before training.
+        rate: As :func:`agreed_horizon` takes it.
+        exchange: How a step is talked through.
+        trainer: The trainer, before training.
 
     Returns:
-        ``None`` where the sign is not the label's; see :func:`agreed_horizon`.
+        ``None`` where the sign is not the label's.
     """
-    rate, exchange = rate_of(config), exchange_of(config.exchange, rows=config.train.batch_size)
-    if rate is None or config.defenses or exchange.noise is not None or trainer.active.task.name != "binary":
+    if rate is None or trainer.active.task.name != "binary":
         return None
     radius = margin = 0.0
     for squares, logits in _blocks(trainer):
         radius = max(radius, math.sqrt(float(squares.max())))
         margin = max(margin, float(logits.abs().max()))
     return LabelHorizon.of(rate, radius, margin, exchange.approximation)
-
-
-def rate_of(config: ExperimentConfig) -> float | None:
-    """Return the learning rate of a party's logistic regression if it descends the gradient as it is."""
-    return plain_rate(config.train.optimizer.make) if config.model.recipe.is_linear else None
 
 
 def _blocks(trainer: Trainer) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

@@ -18,6 +18,7 @@ from splitvfl.errors import ConfigError
 from splitvfl.exchange.noise import NoiseSettings
 from splitvfl.hooks import At
 from splitvfl.learning.optimizers import plain_rate
+from splitvfl.party.recipe import Recipe
 from splitvfl.privacy import corrected_dp_paillier_sigma, dp_paillier_sigma, label_attack_success
 from splitvfl.privacy.dp_paillier import PartyLetter
 from splitvfl.report.findings import counted
@@ -128,7 +129,7 @@ def noise_plan(config: ExperimentConfig, data: PartyData) -> NoisePlan | None:
     settings: NoiseSettings | None = config.exchange.make(rows=train.batch_size).noise
     if settings is None:
         return None
-    eta = _checked_rate(config)
+    eta = _checked_rate(plain_rate(train.optimizer.make), config.model.recipe, len(config.parties), config.source)
     passives, stopping = len(config.parties) - 1, train.early_stopping
     held_out = 0 if stopping is None else len(range(0, data.train.count, stopping.validation_every))
     records = data.train.count - held_out
@@ -148,25 +149,22 @@ def noise_plan(config: ExperimentConfig, data: PartyData) -> NoisePlan | None:
     )
 
 
-def _checked_rate(config: ExperimentConfig) -> float:
+def _checked_rate(rate: float | None, recipe: Recipe, parties: int, source: str) -> float:
     """Return the learning rate of a training that the noise can be calculated for, or raise ConfigError."""
-    train, recipe = config.train, config.model.recipe
-    rate = plain_rate(train.optimizer.make)
     if rate is None:
         raise ConfigError(
-            f"{config.source}: train.optimizer: exchange.noise is calculated for plain gradient descent; take "
+            f"{source}: train.optimizer: exchange.noise is calculated for plain gradient descent; take "
             "{name: sgd, lr: ...} without momentum and weight decay"
         )
     # Rows of all parties together have a norm of at most 1 then.
-    largest = 1 / math.sqrt(len(config.parties))
+    largest = 1 / math.sqrt(parties)
     if not recipe.is_linear or recipe.row_norm is None or recipe.row_norm > largest:
         raise ConfigError(
-            f"{config.source}: model.row_norm: exchange.noise is calculated for rows of norm at most 1 over all "
-            f"parties; with {len(config.parties)} of them write model: "
-            f"{{name: logistic-regression, row_norm: {math.floor(100 * largest) / 100}}}"
+            f"{source}: model.row_norm: exchange.noise is calculated for rows of norm at most 1 over all parties; with "
+            f"{parties} of them write model: {{name: logistic-regression, row_norm: {math.floor(100 * largest) / 100}}}"
         )
     if rate > 1:
-        raise ConfigError(f"{config.source}: train.optimizer.lr: exchange.noise is calculated for at most 1")
+        raise ConfigError(f"{source}: train.optimizer.lr: exchange.noise is calculated for at most 1")
     return rate
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -28,7 +28,6 @@ from pydantic import ValidationError
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from splitvfl.app.experiment import seeded
 from splitvfl.config.named import NamedSection
 from splitvfl.config.registry import built_in
 from splitvfl.config.sections import MODEL, ModelSection
@@ -39,6 +38,7 @@ from splitvfl.data.schema import SCHEMA_FILE, VOCABULARY_FILE, PartySchema, Role
 from splitvfl.errors import ArgumentError, CheckpointError, ConfigError, DataError
 from splitvfl.exchange.handshake import TaskSpec
 from splitvfl.learning.precision import narrow_dtype
+from splitvfl.learning.randomness import PartyRandom
 from splitvfl.learning.tasks import Task, task_for
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.party.recipe import Recipe
@@ -153,10 +153,10 @@ def save_half(folder: Path, party: ActiveParty | PassiveParty, origin: Origin) -
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with draft(folder, overwrite=True, holds="trained half", recognised=_is_half, private=True) as inside:
-            files = {WEIGHTS_FILE: _write(inside / WEIGHTS_FILE, safetensors.torch.save(weights))}
+            files = {WEIGHTS_FILE: _write(inside / WEIGHTS_FILE, [safetensors.torch.save(weights)])}
             for source in _table_files(origin.tables):
-                files[source.name] = _copy(source, inside / source.name)
-            _write(inside / HALF_FILE, _encoded(_signed(_described(party, origin, files))) + b"\n")
+                files[source.name] = _write(inside / source.name, _pieces(source))
+            _write(inside / HALF_FILE, [_encoded(_signed(_described(party, origin, files))), b"\n"])
     except OSError as error:
         reason = error.strerror or error
         raise CheckpointError(f"cannot write the trained half {folder}: {reason}; an older one stays") from error
@@ -192,23 +192,21 @@ def _described(party: ActiveParty | PassiveParty, origin: Origin, files: Mapping
     )
 
 
-def _write(path: Path, data: bytes) -> str:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+def _write(path: Path, pieces: Iterable[bytes]) -> str:
+    descriptor, digest = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), hashlib.sha256()
     with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    return hashlib.sha256(data).hexdigest()
-
-
-def _copy(source: Path, target: Path) -> str:
-    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with source.open("rb") as original, os.fdopen(descriptor, "wb") as file:
-        while piece := original.read(_PIECE):
+        for piece in pieces:
+            digest.update(piece)
             file.write(piece)
         file.flush()
         os.fsync(file.fileno())
-    return file_digest(target)
+    return digest.hexdigest()
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while piece := file.read(_PIECE):
+            yield piece
 
 
 def file_digest(path: Path) -> str:
@@ -330,7 +328,7 @@ class SavedHalf:
         return module.requires_grad_(False)
 
     def _built(self, recipe: Recipe, data: PartyData) -> nn.Module:
-        with seeded(0):  # first weights are drawn and replaced; nobody else's numbers are to be used up for them
+        with PartyRandom(0):  # first weights are drawn and replaced; nobody else's numbers are to be used up for them
             if self.schema.role == "passive":
                 return recipe.make_bottom(data, self.task)
             make = recipe.make_private_top if recipe.private_top else recipe.make_top

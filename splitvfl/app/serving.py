@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,10 +10,11 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from splitvfl.app.deployment import meeting_of, own_data, vouching_of
-from splitvfl.app.experiment import choose_device
+from splitvfl.app.addresses import AddressBook
+from splitvfl.app.assembly import choose_device
+from splitvfl.app.records import own_data
 from splitvfl.app.saved_model import SavedHalf, file_digest, load_half
-from splitvfl.config.sections import ExperimentConfig, NetworkConfig
+from splitvfl.config.sections import ExperimentConfig, HookConfig, NetworkConfig, PartyConfig
 from splitvfl.data.columns import PartyData
 from splitvfl.data.new_records import read_new_records
 from splitvfl.data.schema import SCHEMA_FILE, VOCABULARY_FILE, read_party_schema
@@ -33,6 +34,28 @@ _MOST_RETRIES = 3
 _ID_COLUMN = "id"
 
 
+@dataclass(frozen=True, kw_only=True)
+class PredictionFiles:
+    """The files of one party's prediction.
+
+    Attributes:
+        model: Folder of its trained half.
+        records: The new records: a CSV or Parquet file with the columns that the half was trained on, or the folder of
+            tables that ``splitvfl ingest --like`` wrote. ``None``: the test records of a data set that everybody has.
+        out: Where the scores go, CSV or Parquet: needed at the active party; at a passive one, if they are published.
+        aligned: The folder that ``splitvfl align`` wrote of the new records.
+        id_column: Column that names the records; default: that of the alignment, of the file, or of the training.
+        overwrite: Whether to replace a file of scores that is there already.
+    """
+
+    model: Path
+    records: Path | None = None
+    out: Path | None = None
+    aligned: Path | None = None
+    id_column: str | None = None
+    overwrite: bool = False
+
+
 @dataclass(frozen=True, eq=False)
 class Scored:
     """The records to be scored, as one party holds them.
@@ -50,38 +73,27 @@ class Scored:
     unknown: Mapping[str, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, eq=False)
 class Service:
     """One party's prediction, prepared: everything that can be wrong on its own side has been looked at.
 
-    Args:
+    Attributes:
         party: The party, with its trained model and its defenses.
         scored: Its records.
         settings: What is common to all parties.
         meeting: Where it meets them.
+        partners: Names of those that it talks to.
         out: Where the scores go; ``None``: nowhere.
         notify: Told in one line what happens.
-
-    Attributes:
-        count: Number of records.
-        out: As given.
     """
 
-    def __init__(
-        self,
-        party: ActiveParty | PassiveParty,
-        scored: Scored,
-        settings: PredictionSettings,
-        meeting: Meeting,
-        partners: tuple[str, ...],
-        *,
-        out: Path | None,
-        notify: Callable[[str], None],
-    ) -> None:
-        self.count = scored.data.test.count
-        self.out = out
-        self.unknown = scored.unknown
-        self._party, self._scored, self._settings = party, scored, settings
-        self._meeting, self._partners, self._notify = meeting, partners, notify
+    party: ActiveParty | PassiveParty
+    scored: Scored
+    settings: PredictionSettings
+    meeting: Meeting
+    partners: tuple[str, ...]
+    out: Path | None
+    notify: Callable[[str], None]
 
     def run(self, progress: Callable[[int], None] = lambda done: None) -> None:
         """Meet the partners, score the records with them, and write the scores if this party has any to write.
@@ -92,34 +104,29 @@ class Service:
         Raises:
             SplitVFLError: As :meth:`splitvfl.run.prediction.JointPrediction.run`; nothing is written then.
         """
-        with self._meeting:
+        with self.meeting:
             scores = self._scores(progress)
         if self.out is None or scores is None:
             return
-        real = self._scored.data.test.real
-        kept = scores if real is None else scores[real]
-        write_scores(self.out, kept, name_column=self._scored.name_column, names=self._scored.names)
+        kept, real = scores.float().cpu(), self.scored.data.test.real
+        kept = kept if real is None else kept[real]
+        write_scores(self.out, kept, name_column=self.scored.name_column, names=self.scored.names)
 
     def _scores(self, progress: Callable[[int], None]) -> Tensor | None:
-        common = (self._partners, self._settings, self._meeting)
-        if isinstance(self._party, ActiveParty):
-            joint = ActivePrediction(self._party, *common, notify=self._notify, progress=progress).run()
-            scores: Tensor = joint.scores
-            return scores.float().cpu()
-        published: Tensor | None = PassivePrediction(self._party, *common, notify=self._notify, progress=progress).run()
-        return None if published is None else published.float().cpu()
+        common = (self.partners, self.settings, self.meeting)
+        scores: Tensor | None
+        if isinstance(self.party, ActiveParty):
+            scores = ActivePrediction(self.party, *common, notify=self.notify, progress=progress).run().scores
+        else:
+            scores = PassivePrediction(self.party, *common, notify=self.notify, progress=progress).run()
+        return scores
 
 
 def prepare_prediction(
     config: ExperimentConfig,
     name: str,
+    files: PredictionFiles,
     *,
-    model: Path,
-    records: Path | None = None,
-    out: Path | None = None,
-    aligned: Path | None = None,
-    id_column: str | None = None,
-    overwrite: bool = False,
     notify: Callable[[str], None] = lambda line: None,
 ) -> Service:
     """Return one party's prediction, ready to be run.
@@ -128,13 +135,7 @@ def prepare_prediction(
         config: The party's file; of its training, the data and the number of epochs are not looked at, nor the model
             but for its name.
         name: The party's name.
-        model: Folder of its trained half.
-        records: The new records: a CSV or Parquet file with the columns that the half was trained on, or the folder of
-            tables that ``splitvfl ingest --like`` wrote. ``None``: the test records of a data set that everybody has.
-        out: Where the scores go, CSV or Parquet: needed at the active party; at a passive one, if they are published.
-        aligned: The folder that ``splitvfl align`` wrote of the new records.
-        id_column: Column that names the records; default: that of the alignment, of the file, or of the training.
-        overwrite: Replace a file that is there already.
+        files: Where everything is.
         notify: Told in one line what happens.
 
     Raises:
@@ -143,16 +144,20 @@ def prepare_prediction(
         CheckpointError: If there is no trained half, or it is damaged.
     """
     network = config.network or NetworkConfig()
-    _check_out(config, name, out, publish=network.publish_scores, overwrite=overwrite)
-    _check_apart(records, out)
+    _check_out(files, name, config.active, publish=network.publish_scores)
+    _check_apart(files.records, files.out)
     if config.train.threads is not None:
         torch.set_num_threads(config.train.threads)
-    half = load_half(model)
-    partners = _partners(config, name, half)
-    scored = _scored(config, half, records, aligned, id_column)
+    half = load_half(files.model)
+    partners = _partners(half, name, config.parties, config.source)
+    if _is_of_a_data_set(half, files.records, config.data.name):
+        scored = _numbered(own_data(config, name).data)
+    else:
+        scored = _new_records(half, files, config.data.id_column)
     party = half.party(scored.data, device=choose_device(config.train.device), own=config.model)
-    defend_predictions(config, party)
-    meeting = meeting_of(config, name, notify=notify, purpose="prediction")
+    defend_predictions(party, config.defenses, config.folder, activation_clip=config.exchange.activation_clip)
+    addresses = AddressBook(config, name, "prediction")
+    meeting = addresses.meeting(notify)
     settings = PredictionSettings(
         learned=half.learned,
         run=half.schema.run,
@@ -160,25 +165,25 @@ def prepare_prediction(
         epoch=half.schema.epoch,
         publish=network.publish_scores,
         masked=config.exchange.factory.hides_parts,
-        vouching=vouching_of(config, meeting, purpose="prediction"),
+        vouching=addresses.vouching(meeting),
         message_s=network.message_s,
         meeting_s=network.meeting_s,
         retries=min(network.retries, _MOST_RETRIES),
     )
-    return Service(party, scored, settings, meeting, partners, out=out, notify=notify)
+    return Service(party, scored, settings, meeting, partners, files.out, notify)
 
 
-def _check_out(config: ExperimentConfig, name: str, out: Path | None, *, publish: bool, overwrite: bool) -> None:
-    active = name == config.active
-    if active and out is None:
+def _check_out(files: PredictionFiles, name: str, active: str, *, publish: bool) -> None:
+    out = files.out
+    if name == active and out is None:
         raise ConfigError(f"--out: {name} is the active party and gets the scores; say where they go, as in scores.csv")
-    if not active and out is not None and not publish:
+    if name != active and out is not None and not publish:
         raise ConfigError(
-            f"--out: the scores stay at {config.active}; leave it out, or let all parties agree on "
+            f"--out: the scores stay at {active}; leave it out, or let all parties agree on "
             "network.publish_scores: true"
         )
     if out is not None:
-        check_score_target(out, overwrite=overwrite)
+        check_score_target(out, overwrite=files.overwrite)
 
 
 def _check_apart(records: Path | None, out: Path | None) -> None:
@@ -186,51 +191,54 @@ def _check_apart(records: Path | None, out: Path | None) -> None:
         raise ConfigError(f"--out: {out} holds the records, which the scores would replace; choose another name")
 
 
-def _partners(config: ExperimentConfig, name: str, half: SavedHalf) -> tuple[str, ...]:
-    schema, role = half.schema, config.parties[name].role
+def _partners(half: SavedHalf, name: str, parties: Mapping[str, PartyConfig], source: str) -> tuple[str, ...]:
+    schema, role = half.schema, parties[name].role
     if (schema.party, schema.role) != (name, role):
         raise ConfigError(
             f"{half.folder} is the half of {schema.party} as the {schema.role} party, and is to be used by {name} as "
             f"the {role} one"
         )
     if role == "passive":
-        return (config.active,)
-    others = {other for other in config.parties if other != name}
+        return tuple(other for other, party in parties.items() if party.role == "active")
+    others = {other for other in parties if other != name}
     if others != set(schema.widths):
         raise ConfigError(
-            f"{half.folder} was trained with {', '.join(schema.widths)}, and {config.source} has "
+            f"{half.folder} was trained with {', '.join(schema.widths)}, and {source} has "
             f"{', '.join(sorted(others))} beside {name}"
         )
     return tuple(schema.widths)
 
 
-def _scored(
-    config: ExperimentConfig, half: SavedHalf, records: Path | None, aligned: Path | None, id_column: str | None
-) -> Scored:
-    schema = half.schema
-    if half.tables is not None:
-        return _from_tables(half, records)
+def _is_of_a_data_set(half: SavedHalf, records: Path | None, data: str) -> bool:
+    """Return whether the half was trained on a data set that has no records but its own: it is scored on its tests."""
+    if half.tables is not None or half.schema.encoding is not None:
+        return False
+    if records is not None or data in ("table", TABLES):
+        raise ConfigError(
+            f"--records: the half in {half.folder} was trained on a data set that has no records but its own, and no "
+            "others can be encoded; leave it out to score the test records"
+        )
+    return True
+
+
+def _new_records(half: SavedHalf, files: PredictionFiles, id_column: str | None) -> Scored:
+    schema, records, aligned = half.schema, files.records, files.aligned
     if schema.encoding is None:
-        return _from_data_set(config, half, records)
+        return _from_tables(half, records)
     if records is None or records.is_dir():
         raise ConfigError(
             f"--records: {schema.party} was trained on a file: expected a CSV or Parquet file of new records, got "
             f"{records or 'nothing'}"
         )
-    id_column = id_column or (None if aligned is not None else config.data.id_column or schema.id_column)
     found = read_new_records(
-        records, name=schema.party, role=schema.role, encoding=schema.encoding, id_column=id_column, aligned=aligned
+        records,
+        name=schema.party,
+        role=schema.role,
+        encoding=schema.encoding,
+        id_column=files.id_column or (None if aligned is not None else id_column or schema.id_column),
+        aligned=aligned,
     )
     return Scored(found.data, found.name_column, found.names, found.unknown)
-
-
-def _from_data_set(config: ExperimentConfig, half: SavedHalf, records: Path | None) -> Scored:
-    if records is not None or config.data.name in ("table", TABLES):
-        raise ConfigError(
-            f"--records: the half in {half.folder} was trained on a data set that has no records but its own, and no "
-            "others can be encoded; leave it out to score the test records"
-        )
-    return _numbered(own_data(config, half.schema.party).data)
 
 
 def _from_tables(half: SavedHalf, records: Path | None) -> Scored:
@@ -261,20 +269,28 @@ def _numbered(data: PartyData) -> Scored:
     return Scored(data, _ID_COLUMN, pa.array(ids.numpy()))
 
 
-def defend_predictions(config: ExperimentConfig, party: ActiveParty | PassiveParty) -> None:
+def defend_predictions(
+    party: ActiveParty | PassiveParty, defenses: Sequence[HookConfig], folder: Path, *, activation_clip: float | None
+) -> None:
     """Attach the file's defenses of what this party sends in a prediction, with noise from entropy.
 
     At a passive party these are the defenses of its activation that act on predictions, at the active one those of the
     scores. Seeds of experiments are not looked at: repeated, the noise of two predictions could be told.
 
+    Args:
+        party: The party.
+        defenses: The file's.
+        folder: Where the user's own modules are looked for.
+        activation_clip: The norm that is agreed on for rows of activations; ``None``: none is.
+
     Raises:
         PrivacyError: If a norm is agreed on for activations, and they are not bounded in predictions.
     """
     crossing = "scores" if isinstance(party, ActiveParty) else "activation"
-    for number, hook in enumerate(config.defenses):
-        found = hook.found("defenses", config.folder)
+    for number, hook in enumerate(defenses):
+        found = hook.found("defenses", folder)
         phases = [phase for phase in hook.phases if phase == "prediction"]
         if found.crossing == crossing and (phases or crossing == "scores"):
             attach_defense(party, found.make(), number=number, noise_seed=None, phases=phases or hook.phases)
     if isinstance(party, PassiveParty):
-        check_clips(party, activation=config.exchange.activation_clip, gradient=None, phases=("prediction",))
+        check_clips(party, activation=activation_clip, gradient=None, phases=("prediction",))

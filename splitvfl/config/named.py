@@ -10,7 +10,7 @@ import inspect
 import json
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -22,7 +22,7 @@ from splitvfl.config.registry import SUPPLIED, PluginKind, arguments_of, constru
 from splitvfl.config.yaml import Place
 from splitvfl.errors import ConfigError
 from splitvfl.learning.settings import Settings
-from splitvfl.wording import TOLD
+from splitvfl.wording import TOLD, suggestion
 
 
 class NamedSection(Settings):
@@ -149,6 +149,8 @@ def refusal(section: type[Settings], location: Place) -> str:
     inner: Any = section
     for part in location[:-1]:
         inner = _inside(inner, part)
+    if is_dataclass(inner):
+        return f"no such key{suggestion(str(location[-1]), [field.name for field in fields(inner)])}"
     said: str = inner.refusal(str(location[-1]))
     return said
 

@@ -60,17 +60,16 @@ from splitvfl.data.encoding import Categorical, Missing, Scale
 from splitvfl.data.sets import DATA_SETS, TABLES
 from splitvfl.errors import ArgumentError, ConfigError, HookError
 from splitvfl.exchange.base import NO_PRIVATE_TOP, Exchange
-from splitvfl.hooks import PHASES, Crossing, Phase, checked_phases, crossing_of, record_loss_of
+from splitvfl.hooks import PHASES, At, Crossing, Phase, checked_phases, crossing_of, record_loss_of
 from splitvfl.leakage.canaries import LEAST_CANARIES
 from splitvfl.learning.schedule import EarlyStopping
 from splitvfl.learning.settings import Settings
-from splitvfl.party.recipe import MOST, Count, Recipe
+from splitvfl.party.recipe import Count, Recipe
 from splitvfl.wording import shown, suggestion, words
 
 __all__ = [
     "AuditConfig",
     "DataConfig",
-    "EarlyStoppingConfig",
     "ExchangeSection",
     "ExperimentConfig",
     "HookConfig",
@@ -158,11 +157,7 @@ Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Phases = Annotated[tuple[Phase, ...] | None, BeforeValidator(_phases)]
 
 
-class _Section(Settings):
-    """A part of an experiment file."""
-
-
-class DataConfig(_Section):
+class DataConfig(Settings):
     """Which data, and how they are read: the arguments of :func:`splitvfl.data.load` of the same names.
 
     ``path`` and ``aligned``, the folder that ``splitvfl align`` wrote, are looked for beside the experiment file, then
@@ -190,7 +185,7 @@ class DataConfig(_Section):
     min_count: Count | None = None
 
 
-class PartyConfig(_Section):
+class PartyConfig(Settings):
     """One party: its role, and the columns it holds.
 
     ``columns`` is a list of names and patterns, or the same in one string; a share in (0, 1] of what no name claims;
@@ -261,22 +256,11 @@ _EXCHANGES = Named("exchanges", ExchangeSection)
 _OPTIMIZERS = Named("optimizers")
 _EMBEDDING_OPTIMIZERS = Named("embedding_optimizers")
 # Unless a file names another.
-_MLP, _SPLIT, _ADAM, _ROWWISE_ADAGRAD = "mlp", "split", "adam", "rowwise-adagrad"
+_MLP, _SPLIT, _ADAM = "mlp", "split", "adam"
+_OPTIMIZER_NAMES = {"optimizer": _ADAM, "embedding_optimizer": "rowwise-adagrad", "private_top_optimizer": _ADAM}
 
 
-class EarlyStoppingConfig(_Section):
-    """:class:`splitvfl.learning.schedule.EarlyStopping`: judged on every ``validation_every``-th training record."""
-
-    patience: Count = 3
-    min_delta: Annotated[float, Field(ge=0)] = 0.0
-    validation_every: Annotated[int, Field(ge=2, le=MOST)] = 10
-
-    def settings(self) -> EarlyStopping:
-        """Return what a trainer takes."""
-        return EarlyStopping(**self.model_dump())
-
-
-class TrainConfig(_Section):
+class TrainConfig(Settings):
     """How long and how fast.
 
     ``seed`` decides the order of records and the first weights. Noise is drawn from the operating system's entropy
@@ -307,7 +291,7 @@ class TrainConfig(_Section):
     threads: Annotated[int, Field(ge=1, le=_MOST_THREADS)] | None = 1
     checkpoint_every_steps: Count | None = None
     evaluate_every_epochs: Count = 1
-    early_stopping: EarlyStoppingConfig | None = None
+    early_stopping: EarlyStopping | None = None
 
 
 @dataclass(frozen=True)
@@ -388,8 +372,19 @@ class HookConfig(BaseModel):
         """
         return self._found or FoundHook.tried(kind, *find(kind, self.name, self.options, folder=folder))
 
+    def made(self, kind: PluginKind, folder: Path) -> Any:
+        """Return a new hook, as :meth:`found`; in the phases that the file names, if it does."""
+        hook = self.found(kind, folder).make()
+        return hook if self.at is None else At(hook, *self.at)
 
-class NetworkConfig(_Section):
+    def __str__(self) -> str:
+        """Return it with its settings, as people write it: ``sumkl(detection_error=0.4)``."""
+        options = self.options if self.at is None else {**self.options, "at": "+".join(self.at)}
+        settings = ", ".join(f"{key}={value}" for key, value in options.items())
+        return f"{self.name}({settings})" if settings else self.name
+
+
+class NetworkConfig(Settings):
     """How one party meets the others: :mod:`splitvfl.net`.
 
     ``listen`` is where it waits for those that dial it, as in ``0.0.0.0:7000``; ``certificates`` is a folder with
@@ -414,7 +409,7 @@ class NetworkConfig(_Section):
     publish_scores: bool = False
 
 
-class AuditConfig(_Section):
+class AuditConfig(Settings):
     """The auditor's attack, and what it is tried on.
 
     So many training records get a coin toss for a label, at random: ``canaries`` (:mod:`splitvfl.leakage.canaries`).
@@ -427,7 +422,7 @@ class AuditConfig(_Section):
 
 
 def _kind_of_audit(value: Any) -> str:
-    return "section" if isinstance(value, (dict, AuditConfig)) else "switch"
+    return "section" if isinstance(value, (Mapping, Settings)) else "switch"
 
 
 def _audit_switch(value: Any) -> Any:
@@ -455,7 +450,7 @@ def _check_parties(parties: Mapping[str, PartyConfig]) -> Mapping[str, PartyConf
     return parties
 
 
-class ExperimentConfig(_Section):
+class ExperimentConfig(Settings):
     """A whole experiment file, checked, with every default filled in.
 
     ``known_positives`` and ``known_negatives`` are how many records of each class an attacker is assumed to know, at
@@ -511,7 +506,7 @@ class ExperimentConfig(_Section):
     @property
     def canaries(self) -> int | None:
         """How many training records get a coin toss for a label, if any do."""
-        return self.audit.canaries if isinstance(self.audit, AuditConfig) else None
+        return None if isinstance(self.audit, bool) else self.audit.canaries
 
     @property
     def source(self) -> str:
@@ -527,6 +522,18 @@ class ExperimentConfig(_Section):
     def active(self) -> str:
         """Name of the party that holds the labels."""
         return next(name for name, party in self.parties.items() if party.role == "active")
+
+    def own_name(self, name: str) -> str:
+        """Return a party's name; ``active`` stands for that of the active party.
+
+        Raises:
+            ConfigError: If the file has no such party.
+        """
+        if name in self.parties or name == self.exchange.factory.third_party:
+            return name
+        if name == "active":
+            return self.active
+        raise ConfigError(f"{self.source}: parties: there is no {name!r}; there are {', '.join(self.parties)} (--as)")
 
 
 def load_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> ExperimentConfig:
@@ -582,8 +589,8 @@ def parse_config(
     _check_private_top(document, exchange)
     _check_one_way(document, exchange, folder)
     config = _validated(document, folder)
-    _check_model(document, config)
-    _check_constructors(document, config)
+    _check_model(document, config.model, config.exchange.factory)
+    _check_constructors(document, config.model, config.exchange, config.train)
     document.raise_problems()
     config._source, config._folder = document.source, folder
     for hook, found in zip((*config.attacks, *config.defenses), (*attacks, *defenses), strict=True):
@@ -678,15 +685,10 @@ def _write_out_optimizer(document: Document, train: dict[str, Any]) -> None:
         else:
             document.report(("train", "lr"), "short for train.optimizer.lr, which is given too; keep one")
             del train["lr"]
-    optimizer = _named(train.get("optimizer"))
-    if isinstance(optimizer, dict):
-        train["optimizer"] = {"name": _ADAM, **optimizer}
-    private = _named(train.get("private_top_optimizer"))
-    if isinstance(private, dict):
-        train["private_top_optimizer"] = {"name": _ADAM, **private}
-    tables = _named(train.get("embedding_optimizer"))
-    if isinstance(tables, dict):
-        train["embedding_optimizer"] = {"name": _ROWWISE_ADAGRAD, **tables}
+    for key, name in _OPTIMIZER_NAMES.items():
+        section = _named(train.get(key))
+        if isinstance(section, dict):
+            train[key] = {"name": name, **section}
 
 
 def _override(document: Document, text: str) -> None:
@@ -845,7 +847,7 @@ def _check_one_way(document: Document, exchange: type[Exchange] | None, folder: 
 
 
 def _check_settled(
-    document: Document, place: Place, given: Mapping[str, Any], section: type[_Section], *, but: tuple[str, ...]
+    document: Document, place: Place, given: Mapping[str, Any], section: type[Settings], *, but: tuple[str, ...]
 ) -> None:
     for key, field in section.model_fields.items():
         default = list(field.default) if isinstance(field.default, tuple) else field.default
@@ -870,16 +872,15 @@ def _validated(document: Document, folder: Path) -> ExperimentConfig:
     return config
 
 
-def _check_model(document: Document, config: ExperimentConfig) -> None:
-    """Report what a model lacks, or its constructor objects to, and a linear one where bottoms are never trained."""
-    model = config.model
+def _check_model(document: Document, model: ModelSection, exchange: type[Exchange]) -> None:
+    """Report what a model lacks, and a linear one where bottoms are never trained."""
     if model.factory.make_top is Recipe.make_top:
         text = (
             f"{model.name} has no make_top(columns, task, widths), which returns the active party's model; without it, "
             "it is no model of an experiment"
         )
         document.report(("model", "name"), text)
-    if model.factory.is_linear and config.exchange.factory.one_way:
+    if model.factory.is_linear and exchange.one_way:
         text = (
             "its top adds up the parties' logits, and in exchange one-way the passive parties' are never trained; take "
             "mlp (with top_hidden: [] its top is logistic regression over activations and own columns)"
@@ -887,15 +888,13 @@ def _check_model(document: Document, config: ExperimentConfig) -> None:
         document.report(("model", "name"), text)
 
 
-def _check_constructors(document: Document, config: ExperimentConfig) -> None:
+def _check_constructors(document: Document, model: NamedSection, exchange: NamedSection, train: TrainConfig) -> None:
     """Report what the constructors of the model, the exchange and optimisers object to."""
     weights = [nn.Parameter(torch.zeros(1))]
     for place, section, given, supplied in (
-        (("model",), config.model, (), {}),
-        (("exchange",), config.exchange, (), {"rows": config.train.batch_size}),
-        (("train", "optimizer"), config.train.optimizer, (weights,), {}),
-        (("train", "embedding_optimizer"), config.train.embedding_optimizer, (weights,), {}),
-        (("train", "private_top_optimizer"), config.train.private_top_optimizer, (weights,), {}),
+        (("model",), model, (), {}),
+        (("exchange",), exchange, (), {"rows": train.batch_size}),
+        *((("train", key), getattr(train, key), (weights,), {}) for key in _OPTIMIZER_NAMES),
     ):
         try:
             if section is not None:
@@ -907,6 +906,6 @@ def _check_constructors(document: Document, config: ExperimentConfig) -> None:
 def _in_words(error: ErrorDetails, tree: Mapping[str, Any]) -> tuple[Place, str]:
     location, kind = error["loc"], error["type"]
     place = place_in(location, tree, may_be_absent=kind == "missing")
-    if kind == "extra_forbidden":
+    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
         return place, refusal(ExperimentConfig, location)
     return place, words(error)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+from pydantic import Field
 from torch import Tensor
 
 from splitvfl.errors import ArgumentError
@@ -146,9 +147,10 @@ class EarlyStopping:
         ArgumentError: If a setting is out of its range.
     """
 
-    patience: int = 3
-    min_delta: float = 0.0
-    validation_every: int = 10
+    # The limits of files, in which a mistake has a line. Counts are kept in 64 bits.
+    patience: Annotated[int, Field(ge=1, le=2**63 - 1)] = 3
+    min_delta: Annotated[float, Field(ge=0)] = 0.0
+    validation_every: Annotated[int, Field(ge=2, le=2**63 - 1)] = 10
 
     def __post_init__(self) -> None:
         """Check the settings."""

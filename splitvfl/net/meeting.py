@@ -24,8 +24,8 @@ from splitvfl.errors import (
     SumRefused,
     WorkerError,
 )
-from splitvfl.net.frames import Hello, Role
-from splitvfl.net.links import Link, Listener, Times, dial
+from splitvfl.net.frames import Hello
+from splitvfl.net.links import Link, Listener, dial
 from splitvfl.net.tls import Identity, Plaintext
 
 _log = logging.getLogger("splitvfl.net")
@@ -74,36 +74,28 @@ class Meeting:
     """Links to all partners, made anew whenever they are asked for. A context manager: it listens inside its block.
 
     Args:
-        party: The party's name.
-        role: Its role.
+        hello: What the party says first: its name, its role, and what the meeting is for.
         partners: Those that it talks to.
         credentials: Its own.
-        run: What the meeting is for: parties who name different things do not talk.
         listen: Where it listens, ``host:port`` or ``:port`` for all addresses of this machine; needed for partners that
             dial it.
         wait_s: Seconds to wait for all partners to appear.
         notify: Told in one line what is waited for.
-        times: Other limits.
     """
 
     def __init__(
         self,
-        party: str,
-        role: Role,
+        hello: Hello,
         partners: Sequence[Partner],
         credentials: Identity | Plaintext,
         *,
-        run: str,
         listen: str | None = None,
         wait_s: float = 600.0,
         notify: Callable[[str], None] = lambda line: None,
-        times: Times | None = None,
     ) -> None:
-        self._party, self._partners, self._credentials = party, tuple(partners), credentials
-        self._hello = Hello(party, run, role)
+        self._hello, self._partners, self._credentials = hello, tuple(partners), credentials
         self._listen = f"0.0.0.0{listen}" if listen is not None and listen.startswith(":") else listen
         self._wait_s, self._notify = wait_s, notify
-        self._times = times or Times()
         self._listener: Listener | None = None
         self._stack = ExitStack()
         self._meetings = 0
@@ -116,7 +108,7 @@ class Meeting:
         if callers:
             assert self._listen is not None, "partners without an address need a place to dial"
             self._listener = self._stack.enter_context(
-                Listener(self._listen, self._credentials, hello=self._hello, peers=callers, times=self._times)
+                Listener(self._listen, self._credentials, hello=self._hello, peers=callers)
             )
         return self
 
@@ -161,19 +153,19 @@ class Meeting:
                 links[partner.name] = self._link(partner, max(round(deadline - time.monotonic(), 1), 0.0))
                 self._notify(f"linked with {partner.name}")
             self._meetings += 1
-            _log.info("%s: meeting %d, linked with %s", self._party, self._meetings, ", ".join(links))
+            _log.info("%s: meeting %d, linked with %s", self._hello.party, self._meetings, ", ".join(links))
             yield links
         except BaseException as error:
             reason = next((text for kind, text in _REASONS if isinstance(error, kind)), "it was stopped")
             # A lost link quotes no data; other errors may.
             why = str(error) if isinstance(error, LinkError) else f"{type(error).__name__}, {reason}"
-            _log.warning("%s: links closed: %s", self._party, why)
+            _log.warning("%s: links closed: %s", self._hello.party, why)
             for link in links.values():
                 link.close(reason, final=_is_final(error))
             raise
         for link in links.values():
             link.close("it has done everything")
-        _log.info("%s: links closed, everything done", self._party)
+        _log.info("%s: links closed, everything done", self._hello.party)
 
     def _link(self, partner: Partner, timeout: float) -> Link:
         if partner.address is None:
@@ -188,7 +180,6 @@ class Meeting:
             hello=self._hello,
             identity=partner.identity,
             timeout=timeout,
-            times=self._times,
             notify=self._notify,
         )
 

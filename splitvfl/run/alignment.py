@@ -15,6 +15,7 @@ from splitvfl.data.schema import Role
 from splitvfl.errors import ConfigError
 from splitvfl.exchange.psi import Aligned, AlignmentProgress, Mode, Overlap, Terms, align
 from splitvfl.net.driver import drive
+from splitvfl.net.frames import Hello
 from splitvfl.net.meeting import Meeting, Partner
 from splitvfl.net.tls import Credentials, identities
 
@@ -143,11 +144,9 @@ def _meeting(job: AlignmentJob, notify: Callable[[str], None]) -> Meeting:
     # Those that dial are waited for last: meanwhile they can.
     peers = sorted(job.peers.items(), key=lambda peer: peer[1] is None)
     return Meeting(
-        job.party,
-        job.role,
+        Hello(job.party, RUN, job.role),
         [Partner(peer, names[peer], address) for peer, address in peers],
         job.credentials,
-        run=RUN,
         listen=job.listen,
         wait_s=job.meeting_s,
         notify=notify,

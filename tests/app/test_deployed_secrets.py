@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from splitvfl.app.deployment import own_data, party_run
+from splitvfl.app.deployment import party_run
+from splitvfl.app.records import own_data
 from splitvfl.config.sections import ExperimentConfig, parse_config
 from splitvfl.exchange.handshake import TaskSpec
 from splitvfl.party.party import Party

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from splitvfl.app.deployment import meeting_of, own_data, own_name, party_run, run_party, vouching_of
+from splitvfl.app.addresses import AddressBook
+from splitvfl.app.deployment import party_run, run_party
+from splitvfl.app.records import own_data
 from splitvfl.config.sections import ExperimentConfig, parse_config
 from splitvfl.errors import ConfigError, LinkError, ProtocolError
 from splitvfl.exchange.roll_call import UNSIGNED, vouching_terms
@@ -77,9 +79,9 @@ def test_canaries_are_for_the_label_partys_file_alone(tmp_path: Path) -> None:
 
 def test_the_active_party_has_two_names(tmp_path: Path) -> None:
     config = parse_config(SHARED_FILE, source=tmp_path / "all.yaml")
-    assert [own_name(config, name) for name in ("active", "clinic", "lab")] == ["clinic", "clinic", "lab"]
+    assert [config.own_name(name) for name in ("active", "clinic", "lab")] == ["clinic", "clinic", "lab"]
     with pytest.raises(ConfigError, match=r"there is no .laboratory."):
-        own_name(config, "laboratory")
+        config.own_name("laboratory")
 
 
 @pytest.mark.parametrize(
@@ -115,7 +117,7 @@ def test_another_partys_file_is_suspected(tmp_path: Path) -> None:
 )
 def test_an_address_that_is_none_is_told_with_its_key(old: str, new: str, party: str, key: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=rf"telecom\.yaml: {key}: expected an address like"):
-        meeting_of(telecoms_config(tmp_path, TELECOMS_FILE.replace(old, new)), party, notify=lambda line: None)
+        AddressBook(telecoms_config(tmp_path, TELECOMS_FILE.replace(old, new)), party).meeting(print)
 
 
 def test_who_has_waited_in_vain_can_simply_start_again(tmp_path: Path) -> None:
@@ -184,8 +186,8 @@ def test_over_tls_keys_that_are_passed_on_are_signed_by_all_that_the_file_names(
 ) -> None:
     make_certificates(tmp_path / "certs", ["clinic", "lab", "shop"], hosts={"shop": ["vfl.shop.example"]})
     config = parse_config(THREE.replace("EXCHANGE", exchange), source=tmp_path / "lab.yaml")
-    meeting = meeting_of(config, "lab", notify=lambda line: None, purpose=purpose)
-    found = vouching_of(config, meeting, purpose=purpose)
+    addresses = AddressBook(config, "lab", purpose)
+    found = addresses.vouching(addresses.meeting(print))
 
     assert found.members == members
     assert isinstance(found.signer, CertificateSigner)
@@ -214,7 +216,8 @@ def test_a_run_over_tls_is_put_together_with_signed_keys(exchange: str, tmp_path
 def test_without_certificates_nobody_signs_and_the_terms_say_so(exchange: str, tmp_path: Path) -> None:
     text = THREE.replace("EXCHANGE", exchange).replace("certificates: certs", "plaintext_on_loopback: true")
     config = parse_config(text, source=tmp_path / "lab.yaml")
-    found = vouching_of(config, meeting_of(config, "lab", notify=lambda line: None))
+    addresses = AddressBook(config, "lab")
+    found = addresses.vouching(addresses.meeting(print))
 
     assert found.signer is None
     assert found.members is not None
@@ -227,4 +230,5 @@ def test_where_no_keys_are_passed_on_a_file_need_not_name_all(exchange: str, tmp
     make_certificates(tmp_path / "certs", ["lab"])
     config = parse_config(THREE.replace("EXCHANGE", exchange), source=tmp_path / "lab.yaml")
 
-    assert vouching_of(config, meeting_of(config, "lab", notify=lambda line: None)) is UNSIGNED
+    addresses = AddressBook(config, "lab")
+    assert addresses.vouching(addresses.meeting(print)) is UNSIGNED

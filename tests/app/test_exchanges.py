@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from splitvfl.app.deployment import meeting_of
+from splitvfl.app.addresses import AddressBook
 from splitvfl.app.exchanges import exchange_of, task_of
-from splitvfl.app.experiment import load_data
 from splitvfl.app.noise import noise_plan
+from splitvfl.app.records import load_data
 from splitvfl.config.sections import ExperimentConfig, parse_config
 from splitvfl.crypto.engine import Engine
 from splitvfl.errors import ConfigError
@@ -92,7 +92,7 @@ def test_where_the_coordinator_is_found_is_said() -> None:
         text.replace("lab: {", 'lab: {address: "127.0.0.1:7001", ') + "exchange: coordinator\n", source="e.yaml"
     )
     with pytest.raises(ConfigError, match=r"how do clinic and coordinator meet\? Give exchange.address"):
-        meeting_of(config, "clinic", notify=print)
+        AddressBook(config, "clinic").meeting(print)
 
 
 @pytest.mark.parametrize(("what", "limit"), [("value", 1e9), ("feature", 8.0)])

@@ -8,10 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from splitvfl.app.experiment import build_trainer, load_data, run_experiment
-from splitvfl.app.label_horizon import agreed_horizon, before, observed_horizon, rate_of
+from splitvfl.app.assembly import Assembly
+from splitvfl.app.experiment import Experiment, Workbench, run_experiment
+from splitvfl.app.label_horizon import LabelHorizon, before
+from splitvfl.app.records import load_data
 from splitvfl.attacks import initial_margin, sign_attack_horizon
 from splitvfl.config.sections import ExperimentConfig, parse_config
+from splitvfl.data.columns import TaskName
+from splitvfl.run.trainer import Trainer
 
 TEXT = """
 data: {name: breast-cancer}
@@ -29,11 +33,23 @@ def config_of(*changes: str) -> ExperimentConfig:
     return parse_config(TEXT, source="horizon.yaml", overrides=changes)
 
 
+def assembly_of(config: ExperimentConfig) -> Assembly:
+    return Assembly(config, load_data(config).active)
+
+
+def agreed(config: ExperimentConfig, task: TaskName | None = "binary") -> LabelHorizon | None:
+    return assembly_of(config).agreed_horizon(400, task)
+
+
+def horizons(config: ExperimentConfig) -> tuple[Trainer, LabelHorizon | None, LabelHorizon | None]:
+    experiment = Experiment(config, Workbench(load_data(config), {}))
+    trainer = experiment.trainer()
+    return trainer, *experiment.horizons(trainer)
+
+
 @pytest.mark.parametrize("approximation", ["taylor", "minimax", "exact"])
 def test_the_observed_horizon_is_that_of_the_rows_and_weights_that_there_are(approximation: str) -> None:
-    config = config_of(f"exchange.approximation={approximation}")
-    trainer = build_trainer(config, load_data(config))
-    found = observed_horizon(config, trainer)
+    trainer, found, _ = horizons(config_of(f"exchange.approximation={approximation}"))
     assert found is not None
     bank, lab = trainer.active, trainer.passives["lab"]
     radius = margin = 0.0
@@ -52,7 +68,7 @@ def test_the_observed_horizon_is_that_of_the_rows_and_weights_that_there_are(app
 
 @pytest.mark.parametrize(("init", "deviation"), [("zero", 0.0), ("normal", 1.0), ("xavier", 1.0), ("kaiming", 2**0.5)])
 def test_the_agreed_horizon_takes_the_norm_and_the_initialisation_alone(init: str, deviation: float) -> None:
-    found = agreed_horizon(config_of(f"model.init={init}", "model.row_norm=0.1"), 400, task="binary")
+    found = agreed(config_of(f"model.init={init}", "model.row_norm=0.1"))
     assert found is not None
     # Two parties of norm .1, and the intercept's one.
     assert found.radius == pytest.approx(math.sqrt(1.02))
@@ -73,14 +89,14 @@ def test_the_agreed_horizon_takes_the_norm_and_the_initialisation_alone(init: st
 )
 def test_no_horizon_is_claimed_where_signs_are_not_proven(change: str) -> None:
     config = config_of("exchange=split", change) if "mlp" in change else config_of("model.row_norm=0.7", change)
-    assert agreed_horizon(config, 400, task="binary") is None
-    assert observed_horizon(config, build_trainer(config, load_data(config))) is None
+    assert horizons(config)[1:] == (None, None)
 
 
 def test_without_an_agreed_norm_nobody_but_the_auditor_knows() -> None:
     config = config_of("model=logistic-regression")
-    assert agreed_horizon(config, 400, task="binary") is None
-    assert observed_horizon(config, build_trainer(config, load_data(config))) is not None
+    _, observed, anybodys = horizons(config)
+    assert observed is not None
+    assert anybodys is None
 
 
 def test_signs_are_right_in_the_proven_steps_and_not_for_ever(tmp_path: Path) -> None:
@@ -111,13 +127,15 @@ def test_what_is_not_known_is_not_said() -> None:
 
 
 def test_where_labels_need_not_be_binary_nothing_is_said() -> None:
-    assert agreed_horizon(config_of(), 400, task="regression") is None
-    assert agreed_horizon(config_of(), 400, task=None) is not None  # a passive party: the exchange is for binary labels
-    assert agreed_horizon(config_of("exchange=split"), 400, task=None) is None
+    assert agreed(config_of(), "regression") is None
+    assert agreed(config_of(), None) is not None  # a passive party: the exchange is for binary labels
+    assert agreed(config_of("exchange=split"), None) is None
 
 
 def test_the_rate_that_parties_compare_does_not_tell_who_defends() -> None:
     """A defense is its owner's business: parties with and without one agree."""
-    assert rate_of(config_of()) == rate_of(config_of("defenses=[{name: isotropic, ratio: 1}]")) == 0.05
-    assert rate_of(config_of("train.optimizer={name: adam}")) is None
-    assert rate_of(config_of("train.optimizer.momentum=0.5")) is None
+    assert (
+        assembly_of(config_of()).rate == assembly_of(config_of("defenses=[{name: isotropic, ratio: 1}]")).rate == 0.05
+    )
+    assert assembly_of(config_of("train.optimizer={name: adam}")).rate is None
+    assert assembly_of(config_of("train.optimizer.momentum=0.5")).rate is None

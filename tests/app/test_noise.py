@@ -9,8 +9,9 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from splitvfl.app.experiment import build_trainer, load_data, run_experiment
+from splitvfl.app.experiment import build_trainer, run_experiment
 from splitvfl.app.noise import noise_plan
+from splitvfl.app.records import load_data
 from splitvfl.config.sections import ExperimentConfig, parse_config
 from splitvfl.data import VerticalData
 from splitvfl.defenses import CoefficientNoise, GaussianIR

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from splitvfl.app.experiment import build_trainer, load_data, passive_model, run_experiment
+from splitvfl.app.experiment import build_trainer, run_experiment
+from splitvfl.app.models import Models
+from splitvfl.app.records import load_data
 from splitvfl.config.sections import ExperimentConfig, config_to_yaml, parse_config
 from splitvfl.errors import ConfigError
 from splitvfl.learning.tasks import Binary
@@ -65,11 +67,12 @@ def test_principal_components_are_at_most_as_many_as_there_are_columns() -> None
 
 def test_categories_have_no_principal_components() -> None:
     config = config_of("{name: one-way, bottom: pca}")
+    models = Models(config.model, config.exchange.make())
     party = replace(party_data("lab", width=2), field_sizes=(3,), field_names=("c",))
     with pytest.raises(ConfigError, match=r"lab has categorical fields \(c\); encode them as numbers"):
-        passive_model(config, party, Binary())
+        models.of_passive(party, Binary())
     with pytest.raises(ConfigError, match="lab has no columns; encode them"):
-        passive_model(config, party_data("lab", width=0), Binary())
+        models.of_passive(party_data("lab", width=0), Binary())
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from splitvfl.app.experiment import build_trainer, load_data, run_experiment
+from splitvfl.app.experiment import build_trainer, run_experiment
+from splitvfl.app.records import load_data
 from splitvfl.app.saved_model import load_half
 from splitvfl.config.sections import ExperimentConfig, config_to_yaml, load_config, parse_config
 from splitvfl.errors import ConfigError

@@ -12,7 +12,8 @@ import torch
 from safetensors.torch import load_file
 
 from splitvfl.app.deployment import party_run
-from splitvfl.app.experiment import build_trainer, load_data
+from splitvfl.app.experiment import build_trainer
+from splitvfl.app.records import load_data
 from splitvfl.app.saved_model import load_half
 from splitvfl.cli import main
 from splitvfl.config.sections import parse_config

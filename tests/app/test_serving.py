@@ -13,10 +13,10 @@ import pandas as pd
 import pytest
 import torch
 
-from splitvfl.app.deployment import own_data
-from splitvfl.app.experiment import bottom_of, seeded, top_of
+from splitvfl.app.models import Models
+from splitvfl.app.records import own_data
 from splitvfl.app.saved_model import Origin, load_half, save_half
-from splitvfl.app.serving import defend_predictions, prepare_prediction
+from splitvfl.app.serving import PredictionFiles, defend_predictions, prepare_prediction
 from splitvfl.cli import main
 from splitvfl.config.sections import ExperimentConfig, load_config
 from splitvfl.data.ingest import ingest_like
@@ -24,6 +24,7 @@ from splitvfl.data.new_records import read_new_records
 from splitvfl.errors import CheckpointError, ConfigError, DataError, PrivacyError
 from splitvfl.exchange.handshake import TaskSpec
 from splitvfl.exchange.prediction import predict
+from splitvfl.learning.randomness import PartyRandom
 from splitvfl.learning.tasks import task_for
 from splitvfl.party.party import ActiveParty, PassiveParty
 from tests.run.parties import finished, free_ports, start, start_party
@@ -158,13 +159,14 @@ def halves(*names: str, run: str = "a" * 32) -> None:
     for name in names:
         own_config = config(name)
         own = own_data(own_config, name)
-        with seeded(1):
+        models = Models(own_config.model, own_config.exchange.make())
+        with PartyRandom(1):
             party: ActiveParty | PassiveParty
             if name == "bank":
-                party = ActiveParty(own.data, top_of(own_config, own.data, task, [4]))
+                party = ActiveParty(own.data, models.top(own.data, task, [4]))
                 party.widths = {"telecom": 4}
             else:
-                party = PassiveParty(own.data, bottom_of(own_config, own.data, task))
+                party = PassiveParty(own.data, models.bottom(own.data, task))
         origin = Origin(
             learned=TaskSpec("binary", 1),
             model=own_config.model,
@@ -181,7 +183,7 @@ def prepared(name: str, *overrides: str, **settings: Any) -> Any:
     known: dict[str, Any] = {"model": Path("runs") / name / "model", "records": Path(f"{name}-new.csv")}
     if name == "bank":
         known["out"] = Path("scores.csv")
-    return prepare_prediction(config(name, *overrides), name, **{**known, **settings})
+    return prepare_prediction(config(name, *overrides), name, PredictionFiles(**{**known, **settings}))
 
 
 def run_all(*services: Any) -> list[Exception]:
@@ -267,11 +269,11 @@ def test_new_tables_are_scored_like_files(folder: Path) -> None:
 
 def test_defenses_of_predictions_only_are_attached(folder: Path) -> None:
     halves("bank", "telecom")
-    party = prepared("telecom")._party
+    party = prepared("telecom").party
     assert [len(party.activation[phase]) for phase in ("training", "evaluation", "prediction")] == [0, 0, 0]
 
     hooks = "defenses=[{name: gaussian-ir, clip: 1.0, sigma: 0.1}, {name: rounding, decimals: 1}]"
-    telecom, bank = prepared("telecom", hooks)._party, prepared("bank", hooks)._party
+    telecom, bank = prepared("telecom", hooks).party, prepared("bank", hooks).party
 
     assert [len(telecom.activation[phase]) for phase in ("training", "evaluation", "prediction")] == [0, 0, 1]
     assert (len(bank.scores), len(bank.labels)) == (1, 0)
@@ -282,8 +284,8 @@ def test_noise_of_predictions_is_fresh_whatever_the_file_says(folder: Path) -> N
     noisy = replace_config(config("telecom"), "gaussian-ir")
     drawn = []
     for _ in range(2):
-        party = prepared("telecom", "defenses=[]")._party
-        defend_predictions(noisy, party)
+        party = prepared("telecom", "defenses=[]").party
+        defend_predictions(party, noisy.defenses, noisy.folder, activation_clip=None)
         drawn.append(party.activation["prediction"].apply(torch.ones(3, 4), step=0, ids=None, labels=None))
 
     assert not torch.equal(*drawn)

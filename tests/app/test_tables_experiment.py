@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from splitvfl.app.experiment import build_trainer, load_data, prepare, run_experiment
+from splitvfl.app.experiment import build_trainer, prepare, run_experiment
+from splitvfl.app.records import load_data
 from splitvfl.config.sections import ExperimentConfig, parse_config
 from splitvfl.errors import ConfigError, DataError
 from splitvfl.exchange.handshake import agreement, terms_of

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Adagrad, Adam, Optimizer, SparseAdam
 
-from splitvfl.app.experiment import build_trainer, load_data
+from splitvfl.app.experiment import build_trainer
+from splitvfl.app.records import load_data
 from splitvfl.cli import main
 from splitvfl.config.sections import parse_config
 from splitvfl.errors import ConfigError

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from splitvfl.app.deployment import party_run
-from splitvfl.app.experiment import build_trainer, load_data
+from splitvfl.app.experiment import build_trainer
+from splitvfl.app.records import load_data
 from splitvfl.config.sections import parse_config, parse_defenses
 
 TEXT = """

@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from splitvfl.app.experiment import build_trainer, load_data, variants
+from splitvfl.app.experiment import build_trainer, variants
+from splitvfl.app.records import load_data
 from splitvfl.config.named import Named
 from splitvfl.config.registry import built_in, resolve
 from splitvfl.config.sections import ExperimentConfig, HookConfig, parse_config

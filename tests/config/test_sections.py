@@ -11,7 +11,8 @@ import pydantic
 import pytest
 import torch
 
-from splitvfl.app.experiment import build_trainer, describe_hook, load_data
+from splitvfl.app.experiment import build_trainer
+from splitvfl.app.records import load_data
 from splitvfl.config.registry import built_in
 from splitvfl.config.sections import (
     DataConfig,
@@ -606,10 +607,10 @@ def test_early_stopping_is_off_unless_it_is_asked_for() -> None:
     assert parse(SHORT).train.early_stopping is None
     config = parse(SHORT, "train.early_stopping={}")
     assert config.train.early_stopping is not None
-    assert config.train.early_stopping.settings() == EarlyStopping(patience=3, min_delta=0.0, validation_every=10)
+    assert config.train.early_stopping == EarlyStopping(patience=3, min_delta=0.0, validation_every=10)
     changed = parse(SHORT, "train.early_stopping.patience=5", "train.early_stopping.min_delta=1e-3")
     assert changed.train.early_stopping is not None
-    assert changed.train.early_stopping.settings() == EarlyStopping(patience=5, min_delta=0.001)
+    assert changed.train.early_stopping == EarlyStopping(patience=5, min_delta=0.001)
     assert parse_config(config_to_yaml(changed), source="credit.yaml") == changed
 
 
@@ -664,7 +665,7 @@ def test_the_phases_of_a_defense_are_no_options_of_its_own() -> None:
 def test_phases_can_be_named_on_the_command_line() -> None:
     [[hook]] = parse_defenses("gaussian-ir(clip=1,sigma=2,at=[prediction,evaluation])", folder=Path())
     assert hook.phases == ("evaluation", "prediction")
-    assert describe_hook(hook) == "gaussian-ir(clip=1, sigma=2, at=evaluation+prediction)"
+    assert str(hook) == "gaussian-ir(clip=1, sigma=2, at=evaluation+prediction)"
     with pytest.raises(ConfigError, match="at: expected one or more of training, evaluation, prediction, got 'x'"):
         parse_defenses("gaussian-ir(clip=1,sigma=2,at=x)", folder=Path())
 

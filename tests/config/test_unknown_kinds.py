@@ -18,11 +18,8 @@ import pytest
 import torch
 from pydantic import create_model
 
-from splitvfl.app.experiment import (
-    bottom_of,
-    choose_device,
-    top_of,
-)
+from splitvfl.app.assembly import choose_device
+from splitvfl.app.models import Models
 from splitvfl.app.noise import noise_plan
 from splitvfl.attacks.sign_horizon import sign_attack_horizon
 from splitvfl.config.named import Named
@@ -104,8 +101,9 @@ def test_noise_of_an_unknown_kind_is_refused(field: str, value: str) -> None:
 @pytest.mark.parametrize("name", sorted({*built_in("models")} - {"pca"}))  # of which there is no top
 def test_every_model_is_built(name: str) -> None:
     config, task = config_of(model=MODEL.section(name, Path())(name=name)), task_for("binary")
-    sent = bottom_of(config, party_data("lab", width=3), task)(torch.zeros(2, 3))
-    top = top_of(config, party_data("clinic", width=3), task, [sent.shape[1]])
+    models = Models(config.model, config.exchange.make())
+    sent = models.bottom(party_data("lab", width=3), task)(torch.zeros(2, 3))
+    top = models.top(party_data("clinic", width=3), task, [sent.shape[1]])
     own = torch.zeros(2, 3)
     outputs = top(sent, own) if getattr(top, "separate_active", False) else top(torch.cat([sent, own], dim=1))
     assert outputs.shape == (2, 1)

@@ -15,7 +15,8 @@ from sklearn.linear_model import RidgeCV
 from sklearn.metrics import r2_score
 from torch import Tensor, nn
 
-from splitvfl.app.experiment import build_trainer, load_data
+from splitvfl.app.experiment import build_trainer
+from splitvfl.app.records import load_data
 from splitvfl.attacks import ModelCompletionAttack, NormAttack
 from splitvfl.config.sections import parse_config
 from splitvfl.defenses import GaussianIR, Isotropic, RandomisedResponse, Rounding

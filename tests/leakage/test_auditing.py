@@ -14,12 +14,12 @@ from scipy.stats import multivariate_normal
 from torch import Tensor, nn
 from torch.nn import functional
 
-from splitvfl.app.experiment import seeded
 from splitvfl.cut.split_model import SplitModel
 from splitvfl.defenses import MemoisedResponse
 from splitvfl.leakage.auditing import Audit, Auditor, AuditScores, class_axis
 from splitvfl.leakage.label_ratios import expected_axis
 from splitvfl.learning.label_gradients import LabelGradients, mean_cross_entropy
+from splitvfl.learning.randomness import PartyRandom
 from splitvfl.metrics import leak_auc
 from splitvfl.run import checkpoint
 
@@ -339,7 +339,7 @@ def test_behind_a_label_defense_the_auditor_reads_the_answers_and_no_label_of_it
     """Labels that nothing tells: what is found above the answers' AUC, 1 − π, the auditor brought along itself."""
     random = torch.Generator().manual_seed(0)
     labels, columns = (torch.rand(1024, generator=random) < 0.1).float(), torch.randn(1024, 16, generator=random)
-    with seeded(0):
+    with PartyRandom(0):
         model = SplitModel(nn.Identity(), nn.Sequential(nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 1)))
     columns.requires_grad_()
     model.defend(MemoisedResponse(flip=0.4), noise_seed_for_experiments=0)

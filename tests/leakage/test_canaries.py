@@ -13,7 +13,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from splitvfl.app.experiment import build_trainer, load_data, run_experiment
+from splitvfl.app.experiment import build_trainer, run_experiment
+from splitvfl.app.records import load_data
 from splitvfl.attacks import DirectionAttack, ModelCompletionAttack, NormAttack
 from splitvfl.config.sections import parse_config
 from splitvfl.cut.split_model import SplitModel

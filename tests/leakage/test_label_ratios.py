@@ -13,11 +13,11 @@ from scipy.stats import norm
 from torch import Tensor, nn
 from torch.nn import functional
 
-from splitvfl.app.experiment import seeded
 from splitvfl.cut.split_model import SplitModel
 from splitvfl.leakage.auditing import Audit
 from splitvfl.leakage.label_ratios import MOST, LabelRatios, answers_of, read_message
 from splitvfl.learning.label_gradients import LabelGradients, mean_cross_entropy
+from splitvfl.learning.randomness import PartyRandom
 from splitvfl.metrics import leak_auc
 from splitvfl.run import checkpoint
 
@@ -54,7 +54,7 @@ class World:
 
 
 def test_a_clean_message_is_the_label_itself_in_units_of_the_label_at_any_top() -> None:
-    with seeded(0):
+    with PartyRandom(0):
         top = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)).double()
         activation = torch.randn(7, 4, dtype=torch.float64)
     labels = torch.tensor([0.0, 1, 1, 0, 1, 0, 0], dtype=torch.float64)

@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from splitvfl import attacks as known_attacks
-from splitvfl.app.experiment import seeded
 from splitvfl.attacks import ReadoutAttack
 from splitvfl.cut.split_model import SplitModel
 from splitvfl.defenses import AsymmetricResponse, AxisGaussian, AxisSumKL, Isotropic, MaxNorm, MemoisedResponse, SumKL
 from splitvfl.hooks import Attack, View, moment_of, needs_of, target_of
 from splitvfl.leakage.auditing import Audit
+from splitvfl.learning.randomness import PartyRandom
 from splitvfl.metrics import leak_auc, oriented
 
 EPOCHS = 6
@@ -127,7 +127,7 @@ def made_up() -> tuple[Tensor, Tensor]:
 def attacked(data: tuple[Tensor, Tensor], defense: object, seed: int) -> tuple[Audit, dict[str, float]]:
     """Train, and return the auditor and the worst AUC of every attack."""
     columns, labels = data
-    with seeded(seed):
+    with PartyRandom(seed):
         bottom = nn.Sequential(nn.Linear(columns.shape[1], 32), nn.ReLU(), nn.Linear(32, 16), nn.ReLU())
         model = SplitModel(bottom, nn.Linear(16, 1))
         order = [torch.randperm(len(labels)) for _ in range(EPOCHS)]

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from scripts.bench import hostile, scenes
-from splitvfl.app.deployment import own_data, party_run
+from splitvfl.app.deployment import party_run
+from splitvfl.app.records import own_data
 from splitvfl.attacks import ModelCompletionAttack, NormAttack
 from splitvfl.config.sections import ExperimentConfig, NetworkConfig, parse_config
 from splitvfl.defenses import AxisGaussian, AxisSumKL, SumKL

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from splitvfl.app.deployment import _passive, run_party
-from splitvfl.app.experiment import build_trainer, load_data
+from splitvfl.app.assembly import Assembly
+from splitvfl.app.deployment import run_party
+from splitvfl.app.exchanges import task_of
+from splitvfl.app.experiment import build_trainer
+from splitvfl.app.records import load_data
 from splitvfl.config.sections import ExperimentConfig, parse_config
 from splitvfl.defenses import ClipGradient, GaussianIR, Isotropic, MemoisedResponse, Rounding
 from splitvfl.errors import ConfigError, HookError, LinkError, PrivacyError
-from splitvfl.exchange.handshake import TaskSpec
 from splitvfl.hooks import PHASES, Phase
 from splitvfl.party.attaching import attach_defense, check_clips
 from splitvfl.party.party import ActiveParty
@@ -157,8 +159,10 @@ def test_a_file_whose_activations_nobody_bounds_is_refused(hooks: str, complaint
     config = config_of(tmp_path, hooks)
     with pytest.raises(PrivacyError, match=complaint):
         build_trainer(config, load_data(config))
+    data = load_data(config)["lab"]
+    assembly = Assembly(config, data)
     with pytest.raises(PrivacyError, match=complaint):  # as it is built over a network
-        _passive(config, load_data(config)["lab"], TaskSpec("binary", 1))
+        assembly.defend(assembly.passive(data, task_of(assembly.exchange, "binary", 1), seed=None))
 
 
 @pytest.mark.parametrize(

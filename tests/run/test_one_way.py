@@ -15,8 +15,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from splitvfl.app.deployment import OwnData, own_data, party_run, run_party
-from splitvfl.app.serving import prepare_prediction
+from splitvfl.app.deployment import party_run, run_party
+from splitvfl.app.records import OwnData, own_data
+from splitvfl.app.serving import PredictionFiles, prepare_prediction
 from splitvfl.cli import main
 from splitvfl.config.sections import ExperimentConfig, parse_config
 from splitvfl.errors import CheckpointError, DataError, LinkError
@@ -198,10 +199,10 @@ def test_saved_halves_predict_together(
         assert lab.ended()
         assert lab.run is not None
     out = tmp_path / "scores.csv"
-    theirs = prepare_prediction(plain, "lab", model=tmp_path / "lab" / "model")
+    theirs = prepare_prediction(plain, "lab", PredictionFiles(model=tmp_path / "lab" / "model"))
     thread = threading.Thread(target=theirs.run)
     thread.start()
-    prepare_prediction(plain, "clinic", model=tmp_path / "clinic" / "model", out=out).run()
+    prepare_prediction(plain, "clinic", PredictionFiles(model=tmp_path / "clinic" / "model", out=out)).run()
     thread.join(timeout=60)
     scores = torch.tensor([float(line.split(",")[1]) for line in out.read_text().splitlines()[1:]])
     assert isinstance(run, ActiveRun)

@@ -32,7 +32,7 @@ from scripts.reproduce.defense_table.study import (
 )
 from scripts.reproduce.defense_table.verdicts import SLACK, all_claims, gain_interval, holds_late, kept_share
 from scripts.reproduce.shared.claims import mean
-from splitvfl.app.experiment import load_data
+from splitvfl.app.records import load_data
 from splitvfl.config.registry import built_in
 from splitvfl.config.sections import parse_config, parse_defenses
 from splitvfl.leakage.auditing import AUDITORS

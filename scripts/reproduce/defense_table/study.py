@@ -16,11 +16,13 @@ from torch.nn import functional
 
 from scripts.reproduce.shared.claims import Interval, mean
 from scripts.reproduce.shared.jobs import Job, Result
-from splitvfl.app.experiment import Workbench, build_trainer, load_data, prepare, seeded, summarise, variants
+from splitvfl.app.experiment import Experiment, Workbench, prepare, variants
+from splitvfl.app.records import load_data
 from splitvfl.config.registry import built_in
 from splitvfl.config.sections import ExperimentConfig, HookConfig, config_to_yaml, parse_config, parse_defenses
 from splitvfl.hooks import moment_of, target_of
 from splitvfl.leakage.auditing import AUDITORS
+from splitvfl.learning.randomness import PartyRandom
 from splitvfl.metrics import leak_auc
 from splitvfl.party.private_top import private_adam
 from splitvfl.privacy import gaussian_mu
@@ -391,10 +393,11 @@ def train(*, about: Mapping[str, str], experiment: str, seed: int) -> Result:
     """Train one experiment, and return its summary; ``about`` and ``seed`` are for those who watch."""
     config = parse_config(experiment, source=f"defense_table ({about['label']}, seed {seed})")
     bench = _bench(config)
-    trainer = build_trainer(config, bench.data)
+    parts = Experiment(config, bench)
+    trainer = parts.trainer()
     trainer.active.plan_run(epochs=config.train.epochs, early_stopping=False)
     trainer.fit(config.train.epochs)
-    return {"summary": msgspec.json.encode(summarise(config, trainer, bench)).decode()}
+    return {"summary": msgspec.json.encode(parts.summary(trainer)).decode()}
 
 
 def train_alone(*, epochs: int, seed: int) -> Result:
@@ -404,7 +407,7 @@ def train_alone(*, epochs: int, seed: int) -> Result:
     columns, labels = active.train.columns.numeric, active.train.labels
     assert labels is not None
     assert active.test.labels is not None
-    with seeded(seed):
+    with PartyRandom(seed):
         head = nn.Linear(columns.shape[1], 1)
         optimizer = private_adam(list(head.parameters()))
         for _ in range(epochs):

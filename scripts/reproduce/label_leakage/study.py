@@ -13,7 +13,6 @@ from torch import nn
 from torch.optim import Optimizer
 
 from scripts.reproduce.shared.settings import Settings, data_folder
-from splitvfl.app.experiment import seeded
 from splitvfl.attacks import NormAttack
 from splitvfl.config.registry import build
 from splitvfl.data.clicks import Clicks, write_clicks
@@ -22,7 +21,7 @@ from splitvfl.data.load import load
 from splitvfl.data.sets import DATA_FOLDER
 from splitvfl.hooks import Attack
 from splitvfl.leakage.judging import ScoreKeeper
-from splitvfl.learning.randomness import derive_seed
+from splitvfl.learning.randomness import PartyRandom, derive_seed
 from splitvfl.models import WideDeepBottom, WideDeepTop
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.run.trainer import Trainer
@@ -246,11 +245,11 @@ def build_trainer(
     """
     data = held_out(data_of(problem, seed), seed) if validation else data_of(problem, seed)
     passive = data[PASSIVE]
-    with seeded(derive_seed(seed, "initialisation", PASSIVE)):
+    with PartyRandom(derive_seed(seed, "initialisation", PASSIVE)):
         bottom = WideDeepBottom(
             passive.width, passive.field_sizes, embedding_dim=EMBEDDING_DIM, widths=WIDTHS[:cut_after]
         )
-    with seeded(derive_seed(seed, "initialisation", data.active.name)):
+    with PartyRandom(derive_seed(seed, "initialisation", data.active.name)):
         top = WideDeepTop(WIDTHS[cut_after - 1], passive.width, passive.field_sizes, hidden=WIDTHS[cut_after:])
     return Trainer(
         ActiveParty(data.active, top, optimizer=adam),

@@ -16,14 +16,13 @@ from torch import Tensor, nn
 
 from scripts.reproduce.shared.claims import mean, shown
 from scripts.reproduce.shared.settings import Settings, data_folder
-from splitvfl.app.experiment import seeded
 from splitvfl.data.columns import Columns, PartyData, Records, VerticalData
 from splitvfl.data.load import load
 from splitvfl.data.sets import DATA_FOLDER
 from splitvfl.data.split import random_split
 from splitvfl.exchange.oracle import Oracle
 from splitvfl.hooks import Attack
-from splitvfl.learning.randomness import derive_seed
+from splitvfl.learning.randomness import PartyRandom, derive_seed
 from splitvfl.learning.tasks import Binary
 from splitvfl.messaging.messages import Message
 from splitvfl.models import Linear, LinearTop, logistic_loss
@@ -266,7 +265,7 @@ def first_weights(data: VerticalData, init: Init, seed: int) -> tuple[Tensor, Te
     """Return the weights that the label party and the passive party begin with, ``(1, d)`` each."""
     found = []
     for party in (data.active, data[PASSIVE]):
-        with seeded(derive_seed(seed, "initialisation", party.name)):
+        with PartyRandom(derive_seed(seed, "initialisation", party.name)):
             found.append(torch.randn(1, party.width) * deviation(init, party.width))
     return found[0], found[1]
 

@@ -1,0 +1,137 @@
+"""From a party's own file to where it meets the others: who is found where, who proves who it is, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from splitvfl.config.sections import ExchangeSection, ExperimentConfig, NetworkConfig, PartyConfig
+from splitvfl.errors import ConfigError
+from splitvfl.exchange.roll_call import UNSIGNED, Vouching
+from splitvfl.net.frames import Hello, Role
+from splitvfl.net.meeting import Meeting, Partner
+from splitvfl.net.signing import CertificateSigner
+from splitvfl.net.tls import Identity, Plaintext, identities, split_address
+
+
+@dataclass(frozen=True, eq=False)
+class AddressBook:
+    """Where the parties of an experiment find each other, by the file of one of them.
+
+    Attributes:
+        config: The file.
+        name: The party's name.
+        purpose: What they meet for: ``training``, or what only parties with data take part in.
+    """
+
+    config: ExperimentConfig
+    name: str
+    purpose: str = "training"
+
+    def meeting(self, notify: Callable[[str], None]) -> Meeting:
+        """Return where the party meets its partners.
+
+        Args:
+            notify: Told in one line what happens.
+
+        Raises:
+            ConfigError: If the file does not say how, or a certificate is not as it must be.
+        """
+        config, network = self.config, self.network
+        partners = self._partners()
+        role: Role = "active" if self.name == config.active else "passive"
+        return Meeting(
+            Hello(self.name, f"{network.run or config.active}, {self.purpose}", role),
+            partners,
+            self._identity(),
+            listen=network.listen,
+            wait_s=network.meeting_s,
+            notify=notify,
+        )
+
+    def vouching(self, meeting: Meeting) -> Vouching:
+        """Return how the party proves that keys which the active party passes on are its own, and whose keys it takes.
+
+        Those that its file names take part, and sign with the keys of their certificates. Without certificates nobody
+        does; nor where no keys are passed on, and a file need not name others.
+
+        Raises:
+            ConfigError: If the others would not accept what this party signs.
+        """
+        if not self.config.exchange.factory.hides_parts:
+            return UNSIGNED
+        names = self._identities()
+        members = frozenset(names if self.purpose == "training" else self.config.parties) - {self.config.active}
+        if isinstance(meeting.credentials, Plaintext):
+            return Vouching(members)
+        signers = {member: names[member] for member in members}
+        return Vouching(members, CertificateSigner(meeting.credentials, signers, run=meeting.run))
+
+    @property
+    def network(self) -> NetworkConfig:
+        """What the file says of the network."""
+        if self.config.network is None:
+            raise ConfigError(f"{self.config.source}: network: where do the parties meet? Say listen and certificates")
+        return self.config.network
+
+    def _partners(self) -> tuple[Partner, ...]:
+        config, listen, places = self.config, self.network.listen, self._places
+        others = [config.active] if self.name != config.active else [name for name in places if name != self.name]
+        wanted = [name for name in others if self.purpose == "training" or name in config.parties]
+        names = self._identities()
+        # No address to listen at is 0.0.0.0.
+        self._check("network.listen", f"0.0.0.0{listen}" if listen is not None and listen.startswith(":") else listen)
+        for name in wanted:
+            self._check(f"{self._section(name)}.address", places[name].address)
+        waiting = next((name for name in wanted if places[name].address is None), None)
+        if waiting is not None and listen is None:
+            raise ConfigError(
+                f"{config.source}: how do {self.name} and {waiting} meet? Give {self._section(waiting)}.address, "
+                f"where {waiting} is found, or network.listen, where {waiting} finds {self.name}"
+            )
+        return tuple(Partner(name, names[name], places[name].address) for name in wanted)
+
+    @property
+    def _places(self) -> dict[str, PartyConfig | ExchangeSection]:
+        """Where each party is found, who takes part without data among them."""
+        third = self.config.exchange.factory.third_party
+        return {**self.config.parties, **({} if third is None else {third: self.config.exchange})}
+
+    def _identities(self) -> dict[str, str]:
+        return identities({name: place.identity for name, place in self._places.items()})
+
+    def _section(self, name: str) -> str:
+        return f"parties.{name}" if name in self.config.parties else "exchange"
+
+    def _check(self, key: str, address: str | None) -> None:
+        if address is not None:
+            try:
+                split_address(address)
+            except ConfigError as error:
+                raise ConfigError(f"{self.config.source}: {key}: {error}") from error
+
+    def _identity(self) -> Identity | Plaintext:
+        network, name = self.network, self.name
+        if network.plaintext_on_loopback:
+            return Plaintext(plaintext_on_loopback=True)
+        if network.certificates is None and None in (network.certificate, network.key, network.roots):
+            raise ConfigError(
+                f"{self.config.source}: network.certificates: expected a folder with ca.pem, {name}.pem and {name}.key "
+                "(splitvfl certs makes some for trials), or certificate, key and roots one by one"
+            )
+        return Identity.load(
+            name,
+            folder=self._beside(network.certificates),
+            identity=self._places[name].identity,
+            certificate=self._beside(network.certificate),
+            key=self._beside(network.key),
+            roots=self._beside(network.roots),
+        )
+
+    def _beside(self, path: str | None) -> Path | None:
+        """Return a path as the file means it: beside the file, then in the current folder."""
+        if path is None:
+            return None
+        given = Path(path).expanduser()
+        return next((place / given for place in (self.config.folder, Path.cwd()) if (place / given).exists()), given)

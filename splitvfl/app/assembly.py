@@ -1,0 +1,293 @@
+"""From a checked experiment file to the parts of its run, in one process or of one party over a network alike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from splitvfl.app.exchanges import exchange_of
+from splitvfl.app.label_horizon import LabelHorizon, agreed_horizon
+from splitvfl.app.models import Models
+from splitvfl.app.noise import noise_plan
+from splitvfl.config.sections import ExperimentConfig
+from splitvfl.data.columns import PartyData, TaskName
+from splitvfl.data.sets import TABLES
+from splitvfl.errors import ConfigError
+from splitvfl.exchange.roll_call import UNSIGNED, Vouching
+from splitvfl.hooks import At, Attack, Defense, placed
+from splitvfl.leakage.canaries import check_canaries
+from splitvfl.leakage.judging import known_allowed
+from splitvfl.learning.batches import BLOCK_ROWS
+from splitvfl.learning.optimizers import PerParameter, plain_rate, rowwise_adagrad
+from splitvfl.learning.randomness import PartyRandom, derive_seed
+from splitvfl.learning.tasks import Task
+from splitvfl.party.attaching import attach_defense, check_clips
+from splitvfl.party.party import SENDING, ActiveParty, Party, PassiveParty
+from splitvfl.party.private_top import private_adam
+from splitvfl.report.summary import AttackResult, ExchangeTraits, PartyResult, RunSummary, known
+from splitvfl.run.training import Training
+
+
+class Assembly:
+    """What the runs of an experiment are put together from: resolved once, built where it is used.
+
+    Args:
+        config: The experiment, or the file of one of its parties.
+        data: Any party's data: they have equally many records.
+        vouching: Over a network: how the party proves that its keys are its own, and whose it takes.
+
+    Attributes:
+        exchange: How a step is talked through.
+        models: What makes the parties' models.
+        noise: What is added before encryption, if anything is.
+
+    Raises:
+        ConfigError: If the training is not one that the noise was calculated for.
+    """
+
+    def __init__(self, config: ExperimentConfig, data: PartyData, *, vouching: Vouching = UNSIGNED) -> None:
+        train = config.train
+        self._config = config
+        self.noise = noise_plan(config, data)
+        self.exchange = exchange_of(config.exchange, rows=train.batch_size, noise=self.noise, vouching=vouching)
+        self.models = Models(config.model, self.exchange, own_optimizer=train.embedding_optimizer is not None)
+
+    # --- parties
+
+    def passive(self, data: PartyData, task: Task, *, seed: int | None) -> PassiveParty:
+        """Return a passive party with first weights.
+
+        Args:
+            data: Its data.
+            task: What is learned.
+            seed: Seed of the first weights; ``None``: from entropy.
+        """
+        with _first_weights(seed, data.name):
+            bottom = self.models.bottom(data, task)
+        return PassiveParty(self.models.bounded(data), bottom, optimizer=self._optimizer())
+
+    def active(self, data: PartyData, task: Task, widths: Sequence[int], *, seed: int | None) -> ActiveParty:
+        """Return the active party, as :meth:`passive`; ``widths`` are those of the activations, in the file's order."""
+        with _first_weights(seed, data.name):
+            top = self.models.top(data, task, widths)
+        with _first_weights(seed, data.name, "private top"):
+            private_top = self.models.private_top(data, task, widths)
+        return ActiveParty(
+            self.models.bounded(data),
+            top,
+            private_top=private_top,
+            private_optimizer=self._optimizer(private=True),
+            task=task,
+            optimizer=self._optimizer(),
+        )
+
+    def _optimizer(self, *, private: bool = False) -> PerParameter:
+        """Return what makes a party's optimiser: of its sparse tables, if it has any, and of everything else."""
+        train = self._config.train
+        own, tables = train.private_top_optimizer, train.embedding_optimizer
+        top = private_adam if own is None else own.make
+        return PerParameter(
+            dense=top if private else train.optimizer.make,
+            embeddings=rowwise_adagrad if tables is None else tables.make,
+        )
+
+    def check_private_top(self) -> None:
+        """Refuse an optimiser for a private top where there is none.
+
+        Raises:
+            ConfigError: If there is one.
+        """
+        config = self._config
+        if config.train.private_top_optimizer is not None and not config.model.recipe.private_top:
+            raise ConfigError(
+                f"{config.source}: train.private_top_optimizer: there is no private top; write model.private_top: "
+                "true, or leave it out"
+            )
+
+    @property
+    def block_rows(self) -> int:
+        """Neighbouring records that are shuffled as one."""
+        return self._config.train.block_rows or (BLOCK_ROWS if self._config.data.name == TABLES else 1)
+
+    @property
+    def rate(self) -> float | None:
+        """The learning rate of a party's logistic regression, if it descends the gradient as it is."""
+        return plain_rate(self._config.train.optimizer.make) if self._config.model.recipe.is_linear else None
+
+    @property
+    def telling_rate(self) -> float | None:
+        """The same, if the sign of a residue is its record's label: nobody adds noise, or changes a gradient."""
+        return None if self._config.defenses or self.noise is not None else self.rate
+
+    def agreed_horizon(self, records: int, task: TaskName | None) -> LabelHorizon | None:
+        """Return what any party can know of until which step signs tell labels, as :func:`agreed_horizon` says."""
+        recipe, parties = self._config.model.recipe, len(self._config.parties)
+        return agreed_horizon(self.telling_rate, self.exchange, recipe, parties=parties, records=records, task=task)
+
+    # --- hooks
+
+    def attacks(self) -> list[Attack]:
+        """Return new attacks."""
+        return [hook.made("attacks", self._config.folder) for hook in self._config.attacks]
+
+    def defenses(self) -> list[Defense | At]:
+        """Return new defenses in their order, the noise before encryption last."""
+        named = [hook.made("defenses", self._config.folder) for hook in self._config.defenses]
+        return [*named, *([] if self.noise is None else self.noise.defenses())]
+
+    def defend(self, party: Party) -> None:
+        """Attach the defenses of a party's own messages; those of other parties are theirs to attach.
+
+        Raises:
+            ConfigError: If one was made for other labels than the task's.
+            PrivacyError: If nothing bounds a message that is to be bounded.
+        """
+        seed = self._config.train.noise_seed_for_experiments
+        for number, (defense, phases) in enumerate(map(placed, self.defenses())):
+            attach_defense(party, defense, number=number, noise_seed=seed, phases=phases)
+        self.check_clips(party)
+
+    def check_clips(self, party: Party) -> None:
+        """Hold a party to the bounds that are agreed on; see :func:`splitvfl.party.attaching.check_clips`."""
+        agreed = self._config.exchange
+        check_clips(party, activation=agreed.activation_clip, gradient=agreed.gradient_clip)
+
+    def check_canaries(self, task: Task) -> None:
+        """Refuse canaries that nobody could look for.
+
+        Raises:
+            ConfigError: If there are to be any.
+        """
+        config, exchange = self._config, self.exchange
+        if config.canaries is None:
+            return
+        try:
+            check_canaries(task.name, audit=config.audited, exchange=exchange.name, read=exchange.shows_gradients())
+        except ConfigError as error:
+            raise ConfigError(f"{config.source}: audit.canaries: {error}") from error
+
+    def known_records(self, active: ActiveParty) -> dict[str, int]:
+        """Return how many records of each class an attacker is told of, by the names under which attacks take it."""
+        counts = known_allowed(
+            active.training_labels.judged_records, self._config.known_positives, self._config.known_negatives
+        )
+        return dict(zip(("known_positives", "known_negatives"), counts, strict=True))
+
+    # --- the finished run
+
+    def summary(
+        self,
+        run: Training,
+        active: ActiveParty,
+        more: Mapping[str, Mapping[str, Any]],
+        *,
+        data: str,
+        epoch_steps: int,
+        notes: Sequence[str] = (),
+    ) -> RunSummary:
+        """Return a finished run in numbers.
+
+        Args:
+            run: The run.
+            active: Its active party.
+            more: By passive party what is known of it beside the figures of attacks, as :class:`PartyResult` takes it.
+            data: Name of the data.
+            epoch_steps: Steps of an epoch.
+            notes: Sentences about the run, before those of the attacks.
+        """
+        config, train, task, watch = self._config, self._config.train, active.task, run.watch
+        figures = run.kept if active.best.in_use else run.figures
+        added = [] if self.noise is None else [self.noise.name]
+        return RunSummary(
+            name=config.name,
+            data=data,
+            task=task.name,
+            model=config.model.name,
+            defenses=[*map(str, config.defenses), *added],
+            exchange=config.exchange.name,
+            exchange_traits=ExchangeTraits.of(config.exchange.factory),
+            notes=[
+                *([] if self.noise is None else self.noise.notes()),
+                *_private_top_notes(active),
+                *active.promises(train.epochs),
+                *active.notes,
+                *notes,
+                *watch.notes,
+            ],
+            seed=train.seed,
+            epochs=run.step // epoch_steps,
+            planned_epochs=train.epochs if train.early_stopping else None,
+            kept_epoch=run.kept_epoch,
+            validation_metric=known(figures.get(f"validation/{active.judged_by}", math.nan)),
+            sending_metric=known(figures.get(f"test/{SENDING}{task.metric}", math.nan)),
+            steps=run.step,
+            batch_size=train.batch_size,
+            metric=task.metric,
+            test_metric=known(figures[f"test/{task.metric}"]),
+            test_loss=known(figures["test/loss"]),
+            step_ms=known(run.step_ms),
+            **self.known_records(active),
+            parties={name: _party_result(run, name, found) for name, found in more.items()},
+            measurements=_measurements_of(run, active.name),
+            canaries=watch.worst_canaries,
+            private_top=active.private_top is not None,
+        )
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the device: ``"auto"`` takes CUDA where there is one.
+
+    Raises:
+        ConfigError: If CUDA is asked for and there is none, or there is no such name.
+    """
+    if name not in ("auto", "cpu", "cuda"):
+        raise ConfigError(f"train.device: expected auto, cpu or cuda, got {name!r}")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("train.device: cuda was asked for, but torch finds no CUDA device; use auto or cpu")
+    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def _first_weights(seed: int | None, *name: str) -> PartyRandom:
+    """Return what first weights are drawn under.
+
+    Without a seed that is entropy: a partner who knew them could compute what they were multiplied with.
+    """
+    if seed is None:
+        return PartyRandom.entropic(torch.device("cpu"))
+    return PartyRandom(derive_seed(seed, "initialisation", *name))
+
+
+def _party_result(run: Training, name: str, more: Mapping[str, Any]) -> PartyResult:
+    watch = run.watch
+    return PartyResult(
+        attacks={attack: AttackResult.of(found) for attack, found in watch.summaries(name).items()},
+        unavailable=dict(watch.unavailable[name]),
+        measurements=_measurements_of(run, name),
+        canaries=watch.canaries(name),
+        **more,
+    ).audited(watch.audits.get(name))
+
+
+def _measurements_of(run: Training, party: str) -> dict[str, float]:
+    """Return what the defenses of one party's messages logged, out of what all did."""
+    prefix = f"{party}/"
+    return {tag.removeprefix(prefix): value for tag, value in run.measurements.items() if tag.startswith(prefix)}
+
+
+def _private_top_notes(party: ActiveParty) -> list[str]:
+    """Return what is to be known of a private top beside its figures, in sentences."""
+    if party.private_top is None:
+        return []
+    said = [
+        "The test figures are of the private top, which learned from true labels and sent nothing. What a partner gets "
+        "to see of its predictions is a release of its own, of which no claim of a defense of training speaks."
+    ]
+    if party.private_top.left_out:
+        said.append(
+            f"In {party.private_top.left_out:,} steps the private top's loss or a gradient was NaN or "
+            "infinite, and it learned nothing: lower train.private_top_optimizer.lr."
+        )
+    return said

@@ -1,0 +1,146 @@
+"""From the section on data to records: of all parties in one process, or of one party from what it has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from splitvfl.config.sections import DataConfig, ExperimentConfig, PartyConfig
+from splitvfl.data import PartyData, VerticalData, load
+from splitvfl.data.columns import TaskName
+from splitvfl.data.encoding import FittedEncoding
+from splitvfl.data.party_file import load_party
+from splitvfl.data.schema import SCHEMA_FILE, read_party_schema
+from splitvfl.data.sets import TABLES
+from splitvfl.data.spec import PartyClaim, TableSpec
+from splitvfl.data.store import open_party, open_tables
+from splitvfl.errors import ArgumentError, ConfigError
+from splitvfl.party.recipe import Recipe
+
+# Options of data sets that a party's own table has too.
+_OF_A_TABLE = (
+    *("task", "positive", "drop", "id_column", "test_fraction", "split_seed"),
+    *("scale", "missing", "categorical_columns", "min_count"),
+)
+
+
+@dataclass(frozen=True)
+class OwnData:
+    """What a party brings.
+
+    Attributes:
+        data: Its records.
+        task: What is learned; ``None`` at a passive party.
+        classes: As in :class:`~splitvfl.data.columns.VerticalData`; 0 at a passive party.
+        encoding: How the columns of its own file became numbers.
+        tables: The folder of its tables, if they come from there.
+    """
+
+    data: PartyData
+    task: TaskName | None
+    classes: int
+    encoding: FittedEncoding | None = None
+    tables: Path | None = None
+
+
+def load_data(config: ExperimentConfig) -> VerticalData:
+    """Return the experiment's data, divided between its parties.
+
+    Raises:
+        DataError: If the data are not what the experiment says.
+        ConfigError: If an option means nothing for this data set.
+    """
+    data = config.data
+    if data.name == TABLES:
+        return _ingested(_path_of(data, config.source), config.parties, config.source)
+    if data.aligned is not None:
+        raise ConfigError(f"{config.source}: data.aligned: only a party's own table is aligned (splitvfl party)")
+    parties = dict(config.parties)
+    active = parties.pop(config.active)
+    options = {name: getattr(data, name) for name in DataConfig.model_fields if name not in ("name", "aligned")}
+    options |= {"label": active.label or data.label, "categorical": _encoding_of(data, config.model.recipe)}
+    try:
+        return load(
+            data.name,
+            active_name=config.active,
+            active=active.columns,
+            passive={name: party.columns for name, party in parties.items()},
+            **options,
+        )
+    except ArgumentError as error:
+        raise ConfigError(f"{config.source}: data: {error}") from error
+
+
+def _encoding_of(data: DataConfig, recipe: Recipe) -> Any:
+    """Return how categories become numbers: as codes where the model takes them, unless the file says otherwise."""
+    return "index" if data.categorical is None and recipe.takes_fields else data.categorical
+
+
+def _path_of(data: DataConfig, source: str) -> Path:
+    if data.path is None:
+        tables = f"{TABLES} need the path of a folder that `splitvfl ingest` wrote"
+        raise ConfigError(
+            f"{source}: data: {tables if data.name == TABLES else 'expected the path of a CSV or Parquet file'}"
+        )
+    return Path(data.path)
+
+
+def _ingested(folder: Path, parties: Mapping[str, PartyConfig], source: str) -> VerticalData:
+    try:
+        data = open_tables(folder, parties={name: party.role for name, party in parties.items()})
+    except ArgumentError as error:
+        raise ConfigError(f"{source}: parties: {error}") from error
+    if data.active.train.count == 0:
+        raise ConfigError(
+            f"{source}: data: {folder} holds test records only, as files that were ingested --like others do; train "
+            "on the others"
+        )
+    return data
+
+
+def own_data(config: ExperimentConfig, name: str) -> OwnData:
+    """Return what a party holds: of its own file or table folder, or its part of a set that everybody has.
+
+    Raises:
+        DataError: If the data are not what the file says.
+        ConfigError: If settings contradict each other.
+    """
+    data, party, source = config.data, config.parties[name], config.source
+    if data.name == TABLES:
+        return _own_tables(_path_of(data, source), name, party.role, source)
+    if data.name != "table":
+        whole = load_data(config)
+        return _own(whole[name], party.role, whole.task, whole.classes)
+    path, label = _path_of(data, source), (party.label or data.label) if party.role == "active" else None
+    if not party.columns:
+        raise ConfigError(
+            f"{source}: parties.{name}.columns: expected names and patterns of {name}'s columns, or rest, got none; is "
+            "this another party's file?"
+        )
+    given = {key: getattr(data, key) for key in _OF_A_TABLE} | {"categorical": _encoding_of(data, config.model.recipe)}
+    claim = PartyClaim(name, party.role, party.columns)
+    try:
+        spec = TableSpec(source=path, label=label, **{key: value for key, value in given.items() if value is not None})
+        found = load_party(spec, claim, aligned=data.aligned)
+    except ArgumentError as error:
+        raise ConfigError(f"{source}: data: {error}") from error
+    return OwnData(found.data, found.task, found.classes, encoding=found.encoding)
+
+
+def _own(data: PartyData, role: str, task: TaskName, classes: int, *, tables: Path | None = None) -> OwnData:
+    active = role == "active"
+    return OwnData(data, task if active else None, classes if active else 0, tables=tables)
+
+
+def _own_tables(folder: Path, name: str, role: str, source: str) -> OwnData:
+    if (folder / name / SCHEMA_FILE).exists():
+        folder = folder / name
+    schema = read_party_schema(folder)
+    if (schema.name, schema.role) != (name, role):
+        raise ConfigError(
+            f"{source}: {folder} was ingested for {schema.name} as the {schema.role} party, and is to be used by "
+            f"{name} as the {role} one"
+        )
+    return _own(open_party(folder), role, schema.task, schema.classes, tables=folder)

@@ -1,0 +1,91 @@
+"""The folder of a run: whether it may be written to, and what splitvfl writes there and may delete."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from splitvfl.crypto.refusals import PATTERN
+from splitvfl.errors import ConfigError
+from splitvfl.exchange.kept import FOLDER as KEPT
+from splitvfl.report.summary import FILE_NAME
+from splitvfl.run import checkpoint
+from splitvfl.run.party_folder import FAREWELL_FILE
+from splitvfl.run.replay import JOURNAL
+
+CONFIG_FILE = "experiment.yaml"
+MODEL_FOLDER = "model"
+_CONFIG_DRAFT = f".{CONFIG_FILE}"
+HEADER = "# All settings of this run, written by splitvfl.\n"
+
+
+def has_checkpoint(folder: Path) -> bool:
+    """Return whether a folder holds a run that can go on from a checkpoint."""
+    return checkpoint.latest(folder / "checkpoints") is not None
+
+
+def check_folder(folder: Path, source: str, *, resume: bool, overwrite: bool) -> None:
+    """Refuse a folder that a run may not be written to; nothing is changed in it.
+
+    Args:
+        folder: The folder.
+        source: The file that describes the run, which is not overwritten.
+        resume: Whether to go on with the run that the folder holds.
+        overwrite: Whether to replace it.
+
+    Raises:
+        ConfigError: If the folder holds a run and neither ``resume`` nor ``overwrite`` is asked for, holds other files,
+            is no folder, or there is nothing to resume.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"{folder} is a file; a run needs a folder")
+    if resume:
+        if not has_checkpoint(folder):
+            raise ConfigError(f"{folder} holds no checkpoint to resume from; start it without --resume")
+        return
+    if not folder.exists() or {path.name for path in folder.iterdir()} <= {_CONFIG_DRAFT}:
+        return
+    if not _is_run(folder) or Path(source).resolve() == (folder / CONFIG_FILE).resolve():
+        raise ConfigError(
+            f"{folder} holds files and is not a run of splitvfl; it is left alone, name another with --out"
+        )
+    if not overwrite:
+        raise ConfigError(f"{folder} already holds a run; continue it with --resume, or replace it with --overwrite")
+
+
+def _is_run(folder: Path) -> bool:
+    """Return whether a folder holds a run: settings that a run wrote, not an experiment file of the same name."""
+    path = folder / CONFIG_FILE
+    return path.is_file() and path.read_bytes().startswith(HEADER.encode())
+
+
+def is_barely_begun(folder: Path) -> bool:
+    """Return whether a folder holds a run that was broken off before its first checkpoint: nothing worth keeping."""
+    kept = (MODEL_FOLDER, "weights", "report.html", FILE_NAME)
+    return (
+        _is_run(folder)
+        and not has_checkpoint(folder)
+        and not any((folder / name).exists() for name in kept)
+        and not any(folder.glob(PATTERN))
+    )
+
+
+def write_config(folder: Path, text: str) -> None:
+    """Write the settings of a run, as YAML, into its folder, all at once."""
+    beside = folder / _CONFIG_DRAFT
+    beside.write_text(HEADER + text)
+    beside.replace(folder / CONFIG_FILE)
+
+
+def clear_run(folder: Path) -> None:
+    """Delete what a run writes, and nothing else. Killed on the way, it leaves a run, of which the rest can go too."""
+    doomed = folder / ".deleting"
+    for name in ("checkpoints", "weights", MODEL_FOLDER, KEPT):
+        shutil.rmtree(doomed, ignore_errors=True)
+        if (folder / name).exists():
+            (folder / name).rename(doomed)  # half deleted, they must not pass for whole ones
+            shutil.rmtree(doomed, ignore_errors=True)
+    names = ("metrics.jsonl", "report.html", FILE_NAME, FAREWELL_FILE, JOURNAL, CONFIG_FILE)
+    many = ("events.out.tfevents.*", PATTERN)
+    for path in [*(path for pattern in many for path in folder.glob(pattern)), *(folder / name for name in names)]:
+        path.unlink(missing_ok=True)
