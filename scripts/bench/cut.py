@@ -85,6 +85,8 @@ class Bench:
     def _build_whole(self) -> None:
         self.whole = _Whole(*self._modules())
         self.optimizer = _SparseAndDense(self.whole.parameters())
+        self.halves = self._modules()
+        self.optimizers = tuple(_SparseAndDense(half.parameters()) for half in self.halves)
 
     def _build_parties(self) -> None:
         bottom, top = self._modules()
@@ -104,6 +106,20 @@ class Bench:
         logits = self.whole(self.columns, self.columns.numeric).squeeze(1)
         functional.binary_cross_entropy_with_logits(logits, self.labels).backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
+
+    def two_optimiser_step(self) -> None:
+        """Take the same step as two parties must at the least: with two backward calls and two optimisers, by hand."""
+        (bottom, top), (of_bottom, of_top) = self.halves, self.optimizers
+        activation = bottom(self.columns)
+        arrived = activation.detach().requires_grad_()
+        logits = top(arrived, self.columns.numeric).squeeze(1)
+        loss = functional.binary_cross_entropy_with_logits(logits, self.labels)
+        of_top.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        of_top.step()
+        of_bottom.zero_grad()
+        activation.backward(arrived.grad)
+        of_bottom.step()
 
     def split_step(self) -> None:
         """Take a training step of the two parties."""
@@ -150,13 +166,17 @@ def measure(quick: bool) -> list[Result]:
 def _batch_results(batch: int, runs: int, bench: Bench, defended: Bench) -> list[Result]:
     # Of whole steps: what would be sent under the other label is computed where the step is. The top is linear.
     defended.defend(RecordGaussian(detection_error=0.4))
-    whole, split, noisy = interleaved([bench.whole_step, bench.split_step, defended.split_step], runs=runs)
+    steps = [bench.whole_step, bench.two_optimiser_step, bench.split_step, defended.split_step]
+    whole, two, split, noisy = interleaved(steps, runs=runs)
     results = []
     for name, taken, beside, target in (
         (f"split / unsplit step, batch {batch}", split, whole, 1.05),
+        (f"two optimisers and two backward calls / unsplit step, batch {batch}", two, whole, None),
+        (f"split step / two optimisers and two backward calls, batch {batch}", split, two, None),
         (f"split step with record-gaussian / without, batch {batch}", noisy, split, 1.12),
     ):
         value, note = ratio(taken, beside)
+        note = f"{note}; {_median(taken) * 1e6:.0f} and {_median(beside) * 1e6:.0f} us"
         results.append(Result(name, value, "ratio", target, note=note))
     gradient = bench.gradient()
     hooks: list[tuple[str, Callable[[], object], float]] = [

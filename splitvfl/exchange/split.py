@@ -15,7 +15,7 @@ from splitvfl.cut.views import ViewSource
 from splitvfl.data.columns import Records
 from splitvfl.errors import ProtocolError
 from splitvfl.exchange.base import Exchange, Side
-from splitvfl.hooks import all_finite, all_finite_together
+from splitvfl.hooks import all_finite
 from splitvfl.messaging.conversation import Expected, Half, Inbox, Outbox
 from splitvfl.messaging.messages import Message
 from splitvfl.party.party import ActiveParty, PassiveParty
@@ -83,7 +83,7 @@ def loss_and_gradients(party: ActiveParty, inbox: Inbox, batch: Records, step: i
     party.clear_gradients()
     loss.backward()
     sent = [leaf.grad for leaf in leaves.values() if leaf.grad is not None]
-    if not (party.has_finite_gradients() and all_finite_together(sent)):
+    if not party.has_finite_gradients(*sent):
         raise ProtocolError(spoiled(f"gradients of step {step} are NaN or infinite", leaves))
     return value, {name: _gradient(leaf) for name, leaf in leaves.items()}
 

@@ -85,6 +85,8 @@ class Party(ABC):
         self.random = PartyRandom(0)
         self._factory = optimizer
         self.optimizer = optimizer_of(module, optimizer)
+        # To look them up layer by layer in every step would take as long as a layer.
+        self._weights = list(module.parameters())
 
     @property
     def models(self) -> tuple[nn.Module, ...]:
@@ -103,6 +105,7 @@ class Party(ABC):
         self.device, self.autocast, self.wire = device, autocast, wire
         self.module.to(device)
         self.optimizer = optimizer_of(self.module, self._factory)
+        self._weights = list(self.module.parameters())
         self.random = PartyRandom(seed)
         if device.type == "cuda":
             self.random.use_cuda()
@@ -146,10 +149,10 @@ class Party(ABC):
         if self.optimizer is not None:
             self.optimizer.zero_grad(set_to_none=True)
 
-    def has_finite_gradients(self) -> bool:
-        """Return whether its optimiser would take in finite numbers only."""
-        gradients = (weight.grad for weight in self.module.parameters())
-        return all_finite_together(gradient for gradient in gradients if gradient is not None)
+    def has_finite_gradients(self, *sent: Tensor) -> bool:
+        """Return whether its optimiser would take in finite numbers only, and gradients that it sends are finite."""
+        own = [weight.grad for weight in self._weights if weight.grad is not None]
+        return all_finite_together([*own, *sent])
 
     def update(self) -> None:
         """Take the optimiser's step."""

@@ -120,7 +120,7 @@ class PrivateTop(TopModel):
         optimizer.zero_grad(set_to_none=True)
         with self.random:
             loss.backward()
-        gradients = [weight.grad for weight in self.module.parameters() if weight.grad is not None]
+        gradients = [weight.grad for weight in self._weights if weight.grad is not None]
         if all_finite_together([loss.detach(), *gradients]):
             optimizer.step()
         else:

@@ -26,13 +26,14 @@ class TopModel:
 
     def __init__(self, module: nn.Module, task: Task, computing: Callable[[], AbstractContextManager[object]]) -> None:
         self.module = module
+        self._weights = list(module.parameters())
         self._task = task
         self._computing = computing
 
     @property
     def dtypes(self) -> tuple[torch.dtype, ...]:
         """The dtypes of activations that it can take."""
-        own = {parameter.dtype for parameter in self.module.parameters()}
+        own = {weight.dtype for weight in self._weights}
         return tuple(dtype for dtype in FLOATS if dtype in own) or FLOATS
 
     def run(self, activations: list[Tensor], columns: Tensor | Columns | None) -> Tensor:

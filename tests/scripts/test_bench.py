@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from scripts.bench import cut, loading, network
 from scripts.bench.measuring import Result, interleaved, main, ratio
@@ -19,11 +20,23 @@ def test_quick_run_writes_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     written = json.loads(out.read_text())
     assert set(written) == {"machine", "results"}
-    assert len(written["results"]) == 2 * 7 + 2
+    assert len(written["results"]) == 2 * 9 + 2
     for row in written["results"]:
         assert set(row) == {"name", "value", "unit", "target", "better", "holds", "note"}
         assert row["value"] > 0
-        assert row["holds"] == (row["value"] <= row["target"])
+        assert row["holds"] == (row["target"] is None or row["value"] <= row["target"])
+
+
+def test_the_floor_takes_the_same_step() -> None:
+    bench = cut.Bench(64, 2, cut.ROWS + 1)
+    for _ in range(3):
+        bench.whole_step()
+        bench.two_optimiser_step()
+        bench.split_step()
+    split = [bench.passive.module, bench.active.module]
+    for one, by_hand, party in zip((bench.whole.bottom, bench.whole.top), bench.halves, split, strict=True):
+        for expected, *same in zip(one.parameters(), by_hand.parameters(), party.parameters(), strict=True):
+            assert all(torch.equal(weight, expected) for weight in same)
 
 
 def test_quick_run_of_the_loader_writes_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
