@@ -308,13 +308,8 @@ class Secrets:
         Raises:
             PrivacyError: If the sender has none; the message must then not be sent.
         """
-        if self._labels is None:
-            raise PrivacyError(
-                "a defense needs the labels of this batch and has none, so nothing was sent; "
-                "pass them along: model(x, labels=y, ids=ids)"
-            )
         if self._own_labels is None:
-            self._own_labels = self._labels.detach().clone()
+            self._own_labels = _own("labels", self._labels)
         return self._own_labels
 
     @property
@@ -329,13 +324,8 @@ class Secrets:
         Raises:
             PrivacyError: If the caller gave none.
         """
-        if self._ids is None:
-            raise PrivacyError(
-                "a defense needs the record ids of this batch and has none, so nothing was sent; "
-                "pass them along: model(x, labels=y, ids=ids)"
-            )
         if self._own_ids is None:
-            self._own_ids = self._ids.detach().clone()
+            self._own_ids = _own("record ids", self._ids)
         return self._own_ids
 
     @property
@@ -434,6 +424,15 @@ class Secrets:
         if self._show is not None:
             self._show(rows.detach().clone())  # noise may be added to them in place
         return rows
+
+
+def _own(what: str, known: Tensor | None) -> Tensor:
+    if known is None:
+        raise PrivacyError(
+            f"a defense needs the {what} of this batch and has none, so nothing was sent; "
+            "pass them along: model(x, labels=y, ids=ids)"
+        )
+    return known.detach().clone()
 
 
 class Attack(Protocol):
@@ -544,10 +543,7 @@ def target_of(attack: object) -> Target:
 
 def needs_label_gradients(defense: object) -> bool:
     """Return whether a defense reads what a message would be under every label."""
-    needed = getattr(defense, "needs_label_gradients", False)
-    if not isinstance(needed, bool):
-        raise HookError(f"{hook_name(defense)}: needs_label_gradients must be true or false, got {needed!r}")
-    return needed
+    return _truth(defense, "needs_label_gradients")
 
 
 def soft_classes_of(defense: object) -> int | None:
@@ -556,27 +552,21 @@ def soft_classes_of(defense: object) -> int | None:
 
 
 def is_signed(attack: object) -> bool:
-    """Return whether the sign of a score is the label that the attack infers (0 or NaN: none), not the ranking alone.
-
-    Raises:
-        HookError: If what it says of that is no truth value.
-    """
-    signed = getattr(attack, "signed", False)
-    if not isinstance(signed, bool):
-        raise HookError(f"{hook_name(attack)}: signed must be true or false, got {signed!r}")
-    return signed
+    """Return whether the sign of a score is the label that an attack infers (0 or NaN: none), not its rank alone."""
+    return _truth(attack, "signed")
 
 
 def is_cumulative(attack: object) -> bool:
-    """Return whether a score is of all messages of its record so far, so that its last one is that of the run.
+    """Return whether a score is of all messages of its record so far, so that its last one is that of the run."""
+    return _truth(attack, "cumulative")
 
-    Raises:
-        HookError: If what it says of that is no truth value.
-    """
-    cumulative = getattr(attack, "cumulative", False)
-    if not isinstance(cumulative, bool):
-        raise HookError(f"{hook_name(attack)}: cumulative must be true or false, got {cumulative!r}")
-    return cumulative
+
+def _truth(hook: object, attribute: str) -> bool:
+    """Return what a hook says of itself with an attribute; :class:`HookError` if that is no truth value."""
+    said = getattr(hook, attribute, False)
+    if not isinstance(said, bool):
+        raise HookError(f"{hook_name(hook)}: {attribute} must be true or false, got {said!r}")
+    return said
 
 
 def note_of(attack: object) -> str:

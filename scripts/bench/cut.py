@@ -6,8 +6,9 @@ updated by sparse SGD, the rest by fused Adam. Run ``python -m scripts.bench.cut
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from functools import partial
+from statistics import median
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,7 @@ from splitvfl.defenses import AxisGaussian, Isotropic, RecordGaussian, SumKL, so
 from splitvfl.exchange.split import active_step, passive_step
 from splitvfl.hooks import Defense, View
 from splitvfl.leakage.judging import Leak
+from splitvfl.learning.optimizers import PerParameter, sparse_sgd
 from splitvfl.messaging.conversation import converse
 from splitvfl.models import WideDeepBottom, WideDeepTop
 from splitvfl.party.party import ActiveParty, PassiveParty
@@ -31,24 +33,7 @@ QUICK_BATCHES = ((512, 5), (4096, 3), (65_536, 1))
 FIELDS, ROWS, DIM, NUMERIC, WIDTH = 26, 50_000, 12, 13, 128
 
 
-class _SparseAndDense:
-    """Sparse SGD for large tables, fused Adam for the rest."""
-
-    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
-        tables, others = [], []
-        for parameter in parameters:
-            (tables if parameter.shape[0] > ROWS else others).append(parameter)
-        self._parts: list[torch.optim.Optimizer] = [torch.optim.Adam(others, lr=1e-3, fused=True)]
-        if tables:
-            self._parts.append(torch.optim.SGD(tables, lr=1e-2))
-
-    def zero_grad(self, *, set_to_none: bool = True) -> None:
-        for part in self._parts:
-            part.zero_grad(set_to_none=set_to_none)
-
-    def step(self) -> None:
-        for part in self._parts:
-            part.step()
+optimizer_for = PerParameter(embeddings=sparse_sgd)
 
 
 class _Whole(nn.Module):
@@ -84,9 +69,9 @@ class Bench:
 
     def _build_whole(self) -> None:
         self.whole = _Whole(*self._modules())
-        self.optimizer = _SparseAndDense(self.whole.parameters())
+        self.optimizer = optimizer_for(self.whole)
         self.halves = self._modules()
-        self.optimizers = tuple(_SparseAndDense(half.parameters()) for half in self.halves)
+        self.optimizers = tuple(optimizer_for(half) for half in self.halves)
 
     def _build_parties(self) -> None:
         bottom, top = self._modules()
@@ -96,8 +81,8 @@ class Bench:
         names = tuple(map(str, range(NUMERIC)))
         active = PartyData("active", names, names, (), self.active_records, self.active_records)
         passive = PartyData("passive", names, names, self._sizes, self.passive_records, self.passive_records)
-        self.active = ActiveParty(active, top, optimizer=_SparseAndDense)  # type: ignore[arg-type]
-        self.passive = PassiveParty(passive, bottom, optimizer=_SparseAndDense)  # type: ignore[arg-type]
+        self.active = ActiveParty(active, top, optimizer=optimizer_for)
+        self.passive = PassiveParty(passive, bottom, optimizer=optimizer_for)
         self.active.connect("passive")
 
     def whole_step(self) -> None:
@@ -176,7 +161,7 @@ def _batch_results(batch: int, runs: int, bench: Bench, defended: Bench) -> list
         (f"split step with record-gaussian / without, batch {batch}", noisy, split, 1.12),
     ):
         value, note = ratio(taken, beside)
-        note = f"{note}; {_median(taken) * 1e6:.0f} and {_median(beside) * 1e6:.0f} us"
+        note = f"{note}; {median(taken) * 1e6:.0f} and {median(beside) * 1e6:.0f} us"
         results.append(Result(name, value, "ratio", target, note=note))
     gradient = bench.gradient()
     hooks: list[tuple[str, Callable[[], object], float]] = [
@@ -212,19 +197,15 @@ def _solver_results(quick: bool) -> list[Result]:
 
     scalar, batched = interleaved([one_by_one, together], runs=runs)
     return [
-        Result("solve_sumkl, one call", _median(scalar) / len(singles) * 1e3, "ms", 0.1, note=f"{runs} runs of 200"),
+        Result("solve_sumkl, one call", median(scalar) / len(singles) * 1e3, "ms", 0.1, note=f"{runs} runs of 200"),
         Result(
             "solve_sumkl, per problem in a batch",
-            _median(batched) / count * 1e6,
+            median(batched) / count * 1e6,
             "us",
             20.0,
             note=f"{runs} runs of {count}",
         ),
     ]
-
-
-def _median(values: Sequence[float]) -> float:
-    return sorted(values)[len(values) // 2]
 
 
 if __name__ == "__main__":

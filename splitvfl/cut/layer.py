@@ -83,6 +83,8 @@ class CutLayer(nn.Module):
         gradient: Defenses of the gradient (the active party's).
         loss_scale: Factor that a loss scaler put on the loss (``scaler.get_scale()``); it is divided out before
             defenses and attacks, and put back after. The gradient is that of the batch's *mean* loss, 1/batch included.
+        shows: View fields that attacks can have here.
+        steps: Forward passes with a gradient so far: number of the step that comes next.
         wire: The narrower dtype in which the gradient crosses, to which it is rounded after the defenses; ``None``: its
             own.
     """
@@ -94,10 +96,10 @@ class CutLayer(nn.Module):
         self.gradient = GradientDefenses(active)
         self.loss_scale = 1.0
         self.wire: torch.dtype | None = None
-        self._steps = 0
+        self.steps = 0
         self._leaks: list[Leak] = []
         self._audits: list[Audit] = []
-        self._shows: frozenset[str] = frozenset({"gradient"})
+        self.shows: frozenset[str] = frozenset({"gradient"})
         self._bottoms: tuple[nn.Module, ...] = ()  # in a tuple, it is no submodule of the cut
         self._tops: tuple[nn.Module, ...] = ()
 
@@ -136,8 +138,8 @@ class CutLayer(nn.Module):
             if values is not None and values.shape[:1] != (rows,):
                 raise ArgumentError(f"expected {rows} {name}, one per row of the activation, got {tuple(values.shape)}")
         if step is None:
-            step = self._steps
-            self._steps += int(torch.is_grad_enabled())
+            step = self.steps
+            self.steps += int(torch.is_grad_enabled())
         shown = labels if responses is None else responses
         binary_responses = labels if responses is None else binary_responses_of(responses)
         context = _CutContext(step, ids, labels, shown, binary_responses, view_source or ViewSource(), answer, source)
@@ -199,11 +201,6 @@ class CutLayer(nn.Module):
             leak.see(view, context.labels, ids_known=context.ids is not None)
 
     @property
-    def steps(self) -> int:
-        """Forward passes with a gradient so far: number of the step that comes next."""
-        return self._steps
-
-    @property
     def needs_label_gradients(self) -> bool:
         """Whether the auditor, or a defense of the gradient, needs what would be sent under every label.
 
@@ -220,16 +217,11 @@ class CutLayer(nn.Module):
 
         What it holds itself is the activation before its defenses; the label party has nothing closer.
         """
-        self._shows = frozenset({"gradient", "activation"})
-
-    @property
-    def shows(self) -> frozenset[str]:
-        """View fields that attacks can have here."""
-        return self._shows
+        self.shows = frozenset({"gradient", "activation"})
 
     def show_from(self, bottom: nn.Module) -> None:
         """Declare the model behind this cut, so that ``watch`` and ``defend`` can refuse what does not fit it."""
-        self._shows = GRADIENTS.fields(linear=is_linear(bottom))
+        self.shows = GRADIENTS.fields(linear=is_linear(bottom))
         self._bottoms = (bottom,)
 
     def show_top(self, top: nn.Module) -> None:
@@ -289,10 +281,10 @@ class CutLayer(nn.Module):
             remove=lambda: self._leaks.remove(leak),
             canaries=canaries_of(canaries),
         )
-        missing = sorted(leak.needs - self._shows)
+        missing = sorted(leak.needs - self.shows)
         if missing:
             raise ArgumentError(
-                f"attack {leak.name} needs {', '.join(missing)}; this cut shows {', '.join(sorted(self._shows))}"
+                f"attack {leak.name} needs {', '.join(missing)}; this cut shows {', '.join(sorted(self.shows))}"
             )
         self._leaks.append(leak)
         return leak

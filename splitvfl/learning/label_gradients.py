@@ -485,6 +485,7 @@ class LabelGradientSource:
         for number, name in enumerate(crossed):
             if any(parts[number] is None for parts in pulled):
                 continue  # the top model does not use it, and no gradient will come
+            jacobian = [parts[number].flatten(1).to(device) for parts in pulled]
             self._found[name] = LabelGradients(
                 outputs=output.to(device),
                 targets=targets.to(device),
@@ -493,7 +494,7 @@ class LabelGradientSource:
                 loss=self._loss,
                 loss_gradient=gradient.to(device),
                 of_values={value: found.to(device) for value, found in of_values.items()},
-                jacobian=_stacked([parts[number].flatten(1).to(device) for parts in pulled]),
+                jacobian=jacobian[0].unsqueeze(0) if len(jacobian) == 1 else torch.stack(jacobian),  # one is not copied
             )
 
     def _of_loss(self, output: Tensor, targets: Tensor) -> tuple[Tensor, dict[float, Tensor]]:
@@ -557,11 +558,6 @@ def is_second(targets: Tensor, values: Sequence[float]) -> Tensor | None:
     """
     second = targets == values[1]
     return second if bool((second | (targets == values[0])).all()) else None
-
-
-def _stacked(parts: Sequence[Tensor]) -> Tensor:
-    """Return tensors stacked, and one alone without a copy."""
-    return parts[0].unsqueeze(0) if len(parts) == 1 else torch.stack(tuple(parts))
 
 
 def _combinations(output: Tensor, gradient: Tensor) -> list[Tensor]:

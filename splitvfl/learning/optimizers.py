@@ -6,6 +6,7 @@ updated; an optimiser with dense state, such as Adam, would read and write every
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, overload
 
@@ -83,7 +84,45 @@ def plain_rate(factory: ParameterFactory) -> float | None:
     return rate if made.defaults == torch.optim.SGD([weight], lr=rate).defaults else None
 
 
-class ProximalSGD(Optimizer):
+class _WithClosure(Optimizer, ABC):
+    """An optimiser whose step may compute the loss anew first, as torch has it."""
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Update every weight that has a gradient, and return what ``closure``, if given, returned.
+
+        Args:
+            closure: Called first and once, with gradients on: computes the loss anew.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._take_step()
+        return loss
+
+    @abstractmethod
+    def _take_step(self) -> None: ...
+
+
+class _WeightByWeight(_WithClosure):
+    @torch.no_grad()
+    def _take_step(self) -> None:
+        for group in self.param_groups:
+            for weight in group["params"]:
+                if weight.grad is not None:
+                    self._update(weight, weight.grad, group)
+
+    @abstractmethod
+    def _update(self, weight: Tensor, gradient: Tensor, settings: Mapping[str, Any]) -> None: ...
+
+
+class ProximalSGD(_WeightByWeight):
     """Gradient descent with an L1 and an L2 penalty of the weights: the elastic net, without subgradients.
 
     A step on a weight matrix, of gradient g, with ``soft(v, t) = sign(v) · max(|v| − t, 0)``::
@@ -112,27 +151,8 @@ class ProximalSGD(Optimizer):
             raise ArgumentError(f"expected lr above 0, l1 and l2 from 0, got {lr}, {l1} and {l2}")
         super().__init__(params, {"lr": lr, "l1": l1, "l2": l2})
 
-    @overload
-    def step(self, closure: None = None) -> None: ...
-
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Update every weight that has a gradient, and return what ``closure``, if given, returned.
-
-        Args:
-            closure: Called first, with gradients on: computes the loss anew.
-        """
-        loss = _called(closure)
-        for group in self.param_groups:
-            for weight in group["params"]:
-                if weight.grad is not None:
-                    self._update(weight, weight.grad, lr=group["lr"], l1=group["l1"], l2=group["l2"])
-        return loss
-
-    def _update(self, weight: Tensor, gradient: Tensor, *, lr: float, l1: float, l2: float) -> None:
+    def _update(self, weight: Tensor, gradient: Tensor, settings: Mapping[str, Any]) -> None:
+        lr, l1, l2 = (settings[name] for name in ("lr", "l1", "l2"))
         if gradient.is_sparse:
             raise ArgumentError("ProximalSGD takes dense gradients: a penalty moves every row at every step")
         weight.sub_(gradient, alpha=lr)
@@ -140,7 +160,7 @@ class ProximalSGD(Optimizer):
             weight.copy_(torch.nn.functional.softshrink(weight, lr * l1)).div_(1 + lr * l2)
 
 
-class RowWiseAdagrad(Optimizer):
+class RowWiseAdagrad(_WeightByWeight):
     """Adagrad with one accumulator per row of a table, for sparse gradients.
 
     With G_r the gradient of row r, summed over all its occurrences in the batch, and d its length::
@@ -170,34 +190,14 @@ class RowWiseAdagrad(Optimizer):
             raise ArgumentError(f"expected lr and eps above 0, got {lr} and {eps}")
         super().__init__(params, {"lr": lr, "eps": eps})
 
-    @overload
-    def step(self, closure: None = None) -> None: ...
-
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Update every row that has a gradient, and return what ``closure``, if given, returned.
-
-        Args:
-            closure: Called first, with gradients on: computes the loss anew.
-        """
-        loss = _called(closure)
-        for group in self.param_groups:
-            for table in group["params"]:
-                if table.grad is not None:
-                    self._update(table, table.grad, lr=group["lr"], eps=group["eps"])
-        return loss
-
-    def _update(self, table: Tensor, gradient: Tensor, *, lr: float, eps: float) -> None:
+    def _update(self, weight: Tensor, gradient: Tensor, settings: Mapping[str, Any]) -> None:
         rows, sums = _summed_per_row(gradient)
-        state = self.state[table]
+        state = self.state[weight]
         if not state:
-            state["sum"] = torch.zeros(table.shape[0], dtype=table.dtype, device=table.device)
+            state["sum"] = torch.zeros(weight.shape[0], dtype=weight.dtype, device=weight.device)
         state["sum"].index_add_(0, rows, sums.square().mean(dim=1))
-        rates = -lr / (state["sum"].index_select(0, rows).sqrt_() + eps)
-        table.index_add_(0, rows, sums.mul_(rates[:, None]))
+        rates = -settings["lr"] / (state["sum"].index_select(0, rows).sqrt_() + settings["eps"])
+        weight.index_add_(0, rows, sums.mul_(rates[:, None]))
 
 
 def _summed_per_row(gradient: Tensor) -> tuple[Tensor, Tensor]:
@@ -270,7 +270,7 @@ def sparse_parameters(module: nn.Module) -> list[nn.Parameter]:
     return list(dict.fromkeys(found))
 
 
-class _Together(Optimizer):
+class _Together(_WithClosure):
     """Several optimisers, stepped one after the other."""
 
     def __init__(self, parts: Mapping[str, Optimizer]) -> None:
@@ -286,20 +286,11 @@ class _Together(Optimizer):
             raise ArgumentError("this optimiser is made of several; a group of parameters cannot be added to it")
         super().add_param_group(param_group)
 
-    @overload
-    def step(self, closure: None = None) -> None: ...
-
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Take every optimiser's step, and return what ``closure``, called once, returned."""
-        loss = _called(closure)
+    def _take_step(self) -> None:
         # torch warns where nobody says whether to check sparse tensors; those here it made itself, a moment ago.
         with torch.sparse.check_sparse_tensor_invariants(enable=False):
             for part in self._parts.values():
                 part.step()
-        return loss
 
     def state_dict(self) -> dict[str, Any]:
         """Return the states by optimiser."""
@@ -316,13 +307,6 @@ class _Together(Optimizer):
         for name, part in self._parts.items():
             part.load_state_dict(state_dict[name])
         self.param_groups = self._groups()  # loading replaces them
-
-
-def _called(closure: Callable[[], float] | None) -> float | None:
-    if closure is None:
-        return None
-    with torch.enable_grad():
-        return closure()
 
 
 OPTIMIZERS: Mapping[str, Callable[..., Optimizer]] = {

@@ -23,17 +23,19 @@ class Task(ABC):
         outputs: Width of the top model's output.
         metric: Name of the headline figure that :meth:`measure` returns.
         variety: What is missing where all labels are the same.
+        usual_loss: The loss unless another is given.
         classes: Number of classes; ``None`` where labels are no classes.
     """
 
     name: ClassVar[str]
     metric: ClassVar[str]
     variety: ClassVar[str]
+    usual_loss: ClassVar[type[Loss]]
     outputs: int = 1
     classes: int | None = None
 
-    def __init__(self, loss: Loss) -> None:
-        self.loss = loss
+    def __init__(self, loss: Loss | None = None) -> None:
+        self.loss = loss or self.usual_loss()
 
     @abstractmethod
     def check_kind(self, labels: Tensor) -> None:
@@ -75,11 +77,9 @@ class Binary(Task):
 
     name = "binary"
     metric = "auc"
+    usual_loss = Logistic
     variety = "a binary task needs both classes"
     classes = 2
-
-    def __init__(self, loss: Loss | None = None) -> None:
-        super().__init__(loss or Logistic())
 
     def check_kind(self, labels: Tensor) -> None:
         """Raise unless labels are 0 and 1."""
@@ -104,10 +104,11 @@ class Multiclass(Task):
 
     name = "multiclass"
     metric = "accuracy"
+    usual_loss = CrossEntropy
     variety = "a multi-class task needs more than one class"
 
     def __init__(self, classes: int, loss: Loss | None = None) -> None:
-        super().__init__(loss or CrossEntropy())
+        super().__init__(loss)
         if classes < 2:
             raise ArgumentError(f"a multi-class task needs at least 2 classes, got {classes}")
         self.outputs = self.classes = classes
@@ -136,10 +137,8 @@ class Regression(Task):
 
     name = "regression"
     metric = "r2"
+    usual_loss = SquaredError
     variety = "there is nothing to learn"
-
-    def __init__(self, loss: Loss | None = None) -> None:
-        super().__init__(loss or SquaredError())
 
     def check_kind(self, labels: Tensor) -> None:
         """Raise unless labels are finite."""

@@ -364,20 +364,13 @@ class ActiveParty(Party):
         self.labels = DefenseChain("labels", self.name)
         self.scores = DefenseChain("scores", self.name)
 
-    def prepare(
-        self,
-        *,
-        seed: int,
-        device: torch.device,
-        autocast: torch.dtype | None = None,
-        wire: torch.dtype | None = None,
-    ) -> None:
-        """Move to a device, and set the randomness and the precisions, before the first step."""
-        super().prepare(seed=seed, device=device, autocast=autocast, wire=wire)
+    def prepare(self, *, seed: int, device: torch.device, **precisions: torch.dtype | None) -> None:
+        """Move to a device, and set the randomness and the precisions, as :meth:`Party.prepare`."""
+        super().prepare(seed=seed, device=device, **precisions)
         if self.private_top is not None:
             self.private_top.prepare(seed=seed, device=device)
         for cut in self.cuts.values():
-            cut.wire = wire
+            cut.wire = self.wire
 
     @property
     def models(self) -> tuple[nn.Module, ...]:
