@@ -607,7 +607,8 @@ def _print_run(console: Console, summary: RunSummary) -> None:
 
 
 def _print_advice(summaries: Sequence[RunSummary]) -> None:
-    from splitvfl.report.findings import advice, group_runs, headline
+    from splitvfl.report.findings import advice, headline
+    from splitvfl.report.rows import group_runs
 
     console = Console()
     for group in group_runs(summaries):

@@ -121,6 +121,16 @@ def oriented(auc: float) -> float:
     return max(auc, 1.0 - auc)
 
 
+def turned_round(auc: float | None) -> float | None:
+    """Return :func:`oriented` of an AUC, if there is one."""
+    return None if auc is None else oriented(auc)
+
+
+def known(value: float) -> float | None:
+    """Return the value, or ``None`` for NaN."""
+    return None if math.isnan(value) else value
+
+
 def chance_auc(positives: int, negatives: int) -> float:
     """Return the oriented leak AUC that an attack is expected to have which knows nothing: ½ + σ·√(2/π).
 

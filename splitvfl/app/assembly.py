@@ -24,10 +24,11 @@ from splitvfl.learning.batches import BLOCK_ROWS
 from splitvfl.learning.optimizers import PerParameter, plain_rate, rowwise_adagrad
 from splitvfl.learning.randomness import PartyRandom, derive_seed
 from splitvfl.learning.tasks import Task
+from splitvfl.metrics import known
 from splitvfl.party.attaching import attach_defense, check_clips
 from splitvfl.party.party import SENDING, ActiveParty, Party, PassiveParty
 from splitvfl.party.private_top import private_adam
-from splitvfl.report.summary import AttackResult, ExchangeTraits, PartyResult, RunSummary, known
+from splitvfl.report.summary import AttackResult, ExchangeTraits, PartyResult, RunSummary
 from splitvfl.run.training import Training
 
 

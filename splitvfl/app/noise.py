@@ -21,7 +21,7 @@ from splitvfl.learning.optimizers import plain_rate
 from splitvfl.party.recipe import Recipe
 from splitvfl.privacy import corrected_dp_paillier_sigma, dp_paillier_sigma, label_attack_success
 from splitvfl.privacy.dp_paillier import PartyLetter
-from splitvfl.report.findings import counted
+from splitvfl.report.rows import counted
 
 # Beyond so many standard deviations one draw in 10^15 lies, and would end the run.
 _DEVIATIONS = 8.0

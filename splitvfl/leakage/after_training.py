@@ -9,7 +9,6 @@ labels: what the columns and those labels alone tell. Only the difference is due
 from __future__ import annotations
 
 import copy
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +21,7 @@ from splitvfl.data.columns import Columns, PartyData
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import Attack, View, call_attack
 from splitvfl.learning.randomness import PartyRandom
-from splitvfl.metrics import chance_auc, leak_auc, oriented, tied_leak_auc
+from splitvfl.metrics import chance_auc, known, leak_auc, tied_leak_auc, turned_round
 
 SHOWN = frozenset({"bottom", "columns", "known_positives", "known_negatives"})
 """View fields that an attack has after training, when no message arrives any more."""
@@ -78,32 +77,42 @@ class AfterTraining:
     @property
     def train_leak(self) -> float | None:
         """What decides, on training records."""
-        return _deciding(self.train_auc, self.train_tied_auc)
+        return turned_round(self.raw_train)
 
     @property
     def test_leak(self) -> float | None:
         """What decides, on test records."""
-        return _deciding(self.test_auc, self.test_tied_auc)
+        return turned_round(self.raw_test)
 
     @property
     def baseline_train_leak(self) -> float | None:
         """The same with the model as it was before training, turned round by itself."""
-        return _deciding(self.baseline_train_auc, self.baseline_train_tied_auc)
+        return turned_round(_of_all(self.baseline_train_auc, self.baseline_train_tied_auc))
 
     @property
     def baseline_test_leak(self) -> float | None:
         """Likewise on test records."""
-        return _deciding(self.baseline_test_auc, self.baseline_test_tied_auc)
+        return turned_round(_of_all(self.baseline_test_auc, self.baseline_test_tied_auc))
+
+    @property
+    def raw_train(self) -> float | None:
+        """The AUC of all training records, in the attack's own orientation."""
+        return _of_all(self.train_auc, self.train_tied_auc)
+
+    @property
+    def raw_test(self) -> float | None:
+        """The AUC of all test records, in the attack's own orientation."""
+        return _of_all(self.test_auc, self.test_tied_auc)
 
     @property
     def train_by_chance(self) -> float | None:
         """What orientation alone gives on so many training records; ``None`` where they were not counted."""
-        return _by_chance(self.train_positives, self.train_negatives)
+        return known(chance_auc(self.train_positives, self.train_negatives))
 
     @property
     def test_by_chance(self) -> float | None:
         """What orientation alone gives on so many test records."""
-        return _by_chance(self.test_positives, self.test_negatives)
+        return known(chance_auc(self.test_positives, self.test_negatives))
 
     def scalars(self, where: str) -> dict[str, float]:
         """Return the AUCs that exist for a log, under tags that end in ``where``."""
@@ -119,14 +128,8 @@ class AfterTraining:
         return {tag: value for tag, value in found.items() if value is not None}
 
 
-def _deciding(auc: float | None, tied: float | None) -> float | None:
-    """Return the AUC of all records, turned round where that reads better."""
-    known = auc if tied is None else tied
-    return None if known is None else oriented(known)
-
-
-def _by_chance(positives: int, negatives: int) -> float | None:
-    return None if min(positives, negatives) < 1 else chance_auc(positives, negatives)
+def _of_all(auc: float | None, tied: float | None) -> float | None:
+    return auc if tied is None else tied
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,17 +156,13 @@ class AnswerFigures:
         scored = ~scores.isnan()
         positives = int((labels == 1).sum())
         return cls(
-            auc=_known(leak_auc(scores[scored], labels[scored])),
+            auc=known(leak_auc(scores[scored], labels[scored])),
             # Who scores nothing at all was not judged, which is not the same as found blind.
-            tied_auc=_known(tied_leak_auc(scores, labels)) if scored.any() and not scored.all() else None,
+            tied_auc=known(tied_leak_auc(scores, labels)) if scored.any() and not scored.all() else None,
             scored=int(scored.sum()),
             positives=positives,
             negatives=labels.numel() - positives,
         )
-
-
-def _known(auc: float) -> float | None:
-    return None if math.isnan(auc) else auc
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,11 +223,6 @@ class Quiz:
         train, test = asked[asked < first_test], asked[asked >= first_test]
         return AnswerFigures.of(scores[train], self.labels[train]), AnswerFigures.of(scores[test], self.labels[test])
 
-    def aucs(self, scores: Tensor) -> tuple[float | None, float | None]:
-        """Return the leak AUC of what was scored on training and on test records, without those that were known."""
-        train, test = self.judge(scores)
-        return train.auc, test.auc
-
 
 def _with_label(labels: Tensor) -> npt.NDArray[np.int64]:
     """Return the positions of all records but dummies, about which nobody is asked."""
@@ -280,7 +274,11 @@ def judge_after_training(
             party=data.name,
             step=step,
         )
-        return quiz.judge(_undisturbed(copy.deepcopy(attack), view).cpu())
+        random = PartyRandom(0)
+        if view.device.type == "cuda":
+            random.use_cuda()
+        with random:
+            return quiz.judge(call_attack(copy.deepcopy(attack), view).cpu())
 
     (train, test), (train_before, test_before) = judged(trained), judged(before)
     asked = sum(part.positives + part.negatives for part in (train, test))
@@ -301,15 +299,6 @@ def judge_after_training(
         test_positives=test.positives,
         test_negatives=test.negatives,
     )
-
-
-def _undisturbed(attack: Attack, view: View) -> Tensor:
-    """Return an attack's answer; what it draws leaves torch's generators as they were."""
-    random = PartyRandom(0)
-    if view.device.type == "cuda":
-        random.use_cuda()
-    with random:
-        return call_attack(attack, view)
 
 
 def view_after_training(

@@ -21,6 +21,7 @@ from splitvfl.leakage.judging import Handle, LeakSummary, ScoreKeeper, nanmax, r
 from splitvfl.leakage.label_ratios import LabelRatios, answers_of, expected_axis, of_records, read_message
 from splitvfl.leakage.run_audit import RecordHistory, RunLeak
 from splitvfl.leakage.series import Thinned
+from splitvfl.leakage.state import Stateful
 from splitvfl.learning.label_gradients import LabelGradients
 from splitvfl.metrics import detection_error
 
@@ -54,7 +55,7 @@ class AuditScores(NamedTuple):
     fitted: bool
 
 
-class Auditor:
+class Auditor(Stateful):
     """Scores every row of a sent batch in two ways.
 
     *Linear*: the projection on Δg, the difference of the classes' mean rows before any defense of the gradient. The
@@ -71,6 +72,8 @@ class Auditor:
 
     It is an attack, not a proof: a leak that it does not find may still be there.
     """
+
+    _kept = ("_weight", "_sum", "_square")
 
     def __init__(self) -> None:
         self._weight = torch.zeros(2, dtype=torch.float64)
@@ -139,14 +142,6 @@ class Auditor:
             self._sum[label] = _DECAY * self._sum[label] + rows.sum(dim=0)
             self._square[label] = _DECAY * self._square[label] + rows.T @ rows
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the moments."""
-        return {"weight": self._weight.clone(), "sum": self._sum.clone(), "square": self._square.clone()}
-
-    def load_state_dict(self, state: dict[str, Any], /) -> None:
-        """Take back what :meth:`state_dict` returned."""
-        self._weight, self._sum, self._square = (state[name].clone() for name in ("weight", "sum", "square"))
-
 
 def of_real_rows(
     clean: Tensor, sent: Tensor, labels: Tensor, ids: Tensor | None, responses: Tensor | None, real: Tensor
@@ -191,7 +186,7 @@ def class_axis(gradient: Tensor, positive: Tensor) -> Tensor | None:
     return axis if length > 0 else None
 
 
-class Audit(Handle):
+class Audit(Handle, Stateful):
     """The auditor's attacks being judged: what ``audit`` returns.
 
     Three attacks read each message: the two of :class:`Auditor`, and
@@ -227,6 +222,7 @@ class Audit(Handle):
     )
     legend: ClassVar[str] = "attacks with the label party's own knowledge; the best of three"
     place: ClassVar[float] = math.inf
+    _kept = ("auditor", "ratios", "history", "linear", "likelihood", "ratio", "_errors", "_error_sums")
 
     def __init__(self, *, remove: Callable[[], None] = lambda: None, canaries: Canaries | None = None) -> None:
         super().__init__(remove)
@@ -427,33 +423,10 @@ class Audit(Handle):
         """Leak AUC between records of equal prediction: what messages told beyond it; NaN if unknown."""
         return math.nan if self.told is None else self.told.matched_auc
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of the attack and of its judges."""
-        return {
-            "auditor": self.auditor.state_dict(),
-            "ratios": self.ratios.state_dict(),
-            "history": self.history.state_dict(),
-            "linear": self.linear.state_dict(),
-            "likelihood": self.likelihood.state_dict(),
-            "ratio": self.ratio.state_dict(),
-            "errors": self._errors.state_dict(),
-            "error_sums": self._error_sums.clone(),
-        }
-
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Take back what :meth:`state_dict` returned."""
         self._told = None
-        for name, part in (
-            ("auditor", self.auditor),
-            ("ratios", self.ratios),
-            ("history", self.history),
-            ("linear", self.linear),
-            ("likelihood", self.likelihood),
-            ("ratio", self.ratio),
-            ("errors", self._errors),
-        ):
-            part.load_state_dict(state[name])
-        self._error_sums = state["error_sums"].clone()
+        super().load_state_dict(state)
 
 
 def _nanmin(values: Iterable[float]) -> float:

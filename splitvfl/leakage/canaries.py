@@ -86,6 +86,11 @@ class CanaryLeak:
     positives: int
     negatives: int
 
+    @property
+    def count(self) -> int:
+        """Number of canaries that were judged."""
+        return self.positives + self.negatives
+
     @classmethod
     def of(cls, scores: Tensor, labels: Tensor, *, level: float = 0.95) -> Self:
         """Return the figures of scores of canaries, ``(n,)``, and their coins, ``(n,)`` in {0, 1}."""

@@ -8,10 +8,10 @@ does not say that training told it: the columns may tell as much.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from splitvfl import metrics
 from splitvfl.leakage.auditing import Audit
 from splitvfl.leakage.canaries import CanaryLeak
 
@@ -80,8 +80,7 @@ class LabelLeak:
 
         It takes time in proportion to the records, of which at most 10 000 of each class are drawn.
         """
-        total, matched = (None if math.isnan(value) else value for value in (audit.total, audit.beyond_prediction))
-        seen = None if math.isnan(worst) else worst
+        total, seen, matched = map(metrics.known, (audit.total, worst, audit.beyond_prediction))
         return cls.of(total=total, worst=seen, matched=matched, canaries=audit.canaries, own_columns=known)
 
     @property

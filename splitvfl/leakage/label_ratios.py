@@ -16,6 +16,7 @@ import torch
 from scipy.special import expit, gammaln
 from torch import Tensor
 
+from splitvfl.leakage.state import Stateful
 from splitvfl.learning.label_gradients import LabelGradients
 
 Floats = npt.NDArray[np.float64]
@@ -153,7 +154,7 @@ def of_records(messages: Messages, chosen: Flags) -> Messages:
     )
 
 
-class LabelRatios:
+class LabelRatios(Stateful):
     """Log ratios of the two labels, fitted on earlier steps only.
 
     With x the shift of a row less its centre, z the centre, and ``J`` its length, ``x J / s`` has a mean that is linear
@@ -168,6 +169,8 @@ class LabelRatios:
     expectation is 0 at every prediction: residuals are measured in units of what the fit's own uncertainty adds to
     them, and otherwise whoever is fitted on fewer rows would seem less likely where those are rare.
     """
+
+    _kept = ("_shift", "_energy", "_scale", "_distance", "_silent")
 
     def __init__(self) -> None:
         self._shift = _ClassFits(_MEANS_DECAY)
@@ -266,24 +269,6 @@ class LabelRatios:
         ratio = distance / math.sqrt(max(square * rows, 1e-300))
         return float(np.interp(ratio, _DISTANCES, _EXPONENTS))
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return what was learned."""
-        return {
-            "shift": self._shift.state_dict(),
-            "energy": self._energy.state_dict(),
-            "scale": torch.from_numpy(self._scale.copy()),
-            "distance": torch.from_numpy(self._distance.copy()),
-            "silent": torch.from_numpy(self._silent.copy()),
-        }
-
-    def load_state_dict(self, state: dict[str, Any], /) -> None:
-        """Take back what :meth:`state_dict` returned."""
-        self._shift.load_state_dict(state["shift"])
-        self._energy.load_state_dict(state["energy"])
-        self._scale, self._distance, self._silent = (
-            state[name].numpy().copy() for name in ("scale", "distance", "silent")
-        )
-
 
 class _Residuals(NamedTuple):
     """Residuals under both labels, in standard deviations, ``(n, 2)``, and the variances of these two, ``(2,)``."""
@@ -308,7 +293,7 @@ class _Residuals(NamedTuple):
         return np.where(positive, self.values[:, 1], self.values[:, 0])
 
 
-class _Marking:
+class _Marking(Stateful):
     """Log ratio of the labels from the log energy off J: a class that is marked by more noise, or by less.
 
     Which class is marked may change from step to step, as it does with sumKL. So what is fitted is the energy of the
@@ -316,6 +301,8 @@ class _Marking:
     by their predictions and shifts. What it says counts while it has been right in earlier steps: where no class is
     marked it would add noise.
     """
+
+    _kept = ("_fits", "_steps", "_right")
 
     def __init__(self) -> None:
         self._fits = _ClassFits(_MARK_DECAY)
@@ -371,19 +358,6 @@ class _Marking:
             float(gains[positive].mean() + gains[~positive].mean() > _WORTH),
         )
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return what was learned."""
-        return {
-            "fits": self._fits.state_dict(),
-            "steps": torch.from_numpy(self._steps.copy()),
-            "right": torch.from_numpy(self._right.copy()),
-        }
-
-    def load_state_dict(self, state: dict[str, Any], /) -> None:
-        """Take back what :meth:`state_dict` returned."""
-        self._fits.load_state_dict(state["fits"])
-        self._steps, self._right = state["steps"].numpy().copy(), state["right"].numpy().copy()
-
 
 def _log_odds(shares: Floats | np.floating[Any]) -> Floats:
     clipped = np.clip(shares, 0.02, 0.98)
@@ -391,8 +365,10 @@ def _log_odds(shares: Floats | np.floating[Any]) -> Floats:
     return found
 
 
-class _ClassFits:
+class _ClassFits(Stateful):
     """Linear fits, one for each label, of a number on a design of two columns, by earlier rows only."""
+
+    _kept = ("_count", "_design", "_product", "_square")
 
     def __init__(self, decay: float) -> None:
         self._decay = decay
@@ -448,13 +424,7 @@ class _ClassFits:
             self._product[label] = self._decay * self._product[label] + rows.T @ own
             self._square[label] = self._decay * self._square[label] + own @ own
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the moments."""
-        names = ("count", "design", "product", "square")
-        return {name: torch.from_numpy(getattr(self, f"_{name}").copy()) for name in names}
-
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Take back what :meth:`state_dict` returned."""
         self._found = None
-        for name, value in state.items():
-            setattr(self, f"_{name}", value.numpy().copy())
+        super().load_state_dict(state)

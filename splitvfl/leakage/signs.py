@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from splitvfl.leakage.series import Thinned
+from splitvfl.leakage.state import Stateful
 from splitvfl.learning.records import RecordTable
 
 _RECENT = 10
 _MOST_RECORDS = 1 << 21
 
 
-class SignKeeper:
+class SignKeeper(Stateful):
     """Counts right signs, step by step, and each record's votes over the run.
 
     A score of 0 or NaN decides nothing, and a record whose label is NaN is not judged. Votes are kept of about the
     first two million records that are met.
     """
+
+    _kept = ("_right", "_decided", "_recent", "_course", "_votes")
 
     def __init__(self) -> None:
         self._right = self._decided = 0
@@ -87,23 +89,6 @@ class SignKeeper:
         labels = self._votes["label"]
         seen = int((labels != 0).sum())
         return max(int((labels == sign).sum()) for sign in (-1, 1)) / seen if seen else math.nan
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return tensors and numbers, fit for a checkpoint."""
-        return {
-            "right": self._right,
-            "decided": self._decided,
-            "recent": list(self._recent),
-            "course": self._course.state_dict(),
-            "votes": self._votes.state_dict(),
-        }
-
-    def load_state_dict(self, state: dict[str, Any], /) -> None:
-        """Take back what :meth:`state_dict` returned."""
-        self._right, self._decided = state["right"], state["decided"]
-        self._recent = deque(state["recent"], maxlen=_RECENT)
-        self._course.load_state_dict(state["course"])
-        self._votes.load_state_dict(state["votes"])
 
 
 def _share(right: float, decided: float) -> float:

@@ -1,6 +1,7 @@
 """Figures of a report, as SVG that can stand inside an HTML page.
 
-How they look is settled in :mod:`splitvfl.report.drawing`.
+Each takes runs that may be compared and a prefix for its ids, unique in its page, and returns an ``<svg>`` element, or
+nothing where there is nothing to draw. How they look is settled in :mod:`splitvfl.report.drawing`.
 """
 
 from __future__ import annotations
@@ -8,7 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
+
+from matplotlib.transforms import Bbox
 
 from splitvfl.report.drawing import (
     INK,
@@ -22,22 +26,13 @@ from splitvfl.report.drawing import (
     new_figure,
     panel_title,
 )
-from splitvfl.report.findings import (
-    GOAL,
-    DefenseRow,
-    PartyRow,
-    RunGroup,
-    attack_names,
-    figure,
-    rows_by_defense,
-    shown_name,
-)
+from splitvfl.report.findings import GOAL, figure
+from splitvfl.report.rows import DefenseRow, PartyRow, RunGroup, attack_names, rows_by_defense, shown_name, with_parties
 from splitvfl.report.summary import AttackResult, PartyResult, RunSummary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.text import Text
 
 Metrics = Sequence[Mapping[str, Any]]
 
@@ -49,19 +44,12 @@ def leak_curves(group: RunGroup, metrics: Sequence[Metrics], *, name: str) -> st
     """Return leak AUC against steps: one panel per defense and party, a line per attack.
 
     Solid lines are per step, dashed ones accumulated over the run. Every attack is oriented once, as in the summary.
-
-    Args:
-        group: The runs.
-        metrics: Lines of each run's ``metrics.jsonl``; runs of one defense are averaged.
-        name: Prefix of the figure's ids, unique in its page.
-
-    Returns:
-        An ``<svg>`` element; empty if no run logged a leak AUC.
+    Lines of ``metrics.jsonl`` come with each run; runs of one defense are averaged.
     """
     panels = [panel for panel in _panels(group, metrics) if panel.per_step]
     if not panels:
         return ""
-    colours = dict(zip(attack_names(group.runs), _endless(PALETTE), strict=False))
+    colours = dict(zip(attack_names(group.runs), cycle(PALETTE), strict=False))
     columns = min(len(panels), _PANELS_PER_ROW)
     rows = math.ceil(len(panels) / columns)
     low = _floor(panels)
@@ -150,17 +138,13 @@ def _label_ends(axes: Axes, panel: _Panel, colours: Mapping[str, str], low: floa
     ends["blind"] = 0.5
     spread = _spread(ends, gap=0.092 * (1.03 - low), low=low, high=1.03)
     for name, height in spread.items():
-        axes.annotate(
-            name,
-            xy=(1.0, height),
-            xycoords=axes.get_yaxis_transform(),
-            xytext=(4, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=TINY,
-            color=colours.get(name, MUTED),
-            parse_math=False,
-        )
+        place = {"xy": (1.0, height), "xytext": (4, 0), "va": "center"}
+        _note(axes, name, color=colours.get(name, MUTED), xycoords=axes.get_yaxis_transform(), **place)
+
+
+def _note(axes: Axes, text: str, **placed: Any) -> None:
+    """Write small beside a place, so many points away; names are never read as formulas."""
+    axes.annotate(text, textcoords="offset points", fontsize=TINY, parse_math=False, **placed)
 
 
 def _finish_grid(grid: Any, used: int, columns: int) -> None:
@@ -178,18 +162,9 @@ def _finish_grid(grid: Any, used: int, columns: int) -> None:
 def label_leaks(group: RunGroup, *, name: str) -> str:
     """Return total, beyond prediction and known without messages: a line per defense and party.
 
-    Args:
-        group: The runs.
-        name: Prefix of the figure's ids, unique in its page.
-
-    Returns:
-        An ``<svg>`` element; empty if no run has an auditor's figures.
+    Nothing where no run has an auditor's figures.
     """
-    lines = [
-        (f"{row.label}, {party.name}" if len(row.parties) > 1 else row.label, party)
-        for row in rows_by_defense(group)
-        for party in row.parties
-    ]
+    lines = [(row.label_at(party), party) for row, party in with_parties(rows_by_defense(group))]
     if not any(party.total is not None for _, party in lines):
         return ""
     with drawing_style():
@@ -248,40 +223,19 @@ def _legend_of_three(*, matched: bool) -> list[Any]:
     ]
 
 
-def _silent(row: DefenseRow) -> list[bool]:
-    return [party.silent for party in row.parties]
-
-
 def _draw_one_way(axes: Axes, row: DefenseRow) -> None:
     assert row.test is not None
     axes.axhline(row.test.mean, color=PALETTE[0], linewidth=1.2, linestyle=(0, (4, 2)), zorder=1)
-    axes.annotate(
-        f"{row.label}: no message depends on labels",
-        xy=(0.995, row.test.mean),
-        xycoords=axes.get_yaxis_transform(),
-        xytext=(0, 3),
-        textcoords="offset points",
-        ha="right",
-        va="bottom",
-        fontsize=TINY,
-        color=PALETTE[0],
-        parse_math=False,
-    )
+    place = {"xy": (0.995, row.test.mean), "xytext": (0, 3), "ha": "right", "va": "bottom"}
+    text = f"{row.label}: no message depends on labels"
+    _note(axes, text, color=PALETTE[0], xycoords=axes.get_yaxis_transform(), **place)
 
 
-def cost_and_leak(group: RunGroup, *, name: str, goal: float = GOAL) -> str:
+def cost_and_leak(group: RunGroup, *, name: str) -> str:
     """Return the headline figure against the leak that decides: one point per defense, with 95 % intervals over seeds.
 
     That is the leak beyond the prediction where all runs have canaries, else the worst leak of any attack on messages;
     of some of each nothing is drawn. A run in which nothing flows back is a line.
-
-    Args:
-        group: The runs.
-        name: Prefix of the figure's ids, unique in its page.
-        goal: Leak AUC to stay below.
-
-    Returns:
-        An ``<svg>`` element; empty if no run has both figures.
     """
     rows = [row for row in rows_by_defense(group) if row.test is not None and row.deciding is not None]
     if not rows or (any(run.canaries is not None for run in group.runs) and not group.by_canaries):
@@ -291,13 +245,15 @@ def cost_and_leak(group: RunGroup, *, name: str, goal: float = GOAL) -> str:
         axes = drawn.subplots()
         for row in rows:
             _draw_point(axes, row)
-        silent = [row for row in rows_by_defense(group) if row.test is not None and all(_silent(row))]
+        silent = [
+            row for row in rows_by_defense(group) if row.test is not None and all(party.silent for party in row.parties)
+        ]
         _set_ranges(axes, [*rows, *silent])
-        axes.axvspan(axes.get_xlim()[0], goal, color=PALETTE[2], alpha=0.1, linewidth=0, zorder=0)
+        axes.axvspan(axes.get_xlim()[0], GOAL, color=PALETTE[2], alpha=0.1, linewidth=0, zorder=0)
         _own_columns_lines(axes, rows)
         for row in silent:
             _draw_one_way(axes, row)
-        _point_to_better(axes, goal)
+        _point_to_better(axes)
         what = (
             "leak beyond the prediction (AUC among canaries)" if group.by_canaries else "worst leak AUC of any attack"
         )
@@ -326,10 +282,8 @@ def _draw_point(axes: Axes, row: DefenseRow) -> None:
 
 
 def _set_ranges(axes: Axes, rows: Sequence[DefenseRow]) -> None:
-    heights = [row.test.mean for row in rows if row.test]
-    bars = [row.test.half_width or 0.0 for row in rows if row.test]
-    low = min(height - bar for height, bar in zip(heights, bars, strict=True))
-    high = max(height + bar for height, bar in zip(heights, bars, strict=True))
+    tested = [(row.test.mean, row.test.half_width or 0.0) for row in rows if row.test]
+    low, high = min(height - bar for height, bar in tested), max(height + bar for height, bar in tested)
     span = high - low or 0.1
     # Below the points there is room for what the lines mean.
     axes.set_ylim(low - 0.4 * span, high + 0.25 * span)
@@ -339,27 +293,18 @@ def _set_ranges(axes: Axes, rows: Sequence[DefenseRow]) -> None:
 def _own_columns_lines(axes: Axes, rows: Sequence[DefenseRow]) -> None:
     lines = {
         party.name if len(row.parties) > 1 else "the partner": party.own_columns.mean
-        for row in rows
-        for party in row.parties
+        for row, party in with_parties(rows)
         if party.own_columns is not None
     }
     for who, value in lines.items():
         axes.axvline(value, color=PALETTE[1], linewidth=1.2, linestyle=(0, (4, 2)), zorder=1)
-        axes.annotate(
-            f"what {who} predicts\nfrom its own columns ({figure(value)})",
-            xy=(value, 0.0),
-            xycoords=axes.get_xaxis_transform(),
-            xytext=(-5 if value > 0.7 else 5, 6),
-            textcoords="offset points",
-            ha="right" if value > 0.7 else "left",
-            va="bottom",
-            fontsize=TINY,
-            color=PALETTE[1],
-            parse_math=False,
-        )
+        text = f"what {who} predicts\nfrom its own columns ({figure(value)})"
+        away, side = (-5, "right") if value > 0.7 else (5, "left")
+        place = {"xy": (value, 0.0), "xytext": (away, 6), "ha": side, "va": "bottom"}
+        _note(axes, text, color=PALETTE[1], xycoords=axes.get_xaxis_transform(), **place)
 
 
-def _point_to_better(axes: Axes, goal: float) -> None:
+def _point_to_better(axes: Axes) -> None:
     low = axes.get_xlim()[0]
     axes.annotate(
         "better",
@@ -374,9 +319,9 @@ def _point_to_better(axes: Axes, goal: float) -> None:
         va="center",
     )
     axes.text(
-        goal - 0.004,
+        GOAL - 0.004,
         0.02,
-        f"goal: below {figure(goal)}",
+        f"goal: below {figure(GOAL)}",
         transform=axes.get_xaxis_transform(),
         ha="right",
         fontsize=TINY,
@@ -384,20 +329,10 @@ def _point_to_better(axes: Axes, goal: float) -> None:
     )
 
 
-@dataclass(frozen=True)
-class _Box:
-    """A rectangle in pixels."""
-
-    left: float
-    bottom: float
-    right: float
-    top: float
-
-    def overlap(self, other: _Box) -> float:
-        """Return the area that both cover."""
-        width = min(self.right, other.right) - max(self.left, other.left)
-        height = min(self.top, other.top) - max(self.bottom, other.bottom)
-        return max(0.0, width) * max(0.0, height)
+def _overlap(one: Bbox, other: Bbox) -> float:
+    """Return the area that both cover."""
+    both = Bbox.intersection(one, other)
+    return 0.0 if both is None else float(both.width * both.height)
 
 
 def _label_points(drawn: Figure, axes: Axes, rows: Sequence[DefenseRow]) -> None:
@@ -406,14 +341,14 @@ def _label_points(drawn: Figure, axes: Axes, rows: Sequence[DefenseRow]) -> None
     pixel = drawn.dpi / 72.0
     marked = [(row.label, row.deciding.mean, row.test.mean) for row in rows if row.deciding and row.test]
     points = [axes.transData.transform((leak, test)) for _, leak, test in marked]
-    taken = [_Box(x - 6 * pixel, y - 6 * pixel, x + 6 * pixel, y + 6 * pixel) for x, y in points]
-    taken += [_box_of(text) for text in axes.texts]
+    taken = [Bbox.from_extents(x - 6 * pixel, y - 6 * pixel, x + 6 * pixel, y + 6 * pixel) for x, y in points]
+    taken += [text.get_window_extent() for text in axes.texts]
     frame = axes.get_window_extent()
     for (label, leak, test), (x, y) in zip(marked, points, strict=True):
         width = 0.62 * SMALL * len(label)
-        places = [(_Box(*(_box_at(x, y, dx, dy, width, pixel))), dx, dy) for dx, dy in _PLACES]
-        inside = [place for place in places if place[0].left > frame.x0 and place[0].right < frame.x1]
-        box, dx, dy = min(inside or places, key=lambda place: sum(place[0].overlap(other) for other in taken))
+        places = [(_box_at(x, y, dx, dy, width, pixel), dx, dy) for dx, dy in _PLACES]
+        inside = [place for place in places if place[0].x0 > frame.x0 and place[0].x1 < frame.x1]
+        box, dx, dy = min(inside or places, key=lambda place: sum(_overlap(place[0], other) for other in taken))
         taken.append(box)
         axes.annotate(
             label,
@@ -436,33 +371,16 @@ _PLACES = [
 ]
 
 
-def _box_at(x: float, y: float, dx: float, dy: float, width: float, pixel: float) -> tuple[float, float, float, float]:
+def _box_at(x: float, y: float, dx: float, dy: float, width: float, pixel: float) -> Bbox:
     left = x + pixel * (dx if dx > 0 else dx - width)
-    middle = y + pixel * dy
-    return left, middle - 0.65 * SMALL * pixel, left + pixel * width, middle + 0.65 * SMALL * pixel
-
-
-def _box_of(text: Text) -> _Box:
-    extent = text.get_window_extent()
-    return _Box(extent.x0, extent.y0, extent.x1, extent.y1)
+    middle, half = y + pixel * dy, 0.65 * SMALL * pixel
+    return Bbox.from_extents(left, middle - half, left + pixel * width, middle + half)
 
 
 def leak_map(group: RunGroup, *, name: str) -> str:
-    """Return the worst leak AUC of each attack against each defense, as a table of shaded cells.
-
-    Args:
-        group: The runs.
-        name: Prefix of the figure's ids, unique in its page.
-
-    Returns:
-        An ``<svg>`` element; empty if no attack was run.
-    """
+    """Return the worst leak AUC of each attack against each defense, as a table of shaded cells."""
     attacks = attack_names(group.runs)
-    cells = [
-        (f"{row.label}, {party.name}" if len(row.parties) > 1 else row.label, party)
-        for row in rows_by_defense(group)
-        for party in row.parties
-    ]
+    cells = [(row.label_at(party), party) for row, party in with_parties(rows_by_defense(group))]
     if not attacks or not cells:
         return ""
     with drawing_style():
@@ -518,8 +436,3 @@ def _spread(heights: Mapping[str, float], *, gap: float, low: float, high: float
         placed[position] = min(placed[position], ceiling)
         ceiling = placed[position] - gap
     return dict(zip(order, placed, strict=True))
-
-
-def _endless(values: Sequence[str]) -> Iterator[str]:
-    while True:
-        yield from values

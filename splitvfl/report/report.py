@@ -21,29 +21,30 @@ from splitvfl.report.findings import (
     MATCHING,
     PARTLY_VISIBLE,
     VISIBLE,
+    advice,
+    chance_note,
+    headline,
+    known_note,
+    label_notes,
+    leak_verdict,
+    leakiest,
+    own_columns_floor,
+    sending_note,
+    stopping_note,
+    unavailable_notes,
+)
+from splitvfl.report.rows import (
     AfterRow,
     DefenseRow,
     Estimate,
     PartyRow,
     RunGroup,
-    advice,
     attack_names,
-    chance_note,
     counted,
     group_runs,
-    headline,
-    known_note,
     known_records,
-    label_notes,
-    leak_verdict,
-    leakiest,
-    own_columns_floor,
     rows_by_defense,
-    run_notes,
-    sending_note,
-    shows_labels,
-    stopping_note,
-    unavailable_notes,
+    with_parties,
 )
 from splitvfl.report.summary import RunSummary, read_summary
 
@@ -163,12 +164,10 @@ def _sections(summaries: Sequence[RunSummary], folders: Sequence[Path]) -> Itera
             verdicts=list(_verdicts(group)),
             attacks=attack_names(group.runs),
             rows=rows,
-            features=[(row, party, leak) for row in rows for party in row.parties for leak in party.features],
-            after=[
-                (row, party, *found) for row in rows for party in row.parties for found in party.after_training.items()
-            ],
+            features=[(row, party, leak) for row, party in with_parties(rows) for leak in party.features],
+            after=[(row, party, *late) for row, party in with_parties(rows) for late in party.after_training.items()],
             notes=[*_notes(group), *(f"{note}." for note in unavailable_notes(rows))],
-            three=any(shows_labels(party) for row in rows for party in row.parties),
+            three=any(party.shows_labels for _, party in with_parties(rows)),
             several_parties=any(len(row.parties) > 1 for row in rows),
             several_runs=any(row.runs > 1 for row in rows),
             # matplotlib escapes the names that it draws, so its figures may go into the page as they are.
@@ -182,8 +181,8 @@ def _sections(summaries: Sequence[RunSummary], folders: Sequence[Path]) -> Itera
 def _notes(group: RunGroup) -> list[str]:
     # What is wrong with the matched figure stands once in the page, among the words.
     measured = label_notes([run for run in group.runs if run.canaries is not None])
-    found = [*measured, chance_note(group.runs), known_note(group.runs), *run_notes(group.runs)]
-    return [note for note in found if note]
+    found = [*measured, chance_note(group.runs), known_note(group.runs)]
+    return list(dict.fromkeys(filter(None, [*found, *(note for run in group.runs for note in run.notes)])))
 
 
 def _verdicts(group: RunGroup) -> Iterator[_Verdict]:

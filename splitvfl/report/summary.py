@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -18,9 +18,10 @@ from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.features import FeatureLeak
 from splitvfl.leakage.judging import LeakSummary
 from splitvfl.leakage.label_leak import LabelLeak, largest
-from splitvfl.metrics import chance_auc
+from splitvfl.metrics import chance_auc, known
 
 FILE_NAME = "summary.json"
+_METRIC_NAMES = {"auc": "AUC", "accuracy": "accuracy", "r2": "R²"}
 
 
 @dataclass(frozen=True)
@@ -51,25 +52,10 @@ class AttackResult:
     @classmethod
     def of(cls, summary: LeakSummary) -> AttackResult:
         """Return the figures of a summary."""
-        return cls(
-            auc=known(summary.auc),
-            worst_auc=known(summary.worst_auc),
-            quantile_95=known(summary.quantile_95),
-            accumulated_auc=known(summary.accumulated_auc),
-            worst_accumulated_auc=known(summary.worst_accumulated_auc),
-            steps=summary.steps,
-            undefined=summary.undefined,
-            signs_right=known(summary.signs_right),
-            records_right=summary.records_right,
-            records=summary.records,
-            tied_auc=known(summary.tied_auc) if summary.scored < 1.0 else None,
-            tied_accumulated_auc=known(summary.tied_accumulated_auc) if summary.scored < 1.0 else None,
-            scored=known(summary.scored),
-            scored_accumulated=known(summary.scored_accumulated),
-            positives=summary.positives,
-            negatives=summary.negatives,
-            by_messages=summary.by_messages,
-        )
+        found = {name: known(value) if isinstance(value, float) else value for name, value in asdict(summary).items()}
+        if not summary.scored < 1.0:
+            found |= {"tied_auc": None, "tied_accumulated_auc": None}
+        return cls(**found)
 
     @property
     def leaves_out(self) -> bool:
@@ -84,12 +70,16 @@ class AttackResult:
     @property
     def by_chance(self) -> float | None:
         """What orientation alone gives on so few records; ``None`` where they were not counted."""
-        return None if min(self.positives, self.negatives) < 1 else chance_auc(self.positives, self.negatives)
+        return known(chance_auc(self.positives, self.negatives))
 
     @property
     def worst(self) -> float | None:
         """The larger of the per-step and the accumulated AUC of all records, each in its better orientation."""
-        return max((value for value in (self.worst_auc, self.worst_accumulated_auc) if value is not None), default=None)
+        return largest((self.worst_auc, self.worst_accumulated_auc))
+
+
+# Figures of a party that are an auditor's, by their names there.
+_AUDITED = ("detection_error", "late_detection_error", "total", "prediction_auc", "beyond_prediction")
 
 
 @dataclass(frozen=True)
@@ -147,31 +137,19 @@ class PartyResult:
     @property
     def worst(self) -> tuple[float | None, str]:
         """The largest leak AUC of any attack on messages, and its name; ``(None, "")`` if there is none."""
-        pairs = [
-            (result.worst, name)
-            for name, result in self.attacks.items()
-            if result.worst is not None and result.by_messages
-        ]
-        return max(pairs, default=(None, ""))
+        found = {name: result.worst for name, result in self.attacks.items() if result.by_messages}
+        return max(((worst, name) for name, worst in found.items() if worst is not None), default=(None, ""))
 
     def audited(self, audit: Audit | None) -> PartyResult:
         """Return the same with an auditor's figures, if there is one."""
         if audit is None:
             return self
-        return replace(
-            self,
-            detection_error=known(audit.detection_error),
-            late_detection_error=known(audit.late_detection_error),
-            total=known(audit.total),
-            prediction_auc=known(audit.prediction_auc),
-            beyond_prediction=known(audit.beyond_prediction),
-            worst_canaries=audit.canaries,
-        )
+        figures: dict[str, Any] = {name: known(getattr(audit, name)) for name in _AUDITED}
+        return replace(self, **figures, worst_canaries=audit.canaries)
 
     def measurement(self, name: str) -> float | None:
         """Return the largest measurement of this name over all defenses, or ``None``: ``"noise_to_signal"``."""
-        values = [value for tag, value in self.measurements.items() if tag.rsplit("/", 1)[-1] == name]
-        return max(values, default=None)
+        return largest(value for tag, value in self.measurements.items() if tag.rsplit("/", 1)[-1] == name)
 
 
 @dataclass(frozen=True)
@@ -286,6 +264,28 @@ class RunSummary:
         )
 
     @property
+    def metric_name(self) -> str:
+        """The headline figure as it is written."""
+        return _METRIC_NAMES.get(self.metric, self.metric)
+
+    @property
+    def deciding(self) -> float | None:
+        """The figure that decides whether it is below the goal; ``None`` if it was not judged.
+
+        With canaries that is the leak beyond the prediction; without, the largest leak AUC of any attack on messages.
+        """
+        return self.worst[0] if self.canaries is None else self.canaries.auc
+
+    @property
+    def at_most(self) -> float | None:
+        """The same, and with canaries the upper end of its interval."""
+        return self.worst[0] if self.canaries is None else self.canaries.high
+
+    def measurement(self, name: str) -> float | None:
+        """Return the largest measurement of this name at any party, or ``None``."""
+        return largest(party.measurement(name) for party in self.parties.values())
+
+    @property
     def total(self) -> float | None:
         """The largest leak AUC of messages and predictions together, at any party; ``None`` without an auditor."""
         return largest(party.label_leak.total for party in self.parties.values())
@@ -307,11 +307,6 @@ class RunSummary:
         draft = folder / f".{FILE_NAME}"
         draft.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=2))
         os.replace(draft, folder / FILE_NAME)
-
-
-def known(value: float) -> float | None:
-    """Return the value, or ``None`` for NaN."""
-    return None if math.isnan(value) else value
 
 
 def read_summary(folder: Path) -> RunSummary:

@@ -12,25 +12,27 @@ from rich.text import Text
 
 from splitvfl.leakage.auditing import Audit
 from splitvfl.report.findings import (
-    AUDITOR,
     PARTLY_VISIBLE,
     VISIBLE,
+    chance_note,
+    headline,
+    known_note,
+    label_notes,
+    unavailable_notes,
+    verdict,
+)
+from splitvfl.report.rows import (
+    AUDITOR,
     AttackRow,
     DefenseRow,
     Estimate,
     PartyRow,
     RunGroup,
     attack_names,
-    chance_note,
     group_runs,
-    headline,
-    known_note,
-    label_notes,
     rows_by_defense,
     rows_by_run,
-    shows_labels,
-    unavailable_notes,
-    verdict,
+    with_parties,
 )
 from splitvfl.report.summary import RunSummary
 
@@ -44,7 +46,6 @@ _ATTACK_WIDTH = 9
 _NAME_WIDTH = 21
 _NARROW_NAME_WIDTH = 18
 _WIDE_NAME_WIDTH = 31
-_ATTACK_WIDTH = 9
 _INTERVAL_WIDTH = 10
 
 _LEAK_AUC = "how well an attack tells positives from negatives: 0.50 is blind, 1.00 reads every label"
@@ -100,12 +101,7 @@ def summary_table(runs: Sequence[RunSummary]) -> RenderableType:
     Args:
         runs: Finished runs.
     """
-    parts: list[RenderableType] = []
-    for group in group_runs(runs):
-        rows = rows_by_run(group)
-        leaks = _leaks(group, rows) if group.judged else ()
-        tables = [*_labels(rows), _costs(group, rows), *leaks, *_features(rows), *_after(rows)]
-        parts += _section(group, tables, rows)
+    parts = list(_sections(runs, compared=False))
     if len(runs) == 1 and headline(runs[0]):
         parts = [Text(headline(runs[0]), style="bold"), Text(), *parts]
     return Group(*parts, *_said_once(runs), _legend(_fitting(_SUMMARY_LEGEND, runs) | _after_legend(runs)))
@@ -117,13 +113,8 @@ def comparison_table(runs: Sequence[RunSummary]) -> RenderableType:
     Args:
         runs: Finished runs; those of one defense differ in their seeds.
     """
-    parts: list[RenderableType] = []
-    for group in group_runs(runs):
-        rows = rows_by_defense(group)
-        leaks = _compared_leaks(group, rows) if group.judged else ()
-        tables = [*_compared_labels(rows), _compared_costs(group, rows), *leaks, *_after(rows)]
-        parts += _section(group, tables, rows)
-    return Group(*parts, *_said_once(runs), _legend(_fitting(_COMPARISON_LEGEND, runs) | _after_legend(runs)))
+    legend = _fitting(_COMPARISON_LEGEND, runs) | _after_legend(runs)
+    return Group(*_sections(runs, compared=True), *_said_once(runs), _legend(legend))
 
 
 def _said_once(runs: Sequence[RunSummary]) -> Iterator[RenderableType]:
@@ -133,16 +124,28 @@ def _said_once(runs: Sequence[RunSummary]) -> Iterator[RenderableType]:
         yield Text()
 
 
-def _section(group: RunGroup, tables: Sequence[Table], rows: Sequence[DefenseRow]) -> Iterator[RenderableType]:
-    yield Text.assemble((group.title, "bold"), (f"   {group.subtitle}", "dim"))
-    for table in tables:
+def _sections(runs: Sequence[RunSummary], *, compared: bool) -> Iterator[RenderableType]:
+    for group in group_runs(runs):
+        rows = rows_by_defense(group) if compared else rows_by_run(group)
+        yield Text.assemble((group.title, "bold"), (f"   {group.subtitle}", "dim"))
+        for table in _tables(group, rows, compared=compared):
+            yield Text()
+            yield table
         yield Text()
-        yield table
-    yield Text()
-    notes = list(_notes(group, rows))
-    if notes:
-        yield from notes
-        yield Text()
+        notes = list(_notes(group, rows))
+        if notes:
+            yield from notes
+            yield Text()
+
+
+def _tables(group: RunGroup, rows: Sequence[DefenseRow], *, compared: bool) -> Iterator[Table]:
+    yield from _labels(rows, compared=compared)
+    yield (_compared_costs if compared else _costs)(group, rows)
+    if group.judged:
+        yield from _leaks(group, rows, compared=compared)
+    if not compared:
+        yield from _features(rows)
+    yield from _after(rows)
 
 
 def _table(first: str, width: int) -> Table:
@@ -171,31 +174,20 @@ def _costs(group: RunGroup, rows: Sequence[DefenseRow]) -> Table:
     return table
 
 
-def _labels(rows: Sequence[DefenseRow]) -> Iterator[Table]:
+def _labels(rows: Sequence[DefenseRow], *, compared: bool) -> Iterator[Table]:
     """Return the three figures and the worst attack, if anything of them was measured."""
-    if not any(shows_labels(party) for row in rows for party in row.parties):
+    if not any(party.shows_labels for _, party in with_parties(rows)):
         return
-    table = _table("What leaks of labels", _NAME_WIDTH)
-    _numbers(table, ("beyond", 10), ("in all", 6), ("known", 6), ("worst", 6))
-    table.add_column("to", overflow="fold", width=_ATTACK_WIDTH)
-    for row in rows:
-        for party in row.parties:
-            name = _two_lines(row.label, party.name if len(row.parties) > 1 else "")
-            worst = [_coloured(party.worst), Text(_hyphened(party.worst_attack, _ATTACK_WIDTH))]
-            table.add_row(name, _beyond_cell(party), _coloured(party.total), _known_cell(party), *worst)
-    yield table
-
-
-def _compared_labels(rows: Sequence[DefenseRow]) -> Iterator[Table]:
-    if not any(shows_labels(party) for row in rows for party in row.parties):
-        return
-    table = _table("What leaks of labels", _WIDE_NAME_WIDTH)
-    _numbers(table, *((header, _INTERVAL_WIDTH) for header in ("beyond", "in all", "known", "worst")))
-    for row in rows:
-        for party in row.parties:
-            name = _breakable(f"{row.label}, {party.name}" if len(row.parties) > 1 else row.label)
-            cells = [_beyond_cell(party), _coloured(party.total), _known_cell(party), _coloured(party.worst)]
-            table.add_row(name, *cells)
+    table = _table("What leaks of labels", _WIDE_NAME_WIDTH if compared else _NAME_WIDTH)
+    narrow = _INTERVAL_WIDTH if compared else 6
+    _numbers(table, ("beyond", _INTERVAL_WIDTH), ("in all", narrow), ("known", narrow), ("worst", narrow))
+    if not compared:
+        table.add_column("to", overflow="fold", width=_ATTACK_WIDTH)
+    for row, party in with_parties(rows):
+        cells = [_beyond_cell(party), _coloured(party.total), _known_cell(party), _coloured(party.worst)]
+        if not compared:
+            cells.append(Text(_hyphened(party.worst_attack, _ATTACK_WIDTH)))
+        table.add_row(_name(row, party, compared=compared), *cells)
     yield table
 
 
@@ -217,15 +209,19 @@ def _known_cell(party: PartyRow) -> Text:
     return text
 
 
-def _leaks(group: RunGroup, rows: Sequence[DefenseRow]) -> Iterator[Table]:
+def _leaks(group: RunGroup, rows: Sequence[DefenseRow], *, compared: bool) -> Iterator[Table]:
     for attacks in _portions(attack_names(group.runs)):
-        table = _table("To which attack", _NAME_WIDTH)
-        _numbers(table, *((attack, _ATTACK_WIDTH) for attack in attacks), ("err", 4))
-        for row in rows:
-            for party in row.parties:
-                name = _two_lines(row.label, party.name if len(row.parties) > 1 else "")
-                cells = [_leak_cell(party.attacks.get(attack)) for attack in attacks]
-                table.add_row(name, *cells, _error_cell(party))
+        table = _table("To which attack", _WIDE_NAME_WIDTH if compared else _NAME_WIDTH)
+        _numbers(table, *((attack, _INTERVAL_WIDTH if compared else _ATTACK_WIDTH) for attack in attacks))
+        if not compared:
+            _numbers(table, ("err", 4))
+        for row, party in with_parties(rows):
+            found = [party.attacks.get(attack) for attack in attacks]
+            if compared:
+                cells = [_coloured(None if attack is None else attack.worst) for attack in found]
+            else:
+                cells = [*map(_leak_cell, found), _error_cell(party)]
+            table.add_row(_name(row, party, compared=compared), *cells)
         yield table
 
 
@@ -238,20 +234,8 @@ def _compared_costs(group: RunGroup, rows: Sequence[DefenseRow]) -> Table:
     return table
 
 
-def _compared_leaks(group: RunGroup, rows: Sequence[DefenseRow]) -> Iterator[Table]:
-    for attacks in _portions(attack_names(group.runs)):
-        table = _table("To which attack", _WIDE_NAME_WIDTH)
-        _numbers(table, *((attack, _INTERVAL_WIDTH) for attack in attacks))
-        for row in rows:
-            for party in row.parties:
-                name = _breakable(f"{row.label}, {party.name}" if len(row.parties) > 1 else row.label)
-                found = [party.attacks.get(attack) for attack in attacks]
-                table.add_row(name, *(_coloured(None if attack is None else attack.worst) for attack in found))
-        yield table
-
-
 def _features(rows: Sequence[DefenseRow]) -> Iterator[Table]:
-    leaks = [(row, party, leak) for row in rows for party in row.parties for leak in party.features]
+    leaks = [(row, party, leak) for row, party in with_parties(rows) for leak in party.features]
     if not leaks:
         return
     table = _table("What scores give away", _NAME_WIDTH)
@@ -265,7 +249,7 @@ def _features(rows: Sequence[DefenseRow]) -> Iterator[Table]:
 
 
 def _after(rows: Sequence[DefenseRow]) -> Iterator[Table]:
-    found = [(row, party, *item) for row in rows for party in row.parties for item in party.after_training.items()]
+    found = [(row, party, *late) for row, party in with_parties(rows) for late in party.after_training.items()]
     if not found:
         return
     table = _table("After training", _NARROW_NAME_WIDTH)
@@ -275,7 +259,7 @@ def _after(rows: Sequence[DefenseRow]) -> Iterator[Table]:
     if counted:
         _numbers(table, ("chance", 6))
     for row, party, attack, after in found:
-        name = _two_lines(row.label, party.name if len(row.parties) > 1 else "", width=_NARROW_NAME_WIDTH)
+        name = _name(row, party, compared=False, width=_NARROW_NAME_WIDTH)
         before = Text.assemble(_plain(after.before_train, 2), "\n", _plain(after.before_test, 2))
         cells = [_after_cell(after.train, after.raw_train), _after_cell(after.test, after.raw_test), before]
         if counted:
@@ -329,6 +313,12 @@ def _portions(attacks: Sequence[str]) -> Iterator[Sequence[str]]:
 def _breakable(label: str) -> Text:
     # A space before the settings is where a long name may be broken.
     return Text(label if len(label) <= _WIDE_NAME_WIDTH else label.replace("(", " ("))
+
+
+def _name(row: DefenseRow, party: PartyRow, *, compared: bool, width: int = _NAME_WIDTH) -> Text:
+    if compared:
+        return _breakable(row.label_at(party))
+    return _two_lines(row.label, party.name if len(row.parties) > 1 else "", width=width)
 
 
 def _two_lines(label: str, party: str = "", *, width: int = _NAME_WIDTH) -> Text:

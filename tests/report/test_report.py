@@ -20,8 +20,8 @@ from splitvfl.leakage.after_training import AfterTraining
 from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.features import FeatureLeak
 from splitvfl.report import figures
-from splitvfl.report.findings import group_runs
 from splitvfl.report.report import write_report
+from splitvfl.report.rows import group_runs
 from splitvfl.report.summary import AttackResult, PartyResult, RunSummary
 
 EVIL = "<script>alert('x')</script> & \"$\\frac{1}$\" {{ 7*7 }}"

@@ -14,18 +14,8 @@ from splitvfl.errors import ArgumentError
 from splitvfl.leakage.after_training import AfterTraining
 from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.features import FeatureLeak
-from splitvfl.report.findings import (
-    advice,
-    attack_names,
-    attack_result,
-    below,
-    deciding,
-    estimate,
-    group_runs,
-    headline,
-    rows_by_defense,
-    stopping_note,
-)
+from splitvfl.report.findings import advice, below, headline, stopping_note
+from splitvfl.report.rows import attack_names, attack_result, estimate, group_runs, rows_by_defense
 from splitvfl.report.summary import AttackResult, PartyResult, RunSummary
 from splitvfl.report.tables import comparison_table, summary_table, verdict
 
@@ -648,13 +638,13 @@ def test_with_canaries_the_leak_beyond_the_prediction_decides_by_its_whole_inter
     judged_by = three(*found)
     assert said in verdict(judged_by)
     assert below(judged_by) is holds
-    assert deciding(judged_by) == found[0]
+    assert judged_by.deciding == found[0]
     assert ("more canaries might say otherwise" in verdict(judged_by)) is (found[0] == 0.62)
     assert "the norm attack got furthest (0.62)" in verdict(judged_by), "the worst single attack stays"
 
 
 def test_without_canaries_the_worst_attack_on_messages_decides() -> None:
-    assert deciding(three(canaries=False)) == 0.62
+    assert three(canaries=False).deciding == 0.62
     assert not below(three(canaries=False))
     assert below(judged(norm=result(0.55)))
     assert not below(run(parties={"telecom": PartyResult(attacks={})})), "what was not judged is not below"
