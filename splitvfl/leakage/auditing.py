@@ -143,14 +143,6 @@ class Auditor(Stateful):
             self._square[label] = _DECAY * self._square[label] + rows.T @ rows
 
 
-def of_real_rows(
-    clean: Tensor, sent: Tensor, labels: Tensor, ids: Tensor | None, responses: Tensor | None, real: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Return the same of some rows, those that have a label to be judged by."""
-    ids, responses = (None if own is None else own[real.to(own.device)] for own in (ids, responses))
-    return clean[real.to(clean.device)], sent[real.to(sent.device)], labels.reshape(-1)[real], ids, responses
-
-
 def message_features(sent: Tensor, axis: Tensor) -> Tensor:
     """Return what the auditor looks at in a message.
 
@@ -263,7 +255,8 @@ class Audit(Handle, Stateful):
         real = real_rows(labels)
         whole = sent
         if real is not None:
-            clean, sent, labels, ids, responses = of_real_rows(clean, sent, labels, ids, responses, real)
+            clean, sent, labels = (rows[real.to(rows.device)] for rows in (clean, sent, labels.reshape(-1)))
+            ids, responses = (None if rows is None else rows[real.to(rows.device)] for rows in (ids, responses))
         canary = None if self._canaries is None else self._canaries.among_rows(ids)
         axis = None if label_gradients is None or not labels.numel() else expected_axis(label_gradients, real)
         scores = self.auditor(clean, sent, labels, responses, canary=canary, axis=axis)

@@ -35,6 +35,7 @@ from splitvfl.hooks import (
 from splitvfl.leakage.canaries import NO_IDS, Canaries, CanaryLeak
 from splitvfl.leakage.series import StepValues
 from splitvfl.leakage.signs import SignKeeper
+from splitvfl.leakage.state import Stateful
 from splitvfl.learning.randomness import PartyRandom
 from splitvfl.learning.records import Ids, RecordTable
 from splitvfl.metrics import (
@@ -161,7 +162,7 @@ def real_rows(labels: Tensor) -> Tensor | None:
     return ~torch.isnan(labels.reshape(-1))
 
 
-class ScoreKeeper:
+class ScoreKeeper(Stateful):
     """Leak AUC of each step, and per-record sums over the run.
 
     Scores of one step are standardised (zero mean, unit variance over the scored records of the batch) before they are
@@ -184,6 +185,8 @@ class ScoreKeeper:
         cumulative: Whether a score is of all that came of its record so far.
     """
 
+    _kept = ("_aucs", "_tied", "_asked", "_answered", "_undefined", "_records", "_canaries")
+
     def __init__(self, *, canaries: Canaries | None = None, raw: bool = False, cumulative: bool = False) -> None:
         self.canaries = canaries
         self._raw = raw or cumulative
@@ -193,8 +196,8 @@ class ScoreKeeper:
         self._asked = 0
         self._answered = 0
         self._undefined = 0
-        self._sums = _Sums(last=cumulative)
-        self._canary_sums = None if canaries is None else _Sums(last=cumulative)
+        self._records = _Sums(last=cumulative)
+        self._canaries = None if canaries is None else _Sums(last=cumulative)
 
     def add(self, ids: Tensor | None, scores: Tensor, labels: Tensor) -> float:
         """Judge one step and return its leak AUC (NaN if undefined), of the records that are no canaries.
@@ -222,7 +225,7 @@ class ScoreKeeper:
             own_ids, added, values, positive, scored = self._apart(own_ids, added, values, positive, scored)
         auc = self._judge(values, positive, scored)
         if own_ids is not None and added is not None:
-            self._sums.add(own_ids, added, positive)
+            self._records.add(own_ids, added, positive)
         return auc
 
     def _apart(
@@ -230,12 +233,12 @@ class ScoreKeeper:
     ) -> tuple[Ids, Array | None, Array, Flags, Flags | None]:
         """Add the canaries' scores to their own sums, and return what is left."""
         assert self.canaries is not None
-        assert self._canary_sums is not None
+        assert self._canaries is not None
         if ids is None:
             raise ArgumentError(NO_IDS)
         canary = self.canaries.among(ids)
         if added is not None:
-            self._canary_sums.add(ids[canary], added[canary], positive[canary])
+            self._canaries.add(ids[canary], added[canary], positive[canary])
             added = added[~canary]
         return ids[~canary], added, values[~canary], positive[~canary], None if scored is None else scored[~canary]
 
@@ -303,22 +306,22 @@ class ScoreKeeper:
     @property
     def records(self) -> int:
         """Number of records whose scores are added up; the accumulated AUC takes time in proportion."""
-        return self._sums.scored
+        return self._records.scored
 
     @property
     def classes(self) -> tuple[int, int]:
         """Number of positive and of negative records that were judged, scored or not."""
-        return self._sums.classes
+        return self._records.classes
 
     @property
     def accumulated_auc(self) -> float:
         """AUC of the per-record sums or last scores, of records that were scored at all; O(records · log records)."""
-        return leak_auc(*self._sums.of_scored())
+        return leak_auc(*self._records.of_scored())
 
     @property
     def tied_accumulated_auc(self) -> float:
         """The same of all records, where one that was never scored is in the middle; NaN if no record ever was."""
-        return leak_auc(*self._sums.of_all()) if self.records else math.nan
+        return leak_auc(*self._records.of_all()) if self.records else math.nan
 
     def canary_leak(self, *, level: float = 0.95) -> CanaryLeak | None:
         """Return what the accumulated scores tell of the canaries' labels; ``None`` where there are none.
@@ -329,7 +332,7 @@ class ScoreKeeper:
         Args:
             level: Confidence of the interval, in (0, 1).
         """
-        return None if self._canary_sums is None else CanaryLeak.of(*self._canary_sums.of_all(), level=level)
+        return None if self._canaries is None else CanaryLeak.of(*self._canaries.of_all(), level=level)
 
     def summary(self) -> LeakSummary:
         """Return the run's figures so far."""
@@ -355,35 +358,16 @@ class ScoreKeeper:
             negatives=negatives,
         )
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return tensors and numbers, fit for a checkpoint."""
-        return {
-            "aucs": self._aucs.state_dict(),
-            "tied": None if self._tied is None else self._tied.state_dict(),
-            "asked": self._asked,
-            "answered": self._answered,
-            "undefined": self._undefined,
-            "records": self._sums.state_dict(),
-            "canaries": None if self._canary_sums is None else self._canary_sums.state_dict(),
-        }
-
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Take back what :meth:`state_dict` returned.
 
         Raises:
             ValueError: If one has canaries and the other has none.
         """
-        if (state["canaries"] is None) != (self._canary_sums is None):
+        if (state["canaries"] is None) != (self._canaries is None):
             raise ValueError("one of the two runs has canaries, the other has none")
-        if self._canary_sums is not None:
-            self._canary_sums.load_state_dict(state["canaries"])
-        self._aucs.load_state_dict(state["aucs"])
         self._tied = None if state["tied"] is None else StepValues()
-        if self._tied is not None:
-            self._tied.load_state_dict(state["tied"])
-        self._asked, self._answered = state["asked"], state["answered"]
-        self._undefined = state["undefined"]
-        self._sums.load_state_dict(state["records"])
+        super().load_state_dict(state)
 
 
 class _Sums:
@@ -714,24 +698,17 @@ class Leak(Handle):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the judge's state, and the attack's where it has one."""
-        state: dict[str, Any] = {
-            "keeper": self.keeper.state_dict(),
-            "known": {grant.field: torch.tensor(grant.met, dtype=torch.int64) for grant in self._grants},
-            "random": self._random.state_dict(),
-        }
-        if self.signs is not None:
-            state["signs"] = self.signs.state_dict()
-        if hasattr(self.attack, "state_dict"):
-            state["attack"] = self.attack.state_dict()
-        return state
+        known = {grant.field: torch.tensor(grant.met, dtype=torch.int64) for grant in self._grants}
+        return {"known": known} | {name: part.state_dict() for name, part in self._parts().items()}
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Take back what :meth:`state_dict` returned."""
-        self.keeper.load_state_dict(state["keeper"])
-        if self.signs is not None:
-            self.signs.load_state_dict(state["signs"])
         for grant in self._grants:
             grant.met = state["known"][grant.field].tolist()
-        self._random.load_state_dict(state["random"])
-        if "attack" in state and hasattr(self.attack, "load_state_dict"):
-            self.attack.load_state_dict(state["attack"])
+        for name, part in self._parts().items():
+            if name in state or name != "attack":  # which may have had no state then
+                part.load_state_dict(state[name])
+
+    def _parts(self) -> dict[str, Any]:
+        parts = {"keeper": self.keeper, "random": self._random, "signs": self.signs, "attack": self.attack}
+        return {name: part for name, part in parts.items() if hasattr(part, "state_dict")}

@@ -142,16 +142,7 @@ def answers_of(label_gradients: LabelGradients) -> Flags | None:
 
 def of_records(messages: Messages, chosen: Flags) -> Messages:
     """Return the same of some records."""
-    if chosen.all():
-        return messages
-    return Messages(
-        shift=messages.shift[chosen],
-        centre=messages.centre[chosen],
-        length=messages.length[chosen],
-        energy=messages.energy[chosen],
-        silent=messages.silent[chosen],
-        logit=messages.logit[chosen],
-    )
+    return messages if chosen.all() else Messages._make(values[chosen] for values in messages)
 
 
 class LabelRatios(Stateful):

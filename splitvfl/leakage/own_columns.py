@@ -21,6 +21,7 @@ from torch import Tensor
 
 from splitvfl.data.columns import Columns
 from splitvfl.errors import DataError
+from splitvfl.leakage.run_audit import FOLDS
 from splitvfl.metrics import leak_auc, oriented
 
 Matrix = npt.NDArray[np.floating[Any]]
@@ -32,8 +33,6 @@ _MAX_RECORDS = 20_000
 _PIECE = 1 << 20
 # A column that varies less than this, in parts of its mean, is constant but for rounding.
 _LEAST_UNIT = 1e-9
-FOLDS = 5
-"""Folds of the cross-validation, and so the least number of records of each class."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +110,9 @@ def first_component_auc(columns: Columns, labels: Tensor, *, seed: int = 0) -> f
     """
     if not columns.numeric.shape[1] or not (labels == 1).any() or not (labels == 0).any():
         return None
-    drawn = _drawn(labels.numel(), seed)
+    drawn, count = np.arange(min(labels.numel(), _MAX_RECORDS)), labels.numel()
+    if count > _MAX_RECORDS:
+        drawn = np.sort(np.random.default_rng(seed).choice(count, _MAX_RECORDS, replace=False, shuffle=False))
     fitted = columns.rows(torch.from_numpy(drawn)).numeric.cpu().numpy().astype(np.float64)
     middle, unit = fitted.mean(axis=0), fitted.std(axis=0)
     varied = unit > _LEAST_UNIT * np.abs(middle)
@@ -125,29 +126,18 @@ def first_component_auc(columns: Columns, labels: Tensor, *, seed: int = 0) -> f
     return oriented(_auc(((judged - middle) / unit) @ component, truth))
 
 
-def _drawn(count: int, seed: int) -> Rows:
-    """Return the positions of at most so many records as are used, in order, without a look at their labels."""
-    if count <= _MAX_RECORDS:
-        return np.arange(count)
-    return np.sort(np.random.default_rng(seed).choice(count, _MAX_RECORDS, replace=False, shuffle=False))
-
-
 def _numbers(
     matrix: Matrix, fitted: Rows, held_out: Rows, truth: npt.NDArray[np.int64], *, fields: int, seed: int
 ) -> tuple[Matrix, Matrix]:
     """Return the columns of the records to fit on, and of those held out; the last ``fields``, categories, encoded."""
     inputs, others = matrix[fitted], matrix[held_out]
     if fields:
-        codes, labels = inputs[:, -fields:].copy(), truth[fitted]
+        codes, labels, encoder = inputs[:, -fields:].copy(), truth[fitted], TargetEncoder(target_type="binary")
         # One fold less than outside: of a class with as many records as folds, one less is fitted on.
         for known, asked in StratifiedKFold(FOLDS - 1, shuffle=True, random_state=seed).split(codes, labels):
-            inputs[asked, -fields:] = _encoder(codes[known], labels[known]).transform(codes[asked])
-        others[:, -fields:] = _encoder(codes, labels).transform(others[:, -fields:])
+            inputs[asked, -fields:] = encoder.fit(codes[known], labels[known]).transform(codes[asked])
+        others[:, -fields:] = encoder.fit(codes, labels).transform(others[:, -fields:])
     return inputs, others
-
-
-def _encoder(codes: Matrix, labels: npt.NDArray[np.int64]) -> TargetEncoder:
-    return TargetEncoder(target_type="binary").fit(codes, labels)
 
 
 def _sample(labels: Tensor, seed: int) -> npt.NDArray[np.int64]:

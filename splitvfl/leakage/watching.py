@@ -28,6 +28,8 @@ class Watch:
         audits: The auditor's attack on what is sent to each, where there is one.
         unavailable: Attacks that could not be run, with the reason.
         known: AUC of what each party knows of the labels without any message, where somebody measured it.
+        worst_logged: The worst at the last end of an epoch; NaN and "" before.
+        label_leaks_logged: The three figures by party, at the last end of an epoch; empty before.
     """
 
     def __init__(self, parties: Iterable[str]) -> None:
@@ -35,8 +37,8 @@ class Watch:
         self.audits: dict[str, Audit] = {}
         self.unavailable: dict[str, dict[str, str]] = {name: {} for name in self.leaks}
         self.known: dict[str, float] = {}
-        self._worst: tuple[float, str] = (math.nan, "")
-        self._label_leaks: dict[str, LabelLeak] = {}
+        self.worst_logged: tuple[float, str] = (math.nan, "")
+        self.label_leaks_logged: dict[str, LabelLeak] = {}
 
     def add(self, party: str, leak: Leak, *, name: str | None = None) -> None:
         """Keep an attack under its name, numbered if that is taken."""
@@ -96,16 +98,6 @@ class Watch:
         worst = nanmax(*(summary.worst for summary in self.summaries(party).values() if summary.by_messages))
         return LabelLeak.so_far(self.audits[party], worst=worst, known=self.known.get(party))
 
-    @property
-    def label_leaks_logged(self) -> dict[str, LabelLeak]:
-        """The three figures by party, at the last end of an epoch; empty before."""
-        return dict(self._label_leaks)
-
-    @property
-    def worst_logged(self) -> tuple[float, str]:
-        """The worst at the last end of an epoch; NaN and "" before."""
-        return self._worst
-
     def scalars(self, *, epoch_ends: bool) -> dict[str, float]:
         """Return what there is to log after a step, by tag.
 
@@ -134,7 +126,7 @@ class Watch:
                 values[f"labels/{party}/known_without_messages"] = self.known[party]
             three = self.label_leak(party) if epoch_ends else None
             if three is not None:
-                self._label_leaks[party] = three
+                self.label_leaks_logged[party] = three
                 values |= _three(party, three)
             if epoch_ends:
                 for name, found in self.canaries(party).items():
@@ -142,8 +134,8 @@ class Watch:
                     values[f"canary_auc/{tag}"] = found.auc
                     values |= {f"canary_auc_low/{tag}": found.low, f"canary_auc_high/{tag}": found.high}
         if epoch_ends:
-            self._worst = self.worst
-            values["leak_auc/worst"] = self._worst[0]
+            self.worst_logged = self.worst
+            values["leak_auc/worst"] = self.worst_logged[0]
         return values
 
     def _keepers(self, party: str) -> dict[str, ScoreKeeper]:
@@ -157,8 +149,8 @@ class Watch:
                 party: {name: leak.state_dict() for name, leak in named.items()} for party, named in self.leaks.items()
             },
             "audits": {party: audit.state_dict() for party, audit in self.audits.items()},
-            "worst": self._worst,
-            "label_leaks": {party: asdict(leak) for party, leak in self._label_leaks.items()},
+            "worst": self.worst_logged,
+            "label_leaks": {party: asdict(leak) for party, leak in self.label_leaks_logged.items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any], /) -> None:
@@ -174,8 +166,8 @@ class Watch:
                 leak.load_state_dict(state["leaks"][party][attack])
         for party, audit in self.audits.items():
             audit.load_state_dict(state["audits"][party])
-        self._worst = state["worst"]
-        self._label_leaks = {party: LabelLeak(**found) for party, found in state["label_leaks"].items()}
+        self.worst_logged = state["worst"]
+        self.label_leaks_logged = {party: LabelLeak(**found) for party, found in state["label_leaks"].items()}
 
 
 def _audited(party: str, audit: Audit, *, epoch_ends: bool) -> dict[str, float]:

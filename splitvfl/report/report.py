@@ -5,16 +5,14 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from splitvfl.config.registry import installed
 from splitvfl.errors import ArgumentError, CheckpointError
 from splitvfl.hooks import explanations_of
 from splitvfl.leakage.auditing import Audit
-from splitvfl.leakage.features import FeatureLeak
 from splitvfl.leakage.monitor import read_metrics
 from splitvfl.report.findings import (
     GOAL,
@@ -34,10 +32,7 @@ from splitvfl.report.findings import (
     unavailable_notes,
 )
 from splitvfl.report.rows import (
-    AfterRow,
-    DefenseRow,
     Estimate,
-    PartyRow,
     RunGroup,
     attack_names,
     counted,
@@ -48,42 +43,9 @@ from splitvfl.report.rows import (
 )
 from splitvfl.report.summary import RunSummary, read_summary
 
-if TYPE_CHECKING:
-    from markupsafe import Markup
-
 _TEMPLATE = "report.html.j2"
 _SETTINGS = "experiment.yaml"
 _MISSING = "–"
-
-
-@dataclass(frozen=True)
-class _Verdict:
-    defense: str
-    decides: Estimate | None
-    beyond: bool
-    runs: int
-    headline: str
-    text: str
-
-
-@dataclass(frozen=True)
-class _ReportSection:
-    group: RunGroup
-    advice: str
-    own_columns: str
-    verdicts: list[_Verdict]
-    attacks: list[str]
-    rows: list[DefenseRow]
-    features: list[tuple[DefenseRow, PartyRow, FeatureLeak]]
-    after: list[tuple[DefenseRow, PartyRow, str, AfterRow]]
-    notes: list[str]
-    three: bool
-    several_parties: bool
-    several_runs: bool
-    curves: Markup
-    cost: Markup
-    labels: Markup
-    leaks: Markup
 
 
 def write_report(runs: Sequence[Path], target: Path, *, title: str) -> Path:
@@ -133,6 +95,8 @@ def _render(title: str, summaries: list[RunSummary], folders: list[Path]) -> str
         counted=counted,
         stopping=stopping_note,
         sending=sending_note,
+        headline=headline,
+        verdict=leak_verdict,
     )
     template = environment.from_string(resources.files("splitvfl.report").joinpath(_TEMPLATE).read_text("utf-8"))
     return template.render(
@@ -147,7 +111,7 @@ def _render(title: str, summaries: list[RunSummary], folders: list[Path]) -> str
     )
 
 
-def _sections(summaries: Sequence[RunSummary], folders: Sequence[Path]) -> Iterator[_ReportSection]:
+def _sections(summaries: Sequence[RunSummary], folders: Sequence[Path]) -> Iterator[Mapping[str, Any]]:
     from markupsafe import Markup
 
     from splitvfl.report.figures import cost_and_leak, label_leaks, leak_curves, leak_map
@@ -157,25 +121,27 @@ def _sections(summaries: Sequence[RunSummary], folders: Sequence[Path]) -> Itera
     for number, group in enumerate(group_runs(summaries), start=1):
         metrics = [read_metrics(folder_of[id(run)]) for run in group.runs]
         rows = rows_by_defense(group)
-        yield _ReportSection(
-            group=group,
-            advice=advice(group),
-            own_columns=own_columns_floor(group),
-            verdicts=list(_verdicts(group)),
-            attacks=attack_names(group.runs),
-            rows=rows,
-            features=[(row, party, leak) for row, party in with_parties(rows) for leak in party.features],
-            after=[(row, party, *late) for row, party in with_parties(rows) for late in party.after_training.items()],
-            notes=[*_notes(group), *(f"{note}." for note in unavailable_notes(rows))],
-            three=any(party.shows_labels for _, party in with_parties(rows)),
-            several_parties=any(len(row.parties) > 1 for row in rows),
-            several_runs=any(row.runs > 1 for row in rows),
+        yield {
+            "group": group,
+            "advice": advice(group),
+            "own_columns": own_columns_floor(group),
+            "verdicts": [(row, leakiest(row.results)) for row in rows],
+            "attacks": attack_names(group.runs),
+            "rows": rows,
+            "features": [(row, party, leak) for row, party in with_parties(rows) for leak in party.features],
+            "after": [
+                (row, party, *late) for row, party in with_parties(rows) for late in party.after_training.items()
+            ],
+            "notes": [*_notes(group), *(f"{note}." for note in unavailable_notes(rows))],
+            "three": any(party.shows_labels for _, party in with_parties(rows)),
+            "several_parties": any(len(row.parties) > 1 for row in rows),
+            "several_runs": any(row.runs > 1 for row in rows),
             # matplotlib escapes the names that it draws, so its figures may go into the page as they are.
-            curves=Markup(leak_curves(group, metrics, name=f"curves-{number}")),
-            cost=Markup(cost_and_leak(group, name=f"cost-{number}")),
-            labels=Markup(label_leaks(group, name=f"labels-{number}")),
-            leaks=Markup(leak_map(group, name=f"map-{number}")),
-        )
+            "curves": Markup(leak_curves(group, metrics, name=f"curves-{number}")),
+            "cost": Markup(cost_and_leak(group, name=f"cost-{number}")),
+            "labels": Markup(label_leaks(group, name=f"labels-{number}")),
+            "leaks": Markup(leak_map(group, name=f"map-{number}")),
+        }
 
 
 def _notes(group: RunGroup) -> list[str]:
@@ -183,13 +149,6 @@ def _notes(group: RunGroup) -> list[str]:
     measured = label_notes([run for run in group.runs if run.canaries is not None])
     found = [*measured, chance_note(group.runs), known_note(group.runs)]
     return list(dict.fromkeys(filter(None, [*found, *(note for run in group.runs for note in run.notes)])))
-
-
-def _verdicts(group: RunGroup) -> Iterator[_Verdict]:
-    for row in rows_by_defense(group):
-        worst = leakiest(group.of_defense(row.label))
-        beyond = worst.canaries is not None
-        yield _Verdict(row.label, row.deciding, beyond, row.runs, headline(worst), leak_verdict(worst))
 
 
 def _late_attacks(summaries: Sequence[RunSummary]) -> Iterator[str]:

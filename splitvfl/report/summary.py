@@ -52,7 +52,9 @@ class AttackResult:
     @classmethod
     def of(cls, summary: LeakSummary) -> AttackResult:
         """Return the figures of a summary."""
-        found = {name: known(value) if isinstance(value, float) else value for name, value in asdict(summary).items()}
+        found: dict[str, Any] = {
+            name: known(value) if isinstance(value, float) else value for name, value in asdict(summary).items()
+        }
         if not summary.scored < 1.0:
             found |= {"tied_auc": None, "tied_accumulated_auc": None}
         return cls(**found)

@@ -224,7 +224,7 @@ class Training(ABC):
             loss=self.loss,
             test=next(on_test, math.nan),  # the headline figure comes first
             worst_leak=self.watch.worst_logged,
-            label_leaks=self.watch.label_leaks_logged,
+            label_leaks=dict(self.watch.label_leaks_logged),
         )
 
     def _flush(self) -> None:

@@ -237,8 +237,8 @@ def test_what_waits_to_be_added_up_is_bounded() -> None:
     for step in range(3000):
         ids = torch.tensor([1, 2, 1000 + step % 20 if step % 3 else 3])
         keeper.add(ids, torch.tensor([0.0, 1.0, 2.0]), torch.tensor([0, 1, ids[2] % 2]))
-    assert keeper._canary_sums is not None
-    assert max(len(sums._pending) for sums in (keeper._sums, keeper._canary_sums)) < 1024
+    assert keeper._canaries is not None
+    assert max(len(sums._pending) for sums in (keeper._records, keeper._canaries)) < 1024
     found = keeper.canary_leak()
     assert found is not None
     assert (found.positives, found.negatives) == (10, 10)

@@ -205,8 +205,8 @@ def test_both_of_two_equal_ids_in_one_batch_count() -> None:
     keeper.add(torch.tensor([2, 1]), torch.tensor([9.0, 8.0]), torch.tensor([0, 1]))
     # Sums: record 1: 1 + 1 − 1 = 1; record 2: −1 − 1 + 1 = −1.
     assert keeper.accumulated_auc == 1.0
-    assert keeper._sums._records["total"].tolist() == [0.0, 1.0, -1.0]
-    assert keeper._sums._records["count"].tolist() == [0, 3, 3]
+    assert keeper._records._records["total"].tolist() == [0.0, 1.0, -1.0]
+    assert keeper._records._records["count"].tolist() == [0, 3, 3]
 
 
 def test_large_gradients_of_one_step_do_not_drown_the_others() -> None:
@@ -225,7 +225,7 @@ def test_equal_scores_say_nothing_about_anybody(value: float, size: int) -> None
     keeper = ScoreKeeper()
     keeper.add(torch.arange(size), torch.full((size,), value, dtype=torch.float64), torch.arange(size) % 2)
     assert keeper.accumulated_auc == 0.5
-    assert not keeper._sums._records["total"].any()
+    assert not keeper._records._records["total"].any()
 
 
 def test_worst_auc_is_oriented_once_per_run_and_never_per_batch() -> None:
