@@ -240,14 +240,14 @@ class Audit(Handle, Stateful):
         responses: Tensor | None = None,
         label_gradients: LabelGradients | None = None,
     ) -> None:
-        """Attack one message with everything that the label party knows.
+        """Attack one message with everything that the label party knows: rows as for :class:`Auditor`.
 
         Args:
-            clean: Cut gradient before the defenses, ``(n, width)``.
-            sent: What is sent, ``(n, width)``.
-            labels: ``(n,)`` in {0, 1}; NaN of records that are left out.
+            clean: Cut gradient before the defenses.
+            sent: What is sent.
+            labels: NaN of records that are left out.
             ids: Record ids, ``(n,)``; ``None`` where nobody knows them, and nothing can be added up.
-            responses: ``(n,)`` in {0, 1}: what a label defense answered in place of the labels, if there is one.
+            responses: What a label defense answered.
             label_gradients: What would be sent under every label, of the same rows; ``None`` where that is not known.
         """
         started = time.perf_counter()

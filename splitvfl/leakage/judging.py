@@ -598,14 +598,11 @@ class Leak(Handle):
         self.attack = attack
         self.name = hook_name(attack)
         check_known(known_positives or 0, known_negatives or 0)
-        self._grants = tuple(
-            _Grant(field, label=label, wanted=wanted)
-            for field, label, wanted in (
-                ("known_positives", 1, known_positives),
-                ("known_negatives", 0, known_negatives),
-            )
-            if field in needs_of(attack)
+        grants = (
+            _Grant("known_positives", label=1, wanted=known_positives),
+            _Grant("known_negatives", label=0, wanted=known_negatives),
         )
+        self._grants = tuple(grant for grant in grants if grant.field in needs_of(attack))
         self.needs = needs_of(attack) - GRANTED
         self.keeper = ScoreKeeper(canaries=canaries, cumulative=is_cumulative(attack))
         self.signs = SignKeeper() if is_signed(attack) else None

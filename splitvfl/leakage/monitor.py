@@ -60,13 +60,10 @@ class Monitor:
             return
         with self._named():
             self._lines.write(json.dumps({"step": step, **known}).encode() + b"\n")
-            self._opened_events().add_scalars(step, known)
-
-    def _opened_events(self) -> EventFile:
-        assert self._folder is not None, "without a folder nothing is written"
-        if self._events is None:
-            self._events = EventFile(self._folder, purge_step=self._purge_step)
-        return self._events
+            if self._events is None:
+                assert self._folder is not None, "without a folder nothing is written"
+                self._events = EventFile(self._folder, purge_step=self._purge_step)
+            self._events.add_scalars(step, known)
 
     def flush(self) -> int:
         """Bring everything to disk and return the size of ``metrics.jsonl``, in bytes."""

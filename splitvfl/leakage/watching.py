@@ -53,16 +53,15 @@ class Watch:
     def summaries(self, party: str) -> dict[str, LeakSummary]:
         """Return the figures of every attack on one passive party's messages, and of the auditor's, by name."""
         found = {name: leak.summary for name, leak in self.leaks[party].items()}
-        audits = self.audits[party].keepers if party in self.audits else {}
-        return found | {name: keeper.summary() for name, keeper in audits.items()}
+        return found | {name: keeper.summary() for name, keeper in self._auditors(party).items()}
 
     def canaries(self, party: str) -> dict[str, CanaryLeak]:
         """Return what every attack on one passive party's messages read of the canaries' labels, the auditor's first.
 
         Empty without canaries; without those attacks that met none, or of one class only.
         """
-        audits = self.audits[party].keepers if party in self.audits else {}
-        leaks = {name: keeper.canary_leak() for name, keeper in (audits | self._keepers(party)).items()}
+        keepers = self._auditors(party) | self._keepers(party)
+        leaks = {name: keeper.canary_leak() for name, keeper in keepers.items()}
         return {name: leak for name, leak in leaks.items() if leak is not None and not math.isnan(leak.auc)}
 
     @property
@@ -140,7 +139,10 @@ class Watch:
 
     def _keepers(self, party: str) -> dict[str, ScoreKeeper]:
         found = {name: leak.keeper for name, leak in self.leaks[party].items()}
-        return found | (self.audits[party].keepers if party in self.audits else {})
+        return found | self._auditors(party)
+
+    def _auditors(self, party: str) -> dict[str, ScoreKeeper]:
+        return self.audits[party].keepers if party in self.audits else {}
 
     def state_dict(self) -> dict[str, Any]:
         """Return all figures, and what attacks remember."""

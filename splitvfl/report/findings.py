@@ -180,7 +180,7 @@ def _results(run: RunSummary) -> Iterator[tuple[str, str, AttackResult]]:
     return ((party, attack, result) for party, found in run.parties.items() for attack, result in found.attacks.items())
 
 
-def verdict(run: RunSummary, goal: float = GOAL) -> str:
+def verdict(run: RunSummary, goal: float = GOAL, *, own_columns: bool = True) -> str:
     """Return what a run showed, in sentences that anyone can act on; :func:`headline` is to be shown before them.
 
     It speaks of the attacks that were run, and claims nothing about others.
@@ -188,19 +188,7 @@ def verdict(run: RunSummary, goal: float = GOAL) -> str:
     Args:
         run: The run.
         goal: Leak AUC that every attack should stay below, in (0.5, 1].
-
-    Raises:
-        ArgumentError: If the goal is outside its range.
-    """
-    return " ".join(filter(None, [leak_verdict(run, goal), _own_columns(run)]))
-
-
-def leak_verdict(run: RunSummary, goal: float = GOAL) -> str:
-    """Return what the messages of a run gave away, as :func:`verdict` without the partner's own columns.
-
-    Args:
-        run: The run.
-        goal: As for :func:`verdict`.
+        own_columns: Whether it speaks of the partner's own columns, too.
 
     Raises:
         ArgumentError: If the goal is outside its range.
@@ -216,8 +204,10 @@ def leak_verdict(run: RunSummary, goal: float = GOAL) -> str:
         sentences = [*_readable(run, goal), *_weaknesses(run, goal)]
     else:
         sentences = _unread(run, goal)
-    others = [*_left_out(run, goal), *_columns_recovered(run), *_learned(run, goal)]
-    return " ".join(sentence for sentence in [*sentences, *others] if sentence)
+    sentences += [*_left_out(run, goal), *_columns_recovered(run), *_learned(run, goal)]
+    if own_columns:
+        sentences.append(_own_columns(run))
+    return " ".join(filter(None, sentences))
 
 
 def _nothing_measured(run: RunSummary) -> str:

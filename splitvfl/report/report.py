@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,12 @@ from splitvfl.report.findings import (
     headline,
     known_note,
     label_notes,
-    leak_verdict,
     leakiest,
     own_columns_floor,
     sending_note,
     stopping_note,
     unavailable_notes,
+    verdict,
 )
 from splitvfl.report.rows import (
     Estimate,
@@ -96,7 +97,7 @@ def _render(title: str, summaries: list[RunSummary], folders: list[Path]) -> str
         stopping=stopping_note,
         sending=sending_note,
         headline=headline,
-        verdict=leak_verdict,
+        verdict=partial(verdict, own_columns=False),
     )
     template = environment.from_string(resources.files("splitvfl.report").joinpath(_TEMPLATE).read_text("utf-8"))
     return template.render(
