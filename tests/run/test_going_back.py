@@ -1,0 +1,91 @@
+"""What a party does with what it kept: of a run that goes back, that has other settings now, or that broke off last."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from splitvfl.app.deployment import party_run
+from splitvfl.config.sections import parse_config
+from splitvfl.errors import CheckpointError, LinkError
+from splitvfl.run import checkpoint
+from splitvfl.run.networked import ActiveRun, PassiveRun
+from splitvfl.run.party_folder import FAREWELL_FILE
+from tests.run.parties import free_ports
+
+FILE = """
+data: {{name: breast-cancer}}
+parties:
+  clinic: {{role: active, columns: ["mean *"], address: "127.0.0.1:{port}"}}
+  lab: {{role: passive, columns: ["* error", "worst *"]}}
+model: logistic-regression
+train: {{epochs: 2, batch_size: 128, seed: {seed}, checkpoint_every_steps: 1}}
+network: {{listen: "127.0.0.1:{port}", plaintext_on_loopback: true, retries: 0}}
+"""
+
+
+@pytest.fixture
+def party(tmp_path: Path) -> Callable[..., ActiveRun | PassiveRun]:
+    """``party(name, seed=0)``: a party's run, in the folder of its name."""
+    (port,) = free_ports(1)
+
+    def make(name: str, seed: int = 0) -> ActiveRun | PassiveRun:
+        (tmp_path / name).mkdir(exist_ok=True)
+        config = parse_config(FILE.format(port=port, seed=seed), source=tmp_path / "run.yaml")
+        return party_run(config, name, tmp_path / name)
+
+    return make
+
+
+def run_together(*runs: ActiveRun | PassiveRun) -> None:
+    with ThreadPoolExecutor(len(runs)) as pool:
+        for done in [pool.submit(run.run) for run in runs]:
+            done.result()
+
+
+def checkpoints(folder: Path) -> list[str]:
+    return sorted(os.listdir(folder / "checkpoints"))
+
+
+def test_checkpoints_after_the_step_that_all_go_back_to_are_gone(
+    party: Callable[..., ActiveRun | PassiveRun], tmp_path: Path
+) -> None:
+    run_together(party("clinic"), party("lab"))
+    whole = checkpoints(tmp_path / "lab")
+    newest = checkpoint.latest(tmp_path / "clinic" / "checkpoints")
+    assert newest is not None
+    checkpoint.remove(newest)
+    for name in ("clinic", "lab"):
+        (tmp_path / name / FAREWELL_FILE).unlink()
+
+    run_together(party("clinic"), party("lab"))
+
+    # One that had stayed would have its name still, and the new one of the same step another.
+    assert checkpoints(tmp_path / "clinic") == checkpoints(tmp_path / "lab") == whole
+
+
+def test_a_run_does_not_go_on_with_other_settings(party: Callable[..., ActiveRun | PassiveRun], tmp_path: Path) -> None:
+    run_together(party("clinic"), party("lab"))
+
+    for name in ("clinic", "lab"):
+        with pytest.raises(CheckpointError, match="seed of the order was 0 and is 1; start anew with --overwrite"):
+            party(name, seed=1).run()
+
+
+def test_nobody_has_taken_leave_who_has_not_heard_the_last_word(
+    party: Callable[..., ActiveRun | PassiveRun], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clinic = party("clinic")
+
+    def hang_up() -> None:
+        raise LinkError("and goes")
+
+    monkeypatch.setattr(clinic, "_take_leave", hang_up)
+    run_together(clinic, party("lab"))
+
+    assert not (tmp_path / "lab" / FAREWELL_FILE).exists()
+    assert not (tmp_path / "clinic" / FAREWELL_FILE).exists()
