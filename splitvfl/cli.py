@@ -401,7 +401,7 @@ def ingest(
                 label=label,
                 task=task,  # type: ignore[arg-type]  # checked there
                 positive=positive,
-                id_column=id_column if id_column is not None or rows is None else rows.id_column,
+                id_column=id_column if id_column is not None or rows is None else rows.schema.id_column,
                 drop=drop,
                 test_fraction=test_fraction,
                 split_seed=split_seed,
@@ -533,15 +533,14 @@ def clicks(
     from splitvfl.data.clicks import Clicks, write_clicks
 
     made = Clicks(rows, seed=seed, positive_share=positive_share, bayes_auc=bayes_auc, fields=fields, numbers=numbers)
+    begun = time.monotonic()
     with RowProgress(_errors(), f"writing {out}", rows) as progress:
-        report = write_clicks(out, made, overwrite=overwrite, progress=progress)
-    print(f"{report.path}: {report.rows:,} rows, {report.rows / report.seconds:,.0f} a second")
-    print(f"clicks: {report.positives:,} ({report.positives / report.rows:.2%})")
-    low, high = report.interval
-    print(
-        f"Bayes AUC: {report.bayes_auc:.4f} (95 % interval {low:.4f} to {high:.4f}); no model can do better on new rows"
-    )
-    print(f"AUC of the true probabilities on these labels: {report.drawn_auc:.4f}")
+        found = write_clicks(out, made, overwrite=overwrite, progress=progress)
+    print(f"{out}: {rows:,} rows, {rows / (time.monotonic() - begun):,.0f} a second")
+    print(f"clicks: {found.positives:,} ({found.positives / rows:.2%})")
+    low, high = found.interval
+    print(f"Bayes AUC: {found.auc:.4f} (95 % interval {low:.4f} to {high:.4f}); no model can do better on new rows")
+    print(f"AUC of the true probabilities on these labels: {found.drawn_auc:.4f}")
     parties = ["--label", "label", "--id", "id", "--active", "shop=I[1-6]", "--passive", "publisher=rest"]
     encoding = ["--scale", "log1p", "--missing", "indicator", "--min-count", 5]
     _next_steps(_command("ingest", out, *parties, *encoding, "--out", "tables"))

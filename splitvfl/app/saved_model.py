@@ -33,8 +33,8 @@ from splitvfl.config.registry import built_in
 from splitvfl.config.sections import MODEL, ModelSection
 from splitvfl.data.columns import PartyData, TaskName
 from splitvfl.data.encoding import FittedEncoding
-from splitvfl.data.ingest.writing import draft
 from splitvfl.data.schema import SCHEMA_FILE, VOCABULARY_FILE, PartySchema, Role, read_party_schema
+from splitvfl.data.writing import draft
 from splitvfl.errors import ArgumentError, CheckpointError, ConfigError, DataError
 from splitvfl.exchange.handshake import TaskSpec
 from splitvfl.learning.precision import narrow_dtype

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -21,11 +22,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from splitvfl.data.chunks import Mask
 from splitvfl.data.id_column import Case, fingerprint, order_digest, read_digests
-from splitvfl.data.ingest.aligned import AlignedRows
-from splitvfl.data.ingest.writing import NpyWriter, check_target, draft, write_bytes
-from splitvfl.data.schema import Role, has_format, read_schema, schema_bytes
+from splitvfl.data.schema import PARTS, Part, Role, has_format, read_schema, schema_bytes
 from splitvfl.data.sources import open_all
+from splitvfl.data.writing import NpyWriter, check_target, draft, write_bytes
 from splitvfl.errors import DataError
 from splitvfl.system.private_folder import make_parents
 
@@ -93,9 +94,26 @@ class Alignment:
     folder: Path
 
     @property
-    def real(self) -> npt.NDArray[np.bool_]:
+    def real(self) -> Mask:
         """Which records the party holds: all of them but dummies."""
         return self.rows >= 0
+
+    @property
+    def kept(self) -> Mask:
+        """Which rows of the party's file are aligned, ``(rows,)``."""
+        kept = np.zeros(self.schema.sizes[self.schema.party], bool)
+        kept[self.rows[self.real]] = True
+        return kept
+
+    @cached_property
+    def row_ids(self) -> Rows:
+        """New ids of the rows that are aligned, in the file's order."""
+        return self.ids[self.real][np.argsort(self.rows[self.real])]
+
+    @property
+    def seed(self) -> int:
+        """What decides how dummies are filled."""
+        return int(self.schema.secret, 16)
 
     def check_source(self, source: object) -> None:
         """Check that records are still those that were aligned, as far as their id column goes; it is read.
@@ -173,28 +191,32 @@ def read_alignment(folder: str | os.PathLike[str]) -> Alignment:
     return Alignment(rows, ids, schema, path)
 
 
-def aligned_rows(folder: str | os.PathLike[str], source: object) -> AlignedRows:
-    """Return what an ingest of aligned records needs to know, after a check that they are those that were aligned.
+def aligned_rows(folder: str | os.PathLike[str], source: object) -> Alignment:
+    """Return an alignment after a check that these are the records that were aligned.
 
     Raises:
         DataError: If they are not, or there is no alignment.
     """
     alignment = read_alignment(folder)
     alignment.check_source(source)
-    schema, real = alignment.schema, alignment.real
-    kept = np.zeros(schema.sizes[schema.party], bool)
-    kept[alignment.rows[real]] = True
-    return AlignedRows(
-        party=schema.party,
-        role=schema.role,
-        id_column=schema.id_column,
-        kept=kept,
-        row_ids=alignment.ids[real][np.argsort(alignment.rows[real])],
-        ids=alignment.ids,
-        real=real,
-        digest=schema.digest,
-        seed=int(schema.secret, 16),
-    )
+    return alignment
+
+
+def fill_dummies(places: npt.NDArray[np.int64], real: Mask, *, seed: int, part: Part) -> npt.NDArray[np.int64]:
+    """Return where each record's columns and label come from: a dummy's from a random real record of its part.
+
+    Args:
+        places: Where the real records' lie, in their order, ``(real records,)``.
+        real: Which records are real, ``(records,)``.
+        seed: Decides what fills the dummies.
+        part: The part that all of these belong to.
+    """
+    filled = np.empty(len(real), np.int64)
+    filled[real] = places
+    if not real.all() and len(places):
+        generator = np.random.Generator(np.random.PCG64([seed, PARTS.index(part)]))
+        filled[~real] = generator.choice(places, int((~real).sum()))
+    return filled
 
 
 def _read_schema(folder: Path) -> AlignmentSchema:

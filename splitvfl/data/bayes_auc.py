@@ -110,6 +110,11 @@ class BayesAUC:
         influence /= share * (1 - share)
         return float(math.sqrt((self._records * influence**2).sum()) / count)
 
+    @property
+    def interval(self) -> tuple[float, float]:
+        """A 95 % interval of the population's Bayes AUC; raises as :attr:`auc`."""
+        return self.auc - 1.96 * self.standard_error, self.auc + 1.96 * self.standard_error
+
 
 def _below(weights: Floats) -> Floats:
     """Return for each bin the weight of all lower bins and half of its own."""

@@ -85,13 +85,14 @@ class Source(Protocol):
         ...
 
 
-def kind_of(name: str, kind: pa.DataType, source: str) -> Kind:
+def kind_of(name: str, kind: pa.DataType, source: str, *, hint: str = "") -> Kind:
     """Return what a column holds, by its type.
 
     Args:
         name: Its name.
         kind: The type.
         source: Where it comes from, for messages.
+        hint: What else may be done than drop it.
 
     Raises:
         DataError: If it holds neither numbers nor text.
@@ -106,7 +107,7 @@ def kind_of(name: str, kind: pa.DataType, source: str) -> Kind:
         return "number"
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return "text"
-    raise DataError(f"column {name!r} of {source} holds neither numbers nor text but {kind}; drop it")
+    raise DataError(f"column {name!r} of {source} holds neither numbers nor text but {kind}; drop it{hint}")
 
 
 def decodes(cell: bytes) -> bool:

@@ -17,14 +17,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from splitvfl.data.hashing import Words, mix64
 from splitvfl.learning.randomness import derive_seed
 
-Words = npt.NDArray[np.uint64]
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
 # Who takes part in an impression: a user's tastes and activity, an ad and its advertiser, the place where it is shown.
 _ENTITIES = 5
@@ -70,14 +69,7 @@ def words(key: int, counters: Words) -> Words:
     >>> [hex(word) for word in words(0, np.arange(1, 3, dtype=np.uint64)).tolist()]
     ['0xe220a8397b1dcdaf', '0x6e789e6aa1b965f4']
     """
-    mixed = counters * _GOLDEN
-    mixed += np.uint64(key)
-    mixed ^= mixed >> np.uint64(30)
-    mixed *= _MIX[0]
-    mixed ^= mixed >> np.uint64(27)
-    mixed *= _MIX[1]
-    mixed ^= mixed >> np.uint64(31)
-    return mixed
+    return mix64(counters * _GOLDEN + np.uint64(key))
 
 
 def uniforms(bits: Words) -> Floats:

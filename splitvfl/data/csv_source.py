@@ -9,8 +9,9 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -129,16 +130,10 @@ class CsvSource:
                     continue
                 if pa.types.is_binary(column.type):
                     self._table(block, {name: pa.string()})  # it is not UTF-8, and this says where
-                kinds[name] = self._kind_of(name, column.type)
+                kinds[name] = kind_of(name, column.type, self.name, hint=", or have it read as text")
                 if kinds[name] == "text":
                     self._check_text(name, column.combine_chunks(), block)
         return kinds
-
-    def _kind_of(self, name: str, kind: pa.DataType) -> Kind:
-        try:
-            return kind_of(name, kind, self.name)
-        except DataError as error:
-            raise DataError(f"{error}, or have it read as text") from None
 
     def _check_text(self, name: str, column: pa.Array, block: _Block) -> None:
         values = [value for value in pc.unique(column.slice(0, 10_000)).to_pylist() if value]
@@ -146,7 +141,7 @@ class CsvSource:
         if 0 < len(odd) <= (1 - NUMBERS_IN_TEXT) * len(values):
             row = pc.index(column, odd[0]).as_py()
             raise DataError(
-                f"{self._placer(block)(row)}, column {name!r}: {odd[0]!r} among numbers; correct it, leave the cell "
+                f"{self._place(block, row)}, column {name!r}: {odd[0]!r} among numbers; correct it, leave the cell "
                 "empty, drop the column, or have it read as text"
             )
 
@@ -163,7 +158,7 @@ class CsvSource:
                 table.num_rows,
                 self.name,
                 block.done_bytes,
-                self._placer(block),
+                partial(self._place, block),
             )
 
     def table(self, text: Collection[str]) -> pa.Table:
@@ -304,8 +299,8 @@ class CsvSource:
                 return DataError(f"{place}, column {name!r}: expected {_expected(kind)}, got {cell!r}")
         return DataError(f"{place}: {error}")
 
-    def _placer(self, block: _Block) -> Callable[[int], str]:
-        return lambda row: f"{self.name}, line {block.line + self._lines_before(block.data, row)}"
+    def _place(self, block: _Block, row: int) -> str:
+        return f"{self.name}, line {block.line + self._lines_before(block.data, row)}"
 
     def _lines_before(self, data: bytes, row: int) -> int:
         """Return how many lines of a block come before a row: empty lines, and line ends in quotation marks, count."""

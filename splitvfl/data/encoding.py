@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from splitvfl.data.chunks import Chunk
+from splitvfl.data.columns import PartyData, Records
 from splitvfl.data.tables import is_number, is_text, numbers
 from splitvfl.errors import ArgumentError, DataError
 
@@ -44,7 +45,8 @@ class Encoding:
         missing: ``"error"``: missing numbers raise. ``"indicator"``: the training median is filled in, and a column
             with missing training values is followed by one that is 1 where the value was missing.
         categorical: ``"onehot"``: one column in {0, 1} per training category, all zero for others.
-            ``"index"``: a code from 1 in sorted order, 0 for others.
+            ``"index"``: a code from 1 in sorted order, 0 for others. Default: one-hot in memory, and codes where files
+            are ingested.
         min_count: Categories with fewer training rows count as "others".
 
     Raises:
@@ -53,18 +55,26 @@ class Encoding:
 
     scale: Scale = "standard"
     missing: Missing = "error"
-    categorical: Categorical = "onehot"
+    categorical: Categorical | None = None
     min_count: int = 1
 
     def __post_init__(self) -> None:
         """Check the settings."""
-        for name, allowed in (("scale", Scale), ("missing", Missing), ("categorical", Categorical)):
-            if getattr(self, name) not in get_args(allowed):
-                raise ArgumentError(
-                    f"expected {name} one of {', '.join(get_args(allowed))}, got {getattr(self, name)!r}"
-                )
+        check_one_of("scale", self.scale, get_args(Scale))
+        check_one_of("missing", self.missing, get_args(Missing))
+        check_one_of("categorical", self.categorical or "onehot", get_args(Categorical))
         if self.min_count < 1:
             raise ArgumentError(f"expected min_count from 1, got {self.min_count}")
+
+
+def check_one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    """Check that a setting is one of a few words.
+
+    Raises:
+        ArgumentError: If not.
+    """
+    if value not in allowed:
+        raise ArgumentError(f"expected {name} one of {', '.join(allowed)}, got {value!r}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +96,10 @@ class Encoded:
     field_sizes: tuple[int, ...]
     field_names: tuple[str, ...]
     unknown: Mapping[str, int]
+
+    def party(self, name: str, columns: tuple[str, ...], train: Records, test: Records) -> PartyData:
+        """Return what a party holds whose table's columns these were."""
+        return PartyData(name, columns, self.names, self.field_sizes, train, test, self.field_names)
 
 
 class FittedNumbers(msgspec.Struct, frozen=True, kw_only=True, tag="numbers", tag_field="fitted"):

@@ -190,14 +190,17 @@ class WholeSums(Sums):
         super().__init__(log=log)
         self._values: Floats = np.zeros(0)
 
-    def add(self, values: Floats) -> None:  # noqa: D102
+    def add(self, values: Floats) -> None:
+        """Take in training rows."""
         self._count(values)
         self._values = np.concatenate([self._values, values])
 
-    def median(self) -> float:  # noqa: D102
+    def median(self) -> float:
+        """Return the median, exactly."""
         return float(np.median(self._values[~np.isnan(self._values)]))
 
-    def extent(self, fill: float | None) -> Extent:  # noqa: D102
+    def extent(self, fill: float | None) -> Extent:
+        """Return what the values come to once gaps are filled."""
         values = self._values if fill is None else np.where(np.isnan(self._values), fill, self._values)
         values = symmetric_log(values) if self._log else values
         return Extent(float(values.min()), float(values.max()), float(values.mean()), float(values.std()))
@@ -221,7 +224,8 @@ class RunningSums(Sums):
         self._moments = Moments()
         self.low, self.high = np.inf, -np.inf
 
-    def add(self, values: Floats) -> None:  # noqa: D102
+    def add(self, values: Floats) -> None:
+        """Take in training rows."""
         known = self._count(values)
         if known.size == 0:
             return
@@ -232,7 +236,8 @@ class RunningSums(Sums):
         if self._sketch is not None:
             self._sketch.add(known)
 
-    def median(self) -> float:  # noqa: D102
+    def median(self) -> float:
+        """Return the median, within :attr:`median_error`."""
         assert self._sketch is not None, "the median was not asked for"
         return self._sketch.median()
 
@@ -241,7 +246,8 @@ class RunningSums(Sums):
         """Bound of the median's relative error."""
         return 0.0 if self._sketch is None else self._sketch.error
 
-    def extent(self, fill: float | None) -> Extent:  # noqa: D102
+    def extent(self, fill: float | None) -> Extent:
+        """Return what the values come to with as many more of this one as there are gaps."""
         low, high, moments = self.low, self.high, copy(self._moments)
         if self._log:
             low, high = symmetric_log(np.array([low, high])).tolist()
@@ -357,7 +363,7 @@ def _listed(name: str, counter: CategoryCounter, encoding: Encoding, where: str)
     """Return the categories with enough training rows, sorted, a missing one last."""
     found = counter.vocabulary(encoding.min_count)
     kept = [*found.values.to_pylist(), *([None] if found.missing_code else [])]
-    onehot = encoding.categorical == "onehot"
+    onehot = encoding.categorical != "index"
     if onehot and len(kept) > ONEHOT_LIMIT:
         raise DataError(
             f"{where} has {len(kept)} categories, and one-hot takes {ONEHOT_LIMIT} at most; "

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import torch
 
@@ -127,7 +128,8 @@ def _divided(spec: TableSpec, parties: Sequence[PartyClaim], table: pa.Table, so
         columns = division.held[party.name]
         encoded = fit(spec, division, table, columns, train=split[0], source=source).apply(table, source=source)
         own = labels if party.role == "active" else None
-        held[party.name] = _party_data(party.name, columns, encoded, ids, own, split)
+        train, test = (records_of(encoded, ids[rows], rows, own) for rows in split)
+        held[party.name] = encoded.party(party.name, columns, train, test)
     active = next(party.name for party in parties if party.role == "active")
     return VerticalData(
         name=Path(source).stem,
@@ -154,7 +156,7 @@ def fit(
         table,
         columns,
         train=train,
-        encoding=spec.encoding,
+        encoding=spec,
         categories=categories,
         scales=spec.scales(numeric, division, source=source),
         source=source,
@@ -245,20 +247,21 @@ def _ids(table: pa.Table, id_column: str | None, source: str) -> Rows:
     return record_ids(column_of(table, id_column, source=source), source=f"id column {id_column!r} of {source}")
 
 
-def _party_data(
-    name: str,
-    columns: tuple[str, ...],
-    encoded: Encoded,
-    ids: Rows,
-    labels: Labels | None,
-    split: tuple[Rows, Rows],
-) -> PartyData:
-    train, test = (
-        Records(
-            torch.from_numpy(ids[rows]),
-            Columns(torch.from_numpy(encoded.numeric[rows]), torch.from_numpy(encoded.codes[rows])),
-            None if labels is None else torch.from_numpy(labels[rows]),
-        )
-        for rows in split
+def records_of(
+    encoded: Encoded, ids: Rows, rows: Rows, labels: Labels | None, *, real: npt.NDArray[np.bool_] | None = None
+) -> Records:
+    """Return records, called by these ids, whose columns and labels come from these rows of a table.
+
+    Args:
+        encoded: The table's columns.
+        ids: One per record.
+        rows: One per record.
+        labels: Of all rows.
+        real: Which records are no dummies; ``None``: all.
+    """
+    return Records(
+        torch.tensor(ids),
+        Columns(torch.from_numpy(encoded.numeric[rows]), torch.from_numpy(encoded.codes[rows])),
+        None if labels is None else torch.from_numpy(labels[rows]),
+        real=None if real is None or real.all() else torch.from_numpy(real),
     )
-    return PartyData(name, columns, encoded.names, encoded.field_sizes, train, test, encoded.field_names)

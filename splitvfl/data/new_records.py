@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from splitvfl.data.alignment import Alignment, read_alignment
-from splitvfl.data.columns import Columns, PartyData, Records
-from splitvfl.data.encoding import Encoded, FittedEncoding
-from splitvfl.data.ingest.aligned import fill_dummies
+from splitvfl.data.alignment import fill_dummies, read_alignment
+from splitvfl.data.columns import PartyData
+from splitvfl.data.encoding import FittedEncoding
 from splitvfl.data.ingest.records import ids_of
-from splitvfl.data.party_file import own_alignment
+from splitvfl.data.load import records_of
+from splitvfl.data.party_file import RecordOrder, own_alignment
 from splitvfl.data.schema import Role
 from splitvfl.data.sources import read_table
 from splitvfl.data.split import record_ids
@@ -77,9 +77,20 @@ def read_new_records(
     table = read_table(file, text=texts)
     names = _names(table, id_column, source)
     if alignment is None:
-        return _new_records(name, encoding, table, names, _ids(names, id_column, source), id_column, source)
-    alignment.check_source(file)
-    return _aligned(name, encoding, table, names, alignment, source)
+        order = RecordOrder(_ids(names, id_column, source), np.arange(table.num_rows))
+    else:
+        alignment.check_source(file)
+        order = RecordOrder.of(alignment)
+        if not order.real.any():
+            raise DataError(f"{alignment.folder}: {name} has none of the aligned records; there is nothing to score")
+        table, names = order.taken(table), names.take(pa.array(order.rows[order.real]))
+        source = f"{source} (rows counted as they are aligned)"
+    encoded = encoding.apply(table, source=source)
+    places = fill_dummies(np.arange(table.num_rows), order.real, seed=order.seed, part="test")
+    test = records_of(encoded, order.ids, places, None, real=order.real)
+    columns = tuple(fitted.column for fitted in encoding.columns)
+    data = encoded.party(name, columns, test.rows(torch.zeros(0, dtype=torch.int64)), test)
+    return NewRecords(data, id_column or ROW_COLUMN, names, encoded.unknown)
 
 
 def _names(table: pa.Table, id_column: str | None, source: str) -> pa.Array:
@@ -106,42 +117,3 @@ def _as_numbers(names: pa.Array) -> pa.Array:
         return names.cast(pa.int64())
     except pa.ArrowInvalid:  # text it is
         return names
-
-
-def _new_records(
-    name: str,
-    encoding: FittedEncoding,
-    table: pa.Table,
-    names: pa.Array,
-    ids: Rows,
-    id_column: str | None,
-    source: str,
-) -> NewRecords:
-    encoded = encoding.apply(table, source=source)
-    data = _as_test(name, encoding, encoded, ids, np.arange(len(ids)), None)
-    return NewRecords(data, id_column or ROW_COLUMN, names, encoded.unknown)
-
-
-def _aligned(
-    name: str, encoding: FittedEncoding, table: pa.Table, names: pa.Array, alignment: Alignment, source: str
-) -> NewRecords:
-    real = alignment.real
-    if not real.any():
-        raise DataError(f"{alignment.folder}: {name} has none of the aligned records; there is nothing to score")
-    held = pa.array(alignment.rows[real])
-    table = table.take(held).combine_chunks()
-    encoded = encoding.apply(table, source=f"{source} (rows counted as they are aligned)")
-    seed = int(alignment.schema.secret, 16)
-    places = fill_dummies(np.arange(len(held)), real, seed=seed, part="test")
-    data = _as_test(name, encoding, encoded, alignment.ids, places, None if real.all() else torch.from_numpy(real))
-    return NewRecords(data, alignment.schema.id_column, names.take(held), encoded.unknown)
-
-
-def _as_test(
-    name: str, encoding: FittedEncoding, encoded: Encoded, ids: Rows, places: Rows, real: torch.Tensor | None
-) -> PartyData:
-    numeric, codes = torch.from_numpy(encoded.numeric[places]), torch.from_numpy(encoded.codes[places])
-    test = Records(torch.tensor(ids), Columns(numeric, codes), real=real)
-    columns = tuple(fitted.column for fitted in encoding.columns)
-    nothing = test.rows(torch.zeros(0, dtype=torch.int64))
-    return PartyData(name, columns, encoded.names, encoded.field_sizes, nothing, test, encoded.field_names)

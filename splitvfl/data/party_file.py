@@ -10,16 +10,14 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import torch
 
-from splitvfl.data.alignment import Alignment, read_alignment
-from splitvfl.data.columns import Columns, PartyData, Records, TaskName
+from splitvfl.data.alignment import Alignment, fill_dummies, read_alignment
+from splitvfl.data.columns import PartyData, Records, TaskName
 from splitvfl.data.encoding import Encoded, FittedEncoding
 from splitvfl.data.hashing import are_tested
-from splitvfl.data.ingest.aligned import fill_dummies
 from splitvfl.data.ingest.records import ids_of
 from splitvfl.data.labels import Labels, check_split, read_labels
-from splitvfl.data.load import fit, read_source
+from splitvfl.data.load import fit, read_source, records_of
 from splitvfl.data.partition import REST
 from splitvfl.data.schema import PARTS, Part, Role
 from splitvfl.data.spec import PartyClaim, TableSpec
@@ -79,8 +77,8 @@ def load_party(spec: TableSpec, party: PartyClaim, *, aligned: str | os.PathLike
         order = _file_order(table, spec.id_column, source)
     else:
         alignment.check_source(spec.source)
-        order = _Order(alignment.ids, alignment.rows, int(alignment.schema.secret, 16))
-        table, source = _in_order(table, order), f"{source} (rows counted as they are aligned)"
+        order = RecordOrder.of(alignment)
+        table, source = order.taken(table), f"{source} (rows counted as they are aligned)"
     tested = are_tested(order.ids, seed=spec.split_seed, fraction=spec.test_fraction)
     split = np.flatnonzero(~tested[order.real]), np.flatnonzero(tested[order.real])
     _check_parts(name, split, spec.test_fraction)
@@ -89,8 +87,9 @@ def load_party(spec: TableSpec, party: PartyClaim, *, aligned: str | os.PathLike
     fitted = fit(spec, division, table, held, train=split[0], source=source)
     encoded = fitted.apply(table, source=source)
     train, test = (_records(part, order, tested, encoded, labels) for part in PARTS)
-    data = PartyData(name, held, encoded.names, encoded.field_sizes, train, test, encoded.field_names)
-    return PartyFile(data, spec.task if party.role == "active" else None, classes, fitted)
+    return PartyFile(
+        encoded.party(name, held, train, test), spec.task if party.role == "active" else None, classes, fitted
+    )
 
 
 def _check(spec: TableSpec, party: PartyClaim) -> None:
@@ -128,7 +127,7 @@ def _with_nobody(party: PartyClaim) -> list[PartyClaim]:
 
 
 @dataclass(frozen=True, eq=False)
-class _Order:
+class RecordOrder:
     """The records of one party in their order.
 
     Attributes:
@@ -141,25 +140,31 @@ class _Order:
     rows: Rows
     seed: int = 0
 
+    @classmethod
+    def of(cls, alignment: Alignment) -> RecordOrder:
+        """Return the order of aligned records."""
+        return cls(alignment.ids, alignment.rows, alignment.seed)
+
     @property
     def real(self) -> npt.NDArray[np.bool_]:
+        """Which records are no dummies."""
         return self.rows >= 0
 
+    def taken(self, table: pa.Table) -> pa.Table:
+        """Return the rows of the file's table that are no dummies, in their order."""
+        return table.take(pa.array(self.rows[self.real])).combine_chunks()
 
-def _file_order(table: pa.Table, id_column: str | None, source: str) -> _Order:
+
+def _file_order(table: pa.Table, id_column: str | None, source: str) -> RecordOrder:
     rows = np.arange(table.num_rows, dtype=np.int64)
     if id_column is None:
-        return _Order(rows, rows)
+        return RecordOrder(rows, rows)
     column = column_of(table, id_column, source=source)
     record_ids(column, source=f"id column {id_column!r} of {source}")  # no id is missing, and none is there twice
     ids = ids_of(column.cast(pa.string() if pa.types.is_large_string(column.type) else column.type))
     if len(np.unique(ids)) < len(ids):
         raise DataError(f"id column {id_column!r} of {source}: two texts have the same 63-bit hash; number the records")
-    return _Order(ids, rows)
-
-
-def _in_order(table: pa.Table, order: _Order) -> pa.Table:
-    return table.take(pa.array(order.rows[order.real])).combine_chunks()
+    return RecordOrder(ids, rows)
 
 
 def _check_parts(name: str, split: tuple[Rows, Rows], test_fraction: float) -> None:
@@ -183,14 +188,9 @@ def _labels(spec: TableSpec, table: pa.Table, source: str, split: Sequence[Rows]
 
 
 def _records(
-    part: Part, order: _Order, tested: npt.NDArray[np.bool_], encoded: Encoded, labels: Labels | None
+    part: Part, order: RecordOrder, tested: npt.NDArray[np.bool_], encoded: Encoded, labels: Labels | None
 ) -> Records:
     mask = tested if part == "test" else ~tested
     real = order.real[mask]
     rows = fill_dummies(np.flatnonzero(mask[order.real]), real, seed=order.seed, part=part)
-    return Records(
-        torch.from_numpy(order.ids[mask]),
-        Columns(torch.from_numpy(encoded.numeric[rows]), torch.from_numpy(encoded.codes[rows])),
-        None if labels is None else torch.from_numpy(labels[rows]),
-        real=None if order.real.all() else torch.from_numpy(real),
-    )
+    return records_of(encoded, order.ids[mask], rows, labels, real=real)

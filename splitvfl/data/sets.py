@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -55,37 +55,15 @@ class DataSet:
     encoding: Encoding = field(default_factory=Encoding)
 
 
-def _bundled(name: str) -> Any:
+def _bundled(name: str, label: str) -> pa.Table:
     # Takes a second to import, which `splitvfl --help` need not wait for.
     from sklearn import datasets
 
-    return getattr(datasets, f"load_{name}")()
-
-
-def _table(bunch: Any, label: str, target: Any) -> pa.Table:
-    columns = {str(name): bunch.data[:, index] for index, name in enumerate(bunch.feature_names)}
-    return pa.table({**columns, label: target})
-
-
-def _breast_cancer() -> pa.Table:
-    bunch = _bundled("breast_cancer")
+    bunch = getattr(datasets, f"load_{name}")()
+    columns = {str(column): bunch.data[:, index] for index, column in enumerate(bunch.feature_names)}
     # scikit-learn's 1 is benign; what a screening looks for is the other class.
-    return _table(bunch, "malignant", 1 - bunch.target)
-
-
-def _digits() -> pa.Table:
-    bunch = _bundled("digits")
-    return _table(bunch, "digit", bunch.target)
-
-
-def _diabetes() -> pa.Table:
-    bunch = _bundled("diabetes")
-    return _table(bunch, "progression", bunch.target)
-
-
-def _wine() -> pa.Table:
-    bunch = _bundled("wine")
-    return _table(bunch, "cultivar", bunch.target)
+    target = 1 - bunch.target if label == "malignant" else bunch.target
+    return pa.table({**columns, label: target})
 
 
 def _clicks() -> pa.Table:
@@ -102,14 +80,14 @@ DATA_SETS: Mapping[str, DataSet] = {
         source=f"Wolberg, Street and Mangasarian 1995; {_WITH_SCIKIT_LEARN}",
         licence=_CC_BY,
         labels=("malignant",),
-        make=_breast_cancer,
+        make=partial(_bundled, "breast_cancer", "malignant"),
     ),
     "digits": DataSet(
         description="1,797 handwritten digits, 64 pixels: is it an 8 (`digit`)? or which is it (`digit: null`)?",
         source=f"Alpaydin and Kaynak 1998; {_WITH_SCIKIT_LEARN}",
         licence=_CC_BY,
         labels=("digit",),
-        make=_digits,
+        make=partial(_bundled, "digits", "digit"),
         encoding=Encoding(scale="minmax"),
     ),
     "diabetes": DataSet(
@@ -118,7 +96,7 @@ DATA_SETS: Mapping[str, DataSet] = {
         licence="published with the paper; no explicit licence known",
         task="regression",
         labels=("progression",),
-        make=_diabetes,
+        make=partial(_bundled, "diabetes", "progression"),
     ),
     "wine": DataSet(
         description="178 wines, 13 measurements: which of three cultivars?",
@@ -126,7 +104,7 @@ DATA_SETS: Mapping[str, DataSet] = {
         licence=_CC_BY,
         task="multiclass",
         labels=("cultivar",),
-        make=_wine,
+        make=partial(_bundled, "wine", "cultivar"),
     ),
     "credit-default": DataSet(
         description="30,000 credit card holders in Taiwan, 23 columns: default next month? (22 %)",

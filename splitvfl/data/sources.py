@@ -40,13 +40,18 @@ def open_all(source: object, *, header: Sequence[str] | None = None) -> tuple[So
 
     Raises:
         ArgumentError: If it is neither.
-        DataError: If a file or a column cannot be read.
+        DataError: If a file or a column cannot be read; a file is empty, names a column twice, or has other columns
+            than the first.
     """
     if isinstance(source, str | os.PathLike):
         source = [source]
     if isinstance(source, list | tuple):
-        return open_sources(find_files(source), header=header)
-    return compared([TableSource(as_arrow(source), TABLE_NAME)])
+        sources = [_source(path, header) for path in find_files(source)]
+    else:
+        sources = [TableSource(as_arrow(source), TABLE_NAME)]
+    for one in sources:
+        _check_names(one, sources[0])
+    return tuple(sources)
 
 
 def find_files(wanted: Sequence[str | os.PathLike[str]]) -> tuple[Path, ...]:
@@ -68,30 +73,6 @@ def find_files(wanted: Sequence[str | os.PathLike[str]]) -> tuple[Path, ...]:
     if repeated:
         raise DataError(f"{listed(repeated)} was given more than once; its records would be counted twice")
     return tuple(found)
-
-
-def open_sources(files: Sequence[Path], *, header: Sequence[str] | None = None) -> tuple[Source, ...]:
-    """Return one source per file, all with the same columns.
-
-    Args:
-        files: CSV and Parquet files; the suffix decides.
-        header: Names of the columns of CSV files that have no header line.
-
-    Raises:
-        DataError: If a file cannot be read, is empty, names a column twice, or has other columns than the first.
-    """
-    return compared([_source(path, header) for path in files])
-
-
-def compared(sources: Sequence[Source]) -> tuple[Source, ...]:
-    """Return sources after a check that all have the same columns, each of them once.
-
-    Raises:
-        DataError: If not.
-    """
-    for source in sources:
-        _check_names(source, sources[0])
-    return tuple(sources)
 
 
 def _source(path: Path, header: Sequence[str] | None) -> Source:

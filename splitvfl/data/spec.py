@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, get_args
 
 from splitvfl.data.columns import TaskName
-from splitvfl.data.encoding import Categorical, Encoding, Missing, Scale
+from splitvfl.data.encoding import Encoding, Scale, check_one_of
 from splitvfl.data.labels import Positive
 from splitvfl.data.partition import REST, ColumnClaim, divide, matching, patterns
 from splitvfl.data.schema import Role
@@ -57,8 +57,10 @@ class Division(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableSpec:
+class TableSpec(Encoding):
     """A table: where it is, what its columns are, how they become numbers, and which records are tested on.
+
+    What it says of an encoding holds for every column that nothing else is said of.
 
     Attributes:
         source: A CSV, Parquet or Arrow file; several files of the same columns, or patterns of them, to be ingested; or
@@ -74,13 +76,9 @@ class TableSpec:
         split_seed: Decides which, from 0 to 2⁶⁴ − 1.
         split_column: Column that decides it instead.
         test_value: What that column holds in test rows.
-        scale: How numbers are scaled, see :class:`splitvfl.data.encoding.Encoding`, as for the next two.
         scale_columns: Columns that are scaled otherwise, by scale.
-        missing: ``"error"`` or ``"indicator"``.
-        categorical: ``"onehot"`` or ``"index"``; default: one-hot in memory, and codes where tables are ingested.
         categorical_columns: Numeric columns that hold categories, as names and patterns; text always does.
         text_columns: Columns of CSV files to read as text whatever they look like.
-        min_count: Training rows that a category needs; rarer ones count as unknown.
 
     Raises:
         ArgumentError: If a setting is out of its range.
@@ -97,38 +95,20 @@ class TableSpec:
     split_seed: int = 0
     split_column: str | None = None
     test_value: str | float = "test"
-    scale: Scale = "standard"
     scale_columns: Mapping[Scale, Patterns] = field(default_factory=dict)
-    missing: Missing = "error"
-    categorical: Categorical | None = None
     categorical_columns: Patterns = ()
     text_columns: Patterns = ()
-    min_count: int = 1
 
     def __post_init__(self) -> None:
         """Check the settings."""
-        _check_one_of("task", self.task, get_args(TaskName))
+        super().__post_init__()
+        check_one_of("task", self.task, get_args(TaskName))
         for scale in self.scale_columns:
-            _check_one_of("scale", scale, get_args(Scale))
+            check_one_of("scale", scale, get_args(Scale))
         if not 0 < self.test_fraction < 1:
             raise ArgumentError(f"expected test_fraction in (0, 1), got {self.test_fraction}")
         if not 0 <= self.split_seed < 1 << 64:
             raise ArgumentError(f"expected split_seed from 0 to 2**64 - 1, got {self.split_seed}")
-        _ = self.encoding
-
-    @property
-    def encoding(self) -> Encoding:
-        """How columns become numbers in memory.
-
-        Raises:
-            ArgumentError: If a setting of it is out of its range.
-        """
-        return Encoding(
-            scale=self.scale,
-            missing=self.missing,
-            categorical=self.categorical or "onehot",
-            min_count=self.min_count,
-        )
 
     def roles(self, names: Collection[str], *, source: str) -> dict[str, str]:
         """Return the columns that are no features, and what they are instead.
@@ -210,8 +190,3 @@ def check_parties(parties: Sequence[PartyClaim]) -> None:
             raise ArgumentError(f"{name!r} is the active party's name and a passive party's; they must differ")
         if names.count(name) > 1:
             raise ArgumentError(f"{name!r} is the name of two parties; they must differ")
-
-
-def _check_one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ArgumentError(f"expected {name} one of {', '.join(allowed)}, got {value!r}")

@@ -165,38 +165,27 @@ def _records(folder: Path, schema: PartySchema, part: Part) -> Records:
 
 def _mapped(file: Path, shape: tuple[int, ...], dtype: str) -> torch.Tensor:
     """Return a tensor that is backed by a file, after a check of its header and its length."""
-    header = _header(file)
-    if header.shape != shape or header.dtype != np.dtype(dtype) or header.columns_first:
-        order = ", column by column" if header.columns_first else ""
+    found, columns_first, found_dtype, offset = _header(file)
+    if found != shape or found_dtype != np.dtype(dtype) or columns_first:
+        order = ", column by column" if columns_first else ""
         raise DataError(
             f"{file}: expected {np.dtype(dtype)} of shape {shape}, row by row, as {SCHEMA_FILE} beside it says, "
-            f"got {header.dtype} of shape {header.shape}{order}; ingest the data again"
+            f"got {found_dtype} of shape {found}{order}; ingest the data again"
         )
-    size, needed = file.stat().st_size, header.offset + math.prod(shape) * header.dtype.itemsize
+    size, needed = file.stat().st_size, offset + math.prod(shape) * found_dtype.itemsize
     if size != needed:
         raise DataError(f"{file}: expected {needed} bytes, got {size}: it is damaged; ingest the data again")
-    if 0 in shape:  # nothing can be mapped
-        return torch.from_numpy(np.empty(shape, header.dtype))
-    return torch.from_numpy(np.memmap(file, header.dtype, mode="c", offset=header.offset, shape=shape))
+    return torch.from_numpy(np.memmap(file, found_dtype, mode="c", offset=offset, shape=shape))
 
 
-@dataclass(frozen=True)
-class _Header:
-    """What the beginning of an array file says, and where the numbers begin."""
-
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    columns_first: bool
-    offset: int
-
-
-def _header(file: Path) -> _Header:
+def _header(file: Path) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+    """Return shape, whether columns come first, dtype, and where the numbers begin."""
     try:
         with file.open("rb") as stream:
             version = npy.read_magic(stream)
             read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
             shape, columns_first, dtype = read(stream)
-            return _Header(shape, dtype, columns_first and len(shape) > 1, stream.tell())
+            return shape, columns_first and len(shape) > 1, dtype, stream.tell()
     except FileNotFoundError:
         raise DataError(f"{file}: there is no such file; ingest the data again") from None
     except (OSError, ValueError) as error:

@@ -149,4 +149,4 @@ def test_rows_for_an_ingest_are_in_the_order_of_the_file(tmp_path: Path, file: P
     rows = aligned_rows(tmp_path / "bank", file)
     np.testing.assert_array_equal(rows.kept, [True, False, False, True])
     np.testing.assert_array_equal(rows.row_ids, [8, 5])
-    assert (rows.party, rows.role, rows.id_column) == ("bank", "active", "customer")
+    assert (rows.schema.party, rows.schema.role, rows.schema.id_column) == ("bank", "active", "customer")

@@ -92,7 +92,7 @@ def test_the_bayes_auc_is_the_asked_one(asked: float, share: float, tmp_path: Pa
 
     # Four standard errors; the pilot has one of its own.
     error = report.standard_error * math.sqrt(1 + ROWS / PILOT)
-    assert report.bayes_auc == pytest.approx(asked, abs=4 * error)
+    assert report.auc == pytest.approx(asked, abs=4 * error)
     assert error < 0.002
     low, high = report.interval
     assert high - low == pytest.approx(2 * 1.96 * report.standard_error)
@@ -306,21 +306,25 @@ def test_files_hold_the_rows(ending: str, few: Clicks, tmp_path: Path) -> None:
     made = Clicks(70_000, fields=5, numbers=3) if ending == "parquet" else few
     seen: list[int] = []
 
-    report = write_clicks(tmp_path / "new" / f"c.{ending}", made, progress=seen.append)
+    path = tmp_path / "new" / f"c.{ending}"
 
-    found, expected = read_table(report.path).to_pandas(), made.table().to_pandas()
+    report = write_clicks(path, made, progress=seen.append)
+
+    found, expected = read_table(path).to_pandas(), made.table().to_pandas()
     for name in expected:
         if name.startswith("C"):  # a CSV file has no missing text
             pd.testing.assert_series_equal(found[name].fillna(""), expected[name].fillna(""))
         else:
             pd.testing.assert_series_equal(found[name], expected[name], check_dtype=False)
-    assert (report.rows, report.positives) == (made.rows, int(expected["label"].sum()))
+    assert (report.records, report.positives) == (made.rows, int(expected["label"].sum()))
     assert seen[-1] == made.rows
-    assert list(report.path.parent.iterdir()) == [report.path]
+    assert list(path.parent.iterdir()) == [path]
 
 
 def test_a_file_under_zstd_holds_the_same_as_a_plain_one(few: Clicks, tmp_path: Path) -> None:
-    plain, packed, zipped = (write_clicks(tmp_path / f"c.csv{end}", few).path for end in ("", ".zst", ".gz"))
+    plain, packed, zipped = files = [tmp_path / f"c.csv{end}" for end in ("", ".zst", ".gz")]
+    for file in files:
+        write_clicks(file, few)
 
     with pa.input_stream(packed, compression="zstd") as stream:
         assert stream.read() == plain.read_bytes()
@@ -335,7 +339,7 @@ def test_a_file_that_is_there_is_replaced_on_request_only(few: Clicks, tmp_path:
     with pytest.raises(DataError, match="is there already"):
         write_clicks(path, few)
     assert path.read_text() == "mine"
-    assert write_clicks(path, few, overwrite=True).rows == 500
+    assert write_clicks(path, few, overwrite=True).records == 500
     assert path.read_text() != "mine"
 
 

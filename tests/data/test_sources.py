@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from splitvfl.data import arrow_source, csv_source
-from splitvfl.data.sources import check_kinds, find_files, infer_kinds, open_sources, read_table
+from splitvfl.data.sources import check_kinds, find_files, infer_kinds, open_all, read_table
 from splitvfl.errors import DataError
 
 NUMBERS = {"a": pa.float64()}
@@ -21,7 +21,7 @@ def read(path: Path, types: dict[str, pa.DataType], **settings: Any) -> tuple[di
     """Return all cells by column, and the place of every row."""
     cells: dict[str, list[Any]] = {name: [] for name in types}
     places = []
-    for chunk in open_sources([path], **settings)[0].chunks(types):
+    for chunk in open_all([path], **settings)[0].chunks(types):
         for name, column in chunk.columns.items():
             assert column.type == types[name]
             cells[name] += column.to_pylist()
@@ -107,7 +107,7 @@ def test_arrow_files_are_read_in_batches(compression: str | None, tmp_path: Path
     assert read_table(tmp_path / "t.feather").to_pydict() == table.to_pydict()
     write(tmp_path / "t.arrow", "no Arrow file")
     with pytest.raises(DataError, match=r"t.arrow could not be read"):
-        open_sources([tmp_path / "t.arrow"])
+        open_all([tmp_path / "t.arrow"])
 
 
 def test_a_file_without_a_header_takes_names(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_file_without_a_header_takes_names(tmp_path: Path) -> None:
     assert cells == {"a": [1, 2], "b": ["x", "y"]}
     assert places[0] == "t.tsv, line 1"
     with pytest.raises(DataError, match=r"t.tsv, line 1: expected 3 cells, as names were given, got 2"):
-        open_sources([path], header=["a", "b", "c"])
+        open_all([path], header=["a", "b", "c"])
 
 
 def test_parquet_is_read_in_batches_and_counted_from_zero(tmp_path: Path, small_blocks: None) -> None:
@@ -174,7 +174,7 @@ def test_a_cell_of_another_type_is_named_with_what_was_expected(
 )
 def test_a_file_that_is_no_csv_file_is_an_error(data: bytes, message: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=message):
-        open_sources([write(tmp_path / "t.csv", data)])
+        open_all([write(tmp_path / "t.csv", data)])
 
 
 def test_a_truncated_or_false_archive_is_an_error(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_a_truncated_or_false_archive_is_an_error(tmp_path: Path) -> None:
         read(false, NUMBERS)
     (tmp_path / "false.parquet").write_bytes(b"a\n1\n")
     with pytest.raises(DataError, match=r"false.parquet could not be read"):
-        open_sources([tmp_path / "false.parquet"])
+        open_all([tmp_path / "false.parquet"])
 
 
 def test_an_archive_of_several_members_is_read_to_its_end(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_a_quotation_mark_that_is_not_closed_does_not_swallow_lines(
 
 
 def test_text_that_is_not_utf8_is_named_where_kinds_are_inferred(tmp_path: Path) -> None:
-    source = open_sources([write(tmp_path / "t.csv", b"a,b\n1,x\n2,\xe9\n")])[0]
+    source = open_all([write(tmp_path / "t.csv", b"a,b\n1,x\n2,\xe9\n")])[0]
 
     with pytest.raises(DataError, match=r"t.csv, line 3, column 'b': the text is not UTF-8"):
         source.infer(["a", "b"], ())
@@ -246,7 +246,7 @@ def test_kinds_are_those_of_the_first_rows_that_show_them(tmp_path: Path, small_
     second = write(tmp_path / "2.csv", "i,n,t,b,late,never,word\n1,1.5,x,true,3,,7\n")
 
     names = ["i", "n", "t", "b", "late", "never", "word"]
-    kinds = infer_kinds(open_sources([first, second]), names, text=["word"])
+    kinds = infer_kinds(open_all([first, second]), names, text=["word"])
 
     assert kinds == {
         "i": "integer",
@@ -263,16 +263,16 @@ def test_numbers_with_a_word_among_them_are_not_taken_for_categories(tmp_path: P
     path = write(tmp_path / "t.csv", "a,b\n" + "".join(f"{n},x\n" for n in range(30)) + "unknown,x\n")
 
     with pytest.raises(DataError, match=r"t.csv, line 32, column 'a': 'unknown' among numbers"):
-        infer_kinds(open_sources([path]), ["a", "b"], text=())
-    assert infer_kinds(open_sources([path]), ["a", "b"], text=["a"])["a"] == "text"
+        infer_kinds(open_all([path]), ["a", "b"], text=())
+    assert infer_kinds(open_all([path]), ["a", "b"], text=["a"])["a"] == "text"
 
 
 def test_dates_are_an_error_unless_they_are_read_as_text(tmp_path: Path) -> None:
     path = write(tmp_path / "t.csv", "day\n2020-01-01\n2020-01-02\n")
 
     with pytest.raises(DataError, match=r"'day' of t.csv holds neither numbers nor text but date32.*read as text"):
-        infer_kinds(open_sources([path]), ["day"], text=())
-    assert infer_kinds(open_sources([path]), ["day"], text=["day"]) == {"day": "text"}
+        infer_kinds(open_all([path]), ["day"], text=())
+    assert infer_kinds(open_all([path]), ["day"], text=["day"]) == {"day": "text"}
 
 
 def test_files_need_the_same_columns_in_any_order(tmp_path: Path) -> None:
@@ -283,13 +283,13 @@ def test_files_need_the_same_columns_in_any_order(tmp_path: Path) -> None:
 
     assert [
         list(chunk.columns["alpha"].to_pylist())
-        for s in open_sources([first, turned])
+        for s in open_all([first, turned])
         for chunk in s.chunks({"alpha": pa.int64()})
     ] == [[1], [3]]
     with pytest.raises(DataError, match=r"3.csv has no column 'beta', which 1.csv has; did you mean 'betta'"):
-        open_sources([first, lacking])
+        open_all([first, lacking])
     with pytest.raises(DataError, match=r"4.csv has a column 'gamma', which 1.csv has not"):
-        open_sources([first, richer])
+        open_all([first, richer])
 
 
 def test_parquet_files_must_agree_on_what_is_text(tmp_path: Path) -> None:
@@ -298,14 +298,14 @@ def test_parquet_files_must_agree_on_what_is_text(tmp_path: Path) -> None:
         pq.write_table(pa.table({"a": cells}), tmp_path / f"{name}.parquet")
 
     def kind(*names: str) -> str:
-        return infer_kinds(open_sources([tmp_path / f"{name}.parquet" for name in names]), ["a"], text=())["a"]
+        return infer_kinds(open_all([tmp_path / f"{name}.parquet" for name in names]), ["a"], text=())["a"]
 
     assert kind("whole", "real") == kind("real", "whole") == kind("none", "real", "none") == "number"
     assert kind("none", "whole") == "integer"
     with pytest.raises(DataError, match=r"'a' of text.parquet holds text, and whole numbers in whole.parquet"):
         kind("whole", "text")
     with pytest.raises(DataError, match="holds text, and numbers in the files that were ingested before"):
-        check_kinds(open_sources([tmp_path / "text.parquet"]), {"a": "number"})
+        check_kinds(open_all([tmp_path / "text.parquet"]), {"a": "number"})
 
 
 def test_text_in_parquet_must_be_utf8(tmp_path: Path) -> None:
@@ -334,4 +334,4 @@ def test_files_are_found_by_name_and_pattern_once_each(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="got none"):
         find_files([])
     with pytest.raises(DataError, match="expected a file that ends in one of"):
-        open_sources([write(tmp_path / "t.xlsx", "x")])
+        open_all([write(tmp_path / "t.xlsx", "x")])

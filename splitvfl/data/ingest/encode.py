@@ -12,13 +12,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from splitvfl.data.alignment import Alignment
 from splitvfl.data.chunks import Chunk, Mask, Source
 from splitvfl.data.encoding import Encoded, TableEncoder
-from splitvfl.data.ingest.aligned import AlignedRows, sort_tables
+from splitvfl.data.ingest.aligned import sort_tables
 from splitvfl.data.ingest.plan import PartyPlan, Plan
 from splitvfl.data.ingest.records import Ids, LabelCoder
 from splitvfl.data.ingest.survey import ChunkWatcher, FittedColumns, Survey, label_cells, tested_of
-from splitvfl.data.ingest.writing import NpyWriter, write_bytes, write_safetensors
 from splitvfl.data.labels import Labels
 from splitvfl.data.schema import (
     FORMAT,
@@ -33,6 +33,7 @@ from splitvfl.data.schema import (
     schema_bytes,
 )
 from splitvfl.data.sources import chunks
+from splitvfl.data.writing import NpyWriter, write_bytes, write_safetensors
 from splitvfl.errors import DataError
 
 
@@ -60,11 +61,6 @@ class Written:
             self.unknown[name] = self.unknown.get(name, 0) + rows
 
 
-def sizes_of(survey: Survey) -> dict[Part, int]:
-    """Return the number of records of each part."""
-    return {"train": survey.rows - survey.tested, "test": survey.tested}
-
-
 def bytes_needed(plan: Plan, learned: FittedColumns, rows: int) -> int:
     """Return the size of the arrays that will be written."""
     row = 0
@@ -78,33 +74,27 @@ def bytes_needed(plan: Plan, learned: FittedColumns, rows: int) -> int:
 
 
 class _PartyFiles:
-    """The arrays of one party, open for writing."""
+    """The arrays of one party, open for writing until the stack is closed."""
 
-    def __init__(self, folder: Path, encoder: TableEncoder, sizes: Mapping[Part, int], label_dtype: str | None) -> None:
-        self._stack = ExitStack()
-        self._writers: dict[str, dict[Part, NpyWriter]] = {}
-        self._open(folder, "ids", (), "<i8", sizes)
-        self._open(folder, "numeric", (len(encoder.names),), "<f4", sizes)
-        self._open(folder, "codes", (len(encoder.fields),), "<i4", sizes)
+    def __init__(
+        self, stack: ExitStack, folder: Path, encoder: TableEncoder, sizes: Mapping[Part, int], label_dtype: str | None
+    ) -> None:
+        kinds = {
+            "ids": ((), "<i8"),
+            "numeric": ((len(encoder.names),), "<f4"),
+            "codes": ((len(encoder.fields),), "<i4"),
+        }
         if label_dtype is not None:
-            self._open(folder, "labels", (), label_dtype, sizes)
-
-    def _open(self, folder: Path, name: str, width: tuple[int, ...], dtype: str, sizes: Mapping[Part, int]) -> None:
-        self._writers[name] = {
-            part: self._stack.enter_context(NpyWriter(folder / f"{part}.{name}.npy", (rows, *width), dtype))
+            kinds["labels"] = ((), label_dtype)
+        self._writers = {
+            (name, part): stack.enter_context(NpyWriter(folder / f"{part}.{name}.npy", (rows, *width), dtype))
+            for name, (width, dtype) in kinds.items()
             for part, rows in sizes.items()
         }
 
     def append(self, tested: Mask, **columns: Any) -> None:
-        for name, writers in self._writers.items():
-            writers["train"].append(columns[name][~tested])
-            writers["test"].append(columns[name][tested])
-
-    def __enter__(self) -> _PartyFiles:
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._stack.__exit__(*error)
+        for (name, part), writer in self._writers.items():
+            writer.append(columns[name][tested if part == "test" else ~tested])
 
 
 def write_parties(
@@ -117,14 +107,13 @@ def write_parties(
     """
     coder = None if learned.label is None else LabelCoder(learned.label, plan.task)
     written = Written()
-    digests: dict[Part, Any] = {part: hashlib.blake2b(digest_size=16) for part in sizes_of(survey)}
+    digests: dict[Part, Any] = {part: hashlib.blake2b(digest_size=16) for part in survey.sizes}
     with ExitStack() as stack:
         files = {}
         for party in plan.parties:
             (folder / party.name).mkdir()
             dtype = coder.dtype if coder is not None and party.role == "active" else None
-            opened = _PartyFiles(folder / party.name, learned.of(party), sizes_of(survey), dtype)
-            files[party.name] = stack.enter_context(opened)
+            files[party.name] = _PartyFiles(stack, folder / party.name, learned.of(party), survey.sizes, dtype)
         for chunk, ids, tested in _with_ids(sources, plan, survey):
             labels = None if coder is None else _labels(chunk, plan, coder)
             if labels is not None:
@@ -136,7 +125,7 @@ def write_parties(
             digests["train"].update(ids[~tested].tobytes())
             digests["test"].update(ids[tested].tobytes())
             watch(chunk)
-    written.sizes = sizes_of(survey)
+    written.sizes = survey.sizes
     if plan.aligned is not None:
         _sort(folder, plan, plan.aligned, digests, written)
     written.id_fingerprints = {part: digest.hexdigest() for part, digest in digests.items()}
@@ -147,7 +136,7 @@ def write_parties(
     return written
 
 
-def _sort(folder: Path, plan: Plan, aligned: AlignedRows, digests: dict[Part, Any], written: Written) -> None:
+def _sort(folder: Path, plan: Plan, aligned: Alignment, digests: dict[Part, Any], written: Written) -> None:
     """Bring the tables into the aligned order, and say anew what is in them."""
     tested = tested_of(plan.split, aligned.ids)
     for party in plan.parties:
@@ -220,7 +209,7 @@ def _party_schema(
 def _agreed(plan: Plan) -> str:
     """Return a fingerprint of what parties that ingest apart must have chosen alike."""
     split = [plan.split.rule, plan.split.fraction, plan.split.seed]
-    aligned = [] if plan.aligned is None else [plan.aligned.digest]
+    aligned = [] if plan.aligned is None else [plan.aligned.schema.digest]
     terms = [FORMAT, VERSION, plan.ids.rule, *split, *aligned]
     return hashlib.blake2b(msgspec.json.encode(terms), digest_size=16).hexdigest()
 

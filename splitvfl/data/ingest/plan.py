@@ -6,15 +6,15 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, assert_never
+from typing import assert_never
 
 import pyarrow as pa
 
+from splitvfl.data.alignment import Alignment
 from splitvfl.data.chunks import Kind, Mask, Source
 from splitvfl.data.columns import TaskName
 from splitvfl.data.encoding import Missing, Scale
 from splitvfl.data.hashing import hash_key, key_name
-from splitvfl.data.ingest.aligned import AlignedRows
 from splitvfl.data.ingest.records import cell_value
 from splitvfl.data.labels import Positive
 from splitvfl.data.partition import matching, patterns
@@ -118,21 +118,21 @@ class Plan:
     task: TaskName
     label: str | None
     label_column: str | None
-    positive: Positive | None
     ids: IdRule
     split: SplitRule
     dropped: tuple[str, ...]
     parties: tuple[PartyPlan, ...]
     kinds: Mapping[str, Kind]
     scales: Mapping[str, Scale]
-    vocabularies: tuple[str, ...]
-    hashed: tuple[str, ...]
-    missing: Missing
-    min_count: int
-    buckets: int
+    positive: Positive | None = None
+    vocabularies: tuple[str, ...] = ()
+    hashed: tuple[str, ...] = ()
+    missing: Missing = "error"
+    min_count: int = 1
+    buckets: int = 0
     key: bytes = field(repr=False)
     earlier: Earlier | None = None
-    aligned: AlignedRows | None = field(default=None, repr=False)
+    aligned: Alignment | None = field(default=None, repr=False)
 
     @property
     def kept(self) -> Mask | None:
@@ -170,7 +170,7 @@ def make_plan(
     *,
     name: str,
     hashing: Hashing | None = None,
-    aligned: AlignedRows | None = None,
+    aligned: Alignment | None = None,
 ) -> Plan:
     """Return what is to be done with files that are ingested for the first time.
 
@@ -235,13 +235,14 @@ def check_ingested(spec: TableSpec, parties: Sequence[PartyClaim]) -> None:
         raise ArgumentError("tables that are ingested hold codes of categories, got categorical='onehot'; leave it out")
 
 
-def _check_aligned(spec: TableSpec, parties: Sequence[PartyClaim], aligned: AlignedRows) -> None:
-    if [(party.name, party.role) for party in parties] != [(aligned.party, aligned.role)]:
+def _check_aligned(spec: TableSpec, parties: Sequence[PartyClaim], aligned: Alignment) -> None:
+    schema = aligned.schema
+    if [(party.name, party.role) for party in parties] != [(schema.party, schema.role)]:
         got = ", ".join(f"{party.name} ({party.role})" for party in parties)
-        raise ArgumentError(f"the records were aligned for {aligned.party} ({aligned.role}) alone, got {got}")
-    if spec.id_column != aligned.id_column:
+        raise ArgumentError(f"the records were aligned for {schema.party} ({schema.role}) alone, got {got}")
+    if spec.id_column != schema.id_column:
         raise ArgumentError(
-            f"the records were aligned by column {aligned.id_column!r}, got id column {spec.id_column!r}"
+            f"the records were aligned by column {schema.id_column!r}, got id column {spec.id_column!r}"
         )
     if spec.split_column is not None:
         raise ArgumentError("aligned records are split by their new ids, as at the other parties; give no split column")
@@ -261,21 +262,21 @@ def _positive(spec: TableSpec, kinds: Mapping[str, Kind]) -> Positive | None:
     return cell_value(spec.positive, kinds[spec.label])
 
 
-def _ids_by(column: str | None, kinds: Mapping[str, Kind], where: str, aligned: AlignedRows | None) -> IdRule:
+def _ids_by(column: str | None, kinds: Mapping[str, Kind], where: str, aligned: Alignment | None) -> IdRule:
     if aligned is not None:
-        return IdRule(column=column, rule="aligned", digest=aligned.digest)
-    return IdRule(column=column, rule=_id_rule(column, kinds, where))
-
-
-def _id_rule(column: str | None, kinds: Mapping[str, Kind], where: str) -> Literal["integer", "blake2b-63", "row"]:
+        return _aligned_ids(aligned)
     if column is None:
-        return "row"
+        return IdRule(column=None, rule="row")
     if kinds[column] not in ("integer", "text"):
         raise DataError(
             f"id column {column!r} of {where} must hold whole numbers or text, and holds fractions, gaps, truth values "
             "or numbers beyond 64 bits; have it read as text if that is meant"
         )
-    return "integer" if kinds[column] == "integer" else "blake2b-63"
+    return IdRule(column=column, rule="integer" if kinds[column] == "integer" else "blake2b-63")
+
+
+def _aligned_ids(aligned: Alignment) -> IdRule:
+    return IdRule(column=aligned.schema.id_column, rule="aligned", digest=aligned.schema.digest)
 
 
 def _split_rule(spec: TableSpec, kinds: Mapping[str, Kind]) -> SplitRule:
@@ -293,7 +294,7 @@ def plan_like(
     *,
     name: str,
     hash_secret: bytes | None,
-    aligned: AlignedRows | None = None,
+    aligned: Alignment | None = None,
 ) -> Plan:
     """Return what is to be done with files that are encoded like earlier ones.
 
@@ -309,7 +310,11 @@ def plan_like(
             f"the records of {folder} were {'' if aligned is None else 'not '}aligned: align these as well, and name "
             "the folder of their alignment, or neither"
         )
-    ids = data.ids if aligned is None else IdRule(column=aligned.id_column, rule="aligned", digest=aligned.digest)
+    ids = (
+        data.ids
+        if aligned is None
+        else IdRule(column=aligned.schema.id_column, rule="aligned", digest=aligned.schema.digest)
+    )
     parties = {party.name: read_party_schema(folder / party.name) for party in data.parties}
     encoders = {encoder.column: encoder for party in parties.values() for encoder in party.encoders}
     label = next((party.label for party in parties.values() if party.label is not None), None)
@@ -323,7 +328,6 @@ def plan_like(
         task=data.task,
         label=None if label is None else label.column,
         label_column=data.label_column,
-        positive=None,
         ids=ids,
         split=SplitRule(rule="all-test", column=data.split.column),
         dropped=data.dropped,
@@ -332,11 +336,6 @@ def plan_like(
         ),
         kinds=kinds,
         scales={name: encoder.scale for name, encoder in encoders.items() if isinstance(encoder, NumericEncoder)},
-        vocabularies=(),
-        hashed=(),
-        missing="error",
-        min_count=1,
-        buckets=0,
         key=key,
         earlier=Earlier(folder=folder, encoders=encoders, label=label, classes=data.classes),
         aligned=aligned,

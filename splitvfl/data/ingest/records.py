@@ -124,18 +124,21 @@ class LabelValues:
         self._counts: dict[Any, npt.NDArray[np.int64]] = {}
         self._where = f"label column {column!r}"
 
-    def add(self, labels: pa.Array, tested: Mask) -> str | None:
-        """Take in the labels of some rows; return what is wrong with them, if they are too many."""
+    def add(self, labels: pa.Array, tested: Mask) -> None:
+        """Take in the labels of some rows.
+
+        Raises:
+            DataError: If there are too many classes.
+        """
         if self._task == "regression":
-            return None
+            return
         encoded = labels.dictionary_encode()
         counts = np.zeros((2, len(encoded.dictionary)), np.int64)
         np.add.at(counts, (tested.astype(np.int64), encoded.indices.to_numpy()), 1)
         for value, count in zip(encoded.dictionary.to_pylist(), counts.T, strict=True):
             self._counts[value] = self._counts.get(value, 0) + count
         if len(self._counts) > MOST_CLASSES:
-            return f"has more than {MOST_CLASSES} different values; is this a regression task?"
-        return None
+            raise DataError(f"{self._where} has more than {MOST_CLASSES} different values; is this a regression task?")
 
     def schema(self) -> tuple[LabelSchema, int]:
         """Return what the labels mean, and the number of classes.
@@ -149,13 +152,10 @@ class LabelValues:
             return LabelSchema(column=self._column, kind=self._kind, values=(), positive=None), 1
         labels, classes = read_labels(values, task=self._task, positive=self._positive, source=self._where)
         counts = np.array([self._counts[value] for value in found])
-        self._check_split(labels, counts)
-        positive = int(labels.argmax()) if self._task == "binary" else None
-        return LabelSchema(column=self._column, kind=self._kind, values=tuple(found), positive=positive), classes
-
-    def _check_split(self, labels: Labels, counts: npt.NDArray[np.int64]) -> None:
         train, test = (np.flatnonzero(part > 0) for part in counts.T)
         check_split(labels, train, test, task=self._task, source=self._where)
+        positive = int(labels.argmax()) if self._task == "binary" else None
+        return LabelSchema(column=self._column, kind=self._kind, values=tuple(found), positive=positive), classes
 
 
 class LabelCoder:

@@ -9,15 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from splitvfl.data.alignment import Alignment
 from splitvfl.data.chunks import Chunk, Source
-from splitvfl.data.ingest.aligned import AlignedRows
 from splitvfl.data.ingest.encode import Written, bytes_needed, data_schema, write_parties
 from splitvfl.data.ingest.plan import Hashing, Plan, check_ingested, make_plan, plan_like
 from splitvfl.data.ingest.survey import FittedColumns, Statistics, Survey, learned_before, look
-from splitvfl.data.ingest.writing import check_space, check_target, draft, write_bytes
 from splitvfl.data.schema import SCHEMA_FILE, Part, schema_bytes
 from splitvfl.data.sources import open_all
 from splitvfl.data.spec import PartyClaim, TableSpec
+from splitvfl.data.writing import check_space, check_target, draft, write_bytes
 from splitvfl.errors import DataError
 
 
@@ -93,7 +93,7 @@ def ingest(
     out: str | os.PathLike[str],
     *,
     hashing: Hashing | None = None,
-    aligned: AlignedRows | None = None,
+    aligned: Alignment | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> IngestReport:
@@ -143,7 +143,7 @@ def ingest_like(
     like: str | os.PathLike[str],
     hash_secret: bytes | None = None,
     header: Sequence[str] | None = None,
-    aligned: AlignedRows | None = None,
+    aligned: Alignment | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> IngestReport:

@@ -20,13 +20,13 @@ from splitvfl.data.fitting import NumericFit, RunningSums
 from splitvfl.data.hashing import are_tested, key_name
 from splitvfl.data.ingest.plan import Earlier, PartyPlan, Plan
 from splitvfl.data.ingest.records import Ids, LabelValues, first_repeated, first_true, ids_of
-from splitvfl.data.ingest.writing import StoredTensor
 from splitvfl.data.schema import (
     VOCABULARY_FILE,
     Encoder,
     HashEncoder,
     LabelSchema,
     NumericEncoder,
+    Part,
     SplitRule,
     VocabularyEncoder,
 )
@@ -42,6 +42,7 @@ from splitvfl.data.vocabulary import (
     ingested_categories,
     keep_within,
 )
+from splitvfl.data.writing import StoredTensor
 from splitvfl.errors import DataError
 
 ChunkWatcher = Callable[[Chunk], None]
@@ -62,6 +63,11 @@ class Survey:
     tested: int
     ids: Path
     mask: Path
+
+    @property
+    def sizes(self) -> dict[Part, int]:
+        """Records of each part."""
+        return {"train": self.rows - self.tested, "test": self.tested}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -107,7 +113,10 @@ class Statistics:
             name: CategoryCounter(category_type(plan.kinds[name]), scratch / f"count-{position}")
             for position, name in enumerate(plan.vocabularies)
         }
-        self._labels = _label_values(plan)
+        self._labels = None
+        if plan.label is not None:
+            kind = plan.kinds[plan.label]
+            self._labels = LabelValues(plan.label, kind, task=plan.task, positive=plan.positive)
 
     def add(self, chunk: Chunk, tested: Mask) -> None:
         """Take in some rows.
@@ -122,9 +131,7 @@ class Statistics:
             counter.add(chunk.columns[name].filter(rows))
         keep_within(self._counters.values(), COUNT_BUDGET)
         if self._labels is not None and self._plan.label is not None:
-            mistake = self._labels.add(label_cells(chunk, self._plan.label), tested)
-            if mistake is not None:
-                raise DataError(f"label column {self._plan.label!r} {mistake}")
+            self._labels.add(label_cells(chunk, self._plan.label), tested)
 
     def learned(self) -> FittedColumns:
         """Return how cells become numbers.
@@ -198,12 +205,6 @@ def _fitted(
             case _:
                 assert_never(encoder)
     return FittedColumns(encoders=encoders, coders=coders, tensors=tensors, label=label, classes=classes)
-
-
-def _label_values(plan: Plan) -> LabelValues | None:
-    if plan.label is None:
-        return None
-    return LabelValues(plan.label, plan.kinds[plan.label], task=plan.task, positive=plan.positive)
 
 
 def label_cells(chunk: Chunk, column: str) -> pa.Array:

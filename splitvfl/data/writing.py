@@ -7,16 +7,14 @@ import glob
 import json
 import os
 import shutil
-import signal
 import stat
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -24,6 +22,7 @@ import numpy.typing as npt
 
 from splitvfl.data.schema import is_table_folder
 from splitvfl.errors import ArgumentError, DataError
+from splitvfl.system.signals import stoppable
 
 _LOCK = ".lock"
 
@@ -191,7 +190,7 @@ def draft(
     lock = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with _terminable():
+        with stoppable():
             yield folder
             # Others may have written there in the meantime.
             check()
@@ -270,20 +269,3 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """Turn a request to terminate into ``KeyboardInterrupt``, so that what is half-written is removed."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from splitvfl.data.ingest.writing import (
+from splitvfl.data.writing import (
     NpyWriter,
     StoredTensor,
     check_space,
@@ -196,7 +196,7 @@ def test_a_request_to_terminate_leaves_nothing(tmp_path: Path) -> None:
 
 def test_what_a_killed_process_left_is_removed_and_what_another_is_writing_is_not(tmp_path: Path) -> None:
     code = (
-        "import os, signal, sys; from pathlib import Path; from splitvfl.data.ingest.writing import draft\n"
+        "import os, signal, sys; from pathlib import Path; from splitvfl.data.writing import draft\n"
         "with draft(Path(sys.argv[1]), overwrite=False): os.kill(os.getpid(), signal.SIGKILL)"
     )
     target = tmp_path / "tables"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from splitvfl.data.ingest.writing import draft
+from splitvfl.data.writing import draft
 
 
 def write(target: Path) -> None:
