@@ -10,6 +10,7 @@ import csv
 import io
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -300,22 +301,17 @@ class CsvSource:
         return DataError(f"{place}: {error}")
 
     def _place(self, block: _Block, row: int) -> str:
-        return f"{self.name}, line {block.line + self._lines_before(block.data, row)}"
-
-    def _lines_before(self, data: bytes, row: int) -> int:
-        """Return how many lines of a block come before a row: empty lines, and line ends in quotation marks, count."""
-        text = io.StringIO(data.decode("utf-8", "replace"), newline="")
+        """Return where a row of a block stands: empty lines, and line ends in quotation marks, count as lines."""
+        text = io.StringIO(block.data.decode("utf-8", "replace"), newline="")
         reader = csv.reader(text, delimiter=self._delimiter)
         before = 0
-        try:
+        with suppress(csv.Error):  # a quotation mark that Arrow takes more lightly
             for cells in reader:
                 row -= bool(cells)
                 if row < 0:
                     break
                 before = reader.line_num
-        except csv.Error:  # a quotation mark that Arrow takes more lightly
-            return before
-        return before
+        return f"{self.name}, line {block.line + before}"
 
 
 def _owned_by_arrow(data: bytes) -> pa.Buffer:

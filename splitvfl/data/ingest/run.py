@@ -101,10 +101,11 @@ def ingest(
 
     Rows are read twice, a chunk at a time. The first look takes ids, splits, and learns from the training rows what
     numbers are scaled and filled with and which categories there are; the second writes. Columns are encoded as by
-    :class:`splitvfl.data.encoding.Encoding` with ``categorical="index"``, with two differences: the median that fills
+    :class:`splitvfl.data.encoding.Encoding` with ``categorical="index"``, with three differences: the median that fills
     gaps is a sketch where a column has more than 65 536 different values
-    (:class:`splitvfl.data.fitting.MedianSketch`), and fields may be hashed. The folder appears when it is
-    complete; an interrupted or failed ingest leaves nothing.
+    (:class:`splitvfl.data.fitting.MedianSketch`), sums are rounded in another order
+    (:class:`splitvfl.data.fitting.RunningSums`), and fields may be hashed. The folder appears when it is complete; an
+    interrupted or failed ingest leaves nothing.
 
     The split looks at each record's id alone (:func:`splitvfl.data.hashing.are_tested`): parties that
     ingest apart split alike, if they give the same ids, seed and fraction. Text that names records is hashed
