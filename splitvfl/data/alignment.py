@@ -182,7 +182,10 @@ def read_alignment(folder: str | os.PathLike[str]) -> Alignment:
         DataError: If there is none, it has another version, or is damaged.
     """
     path = Path(folder)
-    schema = _read_schema(path)
+    what = "an alignment, as `splitvfl align` writes it"
+    schema = read_schema(
+        path / ALIGNMENT_FILE, AlignmentSchema, what=what, wanted=FORMAT, version=VERSION, again="align again"
+    )
     rows, ids = (_read_array(path / f"{name}.npy", schema.records) for name in ("rows", "ids"))
     dummies, repeats = int((rows < 0).sum()), len(np.unique(rows[rows >= 0]))
     fits = dummies == schema.dummies and repeats == schema.records - dummies
@@ -217,15 +220,6 @@ def fill_dummies(places: npt.NDArray[np.int64], real: Mask, *, seed: int, part: 
         generator = np.random.Generator(np.random.PCG64([seed, PARTS.index(part)]))
         filled[~real] = generator.choice(places, int((~real).sum()))
     return filled
-
-
-def _read_schema(folder: Path) -> AlignmentSchema:
-    path = folder / ALIGNMENT_FILE
-    if not path.is_file():
-        raise DataError(
-            f"expected an alignment, as `splitvfl align` writes it, at {folder}; it has no {ALIGNMENT_FILE}"
-        )
-    return read_schema(path, AlignmentSchema, wanted=FORMAT, version=VERSION, again="align again")
 
 
 def _read_array(path: Path, records: int) -> Rows:

@@ -116,8 +116,8 @@ class TypedSource(ABC):
             raise DataError(f"{place}, column {name!r}: {what}") from error
 
 
-class ParquetSource(TypedSource):
-    """A Parquet file.
+class FileSource(TypedSource):
+    """A file with types.
 
     Args:
         path: The file.
@@ -126,6 +126,10 @@ class ParquetSource(TypedSource):
     def __init__(self, path: Path) -> None:
         self._path = path
         super().__init__(path.name, path.stat().st_size)
+
+
+class ParquetSource(FileSource):
+    """A Parquet file."""
 
     def _open(self) -> pyarrow.parquet.ParquetFile:
         # Without pre-buffering, a row group larger than memory is read piece by piece.
@@ -165,16 +169,8 @@ class TableSource(TypedSource):
         return self._table
 
 
-class ArrowSource(TypedSource):
-    """An Arrow file (IPC, also called Feather 2), of which only what is looked at is read into memory.
-
-    Args:
-        path: The file.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        super().__init__(path.name, path.stat().st_size)
+class ArrowSource(FileSource):
+    """An Arrow file (IPC, also called Feather 2), of which only what is looked at is read into memory."""
 
     def _look(self) -> tuple[pa.Schema, int]:
         with pa.memory_map(str(self._path)) as file, pa.ipc.open_file(file) as reader:

@@ -179,7 +179,7 @@ def check_numbers(values: Floats, column: str, chunk: Chunk, *, may_miss: bool) 
         )
 
 
-class FieldCoder(Protocol):
+class CategoryCoder(Protocol):
     """Gives the codes of a categorical column."""
 
     @property
@@ -283,7 +283,7 @@ class TableEncoder:
         columns: What was learned of each, in their order.
     """
 
-    columns: Sequence[FittedNumbers | FieldCoder]
+    columns: Sequence[FittedNumbers | CategoryCoder]
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -258,19 +258,22 @@ def has_format(path: Path, wanted: str) -> bool:
     return isinstance(head, dict) and head.get("format") == wanted
 
 
-def read_schema(path: Path, kind: type[Schema], *, wanted: str, version: int, again: str) -> Schema:
+def read_schema(path: Path, kind: type[Schema], *, what: str, wanted: str, version: int, again: str) -> Schema:
     """Return what a JSON file says, which begins with its format and its version.
 
     Args:
-        path: The file, which is there.
+        path: The file.
         kind: What it must hold.
+        what: What its folder is, for messages.
         wanted: The format.
         version: Its version.
         again: What to do if it is not as it must be, for messages.
 
     Raises:
-        DataError: If it has another format or version, or is damaged.
+        DataError: If it is not there, has another format or version, or is damaged.
     """
+    if not path.is_file():
+        raise DataError(f"expected {what}, at {path.parent}; it has no {path.name}")
     try:
         head: Any = msgspec.json.decode(path.read_bytes())
         if not isinstance(head, dict) or head.get("format") != wanted:
@@ -302,11 +305,8 @@ def read_party_schema(folder: Path) -> PartySchema:
 
 
 def _read(folder: Path, kind: type[Schema]) -> Schema:
-    if not (folder / SCHEMA_FILE).is_file():
-        raise DataError(
-            f"expected a table folder, as `splitvfl ingest` writes it, at {folder}; it has no {SCHEMA_FILE}"
-        )
-    return read_schema(folder / SCHEMA_FILE, kind, wanted=FORMAT, version=VERSION, again="ingest the files again")
+    what, again = "a table folder, as `splitvfl ingest` writes it", "ingest the files again"
+    return read_schema(folder / SCHEMA_FILE, kind, what=what, wanted=FORMAT, version=VERSION, again=again)
 
 
 def schema_bytes(schema: msgspec.Struct) -> bytes:

@@ -7,7 +7,8 @@ needs 12 bytes per category, whatever its length.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -160,39 +161,59 @@ def ingested_categories(column: pa.Array) -> pa.Array:
     return column.cast(pa.int64()) if pa.types.is_boolean(column.type) else as_categories(column)
 
 
-class CodeBook:
+class FieldCoder(ABC):
+    """Gives the codes of one field, found once per different value.
+
+    Args:
+        column: The field's column.
+        size: Number of codes, 0 included.
+        missing_code: Code of a missing value.
+
+    Attributes:
+        column: As given.
+        size: As given.
+        names: Nothing: codes stay codes.
+    """
+
+    names = ()
+
+    def __init__(self, column: str, *, size: int, missing_code: int) -> None:
+        self.column = column
+        self.size = size
+        self._missing_code = missing_code
+
+    def codes(self, column: pa.Array) -> NarrowCodes:
+        """Return the code of each row, ``(rows,)``; 0 for an unknown value."""
+        encoded = ingested_categories(column).dictionary_encode()
+        found = np.append(self._codes_of(encoded.dictionary), np.int32(self._missing_code))
+        codes: NarrowCodes = found[encoded.indices.fill_null(len(encoded.dictionary)).to_numpy()]
+        return codes
+
+    @abstractmethod
+    def _codes_of(self, values: pa.Array) -> NarrowCodes:
+        """Return a code for each of some different values."""
+
+
+class CodeBook(FieldCoder):
     """Looks up the codes of one field.
+
+    An unlisted value has a listed one's fingerprint, and so its code, with a chance of categories / 2⁶⁴.
 
     Args:
         column: The field's column.
         values: The listed categories, sorted: they have the codes from 1.
         missing_code: Code of a missing value.
-
-    Attributes:
-        column: As given.
-        names: Nothing: codes stay codes.
-        size: Number of codes, 0 included.
     """
 
-    names = ()
-
     def __init__(self, column: str, values: pa.Array, missing_code: int) -> None:
-        self.column = column
-        self.size = 1 + max(len(values), missing_code)
-        self._missing_code = missing_code
+        super().__init__(column, size=1 + max(len(values), missing_code), missing_code=missing_code)
         self._seed, words = _distinct_fingerprints(values)
         order = np.argsort(words)
         self._words = words[order]
         self._codes = (order + 1).astype(np.int32)
 
-    def codes(self, column: pa.Array) -> NarrowCodes:
-        """Return the code of each row, ``(rows,)``; 0 for values that are not listed.
-
-        An unlisted value has a listed one's fingerprint, and so its code, with a chance of categories / 2⁶⁴.
-        """
-        return _by_value(column, lambda found: self._look_up(fingerprints(found, self._seed)), self._missing_code)
-
-    def _look_up(self, words: Words) -> NarrowCodes:
+    def _codes_of(self, values: pa.Array) -> NarrowCodes:
+        words = fingerprints(values, self._seed)
         if self._words.size == 0:
             return np.zeros(words.size, np.int32)
         # Sorted, they are found in order, which is several times faster in a large table.
@@ -203,47 +224,6 @@ class CodeBook:
         return codes
 
 
-class BucketCoder:
-    """Hashes the values of one field.
-
-    Args:
-        column: The field's column; its name goes into the hash.
-        buckets: Number of different hash codes, from 1; the next one is that of a missing value.
-        key: The key, see :func:`splitvfl.data.hashing.hash_key`.
-
-    Attributes:
-        column: As given.
-        names: Nothing: codes stay codes.
-        size: Number of codes, 0 included, which no record has.
-    """
-
-    names = ()
-
-    def __init__(self, column: str, buckets: int, key: bytes) -> None:
-        self.column = column
-        self.size = buckets + 2
-        self._buckets = buckets
-        self._key = key
-
-    def codes(self, column: pa.Array) -> NarrowCodes:
-        """Return the code of each row, ``(rows,)``."""
-        return _by_value(column, self._hashed, self._buckets + 1)
-
-    def _hashed(self, values: pa.Array) -> NarrowCodes:
-        """Hash values as texts alike in every version: whole numbers in digits, others as Python writes them."""
-        cells = values.to_pylist()
-        texts = cells if pa.types.is_string(values.type) else map(repr, cells)
-        return bucket_codes(texts, column=self.column, key=self._key, buckets=self._buckets)
-
-
-def _by_value(column: pa.Array, codes_of: Callable[[pa.Array], NarrowCodes], missing_code: int) -> NarrowCodes:
-    """Return the code of each row, asked for once per different value."""
-    encoded = ingested_categories(column).dictionary_encode()
-    found = np.append(codes_of(encoded.dictionary), np.int32(missing_code))
-    codes: NarrowCodes = found[encoded.indices.fill_null(len(encoded.dictionary)).to_numpy()]
-    return codes
-
-
 def _distinct_fingerprints(values: pa.Array) -> tuple[int, Words]:
     """Return a seed under which no two values have the same fingerprint, and the fingerprints."""
     seed = 0
@@ -252,6 +232,27 @@ def _distinct_fingerprints(values: pa.Array) -> tuple[int, Words]:
         if np.unique(words).size == words.size:
             return seed, words
         seed += 1
+
+
+class BucketCoder(FieldCoder):
+    """Hashes the values of one field; no record has code 0.
+
+    Args:
+        column: The field's column; its name goes into the hash.
+        buckets: Number of different hash codes, from 1; the next one is that of a missing value.
+        key: The key, see :func:`splitvfl.data.hashing.hash_key`.
+    """
+
+    def __init__(self, column: str, buckets: int, key: bytes) -> None:
+        super().__init__(column, size=buckets + 2, missing_code=buckets + 1)
+        self._buckets = buckets
+        self._key = key
+
+    def _codes_of(self, values: pa.Array) -> NarrowCodes:
+        """Hash values as texts alike in every version: whole numbers in digits, others as Python writes them."""
+        cells = values.to_pylist()
+        texts = cells if pa.types.is_string(values.type) else map(repr, cells)
+        return bucket_codes(texts, column=self.column, key=self._key, buckets=self._buckets)
 
 
 def as_tensors(values: pa.Array) -> Mapping[str, tuple[str, npt.NDArray[np.generic]]]:

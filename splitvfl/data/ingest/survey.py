@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from safetensors import safe_open
 
 from splitvfl.data.chunks import Chunk, Mask, Source
-from splitvfl.data.encoding import FieldCoder, FittedNumbers, TableEncoder
+from splitvfl.data.encoding import FittedNumbers, TableEncoder
 from splitvfl.data.fitting import NumericFit, RunningSums
 from splitvfl.data.hashing import are_tested, key_name
 from splitvfl.data.ingest.plan import Earlier, PartyPlan, Plan
@@ -36,6 +36,7 @@ from splitvfl.data.vocabulary import (
     BucketCoder,
     CategoryCounter,
     CodeBook,
+    FieldCoder,
     as_tensors,
     category_type,
     from_tensors,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import get_args
 
 from splitvfl.data.encoding import Scale
 from splitvfl.data.ingest.plan import Hashing
@@ -57,8 +58,7 @@ def _columns(columns: str) -> ColumnClaim:
 
 def scales_of(**wanted: str) -> dict[Scale, str]:
     """Return the columns to be scaled otherwise, by scale."""
-    scales: tuple[Scale, ...] = ("standard", "minmax", "log1p", "none")
-    return {scale: wanted[scale] for scale in scales if wanted.get(scale)}
+    return {scale: wanted[scale] for scale in get_args(Scale) if wanted.get(scale)}
 
 
 def names_of(names: str | None) -> list[str] | None:
