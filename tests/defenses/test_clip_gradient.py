@@ -84,8 +84,6 @@ def test_what_was_cut_off_is_logged(secrets_for_test: SecretsFactory) -> None:
         ({}, "exactly one of bound and quantile"),
         ({"bound": 1.0, "quantile": 0.5}, "exactly one of bound and quantile"),
         ({"bound": 0.0}, "bound must be positive and finite, got 0.0"),
-        ({"bound": math.inf}, "bound must be positive"),
-        ({"bound": math.nan}, "bound must be positive"),
         ({"quantile": 1.0}, r"quantile must lie in \[0, 1\), got 1.0"),
         ({"quantile": -0.1}, r"quantile must lie in \[0, 1\)"),
         ({"quantile": math.nan}, r"quantile must lie in \[0, 1\)"),

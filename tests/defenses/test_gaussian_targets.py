@@ -25,6 +25,7 @@ from splitvfl.models import Linear, LinearTop
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.run.trainer import Trainer
 from tests.defenses.test_record_gaussian import MU, ONES, a_run, halves, noise_moved, party_data, random
+from tests.exchange.logistic import SHORT
 
 NORMAL = NormalDist()
 COUNT = 200_000
@@ -238,7 +239,7 @@ def test_under_encryption_a_label_enters_through_its_target_alone() -> None:
             defenses=[GaussianTargets(mu=MU)],
             batch_size=16,
             noise_seed_for_experiments=5,
-            exchange=Taylor(rows=16),
+            exchange=Taylor(rows=16, encryption=SHORT),
             audit=False,
         )
         trainer.fit(1)

@@ -61,23 +61,12 @@ def test_zeros_stay_zeros_under_a_ratio_and_not_under_sigma(secrets_for_test: Se
     assert call_defense(Isotropic(sigma=1.0), zeros, secrets_for_test()).std().item() > 0.5
 
 
-def test_one_seed_gives_one_message(secrets_for_test: SecretsFactory) -> None:
-    gradient = gradient_of(20, 3)
-
-    first, same, other = (call_defense(Isotropic(), gradient, secrets_for_test(seed=seed)) for seed in (3, 3, 4))
-
-    assert torch.equal(first, same)
-    assert not torch.equal(first, other)
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"ratio": 1.0, "sigma": 1.0}, "ratio or sigma, got both"),
         ({"ratio": 0.0}, "ratio must be positive and finite, got 0.0"),
-        ({"ratio": math.inf}, "ratio must be positive and finite"),
         ({"sigma": -1.0}, "sigma must be positive and finite, got -1.0"),
-        ({"sigma": math.nan}, "sigma must be positive and finite, got nan"),
     ],
 )
 def test_bad_settings_are_refused(settings: dict[str, float], message: str) -> None:

@@ -121,7 +121,7 @@ def test_no_channel_costs_less_than_its_bounds(share: float) -> None:
 
 
 @pytest.mark.parametrize("share", [0.067, 0.4])
-@pytest.mark.parametrize("answers", [2, 3, 4, 5])
+@pytest.mark.parametrize("answers", [2, 5])
 def test_a_search_for_a_cheaper_channel_ends_at_the_bound(share: float, answers: int) -> None:
     """It is free to move all probabilities; what counts is V in units of the least for the AUC that it has then."""
 
