@@ -1,4 +1,4 @@
-"""The active packing attack: a party under Paillier encryption that asks for other sums than its own."""
+"""Active packing attack: a party under Paillier encryption that asks for single values in place of sums."""
 
 from __future__ import annotations
 
@@ -21,25 +21,23 @@ from splitvfl.crypto.product_layout import ProductLayout
 
 
 class PackingEngine(Engine):
-    """What a malicious party computes with: it reads the other party's encrypted values instead of summing them.
+    """Engine of a malicious party, which reads the other party's encrypted values instead of summing them.
 
     Give it to the exchange of one party, ``Residue(rows=..., engine=PackingEngine)``: a passive party then reads the
     residues of single records (under ``taylor`` the active party's part less 2y), the active party under ``taylor`` a
-    passive party's part of the logits. Where it reads all values of a batch it goes on training as if it were honest,
-    and the other party sees nothing unusual; where it does not, its gradients are zero.
+    passive party's part of the logits. Where it reads all values of a batch it trains on as if it were honest, and the
+    other party notices nothing; elsewhere its gradients are zero.
 
-    Each ciphertext that the other party decrypts carries ``u = ⌊(κ − 1) / ι⌋`` values in slots of ι bits. All of them
-    come back from a party that returns whole plaintexts, as in the paper's protocol. Here a party returns no more bits
-    than the agreed sums take (``ProductLayout.opened_bits``), which is room for about two values a sum. Where values
-    are known to be one of two, as residues after zero weights, a bit tells one: there is then room for some forty a
-    sum, which this attack does not try. A claim to more columns than there are buys more ciphertexts, up to
-    ``most_columns``.
+    Each ciphertext that the other party decrypts carries ``u = ⌊(κ − 1) / ι⌋`` values in slots of ι bits. A party that
+    returns whole plaintexts, as in the paper's protocol, returns all of them. Here a party returns no more bits than
+    the agreed sums take (``ProductLayout.opened_bits``): about two values a sum. Where values are known to be one of
+    two, as residues after zero weights, one bit tells each: some forty a sum, which this attack does not try. Claiming
+    more columns than there are buys more ciphertexts, up to ``most_columns``.
 
     Source: *Is Vertical Logistic Regression Privacy-Preserving?*, section 5.2, the active packing attack.
 
     Attributes:
-        learned: For each request in turn the values that were read, float64 ``(k,)``, k at most the batch's: those of
-            the first k records.
+        learned: The values read by each request, float64 ``(k,)``: those of the first k records of the batch.
     """
 
     def __init__(self, **settings: Any) -> None:

@@ -1,4 +1,4 @@
-"""Put together what the model predicts of a record and what its messages have added up to."""
+"""Label attack by the model's prediction of a record and the sum of its messages."""
 
 from __future__ import annotations
 
@@ -24,22 +24,21 @@ _LAST = 4.0
 class CombinedAttack:
     """Score every record by its readout and its accumulated messages together: ``z(readout) − z(Σ_t x_t)``.
 
-    The two know different things. The readout, the activation along the direction w in which gradients vary most
-    (:class:`~splitvfl.attacks.readout.ReadoutAttack`), is the model's own prediction p; the messages' projections x on
-    the same direction are ``‖w‖ (p − y)`` and noise, which averages out over the epochs. Each is divided by its spread
-    over the records (z), and they are added up with equal weight: no label and no fit is needed.
+    The readout is the activation along the direction w in which gradients vary most
+    (:class:`~splitvfl.attacks.readout.ReadoutAttack`): the model's own prediction p. The messages' projections x on the
+    same direction are ``‖w‖ (p − y)`` and noise, which averages out over the epochs. Each is divided by its spread over
+    the records (z) and both have equal weight: no label and no fit is needed.
 
-    Which way round they are added is known too. With w's sign turned, readout and messages both change theirs; and
-    below a linear top whatever raises the prediction is *minus* the gradient. So there is one bit that nothing in the
-    messages tells, which class is the positive one: the judge grants it. The sign of the direction is kept from step to
-    step.
+    Their relative sign is known: turning w turns both, and below a linear top whatever raises the prediction is *minus*
+    the gradient. Messages do not tell which class is the positive one; the judge grants that bit. The sign of the
+    direction is kept from step to step.
 
-    A readout is the mean of about a record's last four, a message counts in units of the messages' root mean square of
-    about the last hundred batches, and all messages of a record count: an attack of the whole run (``cumulative``).
-    Memory grows with the records, by 24 bytes each and their ids.
+    A readout is the mean of a record's last four or so. A message counts in units of the messages' root mean square of
+    the last hundred batches or so, and all messages of a record count: an attack of the whole run (``cumulative``).
+    Memory grows by 24 bytes for each record and its id.
 
-    It does not weigh the two by what they are worth, as :class:`~splitvfl.attacks.mixture.MixtureAttack` does, and it
-    has no model that could fail. At a top with hidden layers there is no one direction, and it does what it can.
+    Unlike :class:`~splitvfl.attacks.mixture.MixtureAttack` it does not weigh the two by their worth, and has no model
+    that could fail. At a top with hidden layers there is no single direction, and it promises nothing.
 
     Source: this project's.
     """

@@ -1,4 +1,4 @@
-"""The direction in which a party's own numbers vary most: what it can guess with no message and no label."""
+"""Label attack by the first principal component of a party's own numbers, without messages or labels."""
 
 from __future__ import annotations
 
@@ -22,14 +22,13 @@ class ComponentAttack:
     A baseline that reads no message and knows no label. Where the label is what columns have in common, their first
     component ranks records by it before any training: on give-me-some-credit with an AUC of .81. That of the
     activations (``of="activation"``) is of the trained bottom model: training spreads records along what the label
-    makes it learn, and the partner holds its own bottom model whatever hides the gradients. An attack on messages is
-    worth what it tells beyond these.
+    teaches it, and no defense of gradients takes its own bottom model from a party. An attack on messages is worth what
+    it tells beyond these.
 
-    Columns count in units of their deviation, each once and for all alike; constant ones count nothing. Activations
-    are taken in the unit that they have, with exponential forgetting over about a hundred batches. Both are moments
-    that are added to in each step, of memory ``d²``; nothing is kept of a record. The score is of the component as
-    known so far, so the last one of each record counts (``cumulative``); its sign is arbitrary and kept from step to
-    step, and the judge grants it.
+    Columns count in units of their deviation, constant ones not at all. Activations are taken in one common unit, with
+    exponential forgetting over about a hundred batches. Both are moments, of memory ``d²``, that are updated in each
+    step; nothing is kept of a record. The score is by the component as known so far, so a record's last one counts
+    (``cumulative``). Its sign is arbitrary and kept from step to step; the judge grants it.
 
     Source: Pearson, Philosophical Magazine 2 (1901), for the component; its use as a baseline is this project's. The
     sums are put together as in Chan, Golub and LeVeque, COMPSTAT 1982.

@@ -1,4 +1,4 @@
-"""Label attack by the direction of gradients: those of one class point one way."""
+"""Label attack by the direction of gradients."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from splitvfl.hooks import View
 class DirectionAttack:
     """Score every record by the cosine of its gradient to gradients of known positives.
 
-    Record i scores the mean of ``cos(g_i, r_j)`` over the known positives ``j ≠ i``, where ``r_j`` is the most recently
-    received non-zero gradient of record j. A record is never its own reference. Higher means more likely positive: at
-    a linear top model the cosine is +1 for positives and −1 for negatives.
+    Record i scores the mean of ``cos(g_i, r_j)`` over the known positives ``j ≠ i``, with ``r_j`` the last non-zero
+    gradient received of record j. Higher means more likely positive: at a linear top model the cosine is +1 for
+    positives and −1 for negatives.
 
-    What the attacker is assumed to know are the ids in ``view.known_positives``. The score is NaN (not scored) for a
-    record without a reference: before any known positive was met, and for the only known positive itself. A zero
-    gradient scores 0. References of earlier steps age as the model moves.
+    The attacker is assumed to know the ids in ``view.known_positives``. A record without a reference is not scored
+    (NaN): before any known positive was met, and the only known positive itself. A zero gradient scores 0. References
+    age as the model moves.
 
     Source: Li et al., ICLR 2022, arXiv:2102.08504, section 3.1 (cosine leak), with references kept across batches.
     """

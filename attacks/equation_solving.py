@@ -1,4 +1,4 @@
-"""Feature attack by equations: published scores are linear equations in the other party's features."""
+"""Feature attack by solving the linear equations that published scores give."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small classifier, trained on the gradients of a few records whose labels are known."""
+"""Label attack by a small classifier of gradients, trained on records with known labels."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class GradientClassifierAttack:
     what the batch's main direction does not explain. ``rms`` is the root of the rows' mean squared norm, ``r_i`` the
     score of :class:`ResidualAttack`, and z standardises over the batch. The features of known records are collected
     over all steps, older ones fading, and record i scores ``x_i · (S + ridge · tr(S)/d · I)⁻¹ (m₁ − m₀)``, with m₁ and
-    m₀ the means of the known positives' and negatives' features, S their pooled covariance within classes and d its
-    size. Higher means more likely positive.
+    m₀ the mean features of the known positives and negatives, S their pooled covariance within classes and d its size.
+    Higher means more likely positive.
 
     So it adapts to what a defense leaves: collinear gradients (the discriminant is their line), noise that marks a
     class (the last two features), noise along one direction (S is large there). It is fitted again when the rows that
-    it has learned from have grown by a tenth, and so takes a small share of a step.
+    it has learned from have grown by a tenth, which takes a small share of a step.
 
     The attacker is assumed to know the ids in ``view.known_positives`` and ``view.known_negatives``. Those records are
-    not scored (NaN), and nothing is before a record of each class was met. With few known records it estimates the best
+    not scored (NaN), and none is before a record of each class was met. With few known records it estimates the best
     linear attack poorly; the auditor's attack, which knows all labels, shows how poorly.
 
     Source: an attacker with a few known labels as in Fu et al., *Label Inference Attacks Against Vertical Federated

@@ -1,4 +1,4 @@
-"""Search the features that would have given the published scores, downhill from a fixed start."""
+"""Feature attack by gradient descent on the mismatch of published scores."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def gradient_inversion(scores: Tensor, active_logits: Tensor, passive_weight: Te
 
     Minimises a mismatch of log scores over the box [0, 1]^d from ``x = start · 1``: ``½ ‖A⁺ (A x − b)‖²``, with A and b
     of :func:`equations`. Under this loss every equation counts alike, and saturated scores converge as fast as others:
-    a gradient step of length one ends where the scores fit exactly. Hence, if that point lies in the box, the limit is
-    ``A⁺b`` from 0, and Half*, ``A⁺b + (I − A⁺A)½1``, from ½. Otherwise steps alternate between the solutions and the
-    box, and the limit is some point of the box that fits the scores, or fits best, without a closed form. Steps are
-    accelerated, and restarted where they overshoot; they end when no gradient is left, or after 10 000.
+    a gradient step of length one ends where the scores fit exactly. If that point lies in the box, the limit is ``A⁺b``
+    from 0, and Half*, ``A⁺b + (I − A⁺A)½1``, from ½. Otherwise steps alternate between the solutions and the box, and
+    the limit is a point of the box that fits best, without a closed form. Steps are accelerated, and restarted where
+    they overshoot; they end when no gradient is left, or after 10 000.
 
     No prediction is dropped for a large error. Scores of exactly 0 or 1 are treated, and reported, as in
     :func:`equations`. Other losses have other limits once the box is touched.

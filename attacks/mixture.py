@@ -1,4 +1,4 @@
-"""Tell the label from where a record's noisy messages lie, given what the model predicts of it."""
+"""Label attack by a mixture model of a record's noisy messages, given the model's prediction."""
 
 from __future__ import annotations
 
@@ -38,33 +38,32 @@ class MixtureAttack:
 
     Below a linear top ``w`` a row of the cut gradient is ``(p − y) w / n``. The partner learns the direction of w from
     the messages (:class:`~splitvfl.attacks.readout.ReadoutAttack`), and on it sees x, the projection of n times a
-    message, and s, that of its own activation: ``p = sigmoid(α s + β)``, and x is ``κ (p − y)`` and noise. What hides a
-    label is noise against κ, however near the mean messages of the classes are. So it fits κ, α, β and γ, knowing no
-    label, by maximum likelihood of ::
+    message, and s, that of its own activation: ``p = sigmoid(α s + β)``, and x is ``κ (p − y)`` and noise. Only noise
+    against κ hides a label, however close the class means of the messages are. So it fits κ, α, β and γ, without
+    labels, by maximum likelihood of ::
 
         Π_i Σ_y P(y | s_i) Π_t N(x_it; κ_t (p_it − y), v_t),   p = sigmoid(α_t (s − m) + β)
 
-    over the records i and the messages t of each: a record has one label, in all its messages. κ_t and α_t grow with
-    the run, ``κ e^(γ τ)``, ``α e^(γ τ)``: below a linear top both are ‖w‖. The variance v_t of the noise is fitted for
-    each step. The score is the prediction's log odds and ``−Σ_t κ_t (x_it − κ_t (p_it − ½)) / v_t``, in nats, of all
-    that came of the record: an attack of the whole run (``cumulative``).
+    over the records i and the messages t of each, which share one label. κ_t and α_t grow with the run, ``κ e^(γ τ)``,
+    ``α e^(γ τ)``: below a linear top both are ‖w‖. The noise's variance v_t is fitted for each step. The score is the
+    prediction's log odds and ``−Σ_t κ_t (x_it − κ_t (p_it − ½)) / v_t``, in nats, of all that came of the record: an
+    attack of the whole run (``cumulative``).
 
-    κ and α are positive, for whatever raises the prediction is minus the gradient. So readout and messages are added up
-    the right way round; which class is the positive one is not to be had from messages, as the likelihood is the same
-    with the labels and all signs exchanged. The judge grants that bit. The sign of the direction is kept from step to
-    step.
+    κ and α are positive, as whatever raises the prediction is minus the gradient: so readout and messages are added
+    with the right sign. Messages do not tell which class is the positive one, as the likelihood is the same with the
+    labels and all signs exchanged; the judge grants that bit. The direction's sign is kept from step to step.
 
-    It is fitted anew (:func:`~splitvfl.attacks.mixture_fit.fit_mixture`) whenever an epoch is over, which is when a
-    record comes again, and about 5 % of the messages are new. Where the fit fails, ``fit.failure`` and ``note`` say
-    why. The score is then of the last fit that did not; before there is one, it is the plain sum of the messages, each
-    in units of its batch. Of the messages the latest four million or so are kept (128 MiB), whole epochs of them and at
-    least one; of the records, 40 bytes each and their ids.
+    It is fitted anew (:func:`~splitvfl.attacks.mixture_fit.fit_mixture`) after every epoch, that is when a record comes
+    again, if 5 % of the messages are new. Where the fit fails, ``fit.failure`` and ``note`` say why. The score is then
+    by the last fit that did not; before there is one, it is the plain sum of the messages, each in units of its batch.
+    The latest four million messages or so are kept (128 MiB), in whole epochs and at least one; of each record, 40
+    bytes and its id.
 
-    It does not promise to be the best attack: at a top with hidden layers messages are on no line, and where the other
-    party's columns decide, p is not a function of s. Behind a label defense what it reads are the answers: whoever
-    wants labels adds the readout (:class:`~splitvfl.attacks.combined.CombinedAttack`). Where one record in fifty is
-    positive and training has just begun the slope is fitted badly, and the plain sum with the readout reads better (one
-    run each, made-up columns: .74 for .86 after 8 epochs, .97 for .98 after 20). For two classes.
+    It is not the best attack everywhere: at a top with hidden layers messages are on no line, and where the other
+    party's columns decide, p is no function of s. Behind a label defense it reads the answers: for labels add the
+    readout (:class:`~splitvfl.attacks.combined.CombinedAttack`). Where one record in fifty is positive and training has
+    just begun, the slope is fitted badly, and the plain sum with the readout reads better (one run each, made-up
+    columns: .74 for .86 after 8 epochs, .97 for .98 after 20). For two classes.
 
     Source: this project's. For its steps of expectation and maximisation: Dempster, Laird and Rubin, JRSS B 39 (1977).
     """
@@ -96,7 +95,7 @@ class MixtureAttack:
 
     @property
     def note(self) -> str:
-        """What is to be known beside its figures: that the fit failed, and what was done instead; or nothing."""
+        """Remark beside its figures where the fit failed, with what was done instead; else empty."""
         if self._usable is None:
             reason = "no epoch was over" if self._fit is None else self._fit.failure
             return f"the mixture was not fitted ({reason}); the score is the plain sum of the messages"

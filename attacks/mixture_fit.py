@@ -1,4 +1,4 @@
-"""The mixture that noisy messages on a line are drawn from: two labels, one shift, and a prediction that knows more."""
+"""Fit of the mixture of noisy messages on a line: two labels, one shift, and a prediction."""
 
 from __future__ import annotations
 

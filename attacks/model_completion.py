@@ -1,4 +1,4 @@
-"""A trained bottom model, completed by a head of the attacker's own, reads labels."""
+"""Label attack by completing the trained bottom model with a head fitted to known labels."""
 
 from __future__ import annotations
 
@@ -24,17 +24,16 @@ class ModelCompletionAttack:
     alone first, then head and bottom together, by the logistic loss on the known records, both classes of equal weight,
     with ``l2 · ‖w‖²`` added. Higher means more likely positive.
 
-    No message is read: the labels come from what training has taught the bottom model. So a defense lowers the score
-    of this attack by as much as it keeps the bottom model from learning; noise that averages out in training hides
-    nothing here.
+    It reads no message: the labels come from what training has taught the bottom model. A defense lowers its score only
+    by keeping the bottom model from learning; noise that averages out in training hides nothing here.
 
     The attacker is assumed to know the ids in ``view.known_positives`` and ``view.known_negatives``; those records are
     not scored (NaN), and none is if it knows records of one class only.
 
     Source: passive model completion of Fu et al., *Label Inference Attacks Against Vertical Federated Learning*,
-    USENIX Security 2022. There the fine-tuning is semi-supervised (MixMatch on images, MixText on text), which rests
-    on augmentations that leave labels as they are; columns of a table have none in general, so this one is supervised,
-    and uses the other records for m and c only. It understates what a more patient attacker reads.
+    USENIX Security 2022. There the fine-tuning is semi-supervised (MixMatch on images, MixText on text) and rests on
+    augmentations that keep labels, which columns of a table do not have in general. This one is supervised, and uses
+    the other records for m and c only: it understates what a more patient attacker reads.
 
     Args:
         steps: Steps in which head and bottom are tuned together, each on all known records; 0 keeps the bottom.

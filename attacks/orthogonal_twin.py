@@ -1,4 +1,4 @@
-"""A limit of feature attacks: with two or more columns, another data set looks the same."""
+"""Limit of feature attacks: with two or more columns, another data set gives the same messages."""
 
 from __future__ import annotations
 

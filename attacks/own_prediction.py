@@ -1,4 +1,4 @@
-"""Guess labels from one's own part of the trained model: the baseline for every attack on its training."""
+"""Label attack by one's own part of the trained model: the baseline for attacks on training."""
 
 from __future__ import annotations
 

@@ -1,15 +1,14 @@
-"""Packing attack: a malicious party asks for more equations than it is due, many in one ciphertext.
+"""Arithmetic of the packing attack: many equations in one ciphertext.
 
 Under an additively homomorphic cipher the party without the key sends sums ``[[Σ w_i v_i]]`` of the other party's
 encrypted values v, with weights of its own, and gets them back decrypted. An honest weight has a few dozen bits and the
 plaintext two thousand. A malicious weight is itself a packed number, ``w_i = Σ_k row_k[i] 2^(k ι)``, and the plaintext
-then holds u sums in slots of ι bits. With d ciphertexts that is ``u d`` equations instead of d, which determine every
-value of a batch of up to ``u d`` records.
+then holds u sums in slots of ι bits. d ciphertexts give ``u d`` equations instead of d, which determine every value of
+a batch of up to ``u d`` records.
 
 It works in both roles: for a passive party on encrypted residues (or ``g_i^A − 2 y_i``), and for the label party on
-encrypted inner products ``g_i^B``. Everything here is integers; encryption, masks and messages are the caller's, and
-nothing here tells whether the other party decrypts such a ciphertext: a cap on ciphertexts and on the bits of each is
-what stops it.
+encrypted inner products ``g_i^B``. Everything here is integers; encryption, masks and messages are the caller's. It
+does not say whether the other party decrypts such a ciphertext: a cap on ciphertexts and on the bits of each stops it.
 
 Source: *Is Vertical Logistic Regression Privacy-Preserving?*, section 5.2, the active packing attack.
 """

@@ -1,4 +1,4 @@
-"""Read the top model's weights out of the gradients, and apply them to one's own activations."""
+"""Label attack by reading the top model's weights out of the gradients."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class ReadoutAttack:
     """Score every record by its own activation along the direction in which the gradients vary most.
 
     Below a linear top model ``g_i = r_i w``: every gradient points along the top's weights w, whatever the residues
-    r_i are. Noise along that line shows it the better, and isotropic noise averages out of the gradients' second
-    moment. So the partner learns w up to its sign, and ``h_i · w`` is the model's own prediction of record i (up to the
-    active party's part). No defense at the cut that lets the bottom model learn can hide that: the AUC of this attack
-    nears the model's. It is what labels leak *beyond the prediction* that such a defense can limit
-    (:func:`~splitvfl.metrics.matched_auc`). Strong isotropic noise drowns this attack (20 times the largest row, on
-    digits: .66 to .71), and hides no prediction: the first principal component of the activations has .85 to .93 there.
+    r_i. Noise along that line shows it better, and isotropic noise averages out of the gradients' second moment. So the
+    partner learns w up to its sign, and ``h_i · w`` is the model's own prediction of record i (up to the active party's
+    part). No defense at the cut that lets the bottom model learn hides that: this attack's AUC nears the model's. Such
+    a defense can limit what labels leak *beyond the prediction* (:func:`~splitvfl.metrics.matched_auc`). Strong
+    isotropic noise drowns this attack (20 times the largest row, on digits: .66 to .71), and hides no prediction: the
+    first principal component of the activations has .85 to .93 there.
 
     The direction is the leading eigenvector of the second moment of the received gradients, each batch in units of its
     root mean square norm, with exponential forgetting. Its sign is arbitrary and kept from step to step, so the judge's

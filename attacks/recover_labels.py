@@ -1,4 +1,4 @@
-"""Recover labels from one signed sum of rows, where all residues of a batch have the same size."""
+"""Label attack by solving one signed sum of rows, where all residues of a batch have the same size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Number of steps of vertical logistic regression for which a residue's sign is provably the label."""
+"""Number of steps of vertical logistic regression in which a residue's sign is provably the label."""
 
 from __future__ import annotations
 

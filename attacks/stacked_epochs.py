@@ -1,4 +1,4 @@
-"""Label attack by the equations of several epochs together, as labels do not change between them."""
+"""Label attack by solving the equations of several epochs together."""
 
 from __future__ import annotations
 

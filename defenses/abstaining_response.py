@@ -98,13 +98,13 @@ class AbstainingResponse(CorrectedResponse):
 
     @property
     def answers_auc(self) -> float:
-        """AUC of who reads all answers and silences, and nothing else."""
+        """AUC of a reader of all answers and silences, and of nothing else."""
         delta, lie = self.total_variation, self.speaking * self.flip
         return 0.5 + delta * (1.0 - lie) - delta**2 / 2.0
 
     @property
     def notes(self) -> tuple[str]:
-        """What its answers tell, for those who read a run's figures."""
+        """Remark on what its answers tell, for readers of a run's figures."""
         return (
             f"{self.name}: {1.0 - self.speaking:.0%} of the records say nothing in the whole run; from what the others "
             f"answer alone labels are read with an AUC of {self.answers_auc:.3f}.",

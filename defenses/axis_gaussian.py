@@ -15,7 +15,7 @@ _NORMAL = NormalDist()
 
 
 class AxisGaussian(AxisNoise):
-    """Add one Gaussian along the gap of the class means; read by who knows a converged model's predictions.
+    """Add one Gaussian along the gap of the class means; it fails against knowledge of a converged model's predictions.
 
     Every row gets ``ratio · ξ · Δ``, with Δ the difference of the batch's class means and ξ ~ N(0, 1) per row. Noise
     off Δ hides nothing from whoever projects on it, and costs the learner; noise of two scales marks a class. So there
@@ -78,7 +78,7 @@ class AxisGaussian(AxisNoise):
 
 
 class _EqualShift:
-    """Gives both classes ``ratio² · gap`` along the axis."""
+    """Rule that gives both classes ``ratio² · gap`` along the axis."""
 
     def __init__(self, ratio: float) -> None:
         self.last_ratio = ratio**2

@@ -13,7 +13,7 @@ from splitvfl.defenses.solve_sumkl import SumKLSolution
 
 
 class AxisSumKL(AxisNoise):
-    """Add sumKL noise along the gap of the class means; read by who knows a converged model's predictions.
+    """Add sumKL noise along the gap of the class means; it fails against knowledge of a converged model's predictions.
 
     Along Δ/‖Δ‖, with Δ the difference of the batch's class means, a row of class y gets variance λ1y from
     :func:`~splitvfl.defenses.solve_sumkl.solve_sumkl` in one dimension, where u and v are the classes' variances of the

@@ -104,7 +104,7 @@ class Allocation(NamedTuple):
 
 
 class PowerRule(Protocol):
-    """A rule that decides over the noise of each batch."""
+    """Rule for the noise of each batch."""
 
     last_ratio: float
     """Power in units of the gap in the batch before, from which a search starts."""
@@ -115,7 +115,7 @@ class PowerRule(Protocol):
 
 
 class SumKLPower:
-    """A rule for the power of the noise: fixed, in proportion to the gap, or the least that reaches a bound.
+    """Rule for the power of the noise: fixed, in proportion to the gap, or the least that reaches a bound.
 
     The arguments are those of :class:`~splitvfl.defenses.sumkl.SumKL`.
 
@@ -384,7 +384,7 @@ class ClassHistory:
 
 
 class ClassConditionalNoise(ABC):
-    """Adds Gaussian noise whose scales follow from the gap of the class means. See the subclasses.
+    """Base of the defenses that add Gaussian noise whose scales follow from the gap of the class means.
 
     Args:
         rule: Decides over the power.

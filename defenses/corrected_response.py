@@ -141,7 +141,7 @@ class CorrectedResponse:
 
     @property
     def record_loss(self) -> RecordLoss | None:
-        """The loss, where it is not the task's."""
+        """Loss of the answers, where it is not the task's."""
         return self._likelihood if self.corrected == "likelihood" else None
 
     def _likelihood(self, outputs: Tensor, targets: Tensor) -> Tensor:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from splitvfl.claims import GaussianDP, RunPlan
+from splitvfl.defenses.promised_epochs import PromisedEpochs
 from splitvfl.defenses.record_gaussian import checked_range, one_for_each_id
-from splitvfl.defenses.sent_counts import SentCounts
-from splitvfl.errors import ArgumentError, ConfigError, PrivacyError
+from splitvfl.errors import ArgumentError, ConfigError
 from splitvfl.hooks import Crossing, Secrets
 from splitvfl.learning.records import RecordTable
 from splitvfl.privacy import gaussian_mu, least_detection_error
@@ -110,11 +110,10 @@ class GaussianTargets:
         self.label_range = None if label_range is None else checked_range(label_range)
         self.classes = None if self.label_range else classes
         self.soft_classes = classes if classes > 2 else None
-        self.epochs = epochs
+        self._promised = PromisedEpochs(self.name, epochs)
         self._sigma = sigma
         if self.run_mu is not None and not 0.0 < self.run_mu < math.inf:
             raise ArgumentError(f"sigma {sigma!r} is out of proportion to labels that are {self.sensitivity:g} apart")
-        self._sent = SentCounts()
         self._table = RecordTable(known=np.int8, **dict.fromkeys(self._numbers, np.float32))
 
     @property
@@ -131,7 +130,8 @@ class GaussianTargets:
             return self.mu
         if self.remembered:
             return self.sensitivity / self._sigma
-        return None if self.epochs is None else math.sqrt(self.epochs) * self.sensitivity / self._sigma
+        epochs = self._promised.number
+        return None if epochs is None else math.sqrt(epochs) * self.sensitivity / self._sigma
 
     @property
     def sigma(self) -> float:
@@ -145,12 +145,7 @@ class GaussianTargets:
         assert self.mu is not None
         if self.remembered:
             return self.sensitivity / self.mu
-        if self.epochs is None:
-            raise PrivacyError(
-                f"{self.name}: fresh noise divides μ among the epochs, and their number is not known, so nothing was "
-                "sent; in a loop of your own say epochs=..."
-            )
-        return math.sqrt(self.epochs) * self.sensitivity / self.mu
+        return math.sqrt(self._promised.known("fresh noise")) * self.sensitivity / self.mu
 
     def claims(self) -> tuple[GaussianDP, ...]:
         """Return that what is sent is μ-private: over the run, or per message where that is not known."""
@@ -165,14 +160,8 @@ class GaussianTargets:
                 f"{self.name} promises μ over the whole run, and early stopping tells the partners which weights are "
                 "best by true labels; take a fixed number of epochs, without early_stopping"
             )
-        if self.remembered:
-            return
-        if self.epochs is not None and self.epochs != plan.epochs:
-            raise ConfigError(
-                f"{self.name}: μ was promised over {self.epochs} epochs, and the run has {plan.epochs}; "
-                "a run that goes on for longer promises less, remembered noise as much"
-            )
-        self.epochs = plan.epochs
+        if not self.remembered:
+            self._promised.plan(plan.epochs, instead=", remembered noise as much")
 
     def __call__(self, labels: Tensor, secrets: Secrets, /) -> Tensor:
         """Return the targets.
@@ -216,8 +205,8 @@ class GaussianTargets:
 
     def _draw_anew(self, truth: Tensor, labels: Tensor, secrets: Secrets) -> Tensor:
         sigma = self.sigma
-        if self.epochs is not None:
-            self._sent.spend(secrets.ids, self.epochs, who=self.name)
+        if self._promised.number is not None:
+            self._promised.spend(secrets.ids)
         noise = one_for_each_id(self._noise(truth.shape[0], secrets), labels, secrets, who=self.name)
         return secrets.rounded(noise.mul_(sigma).add_(truth), scale=sigma, like=truth)
 
@@ -248,8 +237,7 @@ class GaussianTargets:
         return {
             "mu": self.mu,
             "sigma": self._sigma,
-            "epochs": self.epochs,
-            "sent": self._sent.state_dict(),
+            **self._promised.state_dict(),
             "targets": self._table.state_dict(),
         }
 
@@ -264,13 +252,7 @@ class GaussianTargets:
                 f"expected targets drawn with mu {self.mu} and sigma {self._sigma}, "
                 f"got mu {state['mu']} and sigma {state['sigma']}"
             )
-        if None not in (state["epochs"], self.epochs) and state["epochs"] != self.epochs:
-            raise ArgumentError(
-                f"{self.name}: μ was promised over {state['epochs']} epochs, and now the run has {self.epochs}; "
-                "a run that goes on for longer promises less"
-            )
-        self.epochs = state["epochs"] if self.epochs is None else self.epochs
-        self._sent.load_state_dict(state["sent"])
+        self._promised.load_state_dict(state)
         self._table.load_state_dict(state["targets"])
 
 

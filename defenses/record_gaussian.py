@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from splitvfl.claims import GaussianDP, RunPlan
+from splitvfl.defenses.promised_epochs import PromisedEpochs
 from splitvfl.defenses.row_norms import log_change
-from splitvfl.defenses.sent_counts import SentCounts
 from splitvfl.errors import ArgumentError, ConfigError, HookError, PrivacyError
 from splitvfl.hooks import Crossing, Secrets, batch_mixing_layer
 from splitvfl.learning.label_gradients import Drawn, LabelGradients, is_second
@@ -129,8 +129,7 @@ class RecordGaussian:
         self.per = per
         self.classes = classes
         self.label_range = None if label_range is None else checked_range(label_range)
-        self.epochs = epochs
-        self._sent = SentCounts()
+        self._promised = PromisedEpochs(self.name, epochs)
 
     def claims(self) -> tuple[GaussianDP, ...]:
         """Return that what is sent is μ-private, per message or per run."""
@@ -138,7 +137,7 @@ class RecordGaussian:
 
     @property
     def draws_at_output(self) -> bool:
-        """Whether the top model learns from what is drawn here: where μ is the run's."""
+        """True where μ is the run's: the top model then learns from what is drawn here."""
         return self.per == "run"
 
     @property
@@ -150,12 +149,7 @@ class RecordGaussian:
         """
         if self.per == "message":
             return self.mu
-        if self.epochs is None:
-            raise PrivacyError(
-                f"{self.name}: per='run' divides μ among the epochs, and their number is not known, so nothing was "
-                "sent; in a loop of your own say epochs=..."
-            )
-        return self.mu / math.sqrt(self.epochs)
+        return self.mu / math.sqrt(self._promised.known("per='run'"))
 
     def check_top(self, top: nn.Module) -> None:
         """Raise :class:`PrivacyError` if nothing is promised below this top model."""
@@ -190,12 +184,7 @@ class RecordGaussian:
                 f"{self.name}: per='run' promises μ over the whole run, and early stopping tells the partners which "
                 "weights are best by true labels; take a fixed number of epochs, without early_stopping"
             )
-        if self.epochs is not None and self.epochs != plan.epochs:
-            raise ConfigError(
-                f"{self.name}: μ was promised over {self.epochs} epochs, and the run has {plan.epochs}; "
-                "a run that goes on for longer promises less"
-            )
-        self.epochs = plan.epochs
+        self._promised.plan(plan.epochs)
 
     def draw(self, known: LabelGradients, secrets: Secrets, /) -> Drawn:
         """Return what stands for the labels of a batch, for the top model and all cuts.
@@ -211,8 +200,7 @@ class RecordGaussian:
             PrivacyError: If a record was sent as often as was promised, or ids are not known.
         """
         mu = self.step_mu
-        assert self.epochs is not None
-        self._sent.spend(secrets.ids, self.epochs, who=self.name)
+        self._promised.spend(secrets.ids)
         return self._drawn(known, secrets, mu)
 
     def __call__(self, gradient: Tensor, secrets: Secrets, /) -> Tensor:
@@ -295,7 +283,7 @@ class RecordGaussian:
 
     def state_dict(self) -> dict[str, Any]:
         """Return how often each record was sent, and of how many times."""
-        return {"mu": self.mu, "epochs": self.epochs, "sent": self._sent.state_dict()}
+        return {"mu": self.mu, **self._promised.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Take back what :meth:`state_dict` returned.
@@ -305,13 +293,7 @@ class RecordGaussian:
         """
         if state["mu"] != self.mu:
             raise ArgumentError(f"expected a run that was promised mu {self.mu}, got {state['mu']}")
-        if None not in (state["epochs"], self.epochs) and state["epochs"] != self.epochs:
-            raise ArgumentError(
-                f"{self.name}: μ was promised over {state['epochs']} epochs, and now the run has {self.epochs}; "
-                "a run that goes on for longer promises less"
-            )
-        self.epochs = state["epochs"] if self.epochs is None else self.epochs
-        self._sent.load_state_dict(state["sent"])
+        self._promised.load_state_dict(state)
 
 
 def _log_sizes(secrets: Secrets, clean: Tensor, sent: Tensor) -> None:

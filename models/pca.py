@@ -1,4 +1,4 @@
-"""Principal components as a bottom model: fitted by a passive party to its own columns, without labels, and fixed."""
+"""Principal components as a fixed bottom model, fitted to a passive party's own columns without labels."""
 
 from __future__ import annotations
 

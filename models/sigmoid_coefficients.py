@@ -1,4 +1,4 @@
-"""The sigmoids of vertical logistic regression that a computation under encryption can afford."""
+"""Approximate sigmoids of vertical logistic regression for computations under encryption."""
 
 from __future__ import annotations
 
