@@ -29,6 +29,7 @@ from torch import Tensor
 from splitvfl.crypto import key_proof
 from splitvfl.crypto.integers import integers_to_tensor, tensor_to_integers
 from splitvfl.errors import ArgumentError, CryptoError
+from splitvfl.system.private_folder import write_new
 
 LEAST_BITS = 2048
 """Shorter keys are refused but in tests: 1024 bits are worth about 80, which is for comparisons with papers."""
@@ -204,7 +205,8 @@ class PrivateKey:
         Raises:
             CryptoError: If it cannot be written; the message shows nothing of the key.
         """
-        proof = base64.b64encode(self.to_send().numpy().tobytes()).decode() if self._can_be_proven else None
+        can_be_proven = self._p % 4 == self._q % 4 == 3
+        proof = base64.b64encode(self.to_send().numpy().tobytes()).decode() if can_be_proven else None
         content = json.dumps({"p": hex(self._p), "q": hex(self._q), "proof": proof})
         body = {"key": json.loads(content)} if passphrase is None else _sealed(content.encode(), passphrase)
         _write_privately(Path(path), json.dumps({"format": _FORMAT, "bits": self.public.bits, **body}).encode())
@@ -242,10 +244,6 @@ class PrivateKey:
         if sent is not None:
             key._take_proof(sent, path)
         return key
-
-    @property
-    def _can_be_proven(self) -> bool:
-        return bool(self._p % 4 == self._q % 4 == 3)
 
     def _take_proof(self, sent: bytes, path: Path) -> None:
         width = self.public.plaintext_bytes
@@ -288,11 +286,7 @@ def _write_privately(path: Path, content: bytes) -> None:
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         try:
-            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
+            write_new(draft, content)
             draft.replace(path)
         finally:
             draft.unlink(missing_ok=True)

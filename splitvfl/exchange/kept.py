@@ -26,7 +26,7 @@ from torch import Tensor
 from splitvfl.data.columns import PartyData
 from splitvfl.errors import CheckpointError, ConfigError
 from splitvfl.messaging.messages import bytes_of, dtype_named, name_of
-from splitvfl.system.private_folder import private_folder
+from splitvfl.system.private_folder import private_folder, write_new
 
 PIECE_ROWS = 4096
 MEMORY_MIB = 1024
@@ -263,10 +263,7 @@ class Kept:
         index = _KeptIndex(_FORMAT, self._records, self.pieces.train, self.pieces.test, self.done, parties)
         beside = self._folder / f".{_INDEX}"
         beside.unlink(missing_ok=True)
-        with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(index), indent=2))
-            file.flush()
-            os.fsync(file.fileno())
+        write_new(beside, msgspec.json.format(msgspec.json.encode(index), indent=2))
         beside.replace(self._folder / _INDEX)
 
     def _unwritable(self, error: OSError) -> CheckpointError:

@@ -1,4 +1,4 @@
-"""Folders that nobody but their owner may enter, whatever the umask."""
+"""Folders that nobody but their owner may enter, and files that nobody else may read, whatever the umask."""
 
 from __future__ import annotations
 
@@ -37,9 +37,21 @@ def private_folder(folder: str | os.PathLike[str]) -> None:
         if not path.is_dir():
             raise
         _check_ours(path)
-        _close_for_writing(path)
+        _change(path, stat.S_IMODE(path.stat().st_mode) & ~_WRITABLE_BY_OTHERS)
     else:
         path.chmod(PRIVATE)  # a umask can have taken away the owner's own bits, and a parent's setgid bit comes along
+
+
+def write_new(path: Path, content: bytes, *, mode: int = 0o600) -> None:
+    """Make a file, with at most this mode, and have it on the disk.
+
+    Raises:
+        OSError: If something is there already, a link included, or it cannot be written.
+    """
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def make_parents(path: Path) -> None:
@@ -89,10 +101,6 @@ def _check_ours(path: Path) -> None:
         raise ConfigError(
             f"{path} belongs to another user, who could replace what a run keeps there: name a folder of your own"
         )
-
-
-def _close_for_writing(path: Path) -> None:
-    _change(path, stat.S_IMODE(path.stat().st_mode) & ~_WRITABLE_BY_OTHERS)
 
 
 def _change(path: Path, mode: int) -> None:
