@@ -10,6 +10,7 @@ party.
 
 from __future__ import annotations
 
+import inspect
 import ipaddress
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,8 +24,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from splitvfl.errors import ArgumentError, ConfigError
-from splitvfl.net.tls import DEVELOPMENT, ROOTS_FILE, identities, identity_of
-from splitvfl.system.private_folder import private_folder
+from splitvfl.net.tls import DEVELOPMENT, ROOTS_FILE, identities, identity_of, unencrypted
+from splitvfl.system.private_folder import private_folder, write_new
 
 AUTHORITY_KEY_FILE = "ca.key"
 LONGEST_DAYS = 365
@@ -107,7 +108,7 @@ def make_certificates(
         files[paths.key], files[paths.certificate] = _issue(authority, name, carried[name], now, valid_until)
     authority_key = target / AUTHORITY_KEY_FILE
     if keep_ca_key:
-        files[authority_key] = _pem(authority.key)
+        files[authority_key] = unencrypted(authority.key)
     _write(target, files)
     if overwrite and not keep_ca_key:
         # It belonged to the authority that was replaced.
@@ -201,7 +202,7 @@ def _kept_authority(folder: Path) -> _Authority | None:
 def _new_authority(now: datetime, days: int) -> _Authority:
     key = ec.generate_private_key(ec.SECP256R1())
     name = _subject("CA")
-    usage = _key_usage(key_cert_sign=True, crl_sign=True)
+    usage = _key_usage("key_cert_sign", "crl_sign")
     builder = (
         _builder(name, name, key.public_key(), now, now + timedelta(days=days))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -220,13 +221,13 @@ def _issue(
     builder = (
         _builder(_subject(party), authority.certificate.subject, key.public_key(), now, valid_until)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_key_usage(digital_signature=True), critical=True)
+        .add_extension(_key_usage("digital_signature"), critical=True)
         .add_extension(usages, critical=False)
         .add_extension(x509.SubjectAlternativeName(carried), critical=False)
         .add_extension(signer, critical=False)
     )
     certificate = builder.sign(authority.key, hashes.SHA256())
-    return _pem(key), certificate.public_bytes(serialization.Encoding.PEM)
+    return unencrypted(key), certificate.public_bytes(serialization.Encoding.PEM)
 
 
 def _builder(
@@ -250,26 +251,9 @@ def _subject(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(kind, value) for kind, value in attributes.items()])
 
 
-def _key_usage(
-    *, digital_signature: bool = False, key_cert_sign: bool = False, crl_sign: bool = False
-) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=digital_signature,
-        key_cert_sign=key_cert_sign,
-        crl_sign=crl_sign,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
-
-
-def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
+def _key_usage(*granted: str) -> x509.KeyUsage:
+    no_use = dict.fromkeys(inspect.signature(x509.KeyUsage).parameters, False)
+    return x509.KeyUsage(**no_use | dict.fromkeys(granted, True))
 
 
 def _write(folder: Path, files: Mapping[Path, bytes]) -> None:
@@ -278,17 +262,9 @@ def _write(folder: Path, files: Mapping[Path, bytes]) -> None:
     drafts = {path: path.with_name(f".{path.name}.{os.getpid()}.draft") for path in files}
     try:
         for path, content in files.items():
-            _write_draft(drafts[path], content, 0o600 if path.suffix == ".key" else 0o644)
+            write_new(drafts[path], content, mode=0o600 if path.suffix == ".key" else 0o644)
         for path, draft in drafts.items():
             os.replace(draft, path)
     finally:
         for draft in drafts.values():
             draft.unlink(missing_ok=True)
-
-
-def _write_draft(path: Path, content: bytes, mode: int) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())

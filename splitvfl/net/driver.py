@@ -64,7 +64,8 @@ def drive(
                 return stop.value
             try:
                 for message in outbox.send:
-                    _check_sender(message, party)
+                    if message.sender != party:
+                        raise ProtocolError(f"{party} sent {message.kind} in the name of {message.sender}")
                     _link(links, message.receiver, party).send(message, timeout=timeout)
                 inbox = {one.sender: _link(links, one.sender, party).receive(one, timeout=limit) for one in outbox.wait}
             except LinkError as error:
@@ -74,11 +75,6 @@ def drive(
             limit = timeout if outbox.wait else limit
     finally:
         half.close()
-
-
-def _check_sender(message: Message, party: str) -> None:
-    if message.sender != party:
-        raise ProtocolError(f"{party} sent {message.kind} in the name of {message.sender}")
 
 
 def _link(links: Mapping[str, Correspondent], name: str, party: str) -> Correspondent:

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from splitvfl.errors import ProtocolError
 from splitvfl.messaging.conversation import Expected
-from splitvfl.messaging.messages import MAX_BYTES, Message, bytes_of, dtype_named, name_of, size_in_bytes
+from splitvfl.messaging.messages import ByteCount, Message, Name, bytes_of, dtype_named, name_of, size_in_bytes
 
 PROTOCOL_VERSION: Final = 2
 CHUNK: Final = 1 << 20
@@ -54,8 +54,6 @@ _PRINTABLE: Final = re.compile(r"[ -~]{1,200}")
 
 Number = Annotated[int, msgspec.Meta(ge=0)]
 MessageKind = Annotated[str, msgspec.Meta(min_length=1, max_length=200, pattern=r"^[ -~]+\Z")]
-Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
-ByteCount = Annotated[int, msgspec.Meta(ge=0, le=MAX_BYTES)]
 Role = Literal["active", "passive"]
 
 
@@ -125,11 +123,9 @@ class Packed:
 
 
 def pack(message: Message, sequence: int) -> Packed:
-    """Return a message as it goes on the wire. Its payload is not copied, and must not change until it has left.
+    """Return a message as it goes on the wire; ``sequence`` have been sent on its link before it.
 
-    Args:
-        message: What is sent.
-        sequence: How many messages have been sent on this link before it.
+    Its payload is not copied, and must not change until it has left.
 
     Raises:
         ProtocolError: If its dtype, size or kind has no place on the wire.
@@ -153,13 +149,8 @@ def pack(message: Message, sequence: int) -> Packed:
 class Assembly:
     """A message that arrives frame by frame.
 
-    The constructor checks the first frame in full; only then is memory taken, exactly as much as the payload needs.
-
-    Args:
-        frame: The first frame.
-        expected: What is awaited.
-        receiver: Name of the party that reads.
-        sequence: How many messages have come on this link before it.
+    The constructor checks the first frame in full; only then is memory taken, exactly as much as the payload needs. On
+    its link, ``sequence`` messages have come before it.
 
     Raises:
         ProtocolError: If the frame is not the beginning of that message.
@@ -251,11 +242,7 @@ def hello_frame(hello: Hello, *, version: int = PROTOCOL_VERSION) -> bytes:
 
 
 def read_hello(frame: bytes, sender: str) -> Hello:
-    """Return what a side says of itself.
-
-    Args:
-        frame: The first frame from it.
-        sender: Who it is, for messages.
+    """Return what a side says of itself in its first frame.
 
     Raises:
         ProtocolError: If it is no hello, or one of another version.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from types import TracebackType
 from typing import Final, Self
 
 from splitvfl.errors import ArgumentError, LinkError, ProtocolError, RefusedError
@@ -63,10 +62,7 @@ class Stream:
     ) -> None:
         """Take in what arrives, to its end. What comes after the last word is dropped.
 
-        Args:
-            arriving: The frames.
-            explain: Says in words what an error of theirs means.
-            silence: What it means that they end without an error or a last word.
+        ``explain`` says in words what an error means, and ``silence`` an end without an error or a last word.
         """
         cause = silence
         try:
@@ -144,18 +140,14 @@ class Link:
 
     @property
     def ended(self) -> Cause | None:
-        """Why nothing more will arrive; ``None`` as long as something may."""
+        """The reason why nothing more will arrive; ``None`` as long as something may."""
         return self._stream.incoming.cause
 
     def send(self, message: Message, *, timeout: float) -> None:
         """Hand a message over for sending.
 
         It leaves while this party goes on: its payload must not change any more. At most four messages wait to leave;
-        while there are as many, this waits.
-
-        Args:
-            message: From this party to the other.
-            timeout: Seconds to wait at most.
+        while there are as many, this waits, ``timeout`` seconds at most.
 
         Raises:
             LinkError: If the link is broken, or the other party takes nothing in time.
@@ -177,11 +169,9 @@ class Link:
         self._sent += 1
 
     def receive(self, expected: Expected, *, timeout: float) -> Message:
-        """Return the message that is awaited.
+        """Return the message that is awaited; nothing is allocated for anything else.
 
-        Args:
-            expected: What it must be. Nothing is allocated for anything else.
-            timeout: Seconds to wait for its beginning at most, and as many again for the rest.
+        This waits ``timeout`` seconds at most for its beginning, and as many again for the rest.
 
         Raises:
             LinkError: If the link is broken, the other party has taken its leave, or nothing comes in time.
@@ -211,11 +201,8 @@ class Link:
         """Take leave and hang up; the second time does nothing.
 
         What was handed over for sending leaves first. All of this takes two seconds at most; a party that does not
-        listen misses the end of it.
-
-        Args:
-            reason: Why, for the other party; of more than 500 characters the first.
-            final: Whether it should not try again.
+        listen misses the end of it. It is told the reason, of more than 500 characters the first, and, with ``final``,
+        not to try again.
         """
         self._stream.end(_CLOSED_HERE, frames.bye_frame(reason, final=final))
         self._stream.over.wait(_LINGER_S)
@@ -224,9 +211,7 @@ class Link:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         # What went wrong here may tell of this party's data: the other learns only that something did.
         self.close("" if error is None else f"{self._own.party} stopped with an error")
 
@@ -241,13 +226,7 @@ def _gone(peer: str, what: str, cause: Cause) -> LinkError | RefusedError:
 
 
 def greeted(stream: Stream, own: Hello, peer: str, timeout: float) -> Hello:
-    """Wait for the other side's hello and return it.
-
-    Args:
-        stream: Where it comes from.
-        own: What this side says of itself.
-        peer: The party that must say it.
-        timeout: Seconds to wait at most.
+    """Wait for the hello of the party that must be on the other side, and return it.
 
     Raises:
         LinkError: If none comes.

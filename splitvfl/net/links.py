@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Final, Self
 
 import grpc
@@ -282,9 +281,7 @@ class Listener:
         self._server, self._workers = server, workers
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._changed:
             streams = list(self._current.values())
         for stream in streams:
@@ -293,11 +290,7 @@ class Listener:
         self._workers.shutdown(wait=False)
 
     def accept(self, peer: str, *, timeout: float) -> Link:
-        """Return a link with a party that has dialled, or as soon as it does.
-
-        Args:
-            peer: Its name.
-            timeout: Seconds to wait at most.
+        """Return a link with a party that has dialled, or as soon as it does, within ``timeout`` seconds.
 
         Raises:
             LinkError: If it does not dial in time.

@@ -19,7 +19,7 @@ Cause = Bye | str
 
 
 class PipeEnded(Exception):
-    """Nothing comes, or goes, any more.
+    """The pipe has ended: nothing comes, or goes, any more.
 
     Attributes:
         cause: The other party's last word, or what happened.
@@ -38,7 +38,7 @@ class Pipe(Generic[_T]):
     """A queue of bounded length between two threads.
 
     Who puts waits while it is full: that is how a slow reader holds back a fast writer. What is in it when it ends can
-    still be taken out.
+    still be taken out. Deadlines are on the clock of :func:`time.monotonic`; without one the wait has no limit.
 
     Args:
         length: How many things it holds.
@@ -52,15 +52,11 @@ class Pipe(Generic[_T]):
 
     @property
     def cause(self) -> Cause | None:
-        """Why it has ended; ``None`` while it has not."""
+        """The reason of its end; ``None`` while it has not ended."""
         return self._cause
 
     def put(self, thing: _T, deadline: float | None = None) -> None:
         """Put something in at the end, once there is room.
-
-        Args:
-            thing: What.
-            deadline: When to give up, on the clock of :func:`time.monotonic`.
 
         Raises:
             PipeEnded: If it has ended, or ends meanwhile.
@@ -83,9 +79,6 @@ class Pipe(Generic[_T]):
     def get(self, deadline: float | None = None) -> _T:
         """Take out what has been in longest.
 
-        Args:
-            deadline: When to give up, on the clock of :func:`time.monotonic`.
-
         Raises:
             PipeEnded: If it has ended and is empty.
             PipeTimeout: If nothing comes in time.
@@ -102,10 +95,7 @@ class Pipe(Generic[_T]):
     def end(self, cause: Cause, *, last: _T | None = None, drop: bool = False) -> None:
         """End it; only the first time counts.
 
-        Args:
-            cause: Why.
-            last: Put in at the end, full or not.
-            drop: Whether what is in it is dropped.
+        With ``drop``, what is in it is dropped; ``last`` is put in at the end, full or not.
         """
         with self._changed:
             if drop:

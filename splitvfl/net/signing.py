@@ -35,7 +35,7 @@ from cryptography.x509.verification import Criticality, ExtensionPolicy, Policy,
 
 from splitvfl.errors import ConfigError, ProtocolError
 from splitvfl.net.frames import PROTOCOL_VERSION
-from splitvfl.net.tls import UNREADABLE, CertificateKey, Identity, carried_names, is_usable
+from splitvfl.net.tls import UNREADABLE, CertificateKey, Identity, brief, carried_names, is_usable
 
 _CONTEXT: Final = b" " * 64 + b"splitvfl, keys that the active party passes on\x00"
 # A leaf, and more authorities than anybody puts between it and a root.
@@ -97,7 +97,7 @@ class CertificateSigner:
             policy.build_client_verifier().verify(leaf, others)
         except (VerificationError, *UNREADABLE) as error:
             raise ProtocolError(
-                f"the certificate with the signature does not do: {_brief(error)}. It must be valid today, and ca.pem "
+                f"the certificate with the signature does not do: {brief(error)}. It must be valid today, and ca.pem "
                 f"here must hold its authority, or the certificate itself: get that from {name}, not from who passes "
                 "keys on"
             ) from None
@@ -122,7 +122,7 @@ def _read(shown: Mapping[str, object]) -> tuple[bytes, list[x509.Certificate]]:
             carried_names(certificate)
         return base64.b64decode(signature, validate=True), read
     except UNREADABLE as error:
-        raise ProtocolError(f"a certificate or the signature cannot be read: {_brief(error)}") from None
+        raise ProtocolError(f"a certificate or the signature cannot be read: {brief(error)}") from None
 
 
 def _text(content: bytes) -> str:
@@ -186,7 +186,3 @@ _AUTHORITIES: Final = (
     .may_be_present(x509.ExtendedKeyUsage, _EITHER, _check_sides)
     .may_be_present(x509.KeyUsage, _EITHER, _check_may_issue)
 )
-
-
-def _brief(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]

@@ -77,11 +77,7 @@ class PeerContext(Protocol):
 
 
 def identity_of(party: str, identity: str | None = None) -> str:
-    """Return the DNS name that a party's certificate must carry, in lower case.
-
-    Args:
-        party: The party's name.
-        identity: Another name that it was agreed to carry, if any.
+    """Return the DNS name that a party's certificate must carry, in lower case: its own name, or one agreed on.
 
     Raises:
         ConfigError: If that cannot be a DNS name.
@@ -104,10 +100,7 @@ def identity_of(party: str, identity: str | None = None) -> str:
 
 
 def identities(parties: Mapping[str, str | None]) -> dict[str, str]:
-    """Return the identity of every party, all different.
-
-    Args:
-        parties: By the party's name, the identity that a file gives it, or ``None`` for its own name.
+    """Return the identity of every party, all different: what a file gives it, or its own name for ``None``.
 
     Raises:
         ConfigError: If one cannot be a DNS name, or two parties would be the same.
@@ -150,9 +143,6 @@ def peer_names(context: PeerContext) -> frozenset[str]:
     """Return the DNS names that the peer's certificate carries, in lower case; none if it showed no certificate.
 
     gRPC has checked the certificate before the call is served. Its common name counts for nothing.
-
-    Args:
-        context: That of the call.
     """
     found = context.auth_context()
     if [*found.get("transport_security_type", ())] != [b"ssl"]:
@@ -230,9 +220,7 @@ class Identity:
             is_for_development=_is_for_development(chain[0]),
             _chain=_pem(chain),
             # Written anew, so that nothing else that the file may hold goes along.
-            _key=secret.private_bytes(
-                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-            ),
+            _key=unencrypted(secret),
             _roots=_pem(trusted),
             _as_client=as_client,
         )
@@ -302,10 +290,6 @@ class Identity:
         A session that is resumed is refused: in it TLS checks no certificate again and asks for no proof of the key, so
         one of a day ago would still count when the certificate has expired.
 
-        Args:
-            context: That of the call.
-            expected: The identity of the party that the caller says it is.
-
         Raises:
             ProtocolError: If its certificate does not carry that name, or was not shown on this connection.
         """
@@ -324,7 +308,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Plaintext:
-    """No secrecy and no proof of identity, in place of an :class:`Identity`: for trials on one machine.
+    """Links without secrecy and proof of identity, in place of an :class:`Identity`: for trials on one machine.
 
     Only loopback addresses are accepted, for listening and for dialling, by splitvfl when it starts and by gRPC on
     every connection. Every user and every program of that machine can still join in.
@@ -339,7 +323,7 @@ class Plaintext:
     plaintext_on_loopback: bool
 
     def __post_init__(self) -> None:
-        """Refuse anything but the express wish."""
+        """Refuse anything but ``True``."""
         if self.plaintext_on_loopback is not True:
             raise ConfigError(
                 "links without TLS must be asked for by name (`plaintext_on_loopback: true`); `splitvfl certs` makes "
@@ -398,7 +382,7 @@ class Plaintext:
 
 
 Credentials: TypeAlias = Identity | Plaintext
-"""What a link needs to know about who is who."""
+"""A party's own credentials on a link."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -445,7 +429,7 @@ def _certificates(path: Path, what: str) -> list[x509.Certificate]:
     try:
         return x509.load_pem_x509_certificates(content)
     except UNREADABLE as error:
-        raise ConfigError(f"{path}: expected the {what} in PEM, and cannot read one: {_brief(error)}") from None
+        raise ConfigError(f"{path}: expected the {what} in PEM, and cannot read one: {brief(error)}") from None
 
 
 def _private_key(path: Path, party: str) -> CertificateKey:
@@ -489,7 +473,7 @@ def _check_readable(path: Path, certificate: x509.Certificate) -> None:
         _is_for_development(certificate)
         carried_names(certificate)
     except UNREADABLE as error:
-        raise ConfigError(f"{path}: the certificate is damaged: {_brief(error)}") from None
+        raise ConfigError(f"{path}: the certificate is damaged: {brief(error)}") from None
 
 
 def _check_belong_together(files: _Files, certificate: x509.Certificate, key: CertificateKey) -> None:
@@ -635,7 +619,7 @@ class _Dialled:
             return shown, carried_names(shown)
         except UNREADABLE as error:
             raise ProtocolError(
-                f"{self.address} shows a certificate that cannot be read: {_brief(error)}: refused"
+                f"{self.address} shows a certificate that cannot be read: {brief(error)}: refused"
             ) from None
         except OSError as error:  # a connection that was gone before the handshake began has not had one
             raise self._broke_off(error) from None
@@ -669,9 +653,17 @@ def _is_loopback(address: str) -> bool:
         return False
 
 
+def unencrypted(key: CertificateKey) -> bytes:
+    """Return a private key in PEM. A secret."""
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
 def _pem(certificates: Iterable[x509.Certificate]) -> bytes:
     return b"".join(certificate.public_bytes(serialization.Encoding.PEM) for certificate in certificates)
 
 
-def _brief(error: Exception) -> str:
+def brief(error: Exception) -> str:
+    """Return what an error says, on one line and not too long."""
     return " ".join(str(error).split())[:200]
