@@ -18,15 +18,10 @@ from splitvfl.errors import ArgumentError, CryptoError
 
 
 def check_ciphertexts(tensor: Tensor, public: PublicKey, *, count: int | None = None) -> None:
-    """Raise unless these can be ciphertexts under a key.
+    """Raise unless these, uint8 ``(count, ciphertext_bytes)``, can be ciphertexts under a key.
 
     What it does not promise: that they were made under this key, or by whom. Every number that passes decrypts to
     something.
-
-    Args:
-        tensor: uint8 ``(count, ciphertext_bytes)``.
-        public: The key.
-        count: How many were awaited.
 
     Raises:
         CryptoError: If their size or number is another one, or one is not in ``[1, n²)`` or has a factor in common
@@ -65,9 +60,7 @@ class Seen:
     obfuscator tell everybody the difference of their plaintexts. What it does not promise: to notice an old ciphertext
     that was obfuscated anew, which looks like any other.
 
-    Args:
-        public: The key that they are under.
-        capacity: How many are remembered, about 150 bytes each; the oldest are forgotten first.
+    It remembers ``capacity`` of them, about 150 bytes each; the oldest are forgotten first.
     """
 
     def __init__(self, public: PublicKey, *, capacity: int = 1 << 16) -> None:
@@ -78,11 +71,9 @@ class Seen:
         self._steps: dict[bytes, int] = {}
 
     def check(self, ciphertexts: Tensor, *, step: int) -> None:
-        """Remember ciphertexts, unless one of them is known already.
+        """Remember ciphertexts, uint8 ``(count, ciphertext_bytes)``, unless one of them is known already.
 
-        Args:
-            ciphertexts: uint8 ``(count, ciphertext_bytes)``.
-            step: When they came. A step that is taken again, after a link broke, may bring the same.
+        A step that is taken again, after a link broke, may bring the same.
 
         Raises:
             CryptoError: If one came in another step, or twice in this message; it says which. None of the message is
@@ -112,11 +103,7 @@ def encrypted(
 ) -> Tensor:
     """Return ``(1 + m·n) · f mod n²`` for each integer ``m``, with a fresh obfuscator ``f`` each.
 
-    Args:
-        values: int64 ``(count,)``, or integers.
-        public: The key.
-        obfuscators: Where obfuscators come from.
-        limit: Largest size of a value; ``None``: anything below ``n/2``.
+    Values are int64 ``(count,)``, or integers, up to the limit in size; ``None``: anything below ``n/2``.
 
     Raises:
         CryptoError: If a value is larger; it says which.
@@ -140,11 +127,8 @@ def add_ciphertexts(public: PublicKey, addends: Sequence[Tensor]) -> Tensor:
     """Return the encrypted elementwise sums of encrypted vectors.
 
     The result is fit for the next computation, not for sending: it is the product of its factors, which whoever has
-    them recognises. Its values are as large as the sums: a layout's ``value_limit`` has to hold for these.
-
-    Args:
-        public: The key of all of them.
-        addends: At least one, each uint8 ``(count, ciphertext_bytes)``.
+    them recognises. Its values are as large as the sums: a layout's ``value_limit`` has to hold for these. Vectors are
+    uint8 ``(count, ciphertext_bytes)``.
 
     Raises:
         CryptoError: If one holds no ciphertexts under such a key, or their counts differ.

@@ -70,11 +70,10 @@ class Evaluator:
         self._blinding = Blinding(public)
 
     def encrypt(self, values: Tensor | Sequence[int]) -> Tensor:
-        """Return values of its own under the other party's key, uint8 ``(count, ciphertext_bytes)``.
+        """Return encoded values of its own under the other party's key, uint8 ``(count, ciphertext_bytes)``.
 
-        Args:
-            values: int64 ``(count,)``, or integers; see
-                :meth:`~splitvfl.crypto.product_layout.ProductLayout.encode_values`.
+        They are int64 ``(count,)``, or integers
+        (:meth:`~splitvfl.crypto.product_layout.ProductLayout.encode_values`).
 
         Raises:
             CryptoError: If a value exceeds the layout; it says which.
@@ -114,16 +113,12 @@ class Evaluator:
         return MaskedSums(self._hidden(sums, self._addends(plain), masks), masks)
 
     def unmask(self, opened: Tensor, masked: MaskedSums) -> list[int]:
-        """Return the sums, ``(outputs,)``.
+        """Return the sums, ``(outputs,)``, of what the owner of the key has opened, uint8 ``layout.opened_shape``.
 
         :meth:`~splitvfl.crypto.product_layout.ProductLayout.decode_sums` makes real numbers of them.
 
         The limit of a sum is the agreed one, ``layout.largest_sum``, which everybody knows, and none that follows from
         this party's weights: whoever opens sums chooses what is compared with it, and learns from every refusal.
-
-        Args:
-            opened: What the owner of the key returned, uint8 ``(layout.replies, layout.opened_bytes)``.
-            masked: What :meth:`masked_sums` returned.
 
         Raises:
             SumError: If a sum is larger than agreed numbers can make it: then something else was decrypted. Of bits at

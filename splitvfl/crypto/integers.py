@@ -32,7 +32,10 @@ def integers_to_tensor(values: Sequence[int | mpz], width: int) -> Tensor:
         joined = b"".join(int(value).to_bytes(width, "big") for value in values)
     except OverflowError as error:
         raise CryptoError(f"expected integers from 0 to 256**{width} - 1, got one outside ({error})") from error
-    return _bytes_to_tensor(joined, len(values), width)
+    if not joined:
+        return torch.zeros((len(values), width), dtype=torch.uint8)
+    # A bytearray is writable memory of its own, which torch asks for.
+    return torch.frombuffer(bytearray(joined), dtype=torch.uint8).view(len(values), width)
 
 
 def tensor_to_integers(tensor: Tensor, width: int) -> list[int]:
@@ -73,10 +76,3 @@ def plain_integers(values: Tensor | Iterable[int]) -> list[int]:
                 f"expected integers, got {value!r} at place {place}; encode makes them of real numbers"
             ) from error
     return found
-
-
-def _bytes_to_tensor(joined: bytes, count: int, width: int) -> Tensor:
-    if not joined:
-        return torch.zeros((count, width), dtype=torch.uint8)
-    # A bytearray is writable memory of its own, which torch asks for.
-    return torch.frombuffer(bytearray(joined), dtype=torch.uint8).view(count, width)

@@ -102,10 +102,6 @@ def verify(n: mpz, roots: Sequence[mpz | int]) -> None:
     It takes about 40 ms at 2048 bits and 110 at 3072, and never more: what is cheap is checked first, and the first
     wrong root ends it.
 
-    Args:
-        n: The modulus.
-        roots: What :func:`prove` returned.
-
     Raises:
         CryptoError: If it does not prove what it should; nothing may be computed under that key.
     """

@@ -30,39 +30,29 @@ class Obfuscators(Protocol):
         ...
 
 
-class Modulus(Protocol):
-    """The part of a public key that worker processes need."""
+# The parts of a public and of a private key that worker processes need.
+
+
+class _Modulus(Protocol):
+    @property
+    def modulus(self) -> mpz: ...
+
+
+class _Primes(Protocol):
+    @property
+    def p(self) -> mpz: ...
 
     @property
-    def modulus(self) -> mpz:
-        """``n``."""
-        ...
-
-
-class Primes(Protocol):
-    """The part of a private key that worker processes need."""
-
-    @property
-    def p(self) -> mpz:
-        """One prime."""
-        ...
-
-    @property
-    def q(self) -> mpz:
-        """The other one."""
-        ...
+    def q(self) -> mpz: ...
 
 
 class Powers:
     """``r^n mod n²`` with ``r`` uniform among the numbers coprime to ``n``.
 
     Uniform by definition; nothing is prepared, and it is slow.
-
-    Args:
-        public: The key.
     """
 
-    def __init__(self, public: Modulus) -> None:
+    def __init__(self, public: _Modulus) -> None:
         self._n = public.modulus
 
     def take(self, count: int) -> list[mpz]:
@@ -87,12 +77,9 @@ class Products:
     divides the other less one; the expectation of ``gcd(D)²`` for ``D ≠ 0`` is below ``1 + 2^(3-128)``.
 
     Source: Impagliazzo, Levin and Luby, STOC 1989 (the lemma).
-
-    Args:
-        public: The key.
     """
 
-    def __init__(self, public: Modulus) -> None:
+    def __init__(self, public: _Modulus) -> None:
         self._n = public.modulus
         self._powers = Powers(public)
         self._generators: list[mpz] = []
@@ -124,7 +111,7 @@ class Products:
 
 
 class Blinding:
-    """Takes from whoever has chosen ciphertexts what it has chosen of their form; what is encrypted stays the same.
+    """Gives ciphertexts that another party chose a form that it did not choose; what is encrypted stays the same.
 
     Nothing that computes with ciphertexts here takes the same time for all of them, and a partner can choose, whatever
     it encrypts, what a ciphertext is modulo ``n``: a small number, say, by which one multiplies sooner. Each is
@@ -134,12 +121,9 @@ class Blinding:
 
     Source: Kocher, *Timing attacks on implementations of Diffie-Hellman, RSA, DSS, and other systems*, CRYPTO 1996,
     section 10.
-
-    Args:
-        public: The key.
     """
 
-    def __init__(self, public: Modulus) -> None:
+    def __init__(self, public: _Modulus) -> None:
         self._public, self._square = public, public.modulus**2
         self._factor: mpz | None = None
 
@@ -161,12 +145,9 @@ class FixedBase:
     random base.
 
     Preparing takes about .2 seconds at 2048 bits. Look-ups are not constant-time.
-
-    Args:
-        key: The private key.
     """
 
-    def __init__(self, key: Primes) -> None:
+    def __init__(self, key: _Primes) -> None:
         self._halves = [_PrimeBase(prime, key.p * key.q) for prime in (key.p, key.q)]
         (by_p, by_q) = self._halves
         self._inverse = gmpy2.invert(by_q.square, by_p.square)

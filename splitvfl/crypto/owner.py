@@ -70,11 +70,7 @@ class Owner:
         return encrypted(values, self.public, self._obfuscators, limit=None if layout is None else layout.value_size)
 
     def decrypt(self, ciphertexts: Tensor, *, count: int | None = None) -> list[int]:
-        """Return the plaintexts, centred in ``(-n/2, n/2]``.
-
-        Args:
-            ciphertexts: uint8 ``(count, ciphertext_bytes)``.
-            count: How many there must be.
+        """Return the plaintexts, centred in ``(-n/2, n/2]``, of ciphertexts, uint8 ``(count, ciphertext_bytes)``.
 
         Raises:
             CryptoError: If they cannot be ciphertexts under this key, or are not that many; nothing is decrypted then.
@@ -86,14 +82,8 @@ class Owner:
         """Return the masked plaintexts of a reply, for the party that masked them.
 
         Nothing but what was agreed is decrypted, another number of ciphertexts is refused, and of each plaintext,
-        taken in ``[0, n)``, only the low bits that its sums take are returned.
-
-        Args:
-            reply: uint8 ``(layout.replies, ciphertext_bytes)``.
-            layout: What was agreed.
-
-        Returns:
-            uint8 ``(layout.replies, layout.opened_bytes)``.
+        taken in ``[0, n)``, only the low bits that its sums take are returned: uint8 ``layout.opened_shape``, for a
+        reply ``(layout.replies, ciphertext_bytes)``.
 
         Raises:
             CryptoError: If the reply is not that many ciphertexts under this key; nothing is decrypted then.

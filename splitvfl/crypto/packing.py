@@ -29,7 +29,8 @@ def slot_capacity(modulus_bits: int, slot_bits: int) -> int:
     """
     if modulus_bits < 1:
         raise ArgumentError(f"expected modulus_bits from 1, got {modulus_bits}")
-    _check_slot_bits(slot_bits)
+    if slot_bits < 2:
+        raise ArgumentError(f"expected slot_bits from 2 (a signed slot needs its sign), got {slot_bits}")
     return (modulus_bits - 1) // slot_bits
 
 
@@ -102,11 +103,6 @@ def centred(value: int, modulus: int) -> int:
     """Return the representative of ``value`` modulo ``modulus`` in ``(-modulus/2, modulus/2]``."""
     residue = int(value % modulus)
     return residue - int(modulus) if 2 * residue > modulus else residue
-
-
-def _check_slot_bits(slot_bits: int) -> None:
-    if slot_bits < 2:
-        raise ArgumentError(f"expected slot_bits from 2 (a signed slot needs its sign), got {slot_bits}")
 
 
 def _check_count(count: int, slot_bits: int, modulus: int) -> None:

@@ -6,7 +6,6 @@ import os
 import threading
 from collections import deque
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Self
 
 from gmpy2 import mpz
@@ -73,9 +72,7 @@ class Pool:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def take(self, count: int) -> list[mpz]:

@@ -7,8 +7,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from itertools import pairwise
-from types import TracebackType
+from functools import partial, reduce
+from itertools import accumulate, pairwise
 from typing import Any, Self
 
 import msgspec
@@ -22,7 +22,7 @@ from splitvfl.errors import ArgumentError, WorkerError
 
 _MOST_WORKERS = 256
 _ENDS_WITHIN_S = 5.0
-# Of the time that one process takes.
+# Work is shared if that takes at most this part of the time that one process takes.
 _WORTH_SHARING = 0.72
 
 
@@ -141,9 +141,7 @@ class Workers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -154,10 +152,7 @@ class Workers:
         self._processes = []
 
     def done(self, jobs: Sequence[worker.Job]) -> list[list[mpz]]:
-        """Do jobs side by side, the first of them in this process, and return their answers in order.
-
-        Args:
-            jobs: At most one more than there are workers.
+        """Do jobs, one more than there are workers at most, the first in this process; return their answers in order.
 
         Raises:
             WorkerError: If a worker has ended; the others are ended too, so that no late answer can be taken for
@@ -216,45 +211,18 @@ def shared_sums(
     costs = min(with_results, with_samples, key=lambda costs: max(costs) + sum(costs) / parts)
     if workers is None or max(costs) > _WORTH_SHARING * alone:
         return packed_sums(ciphertexts, weights, counts=counts, slot_bits=slot_bits, n=n)
-    if costs is with_results:
-        return _shared_by_results(ciphertexts, weights, by_results, counts, slot_bits, n, workers)
-    return _shared_by_samples(ciphertexts, weights, by_samples, counts, slot_bits, n, workers)
-
-
-def _shared_by_samples(
-    ciphertexts: Sequence[mpz],
-    weights: np.ndarray[Any, Any],
-    parts: Sequence[slice],
-    counts: Sequence[int],
-    slot_bits: int,
-    n: mpz,
-    workers: Workers,
-) -> list[mpz]:
-    jobs = [
-        worker.sums_job(ciphertexts[part], weights[part], counts=counts, slot_bits=slot_bits, n=n) for part in parts
-    ]
-    answers, square = workers.done(jobs), n * n
-    products = answers[0]
-    for others in answers[1:]:
-        products = [product * other % square for product, other in zip(products, others, strict=True)]
-    return products
-
-
-def _shared_by_results(
-    ciphertexts: Sequence[mpz],
-    weights: np.ndarray[Any, Any],
-    parts: Sequence[slice],
-    counts: Sequence[int],
-    slot_bits: int,
-    n: mpz,
-    workers: Workers,
-) -> list[mpz]:
-    jobs, first = [], 0
-    for part in parts:
-        columns = slice(first, first + sum(counts[part]))
-        jobs.append(worker.sums_job(ciphertexts, weights[:, columns], counts=counts[part], slot_bits=slot_bits, n=n))
-        first = columns.stop
+    job = partial(worker.sums_job, slot_bits=slot_bits, n=n)
+    if costs is with_samples:
+        jobs = [job(ciphertexts[part], weights[part], counts=counts) for part in by_samples]
+        return reduce(partial(_products, modulus=n * n), workers.done(jobs))
+    edges = [0, *accumulate(sum(counts[part]) for part in by_results)]
+    columns = [weights[:, first:last] for first, last in pairwise(edges)]
+    jobs = [job(ciphertexts, own, counts=counts[part]) for own, part in zip(columns, by_results, strict=True)]
     return [value for answer in workers.done(jobs) for value in answer]
+
+
+def _products(left: list[mpz], right: list[mpz], modulus: mpz) -> list[mpz]:
+    return [one * other % modulus for one, other in zip(left, right, strict=True)]
 
 
 def _cut(total: int, parts: int) -> list[slice]:

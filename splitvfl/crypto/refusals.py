@@ -87,9 +87,7 @@ class Refusals:
     def refuse(self, what: str, why: str) -> SumRefused:
         """Note a refusal, and return the error to raise. It is on disk before anybody can notice it.
 
-        Args:
-            what: Whose message it was, in one line.
-            why: What is wrong with it.
+        ``what`` is whose message it was, in one line, and ``why`` what is wrong with it.
 
         Raises:
             CheckpointError: If it cannot be written.
@@ -103,10 +101,7 @@ class Refusals:
         )
 
     def note(self, what: str) -> None:
-        """Note what ends the run, or this attempt at it, by another error, which others see as they see a refusal.
-
-        Args:
-            what: What it was, in one line.
+        """Note in one line what ends the run, or this attempt at it, by another error, which others see as a refusal.
 
         Raises:
             CheckpointError: If it cannot be written.
@@ -130,12 +125,9 @@ class Refusals:
 
 def _append(path: Path, line: str) -> None:
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        try:
-            os.write(descriptor, f"\n{line}".encode())  # a new line, also behind one that was torn off
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab", buffering=0) as file:
+            file.write(f"\n{line}".encode())  # a new line, also behind one that was torn off
+            os.fsync(file.fileno())
         folder = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)

@@ -32,10 +32,7 @@ class SumMasks:
     """One sender's masks.
 
     :meth:`masked` may be asked once for what names a message: the same masks on two different parts would tell their
-    difference.
-
-    Args:
-        key: The sender's key, made for this meeting. Default: a new one.
+    difference. A key is for one meeting; by default it is a new one.
     """
 
     def __init__(self, key: AgreementKey | None = None) -> None:
@@ -49,12 +46,10 @@ class SumMasks:
         return self._key.public
 
     def meet(self, others: Tensor, *, session: bytes) -> None:
-        """Take the other senders' public keys.
+        """Take the other senders' public keys, uint8 ``(k, 32)``.
 
-        Args:
-            others: uint8 ``(k, 32)``.
-            session: The same at all senders, and never again: masks are drawn from it too, so that the same keys at
-                another meeting give other masks.
+        The session is the same at all senders, and never again: masks are drawn from it too, so that the same keys at
+        another meeting give other masks.
 
         Raises:
             CryptoError: If one is no key, its own, or comes twice.
@@ -103,8 +98,7 @@ def _drawn(key: bytes, name: str, count: int) -> np.ndarray[tuple[int, ...], np.
 def sum_of(parts: Sequence[Tensor]) -> Tensor:
     """Return the sum of all senders' parts, float64: exact but for the rounding of each part to 2⁻³².
 
-    Args:
-        parts: What every sender sent, int64, all of one shape; at least one.
+    Parts are what senders sent, int64, all of one shape; there is at least one.
     """
     total = np.zeros(parts[0].shape, dtype=np.uint64)
     for part in parts:

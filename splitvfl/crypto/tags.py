@@ -38,12 +38,8 @@ _CONTEXT: Final = b"splitvfl, what the active party passes on"
 class Tags:
     """One party's codes, for one meeting.
 
-    Args:
-        name: The party's name.
-        through: Name of the party that passes messages on.
-        key: This party's key, made for this meeting.
-        others: The public keys of the parties that it has no link with, by name.
-        session: The same at all of them, and at no other meeting.
+    The party ``through`` passes messages on; ``key`` is made for this meeting, ``others`` are the public keys of those
+    that the party has no link with, and ``session`` is the same at all of them, and at no other meeting.
 
     Raises:
         CryptoError: If one is no key.
@@ -62,12 +58,8 @@ class Tags:
     def tag(self, receiver: str, payload: Tensor, *, kind: str, step: int, count: int) -> Tensor:
         """Return the code of the next message to a party, uint8 ``(32,)``.
 
-        Args:
-            receiver: The party that must get it.
-            payload: Its content, uint8; the shape is not part of it.
-            kind: What it is.
-            step: Number of the step.
-            count: How many numbers it is about: both sides must mean the same.
+        The content is uint8, and its shape no part of it; ``count`` is how many numbers it is about: both sides must
+        mean the same.
         """
         number = self._sent[receiver]
         self._sent[receiver] += 1
@@ -79,17 +71,9 @@ class Tags:
         return torch.cat([payload.flatten(), self.tag(receiver, payload, kind=kind, step=step, count=count)])
 
     def opened(self, sender: str, sealed: Tensor, *, kind: str, step: int, count: int) -> Tensor:
-        """Return the content of the next message of a party.
+        """Return the content of the next message of a party, of one dimension, out of what was passed on as that.
 
-        Args:
-            sender: Whose message it must be.
-            sealed: What was passed on as that: uint8 of one dimension.
-            kind: As at the sender.
-            step: As at the sender.
-            count: As at the sender.
-
-        Returns:
-            The content, of one dimension.
+        All but the content is said to be what it was at the sender.
 
         Raises:
             ForgedError: If it is not what that party sent; it names both.
@@ -109,16 +93,17 @@ class Tags:
 
 
 def _derived(secret: bytes, session: bytes, sender: str, receiver: str) -> bytes:
-    context = b"".join(_framed(part) for part in (_CONTEXT, sender.encode(), receiver.encode()))
+    context = b"".join(framed(part) for part in (_CONTEXT, sender.encode(), receiver.encode()))
     return HKDF(SHA256(), TAG_BYTES, salt=session, info=context).derive(secret)
 
 
 def _code(key: bytes, payload: Tensor, kind: str, step: int, count: int, number: int) -> bytes:
-    head = _framed(kind.encode()) + b"".join(one.to_bytes(8, "big") for one in (step, count, number))
+    head = framed(kind.encode()) + b"".join(one.to_bytes(8, "big") for one in (step, count, number))
     code = hmac.new(key, head, "sha256")
     code.update(bytes_of(payload.cpu()))
     return code.digest()
 
 
-def _framed(part: bytes) -> bytes:
+def framed(part: bytes) -> bytes:
+    """Return a part with its length before it, so that parts behind each other can be read in one way only."""
     return len(part).to_bytes(8, "big") + part

@@ -32,12 +32,11 @@ def sealed_bytes(*shapes: Shape) -> int:
 class PassedOn:
     """One member's end of the messages that are passed on.
 
-    Args:
-        name: The member's name.
-        active: Name of the active party.
-        key: The key whose public half this member has sent in the roll call; for this meeting only.
-        keys: Those of the others, uint8.
-        session: The roll call's.
+    Each has a ``kind`` and the number of a step, and is about as many numbers as its ``count`` says
+    (:class:`~splitvfl.crypto.tags.Tags`).
+
+    The key is the one whose public half this member has sent in the roll call, for this meeting only; ``keys`` are
+    those of the others, uint8, and ``session`` the roll call's.
 
     Raises:
         ProtocolError: If one is no key.
@@ -53,27 +52,13 @@ class PassedOn:
         self._others = tuple(others)
 
     def tags(self, payload: Tensor, kind: str, step: int, count: int) -> Tensor:
-        """Return the codes of one message that all others get: uint8 ``(others, 32)``.
-
-        Args:
-            payload: The content.
-            kind: What it is.
-            step: Number of the step.
-            count: How many numbers it is about.
-        """
+        """Return the codes of one message that all others get: uint8 ``(others, 32)``."""
         return torch.stack(
             [self._tags.tag(other, payload, kind=kind, step=step, count=count) for other in self._others]
         )
 
     def to_others(self, parts: Mapping[str, Tensor], kind: str, step: int, counts: Mapping[str, int]) -> Tensor:
-        """Return a part for each of the others with its code, to be passed on.
-
-        Args:
-            parts: The content, by receiver.
-            kind: What it is.
-            step: Number of the step.
-            counts: How many numbers each part is about.
-        """
+        """Return a part for each of the others with its code, to be passed on; ``parts`` are by receiver."""
         return torch.cat(
             [self._tags.sealed(other, part, kind=kind, step=step, count=counts[other]) for other, part in parts.items()]
         )
@@ -81,13 +66,7 @@ class PassedOn:
     def from_others(
         self, message: Message, kind: str, shapes: Mapping[str, Shape], counts: Mapping[str, int]
     ) -> dict[str, Message]:
-        """Return what each of the others has sent, as a message of its own.
-
-        Args:
-            message: What was passed on.
-            kind: What it was where it was sent.
-            shapes: Rows and bytes of a row, by sender.
-            counts: How many numbers each part is about.
+        """Return what each of the others has sent, as a message of its own; ``shapes`` and ``counts`` are by sender.
 
         Raises:
             ForgedError: If one of them has not sent it.

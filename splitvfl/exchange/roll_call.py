@@ -27,6 +27,7 @@ from typing import Final, Protocol
 import torch
 from torch import Tensor
 
+from splitvfl.crypto.tags import framed
 from splitvfl.errors import DataError, ProtocolError
 from splitvfl.messaging.conversation import Expected, Half, Outbox
 from splitvfl.messaging.json_message import awaited_note, note, read_note
@@ -92,11 +93,8 @@ class RollCall:
 def active_roll_call(name: str, lengths: Mapping[str, int], vouching: Vouching) -> Half:
     """Return the active party's half: it passes on what the members say; its result is each member's keys, uint8.
 
-    Args:
-        name: The active party's name.
-        lengths: The members, and how many bytes each one's keys have.
-        vouching: Says whether there are signatures to pass on. It checks none: what comes over its own links is known
-            by these.
+    ``lengths`` says how many bytes each member's keys have, and ``vouching`` whether there are signatures to pass on.
+    It checks none: what comes over its own links is known by these.
     """
     awaited = tuple(Expected(one, _MEMBER, 0, (torch.uint8,), (NONCE_BYTES + size,)) for one, size in lengths.items())
     inbox = yield Outbox(wait=awaited)
@@ -120,13 +118,8 @@ def member_roll_call(
 ) -> Half:
     """Return a member's half; its result is a :class:`RollCall`.
 
-    Args:
-        name: The member's name.
-        active: Name of the active party.
-        own: Its keys, uint8, of one dimension.
-        subject: What the keys are for: another exchange's are refused.
-        length_of: How many bytes the keys of a member have.
-        vouching: Who takes part, and how it is known.
+    Its own keys are uint8, of one dimension; ``subject`` is what they are for: another exchange's are refused.
+    ``length_of`` says how many bytes the keys of a member have, and ``vouching`` who takes part, and how it is known.
 
     Raises:
         DataError: If the active party names other members than this one's file.
@@ -174,19 +167,11 @@ def _names(message: Message, name: str, active: str, known: Collection[str] | No
 
 
 def _session(subject: str, active: str, said: Mapping[str, Tensor]) -> bytes:
-    digest = hashlib.sha256()
-    for part in (b"splitvfl roll call", subject.encode(), active.encode()):
-        _add(digest, part)
+    parts = [b"splitvfl roll call", subject.encode(), active.encode()]
     for name in sorted(said):
-        _add(digest, name.encode())
-        _add(digest, said[name].cpu().contiguous().numpy().tobytes())
-    return digest.digest()
+        parts += [name.encode(), bytes(said[name].tolist())]
+    return hashlib.sha256(b"".join(map(framed, parts))).digest()
 
 
 def _statement(session: bytes, name: str) -> bytes:
     return session + name.encode()
-
-
-def _add(digest: hashlib._Hash, part: bytes) -> None:
-    digest.update(len(part).to_bytes(8, "big"))
-    digest.update(part)
