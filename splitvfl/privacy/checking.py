@@ -1,4 +1,4 @@
-"""What the arguments of a privacy formula may be."""
+"""Checks of the arguments of privacy formulas."""
 
 from __future__ import annotations
 

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import math
 from statistics import NormalDist
-from typing import Literal
+from typing import Literal, TypedDict, Unpack
 
 from splitvfl.errors import ArgumentError
 from splitvfl.privacy.checking import count, positive, probability
 from splitvfl.privacy.gaussian import classic_gaussian_sigma
 
 PartyLetter = Literal["A", "B"]
+
+
+class TrainingArguments(TypedDict):
+    """How a party trains, as arguments of :func:`dp_paillier_sensitivity`, which says what they are."""
+
+    G: float
+    epochs: int
+    steps: int
+    eta: float
+    batch_size: int
 
 
 def dp_paillier_sensitivity(
@@ -47,8 +57,16 @@ def dp_paillier_sensitivity(
     >>> round(dp_paillier_sensitivity("A", G=1, epochs=1, steps=30, eta=0.01, batch_size=256), 4)
     8.0
     """
-    used, rate = _checked(party, G, epochs, steps, eta)
-    drift = 8.0 * G**2 * used**2 * steps * rate**2 / count("batch_size", batch_size)
+    if party not in ("A", "B"):
+        raise ArgumentError(f"party must be 'A' (with labels) or 'B' (without), got {party!r}")
+    if positive("G", G) <= 0.5:
+        raise ArgumentError(f"G must be above 1/2, as weights have norm at most 4G - 2, got {G!r}")
+    used = count("epochs", epochs)
+    if count("steps", steps) < used:
+        raise ArgumentError(f"steps counts those of all epochs together: expected at least {used}, got {steps}")
+    if positive("eta", eta) > 1:
+        raise ArgumentError(f"eta must be at most 1, got {eta!r}")
+    drift = 8.0 * G**2 * used**2 * steps * float(eta) ** 2 / count("batch_size", batch_size)
     own = 64.0 * G**2 if party == "A" else (8.0 * G - 4.0) ** 2
     return math.sqrt(drift + own * used)
 
@@ -66,18 +84,10 @@ def dp_paillier_sigma(
     at ε = .1, .2 and .5, is that of one epoch; with the 30 epochs that were run it is 985, 492 and 197. Both are with
     T = 30 steps in all; with the steps that 30 epochs really have, σ is .1 to .5 % larger.
 
-    Source: *Is Vertical Logistic Regression Privacy-Preserving?*, the noise of Algorithm 3.
+    ``epsilon``, in nats, and ``delta`` lie in (0, 1); beyond it, pass the sensitivity to
+    :func:`~splitvfl.privacy.gaussian.gaussian_sigma`. All other arguments are those of :func:`dp_paillier_sensitivity`.
 
-    Args:
-        party: As :func:`dp_paillier_sensitivity`.
-        epsilon: Privacy loss in nats, in (0, 1). Beyond it, pass the sensitivity to
-            :func:`~splitvfl.privacy.gaussian.gaussian_sigma`.
-        delta: Failure probability, in (0, 1).
-        G: As :func:`dp_paillier_sensitivity`.
-        epochs: As :func:`dp_paillier_sensitivity`.
-        steps: As :func:`dp_paillier_sensitivity`: T, of all epochs together.
-        eta: As :func:`dp_paillier_sensitivity`.
-        batch_size: As :func:`dp_paillier_sensitivity`.
+    Source: *Is Vertical Logistic Regression Privacy-Preserving?*, the noise of Algorithm 3.
 
     Returns:
         Standard deviation of the noise on each inner product.
@@ -100,11 +110,7 @@ def corrected_dp_paillier_sigma(
     delta: float,
     delta_prime: float,
     sigma_other: float,
-    G: float,
-    epochs: int,
-    steps: int,
-    eta: float,
-    batch_size: int,
+    **training: Unpack[TrainingArguments],
 ) -> float:
     """Return the noise scale of one party that also covers what its changed row does to the other party's noise.
 
@@ -119,16 +125,12 @@ def corrected_dp_paillier_sigma(
     of its proof put in.
 
     Args:
-        party: As :func:`dp_paillier_sensitivity`: whose noise is returned.
+        party: Whose noise is returned, ``"A"`` or ``"B"``.
         epsilon: As :func:`dp_paillier_sigma`.
         delta: As :func:`dp_paillier_sigma`.
         delta_prime: Probability with which the other party's noise may exceed its bound, in (0, 1).
         sigma_other: Standard deviation of the other party's noise, at least 0.
-        G: As :func:`dp_paillier_sensitivity`.
-        epochs: As :func:`dp_paillier_sensitivity`.
-        steps: As :func:`dp_paillier_sensitivity`.
-        eta: As :func:`dp_paillier_sensitivity`.
-        batch_size: As :func:`dp_paillier_sensitivity`.
+        training: As :func:`dp_paillier_sensitivity`.
 
     Returns:
         Standard deviation of the noise on each of the party's inner products.
@@ -140,21 +142,13 @@ def corrected_dp_paillier_sigma(
     >>> round(corrected_dp_paillier_sigma("A", epsilon=0.5, sigma_other=18.0, **setting))
     959
     """
-    _checked(party, G, epochs, steps, eta)
+    dp_paillier_sensitivity(party, **training)  # or raise
     probability("delta + delta_prime", probability("delta", delta) + probability("delta_prime", delta_prime))
     if not (math.isfinite(sigma_other) and sigma_other >= 0):
         raise ArgumentError(f"sigma_other must be finite and at least 0, got {sigma_other!r}")
-    largest = math.sqrt(2.0 * math.log(2.0 * count("batch_size", batch_size) * steps / delta_prime))
-    return dp_paillier_sigma(
-        party,
-        epsilon=epsilon,
-        delta=delta,
-        G=G + sigma_other * largest / 4.0,
-        epochs=epochs,
-        steps=steps,
-        eta=eta,
-        batch_size=batch_size,
-    )
+    largest = math.sqrt(2.0 * math.log(2.0 * training["batch_size"] * training["steps"] / delta_prime))
+    training["G"] += sigma_other * largest / 4.0
+    return dp_paillier_sigma(party, epsilon=epsilon, delta=delta, **training)
 
 
 def label_attack_success(sigma: float, epochs: int = 1) -> float:
@@ -179,17 +173,3 @@ def label_attack_success(sigma: float, epochs: int = 1) -> float:
     (0.522, 0.62)
     """
     return NormalDist().cdf(2.0 * math.sqrt(count("epochs", epochs)) / positive("sigma", sigma))
-
-
-def _checked(party: PartyLetter, G: float, epochs: int, steps: int, eta: float) -> tuple[int, float]:
-    """Return the number of epochs and the learning rate, or raise."""
-    if party not in ("A", "B"):
-        raise ArgumentError(f"party must be 'A' (with labels) or 'B' (without), got {party!r}")
-    if positive("G", G) <= 0.5:
-        raise ArgumentError(f"G must be above 1/2, as weights have norm at most 4G - 2, got {G!r}")
-    used = count("epochs", epochs)
-    if count("steps", steps) < used:
-        raise ArgumentError(f"steps counts those of all epochs together: expected at least {used}, got {steps}")
-    if positive("eta", eta) > 1:
-        raise ArgumentError(f"eta must be at most 1, got {eta!r}")
-    return used, float(eta)

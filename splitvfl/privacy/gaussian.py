@@ -81,17 +81,9 @@ def classic_gaussian_sigma(epsilon: float, delta: float, *, sensitivity: float) 
     """Return the textbook's noise scale, ``sqrt(2 ln(1.25/δ)) Δ / ε``, which holds for ε < 1 only.
 
     It is larger than needed for small ε, and at ε = 10, δ = .01 its true δ would be .04. :func:`gaussian_sigma` is
-    smaller and holds everywhere; this one is for comparison with published numbers.
+    smaller and holds everywhere; this one is for comparison with published numbers. Arguments and units are the same.
 
     Source: Dwork and Roth, *The Algorithmic Foundations of Differential Privacy*, Theorem A.1.
-
-    Args:
-        epsilon: Privacy loss in nats, in (0, 1).
-        delta: Failure probability, in (0, 1).
-        sensitivity: Largest L2 distance between the releases of two neighbouring data sets, above 0.
-
-    Returns:
-        Standard deviation of the noise on every coordinate, in the unit of ``sensitivity``.
 
     Raises:
         ArgumentError: If an argument is outside its range.

@@ -41,11 +41,9 @@ def gaussian_mu(
     >>> round(gaussian_mu(epsilon=1.0, delta=1e-5), 4)
     0.2681
     """
-    ways = {"mu": mu, "epsilon and delta": epsilon if delta is None else delta, "detection_error": detection_error}
-    given = [name for name, value in ways.items() if value is not None]
-    if len(given) != 1 or (epsilon is None) != (delta is None):
-        values = {"mu": mu, "epsilon": epsilon, "delta": delta, "detection_error": detection_error}
-        named = [name for name, value in values.items() if value is not None]
+    values = {"mu": mu, "epsilon": epsilon, "delta": delta, "detection_error": detection_error}
+    named = [name for name, value in values.items() if value is not None]
+    if named not in (["mu"], ["epsilon", "delta"], ["detection_error"]):
         raise ArgumentError(
             "expected exactly one of mu, epsilon together with delta, and detection_error, "
             f"got {' and '.join(named) or 'none'}{' without delta' if named == ['epsilon'] else ''}"
