@@ -147,6 +147,11 @@ class ProductLayout:
         """Bytes that each of them takes on the way: room for the longest."""
         return (max(self.opened_bits) + 7) // 8
 
+    @property
+    def opened_shape(self) -> tuple[int, int]:
+        """Shape of all of them, uint8."""
+        return self.replies, self.opened_bytes
+
     def encode_values(self, values: Tensor) -> Tensor:
         """Return real values as integers for encryption; see :func:`~splitvfl.crypto.fixed_point.encode`."""
         return encode(values, bits=self.value_bits, limit=self.value_limit)

@@ -31,32 +31,27 @@ import torch
 from torch import Tensor
 
 from splitvfl.crypto.ciphertexts import add_ciphertexts, check_ciphertexts
-from splitvfl.crypto.evaluator import Evaluator
 from splitvfl.crypto.key_agreement import KEY_BYTES, AgreementKey
 from splitvfl.crypto.product_layout import ProductLayout
 from splitvfl.crypto.sum_masks import SumMasks
-from splitvfl.cut.views import SUMS
 from splitvfl.data.columns import Records
 from splitvfl.errors import ProtocolError
 from splitvfl.exchange.base import Side
 from splitvfl.exchange.handshake import agreement
-from splitvfl.exchange.linear import SCALE, ActiveCoefficients, columns_of, with_one
+from splitvfl.exchange.linear import SCALE, ActiveCoefficients, columns_of, learn_sum, with_one
 from splitvfl.exchange.masking import check_adds_up, mask_parts
 from splitvfl.exchange.paillier import (
     COLUMNS,
     EncryptedExchange,
     EncryptedSide,
+    PartySide,
+    PassiveSide,
     awaited_bytes,
-    counting,
-    decrypt_masked,
     refusing,
-    remembered,
     scatter,
-    unmasked,
 )
 from splitvfl.exchange.passing_on import PassedOn, sealed_bytes
-from splitvfl.exchange.roll_call import active_roll_call, member_roll_call
-from splitvfl.exchange.split import update
+from splitvfl.exchange.roll_call import active_roll_call
 from splitvfl.messaging.conversation import Expected, Half, Outbox
 from splitvfl.messaging.messages import Message
 from splitvfl.party.party import ActiveParty, PassiveParty
@@ -107,30 +102,17 @@ class Coordinator(EncryptedExchange):
         return {**self.terms(), "largest batch": self.rows}
 
     def bytes_of(self, member: str) -> int:
-        """Return how many bytes the keys of a member have: X25519's, and Paillier's behind it at the coordinator."""
-        return KEY_BYTES + (self.encryption.key_bytes if member == NAME else 0)
+        """Return how many bytes the keys of a member have: Paillier's only at the coordinator."""
+        return super().bytes_of(member) if member == NAME else KEY_BYTES
 
     def layout(self, outputs: int, parties: int) -> ProductLayout:
         """Return the layout of so many sums over coefficients that are the sum of so many parties' parts."""
         layout = self.encryption.layout(self.rows, outputs)
         return replace(layout, value_limit=parties * layout.value_limit)
 
-    def encode(self, values: Tensor, owner: str, step: int) -> Tensor:
-        """Return a party's part as integers.
-
-        Raises:
-            CryptoError: If one is NaN, infinite or larger than agreed: nothing is sent.
-        """
-        self.encryption.check_values(values, owner, step)
-        return self.encryption.layout(self.rows, 1).encode_values(values)
-
 
 class ThirdParty(EncryptedSide):
     """The coordinator: it decrypts, at each step, as many masked sums as were agreed.
-
-    Args:
-        active: Name of the active party.
-        exchange: What was agreed.
 
     Attributes:
         served: Steps that it has taken part in.
@@ -148,14 +130,8 @@ class ThirdParty(EncryptedSide):
         """Send its key, and learn how many sums each party needs."""
         yield from agreement(NAME, (self._active,), self._exchange.agreed)
         exchange, agreement_key = self._exchange, AgreementKey()
-        roll = yield from member_roll_call(
-            NAME,
-            self._active,
-            torch.cat([agreement_key.public, self.take_key().key_to_send().flatten()]),
-            subject=exchange.name,
-            length_of=exchange.bytes_of,
-            vouching=exchange.vouching,
-        )
+        own = torch.cat([agreement_key.public, self.take_key().key_to_send().flatten()])
+        roll = yield from exchange.roll_call(NAME, self._active, own)
         if not roll.keys:
             raise ProtocolError(
                 f"{self._active} names no passive party, and a coordinator decrypts for several parties"
@@ -197,10 +173,9 @@ class ThirdParty(EncryptedSide):
         return turn
 
     def _decrypted(self, step: int) -> Half:
-        owner = self.take_key()
         assert self._own is not None, "keys cross first"
         assert self._passed_on is not None, "keys cross first"
-        width, counts = owner.public.ciphertext_bytes, {name: one.outputs for name, one in self._layouts.items()}
+        width, counts = self.owner.public.ciphertext_bytes, {name: one.outputs for name, one in self._layouts.items()}
         shapes = {name: (layout.replies, width) for name, layout in self._layouts.items()}
         start = self._own.replies * width
         inbox = yield Outbox(
@@ -210,28 +185,25 @@ class ThirdParty(EncryptedSide):
         own = replace(asked, payload=asked.payload[:start].reshape(-1, width))
         passed = replace(asked, payload=asked.payload[start:])
         theirs = self._passed_on.from_others(passed, "sums", shapes, counts)
-        plain = {name: decrypt_masked(owner, theirs[name], layout) for name, layout in self._layouts.items()}
+        plain = {name: self.decrypt_masked(theirs[name], layout) for name, layout in self._layouts.items()}
         replies = [
-            decrypt_masked(owner, own, self._own).flatten(),
+            self.decrypt_masked(own, self._own).flatten(),
             self._passed_on.to_others(plain, "opened", step, counts),
         ]
         yield Outbox(send=(Message(NAME, self._active, "answered", step, torch.cat(replies)),))
         self.served += 1
 
 
-class _Active(EncryptedSide):
+class _Active(PartySide[ActiveParty, Coordinator]):
     def __init__(self, party: ActiveParty, exchange: Coordinator) -> None:
-        super().__init__(exchange)
-        self._party, self._exchange = party, exchange
+        super().__init__(party, exchange)
         self._layouts: dict[str, ProductLayout] = {}  # its own first
-        self._evaluator: Evaluator | None = None
 
     def open(self) -> Half:
         """Pass on the coordinator's key, and tell it how many sums each party needs."""
         party, exchange, limits = self._party, self._exchange, self._exchange.encryption
         yield from agreement(party.name, (NAME,), exchange.agreed)
-        inbox = yield Outbox(wait=tuple(map(limits.awaited_columns, party.cuts)))
-        counts = {party.name: party.data.width + 1} | {name: limits.read_columns(inbox[name]) for name in party.cuts}
+        counts = {party.name: party.data.width + 1} | (yield from limits.receive_columns(party.cuts))
         self._layouts = {name: exchange.layout(count, len(counts)) for name, count in counts.items()}
         check_adds_up(party)
         lengths = {name: exchange.bytes_of(name) for name in (*party.cuts, NAME)}
@@ -243,8 +215,7 @@ class _Active(EncryptedSide):
 
     def step(self, batch: Records, step: int) -> Half:
         """Return its half of one step; its result is NaN."""
-        party, evaluator = self._party, self._evaluator
-        assert evaluator is not None, "keys cross first"
+        party, evaluator = self._party, self.evaluator
         width = evaluator.public.ciphertext_bytes
         own = ActiveCoefficients.of(party, batch, step)
         inbox = yield Outbox(
@@ -265,19 +236,16 @@ class _Active(EncryptedSide):
             ),
         )
         asked = torch.cat([masked.reply.flatten(), *(inbox[name].payload for name in party.cuts)])
-        shape = (evaluator.layout.replies, evaluator.layout.opened_bytes)
-        sizes = [
-            math.prod(shape),
-            *(sealed_bytes((self._layouts[name].replies, self._layouts[name].opened_bytes)) for name in party.cuts),
-        ]
+        shape = evaluator.layout.opened_shape
+        sizes = [math.prod(shape), *(sealed_bytes(self._layouts[name].opened_shape) for name in party.cuts)]
         inbox = yield Outbox(
             send=(Message(party.name, NAME, "asked", step, asked),),
             wait=(awaited_bytes(NAME, "answered", step, (sum(sizes),)),),
         )
         own_reply, *replies = inbox[NAME].payload.split(sizes)
         yield Outbox(send=scatter(dict(zip(party.cuts, replies, strict=True)), party.name, "opened", step))
-        sums = unmasked(party, replace(inbox[NAME], payload=own_reply.reshape(shape)), evaluator, masked)
-        remembered(party, replace(inbox[NAME], payload=sums))
+        sums = self.unmasked(replace(inbox[NAME], payload=own_reply.reshape(shape)), evaluator, masked)
+        self.remember(inbox[NAME], sums)
         own.learn(party, sums, batch, step)
         return math.nan
 
@@ -290,38 +258,25 @@ class _Active(EncryptedSide):
 
     def _coefficients(self, own: ActiveCoefficients, parts: Tensor, batch: Records, step: int) -> dict[str, Tensor]:
         """Return the encrypted coefficients for each passive party, after the defenses of its gradient."""
-        evaluator = self._evaluator
-        assert evaluator is not None
         coefficients = own.defended(self._party, batch, step)
-        with counting(self._party, step):
+        with self.counting(step):
             values = self._exchange.encode(coefficients, self._party.name, step)
-        sent = add_ciphertexts(evaluator.public, [parts, evaluator.encrypt(values)])
+        sent = add_ciphertexts(self.evaluator.public, [parts, self.evaluator.encrypt(values)])
         return dict.fromkeys(self._party.cuts, sent)
 
 
-class _Passive(EncryptedSide):
-    shown = SUMS
-
+class _Passive(PassiveSide[Coordinator]):
     def __init__(self, party: PassiveParty, active: str, exchange: Coordinator) -> None:
-        super().__init__(exchange)
-        self._party, self._active, self._exchange = party, active, exchange
-        self._evaluator: Evaluator | None = None
+        super().__init__(party, active, exchange)
         self._passed_on: PassedOn | None = None
 
     def open(self) -> Half:
         """Say how many columns it has, and receive the coordinator's key and the names of the parties."""
         party, active, exchange, limits = self._party, self._active, self._exchange, self._exchange.encryption
         width = party.data.width
-        yield Outbox(send=(Message(party.name, active, COLUMNS, 0, torch.tensor([width])),))
+        yield Outbox(send=self.to_active(COLUMNS, 0, torch.tensor([width])))
         agreement_key = AgreementKey()
-        roll = yield from member_roll_call(
-            party.name,
-            active,
-            agreement_key.public,
-            subject=exchange.name,
-            length_of=exchange.bytes_of,
-            vouching=exchange.vouching,
-        )
+        roll = yield from exchange.roll_call(party.name, active, agreement_key.public)
         if NAME not in roll.keys:
             raise ProtocolError(f"expected {active} to pass on the key of {NAME}, got those of others only")
         public = limits.key_of(NAME, roll.keys[NAME][KEY_BYTES:], sender=active, receiver=party.name)
@@ -334,31 +289,20 @@ class _Passive(EncryptedSide):
 
     def step(self, batch: Records, step: int) -> Half:
         """Return its half of one step."""
-        party, active, evaluator, passed_on = self._party, self._active, self._evaluator, self._passed_on
-        assert evaluator is not None, "keys cross first"
+        party, evaluator, passed_on = self._party, self.evaluator, self._passed_on
         assert passed_on is not None, "keys cross first"
+        layout, width = evaluator.layout, evaluator.public.ciphertext_bytes
         activation = party.activate(batch).detach()
         defended = party.defend_activation(activation, batch, step).squeeze(1).double().cpu()
-        with counting(party, step):
-            sent = evaluator.encrypt(self._exchange.encode(defended, party.name, step))
-        inbox = yield Outbox(
-            send=(Message(party.name, active, "logits", step, sent),),
-            wait=(awaited_bytes(active, "residues", step, tuple(sent.shape)),),
-        )
-        layout = evaluator.layout
-        with refusing(inbox[active]):
-            weights = layout.encode_weights(columns_of(batch).cpu())
-            masked = evaluator.masked_sums([(inbox[active].payload, weights)])
-        self.check_new(inbox[active], evaluator.public)
-        shapes, counts = {NAME: (layout.replies, layout.opened_bytes)}, {NAME: layout.outputs}
-        asked = passed_on.to_others({NAME: masked.reply}, "sums", step, counts)
-        inbox = yield Outbox(
-            send=(Message(party.name, active, "sums", step, asked),),
-            wait=(awaited_bytes(active, "opened", step, (sealed_bytes(*shapes.values()),)),),
-        )
-        reply = passed_on.from_others(inbox[active], "opened", shapes, counts)[NAME]
-        sums = unmasked(party, reply, evaluator, masked)
-        remembered(party, replace(inbox[active], payload=sums))
-        party.clear_gradients()
-        party.learn_sum(activation, (sums / (SCALE * batch.count)).unsqueeze(1).to(activation.device), batch, step)
-        update(party, step, active)
+        with self.counting(step):
+            logits = evaluator.encrypt(self._exchange.encode(defended, party.name, step))
+        sent = self.to_active("logits", step, logits)
+        coefficients = yield from self.from_active("residues", step, (batch.count, width), send=sent)
+        masked = self.masked_sums(coefficients, evaluator, layout.encode_weights(columns_of(batch).cpu()))
+        shapes, counts = {NAME: layout.opened_shape}, {NAME: layout.outputs}
+        sent = self.to_active("sums", step, passed_on.to_others({NAME: masked.reply}, "sums", step, counts))
+        opened = yield from self.from_active("opened", step, (sealed_bytes(*shapes.values()),), send=sent)
+        reply = passed_on.from_others(opened, "opened", shapes, counts)[NAME]
+        sums = self.unmasked(reply, evaluator, masked)
+        self.remember(opened, sums)
+        learn_sum(party, activation, sums / (SCALE * batch.count), batch, step, self._active)

@@ -9,10 +9,11 @@ from torch import Tensor, nn
 
 from splitvfl.data.columns import Records
 from splitvfl.errors import ConfigError, ProtocolError
+from splitvfl.exchange.split import update
 from splitvfl.hooks import all_finite, hook_name, needs_label_gradients
 from splitvfl.party.party import ActiveParty, PassiveParty
 
-# Of the gradient's 1 / (4 n) with Taylor's sigmoid.
+# With Taylor's sigmoid the gradient is a sum times 1 / (4 n).
 SCALE = 4.0
 
 
@@ -82,6 +83,19 @@ def check_defenses(party: ActiveParty, exchange: str) -> None:
         )
 
 
+def learn_sum(
+    party: PassiveParty, activation: Tensor, gradient: Tensor, batch: Records, step: int, active: str
+) -> None:
+    """Take a passive party's step with the gradient of its weights, ``(d,)``, in place of one for each record.
+
+    Raises:
+        ProtocolError: If it is NaN or infinite: no weight changes then.
+    """
+    party.clear_gradients()
+    party.learn_sum(activation, gradient.unsqueeze(1).to(activation.device), batch, step)
+    update(party, step, active)
+
+
 def columns_of(batch: Records) -> Tensor:
     """Return the numeric columns of a batch in double precision, ``(n, d)``."""
     return batch.columns.numeric.to(torch.float64)
@@ -139,11 +153,7 @@ class ActiveCoefficients:
     def learn(self, party: ActiveParty, others: Tensor, batch: Records, step: int) -> None:
         """Take the active party's step.
 
-        Args:
-            party: The active party.
-            others: Its columns and one, multiplied with the other parties' parts and summed, ``(d + 1,)``.
-            batch: Its records.
-            step: Number of the step.
+        ``others`` are its columns and one, multiplied with the other parties' parts and summed, ``(d + 1,)``.
 
         Raises:
             ProtocolError: If a gradient is NaN or infinite; no weight changes then.

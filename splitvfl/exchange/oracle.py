@@ -13,10 +13,9 @@ from __future__ import annotations
 from splitvfl.cut.views import SUMS
 from splitvfl.data.columns import Records
 from splitvfl.exchange.base import Approximation, Exchange, Side
-from splitvfl.exchange.linear import check_top, columns_of, weight_of
-from splitvfl.exchange.split import ActiveSide, received_gradient, update
-from splitvfl.messaging.conversation import Expected, Half, Outbox
-from splitvfl.messaging.messages import Message
+from splitvfl.exchange.linear import check_top, columns_of, learn_sum, weight_of
+from splitvfl.exchange.split import ActiveSide, gradient_of
+from splitvfl.messaging.conversation import Half
 from splitvfl.party.party import ActiveParty, PassiveParty
 
 
@@ -70,10 +69,6 @@ class _Passive(Side):
     def step(self, batch: Records, step: int) -> Half:
         party, active = self._party, self._active
         activation = party.activate(batch).detach()
-        sent = party.defend_activation(activation, batch, step)
-        awaited = Expected(active, "gradient", step, (party.wire or activation.dtype,), tuple(activation.shape))
-        inbox = yield Outbox(send=(Message(party.name, active, "activation", step, sent),), wait=(awaited,))
-        residues = received_gradient(party, inbox[active]).double()
-        party.clear_gradients()
-        party.learn_sum(activation, columns_of(batch).T @ residues, batch, step)
-        update(party, step, active)
+        residues = yield from gradient_of(party, activation, batch, step, active)
+        total = columns_of(batch).T @ residues.double()
+        learn_sum(party, activation, total.squeeze(1), batch, step, active)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Generic, TypeVar
 
 import torch
 from pydantic import Field, model_validator
@@ -16,23 +17,27 @@ from torch import Tensor
 from splitvfl.crypto.ciphertexts import Seen
 from splitvfl.crypto.engine import Engine
 from splitvfl.crypto.evaluator import Evaluator, MaskedSums
+from splitvfl.crypto.key_agreement import KEY_BYTES
 from splitvfl.crypto.key_generation import generate_keys
 from splitvfl.crypto.keys import PrivateKey, PublicKey, sent_shape
 from splitvfl.crypto.owner import Owner
 from splitvfl.crypto.product_layout import ProductLayout
+from splitvfl.cut.views import SUMS
 from splitvfl.data.columns import PartyData
 from splitvfl.errors import CryptoError, DataError, ProtocolError, ReplayError, SumError, WorkerError
 from splitvfl.exchange.base import Exchange, Side
 from splitvfl.exchange.linear import check_defenses, check_top, weight_of
-from splitvfl.exchange.roll_call import UNSIGNED, Vouching, vouching_terms
+from splitvfl.exchange.roll_call import UNSIGNED, Vouching, member_roll_call, vouching_terms
 from splitvfl.learning.settings import Settings
-from splitvfl.messaging.conversation import Expected
+from splitvfl.messaging.conversation import Expected, Half, Outbox
 from splitvfl.messaging.messages import Message
 from splitvfl.party.party import MAX_WIDTH, ActiveParty, Party, PassiveParty
 
+_P = TypeVar("_P", bound=Party)
+_E = TypeVar("_E", bound="EncryptedExchange")
+
 KEY = "key"
 COLUMNS = "columns"
-
 
 # Beyond it, sums of two integers leave int64.
 _LARGEST_INTEGER = 2.0**62
@@ -84,7 +89,7 @@ class Encryption(Settings):
 
     @property
     def largest_value(self) -> float:
-        """Largest size of an encrypted number, where nobody says otherwise too."""
+        """Largest size of an encrypted number: ``value_limit``, or 16."""
         return 16.0 if self.value_limit is None else self.value_limit
 
     def terms(self) -> dict[str, object]:
@@ -95,8 +100,7 @@ class Encryption(Settings):
     @property
     def error(self) -> float:
         """Largest error of a mean of products of an encrypted number and a column's entry, by fixed point."""
-        value, feature = 2.0 ** -(self.value_bits + 1), 2.0 ** -(self.feature_bits + 1)
-        return self.largest_value * feature + self.feature_limit * value + value * feature
+        return self.layout(1, 1).error
 
     def layout(self, rows: int, outputs: int) -> ProductLayout:
         """Return the layout of sums over so many rows at most.
@@ -146,23 +150,20 @@ class Encryption(Settings):
         """Return what is awaited of a party that has a key."""
         return Expected(sender, KEY, 0, (torch.uint8,), self.key_shape)
 
-    def awaited_columns(self, sender: str) -> Expected:
-        """Return what is awaited of a passive party: how many columns it has."""
-        return Expected(sender, COLUMNS, 0, (torch.int64,), (1,))
-
-    def read_columns(self, message: Message) -> int:
-        """Return how many sums a passive party asks for at each step.
+    def receive_columns(self, senders: Iterable[str], *, send: tuple[Message, ...] = ()) -> Half:
+        """Send something, and return how many sums each passive party asks for at each step: one for each column.
 
         Raises:
-            DataError: If they are none, or more than agreed: each is an equation about what is encrypted.
+            DataError: As :meth:`checked_columns`.
         """
-        return self.checked_columns(int(message.payload.item()), message.sender)
+        inbox = yield Outbox(send, tuple(Expected(name, COLUMNS, 0, (torch.int64,), (1,)) for name in senders))
+        return {name: self.checked_columns(int(inbox[name].payload.item()), name) for name in senders}
 
     def checked_columns(self, count: int, sender: str) -> int:
         """Return a number of sums.
 
         Raises:
-            DataError: If they are none, or more than agreed.
+            DataError: If they are none, or more than agreed: each is an equation about what is encrypted.
         """
         if not 1 <= count <= self.most_columns:
             raise DataError(
@@ -270,6 +271,23 @@ class EncryptedExchange(Exchange):
         vouching = vouching_terms(self.vouching) if self.passes_on_keys else {}
         return {**super().terms(), **self.encryption.terms(), **vouching}
 
+    def encode(self, values: Tensor, owner: str, step: int) -> Tensor:
+        """Return what a party is about to encrypt as integers.
+
+        Raises:
+            CryptoError: If one is NaN, infinite or larger than agreed: nothing is sent.
+        """
+        self.encryption.check_values(values, owner, step)
+        return self.encryption.layout(self.rows, 1).encode_values(values)
+
+    def bytes_of(self, member: str) -> int:
+        """Return how many bytes the keys of a member of the roll call have: X25519's, and Paillier's behind it."""
+        return KEY_BYTES + self.encryption.key_bytes
+
+    def roll_call(self, member: str, active: str, own: Tensor) -> Half:
+        """Return a member's half of the roll call with its keys, uint8 ``(bytes_of(member),)``."""
+        return member_roll_call(member, active, own, subject=self.name, length_of=self.bytes_of, vouching=self.vouching)
+
     def active(self, party: ActiveParty) -> Side:
         """Return the active party's side.
 
@@ -305,7 +323,7 @@ class EncryptedExchange(Exchange):
 
 
 class EncryptedSide(Side):
-    """A party's side of such an exchange, with what it computes with, and its key if it has one."""
+    """A side of such an exchange, with what it computes with, and its key if it has one."""
 
     def __init__(self, exchange: EncryptedExchange) -> None:
         super().__init__()
@@ -322,25 +340,132 @@ class EncryptedSide(Side):
             self._owner = self._engine.owner(new)
         return self._owner
 
-    def check_new(self, message: Message, *keys: PublicKey) -> None:
-        """Check that what a party has encrypted was not sent in another step, or obfuscated as something before it.
+    @property
+    def owner(self) -> Owner:
+        """The owner of its key, which was sent before the first step."""
+        assert self._owner is not None, "keys cross first"
+        return self._owner
 
-        Args:
-            message: Ciphertexts, as many under each key.
-            keys: The keys, in their order.
+    def decrypt_masked(self, message: Message, layout: ProductLayout) -> Tensor:
+        """Return the masked plaintexts of what a party asks to have decrypted.
 
         Raises:
-            ProtocolError: If one was.
+            ProtocolError: If these are not the agreed number of ciphertexts; nothing is decrypted then.
         """
         with refusing(message):
-            for part, key in zip(message.payload.chunk(len(keys)), keys, strict=True):
-                self._seen.setdefault(key.n, Seen(key)).check(part, step=message.step)
+            return self.owner.open_masked(message.payload, layout)
+
+    def masked_sums(self, message: Message, evaluator: Evaluator, weights: Tensor) -> MaskedSums:
+        """Return masked sums of what a party has encrypted, times weights.
+
+        Raises:
+            ProtocolError: If these are no ciphertexts, more than agreed, or not new (:meth:`check_new`).
+        """
+        with refusing(message):
+            masked = evaluator.masked_sums([(message.payload, weights)])
+        self.check_new(message, evaluator.public)
+        return masked
+
+    def check_new(self, message: Message, public: PublicKey) -> None:
+        """Check that what a party has encrypted was not sent in another step, or obfuscated as something before it.
+
+        Raises:
+            ProtocolError: If it was.
+        """
+        with refusing(message):
+            self._seen.setdefault(public.n, Seen(public)).check(message.payload, step=message.step)
 
     def close(self) -> None:
         """End its processes, and forget its key."""
         self._engine.close()
         self._owner = None
         self._seen.clear()
+
+
+class PartySide(EncryptedSide, Generic[_P, _E]):
+    """The side of a party with data, which has others decrypt its sums."""
+
+    def __init__(self, party: _P, exchange: _E) -> None:
+        super().__init__(exchange)
+        self._party, self._exchange = party, exchange
+        self._evaluator: Evaluator | None = None
+
+    @property
+    def evaluator(self) -> Evaluator:
+        """Its evaluator under the key of another party, which came before the first step."""
+        assert self._evaluator is not None, "keys cross first"
+        return self._evaluator
+
+    def unmasked(self, message: Message, evaluator: Evaluator, masked: MaskedSums) -> Tensor:
+        """Return the sums that this party has asked for, as real numbers, without their masks.
+
+        ``message`` has the masked plaintexts of ``masked``, which ``evaluator`` made.
+
+        Raises:
+            SumRefused: If a sum is larger than agreed numbers can make it. It is counted, and after a few the party
+                takes no further part in the run.
+            ProtocolError: If these are not the agreed number of plaintexts, or longer ones.
+        """
+        self._party.refusals.check()
+        with refusing(message):
+            try:
+                sums = evaluator.unmask(message.payload, masked)
+            except SumError as error:
+                raise self._party.refusals.refuse(_name_of(message), str(error)) from error
+        return evaluator.layout.decode_sums(sums)
+
+    @contextmanager
+    def counting(self, step: int) -> Iterator[None]:
+        """Count it like a refused sum if this party's own numbers exceed what was agreed in the block.
+
+        They follow from what others sent and opened before, and others see that the party stops: whoever moves its
+        weights by what it opens, or adds to its logits what it sends, would learn without end whether they lie above a
+        limit.
+
+        Raises:
+            CryptoError: As the block does.
+        """
+        try:
+            yield
+        except WorkerError:
+            raise
+        except CryptoError:
+            self._party.refusals.note(f"numbers of its own at step {step} larger than agreed, after what others sent")
+            raise
+
+    def remember(self, message: Message, sums: Tensor) -> None:
+        """Remember what a message has opened, and count it like a refused sum if it was another before a run went back.
+
+        Whoever encrypts other values then, and opens their sum with an addend, would learn without end whether the two
+        sums differ by a number of its choice.
+
+        Raises:
+            ReplayError: If it is another one.
+        """
+        try:
+            self._party.remember(replace(message, payload=sums))
+        except ReplayError:
+            self._party.refusals.note(f"{_name_of(message)}, another one than before")
+            raise
+
+
+class PassiveSide(PartySide[PassiveParty, _E]):
+    """The side of a passive party, which has a link with the active one only."""
+
+    shown = SUMS
+
+    def __init__(self, party: PassiveParty, active: str, exchange: _E) -> None:
+        super().__init__(party, exchange)
+        self._active = active
+
+    def to_active(self, kind: str, step: int, payload: Tensor) -> tuple[Message]:
+        """Return a message to the active party, to be sent."""
+        return (Message(self._party.name, self._active, kind, step, payload),)
+
+    def from_active(self, kind: str, step: int, shape: tuple[int, ...], *, send: tuple[Message, ...] = ()) -> Half:
+        """Send something, and return the active party's next message, of ciphertexts or plaintexts."""
+        inbox = yield Outbox(send=send, wait=(awaited_bytes(self._active, kind, step, shape),))
+        return inbox[self._active]
 
 
 @contextmanager
@@ -355,76 +480,11 @@ def refusing(message: Message) -> Iterator[None]:
     except WorkerError:
         raise  # which the sender has nothing to do with
     except CryptoError as error:
-        raise ProtocolError(f"{message.kind} of step {message.step} from {message.sender}: {error}") from error
+        raise ProtocolError(f"{_name_of(message)}: {error}") from error
 
 
-def decrypt_masked(owner: Owner, message: Message, layout: ProductLayout) -> Tensor:
-    """Return the masked plaintexts of what a party asks to have decrypted.
-
-    Raises:
-        ProtocolError: If these are not the agreed number of ciphertexts; nothing is decrypted then.
-    """
-    with refusing(message):
-        return owner.open_masked(message.payload, layout)
-
-
-def unmasked(party: Party, message: Message, evaluator: Evaluator, masked: MaskedSums) -> Tensor:
-    """Return the sums that a party has asked for, as real numbers, without their masks.
-
-    Args:
-        party: Who asked.
-        message: What it was answered, with the masked plaintexts.
-        evaluator: What it asked with.
-        masked: What it asked.
-
-    Raises:
-        SumRefused: If a sum is larger than agreed numbers can make it. It is counted, and after a few the party takes
-            no further part in the run.
-        ProtocolError: If these are not the agreed number of plaintexts, or longer ones.
-    """
-    party.refusals.check()
-    with refusing(message):
-        try:
-            sums = evaluator.unmask(message.payload, masked)
-        except SumError as error:
-            what = f"{message.kind} of step {message.step} from {message.sender}"
-            raise party.refusals.refuse(what, str(error)) from error
-    return evaluator.layout.decode_sums(sums)
-
-
-@contextmanager
-def counting(party: Party, step: int) -> Iterator[None]:
-    """Count it like a refused sum if a party's own numbers exceed what was agreed in the block.
-
-    They follow from what others sent and opened before, and others see that the party stops: whoever moves its weights
-    by what it opens, or adds to its logits what it sends, would learn without end whether they lie above a limit.
-
-    Raises:
-        CryptoError: As the block does.
-    """
-    try:
-        yield
-    except WorkerError:
-        raise
-    except CryptoError:
-        party.refusals.note(f"numbers of its own at step {step} larger than agreed, after what others sent")
-        raise
-
-
-def remembered(party: Party, message: Message) -> None:
-    """Remember a sum, and count it like a refused one if it is another than before the run went back.
-
-    Whoever encrypts other values then, and opens their sum with an addend, would learn without end whether the two sums
-    differ by a number of its choice.
-
-    Raises:
-        ReplayError: If it is another one.
-    """
-    try:
-        party.remember(message)
-    except ReplayError:
-        party.refusals.note(f"{message.kind} of step {message.step} from {message.sender}, another one than before")
-        raise
+def _name_of(message: Message) -> str:
+    return f"{message.kind} of step {message.step} from {message.sender}"
 
 
 def awaited_bytes(sender: str, kind: str, step: int, shape: tuple[int, ...]) -> Expected:

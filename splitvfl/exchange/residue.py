@@ -13,34 +13,18 @@ coordinator*, arXiv:1911.09824.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from splitvfl.crypto.evaluator import Evaluator
 from splitvfl.crypto.owner import Owner
-from splitvfl.cut.views import SUMS
 from splitvfl.data.columns import Records
 from splitvfl.exchange.base import Approximation, Side
-from splitvfl.exchange.linear import columns_of
-from splitvfl.exchange.paillier import (
-    COLUMNS,
-    KEY,
-    EncryptedExchange,
-    EncryptedSide,
-    awaited_bytes,
-    counting,
-    decrypt_masked,
-    refusing,
-    remembered,
-    scatter,
-    unmasked,
-)
-from splitvfl.exchange.split import loss_and_gradients, update
+from splitvfl.exchange.linear import columns_of, learn_sum
+from splitvfl.exchange.paillier import COLUMNS, KEY, EncryptedExchange, PartySide, PassiveSide, awaited_bytes, scatter
+from splitvfl.exchange.split import loss_and_gradients
 from splitvfl.messaging.conversation import Half, Outbox
-from splitvfl.messaging.messages import Message
 from splitvfl.party.party import ActiveParty, PassiveParty
 
 
@@ -77,45 +61,34 @@ class Residue(EncryptedExchange):
         return _Passive(party, active, self)
 
 
-class _Active(EncryptedSide):
+class _Active(PartySide[ActiveParty, Residue]):
     def __init__(self, party: ActiveParty, exchange: Residue) -> None:
-        super().__init__(exchange)
-        self._party, self._exchange = party, exchange
+        super().__init__(party, exchange)
         self._columns: dict[str, int] = {}
 
     def open(self) -> Half:
         """Send the public key, and learn how many columns each passive party has."""
-        party, encryption = self._party, self._exchange.encryption
-        public = self.take_key().key_to_send()
-        inbox = yield Outbox(
-            send=scatter(dict.fromkeys(party.cuts, public), party.name, KEY, 0),
-            wait=tuple(map(encryption.awaited_columns, party.cuts)),
-        )
-        self._columns = {name: encryption.read_columns(inbox[name]) for name in party.cuts}
+        party, public = self._party, self.take_key().key_to_send()
+        keys = scatter(dict.fromkeys(party.cuts, public), party.name, KEY, 0)
+        self._columns = yield from self._exchange.encryption.receive_columns(party.cuts, send=keys)
 
     def step(self, batch: Records, step: int) -> Half:
         """Return its half of one step; its result is the batch's loss."""
-        party, owner = self._party, self._owner
-        assert owner is not None, "keys cross first"
+        party, exchange, owner = self._party, self._exchange, self.owner
         inbox = yield Outbox(wait=party.await_activations("activation", step, batch.count))
         value, gradients = loss_and_gradients(party, inbox, batch, step)
-        layouts = {
-            name: self._exchange.encryption.layout(self._exchange.rows, self._columns[name]) for name in gradients
-        }
+        layouts = {name: exchange.encryption.layout(exchange.rows, self._columns[name]) for name in gradients}
         # Times the batch's size: a residue is of the size of one, whatever the batch.
         residues = {name: _column(gradient) * batch.count for name, gradient in gradients.items()}
-        with counting(party, step):
-            for values in residues.values():
-                self._exchange.encryption.check_values(values, party.name, step)
-        encrypted = _encrypted_once(
-            owner, {name: layouts[name].encode_values(values) for name, values in residues.items()}
-        )
+        with self.counting(step):
+            encoded = {name: exchange.encode(values, party.name, step) for name, values in residues.items()}
+        encrypted = _encrypted_once(owner, encoded)
         width = owner.public.ciphertext_bytes
         inbox = yield Outbox(
             send=scatter(encrypted, party.name, "residues", step),
             wait=tuple(awaited_bytes(name, "sums", step, (layouts[name].replies, width)) for name in gradients),
         )
-        plain = {name: decrypt_masked(owner, inbox[name], layouts[name]) for name in gradients}
+        plain = {name: self.decrypt_masked(inbox[name], layouts[name]) for name in gradients}
         yield Outbox(send=scatter(plain, party.name, "opened", step))
         party.update()
         return value
@@ -127,57 +100,34 @@ def _column(gradient: Tensor) -> Tensor:
 
 def _encrypted_once(owner: Owner, values: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the encrypted values for each passive party; equal ones, as without defenses, are encrypted once."""
-    made: list[tuple[Tensor, Tensor]] = []
-    found = {}
-    for name, plain in values.items():
-        ready = next((sent for known, sent in made if torch.equal(known, plain)), None)
-        if ready is None:
-            ready = owner.encrypt(plain)
-            made.append((plain, ready))
-        found[name] = ready
-    return found
+    contents = {name: plain.numpy().tobytes() for name, plain in values.items()}
+    different = {contents[name]: plain for name, plain in values.items()}
+    encrypted = {content: owner.encrypt(plain) for content, plain in different.items()}
+    return {name: encrypted[content] for name, content in contents.items()}
 
 
-class _Passive(EncryptedSide):
-    shown = SUMS
-
+class _Passive(PassiveSide[Residue]):
     def __init__(self, party: PassiveParty, active: str, exchange: Residue) -> None:
-        super().__init__(exchange)
-        self._party, self._active, self._exchange = party, active, exchange
-        self._layout = exchange.encryption.layout(exchange.rows, party.data.train.columns.numeric.shape[1])
-        self._evaluator: Evaluator | None = None
+        super().__init__(party, active, exchange)
+        self._layout = exchange.encryption.layout(exchange.rows, party.data.width)
 
     def open(self) -> Half:
         """Say how many columns it has, and receive the public key."""
-        party, encryption = self._party, self._exchange.encryption
-        columns = torch.tensor([self._layout.outputs])
-        inbox = yield Outbox(
-            send=(Message(party.name, self._active, COLUMNS, 0, columns),),
-            wait=(encryption.awaited_key(self._active),),
-        )
+        encryption = self._exchange.encryption
+        columns = self.to_active(COLUMNS, 0, torch.tensor([self._layout.outputs]))
+        inbox = yield Outbox(send=columns, wait=(encryption.awaited_key(self._active),))
         self._evaluator = self._engine.evaluator(encryption.read_key(inbox[self._active]), self._layout)
 
     def step(self, batch: Records, step: int) -> Half:
         """Return its half of one step."""
-        party, active, evaluator, layout = self._party, self._active, self._evaluator, self._layout
-        assert evaluator is not None, "keys cross first"
+        party, evaluator, layout = self._party, self.evaluator, self._layout
         activation = party.activate(batch).detach()
-        sent = party.defend_activation(activation, batch, step)
+        sent = self.to_active("activation", step, party.defend_activation(activation, batch, step))
         shape = (batch.count, evaluator.public.ciphertext_bytes)
-        inbox = yield Outbox(
-            send=(Message(party.name, active, "activation", step, sent),),
-            wait=(awaited_bytes(active, "residues", step, shape),),
-        )
-        weights = layout.encode_weights(columns_of(batch).cpu())
-        with refusing(inbox[active]):
-            masked = evaluator.masked_sums([(inbox[active].payload, weights)])
-        self.check_new(inbox[active], evaluator.public)
-        inbox = yield Outbox(
-            send=(Message(party.name, active, "sums", step, masked.reply),),
-            wait=(awaited_bytes(active, "opened", step, (layout.replies, layout.opened_bytes)),),
-        )
-        sums = unmasked(party, inbox[active], evaluator, masked) / batch.count
-        remembered(party, replace(inbox[active], payload=sums))
-        party.clear_gradients()
-        party.learn_sum(activation, sums.unsqueeze(1).to(activation.device), batch, step)
-        update(party, step, active)
+        residues = yield from self.from_active("residues", step, shape, send=sent)
+        masked = self.masked_sums(residues, evaluator, layout.encode_weights(columns_of(batch).cpu()))
+        sums = self.to_active("sums", step, masked.reply)
+        opened = yield from self.from_active("opened", step, layout.opened_shape, send=sums)
+        gradient = self.unmasked(opened, evaluator, masked) / batch.count
+        self.remember(opened, gradient)
+        learn_sum(party, activation, gradient, batch, step, self._active)

@@ -53,7 +53,7 @@ def loss_and_gradients(party: ActiveParty, inbox: Inbox, batch: Records, step: i
     Raises:
         ProtocolError: As :func:`active_step`.
     """
-    leaves = {name: _leaf(party, inbox[name]) for name in party.cuts}
+    leaves = {name: _received(party, inbox[name]).requires_grad_() for name in party.cuts}
     targets, responses = party.answer(batch, step)
     loss_of = party.labels.loss(party.task.loss)
     source = party.cuts.label_gradient_source(loss_of, targets, step=step, ids=batch.ids)
@@ -91,35 +91,27 @@ def loss_and_gradients(party: ActiveParty, inbox: Inbox, batch: Records, step: i
 def passive_step(party: PassiveParty, batch: Records, step: int, *, active: str) -> Half:
     """Return a passive party's half of one training step; its result is ``None``.
 
-    Args:
-        party: The passive party.
-        batch: Its records of the batch.
-        step: Number of the step.
-        active: Name of the active party.
-
     Raises:
         ProtocolError: If the activation, which is not sent then, the gradient, or what follows from it for a weight
             holds NaN or infinite values: no weight changes then.
     """
     activation = party.activate(batch)
-    sent = party.defend_activation(activation.detach(), batch, step)
-    awaited = Expected(active, "gradient", step, (party.wire or activation.dtype,), tuple(activation.shape))
-    inbox = yield Outbox(send=(Message(party.name, active, "activation", step, sent),), wait=(awaited,))
-    gradient = received_gradient(party, inbox[active])
+    gradient = yield from gradient_of(party, activation.detach(), batch, step, active)
     party.clear_gradients()
     party.learn(activation, gradient.to(activation.dtype), batch, step)
     update(party, step, active)
 
 
-def received_gradient(party: PassiveParty, message: Message) -> Tensor:
-    """Return a gradient that has come, on the party's device.
+def gradient_of(party: PassiveParty, activation: Tensor, batch: Records, step: int, active: str) -> Half:
+    """Send an activation, defended, and return its gradient, on the party's device.
 
     Raises:
-        ProtocolError: If it holds NaN or infinite values.
+        ProtocolError: If the activation, which is not sent then, or the gradient holds NaN or infinite values.
     """
-    if not all_finite(message.payload):
-        raise ProtocolError(f"the gradient of step {message.step} from {message.sender} holds NaN or infinite values")
-    return party.received(message.payload)
+    sent = party.defend_activation(activation, batch, step)
+    awaited = Expected(active, "gradient", step, (party.wire or activation.dtype,), tuple(activation.shape))
+    inbox = yield Outbox(send=(Message(party.name, active, "activation", step, sent),), wait=(awaited,))
+    return _received(party, inbox[active])
 
 
 def update(party: PassiveParty, step: int, active: str) -> None:
@@ -133,10 +125,12 @@ def update(party: PassiveParty, step: int, active: str) -> None:
     party.update()
 
 
-def _leaf(party: ActiveParty, message: Message) -> Tensor:
+def _received(party: ActiveParty | PassiveParty, message: Message) -> Tensor:
     if not all_finite(message.payload):
-        raise ProtocolError(f"the activation of step {message.step} from {message.sender} holds NaN or infinite values")
-    return party.received(message.payload.detach()).requires_grad_()
+        raise ProtocolError(
+            f"the {message.kind} of step {message.step} from {message.sender} holds NaN or infinite values"
+        )
+    return party.received(message.payload.detach())
 
 
 def spoiled(what: str, senders: Iterable[str]) -> str:
