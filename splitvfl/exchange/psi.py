@@ -1,18 +1,17 @@
 """Private set intersection of record ids, as conversations.
 
 The active party intersects with each passive party by itself, so what follows is about one pair. Each id is hashed to a
-point of the prime-order group of edwards25519, ``H(x) = E(h₁) + E(h₂)``, where ``h₁ ‖ h₂`` is SHA-512 of the pair's
-*context* and the id's digest, and ``E`` is Elligator 2 with the cofactor cleared (libsodium's ``from_uniform``). The
-active party draws a secret scalar ``a`` and sends ``a·H(x)``, the passive party draws ``b`` and sends ``b·H(y)``, both
-in an order of their own that is drawn anew. The passive party returns ``b·a·H(x)``, the active party computes
-``a·b·H(y)``: the points that are equal are ids that both hold. Under the decisional Diffie-Hellman assumption, with
-SHA-512 as a random oracle, whoever lacks a secret sees random points; trying out guessed ids needs the other's secret.
+point ``H(x)`` (:mod:`~splitvfl.crypto.hashed_points`). The active party draws a secret scalar ``a`` and sends
+``a·H(x)``, the passive party draws ``b`` and sends ``b·H(y)``, both in an order of their own that is drawn anew. The
+passive party returns ``b·a·H(x)``, the active party computes ``a·b·H(y)``: the points that are equal are ids that both
+hold. Whoever lacks a secret sees random points; trying out guessed ids needs the other's secret.
 
-The context (:func:`pair_context`) is a hash of both parties' names and of a nonce of each, drawn for this pair and this
-alignment. So one id is another point, unrelated to the first, in every pair and at every alignment: an active party
-that passes one passive party's points on to another, or sends points that it has seen before, compares what cannot be
-equal. It rests on the passive parties' own nonces. Names alone would not do, as a party chooses its own, and the active
-party's nonce would not do, as it may send the same one twice. Secrets and orders are drawn anew for every pair, too.
+Ids are hashed with a *context*, a hash of both parties' names and of a nonce of each, drawn for this pair and this
+alignment (:func:`~splitvfl.crypto.hashed_points.pair_context`). So one id is another point, unrelated to the first, in
+every pair and at every alignment: an active party that passes one passive party's points on to another, or sends points
+that it has seen before, compares what cannot be equal. It rests on the passive parties' own nonces. Names alone would
+not do, as a party chooses its own, and the active party's nonce would not do, as it may send the same one twice.
+Secrets and orders are drawn anew for every pair, too.
 
 What each mode reveals, beside the number of records that each of a pair holds:
 
@@ -61,7 +60,6 @@ Source: Huberman, Franklin and Hogg, EC 1999 (the protocol); Meadows, S&P 1986; 
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import secrets
@@ -71,33 +69,32 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, TypeVar, get_args
 
-import nacl
-import nacl.exceptions
 import numpy as np
 import numpy.typing as npt
 import torch
-from nacl.bindings import (
-    crypto_core_ed25519_add,
-    crypto_core_ed25519_from_uniform,
-    crypto_core_ed25519_scalar_reduce,
-    crypto_scalarmult_ed25519_noclamp,
-)
 
+from splitvfl.crypto.hashed_points import (
+    POINT_BYTES,
+    Points,
+    check_library,
+    hashed,
+    multiplied,
+    pair_context,
+    random_scalar,
+)
 from splitvfl.data.id_column import DIGEST_BYTES, Case, Digests, first_repeat, order_digest
-from splitvfl.errors import ArgumentError, CryptoError, DataError, ProtocolError
+from splitvfl.errors import ArgumentError, DataError, ProtocolError
 from splitvfl.exchange.handshake import agreement
 from splitvfl.messaging.conversation import Expected, Half, Inbox, Outbox
 from splitvfl.messaging.messages import Message
 
 Mode = Literal["both", "size-only", "padded"]
-Points = npt.NDArray[np.uint8]
 Rows = npt.NDArray[np.int64]
 AlignmentProgress = Callable[[int, int], None]
 
 DUMMY_ROW = -1
 """The row of a record that the active party does not hold."""
 
-POINT_BYTES = 32
 NONCE_BYTES = 32
 # A message of points is 1 MiB, and one of the order half as many entries of twice the size.
 PIECE_POINTS = (1 << 20) // POINT_BYTES
@@ -105,7 +102,6 @@ PIECE_ENTRIES = (1 << 20) // 16
 # Points between two calls of the progress, and handed to a thread at once.
 _SLICE = 2048
 _VERSION = 2
-_CONTEXT_PREFIX = b"splitvfl.align.2 pair\0"
 _MOST_PADDING = 100.0
 
 _Result = TypeVar("_Result")
@@ -262,8 +258,7 @@ class _Work:
     ) -> None:
         self.digests = digests
         self.pairs = {
-            peer: _Pair(_random_scalar(), secrets.token_bytes(NONCE_BYTES), random_order(len(digests)))
-            for peer in peers
+            peer: _Pair(random_scalar(), secrets.token_bytes(NONCE_BYTES), random_order(len(digests))) for peer in peers
         }
         self.total = len(digests) * len(peers)
         self._threads = threads
@@ -297,103 +292,6 @@ class _Work:
         return np.concatenate(done)
 
 
-def pair_context(active: str, passive: str, nonces: tuple[bytes, bytes]) -> bytes:
-    """Return the 64 bytes under which one pair hashes its ids in one alignment.
-
-    SHA-512 of a prefix, each name with the length of its UTF-8 before it (2 bytes, little-endian), and both nonces.
-
-    Args:
-        active: The active party's name.
-        passive: The passive party's name.
-        nonces: The active party's 32 random bytes, and the passive party's.
-    """
-    names = b"".join(len(name).to_bytes(2, "little") + name for name in (active.encode(), passive.encode()))
-    return hashlib.sha512(_CONTEXT_PREFIX + names + b"".join(nonces)).digest()
-
-
-def hashed(digests: Digests, context: bytes) -> Points:
-    """Return the points ``E(h₁) + E(h₂)``, where ``h₁ ‖ h₂`` is SHA-512 of the context and a digest.
-
-    Args:
-        digests: ``(n, 64)`` uint8.
-        context: See :func:`pair_context`.
-
-    Returns:
-        ``(n, 32)`` uint8.
-    """
-    hashes = (hashlib.sha512(context + digest).digest() for digest in _cells(digests))
-    points = (
-        crypto_core_ed25519_add(
-            crypto_core_ed25519_from_uniform(value[:POINT_BYTES]),
-            crypto_core_ed25519_from_uniform(value[POINT_BYTES:]),
-        )
-        for value in hashes
-    )
-    return _stacked(b"".join(points))
-
-
-# The base point plus the point of order 2, (0, -1): on the curve, and outside the prime-order group.
-_OUTSIDE = bytes.fromhex("95" + 31 * "99")
-_ONE = (1).to_bytes(32, "little")
-
-
-def check_library() -> None:
-    """Check that libsodium refuses a point outside the prime-order group, as :func:`multiplied` takes for granted.
-
-    Whoever has such a point multiplied can mark answers with it. PyNaCl before 1.6.2 comes with a libsodium that takes
-    some (CVE-2025-69277), and any PyNaCl can have been built with another libsodium than its own, so it is tried.
-
-    Raises:
-        CryptoError: If it does not.
-    """
-    try:
-        crypto_scalarmult_ed25519_noclamp(_ONE, _OUTSIDE)
-    except nacl.exceptions.RuntimeError:
-        return
-    raise CryptoError(
-        f"PyNaCl {nacl.__version__} has a libsodium that takes points outside the prime-order group (CVE-2025-69277), "
-        "with which a partner could mark records; expected PyNaCl 1.6.2 or later with its own libsodium: "
-        'pip install "PyNaCl>=1.6.2"'
-    )
-
-
-def multiplied(points: Points, scalar: bytes) -> Points:
-    """Return each point times a scalar.
-
-    Args:
-        points: ``(n, 32)`` uint8.
-        scalar: 32 bytes, little-endian, not 0 modulo the group's order.
-
-    Returns:
-        ``(n, 32)`` uint8.
-
-    Raises:
-        ProtocolError: If one of them is no point of the prime-order group in its one encoding, or its zero.
-    """
-    results = []
-    for point in _cells(points):
-        try:
-            # libsodium checks encoding, curve, order and subgroup before it multiplies.
-            results.append(crypto_scalarmult_ed25519_noclamp(scalar, point))
-        except nacl.exceptions.RuntimeError:
-            raise ProtocolError(f"{point.hex()} is no point of the prime-order group") from None
-    return _stacked(b"".join(results))
-
-
-def _cells(rows: Points) -> list[bytes]:
-    data, width = rows.tobytes(), rows.shape[1]
-    return [data[start : start + width] for start in range(0, len(data), width)]
-
-
-def _stacked(data: bytes) -> Points:
-    return np.frombuffer(data, np.uint8).reshape(-1, POINT_BYTES)
-
-
-def _random_scalar() -> bytes:
-    # 64 bytes reduced: the bias is 2⁻²⁵⁹, and so is the chance of a zero.
-    return crypto_core_ed25519_scalar_reduce(secrets.token_bytes(64))
-
-
 def random_order(count: int) -> Rows:
     """Return the numbers from 0 to ``count`` − 1 in a random order, drawn from the operating system."""
     return np.argsort(np.frombuffer(secrets.token_bytes(8 * count), np.uint64), kind="stable")
@@ -418,7 +316,7 @@ def _active(name: str, passives: tuple[str, ...], work: _Work, terms: Terms) -> 
     shared = {passive: len(own) for passive, (own, _) in matches.items()}
     everybody = {name: len(work.digests), **sizes}
     if terms.mode == "size-only":
-        yield Outbox(send=tuple(_number(name, passive, "common", shared[passive]) for passive in passives))
+        yield Outbox(send=tuple(_message(name, passive, "common", _number(shared[passive])) for passive in passives))
         return Overlap(sizes=everybody, shared=shared)
     held, places = _joined(matches, len(work.digests))
     common = len(held)
@@ -426,7 +324,7 @@ def _active(name: str, passives: tuple[str, ...], work: _Work, terms: Terms) -> 
         # Rounded down, few common records would get no dummy at all.
         held, places = _padded(held, places, matches, sizes, math.ceil(terms.padding * common))
     ids = random_ids(len(held))
-    yield Outbox(send=tuple(_number(name, passive, "common", len(ids)) for passive in passives))
+    yield Outbox(send=tuple(_message(name, passive, "common", _number(len(ids))) for passive in passives))
     _check_common(name, passives, common)
     yield from _send_order(name, {passive: np.stack([place, ids], axis=1) for passive, place in places.items()})
     yield from _confirm(name, passives, ids)
@@ -441,9 +339,8 @@ def _passive(name: str, peers: tuple[str, ...], work: _Work, terms: Terms) -> Ha
     if terms.mode == "size-only":
         # In the order in which they came, they would tell which of its records are common.
         answers = answers[random_order(len(answers))]
-    for number, start in enumerate(range(0, len(answers), PIECE_POINTS)):
-        piece = answers[start : start + PIECE_POINTS]
-        yield Outbox(send=(_bytes(name, active, "answers", number, piece),))
+    for number, piece in enumerate(_pieces(len(answers), PIECE_POINTS)):
+        yield Outbox(send=(_message(name, active, "answers", answers[piece], number),))
     everybody = {name: len(work.digests), **sizes}
     most = len(work.digests) if terms.mode != "size-only" else min(everybody.values())
     common = yield from _receive_number(active, "common", range(most + 1))
@@ -458,9 +355,7 @@ def _passive(name: str, peers: tuple[str, ...], work: _Work, terms: Terms) -> Ha
 def _introduce(name: str, peers: tuple[str, ...], work: _Work, terms: Terms) -> _Part[dict[str, int]]:
     """Compare the terms, and tell each other how many records there are."""
     yield from agreement(name, peers, terms.agreed())
-    sends = tuple(_number(name, peer, "records", len(work.digests)) for peer in peers)
-    waits = tuple(Expected(peer, "records", 0, (torch.int64,), (1,)) for peer in peers)
-    inbox = yield Outbox(send=sends, wait=waits)
+    inbox = yield from _swap(name, "records", dict.fromkeys(peers, _number(len(work.digests))))
     sizes = {peer: _read_number(inbox[peer], range(1, terms.most_records + 1)) for peer in peers}
     work.total += sum(sizes.values())
     return sizes
@@ -468,15 +363,14 @@ def _introduce(name: str, peers: tuple[str, ...], work: _Work, terms: Terms) -> 
 
 def _agree_on_contexts(name: str, peers: Sequence[str], work: _Work, terms: Terms) -> _Part[dict[str, bytes]]:
     """Exchange nonces, and return the context of each pair."""
-    sends = tuple(_bytes(name, peer, "nonce", 0, np.frombuffer(work.pairs[peer].nonce, np.uint8)) for peer in peers)
-    waits = tuple(Expected(peer, "nonce", 0, (torch.uint8,), (NONCE_BYTES,)) for peer in peers)
-    inbox = yield Outbox(send=sends, wait=waits)
+    nonces = {peer: np.frombuffer(work.pairs[peer].nonce, np.uint8) for peer in peers}
+    inbox = yield from _swap(name, "nonce", nonces)
     contexts = {}
     for peer in peers:
         own, other = work.pairs[peer].nonce, inbox[peer].payload.numpy().tobytes()
         is_active = name == terms.active
-        passive, nonces = (peer, (own, other)) if is_active else (name, (other, own))
-        contexts[peer] = pair_context(terms.active, passive, nonces)
+        passive, both = (peer, (own, other)) if is_active else (name, (other, own))
+        contexts[peer] = pair_context(terms.active, passive, both)
     return contexts
 
 
@@ -484,9 +378,9 @@ def _exchange_points(name: str, sizes: Mapping[str, int], work: _Work, terms: Te
     """Send the own points, piece by piece, and return those of each peer times the own secret, in its order."""
     contexts = yield from _agree_on_contexts(name, tuple(sizes), work, terms)
     found: dict[str, list[Points]] = {peer: [] for peer in sizes}
-    for piece in range(_pieces(max(len(work.digests), *sizes.values()))):
+    for piece in range(len(_pieces(max(len(work.digests), *sizes.values()), PIECE_POINTS))):
         own = {peer: work.own(peer, context, piece) for peer, context in contexts.items()}
-        sends = tuple(_bytes(name, peer, "points", piece, points) for peer, points in own.items() if len(points))
+        sends = tuple(_message(name, peer, "points", points, piece) for peer, points in own.items() if len(points))
         waits = tuple(
             Expected(peer, "points", piece, (torch.uint8,), (rows, POINT_BYTES))
             for peer, size in sizes.items()
@@ -507,9 +401,10 @@ def _times_secret(work: _Work, message: Message) -> Points:
 
 def _receive_answers(passives: tuple[str, ...], count: int) -> _Part[dict[str, Points]]:
     found: dict[str, list[Points]] = {passive: [] for passive in passives}
-    for piece in range(_pieces(count)):
-        shape = (min(PIECE_POINTS, count - piece * PIECE_POINTS), POINT_BYTES)
-        inbox = yield Outbox(wait=tuple(Expected(other, "answers", piece, (torch.uint8,), shape) for other in passives))
+    for number, piece in enumerate(_pieces(count, PIECE_POINTS)):
+        shape = (piece.stop - piece.start, POINT_BYTES)
+        wait = tuple(Expected(other, "answers", number, (torch.uint8,), shape) for other in passives)
+        inbox = yield Outbox(wait=wait)
         for passive in passives:
             found[passive].append(inbox[passive].payload.numpy())
     return {passive: _all_different(passive, "answers", parts) for passive, parts in found.items()}
@@ -525,18 +420,12 @@ def _all_different(peer: str, what: str, parts: list[Points]) -> Points:
 
 
 def _rows_in_common(pair: _Pair, answers: Points, theirs: Points) -> tuple[Rows, Rows]:
-    """Return which own rows a peer has too, and where each stands among its points."""
-    own, other = _matches(answers, theirs)
-    return pair.row_of[own], other
-
-
-def _matches(ours: Points, theirs: Points) -> tuple[Rows, Rows]:
-    """Return where equal rows stand in the one and in the other; no row occurs twice in either."""
-    words = np.concatenate([ours, theirs]).view("<u8")
+    """Return which own rows a peer has too, and where each stands among its points; no point is in either twice."""
+    words = np.concatenate([answers, theirs]).view("<u8")
     order = np.lexsort(words.T)
     equal = np.flatnonzero((words[order[1:]] == words[order[:-1]]).all(axis=1))
-    # The sort is stable: ours comes first.
-    return order[equal], order[equal + 1] - len(ours)
+    # The sort is stable: answers come first.
+    return pair.row_of[order[equal]], order[equal + 1] - len(answers)
 
 
 def _joined(matches: Mapping[str, tuple[Rows, Rows]], count: int) -> tuple[Rows, dict[str, Rows]]:
@@ -580,12 +469,9 @@ def _check_common(name: str, peers: tuple[str, ...], common: int) -> None:
 def _send_order(name: str, entries: Mapping[str, Rows]) -> _Part[None]:
     """Tell each passive party which of its points are common, and their new ids: rows of two, ascending by id."""
     count = len(next(iter(entries.values())))
-    for number, start in enumerate(range(0, count, PIECE_ENTRIES)):
-        pieces = {passive: rows[start : start + PIECE_ENTRIES].copy() for passive, rows in entries.items()}
+    for number, piece in enumerate(_pieces(count, PIECE_ENTRIES)):
         yield Outbox(
-            send=tuple(
-                Message(name, passive, "order", number, torch.from_numpy(piece)) for passive, piece in pieces.items()
-            )
+            send=tuple(_message(name, passive, "order", rows[piece], number) for passive, rows in entries.items())
         )
 
 
@@ -596,8 +482,8 @@ def _receive_order(active: str, count: int, own: int) -> _Part[tuple[Rows, Rows]
         ProtocolError: If a position is none, or comes twice, or ids do not ascend from 0.
     """
     parts: list[Rows] = []
-    for number, start in enumerate(range(0, count, PIECE_ENTRIES)):
-        shape = (min(PIECE_ENTRIES, count - start), 2)
+    for number, piece in enumerate(_pieces(count, PIECE_ENTRIES)):
+        shape = (piece.stop - piece.start, 2)
         inbox = yield Outbox(wait=(Expected(active, "order", number, (torch.int64,), shape),))
         parts.append(inbox[active].payload.numpy())
     positions, ids = (np.ascontiguousarray(column) for column in np.concatenate(parts).T)
@@ -615,9 +501,7 @@ def _confirm(name: str, peers: tuple[str, ...], ids: Rows) -> _Part[None]:
         ProtocolError: If one differs.
     """
     digest = np.frombuffer(bytes.fromhex(order_digest(ids)), np.uint8)
-    sends = tuple(_bytes(name, peer, "digest", 0, digest) for peer in peers)
-    waits = tuple(Expected(peer, "digest", 0, (torch.uint8,), (len(digest),)) for peer in peers)
-    inbox = yield Outbox(send=sends, wait=waits)
+    inbox = yield from _swap(name, "digest", dict.fromkeys(peers, digest))
     for peer in peers:
         if not np.array_equal(inbox[peer].payload.numpy(), digest):
             raise ProtocolError(f"{name} and {peer} did not end with the same order of records; align again")
@@ -641,13 +525,21 @@ def _read_number(message: Message, allowed: range) -> int:
 _MEANING = {"records": "its records", "common": "common records"}
 
 
-def _pieces(count: int) -> int:
-    return -(-count // PIECE_POINTS)
+def _pieces(count: int, size: int) -> list[slice]:
+    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
-def _bytes(sender: str, receiver: str, kind: str, step: int, rows: Points) -> Message:
-    return Message(sender, receiver, kind, step, torch.from_numpy(np.array(rows)))
+def _message(sender: str, receiver: str, kind: str, rows: Points | Rows, step: int = 0) -> Message:
+    return Message(sender, receiver, kind, step, torch.from_numpy(rows.copy()))
 
 
-def _number(sender: str, receiver: str, kind: str, value: int) -> Message:
-    return Message(sender, receiver, kind, 0, torch.tensor([value]))
+def _number(value: int) -> Rows:
+    return np.array([value], np.int64)
+
+
+def _swap(name: str, kind: str, told: Mapping[str, Points | Rows]) -> _Part[Inbox]:
+    """Tell each peer something, and return what each tells in turn, which has the same form."""
+    sent = tuple(_message(name, peer, kind, rows) for peer, rows in told.items())
+    forms = [(one.receiver, one.payload.dtype, tuple(one.payload.shape)) for one in sent]
+    wait = tuple(Expected(peer, kind, 0, (dtype,), shape) for peer, dtype, shape in forms)
+    return (yield Outbox(send=sent, wait=wait))

@@ -14,6 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from splitvfl.crypto import hashed_points
 from splitvfl.data.id_column import id_digest, order_digest
 from splitvfl.errors import ArgumentError, CryptoError, DataError, ProtocolError, SplitVFLError
 from splitvfl.exchange import psi
@@ -181,11 +182,11 @@ def test_points_are_those_of_the_plain_computation() -> None:
     digests = digests_of(["anna", "", "Zoë", "7"])
     hashes = [hashlib.sha512(CONTEXT + bytes(digest)).digest() for digest in digests]
     slow = [encoded(added(elligator(value[:32]), elligator(value[32:]))) for value in hashes]
-    assert list(map(bytes, psi.hashed(digests, CONTEXT))) == slow
+    assert list(map(bytes, hashed_points.hashed(digests, CONTEXT))) == slow
     scalar = secrets.token_bytes(31) + b"\0"
     number = int.from_bytes(scalar, "little")
     multiples = [encoded(times(number, decoded(point))) for point in slow]
-    assert list(map(bytes, psi.multiplied(psi.hashed(digests, CONTEXT), scalar))) == multiples
+    assert list(map(bytes, hashed_points.multiplied(hashed_points.hashed(digests, CONTEXT), scalar))) == multiples
     assert all(times(L, decoded(point)) == (0, 1) for point in slow)
 
 
@@ -237,7 +238,7 @@ def test_no_point_is_a_hash_that_could_be_guessed() -> None:
     sent = crossing({"bank": people(0, 5), "telecom": people(0, 5)})
     nonces = {m.sender: m.payload.numpy().tobytes() for m in sent if m.kind == "nonce"}
     context = psi.pair_context("bank", "telecom", (nonces["bank"], nonces["telecom"]))
-    guessed = {bytes(row) for row in psi.hashed(digests_of(people(0, 5)), context)}
+    guessed = {bytes(row) for row in hashed_points.hashed(digests_of(people(0, 5)), context)}
     crossed = {bytes(row) for m in sent if m.kind == "points" for row in m.payload.numpy()}
     assert len(crossed) == 10
     assert not guessed & crossed
@@ -273,17 +274,17 @@ def test_size_only_answers_come_back_in_another_order() -> None:
     drawn: list[bytes] = []
 
     def remembered() -> bytes:
-        drawn.append(psi.crypto_core_ed25519_scalar_reduce(secrets.token_bytes(64)))
+        drawn.append(hashed_points.crypto_core_ed25519_scalar_reduce(secrets.token_bytes(64)))
         return drawn[-1]
 
     for mode, in_order in (("both", True), ("size-only", False)):
         drawn.clear()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(psi, "_random_scalar", remembered)
+            patch.setattr(psi, "random_scalar", remembered)
             sent = crossing({"bank": people(0, 30), "telecom": people(0, 30)}, Terms(active="bank", mode=mode))
         points = next(m.payload.numpy() for m in sent if m.kind == "points" and m.sender == "bank")
         answers = next(m.payload.numpy() for m in sent if m.kind == "answers")
-        multiples = psi.multiplied(points, drawn[1])
+        multiples = hashed_points.multiplied(points, drawn[1])
         assert np.array_equal(multiples, answers) == in_order
         assert sorted(map(bytes, multiples)) == sorted(map(bytes, answers))
 
@@ -435,16 +436,16 @@ def test_what_is_no_point_of_the_group_is_refused(cheater: str, point: bytes) ->
 
 def test_a_library_that_takes_points_outside_the_group_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """As PyNaCl before 1.6.2 does, with a point of the group plus the one of order 2."""
-    real = psi.crypto_scalarmult_ed25519_noclamp
+    real = hashed_points.crypto_scalarmult_ed25519_noclamp
     base = encoded(decoded(bytes.fromhex("58" + 31 * "66")))
 
     def lenient(scalar: bytes, point: bytes) -> bytes:
         inside = added(decoded(point), decoded(SMALL_ORDER[1]))
         return real(scalar, encoded(inside)) if times(L, inside) == (0, 1) else real(scalar, point)
 
-    psi.check_library()
-    assert lenient(psi._ONE, psi._OUTSIDE) == base
-    monkeypatch.setattr(psi, "crypto_scalarmult_ed25519_noclamp", lenient)
+    hashed_points.check_library()
+    assert lenient(hashed_points._ONE, hashed_points._OUTSIDE) == base
+    monkeypatch.setattr(hashed_points, "crypto_scalarmult_ed25519_noclamp", lenient)
     with pytest.raises(CryptoError, match=r"outside the prime-order group .* expected PyNaCl 1\.6\.2"):
         align("bank", ["t"], digests_of("a"), Terms(active="bank"))
 

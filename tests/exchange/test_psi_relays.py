@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
+from splitvfl.crypto import hashed_points
 from splitvfl.data.id_column import id_digest
 from splitvfl.exchange import psi
 from splitvfl.exchange.psi import Mode, Points, Terms, align
@@ -123,27 +124,29 @@ def test_relayed_points_among_own_ones_count_nothing(context_of: Expected) -> No
     for prey in (lab, imaging):
         prey.begin()
     own = digests_of([*people(0, 3), "nobody"])
-    scalar = psi._random_scalar()
+    scalar = psi.random_scalar()
     theirs = {"lab": lab.points(imaging.size + len(own)), "imaging": imaging.points(lab.size)}
     context = psi.pair_context("clinic", "lab", (NONCE, lab.nonce))
-    answers = lab.answers(np.concatenate([theirs["imaging"], psi.multiplied(psi.hashed(own, context), scalar)]))
+    answers = lab.answers(
+        np.concatenate([theirs["imaging"], hashed_points.multiplied(hashed_points.hashed(own, context), scalar)])
+    )
     found = rows_of(answers[: imaging.size]) & rows_of(imaging.answers(theirs["lab"]))
     assert len(found) == context_of(10)
-    honest = rows_of(answers[imaging.size :]) & rows_of(psi.multiplied(theirs["lab"], scalar))
+    honest = rows_of(answers[imaging.size :]) & rows_of(hashed_points.multiplied(theirs["lab"], scalar))
     assert len(honest) == 3
 
 
 def test_hashes_of_an_earlier_alignment_are_of_no_use(context_of: Expected) -> None:
     """The attacker repeats its nonce, and what it sent; the lab's people are still found by new hashes alone."""
-    scalar = psi._random_scalar()
+    scalar = psi.random_scalar()
     contexts, counts = [], []
     for _ in range(2):
         lab = Prey.of("lab", people(0, 10))
         lab.begin()
         theirs = lab.points(10)
         contexts.append(psi.pair_context("clinic", "lab", (NONCE, lab.nonce)))
-        sent = psi.multiplied(psi.hashed(digests_of(people(0, 10)), contexts[0]), scalar)
-        counts.append(len(rows_of(lab.answers(sent)) & rows_of(psi.multiplied(theirs, scalar))))
+        sent = hashed_points.multiplied(hashed_points.hashed(digests_of(people(0, 10)), contexts[0]), scalar)
+        counts.append(len(rows_of(lab.answers(sent)) & rows_of(hashed_points.multiplied(theirs, scalar))))
     assert counts == [10, context_of(10)]
 
 
@@ -151,8 +154,8 @@ def test_equal_ids_are_unrelated_points_even_under_one_secret(
     context_of: Expected, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that not the secrets alone keep the pairs apart."""
-    scalar = psi._random_scalar()
-    monkeypatch.setattr(psi, "_random_scalar", lambda: scalar)
+    scalar = psi.random_scalar()
+    monkeypatch.setattr(psi, "random_scalar", lambda: scalar)
     crossed = []
     for name in ("lab", "imaging"):
         prey = Prey.of(name, people(0, 20))
