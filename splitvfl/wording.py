@@ -1,4 +1,4 @@
-"""What is wrong with a setting, in words that need no knowledge of the library that checked it."""
+"""Messages about wrong settings, in words that need no knowledge of the library that checked them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails
 
 LONGEST_VALUE = 60
 
-# What a value of each kind should have been; the braces are filled in with the limits that were broken.
+# By kind of error, the value that belongs there; the braces are filled in with the limits that were broken.
 _EXPECTED: Mapping[str, str] = {
     "bool_parsing": "true or false",
     "bool_type": "true or false",

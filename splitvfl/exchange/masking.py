@@ -49,11 +49,6 @@ def active_masking(party: ActiveParty, vouching: Vouching) -> Half:
 def passive_masking(party: PassiveParty, active: str, vouching: Vouching) -> Half:
     """Return a passive party's half: from then on it masks what it sends for scores.
 
-    Args:
-        party: The passive party.
-        active: Name of the active party.
-        vouching: Who else there is, and how it is known.
-
     Raises:
         DataError: If the active party names other parties than this one's file.
         ProtocolError: If what came are not other parties' keys.
@@ -66,14 +61,9 @@ def passive_masking(party: PassiveParty, active: str, vouching: Vouching) -> Hal
 
 
 def mask_parts(party: PassiveParty, active: str, masks: SumMasks, keys: Mapping[str, Tensor], session: bytes) -> None:
-    """Let a passive party mask what it sends for evaluations and scores; with no other party there is nothing to.
+    """Let a passive party mask what it sends for evaluations and scores, if there is another one.
 
-    Args:
-        party: The passive party.
-        active: Name of the active party.
-        masks: Its masks, new ones.
-        keys: The public keys of the other passive parties.
-        session: What tells this meeting from all others.
+    The masks are new; ``keys`` are the other passive parties', and ``session`` tells this meeting from all others.
 
     Raises:
         ProtocolError: If these are not other parties' keys.

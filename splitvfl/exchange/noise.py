@@ -1,4 +1,4 @@
-"""What parties agree on to add noise before encryption."""
+"""Agreed settings of the noise before encryption."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pydantic import Field, model_validator
 
 from splitvfl.learning.settings import Settings
 
-# Of what is clipped or added before encryption: with the fewest bits, integers of it are that large.
+# Larger numbers cannot be clipped or added before encryption: with the fewest bits, integers of them are too large.
 _LARGEST_BOUND = 2.0**54
-# Below, the noise is larger than any number that can be encrypted.
+# Smaller ones need noise that is larger than any number that can be encrypted.
 _LEAST_EPSILON, _LEAST_DELTA = 1e-12, 1e-100
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import torch
@@ -39,13 +40,7 @@ def part_to_score(
 ) -> Tensor:
     """Return what a passive party sends of records that are not trained on, after the phase's defenses, and masked.
 
-    Args:
-        party: The passive party.
-        batch: Its records.
-        number: Number of the conversation.
-        phase: The phase.
-        kind: What the message is.
-        piece: Number of the message in the conversation.
+    ``kind``, the number of the conversation and that of the piece in it name the message: masks are for one use.
     """
     with torch.no_grad():
         activation = party.defend_activation(party.activate(batch), batch, number, phase)
@@ -81,19 +76,10 @@ def checked_outputs(party: ActiveParty, outputs: Tensor) -> Tensor:
     return outputs
 
 
-def joint_outputs(party: ActiveParty, inbox: Inbox, batch: Records) -> Tensor:
-    """Return the outputs of the top that predicts, ``(n, k)``, on what every passive party sent of these records.
-
-    It is the private top where there is one.
-
-    Raises:
-        ProtocolError: If an activation or an output holds NaN or infinite values.
-    """
-    return outputs_on(party, parts_of(party, inbox), batch)
-
-
 def outputs_on(party: ActiveParty, activations: list[Tensor], batch: Records) -> Tensor:
     """Return the outputs of the top that predicts, ``(n, k)``, on activations of these records, one of each party.
+
+    It is the private top where there is one.
 
     Raises:
         ProtocolError: If an output is NaN or infinite.
@@ -123,17 +109,13 @@ def _summed(party: ActiveParty, inbox: Inbox) -> list[Tensor]:
 def active_prediction(party: ActiveParty, batch: Records, number: int, *, publish: bool = True) -> Half:
     """Return the active party's half of one prediction batch; its result is a :class:`Prediction`.
 
-    Args:
-        party: The active party.
-        batch: Its records.
-        number: Number of the batch.
-        publish: Whether the passive parties get the scores.
+    With ``publish`` the passive parties get the scores.
 
     Raises:
         ProtocolError: If an activation holds NaN or infinite values.
     """
     inbox = yield Outbox(wait=party.await_parts("activation", number, batch.count))
-    outputs = joint_outputs(party, inbox, batch)
+    outputs = outputs_on(party, parts_of(party, inbox), batch)
     with torch.no_grad():
         scores = party.scores.apply(party.task.loss.scores(outputs), step=number, ids=batch.ids, labels=None)
     receivers = party.cuts if publish else ()
@@ -153,14 +135,8 @@ def passive_prediction(
 ) -> Half:
     """Return a passive party's half of one prediction batch; its result is the published scores, or ``None``.
 
-    Args:
-        party: The passive party.
-        batch: Its records.
-        number: Number of the batch.
-        active: Name of the active party.
-        outputs: Scores of a record, as the active party's task has them.
-        publish: Whether the active party publishes them.
-        piece: Tells batches apart that have one number: masks are for one use.
+    The active party's task says how many ``outputs``, scores of a record, there are; ``piece`` tells batches apart that
+    have one number, for their masks.
 
     Raises:
         ProtocolError: If the activation, which is not sent then, or a score is NaN or infinite.
@@ -209,16 +185,13 @@ def _predict_rows(
     def batch(party: Party) -> Records:
         return party.test_batch(rows) if part == "test" else party.train_batch(rows)
 
-    halves: dict[str, Half] = {active.name: active_prediction(active, batch(active), number)}
-    for name, party in passives.items():
-        halves[name] = passive_prediction(
-            party,
-            batch(party),
-            number,
-            active=active.name,
-            outputs=active.task.outputs,
-            piece=0 if part == "test" else 1,
-        )
+    passive = partial(
+        passive_prediction, active=active.name, outputs=active.task.outputs, piece=0 if part == "test" else 1
+    )
+    halves = {
+        active.name: active_prediction(active, batch(active), number),
+        **{name: passive(party, batch(party), number) for name, party in passives.items()},
+    }
     turns = {active.name: active.random, **{name: party.random for name, party in passives.items()}}
     result: Prediction = converse(halves, turns=turns)[active.name]
     return result

@@ -77,7 +77,7 @@ def _size_in_words(size: Size) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Outbox:
-    """What a half hands to its driver.
+    """A half's order to its driver: messages to send, and messages to wait for.
 
     Attributes:
         send: Messages to deliver, first.

@@ -67,12 +67,7 @@ class Transcript:
 
 
 def replay(half: Half, party: str, transcript: Transcript) -> Any:
-    """Run one party's half against a recording, and return its result.
-
-    Args:
-        half: The half, in the state that it was in when the recording began.
-        party: Its name.
-        transcript: What crossed then.
+    """Run one party's half, in the state in which the recording began, against what crossed then; return its result.
 
     Raises:
         ProtocolError: If the half sends anything but what it sent then, to the bit, or waits for more, or for something
