@@ -87,7 +87,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, Literal, Protocol, TypeVar, overload, runtime_checkable
+from typing import Any, Generic, Literal, Protocol, TypeVar, overload
 
 import torch
 from torch import Tensor, nn
@@ -503,19 +503,6 @@ def checked_phases(phases: Iterable[str]) -> tuple[Phase, ...]:
         shown = repr(unknown[0]) if unknown else "none"
         raise ArgumentError(f"expected one or more of {', '.join(PHASES)}, got {shown}")
     return tuple(phase for phase in PHASES if phase in named)
-
-
-@runtime_checkable
-class Stateful(Protocol):
-    """A hook with state that must survive a restart."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return tensors, numbers, strings, lists and dicts of them."""
-        ...
-
-    def load_state_dict(self, state: dict[str, Any], /) -> None:
-        """Take back what :meth:`state_dict` returned."""
-        ...
 
 
 def hook_name(hook: object) -> str:

@@ -13,7 +13,6 @@ from splitvfl.data.columns import Columns
 from splitvfl.errors import ArgumentError, HookError, PrivacyError
 from splitvfl.hooks import (
     Secrets,
-    Stateful,
     View,
     ViewField,
     all_finite,
@@ -143,12 +142,6 @@ def test_unknown_targets_moments_and_crossings_are_refused_by_name() -> None:
         target_of(Named(id, target="columns"))
     with pytest.raises(HookError, match=r"the culprit: crossing.*'weights'"):
         crossing_of(Named(id, crossing="weights"))
-
-
-def test_only_hooks_with_both_halves_of_a_state_are_stateful() -> None:
-    assert isinstance(nn.Linear(1, 1), Stateful)
-    assert not isinstance(Named(id), Stateful)
-    assert not isinstance(Named(id, state_dict=dict), Stateful)
 
 
 # --- attacks

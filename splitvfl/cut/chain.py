@@ -237,31 +237,14 @@ class DefenseChain:
             ids, labels = (None if known is None else known.to(device) for known in (ids, labels))
         for attached in self._attached:
             known = label_gradients if attached.needs_label_gradients else None
-            sent = self._defended(attached, sent, step, ids, labels, known)
+            sent = self._defended(attached, sent, step=step, ids=ids, labels=labels, label_gradients=known)
         if message.is_floating_point():
             sent = sent.to(message.dtype)
         return sent.to(message.device)
 
-    def _defended(
-        self,
-        attached: _Attached,
-        message: Tensor,
-        step: int,
-        ids: Tensor | None,
-        labels: Tensor | None,
-        label_gradients: LabelGradients | None,
-    ) -> Tensor:
+    def _defended(self, attached: _Attached, message: Tensor, **known: Any) -> Tensor:
         shown: list[Tensor] = []
-        secrets = Secrets(
-            party=self.party,
-            step=step,
-            generator=attached.generator(message.device),
-            ids=ids,
-            labels=labels,
-            label_gradients=label_gradients,
-            log=partial(self._log, attached.label),
-            show=shown.append,
-        )
+        secrets = self._secrets(attached, message.device, show=shown.append, **known)
         before = self._attached[: self._attached.index(attached)]
         try:
             sent = call_defense(attached.defense, message, secrets)
@@ -274,8 +257,14 @@ class DefenseChain:
             ) from error
         complaint = broken(attached.claims, message=message, shown=shown, sent=sent)
         if complaint:
-            raise HookError(f"defense {hook_name(attached.defense)} at step {step} {complaint}; nothing was sent")
+            raise HookError(
+                f"defense {hook_name(attached.defense)} at step {secrets.step} {complaint}; nothing was sent"
+            )
         return sent
+
+    def _secrets(self, attached: _Attached, device: torch.device, **known: Any) -> Secrets:
+        log = partial(self._log, attached.label)
+        return Secrets(party=self.party, generator=attached.generator(device), log=log, **known)
 
     def _log(self, label: str, name: str, value: float) -> None:
         self.measurements[f"{label}/{name}"] = float(value)
@@ -326,14 +315,8 @@ class GradientDefenses(DefenseChain):
         """Return what the top model and all cuts learn from in place of the labels, as a defense here draws it."""
         attached = next(one for one in self._attached if getattr(one.defense, "draws_at_output", False))
         device = known.targets.device
-        secrets = Secrets(
-            party=self.party,
-            step=step,
-            generator=attached.generator(device),
-            ids=None if ids is None else ids.to(device),
-            label_gradients=known,
-            log=partial(self._log, attached.label),
-        )
+        ids = None if ids is None else ids.to(device)
+        secrets = self._secrets(attached, device, step=step, ids=ids, label_gradients=known)
         drawn: Drawn = attached.defense.draw(known, secrets)  # type: ignore[attr-defined]
         return drawn
 

@@ -288,7 +288,7 @@ def observe(
     known_negatives: int | None = None,
     canaries: Canaries | Tensor | None = None,
 ) -> Leak:
-    """Attach an attack to the gradient of a module's output.
+    """Attach an attack to the gradient of a module's output, as :meth:`SplitModel.observe`.
 
     Args:
         module: The observed layer.
