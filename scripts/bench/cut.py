@@ -36,18 +36,6 @@ FIELDS, ROWS, DIM, NUMERIC, WIDTH = 26, 50_000, 12, 13, 128
 optimizer_for = PerParameter(embeddings=sparse_sgd)
 
 
-class _Whole(nn.Module):
-    """The same model, not split."""
-
-    def __init__(self, bottom: nn.Module, top: nn.Module) -> None:
-        super().__init__()
-        self.bottom, self.top = bottom, top
-
-    def forward(self, passive: Columns, active: Tensor) -> Tensor:
-        logits: Tensor = self.top(self.bottom(passive), active)
-        return logits
-
-
 class Bench:
     """One batch size: data, the whole model, and the two parties."""
 
@@ -68,7 +56,7 @@ class Bench:
         return bottom, WideDeepTop(WIDTH, NUMERIC)
 
     def _build_whole(self) -> None:
-        self.whole = _Whole(*self._modules())
+        self.whole = nn.ModuleList(self._modules())
         self.optimizer = optimizer_for(self.whole)
         self.halves = self._modules()
         self.optimizers = tuple(optimizer_for(half) for half in self.halves)
@@ -88,7 +76,8 @@ class Bench:
     def whole_step(self) -> None:
         """Take a training step of the model that is not split."""
         self.optimizer.zero_grad()
-        logits = self.whole(self.columns, self.columns.numeric).squeeze(1)
+        bottom, top = self.whole
+        logits = top(bottom(self.columns), self.columns.numeric).squeeze(1)
         functional.binary_cross_entropy_with_logits(logits, self.labels).backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
 
@@ -121,8 +110,9 @@ class Bench:
 
     def gradient(self) -> Tensor:
         """Return a cut gradient as it is during training."""
-        activation = self.whole.bottom(self.columns).detach().requires_grad_()
-        logits = self.whole.top(activation, self.columns.numeric).squeeze(1)
+        bottom, top = self.whole
+        activation = bottom(self.columns).detach().requires_grad_()
+        logits = top(activation, self.columns.numeric).squeeze(1)
         loss = functional.binary_cross_entropy_with_logits(logits, self.labels)
         (gradient,) = torch.autograd.grad(loss, activation)
         return gradient

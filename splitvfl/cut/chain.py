@@ -27,6 +27,7 @@ from splitvfl.hooks import (
     record_loss_of,
 )
 from splitvfl.leakage.judging import Handle
+from splitvfl.leakage.watching import unused
 from splitvfl.learning.label_gradients import Drawn, LabelGradients
 from splitvfl.learning.precision import widened
 from splitvfl.learning.randomness import derive_seed, entropic_generator
@@ -125,7 +126,8 @@ class DefenseChain:
                 f"{hook_name(defense)} makes its message anew, and what {self._attached[0].label} did to it before "
                 "would be lost; put it first: those after it change what it sends, and take nothing from its promise"
             )
-        attached = _Attached(defense, self._unused(hook_name(defense)), noise_seed_for_experiments)
+        label = unused(hook_name(defense), {attached.label: attached for attached in self._attached})
+        attached = _Attached(defense, label, noise_seed_for_experiments)
         self._attached.append(attached)
         return Handle(lambda: self._attached.remove(attached))
 
@@ -148,11 +150,6 @@ class DefenseChain:
         """Draw the generators that are drawn at first use otherwise, so that :meth:`state_dict` holds them."""
         for attached in self._attached:
             attached.generator(device)
-
-    def _unused(self, name: str) -> str:
-        taken = {attached.label for attached in self._attached}
-        numbered = (f"{name}-{number}" for number in range(2, len(taken) + 3))
-        return name if name not in taken else next(label for label in numbered if label not in taken)
 
     def promises(self, epochs: int) -> list[str]:
         """Return what the defenses promise of labels over so many epochs, in sentences."""

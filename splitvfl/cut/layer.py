@@ -21,13 +21,7 @@ from splitvfl.claims import claims_of, is_per_record
 from splitvfl.cut.chain import DefenseChain, GradientDefenses
 from splitvfl.cut.views import GRADIENTS, ViewSource, is_linear
 from splitvfl.errors import ArgumentError, HookError, PrivacyError
-from splitvfl.hooks import (
-    Attack,
-    Defense,
-    batch_mixing_layer,
-    crossing_of,
-    hook_name,
-)
+from splitvfl.hooks import Attack, Defense, batch_mixing_layer, crossing_of, hook_name
 from splitvfl.leakage.auditing import Audit
 from splitvfl.leakage.canaries import Canaries, canaries_of
 from splitvfl.leakage.judging import Handle, Leak

@@ -98,12 +98,21 @@ class SplitModel(nn.Module):
             )
         answer = self._answer_for_forward(labels, ids)
         source = self._source(labels, answer, ids)
+        responses = None if answer is None else responses_of(answer.targets)
         self._passing = (labels, ids)
+        crossed: dict[str, Tensor] = {}
         try:
-            crossed = {
-                name: self._cross(name, own, labels, ids, answer, source)
-                for name, own in zip(self.cuts, columns, strict=True)
-            }
+            for (name, cut), own in zip(self.cuts.items(), columns, strict=True):
+                activation = self.bottoms[name](own)
+                crossed[name] = cut(
+                    activation,
+                    labels=labels,
+                    responses=responses,
+                    ids=ids,
+                    view_source=ViewSource(self.bottoms[name], own, activation),
+                    answer=answer,
+                    source=source,
+                )
         finally:
             self._passing = (None, None)
         output: Tensor = call_top(self.top, list(crossed.values()), active)
@@ -134,28 +143,6 @@ class SplitModel(nn.Module):
             loss_scale=next(iter(self.cuts.values())).loss_scale,
         )
 
-    def _cross(
-        self,
-        name: str,
-        own: Any,
-        labels: Tensor | None,
-        ids: Tensor | None,
-        answer: Answer | None,
-        source: LabelGradientSource | None,
-    ) -> Tensor:
-        bottom = self.bottoms[name]
-        activation = bottom(own)
-        crossed: Tensor = self.cuts[name](
-            activation,
-            labels=labels,
-            responses=None if answer is None else responses_of(answer.targets),
-            ids=ids,
-            view_source=ViewSource(bottom, own, activation),
-            answer=answer,
-            source=source,
-        )
-        return crossed
-
     def defend(self, defense: Defense, *, noise_seed_for_experiments: int | None = None) -> Handle:
         """Attach a defense where it belongs: labels at the model, gradient and activation at the (only) cut.
 
@@ -168,12 +155,12 @@ class SplitModel(nn.Module):
             ArgumentError: If there are several cuts to choose from, or it defends scores, which a model does not send.
             PrivacyError: If it claims a guarantee per record and a layer mixes records.
         """
+        if crossing_of(defense) != "labels":
+            return self.cut.defend(defense, noise_seed_for_experiments=noise_seed_for_experiments)
         if is_per_record(claims_of(defense)):
             for bottom in self.bottoms.values():
                 refuse_batch_mixing(bottom, defense)
-        chain = self.labels if crossing_of(defense) == "labels" else self.cut
-        attach = chain.attach if isinstance(chain, DefenseChain) else chain.defend
-        return attach(defense, noise_seed_for_experiments=noise_seed_for_experiments)
+        return self.labels.attach(defense, noise_seed_for_experiments=noise_seed_for_experiments)
 
     def targets(self, labels: Tensor, *, ids: Tensor | None = None) -> Tensor:
         """Return what the loss is computed with in place of the labels: the label defenses' answers.

@@ -66,12 +66,9 @@ class _AtOutputs:
     """The loss gradients at the top model's outputs under any target, in the coordinates of a Jacobian.
 
     Args:
-        loss: The loss of the step.
-        outputs: What the top model put out, ``(n, m)``.
-        targets: What the loss was given.
         coordinates: b, how many combinations of the outputs the Jacobian has: m, or m − 1, of each less output 0.
-        of_targets: The gradients under the targets, ``(n, m)``, where they are known.
-        of_values: The same under single values.
+
+    The others are those of :class:`LabelGradients`.
     """
 
     def __init__(

@@ -17,6 +17,8 @@ from splitvfl.errors import PrivacyError
 # Torch's state of a Mersenne twister: 24 bytes of header, then 624 words of 32 bits in 8 bytes each.
 _HEADER, _WORDS = 24, 624
 
+_everybodys = torch.default_generator
+
 
 def derive_seed(seed: int, *purpose: object) -> int:
     """Return a seed for one purpose, independent of every other purpose's.
@@ -79,8 +81,8 @@ class PartyRandom:
             self._cuda = torch.Generator("cuda").manual_seed(self._seed).get_state()
 
     def __enter__(self) -> None:
-        self._outside = (torch.get_rng_state(), None if self._cuda is None else torch.cuda.get_rng_state())
-        torch.set_rng_state(self._cpu)
+        self._outside = (_everybodys.get_state(), None if self._cuda is None else torch.cuda.get_rng_state())
+        _everybodys.set_state(self._cpu)
         if self._cuda is not None:
             torch.cuda.set_rng_state(self._cuda)
 
@@ -88,8 +90,8 @@ class PartyRandom:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._outside is not None
-        self._cpu = torch.get_rng_state()
-        torch.set_rng_state(self._outside[0])
+        self._cpu = _everybodys.get_state()
+        _everybodys.set_state(self._outside[0])
         if self._cuda is not None and self._outside[1] is not None:
             self._cuda = torch.cuda.get_rng_state()
             torch.cuda.set_rng_state(self._outside[1])
