@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from splitvfl.app.console import RunProgress
     from splitvfl.app.experiment import Variant
     from splitvfl.report.summary import RunSummary
-    from splitvfl.run.coordinator import CoordinatorRun
     from splitvfl.run.training import TrainingProgress
 
 _log = logging.getLogger("splitvfl.cli")
@@ -188,17 +187,17 @@ def party(
 ) -> None:
     """Train as one of several parties, each in its own process, over mutual TLS."""
     from splitvfl.app.console import RunProgress
-    from splitvfl.app.deployment import run_party
+    from splitvfl.app.deployment import coordinator_run, run_party
     from splitvfl.config.sections import load_config
     from splitvfl.run.training import Interrupted
 
     config = load_config(experiment, overrides or [])
     name = config.own_name(as_)
     if name == config.exchange.factory.third_party:
-        from splitvfl.app.deployment import coordinator_run
-
-        console = _errors()
-        _coordinate(coordinator_run(config, notify=lambda line: console.print(Text(line), soft_wrap=True)))
+        served = coordinator_run(config, notify=_tell)
+        with _told_if_stopped("start it again with the same command"):
+            served.run()
+        print(f"coordinator: {served.step} steps served")
         return
     folder = out or Path("runs") / f"{config.name}-{name}"
     again = f"go on with: {_command('party', experiment, *(overrides or []), '--as', name, '--out', folder)}"
@@ -245,7 +244,6 @@ def predict(
 
     config = load_config(experiment, overrides or [])
     name = config.own_name(as_)
-    console = _errors()
     files = PredictionFiles(
         model=model or Path("runs") / f"{config.name}-{name}" / MODEL_FOLDER,
         records=records,
@@ -254,11 +252,11 @@ def predict(
         id_column=id_column,
         overwrite=overwrite,
     )
-    service = prepare_prediction(config, name, files, notify=lambda line: console.print(Text(line), soft_wrap=True))
+    service = prepare_prediction(config, name, files, notify=_tell)
     for column, rows in service.scored.unknown.items():
-        console.print(Text(f"{column}: {rows} records have a value that training did not know"), soft_wrap=True)
+        _tell(f"{column}: {rows} records have a value that training did not know")
     count = service.scored.data.test.count
-    with _told_if_stopped("nothing was written"), RowProgress(console, "scoring", count) as progress:
+    with _told_if_stopped("nothing was written"), RowProgress(_errors(), "scoring", count) as progress:
         service.run(progress)
     print(f"{name}: {count} records scored" + ("" if out is None else f"; the scores are in {out}"))
 
@@ -547,15 +545,12 @@ def clicks(
     _next_steps(_command("ingest", out, *parties, *encoding, "--out", "tables"))
 
 
-def _coordinate(run: CoordinatorRun) -> None:
-    """Serve a run as the party that has the key and no data."""
-    with _told_if_stopped("start it again with the same command"):
-        run.run()
-    print(f"coordinator: {run.step} steps served")
-
-
 def _errors() -> Console:
     return Console(stderr=True)
+
+
+def _tell(line: str) -> None:
+    _errors().print(Text(line), soft_wrap=True)
 
 
 def _by_party(hosts: Sequence[str]) -> dict[str, list[str]]:

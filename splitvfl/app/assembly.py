@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
 
 from splitvfl.app.exchanges import exchange_of
-from splitvfl.app.label_horizon import LabelHorizon, agreed_horizon
+from splitvfl.app.label_horizon import LabelHorizon
 from splitvfl.app.models import Models
 from splitvfl.app.noise import noise_plan
 from splitvfl.config.sections import ExperimentConfig
@@ -124,9 +125,17 @@ class Assembly:
         return None if self._config.defenses or self.noise is not None else self.rate
 
     def agreed_horizon(self, records: int, task: TaskName | None) -> LabelHorizon | None:
-        """Return what any party can know of until which step signs tell labels, as :func:`agreed_horizon` says."""
-        recipe, parties = self._config.model.recipe, len(self._config.parties)
-        return agreed_horizon(self.telling_rate, self.exchange, recipe, parties=parties, records=records, task=task)
+        """Return what any party can know of until which step signs tell labels; ``None`` where nothing is known.
+
+        Args:
+            records: Number of training records.
+            task: What is learned, as far as the party knows.
+        """
+        recipe, rate = self._config.model.recipe, self.telling_rate
+        may_tell = task == "binary" or (task is None and self.exchange.sums_only)
+        if rate is None or recipe.row_norm is None or not may_tell:
+            return None
+        return LabelHorizon.agreed(rate, recipe, self.exchange.approximation, len(self._config.parties), records)
 
     # --- hooks
 
@@ -183,10 +192,10 @@ class Assembly:
         self,
         run: Training,
         active: ActiveParty,
-        more: Mapping[str, Mapping[str, Any]],
         *,
         data: str,
         epoch_steps: int,
+        more: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
         notes: Sequence[str] = (),
     ) -> RunSummary:
         """Return a finished run in numbers.
@@ -194,9 +203,9 @@ class Assembly:
         Args:
             run: The run.
             active: Its active party.
-            more: By passive party what is known of it beside the figures of attacks, as :class:`PartyResult` takes it.
             data: Name of the data.
             epoch_steps: Steps of an epoch.
+            more: By passive party what is known of it beside the figures of attacks, as :class:`PartyResult` takes it.
             notes: Sentences about the run, before those of the attacks.
         """
         config, train, task, watch = self._config, self._config.train, active.task, run.watch
@@ -231,7 +240,7 @@ class Assembly:
             test_loss=known(figures["test/loss"]),
             step_ms=known(run.step_ms),
             **self.known_records(active),
-            parties={name: _party_result(run, name, found) for name, found in more.items()},
+            parties={name: _party_result(run, name, more.get(name, {})) for name in watch.leaks},
             measurements=_measurements_of(run, active.name),
             canaries=watch.worst_canaries,
             private_top=active.private_top is not None,

@@ -312,10 +312,8 @@ class Deployment:
 
     def summary(self, run: ActiveRun) -> RunSummary:
         """Return the label party's finished run in numbers: what it could see of its own messages, and nothing else."""
-        partners: dict[str, dict[str, object]] = {name: {} for name in run.watch.leaks}
-        return self.assembly.summary(
-            run, run.party, partners, data=self._config.data.name, epoch_steps=len(run.settings.batches)
-        )
+        steps = len(run.settings.batches)
+        return self.assembly.summary(run, run.party, data=self._config.data.name, epoch_steps=steps)
 
 
 def _unavailable(attack: Attack, party: ActiveParty, shows: frozenset[str], exchange: Exchange) -> str:

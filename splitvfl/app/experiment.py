@@ -208,9 +208,9 @@ class Experiment:
         return self._assembly.summary(
             trainer,
             trainer.active,
-            more,
             data=bench.data.name,
             epoch_steps=len(trainer.batches),
+            more=more,
             notes=outcome(trainer, horizon),
         )
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 import torch
 
 from splitvfl.attacks import initial_margin, sign_attack_horizon
-from splitvfl.data.columns import TaskName
 from splitvfl.exchange.base import Exchange
 from splitvfl.models.sigmoid_coefficients import Approximation
 from splitvfl.party.recipe import Recipe
@@ -41,10 +40,18 @@ class LabelHorizon:
     approximation: Approximation
 
     @classmethod
-    def of(cls, rate: float, radius: float, margin: float, approximation: Approximation) -> LabelHorizon:
+    def of(cls, rate: float, radius: float, margin: float, approximation: Approximation) -> Self:
         """Return the horizon of gradient descent at a rate."""
         steps = sign_attack_horizon(rate, margin, approximation=approximation, radius=radius)
         return cls(steps, radius, margin, approximation)
+
+    @classmethod
+    def agreed(cls, rate: float, recipe: Recipe, approximation: Approximation, parties: int, records: int) -> Self:
+        """Return what any party can know: from the agreed norm of a party's rows and the initialisation alone."""
+        assert recipe.row_norm is not None, "a norm is agreed"
+        radius = math.sqrt(parties * recipe.row_norm**2 + 1)
+        margin = initial_margin(recipe.largest_deviation, radius, max(1, records), _FAILURE)
+        return cls.of(rate, radius, margin, approximation)
 
     def __str__(self) -> str:
         """Return it in words."""
@@ -52,41 +59,13 @@ class LabelHorizon:
         return f"{where} (rows of norm up to {self.radius:.3g}, first logits up to {self.margin:.3g})"
 
 
-def agreed_horizon(
-    rate: float | None, exchange: Exchange, recipe: Recipe, *, parties: int, records: int, task: TaskName | None
-) -> LabelHorizon | None:
-    """Return what any party can know of the horizon: from the agreed norm, rate and initialisation alone.
-
-    Args:
-        rate: The rate of plain gradient descent; ``None`` where nothing is known of signs.
-        exchange: How a step is talked through.
-        recipe: The model's.
-        parties: Number of parties.
-        records: Number of training records.
-        task: What is learned, as far as the party knows.
-
-    Returns:
-        ``None`` where nothing is known: no norm is agreed, or labels need not be binary.
-    """
-    if rate is None or recipe.row_norm is None:
-        return None
-    if task != "binary" and not (task is None and exchange.sums_only):
-        return None
-    radius = math.sqrt(parties * recipe.row_norm**2 + 1)
-    margin = initial_margin(recipe.largest_deviation, radius, max(1, records), _FAILURE)
-    return LabelHorizon.of(rate, radius, margin, exchange.approximation)
-
-
 def observed_horizon(rate: float | None, exchange: Exchange, trainer: Trainer) -> LabelHorizon | None:
     """Return what the auditor knows before the first step, who sees all parties' rows and weights.
 
     Args:
-        rate: As :func:`agreed_horizon` takes it.
+        rate: The rate of plain gradient descent; ``None`` where the sign is not the label's, and nothing is returned.
         exchange: How a step is talked through.
         trainer: The trainer, before training.
-
-    Returns:
-        ``None`` where the sign is not the label's.
     """
     if rate is None or trainer.active.task.name != "binary":
         return None

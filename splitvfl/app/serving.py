@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ from splitvfl.app.records import own_data
 from splitvfl.app.saved_model import SavedHalf, file_digest, load_half
 from splitvfl.config.sections import ExperimentConfig, HookConfig, NetworkConfig, PartyConfig
 from splitvfl.data.columns import PartyData
-from splitvfl.data.new_records import read_new_records
+from splitvfl.data.new_records import NewRecords, read_new_records
 from splitvfl.data.schema import SCHEMA_FILE, VOCABULARY_FILE, read_party_schema
 from splitvfl.data.score_file import check_score_target, write_scores
 from splitvfl.data.sets import TABLES
@@ -57,23 +57,6 @@ class PredictionFiles:
 
 
 @dataclass(frozen=True, eq=False)
-class Scored:
-    """The records to be scored, as one party holds them.
-
-    Attributes:
-        data: All of them as test records.
-        name_column: What the party calls the column that names its records.
-        names: What is in it, of the records that the party has.
-        unknown: Records with a category that training did not know, by column.
-    """
-
-    data: PartyData
-    name_column: str
-    names: pa.Array
-    unknown: Mapping[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, eq=False)
 class Service:
     """One party's prediction, prepared: everything that can be wrong on its own side has been looked at.
 
@@ -88,7 +71,7 @@ class Service:
     """
 
     party: ActiveParty | PassiveParty
-    scored: Scored
+    scored: NewRecords
     settings: PredictionSettings
     meeting: Meeting
     partners: tuple[str, ...]
@@ -145,7 +128,6 @@ def prepare_prediction(
     """
     network = config.network or NetworkConfig()
     _check_out(files, name, config.active, publish=network.publish_scores)
-    _check_apart(files.records, files.out)
     if config.train.threads is not None:
         torch.set_num_threads(config.train.threads)
     half = load_half(files.model)
@@ -182,12 +164,10 @@ def _check_out(files: PredictionFiles, name: str, active: str, *, publish: bool)
             f"--out: the scores stay at {active}; leave it out, or let all parties agree on "
             "network.publish_scores: true"
         )
-    if out is not None:
-        check_score_target(out, overwrite=files.overwrite)
-
-
-def _check_apart(records: Path | None, out: Path | None) -> None:
-    if records is not None and out is not None and out.exists() and records.exists() and out.samefile(records):
+    if out is None:
+        return
+    check_score_target(out, overwrite=files.overwrite)
+    if files.records is not None and out.exists() and files.records.exists() and out.samefile(files.records):
         raise ConfigError(f"--out: {out} holds the records, which the scores would replace; choose another name")
 
 
@@ -221,7 +201,7 @@ def _is_of_a_data_set(half: SavedHalf, records: Path | None, data: str) -> bool:
     return True
 
 
-def _new_records(half: SavedHalf, files: PredictionFiles, id_column: str | None) -> Scored:
+def _new_records(half: SavedHalf, files: PredictionFiles, id_column: str | None) -> NewRecords:
     schema, records, aligned = half.schema, files.records, files.aligned
     if schema.encoding is None:
         return _from_tables(half, records)
@@ -230,7 +210,7 @@ def _new_records(half: SavedHalf, files: PredictionFiles, id_column: str | None)
             f"--records: {schema.party} was trained on a file: expected a CSV or Parquet file of new records, got "
             f"{records or 'nothing'}"
         )
-    found = read_new_records(
+    return read_new_records(
         records,
         name=schema.party,
         role=schema.role,
@@ -238,10 +218,9 @@ def _new_records(half: SavedHalf, files: PredictionFiles, id_column: str | None)
         id_column=files.id_column or (None if aligned is not None else id_column or schema.id_column),
         aligned=aligned,
     )
-    return Scored(found.data, found.name_column, found.names, found.unknown)
 
 
-def _from_tables(half: SavedHalf, records: Path | None) -> Scored:
+def _from_tables(half: SavedHalf, records: Path | None) -> NewRecords:
     name, trained = half.schema.party, half.tables
     if records is None or not records.is_dir():
         raise ConfigError(
@@ -264,9 +243,9 @@ def _from_tables(half: SavedHalf, records: Path | None) -> Scored:
 _LIKE = "; encode the files anew: splitvfl ingest FILES --like TABLES, the tables of the training"
 
 
-def _numbered(data: PartyData) -> Scored:
+def _numbered(data: PartyData) -> NewRecords:
     ids = data.test.ids if data.test.real is None else data.test.ids[data.test.real]
-    return Scored(data, _ID_COLUMN, pa.array(ids.numpy()))
+    return NewRecords(data, _ID_COLUMN, pa.array(ids.numpy()), unknown={})
 
 
 def defend_predictions(

@@ -119,7 +119,7 @@ class Named:
 @cache  # so that sections of one name can be compared
 def _section(kind: PluginKind, name: str, factory: Callable[..., Any], base: type[NamedSection]) -> type[NamedSection]:
     options: dict[str, Any] = {
-        option: found for option, found in arguments_of(factory).items() if option not in SUPPLIED[kind]
+        option: found for option, found in arguments_of(factory).items() if option not in SUPPLIED.get(kind, ())
     }
     section = create_model(f"{kind}: {name}", __base__=base, name=(str, name), **options)
     section.factory = factory if inspect.isclass(factory) else staticmethod(factory)

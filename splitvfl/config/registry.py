@@ -56,9 +56,6 @@ _METHODS: Mapping[PluginKind, tuple[str, str]] = {
 # By kind, arguments of constructors that no file gives: the parameters that are trained; the largest batch, a party's
 # key, what it computes with, and how it proves that its keys are its own.
 SUPPLIED: Mapping[PluginKind, frozenset[str]] = {
-    "attacks": frozenset(),
-    "defenses": frozenset(),
-    "models": frozenset(),
     "exchanges": frozenset({"rows", "key", "engine", "vouching"}),
     "optimizers": frozenset({"params"}),
     "embedding_optimizers": frozenset({"params"}),
@@ -135,9 +132,7 @@ def describe(kind: str) -> list[tuple[str, str]]:
     return sorted((name, _summary(known, name)) for name in names)
 
 
-def check_options(
-    factory: type[Any], options: Mapping[str, Any], *, called: str = "option"
-) -> tuple[dict[str, Any], list[tuple[Place, str]]]:
+def check_options(factory: type[Any], options: Mapping[str, Any]) -> tuple[dict[str, Any], list[tuple[Place, str]]]:
     """Compare options from a file with the constructor that will take them.
 
     Options are compared with the constructor's annotations, strictly: a truth value is not a number. Annotations that
@@ -146,7 +141,6 @@ def check_options(
     Args:
         factory: The class.
         options: By name: what YAML can hold.
-        called: What an option is called where they are written.
 
     Returns:
         The options as the constructor wants them (a tuple where it asks for one), and for each wrong or missing value
@@ -170,7 +164,7 @@ def check_options(
             problems += [((name, *place), text) for place, text in wrong]
         else:
             known = suggestion(name, named) or f"; {factory.__name__} takes none"
-            problems.append(((name,), f"no such {called}{known}"))
+            problems.append(((name,), f"no such option{known}"))
     missing = [
         name for name, parameter in named.items() if parameter.default is parameter.empty and name not in options
     ]
@@ -178,23 +172,12 @@ def check_options(
     return taken, problems
 
 
-def build(kind: PluginKind, name: str, options: Mapping[str, Any], *, folder: Path) -> Any:
-    """Return a new attack or defense.
-
-    Args:
-        kind: ``"attacks"`` or ``"defenses"``.
-        name: See :func:`resolve`.
-        options: Arguments of its constructor.
-        folder: See :func:`resolve`.
+def find(kind: PluginKind, name: str, options: Mapping[str, Any], *, folder: Path) -> tuple[type[Any], dict[str, Any]]:
+    """Return the class of an attack or a defense, and the options as its constructor wants them.
 
     Raises:
         ConfigError: If there is no such hook, or it does not take these options.
     """
-    return construct(*find(kind, name, options, folder=folder))
-
-
-def find(kind: PluginKind, name: str, options: Mapping[str, Any], *, folder: Path) -> tuple[type[Any], dict[str, Any]]:
-    """Return the class of an attack or a defense, and the options as its constructor wants them; see :func:`build`."""
     factory = resolve(kind, name, folder=folder)
     taken, problems = check_options(factory, options)
     if problems:

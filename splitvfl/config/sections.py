@@ -26,6 +26,7 @@ import os
 import re
 import typing
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -582,7 +583,7 @@ def parse_config(
     document.tree.setdefault("name", place.stem)
     _find_data_file(document, folder)
     _take_hidden_from_top(document.tree.get("model"))
-    exchange = _exchange_named(document, folder)
+    exchange = _class_named("exchanges", document.tree.get("exchange", {"name": _SPLIT}), folder)
     attacks, defenses = (_check_hooks(document, kind, folder) for kind in _HOOK_LISTS)
     _check_losses(document, defenses, exchange)
     _check_claims(document)
@@ -721,27 +722,27 @@ def _take_hidden_from_top(model: Any) -> None:
         model.setdefault("top_hidden", model["top"][:-1])
 
 
-def _exchange_named(document: Document, folder: Path) -> type[Exchange] | None:
-    """Return the exchange, if the file names one that there is; else the schema reports it."""
-    section = document.tree.get("exchange", {"name": _SPLIT})
-    if not isinstance(section, dict) or not isinstance(section["name"], str):
-        return None
-    try:
-        exchange: type[Exchange] = resolve("exchanges", section["name"], folder=folder)
-    except ConfigError:
-        return None
-    return exchange
+def _class_named(kind: PluginKind, section: Any, folder: Path) -> type[Any] | None:
+    """Return what a section names, if there is such a thing; else it is reported elsewhere."""
+    with suppress(ConfigError):
+        if isinstance(section, dict) and isinstance(section.get("name"), str):
+            found: type[Any] = resolve(kind, section["name"], folder=folder)
+            return found
+    return None
+
+
+def _listed(hooks: Any) -> list[Any]:
+    return hooks if isinstance(hooks, list) else []
 
 
 def _check_hooks(document: Document, kind: Literal["attacks", "defenses"], folder: Path) -> list[FoundHook | None]:
     """Report what is wrong with hooks; return each, or ``None`` for those with which something is."""
-    hooks = document.tree.get(kind)
     return [
         _check_hook(document, kind, (kind, index), hook, folder)
         # Anything else is not of the form of a hook, which the schema reports.
         if isinstance(hook, dict) and isinstance(hook.get("name"), str)
         else None
-        for index, hook in enumerate(hooks if isinstance(hooks, list) else ())
+        for index, hook in enumerate(_listed(document.tree.get(kind)))
     ]
 
 
@@ -828,16 +829,11 @@ def _check_private_top(document: Document, exchange: type[Exchange] | None) -> N
 
 def _check_one_way(document: Document, exchange: type[Exchange] | None, folder: Path) -> None:
     """Report defenses of what does not cross in an exchange that is one-way."""
-    hooks = document.tree.get("defenses")
     if exchange is None or not exchange.one_way:
         return
-    for index, hook in enumerate(hooks if isinstance(hooks, list) else ()):
-        if not isinstance(hook, dict) or not isinstance(hook.get("name"), str):
-            continue
-        try:
-            crossing = crossing_of(resolve("defenses", hook["name"], folder=folder))
-        except ConfigError:  # told where hooks are checked
-            continue
+    for index, hook in enumerate(_listed(document.tree.get("defenses"))):
+        found = _class_named("defenses", hook, folder)
+        crossing = None if found is None else crossing_of(found)
         if crossing in ("gradient", "labels"):
             text = (
                 f"{hook['name']} defends the {crossing}, and has nothing to defend in exchange one-way, where nothing "

@@ -13,10 +13,11 @@ import pytest
 from splitvfl import attacks, defenses
 from splitvfl.config.registry import (
     PluginKind,
-    build,
     built_in,
     check_options,
+    construct,
     describe,
+    find,
     installed,
     resolve,
 )
@@ -216,7 +217,7 @@ def test_installed_packages_offer_models_by_name(offer: Callable[..., None]) -> 
     code = 'from splitvfl.models import MLPRecipe\n\nclass Tower(MLPRecipe):\n    """Higher."""\n'
     offer("towerpack", {"tower": "towerpack_code:Tower"}, group="splitvfl.models", code=code)
 
-    assert build("models", "tower", {"bottom": [3]}, folder=Path()).bottom == (3,)
+    assert construct(*find("models", "tower", {"bottom": [3]}, folder=Path())).bottom == (3,)
     assert dict(describe("models"))["tower"] == "Higher."
 
 
@@ -312,12 +313,6 @@ def test_what_is_wrong_inside_an_option_is_told_with_its_place() -> None:
     assert problems[2][1].startswith("expected a number, got 'x'")
 
 
-def test_an_unknown_option_is_called_what_it_is_called_there() -> None:
-    assert check_options(Settings, {"number": 1, "nunber": 1}, called="key")[1] == [
-        (("nunber",), "no such key; did you mean number?")
-    ]
-
-
 def test_right_options_reach_the_constructor_as_it_wants_them() -> None:
     options = {"number": 2, "bounds": [1, 2.5], "place": "there", "names": ["a"], "either": "b", "kind": "fancy"}
 
@@ -373,8 +368,8 @@ def test_a_class_without_a_constructor_takes_no_option() -> None:
     assert check_options(Nothing, {"bound": 1})[1] == [(("bound",), "no such option; Nothing takes none")]
 
 
-def test_build_makes_a_hook() -> None:
-    hook = build("defenses", "rounding", {"decimals": 3}, folder=Path())
+def test_a_hook_is_made() -> None:
+    hook = construct(*find("defenses", "rounding", {"decimals": 3}, folder=Path()))
 
     assert isinstance(hook, defenses.Rounding)
     assert hook.decimals == 3
@@ -388,9 +383,9 @@ def test_build_makes_a_hook() -> None:
         ({"decimals": 99}, "decimals must be a whole number from 0 to 15, got 99"),
     ],
 )
-def test_build_tells_what_a_hook_does_not_take(options: dict[str, Any], told: str) -> None:
+def test_what_a_hook_does_not_take_is_told(options: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        build("defenses", "rounding", options, folder=Path())
+        construct(*find("defenses", "rounding", options, folder=Path()))
 
     assert told in str(caught.value)
     assert not isinstance(caught.value, ArgumentError)

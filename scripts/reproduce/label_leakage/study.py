@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from scripts.reproduce.shared.settings import Settings, data_folder
 from splitvfl.attacks import NormAttack
-from splitvfl.config.registry import build
+from splitvfl.config.sections import HookConfig
 from splitvfl.data.clicks import Clicks, write_clicks
 from splitvfl.data.columns import PartyData, VerticalData
 from splitvfl.data.load import load
@@ -254,7 +254,7 @@ def build_trainer(
     return Trainer(
         ActiveParty(data.active, top, optimizer=adam),
         {PASSIVE: PassiveParty(passive, bottom, optimizer=adam)},
-        defenses=[build("defenses", defense["name"], defense["options"], folder=Path())]
+        defenses=[HookConfig(name=defense["name"], **defense["options"]).made("defenses", Path())]
         if defense and defense["name"]
         else [],
         attacks=[NormAttack()] if attacks is None else attacks,
