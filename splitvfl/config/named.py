@@ -9,13 +9,13 @@ from __future__ import annotations
 import inspect
 import json
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, Tag, ValidationError, ValidationInfo, create_model
+from pydantic import ConfigDict, GetCoreSchemaHandler, ValidationError, ValidationInfo, create_model
 from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCustomError, core_schema
 
 from splitvfl.config.registry import SUPPLIED, PluginKind, arguments_of, construct, resolve
@@ -148,24 +148,17 @@ def refusal(section: type[Settings], location: Place) -> str:
     """
     inner: Any = section
     for part in location[:-1]:
-        inner = _inside(inner, part)
+        # The key of a mapping is no field, and neither is what tells the members of a union apart.
+        field = getattr(inner, "model_fields", {}).get(part)
+        inner = (None if field is None else _section_in(field.annotation)) or inner
     if is_dataclass(inner):
         return f"no such key{suggestion(str(location[-1]), [field.name for field in fields(inner)])}"
     said: str = inner.refusal(str(location[-1]))
     return said
 
 
-def _inside(section: Any, part: str | int) -> Any:
-    """Return the type of what a key of a section holds, or the member of a union that has this name."""
-    if inspect.isclass(section) and issubclass(section, BaseModel):
-        annotation = section.model_fields[str(part)].annotation
-        members = [member for member in typing.get_args(annotation) if member is not type(None)]
-        # A section that may be left out is the section itself.
-        return members[0] if len(members) == 1 and inspect.isclass(members[0]) else annotation
-    if typing.get_origin(section) is Mapping:
-        return typing.get_args(section)[1]
-    for member in typing.get_args(section):
-        kind, *notes = typing.get_args(member) or (member,)
-        if any(isinstance(note, Tag) and note.tag == part for note in notes):
-            return kind
-    return next(member for member in typing.get_args(section) if member.model_fields["name"].default == part)
+def _section_in(annotation: Any) -> Any:
+    """Return the one type of settings that an annotation speaks of, or ``None``."""
+    if inspect.isclass(annotation) and (issubclass(annotation, Settings) or is_dataclass(annotation)):
+        return annotation
+    return next(filter(None, map(_section_in, typing.get_args(annotation))), None)
