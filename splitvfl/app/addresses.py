@@ -32,9 +32,6 @@ class AddressBook:
     def meeting(self, notify: Callable[[str], None]) -> Meeting:
         """Return where the party meets its partners.
 
-        Args:
-            notify: Told in one line what happens.
-
         Raises:
             ConfigError: If the file does not say how, or a certificate is not as it must be.
         """

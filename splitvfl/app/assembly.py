@@ -60,13 +60,7 @@ class Assembly:
     # --- parties
 
     def passive(self, data: PartyData, task: Task, *, seed: int | None) -> PassiveParty:
-        """Return a passive party with first weights.
-
-        Args:
-            data: Its data.
-            task: What is learned.
-            seed: Seed of the first weights; ``None``: from entropy.
-        """
+        """Return a passive party, its first weights drawn with a seed, or from entropy without one."""
         with _first_weights(seed, data.name):
             bottom = self.models.bottom(data, task)
         return PassiveParty(self.models.bounded(data), bottom, optimizer=self._optimizer())
@@ -127,9 +121,7 @@ class Assembly:
     def agreed_horizon(self, records: int, task: TaskName | None) -> LabelHorizon | None:
         """Return what any party can know of until which step signs tell labels; ``None`` where nothing is known.
 
-        Args:
-            records: Number of training records.
-            task: What is learned, as far as the party knows.
+        A passive party need not know the task.
         """
         recipe, rate = self._config.model.recipe, self.telling_rate
         may_tell = task == "binary" or (task is None and self.exchange.sums_only)

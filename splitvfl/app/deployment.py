@@ -148,11 +148,7 @@ class Deployment:
         return [*([] if noise is None else noise.notes()), *before(None, agreed)]
 
     def run(self, folder: Path, *, progress: TrainingProgress = lambda status: None) -> ActiveRun | PassiveRun:
-        """Return the party's run, ready to be run.
-
-        Args:
-            folder: Where it keeps its run.
-            progress: Told of every step.
+        """Return the party's run, which it keeps in a folder, ready to be run.
 
         Raises:
             ConfigError: If parts do not fit together.

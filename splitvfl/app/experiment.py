@@ -122,10 +122,7 @@ class Experiment:
             )
 
     def trainer(self, folder: Path | None = None) -> Trainer:
-        """Return a new trainer.
-
-        Args:
-            folder: The run's folder; ``None`` keeps nothing.
+        """Return a new trainer, which keeps nothing without a folder.
 
         Raises:
             ConfigError: If parts do not fit together.
@@ -172,12 +169,9 @@ class Experiment:
         return observed, assembly.agreed_horizon(data.active.train.count, data.task)
 
     def refuse_changes(self, path: Path) -> None:
-        """Refuse to go on with other settings than those of a run; more epochs are welcome without noise.
+        """Refuse to go on with other settings than a run wrote; more epochs are welcome without noise.
 
         Noise is calculated for the epochs that were planned: that of the first ones would be too little for more.
-
-        Args:
-            path: The settings that the run wrote.
 
         Raises:
             ConfigError: If they differ.

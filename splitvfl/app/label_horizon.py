@@ -62,10 +62,7 @@ class LabelHorizon:
 def observed_horizon(rate: float | None, exchange: Exchange, trainer: Trainer) -> LabelHorizon | None:
     """Return what the auditor knows before the first step, who sees all parties' rows and weights.
 
-    Args:
-        rate: The rate of plain gradient descent; ``None`` where the sign is not the label's, and nothing is returned.
-        exchange: How a step is talked through.
-        trainer: The trainer, before training.
+    Without a rate of plain gradient descent, the sign is not the label's, and nothing is returned.
     """
     if rate is None or trainer.active.task.name != "binary":
         return None

@@ -42,12 +42,7 @@ class Models:
         return recipe.fitted(recipe.make_bottom(party, task), party)
 
     def top(self, active: PartyData, task: Task, widths: Sequence[int]) -> nn.Module:
-        """Return the active party's model.
-
-        Args:
-            active: The active party's data.
-            task: What is learned.
-            widths: Width of each passive party's activation.
+        """Return the active party's model, which takes activations of these widths.
 
         Raises:
             ConfigError: If the model cannot take these widths.

@@ -25,13 +25,7 @@ def has_checkpoint(folder: Path) -> bool:
 
 
 def check_folder(folder: Path, source: str, *, resume: bool, overwrite: bool) -> None:
-    """Refuse a folder that a run may not be written to; nothing is changed in it.
-
-    Args:
-        folder: The folder.
-        source: The file that describes the run, which is not overwritten.
-        resume: Whether to go on with the run that the folder holds.
-        overwrite: Whether to replace it.
+    """Refuse a folder that a run may not be written to, or that holds its source; nothing is changed in it.
 
     Raises:
         ConfigError: If the folder holds a run and neither ``resume`` nor ``overwrite`` is asked for, holds other files,

@@ -256,12 +256,6 @@ def defend_predictions(
     At a passive party these are the defenses of its activation that act on predictions, at the active one those of the
     scores. Seeds of experiments are not looked at: repeated, the noise of two predictions could be told.
 
-    Args:
-        party: The party.
-        defenses: The file's.
-        folder: Where the user's own modules are looked for.
-        activation_clip: The norm that is agreed on for rows of activations; ``None``: none is.
-
     Raises:
         PrivacyError: If a norm is agreed on for activations, and they are not bounded in predictions.
     """
