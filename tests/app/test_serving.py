@@ -363,14 +363,11 @@ def test_dummies_of_a_padded_alignment_have_no_score(folder: Path) -> None:
     halves("bank", "telecom")
     service = prepared("bank")
     real = torch.arange(60) % 3 > 0
-    held = service._scored.data
-    service._scored = replace(
-        service._scored,
-        data=replace(held, test=replace(held.test, real=real)),
-        names=service._scored.names.filter(real.numpy()),
-    )
+    held = service.scored
+    test = replace(held.data.test, real=real)
+    scored = replace(held, data=replace(held.data, test=test), names=held.names.filter(real.numpy()))
 
-    assert run_all(service, prepared("telecom")) == []
+    assert run_all(replace(service, scored=scored), prepared("telecom")) == []
 
     found = pd.read_csv("scores.csv")
     assert found["customer"].tolist() == [f"c{number + 300}" for number in range(60) if number % 3]
