@@ -139,7 +139,14 @@ class JointPrediction(ABC, Generic[_P]):
         def talk(links: Mapping[str, Correspondent]) -> None:
             self.party.load_hook_state(copy.deepcopy(noise))
             with self.party.evaluating():
-                self._predict_over(self._watched(links))
+                drive(
+                    self._half(),
+                    party=self.party.name,
+                    links=self._watched(links),
+                    turn=self.party.random,
+                    timeout=self.settings.message_s,
+                    patience=self._patience,
+                )
 
         try:
             meet_until_done(
@@ -153,22 +160,18 @@ class JointPrediction(ABC, Generic[_P]):
         assert self._result is not None
         return self._joined(self._result)
 
-    def _predict_over(self, links: Mapping[str, Correspondent]) -> None:
-        def driven(half: Half, patience: float | None = None) -> Any:
-            name, turn, timeout = self.party.name, self.party.random, self.settings.message_s
-            return drive(half, party=name, links=links, turn=turn, timeout=timeout, patience=patience)
-
-        terms = prediction_terms(self.party, self.settings)
-        driven(agreement(self.party.name, self.partners, terms), self._patience)
-        self._introduce(driven)
+    def _half(self) -> Half:
+        """Return its half of one meeting."""
+        yield from agreement(self.party.name, self.partners, prediction_terms(self.party, self.settings))
+        yield from self._introduction()
         if self.settings.masked:
-            driven(self._masking())
+            yield from self._masking()
         parts = []
         for number, batch in enumerate(self._batches()):
-            parts.append(driven(self._half(batch, number)))
+            parts.append((yield from self._scoring(batch, number)))
             self._progress(min((number + 1) * self.settings.rows, self._count))
         self._result = parts
-        self._take_leave(driven)
+        yield from self._leave()
 
     def _watched(self, links: Mapping[str, Correspondent]) -> Mapping[str, Correspondent]:
         """Return links on which, where that matters, a partner that begins again must send what it sent before."""
@@ -191,20 +194,20 @@ class JointPrediction(ABC, Generic[_P]):
             yield self.party.test_batch(rows)
 
     @abstractmethod
-    def _introduce(self, driven: Callable[[Half], Any]) -> None:
-        """Check that the halves fit together."""
+    def _introduction(self) -> Half:
+        """Check that the trained halves fit together."""
 
     @abstractmethod
     def _masking(self) -> Half:
         """Agree on masks that cancel in the sum of the passive parties' parts."""
 
     @abstractmethod
-    def _half(self, batch: Records, number: int) -> Half:
+    def _scoring(self, batch: Records, number: int) -> Half:
         """Return its half of one batch."""
 
     @abstractmethod
-    def _take_leave(self, driven: Callable[[Half], Any]) -> None:
-        """End the meeting, when all batches are done."""
+    def _leave(self) -> Half:
+        """Return its half of the farewell, when all batches are done."""
 
     @abstractmethod
     def _joined(self, parts: Sequence[Any]) -> Any:
@@ -229,8 +232,8 @@ class ActivePrediction(JointPrediction[ActiveParty]):
             if settings.masked:
                 party.remember = self._guard.admit
 
-    def _introduce(self, driven: Callable[[Half], Any]) -> None:
-        widths = driven(active_introduction(self.party.name, self.partners, self.settings.learned))
+    def _introduction(self) -> Half:
+        widths = yield from active_introduction(self.party.name, self.partners, self.settings.learned)
         for name, width in widths.items():
             if width != self.party.widths[name]:
                 raise DataError(
@@ -241,13 +244,13 @@ class ActivePrediction(JointPrediction[ActiveParty]):
     def _masking(self) -> Half:
         return active_masking(self.party, self.settings.vouching)
 
-    def _half(self, batch: Records, number: int) -> Half:
+    def _scoring(self, batch: Records, number: int) -> Half:
         return active_prediction(self.party, batch, number, publish=self.settings.publish)
 
-    def _take_leave(self, driven: Callable[[Half], Any]) -> None:
+    def _leave(self) -> Half:
         for name in self.partners:
             try:
-                driven(active_farewell(self.party.name, (name,), self._count, lambda: None))
+                yield from active_farewell(self.party.name, (name,), self._count, lambda: None)
             except LinkError as error:  # nothing more is needed of anybody
                 self._notify(f"{error}; everything had been said before")
 
@@ -258,8 +261,8 @@ class ActivePrediction(JointPrediction[ActiveParty]):
 class PassivePrediction(JointPrediction[PassiveParty]):
     """A passive party's part; its result is the published scores, or ``None`` where none are published."""
 
-    def _introduce(self, driven: Callable[[Half], Any]) -> None:
-        driven(passive_introduction(self.party.name, self._active, self._width_for))
+    def _introduction(self) -> Half:
+        return passive_introduction(self.party.name, self._active, self._width_for)
 
     @property
     def _patience(self) -> float:
@@ -277,14 +280,14 @@ class PassivePrediction(JointPrediction[PassiveParty]):
     def _masking(self) -> Half:
         return passive_masking(self.party, self._active, self.settings.vouching)
 
-    def _half(self, batch: Records, number: int) -> Half:
+    def _scoring(self, batch: Records, number: int) -> Half:
         settings = self.settings
         return passive_prediction(
             self.party, batch, number, active=self._active, outputs=settings.learned.outputs, publish=settings.publish
         )
 
-    def _take_leave(self, driven: Callable[[Half], Any]) -> None:
-        driven(farewell(self.party.name, self.partners, self._count))
+    def _leave(self) -> Half:
+        return farewell(self.party.name, self.partners, self._count)
 
     def _joined(self, parts: Sequence[Tensor | None]) -> Tensor | None:
         published = [part for part in parts if part is not None]
