@@ -69,11 +69,6 @@ class RunSettings:
     own_terms: Mapping[str, object] = field(default_factory=dict)
 
     @property
-    def spoken(self) -> dict[str, Any]:
-        """What its part in the conversation is made with."""
-        return {"terms": self.terms, "plan": self.evaluation, "one_way": self.exchange.one_way}
-
-    @property
     def kept_terms(self) -> dict[str, str]:
         """All that must be as it was when this party goes on, as a checkpoint holds it."""
         return {key: str(value) for key, value in {**self.terms, **self.own_terms}.items()}
@@ -113,9 +108,9 @@ class PartyRun(Training, Generic[P]):
         self.number = ""
         self._folder = PartyFolder(settings.folder)
         self._saved = -1
-        self._crossed = False
         self._guard: ReplayJournal | None = None
         self._refusals = Refusals(name)
+        self._patience = settings.message_s  # for the first message
         self._set_out(settings.schedule, progress, grace_s=_GRACE_S)
 
     @property
@@ -148,7 +143,17 @@ class PartyRun(Training, Generic[P]):
             self._go_on_alone(newest)
             return
         try:
-            self._meet_until_done()
+            self._refusals = Refusals(self.name, journal_of(self.settings.folder, self.name))
+            self._refusals.check()
+            with self._meeting:
+                meet_until_done(
+                    self._meeting,
+                    lambda links: self._drive(self._half(), links),
+                    retries=self.settings.retries,
+                    reached=lambda: self._saved,
+                    notify=self.notify,
+                    then="going back to the last checkpoint that all have",
+                )
             if self.settings.exchange.one_way:
                 self._go_on_alone(self._folder.newest())
         except (DataError, LinkError, ProtocolError) as error:
@@ -158,7 +163,7 @@ class PartyRun(Training, Generic[P]):
                 f"{error}; {self.name} itself has done everything, and ends without them. If another party still has "
                 "to go back to a checkpoint, start this one again"
             )
-            self._end_alone()
+            self._go_on_alone(self._folder.newest())
         finally:
             if self._guard is not None:
                 self._guard.close()
@@ -167,38 +172,39 @@ class PartyRun(Training, Generic[P]):
 
     def _go_on_alone(self, newest: Mapping[str, Any]) -> None:
         """Do what is left to do without the others: nothing, as a rule."""
-        self._end_alone()
+        self._take_up(checkpoint.latest(self._folder.checkpoints))
+        self.party.best.use()
 
-    def _meet_until_done(self) -> None:
-        self._refusals = Refusals(self.name, journal_of(self.settings.folder, self.name))
-        self._refusals.check()
-        with self._meeting:
-            meet_until_done(
-                self._meeting,
-                self._talk,
-                retries=self.settings.retries,
-                reached=lambda: self._saved,
-                notify=self.notify,
-                then="going back to the last checkpoint that all have",
-            )
-
-    def _talk(self, links: Mapping[str, Correspondent]) -> None:
+    def _drive(self, half: Half, links: Mapping[str, Correspondent]) -> None:
         self._links = dict(links)
+        name, timeout, patience = self.name, self.settings.message_s, self._patience
         try:
-            self._drive(self._half())
+            drive(half, party=name, links=self._links, timeout=timeout, patience=patience)
         finally:
             self._monitor.close()
 
+    @abstractmethod
     def _half(self) -> Half:
-        """Return the half of one meeting."""
-        yield from self._introduction()
-        assert self._own is not None, "it is built at the introduction"
-        yield from self._own.half()
+        """Return the half of one meeting: its model is built at the introduction, if it is the first."""
 
-    def _drive(self, half: Half) -> None:
-        # The active party says nothing before everybody is there: as long as it waits for them, the others wait for it.
-        limit = self.settings.message_s
-        drive(half, party=self.name, links=self._links, timeout=limit, patience=self._patience)
+    @abstractmethod
+    def _build_as(self, run: Mapping[str, Any]) -> None:
+        """Build its model as it was built in the run whose state this is."""
+
+    @abstractmethod
+    def _take_side(self) -> Side:
+        """Return its side of the exchange."""
+
+    @property
+    def _spoken(self) -> dict[str, Any]:
+        """What its part in the conversation is made with."""
+        settings = self.settings
+        return {
+            "exchange": settings.exchange,
+            "terms": settings.terms,
+            "plan": settings.evaluation,
+            "parted": lambda: self._folder.note_farewell(self.number, self.step),
+        }
 
     def begin(self) -> None:
         """Take its side of the exchange into use.
@@ -221,57 +227,7 @@ class PartyRun(Training, Generic[P]):
         Raises:
             CheckpointError: If it is damaged, or belongs to another run.
         """
-        self._crossed = False  # of a meeting that broke off after the last activation, it is not known
         self._go_on_from((yield from resuming(self._folder.held())))
-
-    def crossed(self) -> None:
-        """Keep that everything has crossed that ever will.
-
-        Raises:
-            CheckpointError: If that cannot be written.
-        """
-        self._crossed = True
-        self.save()
-
-    def part(self, farewell: Half) -> Half:
-        """Take leave of the others.
-
-        Args:
-            farewell: The party's half of it.
-
-        Raises:
-            ProtocolError: If another party ended at another step.
-        """
-        yield from farewell
-
-    def parted(self) -> None:
-        """Keep that nobody needs this party any more.
-
-        Raises:
-            CheckpointError: If that cannot be written.
-        """
-        self._folder.note_farewell(self.number, self.step)
-
-    @property
-    def _patience(self) -> float:
-        """Seconds to wait for the first message."""
-        return self.settings.message_s
-
-    @abstractmethod
-    def _introduction(self) -> Half:
-        """Tell the partners what they must know to build their models, and build one's own."""
-
-    @abstractmethod
-    def _build_as(self, run: Mapping[str, Any]) -> None:
-        """Build its model as it was built in the run whose state this is."""
-
-    @abstractmethod
-    def _take_side(self) -> Side:
-        """Return its side of the exchange."""
-
-    @abstractmethod
-    def _answered(self) -> frozenset[str]:
-        """Return the kinds of messages on which what it sends depends, if that is defended; they must not vary."""
 
     # --- the end of the run
 
@@ -283,16 +239,8 @@ class PartyRun(Training, Generic[P]):
         """Return whether nobody needs it any more, and it nobody."""
         return bool(run) and self._folder.noted_farewell() == (run["run"], run["step"]) and self._is_end(run)
 
-    def _end_alone(self) -> None:
-        self._take_up_newest()
-        self.party.best.use()
-
-    def _take_up_newest(self) -> None:
-        newest = checkpoint.latest(self._folder.checkpoints)
-        assert newest is not None
-        self._take_up(newest)
-
-    def _take_up(self, path: Path) -> None:
+    def _take_up(self, path: Path | None) -> None:
+        assert path is not None, "it lay there just now"
         parts = checkpoint.load(path)
         if self._own is None:
             self._build_as(parts["run"])
@@ -318,8 +266,10 @@ class PartyRun(Training, Generic[P]):
             self.notify(f"going on from step {step}")
 
     def _watch_replays(self) -> None:
-        if self._guard is None and self._answered():
-            self._guard = ReplayJournal(self.settings.folder / JOURNAL, self._answered())
+        assert self._own is not None, "it was built at the introduction"
+        kinds = self._own.answered()
+        if self._guard is None and kinds:
+            self._guard = ReplayJournal(self.settings.folder / JOURNAL, kinds)
         if self._guard is not None:
             self._guard.go_back()
             self.party.remember = self._guard.admit
@@ -347,7 +297,7 @@ class PartyRun(Training, Generic[P]):
             "stopped": self.stopped,
             "terms": self.settings.kept_terms,
             "side": {} if self._side is None else self._side.state_dict(),
-            "crossed": self._crossed,
+            "crossed": self._own is not None and self._own.crossed,
         }
 
     def _take_back(self, parts: Mapping[str, Mapping[str, Any]]) -> None:
@@ -390,16 +340,18 @@ class ActiveRun(PartyRun[ActiveParty]):
         super().__init__(name, partners, settings, meeting, **options)
         self.learned, self._build = learned, build
 
-    def _introduction(self) -> Half:
+    def _half(self) -> Half:
         widths = yield from active_introduction(self.name, self.partners, self.learned)
         if self._own is None:
             self._build_as({"widths": widths})
         elif widths != self.party.widths:
             raise ProtocolError(f"the widths of the activations were {self.party.widths}, and are {widths} now")
+        assert self._own is not None, "it was built just now"
+        yield from self._own.half()
 
     def _build_as(self, run: Mapping[str, Any]) -> None:
         party, self.watch = self._build(run["widths"])
-        self._own = ActiveTraining(party, self.partners, self, **self.settings.spoken)
+        self._own = ActiveTraining(party, self.partners, self, **self._spoken)
 
     def _take_side(self) -> Side:
         self.settings.exchange.check_private_top(self.party)
@@ -418,25 +370,16 @@ class ActiveRun(PartyRun[ActiveParty]):
         if self._own is None:
             self._build_as(newest)
         self.begin()
-        self._take_up_newest()
+        self._take_up(checkpoint.latest(self._folder.checkpoints))
         assert self._side is not None, "it was taken just now"
         self._side.reopen()
         self.notify(f"nobody else is needed any more: {self.name} trains on what it has, from step {self.step} on")
         self._monitor = Monitor(self.settings.folder, resume_at=(self._offset, self.step))
-        try:
-            self._train()
-        finally:
-            self._monitor.close()
+        self._train()
 
     def _train(self) -> None:
         assert self._own is not None, "it was built before"
-        self._drive(self._own.steps())
-
-    def _answered(self) -> frozenset[str]:
-        chains = (self.party.labels, *(cut.gradient for cut in self.party.cuts.values()))
-        # Of parts under masks that are new at every meeting, the sum is remembered.
-        kinds = {"activation"} if self.party.sums_parts else {"activation", "evaluation"}
-        return frozenset(kinds if any(map(len, chains)) else ())
+        self._drive(self._own.steps(), {})
 
     def _state(self) -> dict[str, Any]:
         found = {"figures": dict(self.figures), "kept": dict(self.kept)}
@@ -469,10 +412,8 @@ class PassiveRun(PartyRun[PassiveParty]):
         super().__init__(name, (active,), settings, meeting, **options)
         self._build = build
         self._learned: TaskSpec | None = None
-
-    @property
-    def _patience(self) -> float:
-        return max(self._meeting.wait_s, self.settings.message_s)
+        # The active party says nothing before everybody is there: as long as it waits for them, this one does.
+        self._patience = max(meeting.wait_s, settings.message_s)
 
     @property
     def learned(self) -> TaskSpec:
@@ -480,8 +421,10 @@ class PassiveRun(PartyRun[PassiveParty]):
         assert self._learned is not None, "the first meeting tells"
         return self._learned
 
-    def _introduction(self) -> Half:
-        return passive_introduction(self.name, self.partners[0], self._width_for)
+    def _half(self) -> Half:
+        yield from passive_introduction(self.name, self.partners[0], self._width_for)
+        assert self._own is not None, "it was built just now"
+        yield from self._own.half()
 
     def _width_for(self, learned: TaskSpec) -> int:
         if self._own is None:
@@ -493,7 +436,7 @@ class PassiveRun(PartyRun[PassiveParty]):
     def _build_as(self, run: Mapping[str, Any]) -> None:
         self._learned = TaskSpec(**run["learned"])
         party = self._build(self._learned)
-        self._own = PassiveTraining(party, self.partners, self, **self.settings.spoken)
+        self._own = PassiveTraining(party, self.partners, self, **self._spoken)
 
     def _take_side(self) -> Side:
         side = self.settings.exchange.passive(self.party, self.partners[0])
@@ -504,12 +447,6 @@ class PassiveRun(PartyRun[PassiveParty]):
         if self.settings.exchange.one_way:  # it takes no step
             return bool(run) and bool(run.get("crossed"))
         return super()._is_end(run)
-
-    def _answered(self) -> frozenset[str]:
-        # Its activation of a step depends on the gradients of those before.
-        if self.settings.exchange.one_way:
-            return frozenset()
-        return frozenset({"gradient"} if any(map(len, self.party.chains().values())) else ())
 
     def _state(self) -> dict[str, Any]:
         return super()._state() | {"learned": asdict(self.learned)}

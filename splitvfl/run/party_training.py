@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from splitvfl.errors import LinkError
-from splitvfl.exchange.base import Side, evaluation_of
+from splitvfl.exchange.base import Exchange, Side, evaluation_of
 from splitvfl.exchange.evaluation import EvaluationPlan, passive_evaluation
 from splitvfl.exchange.handshake import (
     HeldCheckpoints,
@@ -24,11 +24,27 @@ from splitvfl.exchange.handshake import (
     passive_resuming,
 )
 from splitvfl.learning.schedule import StepPlan
-from splitvfl.messaging.conversation import Half, Inbox
+from splitvfl.messaging.conversation import Half, Inbox, Outbox
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
 from splitvfl.run.training import Training
 
 P = TypeVar("P", bound=Party)
+
+
+class Rendezvous:
+    """A place where the halves of one process wait for each other."""
+
+    def __init__(self) -> None:
+        self._arrived, self._times = 0, 0
+
+    def join(self, what: Callable[[], None], *, of: int) -> Half:
+        """Wait until so many halves have come; the last one does what is common to them, once."""
+        time = self._times
+        self._arrived += 1
+        if self._arrived == of:
+            self._arrived, self._times = 0, time + 1
+            what()
+        yield Outbox(until=lambda: self._times > time)
 
 
 class PartyTraining(ABC, Generic[P]):
@@ -38,14 +54,17 @@ class PartyTraining(ABC, Generic[P]):
         party: The party.
         partners: Names of those that it talks to.
         training: What this process keeps of the run.
+        exchange: How a step is talked through.
         terms: What must be equal at every party.
         plan: What is evaluated.
-        one_way: Whether everything crosses before the first step.
-        side: Its side of the exchange; ``None`` where it is taken only when the parties have agreed.
+        here: Where it waits for the other parties in this process, if there are any.
+        count: How many there are, itself included.
+        parted: Called when nobody needs this party any more. ``None``: all parties are here, and none takes leave.
 
     Attributes:
-        side: Its side of the exchange.
+        side: Its side of the exchange, once the parties have agreed.
         trains: Whether what it sends now belongs to a training step, or crosses in place of one.
+        crossed: Whether everything has crossed that ever will; of a meeting that broke off at its end, it is not known.
     """
 
     side: Side
@@ -56,16 +75,18 @@ class PartyTraining(ABC, Generic[P]):
         partners: Sequence[str],
         training: Training,
         *,
+        exchange: Exchange,
         terms: Mapping[str, object],
         plan: EvaluationPlan,
-        one_way: bool,
-        side: Side | None = None,
+        here: Rendezvous | None = None,
+        count: int = 1,
+        parted: Callable[[], None] | None = None,
     ) -> None:
         self.party, self.partners = party, tuple(partners)
-        self.trains = False
-        self._training, self._terms, self._plan, self._one_way = training, terms, plan, one_way
-        if side is not None:
-            self.side = side
+        self.trains, self.crossed = False, False
+        self._training, self._one_way, self._terms, self._plan = training, exchange.one_way, terms, plan
+        self._here, self._count = here or Rendezvous(), count
+        self._parted = parted
 
     def half(self) -> Half:
         """Return its half of all that it says to the others.
@@ -78,12 +99,15 @@ class PartyTraining(ABC, Generic[P]):
         """
         training = self._training
         yield from agreement(self.party.name, self.partners, self._terms)
-        yield from training.together(training.begin, of=training.count)
+        yield from self._here.join(training.begin, of=self._count)
         if self._one_way:
+            self.crossed = False
             # Before anything is sent there is a checkpoint, from which the same would be sent again.
             yield from training.choose(self._resuming)
             yield from self._training_messages(self.side.open())
-            training.crossed()
+            self.crossed = True
+            if self._parted is not None:
+                training.save()
         else:
             yield from self._in_turn(self.side.open())
             yield from training.choose(self._resuming)
@@ -98,8 +122,8 @@ class PartyTraining(ABC, Generic[P]):
             SplitVFLError: As the halves that it is made of.
         """
         training = self._training
-        count = 1 if self._one_way else training.count
-        yield from training.together(training.start, of=count)
+        count = 1 if self._one_way else self._count
+        yield from self._here.join(training.start, of=count)
         if training.plan is not None:
             self.party.best.restore_trained()
             with training.signals:
@@ -115,11 +139,11 @@ class PartyTraining(ABC, Generic[P]):
             training.loss = loss
         if plan.evaluates:
             yield from self._in_turn(self._evaluation(plan))
-        yield from training.together(training.step_done, of=count)
+        yield from self._here.join(training.step_done, of=count)
         if training.saving:
             if plan.saves or count > 1:  # else this party is interrupted alone
                 yield from self._in_turn(self.side.drain())
-            yield from training.together(training.step_saved, of=count)
+            yield from self._here.join(training.step_saved, of=count)
 
     def _training_messages(self, half: Half) -> Half:
         self.trains = True
@@ -146,6 +170,10 @@ class PartyTraining(ABC, Generic[P]):
             half.close()
 
     @abstractmethod
+    def answered(self) -> frozenset[str]:
+        """Return the kinds of messages on which what it sends depends, if that is defended; they must not vary."""
+
+    @abstractmethod
     def _resuming(self, own: HeldCheckpoints) -> Half:
         """Return its half of the choice of a checkpoint."""
 
@@ -161,6 +189,13 @@ class PartyTraining(ABC, Generic[P]):
 class ActiveTraining(PartyTraining[ActiveParty]):
     """The label party's part."""
 
+    def answered(self) -> frozenset[str]:
+        """Return the kinds of messages on which its gradients depend."""
+        chains = (self.party.labels, *(cut.gradient for cut in self.party.cuts.values()))
+        # Of parts under masks that are new at every meeting, the sum is remembered.
+        kinds = {"activation"} if self.party.sums_parts else {"activation", "evaluation"}
+        return frozenset(kinds if any(map(len, chains)) else ())
+
     def _resuming(self, own: HeldCheckpoints) -> Half:
         return active_resuming(self.party.name, self.partners, own)
 
@@ -169,16 +204,21 @@ class ActiveTraining(PartyTraining[ActiveParty]):
         self._training.evaluated((yield from half))
 
     def _leave(self) -> Half:
-        training = self._training
-        yield from training.part(active_farewell(self.party.name, self.partners, training.step, training.parted))
+        if self._parted is not None:
+            yield from active_farewell(self.party.name, self.partners, self._training.step, self._parted)
         try:
             yield from self.side.leave()
         except LinkError as error:  # nothing is needed of anybody any more
-            training.notify(f"{error}; everything had been said before")
+            self._training.notify(f"{error}; everything had been said before")
 
 
 class PassiveTraining(PartyTraining[PassiveParty]):
     """A passive party's part."""
+
+    def answered(self) -> frozenset[str]:
+        """Return the kind of messages on which its activations depend: each on the gradients of the steps before."""
+        defended = not self._one_way and any(map(len, self.party.chains().values()))
+        return frozenset({"gradient"} if defended else ())
 
     def _resuming(self, own: HeldCheckpoints) -> Half:
         return passive_resuming(self.party.name, self.partners[0], own)
@@ -188,6 +228,6 @@ class PassiveTraining(PartyTraining[PassiveParty]):
         return passive_evaluation(self.party, self._plan, step=step, epoch=epoch, active=self.partners[0])
 
     def _leave(self) -> Half:
-        training = self._training
-        yield from training.part(farewell(self.party.name, self.partners, training.step))
-        training.parted()
+        if self._parted is not None:
+            yield from farewell(self.party.name, self.partners, self._training.step)
+            self._parted()

@@ -35,7 +35,7 @@ from splitvfl.messaging.messages import Message
 from splitvfl.party.attaching import attach_defense, check_labels
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
 from splitvfl.run import checkpoint
-from splitvfl.run.party_training import ActiveTraining, PartyTraining, PassiveTraining
+from splitvfl.run.party_training import ActiveTraining, PartyTraining, PassiveTraining, Rendezvous
 from splitvfl.run.seats import LabelBook, Seats, feature_leaks
 from splitvfl.run.training import Training, TrainingProgress
 
@@ -187,7 +187,7 @@ class Trainer(Training):
         if audit and active.task.name == "binary" and not own.sums_only and not own.one_way:
             for name in self.passives:
                 self.watch.audits[name] = active.cuts[name].audit(canaries=active.canaries)
-        self._one_way = own.one_way
+        self._exchange = own
         self._begun = False
 
     @property
@@ -249,27 +249,24 @@ class Trainer(Training):
 
     def _converse(self) -> None:
         """Let all parties talk through the whole run."""
-        terms = partial(terms_of, settings=self._settings)
-        plan = EvaluationPlan(validation=self.batches.held_out, test=self.active.data.test.count)
-        common: dict[str, Any] = {"plan": plan, "one_way": self._one_way}
-        active = ActiveTraining(
-            self.active,
-            tuple(self.passives),
-            self,
-            terms=terms(self.active.data),
-            side=self._sides[self.active.name],
-            **common,
-        )
-        passives = {
-            name: PassiveTraining(
-                party, (self.active.name,), self, terms=terms(party.data), side=self._sides[name], **common
-            )
-            for name, party in self.passives.items()
+        common: dict[str, Any] = {
+            "exchange": self._exchange,
+            "plan": EvaluationPlan(validation=self.batches.held_out, test=self.active.data.test.count),
+            "here": Rendezvous(),
+            "count": len(self._parties),
         }
-        own: dict[str, PartyTraining[Any]] = {**passives, self.active.name: active}
+        terms = {party.name: terms_of(party.data, self._settings) for party in self._parties}
+        active_name, names = self.active.name, tuple(self.passives)
+        active = ActiveTraining(self.active, names, self, terms=terms[active_name], **common)
+        own: dict[str, PartyTraining[Any]] = {
+            name: PassiveTraining(party, (active_name,), self, terms=terms[name], **common)
+            for name, party in self.passives.items()
+        } | {active_name: active}
+        for name, party_training in own.items():
+            party_training.side = self._sides[name]
         halves = {name: own[name].half() if name in own else side.serve() for name, side in self._sides.items()}
-        if self._one_way:
-            halves[self.active.name] = _in_sequence(active.half(), active.steps())
+        if self._exchange.one_way:
+            halves[active_name] = _in_sequence(active.half(), active.steps())
 
         def record(message: Message) -> None:
             # What somebody without data says belongs to what the active party does.

@@ -15,7 +15,7 @@ from splitvfl.leakage.label_leak import LabelLeak
 from splitvfl.leakage.monitor import Monitor
 from splitvfl.leakage.watching import Watch
 from splitvfl.learning.schedule import Schedule, StepPlan
-from splitvfl.messaging.conversation import Half, Outbox
+from splitvfl.messaging.conversation import Half
 from splitvfl.party.party import Party
 from splitvfl.system.signals import Signals
 
@@ -91,17 +91,11 @@ class Training(ABC):
         self._sums: dict[str, tuple[float, int]] = {}
         self._offset = 0
         self._monitor = Monitor(None)
-        self._arrived, self._round = 0, 0
 
     @property
     @abstractmethod
     def _parties(self) -> tuple[Party, ...]:
         """The parties that are trained here; one with labels is the first."""
-
-    @property
-    def count(self) -> int:
-        """Number of parties that are trained here."""
-        return len(self._parties)
 
     @abstractmethod
     def begin(self) -> None:
@@ -115,35 +109,11 @@ class Training(ABC):
         """
         yield from ()
 
-    def crossed(self) -> None:  # noqa: B027 - where all are here, there is nothing to note
-        """Take note that everything has crossed that ever will."""
-
-    def part(self, farewell: Half) -> Half:
-        """Take leave of the others; where all are here, nobody waits for anybody.
-
-        Args:
-            farewell: The party's half of it.
-        """
-        farewell.close()
-        yield from ()
-
-    def parted(self) -> None:  # noqa: B027 - likewise
-        """Take note that nobody needs this party any more."""
-
     @abstractmethod
     def save(self) -> None:
         """Write a checkpoint."""
 
     # --- steps
-
-    def together(self, what: Callable[[], None], *, of: int) -> Half:
-        """Wait until so many parties here have come to this place; the last one does what is common to them, once."""
-        number = self._round
-        self._arrived += 1
-        if self._arrived == of:
-            self._arrived, self._round = 0, number + 1
-            what()
-        yield Outbox(until=lambda: self._round > number)
 
     def _set_out(self, schedule: Schedule, progress: TrainingProgress, *, grace_s: float | None = None) -> None:
         """Say what is to be followed.
@@ -154,7 +124,6 @@ class Training(ABC):
             grace_s: Seconds that a step which is under way may take on when a signal comes; ``None``: no limit.
         """
         self._schedule, self._progress, self.signals = schedule, progress, Signals(grace_s=grace_s)
-        self._arrived = 0
 
     def start(self) -> None:
         """Begin with the first of the steps that are left, if there are any."""
@@ -174,13 +143,14 @@ class Training(ABC):
         plan = self.plan
         assert plan is not None, "one is under way"
         self._seconds += self.clock - (self.watch.seconds - self._judging)
-        for tag, value in self._measured.items():
+        measured = {tag: value for party in self._parties for tag, value in party.measurements.items()}
+        for tag, value in measured.items():
             total, count = self._sums.get(tag, (0.0, 0))
             if math.isfinite(value):
                 self._sums[tag] = (total + value, count + 1)
         self.step = plan.step + 1
         if plan.logs:
-            self._monitor.write(self.step, self._scalars(epoch_ends=plan.ends_epoch))
+            self._monitor.write(self.step, self._scalars(measured, epoch_ends=plan.ends_epoch))
         self._progress(self._status(plan.epoch + 1))
         self.saving = plan.saves or self.signals.asked
         if not self.saving:
@@ -206,13 +176,9 @@ class Training(ABC):
         if evaluation.verdict.best:
             self.kept = dict(self.figures)
 
-    @property
-    def _measured(self) -> dict[str, float]:
-        return {tag: value for party in self._parties for tag, value in party.measurements.items()}
-
-    def _scalars(self, *, epoch_ends: bool) -> dict[str, float]:
-        measured = {f"defense/{tag}": value for tag, value in self._measured.items()}
-        return {"train/loss": self.loss, **self.figures, **measured, **self.watch.scalars(epoch_ends=epoch_ends)}
+    def _scalars(self, measured: Mapping[str, float], *, epoch_ends: bool) -> dict[str, float]:
+        defenses = {f"defense/{tag}": value for tag, value in measured.items()}
+        return {"train/loss": self.loss, **self.figures, **defenses, **self.watch.scalars(epoch_ends=epoch_ends)}
 
     def _status(self, epoch: int) -> Status:
         on_test = (value for tag, value in self.figures.items() if tag.startswith("test/"))
