@@ -1,11 +1,8 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -15,6 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from splitvfl.cli import main
 from splitvfl.report.summary import read_summary
+from tests.commands import Command
 
 EXPERIMENT = """
 data: {name: breast-cancer}
@@ -41,17 +39,11 @@ def experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def run(*arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", "import sys; from splitvfl.cli import main; sys.exit(main())", *arguments],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parent.parent), "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def run(*arguments: str) -> Command:
+    return Command(arguments, Path.cwd())
 
 
-def wait_for_checkpoint(process: subprocess.Popen[str], folder: Path, step: int) -> None:
+def wait_for_checkpoint(process: Command, folder: Path, step: int) -> None:
     for _ in range(3000):
         if process.poll() is not None:
             return

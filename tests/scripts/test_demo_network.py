@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import csv
-import os
 import re
 import subprocess
-from collections.abc import Iterator, Sequence
-from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
 from scripts.demo_network import (
     _COMMAND,
@@ -33,7 +29,7 @@ from scripts.demo_network import (
     predict_command,
     prepare,
 )
-from tests.run.forked import FORKS
+from tests.commands import Command
 
 
 @pytest.fixture(scope="module")
@@ -46,52 +42,16 @@ def rows_of(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-class Forked:
-    """A party's command, forked: imports would take most of the time. Otherwise as :class:`subprocess.Popen`."""
-
-    def __init__(self, words: Sequence[str], *, cwd: Path, **options: Any) -> None:
-        assert list(words[: len(_COMMAND)]) == _COMMAND
-        (said, saying), (complained, complaining) = FORKS.Pipe(duplex=False), FORKS.Pipe(duplex=False)
-        self._process = FORKS.Process(target=_command, args=(words[len(_COMMAND) :], cwd, saying, complaining))
-        self._process.start()
-        for end in (saying, complaining):
-            end.close()
-        self.stdout, self.stderr = _lines(said), _lines(complained)
-
-    def poll(self) -> int | None:
-        return self._process.exitcode
-
-    def wait(self, timeout: float | None = None) -> int:
-        self._process.join(timeout)
-        if self._process.exitcode is None:
-            raise subprocess.TimeoutExpired("a party's command", timeout or 0.0)
-        return self._process.exitcode
-
-    def kill(self) -> None:
-        self._process.kill()
-
-
-def _lines(end: Connection) -> Iterator[str]:
-    with end, open(end.fileno(), closefd=False) as lines:
-        yield from lines
-
-
-def _command(arguments: Sequence[str], folder: Path, *pipes: Connection) -> None:
-    from splitvfl.cli import main as splitvfl
-
-    torch.set_num_threads(1)
-    os.chdir(folder)
-    for number, pipe in enumerate(pipes, start=1):
-        os.dup2(pipe.fileno(), number)
-    raise SystemExit(splitvfl(arguments))
-
-
 def test_the_demonstration_goes_through(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # Certificates are still handed out by a command of its own.
+    def popen(words: list[str], *, cwd: Path, **options: Any) -> Command:
+        assert words[: len(_COMMAND)] == _COMMAND
+        return Command(words[len(_COMMAND) :], cwd)
+
+    # Certificates are still made by a command that is none of these.
     names = {name: getattr(subprocess, name) for name in ("run", "PIPE", "DEVNULL", "TimeoutExpired")}
-    monkeypatch.setattr("scripts.demo_network.subprocess", SimpleNamespace(Popen=Forked, **names))
+    monkeypatch.setattr("scripts.demo_network.subprocess", SimpleNamespace(Popen=popen, **names))
 
     code = main(["--quick", "--out", str(tmp_path / "three")])
 
