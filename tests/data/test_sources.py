@@ -293,14 +293,14 @@ def test_files_need_the_same_columns_in_any_order(tmp_path: Path) -> None:
 
 
 def test_parquet_files_must_agree_on_what_is_text(tmp_path: Path) -> None:
-    tables = {"whole": [1, 2], "real": [0.5, 1.0], "text": ["1", "2"], "none": pa.nulls(2)}
+    tables = {"whole": [1, 2], "real": [0.5, 1.0], "text": ["1", "2"], "none": pa.nulls(2), "nothing": pa.nulls(2)}
     for name, cells in tables.items():
         pq.write_table(pa.table({"a": cells}), tmp_path / f"{name}.parquet")
 
     def kind(*names: str) -> str:
         return infer_kinds(open_all([tmp_path / f"{name}.parquet" for name in names]), ["a"], text=())["a"]
 
-    assert kind("whole", "real") == kind("real", "whole") == kind("none", "real", "none") == "number"
+    assert kind("whole", "real") == kind("real", "whole") == kind("none", "real", "nothing") == "number"
     assert kind("none", "whole") == "integer"
     with pytest.raises(DataError, match=r"'a' of text.parquet holds text, and whole numbers in whole.parquet"):
         kind("whole", "text")
