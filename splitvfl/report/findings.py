@@ -1,4 +1,4 @@
-"""What runs say, ready to be shown: grouped, averaged over seeds, and in plain words.
+"""What runs say, in plain words.
 
 Three figures come first (:func:`headline`). Which one decides whether a run is below the goal: with canaries the leak
 beyond the prediction, and then with the whole of its interval; else the worst attack on messages. Below the goal is

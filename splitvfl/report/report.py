@@ -33,6 +33,7 @@ from splitvfl.report.findings import (
     verdict,
 )
 from splitvfl.report.rows import (
+    MISSING,
     Estimate,
     RunGroup,
     attack_names,
@@ -41,12 +42,12 @@ from splitvfl.report.rows import (
     known_records,
     rows_by_defense,
     with_parties,
+    written,
 )
 from splitvfl.report.summary import RunSummary, read_summary
 
 _TEMPLATE = "report.html.j2"
 _SETTINGS = "experiment.yaml"
-_MISSING = "–"
 
 
 def write_report(runs: Sequence[Path], target: Path, *, title: str) -> Path:
@@ -88,8 +89,7 @@ def _render(title: str, summaries: list[RunSummary], folders: list[Path]) -> str
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters.update(
-        written=_written,
-        mean=_mean_of,
+        written=written,
         share=_share,
         level=_level,
         significant=_significant,
@@ -99,14 +99,15 @@ def _render(title: str, summaries: list[RunSummary], folders: list[Path]) -> str
         headline=headline,
         verdict=partial(verdict, own_columns=False),
     )
+    late = (name for run in summaries for party in run.parties.values() for name in party.after_training)
     template = environment.from_string(resources.files("splitvfl.report").joinpath(_TEMPLATE).read_text("utf-8"))
     return template.render(
         title=title,
         goal=GOAL,
         matching=MATCHING,
-        missing=_MISSING,
+        missing=MISSING,
         sections=list(_sections(summaries, folders)),
-        attacks=_descriptions([*attack_names(summaries), *_late_attacks(summaries)]),
+        attacks=_descriptions([*attack_names(summaries), *late]),
         known=list(dict.fromkeys(known_records(run.known_positives, run.known_negatives) for run in summaries)),
         runs=[(run, _settings(folder)) for run, folder in zip(summaries, folders, strict=True)],
     )
@@ -152,10 +153,6 @@ def _notes(group: RunGroup) -> list[str]:
     return list(dict.fromkeys(filter(None, [*found, *(note for run in group.runs for note in run.notes)])))
 
 
-def _late_attacks(summaries: Sequence[RunSummary]) -> Iterator[str]:
-    yield from (name for run in summaries for party in run.parties.values() for name in party.after_training)
-
-
 def _descriptions(attacks: Sequence[str]) -> Mapping[str, str]:
     known = explanations_of(Audit)
     for attack in installed("attacks").values():
@@ -176,28 +173,9 @@ def _settings(folder: Path) -> str:
     return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
-def _written(value: Estimate | float | None, digits: int) -> str:
-    """Return a figure with its interval, if it has one."""
-    if value is None:
-        return _MISSING
-    if not isinstance(value, Estimate):
-        return _number(value, digits)
-    interval = "" if value.half_width is None else f" ± {_number(value.half_width, digits)}"
-    return f"{_number(value.mean, digits)}{interval}"
-
-
-def _mean_of(value: Estimate | None, digits: int) -> str:
-    """Return a figure without its interval."""
-    return _MISSING if value is None else _number(value.mean, digits)
-
-
 def _share(value: Estimate) -> str:
     """Return a share of records, in per cent."""
     return f"{value.mean:.0%}"
-
-
-def _number(value: float, digits: int) -> str:
-    return f"{value:.{digits}f}" if abs(value) < 1000 else f"{value:.3g}"
 
 
 def _level(value: Estimate | None) -> str:
@@ -213,5 +191,5 @@ def _level(value: Estimate | None) -> str:
 def _significant(value: Estimate | float | None) -> str:
     """Return a figure that may have any size, with three digits."""
     if value is None:
-        return _MISSING
+        return MISSING
     return f"{value.mean if isinstance(value, Estimate) else value:.3g}"

@@ -19,6 +19,9 @@ from splitvfl.report.summary import AttackResult, PartyResult, RunSummary
 AUDITOR = Audit.name
 """One name for the auditor's attacks, of which the best one counts."""
 
+MISSING = "–"
+"""What stands for a figure that there is not."""
+
 _UNPLACED = 100
 _CONFIDENCE = 0.95
 
@@ -58,6 +61,23 @@ def estimate(values: Iterable[float | None]) -> Estimate | None:
     variance = math.fsum((value - mean) ** 2 for value in known) / (len(known) - 1)
     quantile = float(stats.t.ppf(0.5 + _CONFIDENCE / 2, len(known) - 1))
     return Estimate(mean, quantile * math.sqrt(variance / len(known)), len(known))
+
+
+def written(value: Estimate | float | None, digits: int, *, sign: str = " ± ", large: str = ".3g") -> str:
+    """Return a figure with its interval, if it has one, and a dash where there is none.
+
+    Args:
+        value: The figure.
+        digits: Decimals.
+        sign: What stands before half of the interval.
+        large: The format of numbers from 1000 on: losses of a regression, say.
+    """
+    if value is None:
+        return MISSING
+    if isinstance(value, Estimate):
+        interval = "" if value.half_width is None else f"{sign}{written(value.half_width, digits, large=large)}"
+        return f"{written(value.mean, digits, large=large)}{interval}"
+    return f"{value:.{digits}f}" if abs(value) < 1000 else f"{value:{large}}"
 
 
 def averaged(figure: Callable[[Any], float | None]) -> cached_property[Estimate | None]:

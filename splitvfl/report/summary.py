@@ -95,12 +95,11 @@ class PartyResult:
         own_columns_auc: Out-of-fold AUC of the better of two models on its own columns.
         own_columns_model: Which of the two.
         first_component_auc: AUC of the first principal component of its own columns, for which no label is needed.
-        detection_error: Mean measured ½(FPR + FNR) in one message of the best of the auditor's attacks, at thresholds
-            fixed before.
-        late_detection_error: The same over the last tenth of the steps.
-        total: Leak AUC of the messages and the model's predictions together, by the auditor.
-        prediction_auc: That of the predictions alone, of the training records.
-        beyond_prediction: That of both, between records of equal prediction.
+        detection_error: The auditor's, as are the next four: :class:`~splitvfl.leakage.auditing.Audit`.
+        late_detection_error: Over the last tenth of the steps.
+        total: By messages and predictions together.
+        prediction_auc: By predictions alone, of the training records.
+        beyond_prediction: By both, between records of equal prediction.
         measurements: Means over the run of what the defenses of this party's messages logged.
         features: Feature attacks on its columns.
         after_training: Attacks with its trained bottom model, by name.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
@@ -23,6 +24,7 @@ from splitvfl.report.findings import (
 )
 from splitvfl.report.rows import (
     AUDITOR,
+    MISSING,
     AttackRow,
     DefenseRow,
     Estimate,
@@ -33,12 +35,14 @@ from splitvfl.report.rows import (
     rows_by_defense,
     rows_by_run,
     with_parties,
+    written,
 )
 from splitvfl.report.summary import RunSummary
 
 __all__ = ["comparison_table", "summary_table", "verdict"]
 
-MISSING = "–"
+# No number may outgrow its column.
+_written = partial(written, sign=" ±", large=".1e")
 
 # Attacks side by side that leave room for the defense's name; more of them go into a further table.
 _ATTACKS_PER_TABLE = 4
@@ -196,7 +200,7 @@ def _beyond_cell(party: PartyRow) -> Text:
         return Text("no message", style="green")
     text = _coloured(party.beyond)
     if party.interval is not None:
-        text.append(f"\n{_number(party.interval[0], 2)}–{_number(party.interval[1], 2)}", style="dim")
+        text.append(f"\n{_written(party.interval[0], 2)}–{_written(party.interval[1], 2)}", style="dim")
     elif party.matched and party.beyond is not None:
         text.append("\nmatched", style="dim")
     return text
@@ -205,7 +209,7 @@ def _beyond_cell(party: PartyRow) -> Text:
 def _known_cell(party: PartyRow) -> Text:
     text = _plain(party.known, 2)
     if party.first_component is not None:
-        text.append(f"\n{_number(party.first_component.mean, 2)}", style="dim")
+        text.append(f"\n{_written(party.first_component.mean, 2)}", style="dim")
     return text
 
 
@@ -263,7 +267,9 @@ def _after(rows: Sequence[DefenseRow]) -> Iterator[Table]:
         before = Text.assemble(_plain(after.before_train, 2), "\n", _plain(after.before_test, 2))
         cells = [_after_cell(after.train, after.raw_train), _after_cell(after.test, after.raw_test), before]
         if counted:
-            cells.append(Text(f"{_mean(after.chance_train)}\n{_mean(after.chance_test)}"))
+            cells.append(
+                Text("\n".join(_written(one and one.mean, 2) for one in (after.chance_train, after.chance_test)))
+            )
         scored = "" if after.scored is None else f" (scores {after.scored.mean:.0%})"
         table.add_row(name, Text(f"{attack}{scored}"), *cells)
     yield table
@@ -272,12 +278,8 @@ def _after(rows: Sequence[DefenseRow]) -> Iterator[Table]:
 def _after_cell(leak: Estimate | None, raw: Estimate | None) -> Text:
     text = _coloured(leak)
     if raw != leak:
-        text.append(f"\nraw {_mean(raw)}", style="dim")
+        text.append(f"\nraw {_written(raw and raw.mean, 2)}", style="dim")
     return text
-
-
-def _mean(value: Estimate | None) -> str:
-    return MISSING if value is None else _number(value.mean, 2)
 
 
 def _fitting(legend: dict[str, str], runs: Sequence[RunSummary]) -> dict[str, str]:
@@ -370,18 +372,6 @@ def _style(value: Estimate | None) -> str:
     if value.mean >= VISIBLE:
         return "bold red"
     return "yellow" if value.mean >= PARTLY_VISIBLE else "green"
-
-
-def _written(value: Estimate | None, digits: int) -> str:
-    if value is None:
-        return MISSING
-    interval = "" if value.half_width is None else f" ±{_number(value.half_width, digits)}"
-    return f"{_number(value.mean, digits)}{interval}"
-
-
-def _number(value: float, digits: int) -> str:
-    # Losses of a regression may have any size, and no number may outgrow its column.
-    return f"{value:.{digits}f}" if abs(value) < 1000 else f"{value:.1e}"
 
 
 def _legend(meanings: Mapping[str, str]) -> Table:
