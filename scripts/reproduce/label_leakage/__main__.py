@@ -15,7 +15,7 @@ from pathlib import Path
 
 from scripts.reproduce.label_leakage import figure_1, figure_2, tradeoff
 from scripts.reproduce.label_leakage.study import describe, problems
-from scripts.reproduce.shared.claims import markdown_table
+from scripts.reproduce.shared.claims import grouped, markdown_table
 from scripts.reproduce.shared.command import Reproduction
 from scripts.reproduce.shared.jobs import Job, run_jobs
 from scripts.reproduce.shared.pages import Section
@@ -36,7 +36,7 @@ def settings_table(settings: Settings) -> str:
     rows = [
         (
             problem.title,
-            f"{result['records']:,}".replace(",", " "),
+            grouped(result["records"]),
             f"{100 * result['positives'] / result['records']:.1f} %",
             str(problem.batch_size),
             str(problem.epochs),

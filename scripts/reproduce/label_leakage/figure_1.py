@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from scripts.reproduce.label_leakage.study import PASSIVE, Problem, build_trainer, problems, train
-from scripts.reproduce.shared.claims import Claim, interval, markdown_table, mean, shown, with_interval
+from scripts.reproduce.shared.claims import Claim, markdown_table, mean, shown, with_interval
 from scripts.reproduce.shared.drawing import finish
 from scripts.reproduce.shared.jobs import Job, Result, run_jobs
 from scripts.reproduce.shared.pages import Section
@@ -168,13 +168,11 @@ def _claims(problem: Problem, results: Sequence[Result], moments: Sequence[int],
 def _published_claim(problem: Problem, values: Sequence[float], moment: int, published: float) -> Claim:
     ours = mean(values)
     near = abs(ours - published) <= TOLERANCE
-    return Claim(
+    return Claim.of(
+        values,
         claim=f"leak AUC of ‖g‖ after {moment} steps, {problem.title}",
         published=published,
-        ours=ours,
-        interval=interval(values),
-        seeds=len(values),
-        verdict="reproduces" if near else "does not",
+        holds=near,
         why=f"{'within' if near else 'not within'} {TOLERANCE} of the figure for the full Criteo data "
         f"(45.8 million rows, batch 65 536); here batch {problem.batch_size}",
     )
@@ -185,13 +183,10 @@ def _norm_claim(problem: Problem, results: Sequence[Result], moments: int) -> Cl
     least = [min(_aucs([result], "gradient", at)[0] for at in range(moments)) for result in results]
     slopes = [max(abs(_aucs([result], "slope", at)[0] - 0.5) for at in range(moments)) for result in results]
     holds = mean(least) > 0.8
-    return Claim(
+    return Claim.of(
+        least,
         claim=f"‖g‖ separates the classes at every moment (leak AUC above .8), {problem.title}",
-        published=None,
-        ours=mean(least),
-        interval=interval(least),
-        seeds=len(least),
-        verdict="reproduces" if holds else "does not",
+        holds=holds,
         why=f"the least of the {moments} moments; ‖∇h‖ alone is at most {mean(slopes):.2f} from one half",
     )
 

@@ -293,26 +293,22 @@ def _claims_over_training(problem: Problem, runs: Runs) -> list[Claim]:
 def _below_bound(problem: Problem, what: str, level: float, values: Sequence[float]) -> Claim:
     holds = mean(values) <= bound(level)
     reason = "stays below the bound" if holds else "above the bound: the gradients are not the Gaussians it assumes"
-    return Claim(
+    return Claim.of(
+        values,
         claim=f"leak AUC at most 1 − 2 L² = {bound(level):.2f}: {what}, {problem.title}",
         published=bound(level),
-        ours=mean(values),
-        interval=interval(values),
-        seeds=len(values),
-        verdict="reproduces" if holds else "does not",
+        holds=holds,
         why=reason,
     )
 
 
 def _detection_claim(problem: Problem, level: float, values: Sequence[float]) -> Claim:
     holds = mean(values) >= level
-    return Claim(
+    return Claim.of(
+        values,
         claim=f"every attacker's detection error at least L = {level:g}, {problem.title}",
         published=level,
-        ours=mean(values),
-        interval=interval(values),
-        seeds=len(values),
-        verdict="reproduces" if holds else "does not",
+        holds=holds,
         why="measured with the auditor's better attack, whose threshold was fixed before the batch",
     )
 

@@ -45,12 +45,34 @@ class Claim:
     verdict: Verdict
     why: str
 
+    @classmethod
+    def of(cls, values: Sequence[float], *, claim: str, holds: bool, why: str, published: float | None = None) -> Claim:
+        """Return a claim about the mean of these values, one per seed: whether it holds says whether it reproduces."""
+        return cls(
+            claim=claim,
+            published=published,
+            ours=mean(values),
+            interval=interval(values),
+            seeds=len(values),
+            verdict="reproduces" if holds else "does not",
+            why=why,
+        )
+
     def __post_init__(self) -> None:
         """Check verdict and seeds."""
         if self.verdict not in get_args(Verdict):
             raise ArgumentError(f"expected a verdict of {', '.join(get_args(Verdict))}, got {self.verdict!r}")
         if self.seeds < 1:
             raise ArgumentError(f"expected at least 1 seed, got {self.seeds}")
+
+
+def grouped(number: int) -> str:
+    """Return a whole number with a space before every three digits.
+
+    >>> grouped(46000)
+    '46 000'
+    """
+    return f"{number:,}".replace(",", " ")
 
 
 def mean(values: Iterable[float]) -> float:

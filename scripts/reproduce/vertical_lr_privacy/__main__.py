@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from scripts.reproduce.shared.claims import markdown_table, shown
+from scripts.reproduce.shared.claims import grouped, markdown_table, shown
 from scripts.reproduce.shared.command import Reproduction
 from scripts.reproduce.shared.jobs import Job, run_jobs
 from scripts.reproduce.shared.pages import Section
@@ -53,8 +53,8 @@ def settings_table(settings: Settings) -> str:
     rows = [
         (
             problem.title,
-            f"{result['records']:,}".replace(",", " "),
-            f"{result['test']:,}".replace(",", " "),
+            grouped(result["records"]),
+            grouped(result["test"]),
             shown(result["majority_test"]),
             f"{result['active']} + {result['passive']}",
             str(result["constant"]),

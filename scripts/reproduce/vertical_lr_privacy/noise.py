@@ -607,14 +607,12 @@ def _label_claims(problem: Problem, runs: Runs) -> list[Claim]:
             values = _at(problem, runs, name, number, epoch=epochs - 1)
             expected = label_attack_success(noise.sigmas[0], epochs)
             found.append(
-                Claim(
+                Claim.of(
+                    values,
                     claim=f"{problem.title}, {noise.label}: labels "
                     + ("from one release" if epochs == 1 else f"averaged over {epochs} epochs"),
                     published=expected,
-                    ours=mean(values),
-                    interval=interval(values),
-                    seeds=len(values),
-                    verdict="reproduces" if abs(mean(values) - expected) <= tolerance else "does not",
+                    holds=abs(mean(values) - expected) <= tolerance,
                     why=f"against Φ(2√E/σ), to {shown(tolerance, 4)}; weights that wander add g^A to every release",
                 )
             )

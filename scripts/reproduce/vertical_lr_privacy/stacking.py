@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from scripts.reproduce.shared.claims import Claim, interval, markdown_table, mean, shown
+from scripts.reproduce.shared.claims import Claim, markdown_table, mean, shown
 from scripts.reproduce.shared.jobs import Job, Result, run_jobs
 from scripts.reproduce.shared.pages import Section
 from scripts.reproduce.shared.settings import Settings
@@ -188,13 +188,10 @@ def _claim(problem: Problem, results: Sequence[Result]) -> Claim:
     values = [result["right"][-1] for result in results]
     larger = mean(result["majority"] for result in results)
     expected = EXPECTED.get((problem.batch_size, problem.epochs), larger)
-    return Claim(
+    return Claim.of(
+        values,
         claim=f"{_name(problem)}: above {shown(expected)} of labels after {problem.epochs} epochs",
-        published=None,
-        ours=mean(values),
-        interval=interval(values),
-        seeds=len(values),
-        verdict="reproduces" if mean(values) > expected else "does not",
+        holds=mean(values) > expected,
         why=f"the larger class has {shown(larger)}, the party's own output "
         f"{shown(mean(result['own'] for result in results))}",
     )
