@@ -69,7 +69,7 @@ class LabelLeak:
             beyond=matched if canaries is None else canaries.auc,
             low=None if canaries is None else canaries.low,
             high=None if canaries is None else canaries.high,
-            canaries=0 if canaries is None else canaries.positives + canaries.negatives,
+            canaries=0 if canaries is None else canaries.count,
             known=largest([own_columns, first_component]),
             labelled=first_component is None or (own_columns or 0.0) >= first_component,
         )

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.features import FeatureLeak
 from splitvfl.report.findings import advice, below, headline, stopping_note
 from splitvfl.report.rows import attack_names, attack_result, estimate, group_runs, rows_by_defense
-from splitvfl.report.summary import AttackResult, PartyResult, RunSummary
+from splitvfl.report.summary import AttackResult, ExchangeTraits, PartyResult, RunSummary, read_summary
 from splitvfl.report.tables import comparison_table, summary_table, verdict
 
 
@@ -688,3 +690,21 @@ def test_advice_by_canaries_says_what_is_left_in_all_and_what_one_way_costs() ->
 def test_runs_with_a_private_top_are_not_averaged_with_those_without() -> None:
     runs = [run("x"), run("x", private_top=True), run(private_top=True)]
     assert [row.label for row in rows_by_defense(group_runs(runs)[0])] == ["x", "x, private top", "none, private top"]
+
+
+def test_reports_say_of_an_exchange_what_it_says_of_itself(tmp_path: Path) -> None:
+    silent = {"telecom": PartyResult({}, own_columns_auc=0.77)}
+    own = run(exchange="own", exchange_traits=ExchangeTraits(one_way=True, in_headings=False), parties=silent)
+    assert own.label == "own"
+    assert headline(own).startswith("Labels: no message of training depends on them;")
+    assert group_runs([own])[0].title == "digits, mlp"
+    assert group_runs([run(exchange="oracle")])[0].title == "digits, mlp, exchange oracle"
+    # One that nobody knows any more, in a summary that says nothing of it.
+    assert run(exchange="gone").traits == ExchangeTraits(one_way=False, in_headings=True)
+
+    own.save(tmp_path)
+    assert read_summary(tmp_path) == own
+    before = json.loads((tmp_path / "summary.json").read_text()) | {"exchange": "one-way"}
+    del before["exchange_traits"]
+    (tmp_path / "summary.json").write_text(json.dumps(before))
+    assert read_summary(tmp_path).traits == own.exchange_traits
