@@ -6,6 +6,7 @@ import math
 import random
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -130,8 +131,8 @@ def test_a_private_top_that_diverged_is_told_at_the_end(
 ) -> None:
     learn = PrivateTop.learn
 
-    def spoiled(top: PrivateTop, loss: torch.Tensor) -> None:
-        learn(top, loss)
+    def spoiled(top: PrivateTop, *given: Any) -> None:
+        learn(top, *given)
         for weight in top.module.parameters():
             weight.data.fill_(math.nan)  # as an optimiser's step can that overflows, of a gradient that does not
 
