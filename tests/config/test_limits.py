@@ -12,6 +12,7 @@ import re
 import resource
 import typing
 from collections.abc import Iterator
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,10 @@ def numbers_of(section: type[BaseModel], tree: dict[str, Any], place: tuple[str,
                 held = value_at(tree, (*place, name))
                 whole = with_value(tree, (*place, name), {**(held if isinstance(held, dict) else {}), **inner})
                 yield from numbers_of(kind, whole, (*place, name))
+            elif is_dataclass(kind):
+                for inside, hint in typing.get_type_hints(kind).items():
+                    if hint in (int, float):
+                        yield with_value(tree, (*place, name), {}), (*place, name, inside), False
             elif kind in (int, float):
                 yield tree, (*place, name), typing.get_origin(bare(field.annotation)) is tuple
 
