@@ -136,7 +136,8 @@ def take_step(trainer: Trainer, rows: Tensor) -> None:
     batches = {party.name: party.train_batch(rows) for party in parties}
     trainer.labels_of.turn_to(batches[trainer.active.name])
     halves = {name: side.step(batches.get(name, NO_RECORDS), trainer.step) for name, side in trainer._sides.items()}
-    converse(halves, turns={party.name: party.random for party in parties})
+    turns = {party.name: party.random for party in parties}
+    converse(halves, turns=turns, record=trainer._record)
     trainer.step += 1
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -122,3 +123,20 @@ def test_early_stopping_checks_its_settings(settings: dict[str, float], message:
 
 def test_a_verdict_is_two_whole_numbers_on_the_wire() -> None:
     assert torch.tensor(Verdict(stop=True, best=False), dtype=torch.int64).tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("start", range(8))
+@pytest.mark.parametrize("stop", range(1, 8))
+def test_a_stop_ends_the_run_as_its_last_epoch_does(start: int, stop: int) -> None:
+    def schedule(**more: Any) -> Schedule:
+        numbers = {"log_every": 5, "checkpoint_every": None, "evaluate_every": 3}
+        return Schedule(Batches(6, 2, seed=0), 2, **numbers, **more)  # type: ignore[arg-type]
+
+    stopped = schedule(stop=lambda done: done >= stop)
+    plans, whole = list(stopped.plans(start)), list(schedule().plans(start))
+    assert stopped.steps == min(stop, 6)
+    assert [plan.step for plan in plans] == [plan.step for plan in whole if plan.step < stop]
+    assert all(map(torch.equal, (plan.rows for plan in plans), (plan.rows for plan in whole)))
+    if plans:
+        last = plans[-1]
+        assert (last.ends_epoch, last.evaluates, last.logs, last.saves) == (True, True, True, True)

@@ -169,6 +169,28 @@ def test_one_failing_half_closes_the_others_and_its_error_comes_out() -> None:
     assert [(other.closed, other.updated) for other in others] == [(True, False), (True, False)]
 
 
+def test_a_half_waits_until_others_have_come_as_far() -> None:
+    done: list[str] = []
+
+    def at_once() -> Half:
+        done.append("at once")
+        yield Outbox(until=lambda: "later" in done)
+        assert done == ["at once", "later"]
+
+    def later() -> Half:
+        yield Outbox()
+        yield Outbox()
+        done.append("later")
+
+    converse({"a": at_once(), "b": later()})
+    with pytest.raises(ProtocolError, match="nobody can go on: a waits for all to come as far"):
+        converse({"a": iter_once(Outbox(until=lambda: False))})
+
+
+def iter_once(outbox: Outbox) -> Half:
+    yield outbox
+
+
 def test_a_deadlock_closes_all_halves() -> None:
     others = [Closing("b"), Closing("a")]
     halves = {name: other.half() for name, other in zip("ab", others, strict=True)}

@@ -146,6 +146,17 @@ def test_what_goes_wrong_closes_the_half(outbox: Outbox, kind: type[Exception], 
     assert watched.closed
 
 
+def test_a_half_that_needs_nothing_more_goes_on_without_a_lost_partner() -> None:
+    def half() -> Half:
+        try:
+            yield Outbox(wait=(score_from("telecom"),))
+        except LinkError:
+            yield Outbox()
+            return "done"
+
+    assert drive(half(), party=ACTIVE, links=star("telecom")[ACTIVE], timeout=0.05) == "done"
+
+
 def test_an_error_of_the_half_is_the_one_that_comes_out() -> None:
     def half() -> Half:
         yield Outbox()

@@ -46,6 +46,16 @@ def test_no_signal_comes_once_the_block_is_left() -> None:
     assert signals.asked
 
 
+def test_it_acts_until_the_last_of_several_has_left() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with Signals() as signals:
+        with signals:
+            pass
+        send(signal.SIGINT)
+        assert signals.asked
+    assert signal.getsignal(signal.SIGINT) is before
+
+
 def test_sigterm_interrupts_within_a_block_only() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(KeyboardInterrupt), stoppable():
