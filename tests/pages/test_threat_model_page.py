@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import NormalDist
 
@@ -242,10 +242,11 @@ def test_messages_are_remembered_where_what_answers_them_is_defended(
         run = party_run(config, name, tmp_path / name, own=own_data(config, name))
         # As at its first meeting.
         if isinstance(run, ActiveRun):
-            run._party = run._build({"lab": 8})[0]
+            run._build_as({"widths": {"lab": 8}})
         elif isinstance(run, PassiveRun):
-            run._party = run._build(TaskSpec("binary", 1))
-        assert run._answered() == expected, name
+            run._build_as({"learned": asdict(TaskSpec("binary", 1))})
+        assert run._own is not None
+        assert run._own.answered() == expected, name
 
 
 def test_the_label_party_of_a_networked_run_runs_the_attacks_that_need_no_more_than_what_crosses(
