@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -13,8 +10,7 @@ import torch
 from torch import Tensor
 
 from splitvfl.run import checkpoint
-
-COMMAND = [sys.executable, "-c", "import sys; from splitvfl.cli import main; sys.exit(main())"]
+from tests.commands import Command
 
 
 def free_ports(count: int) -> list[int]:
@@ -28,25 +24,17 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def start(root: Path, arguments: Sequence[str], folder: Path) -> subprocess.Popen[str]:
+def start(root: Path, arguments: Sequence[str], folder: Path) -> Command:
     """Start ``splitvfl`` with these arguments in a folder."""
-    environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
-    return subprocess.Popen(
-        [*COMMAND, *arguments],
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return Command(arguments, folder, COLUMNS="120", PYTHONPATH=str(root))
 
 
-def start_party(root: Path, folder: Path, file: str, name: str, *more: str) -> subprocess.Popen[str]:
+def start_party(root: Path, folder: Path, file: str, name: str, *more: str) -> Command:
     """Start one party in a folder that holds its file; its run lies in ``runs/NAME``."""
     return start(root, ["party", file, "--as", name, "--out", f"runs/{name}", *more], folder)
 
 
-def finished(processes: Mapping[str, subprocess.Popen[str]], *, timeout: float = 120) -> dict[str, str]:
+def finished(processes: Mapping[str, Command], *, timeout: float = 120) -> dict[str, str]:
     """Wait for all, and return what each wrote to standard error; all must have ended well."""
     said = {}
     for name, process in processes.items():
