@@ -430,8 +430,7 @@ class PassiveRun(PartyRun[PassiveParty]):
         if self._own is None:
             self._build_as({"learned": asdict(learned)})
         self._learned = learned
-        width: int = self.party.output_width()
-        return width
+        return self.party.output_width()
 
     def _build_as(self, run: Mapping[str, Any]) -> None:
         self._learned = TaskSpec(**run["learned"])
