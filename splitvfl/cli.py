@@ -302,7 +302,8 @@ def compare(
 @app.command(name="list")
 def list_(
     kind: Annotated[
-        str, typer.Argument(help="attacks, defenses, models, exchanges, optimizers, embedding_optimizers or data")
+        str,
+        typer.Argument(help="attacks, defenses, models, exchanges, losses, optimizers, embedding_optimizers or data"),
     ],
 ) -> None:
     """List what can be named in an experiment."""

@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 
-from splitvfl.app.exchanges import exchange_of
+from splitvfl.app.exchanges import exchange_of, task_of
 from splitvfl.app.label_horizon import LabelHorizon
 from splitvfl.app.models import Models
 from splitvfl.app.noise import noise_plan
 from splitvfl.config.sections import ExperimentConfig
 from splitvfl.data.columns import PartyData, TaskName
 from splitvfl.data.sets import TABLES
-from splitvfl.errors import ConfigError
+from splitvfl.errors import ArgumentError, ConfigError
 from splitvfl.exchange.roll_call import UNSIGNED, Vouching
 from splitvfl.hooks import At, Attack, Defense, placed
 from splitvfl.leakage.canaries import check_canaries
@@ -56,6 +56,22 @@ class Assembly:
         self.noise = noise_plan(config, data)
         self.exchange = exchange_of(config.exchange, rows=train.batch_size, noise=self.noise, vouching=vouching)
         self.models = Models(config.model, self.exchange, own_optimizer=train.embedding_optimizer is not None)
+
+    def task(self, name: str, classes: int) -> Task:
+        """Return the task, with the loss that the file asks for.
+
+        Args:
+            name: Its name.
+            classes: Number of classes, if there are any.
+
+        Raises:
+            ConfigError: If the exchange or the loss is for other labels.
+        """
+        loss = self._config.train.loss
+        try:
+            return task_of(self.exchange, name, classes, None if loss is None else loss.make())
+        except ArgumentError as error:
+            raise ConfigError(f"{self._config.source}: train.loss: {error}") from error
 
     # --- parties
 
@@ -115,8 +131,9 @@ class Assembly:
 
     @property
     def telling_rate(self) -> float | None:
-        """The same, if the sign of a residue is its record's label: nobody adds noise, or changes a gradient."""
-        return None if self._config.defenses or self.noise is not None else self.rate
+        """The same, if a residue's sign is its record's label: of the usual loss, where nobody adds noise."""
+        config = self._config
+        return None if config.defenses or config.train.loss is not None or self.noise is not None else self.rate
 
     def agreed_horizon(self, records: int, task: TaskName | None) -> LabelHorizon | None:
         """Return what any party can know of until which step signs tell labels; ``None`` where nothing is known.

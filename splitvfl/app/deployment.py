@@ -16,7 +16,7 @@ import torch
 
 from splitvfl.app.addresses import AddressBook
 from splitvfl.app.assembly import Assembly, choose_device
-from splitvfl.app.exchanges import exchange_of, task_of
+from splitvfl.app.exchanges import exchange_of
 from splitvfl.app.label_horizon import before
 from splitvfl.app.records import OwnData, own_data
 from splitvfl.app.run_folder import (
@@ -133,7 +133,7 @@ class Deployment:
         own = self.own
         if own.task is None or not self.assembly.exchange.one_way:
             return
-        party = ActiveParty(own.data, torch.nn.Identity(), task=task_of(self.assembly.exchange, own.task, own.classes))
+        party = ActiveParty(own.data, torch.nn.Identity(), task=self.assembly.task(own.task, own.classes))
         self._stop_early(party)
 
     def _stop_early(self, party: ActiveParty) -> None:
@@ -159,7 +159,7 @@ class Deployment:
             return PassiveRun(self.name, config.active, settings, self._meeting, build=self._passive, **told)
         self.assembly.check_private_top()
         assert own.task is not None, "labels say what is learned"
-        task = task_of(self.assembly.exchange, own.task, own.classes)
+        task = self.assembly.task(own.task, own.classes)
         return ActiveRun(
             self.name,
             [other for other in config.parties if other != self.name],
@@ -223,7 +223,7 @@ class Deployment:
     # --- its parts, once it has met the others
 
     def _passive(self, learned: TaskSpec) -> PassiveParty:
-        task = task_of(self.assembly.exchange, learned.task, learned.outputs)
+        task = self.assembly.task(learned.task, learned.outputs)
         party = self.assembly.passive(self.own.data, task, seed=self._config.train.private_seed_for_experiments)
         self._prepare(party)
         self.assembly.defend(party)
@@ -293,7 +293,7 @@ class Deployment:
         """
         alone = run.settings.exchange.one_way  # how long it trained, and which epoch was best, is told to nobody later
         learned, models = run.learned, self.assembly.models
-        task = task_of(self.assembly.exchange, learned.task, learned.outputs)
+        task = self.assembly.task(learned.task, learned.outputs)
         origin = Origin(
             learned=learned,
             model=models.of_passive(self.own.data, task) if isinstance(run, PassiveRun) else models.of_active(),
@@ -302,6 +302,7 @@ class Deployment:
             epoch=0 if alone else run.party.best.epoch or math.ceil(run.step / len(run.settings.batches)),
             encoding=self.own.encoding,
             id_column=self._config.data.id_column,
+            loss=None if isinstance(run, PassiveRun) else self._config.train.loss,
             tables=self.own.tables,
         )
         save_half(folder, run.party, origin)

@@ -9,7 +9,8 @@ from splitvfl.config.sections import ExchangeSection
 from splitvfl.errors import ConfigError
 from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.roll_call import UNSIGNED, Vouching
-from splitvfl.learning.tasks import Binary, Task, task_for
+from splitvfl.learning.losses import Loss
+from splitvfl.learning.tasks import Task, task_for
 from splitvfl.models import logistic_loss
 
 
@@ -34,17 +35,18 @@ def exchange_of(
     return exchange
 
 
-def task_of(exchange: Exchange, name: str, classes: int) -> Task:
-    """Return the task, with the loss whose gradient the exchange computes.
+def task_of(exchange: Exchange, name: str, classes: int, loss: Loss | None = None) -> Task:
+    """Return the task, with the loss whose gradient the exchange computes unless another is given.
 
     Raises:
         ConfigError: If the exchange is for binary labels and these are others.
+        ArgumentError: If the loss is.
     """
     if name != "binary" and exchange.sums_only:
         raise ConfigError(
             f"exchange {exchange.name} trains logistic regression, on labels 0 and 1; this is a {name} task: take "
             "exchange split for it"
         )
-    if name == "binary":
-        return Binary(logistic_loss(exchange.approximation))
-    return task_for(name, classes)
+    if name == "binary" and loss is None:
+        loss = logistic_loss(exchange.approximation)
+    return task_for(name, classes, loss)

@@ -11,7 +11,6 @@ import torch
 from safetensors.torch import save_file
 
 from splitvfl.app.assembly import Assembly, choose_device
-from splitvfl.app.exchanges import task_of
 from splitvfl.app.label_horizon import LabelHorizon, before, observed_horizon, outcome
 from splitvfl.app.records import load_data
 from splitvfl.app.run_folder import CONFIG_FILE, check_folder, clear_run, has_checkpoint, write_config
@@ -97,7 +96,7 @@ class Experiment:
         self._check_fields()
         self._assembly = Assembly(config, bench.data.active)
         self._assembly.check_private_top()
-        self._task = task_of(self._assembly.exchange, bench.data.task, bench.data.classes)
+        self._task = self._assembly.task(bench.data.task, bench.data.classes)
         self._assembly.check_canaries(self._task)
 
     def _check_tables(self) -> None:

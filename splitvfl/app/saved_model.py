@@ -28,15 +28,16 @@ from pydantic import ValidationError
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from splitvfl.config.named import NamedSection
+from splitvfl.config.named import Named, NamedSection
 from splitvfl.config.registry import built_in
-from splitvfl.config.sections import MODEL, ModelSection
+from splitvfl.config.sections import LOSS, MODEL, ModelSection
 from splitvfl.data.columns import PartyData, TaskName
 from splitvfl.data.encoding import FittedEncoding
 from splitvfl.data.schema import SCHEMA_FILE, VOCABULARY_FILE, PartySchema, Role, read_party_schema
 from splitvfl.data.writing import draft
 from splitvfl.errors import ArgumentError, CheckpointError, ConfigError, DataError
 from splitvfl.exchange.handshake import TaskSpec
+from splitvfl.learning.losses import Loss
 from splitvfl.learning.precision import narrow_dtype
 from splitvfl.learning.randomness import PartyRandom
 from splitvfl.learning.tasks import Task, task_for
@@ -80,6 +81,7 @@ class HalfSchema(msgspec.Struct, frozen=True, kw_only=True):
         encoding: How the columns of the party's own file became numbers; ``None`` if they did not come from one.
         id_column: The column of that file that names the records.
         files: SHA-256 of every other file of the folder, by name.
+        loss: At the active party, the section on the loss, if it named one: it says what outputs predict.
         digest: SHA-256 of all of this, with an empty text in this place.
     """
 
@@ -103,6 +105,7 @@ class HalfSchema(msgspec.Struct, frozen=True, kw_only=True):
     encoding: FittedEncoding | None
     id_column: str | None
     files: dict[str, str]
+    loss: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
     digest: str = ""
 
 
@@ -118,6 +121,7 @@ class Origin:
         epoch: Epoch whose weights are kept, from 1; 0 where the others are not to know.
         encoding: How the columns became numbers, if they came from the party's own file.
         id_column: The column of that file that names the records.
+        loss: The section that names the label party's loss, if there is one.
         tables: The party's table folder, if the columns came from one.
     """
 
@@ -128,6 +132,7 @@ class Origin:
     epoch: int
     encoding: FittedEncoding | None = None
     id_column: str | None = None
+    loss: NamedSection | None = None
     tables: Path | None = None
 
 
@@ -189,6 +194,7 @@ def _described(party: ActiveParty | PassiveParty, origin: Origin, files: Mapping
         encoding=origin.encoding,
         id_column=origin.id_column,
         files=dict(files),
+        loss=msgspec.UNSET if origin.loss is None else origin.loss.model_dump(mode="json"),
     )
 
 
@@ -249,7 +255,7 @@ class SavedHalf:
 
     @property
     def task(self) -> Task:
-        """The task."""
+        """The task, with its usual loss."""
         return task_for(self.schema.task, self.schema.outputs)
 
     @property
@@ -258,7 +264,12 @@ class SavedHalf:
         return read_party_schema(self.folder) if SCHEMA_FILE in self.schema.files else None
 
     def party(
-        self, data: PartyData, *, device: torch.device, own: ModelSection | None = None
+        self,
+        data: PartyData,
+        *,
+        device: torch.device,
+        own: ModelSection | None = None,
+        own_loss: NamedSection | None = None,
     ) -> ActiveParty | PassiveParty:
         """Return the party, ready to predict: its model is frozen, and no defense is attached.
 
@@ -267,6 +278,7 @@ class SavedHalf:
             device: Where its model runs.
             own: The model that the party's own file names. A class that does not come with splitvfl is imported if it
                 is that one: no half decides what is imported.
+            own_loss: The loss that it names, likewise.
 
         Raises:
             ConfigError: If it was made by another class that does not come with splitvfl.
@@ -278,7 +290,7 @@ class SavedHalf:
         module, data = self._module(recipe, data), data.with_row_norm(recipe.row_norm)
         party: ActiveParty | PassiveParty
         if self.schema.role == "active":
-            party = ActiveParty(data, module, task=self.task)
+            party = ActiveParty(data, module, task=self._task(own_loss))
             for name in self.schema.widths:
                 party.connect(name)
             party.widths = dict(self.schema.widths)
@@ -302,22 +314,32 @@ class SavedHalf:
                     f"training, got {given[place]!r}"
                 )
 
+    def _task(self, own_loss: NamedSection | None) -> Task:
+        described = self.schema.loss
+        if described is msgspec.UNSET:
+            return self.task
+        loss: Loss = self._made(LOSS, described, own_loss, "loss", key="train.loss")
+        return task_for(self.schema.task, self.schema.outputs, loss)
+
     def _recipe(self, own: ModelSection | None) -> Recipe:
-        name = str(self.schema.model.get("name"))
+        recipe: Recipe = self._made(MODEL, self.schema.model, own, "model", key="model")
+        return recipe
+
+    def _made(self, named: Named, described: dict[str, Any], own: NamedSection | None, what: str, *, key: str) -> Any:
+        name = str(described.get("name"))
         if own is not None and own.name == name:
             section: type[NamedSection] = type(own)
-        elif name in built_in("models"):
-            section = MODEL.section(name, self.folder)
+        elif name in built_in(named.kind):
+            section = named.section(name, self.folder)
         else:
             raise ConfigError(
-                f"{self.folder} was made by the model {name!r}, which does not come with splitvfl: it is imported "
-                "where the experiment names it too, as model.name"
+                f"{self.folder} was made by the {what} {name!r}, which does not come with splitvfl: it is imported "
+                f"where the experiment names it too, as {key}.name"
             )
         try:
-            recipe: Recipe = section.model_validate_json(json.dumps(self.schema.model)).make()
+            return section.model_validate_json(json.dumps(described)).make()
         except (ConfigError, ValidationError) as error:
-            raise _damaged(self.folder / HALF_FILE, f"{self.schema.model} describes no model: {error}") from error
-        return recipe
+            raise _damaged(self.folder / HALF_FILE, f"{described} describes no {what}: {error}") from error
 
     def _module(self, recipe: Recipe, data: PartyData) -> nn.Module:
         try:

@@ -136,7 +136,9 @@ def prepare_prediction(
         scored = _numbered(own_data(config, name).data)
     else:
         scored = _new_records(half, files, config.data.id_column)
-    party = half.party(scored.data, device=choose_device(config.train.device), own=config.model)
+    party = half.party(
+        scored.data, device=choose_device(config.train.device), own=config.model, own_loss=config.train.loss
+    )
     defend_predictions(party, config.defenses, config.folder, activation_clip=config.exchange.activation_clip)
     addresses = AddressBook(config, name, "prediction")
     meeting = addresses.meeting(notify)

@@ -3,7 +3,8 @@
 A name is looked up in three places:
 
 - what :mod:`splitvfl.attacks`, :mod:`splitvfl.defenses`, :mod:`splitvfl.models` and :mod:`splitvfl.exchange` export, by
-  the ``name`` of each class, and the optimisers of :mod:`splitvfl.learning.optimizers`, for what comes with splitvfl;
+  the ``name`` of each class, likewise the losses of :mod:`splitvfl.learning.losses`, and the optimisers of
+  :mod:`splitvfl.learning.optimizers`, for what comes with splitvfl;
 - the entry-point groups ``splitvfl.attacks``, ``.defenses`` and ``.models``, for what other installed packages offer;
 - ``module:Class``, for a file of one's own beside the experiment or in the current folder, or an installed module.
 
@@ -32,17 +33,20 @@ from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 from splitvfl.config.yaml import Place, dotted, place_in
 from splitvfl.errors import ConfigError, SplitVFLError
 from splitvfl.exchange.base import Exchange
+from splitvfl.learning.losses import Loss
 from splitvfl.learning.optimizers import EMBEDDING_OPTIMIZERS, OPTIMIZERS
 from splitvfl.party.recipe import Recipe
 from splitvfl.wording import shown, suggestion, words
 
-PluginKind = Literal["attacks", "defenses", "models", "exchanges", "optimizers", "embedding_optimizers"]
+PluginKind = Literal["attacks", "defenses", "models", "exchanges", "losses", "optimizers", "embedding_optimizers"]
 
 _KINDS: tuple[PluginKind, ...] = get_args(PluginKind)
 _OPTIMIZERS: Mapping[PluginKind, Mapping[str, Callable[..., Any]]] = {
     "optimizers": OPTIMIZERS,
     "embedding_optimizers": EMBEDDING_OPTIMIZERS,
 }
+# Where those are found whose kind is not the name of a package.
+_PACKAGES: Mapping[PluginKind, str] = {"exchanges": "splitvfl.exchange", "losses": "splitvfl.learning.losses"}
 
 # By kind, the method without which a class is not one of these, and why.
 _METHODS: Mapping[PluginKind, tuple[str, str]] = {
@@ -50,6 +54,7 @@ _METHODS: Mapping[PluginKind, tuple[str, str]] = {
     "defenses": ("__call__", "a hook is called"),
     "models": ("make_bottom", "a model is named by its recipe (splitvfl.models.Recipe)"),
     "exchanges": ("active", "an exchange has a side for the active party"),
+    "losses": ("scores", "a loss says what outputs predict (splitvfl.learning.losses.Loss)"),
     "optimizers": ("step", "an optimiser takes steps"),
     "embedding_optimizers": ("step", "an optimiser takes steps"),
 }
@@ -86,7 +91,11 @@ def resolve(kind: PluginKind, name: str, *, folder: Path) -> Any:
         return _loaded(kind, offered[name])
     own = "; a class of your own is written module:Class" if "." in name else ""
     known = suggestion(name, [*ours, *offered])
-    raise ConfigError(f"no such {kind[:-1]} {name!r}{known}{own}  (splitvfl list {kind})")
+    raise ConfigError(f"no such {_one(kind)} {name!r}{known}{own}  (splitvfl list {kind})")
+
+
+def _one(kind: PluginKind) -> str:
+    return "loss" if kind == "losses" else kind[:-1]
 
 
 @cache
@@ -97,9 +106,9 @@ def built_in(kind: PluginKind) -> Mapping[str, Any]:
     """
     if kind in _OPTIMIZERS:
         return _OPTIMIZERS[kind]
-    package = importlib.import_module("splitvfl.exchange" if kind == "exchanges" else f"splitvfl.{kind}")
+    package = importlib.import_module(_PACKAGES.get(kind, f"splitvfl.{kind}"))
     exports = [getattr(package, exported) for exported in package.__all__]
-    return {one.name: one for one in exports if inspect.isclass(one) and hasattr(one, "name")}
+    return {vars(one)["name"]: one for one in exports if inspect.isclass(one) and "name" in vars(one)}
 
 
 def installed(kind: PluginKind) -> Mapping[str, Any]:
@@ -252,7 +261,9 @@ def _offered(kind: PluginKind) -> dict[str, EntryPoint]:
         rival = found.get(entry.name)
         if entry.name in built_in(kind) or rival is not None:
             taken = "splitvfl itself" if rival is None else _owner(rival)
-            raise ConfigError(f"{_owner(entry)} offers the {kind[:-1]} {entry.name!r}, and so does {taken}; remove one")
+            raise ConfigError(
+                f"{_owner(entry)} offers the {_one(kind)} {entry.name!r}, and so does {taken}; remove one"
+            )
         found[entry.name] = entry
     return found
 
@@ -266,7 +277,7 @@ def _loaded(kind: PluginKind, entry: EntryPoint) -> type[Any]:
         found = entry.load()
     except Exception as error:  # other people's code may fail in any way
         raise ConfigError(
-            f"{kind[:-1]} {entry.name!r} of {_owner(entry)} cannot be imported: {type(error).__name__}: {error}"
+            f"{_one(kind)} {entry.name!r} of {_owner(entry)} cannot be imported: {type(error).__name__}: {error}"
         ) from error
     return _checked_class(kind, found, entry.value)
 
@@ -347,6 +358,10 @@ def _checked_class(kind: PluginKind, found: object, name: str) -> type[Any]:
         _check_recipe(found, name)
     if kind == "exchanges":
         _check_exchange(found, name)
+    if kind == "losses" and (not issubclass(found, Loss) or inspect.isabstract(found)):
+        raise ConfigError(
+            f"{name}: derive this class from splitvfl.learning.losses.Loss, and give it __call__ and scores"
+        )
     return found
 
 

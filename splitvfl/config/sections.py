@@ -256,6 +256,7 @@ class ExchangeSection(NamedSection):
 _EXCHANGES = Named("exchanges", ExchangeSection)
 _OPTIMIZERS = Named("optimizers")
 _EMBEDDING_OPTIMIZERS = Named("embedding_optimizers")
+LOSS = Named("losses")
 # Unless a file names another.
 _MLP, _SPLIT, _ADAM = "mlp", "split", "adam"
 _OPTIMIZER_NAMES = {"optimizer": _ADAM, "embedding_optimizer": "rowwise-adagrad", "private_top_optimizer": _ADAM}
@@ -273,7 +274,8 @@ class TrainConfig(Settings):
     ``null`` takes 4096 for ``tables``, which are read from disk, and 1 for all other data. ``embedding_optimizer`` is
     that of tables with sparse gradients (``model.sparse``), which ``optimizer`` and its weight decay then leave alone;
     ``null`` takes row-wise Adagrad. ``private_top_optimizer`` is that of the private top, but for its sparse tables;
-    ``null`` takes Adam at 1e-2. ``autocast: bf16`` runs the models in bfloat16 where torch finds it safe.
+    ``null`` takes Adam at 1e-2. ``loss`` is what training makes small, the label party's own business; ``null`` takes
+    the usual one of the task. ``autocast: bf16`` runs the models in bfloat16 where torch finds it safe.
     ``early_stopping: {}`` holds out training records, ends when the model no longer gets better at them, and keeps the
     best weights; ``null`` trains all epochs on all records.
     """
@@ -284,6 +286,7 @@ class TrainConfig(Settings):
     optimizer: Annotated[NamedSection, _OPTIMIZERS] = Field(default_factory=partial(_OPTIMIZERS.default, _ADAM))
     embedding_optimizer: Annotated[NamedSection, _EMBEDDING_OPTIMIZERS] | None = None
     private_top_optimizer: Annotated[NamedSection, _OPTIMIZERS] | None = None
+    loss: Annotated[NamedSection, LOSS] | None = None
     seed: Seed = 0
     noise_seed_for_experiments: Seed | None = None
     private_seed_for_experiments: Seed | None = None
@@ -670,14 +673,14 @@ def _write_out(document: Document) -> None:
         if isinstance(tree.get(kind), list):
             tree[kind] = [_named(hook) for hook in tree[kind]]
     if isinstance(tree.get("train"), dict):
-        _write_out_optimizer(document, tree["train"])
+        _write_out_training(document, tree["train"])
 
 
 def _named(section: Any) -> Any:
     return {"name": section} if isinstance(section, str) else section
 
 
-def _write_out_optimizer(document: Document, train: dict[str, Any]) -> None:
+def _write_out_training(document: Document, train: dict[str, Any]) -> None:
     if "lr" in train:
         optimizer = _named(train.setdefault("optimizer", {}))
         if isinstance(optimizer, dict) and "lr" not in optimizer:
@@ -690,6 +693,8 @@ def _write_out_optimizer(document: Document, train: dict[str, Any]) -> None:
         section = _named(train.get(key))
         if isinstance(section, dict):
             train[key] = {"name": name, **section}
+    if "loss" in train:
+        train["loss"] = _named(train["loss"])
 
 
 def _override(document: Document, text: str) -> None:
@@ -747,7 +752,12 @@ def _check_hooks(document: Document, kind: Literal["attacks", "defenses"], folde
 
 
 def _check_losses(document: Document, defenses: Sequence[FoundHook | None], exchange: type[Exchange] | None) -> None:
-    """Report label defenses that bring a loss where it cannot be used, or that come after one that does."""
+    """Report losses that cannot be used: the file's, and those of label defenses, which come last among these."""
+    train = document.tree.get("train")
+    asked = isinstance(train, dict) and train.get("loss") is not None
+    if asked and exchange is not None and exchange.sums_only:
+        text = f"exchange {exchange.name} trains logistic regression, with its own loss; leave it out"
+        document.report(("train", "loss"), text)
     before: str | None = None
     for index, defense in enumerate(defenses):
         if defense is None or defense.crossing != "labels":
@@ -759,6 +769,9 @@ def _check_losses(document: Document, defenses: Sequence[FoundHook | None], exch
         if not defense.brings_loss:
             continue
         before = name
+        if asked:
+            text = "it computes the loss itself, and train.loss names another; leave one of them out"
+            document.report(("defenses", index), f"{name}: {text}")
         if exchange is not None and exchange.sums_only:
             text = f"it computes the loss itself, and exchange {exchange.name} has its own; take exchange split for it"
             document.report(("defenses", index), f"{name}: {text}")
@@ -885,12 +898,13 @@ def _check_model(document: Document, model: ModelSection, exchange: type[Exchang
 
 
 def _check_constructors(document: Document, model: NamedSection, exchange: NamedSection, train: TrainConfig) -> None:
-    """Report what the constructors of the model, the exchange and optimisers object to."""
+    """Report what the constructors of the model, the exchange, optimisers and the loss object to."""
     weights = [nn.Parameter(torch.zeros(1))]
     for place, section, given, supplied in (
         (("model",), model, (), {}),
         (("exchange",), exchange, (), {"rows": train.batch_size}),
         *((("train", key), getattr(train, key), (weights,), {}) for key in _OPTIMIZER_NAMES),
+        (("train", "loss"), train.loss, (), {}),
     ):
         try:
             if section is not None:

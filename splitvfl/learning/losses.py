@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -16,7 +17,14 @@ class Loss(ABC):
     """A loss of outputs and labels.
 
     A loss of another kind than there is needs no other task: with labels that are counts, ``Regression(Poisson())``.
+
+    Attributes:
+        name: What it is called in experiments; one that needs what no file can hold has none.
+        labels: The task whose labels it takes: ``"binary"``, ``"multiclass"`` or ``"regression"``; ``None``: any.
     """
+
+    name: ClassVar[str]
+    labels: ClassVar[str | None] = None
 
     @abstractmethod
     def __call__(self, outputs: Tensor, targets: Tensor, /) -> Tensor:
@@ -37,6 +45,9 @@ class Loss(ABC):
 
 class Logistic(Loss):
     """Binary cross-entropy of one logit."""
+
+    name = "logistic"
+    labels = "binary"
 
     def __call__(self, outputs: Tensor, targets: Tensor, /) -> Tensor:
         """Return the mean loss."""
@@ -65,6 +76,9 @@ class ApproximateLogistic(Logistic):
 class CrossEntropy(Loss):
     """Cross-entropy of one logit for each class."""
 
+    name = "cross-entropy"
+    labels = "multiclass"
+
     def __call__(self, outputs: Tensor, targets: Tensor, /) -> Tensor:
         """Return the mean loss."""
         return functional.cross_entropy(outputs, targets)
@@ -76,6 +90,9 @@ class CrossEntropy(Loss):
 
 class SquaredError(Loss):
     """Squared difference of one output and the label."""
+
+    name = "squared-error"
+    labels = "regression"
 
     def __call__(self, outputs: Tensor, targets: Tensor, /) -> Tensor:
         """Return the mean loss."""

@@ -17,6 +17,12 @@ from splitvfl.metrics import leak_auc
 class Task(ABC):
     """A kind of label, with a loss.
 
+    Args:
+        loss: What training makes small.
+
+    Raises:
+        ArgumentError: If the loss is one of other labels.
+
     Attributes:
         loss: Returns the mean loss of a batch, and the scores of outputs.
         name: ``"binary"``, ``"multiclass"`` or ``"regression"``.
@@ -36,6 +42,10 @@ class Task(ABC):
 
     def __init__(self, loss: Loss | None = None) -> None:
         self.loss = loss or self.usual_loss()
+        if self.loss.labels not in (self.name, None):
+            raise ArgumentError(
+                f"{type(self.loss).__name__} is a loss of {self.loss.labels} labels, these are {self.name}"
+            )
 
     @abstractmethod
     def check_kind(self, labels: Tensor) -> None:
@@ -153,16 +163,16 @@ class Regression(Task):
         return 1.0 - error / spread if spread > 0 else math.nan
 
 
-def task_for(name: str, classes: int = 2) -> Task:
-    """Return the task of that name.
+def task_for(name: str, classes: int = 2, loss: Loss | None = None) -> Task:
+    """Return the task of that name, with its usual loss unless another is given.
 
     Raises:
-        ArgumentError: If there is none.
+        ArgumentError: If there is none, or the loss is one of other labels.
     """
     if name == "binary":
-        return Binary()
+        return Binary(loss)
     if name == "multiclass":
-        return Multiclass(classes)
+        return Multiclass(classes, loss)
     if name == "regression":
-        return Regression()
+        return Regression(loss)
     raise ArgumentError(f"no such task {name!r}; expected binary, multiclass or regression")

@@ -1,4 +1,4 @@
-"""A model of one's own, as the tutorial has it: trained, resumed, over a network, saved, and predicting."""
+"""A model of one's own, as the tutorial has it, and a loss: trained, resumed, over a network, saved, and predicting."""
 
 from __future__ import annotations
 
@@ -31,6 +31,34 @@ parties:
 model: {name: "my_model:Net", hidden: 5}
 train: {epochs: 2, batch_size: 64, seed: 3, device: cpu, private_seed_for_experiments: 3}
 """
+OWN_LOSS = 'train.loss={name: "my_losses:Focal", gamma: 1.5}'
+LOSSES = """
+import torch
+from torch.nn import functional
+from splitvfl.learning.losses import Loss, Logistic
+
+class Focal(Loss):
+    labels = "binary"
+
+    def __init__(self, *, gamma: float = 2.0) -> None:
+        if gamma < 0:
+            raise ValueError(f"gamma must not be negative, got {gamma}")
+        self.gamma = gamma
+
+    def __call__(self, outputs, targets, /):
+        logits, targets = outputs.squeeze(1), targets.to(outputs.dtype)
+        loss = functional.binary_cross_entropy_with_logits(logits, targets, reduction="none")
+        return (loss * (1.0 - torch.exp(-loss)) ** self.gamma).mean()
+
+    def scores(self, outputs):
+        return torch.sigmoid(outputs.squeeze(1)) ** 2
+
+class NoScores(Loss):
+    def __call__(self, outputs, targets, /): ...
+
+class Other:
+    def scores(self, outputs): ...
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -41,8 +69,10 @@ def folder(tmp_path: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch) -> I
     page = (checkout / "docs" / "tutorial.md").read_text()
     (code,) = (block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "class Net(Recipe)" in block)
     (tmp_path / "my_model.py").write_text(code)
+    (tmp_path / "my_losses.py").write_text(LOSSES)
     yield tmp_path
-    sys.modules.pop("my_model", None)
+    for module in ("my_model", "my_losses"):
+        sys.modules.pop(module, None)
 
 
 def config_of(*overrides: str, text: str = EXPERIMENT) -> ExperimentConfig:
@@ -79,12 +109,16 @@ def test_a_run_goes_on_to_the_same_weights(folder: Path) -> None:
 
 
 def test_it_crosses_a_network_and_predicts(folder: Path, checkout: Path) -> None:
-    """Each party names its own half; the weights are those of one process, and the saved halves score records."""
+    """Each party names its own half, and one of them a loss that the other has no file of.
+
+    The weights are those of one process, and the saved halves score records as the loss says.
+    """
     make_certificates(folder / "certs", ["clinic", "lab"])
     port = free_ports(1)[0]
     network = f'network: {{listen: ":{port}", certificates: certs}}\n'
     text = EXPERIMENT.replace('["mean *"]', f'["mean *"], address: "127.0.0.1:{port}"') + network
-    Path("clinic.yaml").write_text(text)
+    loss = 'loss: {name: "my_losses:Focal", gamma: 1.5}'
+    Path("clinic.yaml").write_text(text.replace("train: {", f"train: {{{loss}, "))
     # What it is called, and in which file it is, is nobody else's business.
     Path("labs.py").write_text("from my_model import Net as Half\n")
     Path("lab.yaml").write_text(text.replace("my_model:Net", "labs:Half"))
@@ -92,7 +126,7 @@ def test_it_crosses_a_network_and_predicts(folder: Path, checkout: Path) -> None
 
     finished({name: start_party(checkout, folder, f"{name}.yaml", name) for name in names})
 
-    run_experiment(config_of(), folder / "whole")
+    run_experiment(config_of(OWN_LOSS), folder / "whole")
     newest = checkpoint.latest(folder / "whole" / "checkpoints")
     assert newest is not None
     whole = checkpoint.load(newest)
@@ -106,9 +140,9 @@ def test_it_crosses_a_network_and_predicts(folder: Path, checkout: Path) -> None
     data = load_data(config_of())
     halves = {}
     for name in names:
-        own = load_config(folder / f"{name}.yaml").model
+        own = load_config(folder / f"{name}.yaml")
         saved = load_half(folder / "runs" / name / "model")
-        halves[name] = saved.party(data[name], device=CPU, own=own)
+        halves[name] = saved.party(data[name], device=CPU, own=own.model, own_loss=own.train.loss)
         with pytest.raises(ConfigError, match="which does not come with splitvfl: it is imported where the experiment"):
             saved.party(data[name], device=CPU)
     active, passive = halves["clinic"], halves["lab"]
@@ -117,6 +151,70 @@ def test_it_crosses_a_network_and_predicts(folder: Path, checkout: Path) -> None
     expected = predict(active, {"lab": passive}).scores
     found = [float(line.split(",")[1]) for line in Path("scores.csv").read_text().splitlines()[1:]]
     assert torch.equal(torch.tensor(found), expected)
+    with pytest.raises(ConfigError, match="made by the loss 'my_losses:Focal', which does not come with splitvfl"):
+        load_half(folder / "runs" / "clinic" / "model").party(data["clinic"], device=CPU, own=config_of().model)
+
+
+def test_a_step_follows_the_gradient_of_ones_own_loss() -> None:
+    text = EXPERIMENT.replace('{name: "my_model:Net", hidden: 5}', "logistic-regression").replace("64", "455")
+    config = config_of(OWN_LOSS, "train.optimizer={name: sgd, lr: 0.5}", "train.epochs=1", text=text)
+    data = load_data(config)
+    trainer = build_trainer(config, data)
+    parts = [trainer.passives["lab"].bottom, trainer.active.top]
+    before = [[weight.detach().clone() for weight in part.parameters()] for part in parts]
+    trainer.fit(1)
+
+    # By hand: the mean of q (1 - exp(-q))^1.5 over records, q the cross-entropy of the sum of all parts.
+    lab, clinic = (data[name].train.columns.numeric for name in ("lab", "clinic"))
+    (of_lab,), (bias, of_clinic) = [[weight.double().requires_grad_() for weight in part] for part in before]
+    logits = lab.double() @ of_lab[0] + clinic.double() @ of_clinic[0] + bias
+    signs = 2.0 * data["clinic"].train.labels.double() - 1.0
+    entropy = torch.log1p(torch.exp(-signs * logits))
+    (entropy * (1.0 - torch.exp(-entropy)) ** 1.5).mean().backward()
+    for part, weights in zip(parts, [[of_lab], [bias, of_clinic]], strict=True):
+        for found, weight in zip(part.parameters(), weights, strict=True):
+            # float32: gradients are below 1, and a step is half of one.
+            torch.testing.assert_close(found.double(), weight - 0.5 * weight.grad, rtol=0, atol=1e-6)
+
+
+def test_the_usual_loss_may_be_named() -> None:
+    trainers = [build_trainer(config, load_data(config)) for config in (config_of(), config_of("train.loss=logistic"))]
+    for trainer in trainers:
+        trainer.fit(1)
+    left, right = (trainer.active.top.state_dict() for trainer in trainers)
+    assert all(torch.equal(left[name], right[name]) for name in left)
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ('train.loss={name: "my_losses:Focal", gama: 1.0}', "train.loss.gama: no such key; did you mean gamma?"),
+        ('train.loss={name: "my_losses:Focal", gamma: yes}', "train.loss.gamma: expected a number, got 'yes'"),
+        ('train.loss={name: "my_losses:Focal", gamma: -1.0}', "train.loss: gamma must not be negative, got -1.0"),
+        ("train.loss=my_losses:Other", "train.loss.name: my_losses:Other: derive this class from splitvfl.learning"),
+        ("train.loss=my_losses:NoScores", "train.loss.name: my_losses:NoScores: derive this class from"),
+        ("train.loss=logistik", "train.loss.name: no such loss 'logistik'; did you mean logistic?"),
+    ],
+)
+def test_what_is_wrong_with_a_loss_is_told(override: str, told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config_of(override)
+    assert told in str(caught.value)
+
+
+def test_a_loss_that_could_not_be_used_is_refused() -> None:
+    linear = EXPERIMENT.replace('{name: "my_model:Net", hidden: 5}', "logistic-regression")
+    with pytest.raises(
+        ConfigError, match=r"train\.loss: exchange residue trains logistic regression, with its own loss"
+    ):
+        config_of(OWN_LOSS, text=linear + "exchange: residue\n")
+    with pytest.raises(ConfigError, match=r"abstaining-response: it computes the loss itself, and train\.loss names"):
+        config_of(OWN_LOSS, text=EXPERIMENT + "defenses: [{name: abstaining-response, detection_error: 0.3}]\n")
+    config = config_of("train.loss=squared-error")
+    with pytest.raises(
+        ConfigError, match=r"train\.loss: SquaredError is a loss of regression labels, these are binary"
+    ):
+        build_trainer(config, load_data(config))
 
 
 @pytest.mark.parametrize(

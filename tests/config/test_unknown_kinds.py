@@ -121,6 +121,15 @@ def test_every_optimiser_is_made_with_its_defaults(kind: PluginKind, name: str) 
     assert isinstance(made, torch.optim.Optimizer)
 
 
+@pytest.mark.parametrize("name", built_in("losses"))
+def test_every_loss_is_one_of_its_task(name: str) -> None:
+    loss = Named("losses").section(name, Path())().make()
+    assert task_for(loss.labels, 3, loss).loss is loss
+    for other in {"binary", "multiclass", "regression"} - {loss.labels}:
+        with pytest.raises(ArgumentError, match=f"a loss of {loss.labels} labels, these are {other}"):
+            task_for(other, 3, loss)
+
+
 # --- all other names
 
 WHOLE = pa.array([0.0, 1.0])
