@@ -5,13 +5,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from splitvfl.crypto.refusals import PATTERN
 from splitvfl.errors import ConfigError
-from splitvfl.exchange.kept import FOLDER as KEPT
 from splitvfl.report.summary import FILE_NAME
-from splitvfl.run import checkpoint
-from splitvfl.run.party_folder import FAREWELL_FILE
-from splitvfl.run.replay import JOURNAL
+from splitvfl.run import checkpoint, written_files
 
 CONFIG_FILE = "experiment.yaml"
 MODEL_FOLDER = "model"
@@ -60,7 +56,7 @@ def is_barely_begun(folder: Path) -> bool:
         _is_run(folder)
         and not has_checkpoint(folder)
         and not any((folder / name).exists() for name in kept)
-        and not any(folder.glob(PATTERN))
+        and not written_files.refusal_journals(folder)
     )
 
 
@@ -74,12 +70,11 @@ def write_config(folder: Path, text: str) -> None:
 def clear_run(folder: Path) -> None:
     """Delete what a run writes, and nothing else. Killed on the way, it leaves a run, of which the rest can go too."""
     doomed = folder / ".deleting"
-    for name in ("checkpoints", "weights", MODEL_FOLDER, KEPT):
+    for name in (*written_files.FOLDERS, "weights", MODEL_FOLDER):
         shutil.rmtree(doomed, ignore_errors=True)
         if (folder / name).exists():
             (folder / name).rename(doomed)  # half deleted, they must not pass for whole ones
             shutil.rmtree(doomed, ignore_errors=True)
-    names = ("metrics.jsonl", "report.html", FILE_NAME, FAREWELL_FILE, JOURNAL, CONFIG_FILE)
-    many = ("events.out.tfevents.*", PATTERN)
-    for path in [*(path for pattern in many for path in folder.glob(pattern)), *(folder / name for name in names)]:
+    names = ("report.html", FILE_NAME, CONFIG_FILE)  # the last one says that it is a run
+    for path in [*written_files.files(folder), *(folder / name for name in names)]:
         path.unlink(missing_ok=True)

@@ -11,7 +11,6 @@ import msgspec
 
 from splitvfl.config.registry import built_in
 from splitvfl.errors import CheckpointError
-from splitvfl.exchange.base import Exchange
 from splitvfl.leakage.after_training import AfterTraining
 from splitvfl.leakage.auditing import Audit
 from splitvfl.leakage.canaries import CanaryLeak
@@ -166,8 +165,8 @@ class ExchangeTraits:
     in_headings: bool = True
 
     @classmethod
-    def of(cls, exchange: type[Exchange]) -> ExchangeTraits:
-        """Return those of an exchange; one that is one-way stands beside the defenses: it is what they have to beat."""
+    def of(cls, exchange: Any) -> ExchangeTraits:
+        """Return those of a class of exchanges; one-way stands beside the defenses: it is what they have to beat."""
         return cls(exchange.one_way, in_headings=exchange.in_headings and not exchange.one_way)
 
 
@@ -240,7 +239,8 @@ class RunSummary:
         """What is to be known of the exchange; where that was not kept, what the exchange of this name says today."""
         if self.exchange_traits is not None:
             return self.exchange_traits
-        return ExchangeTraits.of(built_in("exchanges").get(self.exchange, Exchange))
+        known = built_in("exchanges").get(self.exchange)
+        return ExchangeTraits() if known is None else ExchangeTraits.of(known)
 
     @property
     def defense(self) -> str:

@@ -12,13 +12,12 @@ from typing import Any
 import torch
 
 from splitvfl.claims import claims_of, is_per_record
-from splitvfl.crypto.refusals import PATTERN, Refusals, journal_of
+from splitvfl.crypto.refusals import Refusals, journal_of
 from splitvfl.cut.layer import refuse_batch_mixing
 from splitvfl.errors import ArgumentError, CheckpointError, ConfigError
 from splitvfl.exchange.base import Exchange, Side
 from splitvfl.exchange.evaluation import EvaluationPlan
 from splitvfl.exchange.handshake import agreed_settings, terms_of
-from splitvfl.exchange.kept import FOLDER as KEPT
 from splitvfl.exchange.split import Split
 from splitvfl.hooks import At, Attack, Defense, placed, target_of
 from splitvfl.leakage.auditing import Audit
@@ -34,7 +33,7 @@ from splitvfl.messaging.conversation import Half, Recorder, converse
 from splitvfl.messaging.messages import Message
 from splitvfl.party.attaching import attach_defense, check_labels
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
-from splitvfl.run import checkpoint
+from splitvfl.run import checkpoint, written_files
 from splitvfl.run.party_training import ActiveTraining, PartyTraining, PassiveTraining, Rendezvous
 from splitvfl.run.seats import LabelBook, Seats, feature_leaks
 from splitvfl.run.training import Training, TrainingProgress
@@ -453,9 +452,8 @@ def _in_sequence(*halves: Half) -> Half:
 
 def _claim(folder: Path, *, overwrite: bool) -> None:
     """Make sure that a folder holds no run: what training would write over is refused, or removed if asked for."""
-    many = [path for pattern in ("events.out.tfevents.*", PATTERN) for path in folder.glob(pattern)]
-    written = [folder / "metrics.jsonl", folder / "checkpoints", folder / KEPT, *many]
-    found = [path for path in written if path.exists()]
+    folders = [folder / name for name in written_files.FOLDERS]
+    found = [*filter(Path.exists, folders), *written_files.files(folder)]
     if found and not overwrite:
         raise ConfigError(
             f"{folder} already holds a run: go on with it by trainer.resume(), replace it by overwrite=True, "

@@ -13,7 +13,7 @@ from splitvfl.cut.views import Shown
 from splitvfl.data.columns import Records
 from splitvfl.errors import ArgumentError
 from splitvfl.exchange.base import Side
-from splitvfl.exchange.split import ActiveSide, Split, received_gradient, update
+from splitvfl.exchange.split import ActiveSide, Split, gradient_of, update
 from splitvfl.hooks import View, ViewField
 from splitvfl.messaging.conversation import Expected, Half, Outbox
 from splitvfl.messaging.messages import Message
@@ -59,10 +59,7 @@ class _Told(Side):
     def step(self, batch: Records, step: int) -> Half:
         party, active = self._party, self._active
         activation = party.activate(batch)
-        sent = party.defend_activation(activation.detach(), batch, step)
-        awaited = Expected(active, "gradient", step, (activation.dtype,), tuple(activation.shape))
-        inbox = yield Outbox(send=(Message(party.name, active, "activation", step, sent),), wait=(awaited,))
-        gradient = received_gradient(party, inbox[active])
+        gradient = yield from gradient_of(party, activation.detach(), batch, step, active)
         inbox = yield Outbox(wait=(Expected(active, "ranks", step, (torch.float32,), (batch.count,)),))
         party.clear_gradients()
         party.observe(activation, batch, step, ranks=inbox[active].payload)

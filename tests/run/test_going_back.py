@@ -12,9 +12,11 @@ import pytest
 from splitvfl.app.deployment import party_run
 from splitvfl.config.sections import parse_config
 from splitvfl.errors import CheckpointError, LinkError
+from splitvfl.messaging.conversation import Half
 from splitvfl.run import checkpoint
 from splitvfl.run.networked import ActiveRun, PassiveRun
 from splitvfl.run.party_folder import FAREWELL_FILE
+from splitvfl.run.party_training import ActiveTraining
 from tests.run.parties import free_ports
 
 FILE = """
@@ -79,13 +81,11 @@ def test_a_run_does_not_go_on_with_other_settings(party: Callable[..., ActiveRun
 def test_nobody_has_taken_leave_who_has_not_heard_the_last_word(
     party: Callable[..., ActiveRun | PassiveRun], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clinic = party("clinic")
-
-    def hang_up() -> None:
+    def hang_up(own: ActiveTraining) -> Half:
         raise LinkError("and goes")
 
-    monkeypatch.setattr(clinic, "_take_leave", hang_up)
-    run_together(clinic, party("lab"))
+    monkeypatch.setattr(ActiveTraining, "_leave", hang_up)
+    run_together(party("clinic"), party("lab"))
 
     assert not (tmp_path / "lab" / FAREWELL_FILE).exists()
     assert not (tmp_path / "clinic" / FAREWELL_FILE).exists()

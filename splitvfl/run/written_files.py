@@ -1,0 +1,24 @@
+"""What a run writes into its folder, of one process or of one party over a network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from splitvfl.crypto.refusals import PATTERN
+from splitvfl.exchange.kept import FOLDER as KEPT
+from splitvfl.run.party_folder import FAREWELL_FILE
+from splitvfl.run.replay import JOURNAL
+
+FOLDERS = ("checkpoints", KEPT)
+"""Folders, which are deleted as a whole."""
+
+
+def refusal_journals(folder: Path) -> list[Path]:
+    """Return the journals in a folder that count refused sums."""
+    return list(folder.glob(PATTERN))
+
+
+def files(folder: Path) -> list[Path]:
+    """Return the files of a run that are in a folder."""
+    single = [folder / name for name in ("metrics.jsonl", FAREWELL_FILE, JOURNAL)]
+    return [*folder.glob("events.out.tfevents.*"), *refusal_journals(folder), *filter(Path.exists, single)]
