@@ -24,7 +24,7 @@ from splitvfl.leakage.judging import known_allowed
 from splitvfl.learning.batches import BLOCK_ROWS
 from splitvfl.learning.optimizers import PerParameter, plain_rate, rowwise_adagrad
 from splitvfl.learning.randomness import PartyRandom, derive_seed
-from splitvfl.learning.tasks import Task
+from splitvfl.learning.tasks import Task, check_loss
 from splitvfl.metrics import known
 from splitvfl.party.attaching import attach_defense, check_clips
 from splitvfl.party.party import SENDING, ActiveParty, Party, PassiveParty
@@ -69,7 +69,10 @@ class Assembly:
         """
         loss = self._config.train.loss
         try:
-            return task_of(self.exchange, name, classes, None if loss is None else loss.make())
+            task = task_of(self.exchange, name, classes, None if loss is None else loss.make())
+            if loss is not None:
+                check_loss(task)
+            return task
         except ArgumentError as error:
             raise ConfigError(f"{self._config.source}: train.loss: {error}") from error
 

@@ -6,6 +6,7 @@ belongs to other parties is left out of the file, or not looked at.
 
 from __future__ import annotations
 
+import json
 import math
 import secrets
 from collections.abc import Callable, Mapping
@@ -45,7 +46,7 @@ from splitvfl.learning.tasks import Task
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
 from splitvfl.report.summary import RunSummary
 from splitvfl.run.coordinator import CoordinatorRun
-from splitvfl.run.networked import ActiveRun, PassiveRun, RunSettings
+from splitvfl.run.networked import USUAL_LOSS, ActiveRun, PassiveRun, RunSettings
 from splitvfl.run.seats import NOTHING_COMES_BACK
 from splitvfl.run.training import TrainingProgress
 from splitvfl.system.folder_lock import locked
@@ -182,6 +183,10 @@ class Deployment:
         agreed = self._agreed()
         # How a party trains alone is its own business; it is not told, and need not be known to anybody.
         shared = (*exchange.terms(), "autocast", "wire", "clip of activations") if exchange.one_way else tuple(agreed)
+        own = {key: value for key, value in agreed.items() if key not in shared}
+        if self.name == self._config.active:
+            loss = self._config.train.loss
+            own["loss"] = USUAL_LOSS if loss is None else json.dumps(loss.model_dump(mode="json"), sort_keys=True)
         return RunSettings(
             batches=self._batches,
             schedule=schedule,
@@ -191,7 +196,7 @@ class Deployment:
             folder=folder,
             message_s=self._network.message_s,
             retries=self._network.retries,
-            own_terms={key: value for key, value in agreed.items() if key not in shared},
+            own_terms=own,
         )
 
     def _agreed(self) -> dict[str, object]:

@@ -319,7 +319,10 @@ class SavedHalf:
         if described is msgspec.UNSET:
             return self.task
         loss: Loss = self._made(LOSS, described, own_loss, "loss", key="train.loss")
-        return task_for(self.schema.task, self.schema.outputs, loss)
+        try:
+            return task_for(self.schema.task, self.schema.outputs, loss)
+        except ArgumentError as error:
+            raise _damaged(self.folder / HALF_FILE, error) from error
 
     def _recipe(self, own: ModelSection | None) -> Recipe:
         recipe: Recipe = self._made(MODEL, self.schema.model, own, "model", key="model")

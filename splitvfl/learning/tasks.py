@@ -12,6 +12,7 @@ from torch import Tensor
 from splitvfl.errors import ArgumentError, DataError
 from splitvfl.learning.losses import CrossEntropy, Logistic, Loss, SquaredError
 from splitvfl.metrics import leak_auc
+from splitvfl.wording import shown
 
 
 class Task(ABC):
@@ -176,3 +177,28 @@ def task_for(name: str, classes: int = 2, loss: Loss | None = None) -> Task:
     if name == "regression":
         return Regression(loss)
     raise ArgumentError(f"no such task {name!r}; expected binary, multiclass or regression")
+
+
+def check_loss(task: Task) -> None:
+    """Try the loss of a task on two made-up records, before anything is trained with one of a user's.
+
+    Raises:
+        ArgumentError: If it fails, or returns anything but the mean loss, with a gradient, and a score for each output.
+    """
+    name = type(task.loss).__name__
+    outputs = torch.zeros(2, task.outputs, requires_grad=True)
+    labels = torch.tensor([0, 1]) if task.name == "multiclass" else torch.tensor([0.0, 1.0])
+    try:
+        loss, scores = task.loss(outputs, labels), task.loss.scores(outputs.detach())
+    except Exception as error:  # a user's class may fail in any way
+        raise ArgumentError(f"{name} fails on two records: {type(error).__name__}: {error}") from error
+    if not (isinstance(loss, Tensor) and loss.shape == () and loss.requires_grad):
+        raise ArgumentError(
+            f"{name} must return the mean loss of a batch, one number with a gradient, got {shown(loss)}"
+        )
+    expected = (2, task.outputs) if task.outputs > 1 else (2,)
+    if not (isinstance(scores, Tensor) and scores.shape == expected):
+        found = tuple(scores.shape) if isinstance(scores, Tensor) else shown(scores)
+        raise ArgumentError(
+            f"{name}.scores must return shape {expected} for outputs {tuple(outputs.shape)}, got {found}"
+        )

@@ -62,6 +62,8 @@ def drive(
                     outbox = resume()
             except StopIteration as stop:
                 return stop.value
+            if outbox.until is not None and not outbox.until():
+                raise ProtocolError(f"{party} waits for a party of this process, and there is none")
             try:
                 for message in outbox.send:
                     if message.sender != party:

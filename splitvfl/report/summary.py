@@ -167,7 +167,9 @@ class ExchangeTraits:
     @classmethod
     def of(cls, exchange: Any) -> ExchangeTraits:
         """Return those of a class of exchanges; one-way stands beside the defenses: it is what they have to beat."""
-        return cls(exchange.one_way, in_headings=exchange.in_headings and not exchange.one_way)
+        # One that is derived from another has a name of its own, and is named.
+        in_headings = vars(exchange).get("in_headings", True)
+        return cls(exchange.one_way, in_headings=in_headings and not exchange.one_way)
 
 
 @dataclass(frozen=True)

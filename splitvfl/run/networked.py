@@ -38,6 +38,10 @@ from splitvfl.run.party_training import ActiveTraining, P, PartyTraining, Passiv
 from splitvfl.run.replay import JOURNAL, ReplayJournal
 from splitvfl.run.training import Training, TrainingProgress
 
+USUAL_LOSS = "the usual one"
+# What checkpoints that do not say it hold: they are older than the setting.
+_BEFORE = {"loss": USUAL_LOSS}
+
 # A party that has been asked to stop may be waiting for another: so long it waits on.
 _GRACE_S = 5.0
 
@@ -302,10 +306,11 @@ class PartyRun(Training, Generic[P]):
 
     def _take_back(self, parts: Mapping[str, Mapping[str, Any]]) -> None:
         run = parts["run"]
+        terms = _BEFORE | run["terms"]
         changed = [
-            f"{key} was {run['terms'].get(key)} and is {value}"
+            f"{key} was {terms.get(key)} and is {value}"
             for key, value in self.settings.kept_terms.items()
-            if run["terms"].get(key) != value and key != "epochs"
+            if terms.get(key) != value and key != "epochs"
         ]
         if changed:
             raise ValueError(f"{', '.join(changed)}; start anew with --overwrite, or name another folder with --out")

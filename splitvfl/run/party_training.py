@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Generic, TypeVar
 
 from splitvfl.errors import LinkError
@@ -24,7 +25,7 @@ from splitvfl.exchange.handshake import (
     passive_resuming,
 )
 from splitvfl.learning.schedule import StepPlan
-from splitvfl.messaging.conversation import Half, Inbox, Outbox
+from splitvfl.messaging.conversation import Half, Outbox
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
 from splitvfl.run.training import Training
 
@@ -147,25 +148,29 @@ class PartyTraining(ABC, Generic[P]):
 
     def _training_messages(self, half: Half) -> Half:
         self.trains = True
-        result = yield from self._in_turn(half)
-        self.trains = False
-        return result
+        try:
+            return (yield from self._in_turn(half))
+        finally:
+            self.trains = False
 
     def _in_turn(self, half: Half) -> Half:
         """Return a half that acts in this party's random state, while the clock runs; what lies between is outside."""
-        inbox: Inbox | None = None
+        resume: Callable[[], Outbox] = partial(next, half)
         try:
             while True:
                 started = time.perf_counter()
                 try:
                     with self.party.random:
-                        outbox = next(half) if inbox is None else half.send(inbox)
+                        outbox = resume()
                 except StopIteration as stop:
                     return stop.value
                 finally:
                     if self.trains:
                         self._training.clock += time.perf_counter() - started
-                inbox = yield outbox
+                try:
+                    resume = partial(half.send, (yield outbox))
+                except LinkError as error:
+                    resume = partial(half.throw, error)
         finally:
             half.close()
 

@@ -41,6 +41,8 @@ class Signals:
             self._before = {number: signal.signal(number, self._on_signal) for number in _STOPPING}
         except ValueError:  # not the main thread: signals are somebody else's
             self._before = {}
+        if self.asked and self._before:
+            self._wait_no_longer_than_the_grace(_STOPPING[0])  # it was asked before, in a block that an error ended
         return self
 
     def __exit__(
@@ -58,6 +60,9 @@ class Signals:
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
+        self._wait_no_longer_than_the_grace(number)
+
+    def _wait_no_longer_than_the_grace(self, number: int) -> None:
         if self._grace_s is not None:
             # A signal, not a flag: it wakes a main thread that waits.
             self._alarm = threading.Timer(self._grace_s, os.kill, (os.getpid(), number))

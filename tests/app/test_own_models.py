@@ -53,6 +53,18 @@ class Focal(Loss):
     def scores(self, outputs):
         return torch.sigmoid(outputs.squeeze(1)) ** 2
 
+class Sloppy(Focal):
+    def __init__(self, *, what: str) -> None:
+        super().__init__()
+        self.what = what
+
+    def __call__(self, outputs, targets, /):
+        loss = super().__call__(outputs, targets)
+        return {"many": outputs.squeeze(1), "float": 1.0, "detached": loss.detach()}.get(self.what, loss)
+
+    def scores(self, outputs):
+        return outputs if self.what == "wide" else missing if self.what == "typo" else outputs.squeeze(1)
+
 class NoScores(Loss):
     def __call__(self, outputs, targets, /): ...
 
@@ -199,6 +211,24 @@ def test_the_usual_loss_may_be_named() -> None:
 def test_what_is_wrong_with_a_loss_is_told(override: str, told: str) -> None:
     with pytest.raises(ConfigError) as caught:
         config_of(override)
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("what", "told"),
+    [
+        ("many", "must return the mean loss of a batch, one number with a gradient, got"),
+        ("float", "must return the mean loss of a batch, one number with a gradient, got 1.0"),
+        ("detached", "must return the mean loss of a batch, one number with a gradient, got"),
+        ("wide", r"Sloppy.scores must return shape (2,) for outputs (2, 1), got (2, 1)"),
+        ("typo", "Sloppy fails on two records: NameError: name 'missing' is not defined"),
+    ],
+)
+def test_what_a_loss_returns_is_looked_at_before_training(what: str, told: str) -> None:
+    config = config_of(f'train.loss={{name: "my_losses:Sloppy", what: {what}}}')
+    with pytest.raises(ConfigError) as caught:
+        build_trainer(config, load_data(config))
+    assert "run.yaml: train.loss: " in str(caught.value)
     assert told in str(caught.value)
 
 

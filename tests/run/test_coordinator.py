@@ -20,7 +20,7 @@ parties:
 model: logistic-regression
 exchange: {name: coordinator, encryption: {key_bits: 2048}}
 train:
-  epochs: 6
+  epochs: 2
   batch_size: 32
   seed: 1
   private_seed_for_experiments: 1

@@ -25,19 +25,19 @@ parties:
   clinic: {{role: active, columns: ["mean *"], address: "127.0.0.1:{port}"}}
   lab: {{role: passive, columns: ["* error", "worst *"]}}
 model: logistic-regression
-train: {{epochs: 2, batch_size: 128, seed: {seed}, checkpoint_every_steps: 1}}
+train: {{epochs: 2, batch_size: 128, seed: {seed}, checkpoint_every_steps: 1, loss: {loss}}}
 network: {{listen: "127.0.0.1:{port}", plaintext_on_loopback: true, retries: 0}}
 """
 
 
 @pytest.fixture
 def party(tmp_path: Path) -> Callable[..., ActiveRun | PassiveRun]:
-    """``party(name, seed=0)``: a party's run, in the folder of its name."""
+    """``party(name, seed=0, loss="null")``: a party's run, in the folder of its name."""
     (port,) = free_ports(1)
 
-    def make(name: str, seed: int = 0) -> ActiveRun | PassiveRun:
+    def make(name: str, seed: int = 0, loss: str = "null") -> ActiveRun | PassiveRun:
         (tmp_path / name).mkdir(exist_ok=True)
-        config = parse_config(FILE.format(port=port, seed=seed), source=tmp_path / "run.yaml")
+        config = parse_config(FILE.format(port=port, seed=seed, loss=loss), source=tmp_path / "run.yaml")
         return party_run(config, name, tmp_path / name)
 
     return make
@@ -76,6 +76,32 @@ def test_a_run_does_not_go_on_with_other_settings(party: Callable[..., ActiveRun
     for name in ("clinic", "lab"):
         with pytest.raises(CheckpointError, match="seed of the order was 0 and is 1; start anew with --overwrite"):
             party(name, seed=1).run()
+
+
+def test_a_run_does_not_go_on_with_another_loss(party: Callable[..., ActiveRun | PassiveRun], tmp_path: Path) -> None:
+    """Not one that has ended either: its saved half would get scores of a loss that it was not trained with."""
+    run_together(party("clinic"), party("lab"))
+
+    with pytest.raises(CheckpointError, match=r'loss was the usual one and is \{"name": "logistic"\}; start anew'):
+        party("clinic", loss="logistic").run()
+    # It is the label party's own business.
+    party("lab", loss="logistic").run()
+
+
+def test_a_checkpoint_from_before_a_loss_could_be_named_is_of_the_usual_one(
+    party: Callable[..., ActiveRun | PassiveRun], tmp_path: Path
+) -> None:
+    run_together(party("clinic"), party("lab"))
+    newest = checkpoint.latest(tmp_path / "clinic" / "checkpoints")
+    assert newest is not None
+    parts = checkpoint.load(newest)
+    del parts["run"]["terms"]["loss"]
+    checkpoint.remove(newest)
+    checkpoint.save(newest.parent, parts["run"]["step"], parts)
+
+    party("clinic").run()
+    with pytest.raises(CheckpointError, match="loss was the usual one"):
+        party("clinic", loss="logistic").run()
 
 
 def test_nobody_has_taken_leave_who_has_not_heard_the_last_word(
