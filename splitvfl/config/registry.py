@@ -5,7 +5,7 @@ A name is looked up in three places:
 - what :mod:`splitvfl.attacks`, :mod:`splitvfl.defenses`, :mod:`splitvfl.models` and :mod:`splitvfl.exchange` export, by
   the ``name`` of each class, likewise the losses of :mod:`splitvfl.learning.losses`, and the optimisers of
   :mod:`splitvfl.learning.optimizers`, for what comes with splitvfl;
-- the entry-point groups ``splitvfl.attacks``, ``.defenses`` and ``.models``, for what other installed packages offer;
+- the entry-point group of its kind, ``splitvfl.attacks`` and so on, for what other installed packages offer;
 - ``module:Class``, for a file of one's own beside the experiment or in the current folder, or an installed module.
 
 What comes with splitvfl cannot be replaced under its own name: a report that says ``sumkl`` means this one.

@@ -83,7 +83,7 @@ class Outbox:
         send: Messages to deliver, first.
         wait: What is awaited, one message a party.
         until: What must hold besides, brought about by other halves in the same process; a driver that has one half
-            only need not ask. ``None``: nothing.
+            only refuses what does not hold yet. ``None``: nothing.
     """
 
     send: tuple[Message, ...] = ()

@@ -136,6 +136,7 @@ class Watched:
         (Outbox(send=(letter(ACTIVE, "shop"),)), ProtocolError, "bank talks to telecom, and has no link with shop"),
         (Outbox(wait=(score_from("shop"),)), ProtocolError, "bank talks to telecom, and has no link with shop"),
         (Outbox(wait=(score_from("telecom"),)), LinkError, "waiting for scores of step 0 from telecom"),
+        (Outbox(until=lambda: False), ProtocolError, "waits for a party of this process, and there is none"),
     ],
 )
 def test_what_goes_wrong_closes_the_half(outbox: Outbox, kind: type[Exception], complaint: str) -> None:

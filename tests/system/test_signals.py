@@ -39,6 +39,13 @@ def test_who_waits_is_woken_after_the_grace(number: signal.Signals) -> None:
     assert signals.asked
 
 
+def test_a_request_that_outlived_its_block_has_its_time_limit_again_in_the_next() -> None:
+    with Signals(grace_s=0.01) as signals:
+        signals.asked = True  # and then a link was lost
+    with signals, pytest.raises(KeyboardInterrupt):
+        threading.Event().wait(60)
+
+
 def test_no_signal_comes_once_the_block_is_left() -> None:
     with Signals(grace_s=0.05) as signals:
         send(signal.SIGINT)
