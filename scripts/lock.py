@@ -3,7 +3,8 @@
 ``uv`` resolves (``uv pip compile --universal``), for every platform that it knows at once, with the versions of
 constraints.txt; this script divides the outcome among three files:
 
-- ``requirements.lock``: what it takes to run the project, and to install it from its source (the build backend);
+- ``requirements.lock``: what it takes to run the project, its service over HTTP too, and to install it from its source
+  (the build backend);
 - ``requirements-dev.lock``: that, and what tests, checks and documentation need;
 - ``requirements-cuda.lock``: the libraries that PyTorch needs besides, where it was built for CUDA.
 
@@ -140,7 +141,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with arguments.torch_wheel.open("rb") as wheel:
             builds |= {f"sha256:{hashlib.file_digest(wheel, 'sha256').hexdigest()}"}
 
-    running = divide(resolve(CHECKOUT), pins, builds)
+    running = divide(resolve(CHECKOUT, "serve"), pins, builds)
     development = divide(resolve(CHECKOUT, "dev"), pins, builds)
     write_lock(CHECKOUT / RUNNING, running[True])
     write_lock(CHECKOUT / DEVELOPMENT, development[True])

@@ -113,6 +113,13 @@ def test_the_installed_command_explains_itself(installed: Path) -> None:
     assert "Usage" in run(installed / "bin" / "splitvfl", "--help", cwd=installed)
 
 
+def test_the_installed_command_writes_examples(installed: Path, tmp_path: Path) -> None:
+    run(installed / "bin" / "splitvfl", "examples", "digits", "companies", cwd=tmp_path)
+
+    assert (tmp_path / "digits.yaml").is_file()
+    assert (tmp_path / "companies" / "lab" / "samples.csv").is_file()
+
+
 def test_a_tree_whose_links_were_lost_still_imports(checkout: Path, tmp_path: Path) -> None:
     for part in ("splitvfl", *PARTS):
         shutil.copytree(checkout / part, tmp_path / part, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))

@@ -150,15 +150,15 @@ def refusal(section: type[Settings], location: Place) -> str:
     for part in location[:-1]:
         # The key of a mapping is no field, and neither is what tells the members of a union apart.
         field = getattr(inner, "model_fields", {}).get(part)
-        inner = (None if field is None else _section_in(field.annotation)) or inner
+        inner = (None if field is None else section_in(field.annotation)) or inner
     if is_dataclass(inner):
         return f"no such key{suggestion(str(location[-1]), [field.name for field in fields(inner)])}"
     said: str = inner.refusal(str(location[-1]))
     return said
 
 
-def _section_in(annotation: Any) -> Any:
+def section_in(annotation: Any) -> Any:
     """Return the one type of settings that an annotation speaks of, or ``None``."""
     if inspect.isclass(annotation) and (issubclass(annotation, Settings) or is_dataclass(annotation)):
         return annotation
-    return next(filter(None, map(_section_in, typing.get_args(annotation))), None)
+    return next(filter(None, map(section_in, typing.get_args(annotation))), None)

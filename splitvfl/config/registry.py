@@ -21,6 +21,7 @@ import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import cache
 from importlib.machinery import PathFinder
 from importlib.metadata import EntryPoint, entry_points
@@ -31,6 +32,7 @@ from typing import Any, Literal, get_args
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
 from splitvfl.config.yaml import Place, dotted, place_in
+from splitvfl.data.sets import DATA_SETS
 from splitvfl.errors import ConfigError, SplitVFLError
 from splitvfl.exchange.base import Exchange
 from splitvfl.learning.losses import Loss
@@ -130,15 +132,29 @@ def describe(kind: str) -> list[tuple[str, str]]:
     Raises:
         ConfigError: If there is no such kind.
     """
-    if kind == "data":
-        from splitvfl.data.sets import DATA_SETS
-
+    known = kind_of(kind)
+    if known == "data":
         return sorted((name, data_set.description) for name, data_set in DATA_SETS.items())
-    known = next((known for known in _KINDS if known == kind), None)
-    if known is None:
-        raise ConfigError(f"cannot list {kind!r}{suggestion(kind, [*_KINDS, 'data'])}")
     names = [*built_in(known), *_offered(known)]
     return sorted((name, _summary(known, name)) for name in names)
+
+
+def summary_of(found: Any) -> str:
+    """Return the first line of the docstring of something that has a name; of a function, what it returns."""
+    line = (inspect.getdoc(found) or "").partition("\n")[0].removeprefix("Return ").replace("``", "`")
+    return line[:1].upper() + line[1:]
+
+
+def kind_of(name: str) -> PluginKind | Literal["data"]:
+    """Return the kind of that name.
+
+    Raises:
+        ConfigError: If there is no such kind.
+    """
+    known: tuple[PluginKind | Literal["data"], ...] = (*_KINDS, "data")
+    if name not in known:
+        raise ConfigError(f"cannot list {name!r}{suggestion(name, known)}")
+    return next(kind for kind in known if kind == name)
 
 
 def check_options(factory: type[Any], options: Mapping[str, Any]) -> tuple[dict[str, Any], list[tuple[Place, str]]]:
@@ -226,16 +242,28 @@ def _constructors(factory: Callable[..., Any]) -> list[Callable[..., Any]]:
 
 def _readable(annotation: Any) -> Any:
     if typing.get_origin(annotation) in (typing.Union, UnionType):
-        members = [member for member in typing.get_args(annotation) if _adapter(member) is not None]
+        members = [member for member in typing.get_args(annotation) if _means_something(member)]
         return typing.Union[tuple(members)] if members else Any  # noqa: UP007 - its members are not known here
-    return Any if _adapter(annotation) is None else annotation
+    return annotation if _means_something(annotation) else Any
 
 
-def _adapter(annotation: Any) -> TypeAdapter[Any] | None:
+def _means_something(annotation: Any) -> bool:
+    """Return whether pydantic can read what a file holds as this."""
     try:
-        return TypeAdapter(annotation)
+        return _meant_before(annotation)
+    except TypeError:  # what a user put into Annotated has no hash
+        return _is_read(annotation)
+
+
+def _is_read(annotation: Any) -> bool:
+    try:
+        TypeAdapter(annotation)
     except PydanticUserError:
-        return None
+        return False
+    return True
+
+
+_meant_before = cache(_is_read)
 
 
 def construct(factory: Callable[..., Any], options: Mapping[str, Any], *given: Any) -> Any:
@@ -254,7 +282,13 @@ def construct(factory: Callable[..., Any], options: Mapping[str, Any], *given: A
         raise ConfigError(str(error)) from error
 
 
-def _offered(kind: PluginKind) -> dict[str, EntryPoint]:
+def _offered(kind: PluginKind) -> Mapping[str, EntryPoint]:
+    return _offered_on(kind, tuple(sys.path))
+
+
+@cache
+def _offered_on(kind: PluginKind, path: tuple[str, ...]) -> Mapping[str, EntryPoint]:
+    """Return what packages on the path offer: to look for it takes ten milliseconds, and a file has many names."""
     found: dict[str, EntryPoint] = {}
     # A set: the same package seen twice on the path (a checkout and its wheel) makes one offer, not two.
     for entry in set(entry_points(group=f"splitvfl.{kind}")):
@@ -287,7 +321,7 @@ def _summary(kind: PluginKind, name: str) -> str:
         found = resolve(kind, name, folder=Path())
     except ConfigError as error:  # one broken package must not hide the others
         return str(error)
-    return (inspect.getdoc(found) or "").partition("\n")[0]
+    return summary_of(found)
 
 
 def _class_of_user(kind: PluginKind, name: str, folder: Path) -> type[Any]:
@@ -301,11 +335,49 @@ def _class_of_user(kind: PluginKind, name: str, folder: Path) -> type[Any]:
     return _checked_class(kind, getattr(module, attribute), name)
 
 
+_received: ContextVar[Path | None] = ContextVar("received", default=None)
+
+
+@contextmanager
+def no_code_from(folder: Path) -> Iterator[None]:
+    """Within the block, import modules of one's own from nowhere in a folder, and from the one that is named alone.
+
+    Who hands on a folder writes what its settings name, and could put the module beside them.
+    """
+    token = _received.set(folder.resolve())
+    try:
+        yield
+    finally:
+        _received.reset(token)
+
+
+def _refuse_code_of(received: Path, name: str, folders: list[str]) -> None:
+    """Refuse a module that would be imported out of a folder that was received.
+
+    Raises:
+        ConfigError: If there is one of this name, wherever modules are looked for.
+    """
+    parts = name.split(".")
+    for place in dict.fromkeys([*folders, *map(os.path.abspath, sys.path)]):
+        target = Path(place, *parts)
+        files = [target, *target.parent.glob(f"{parts[-1]}.*")] if target.parent.is_dir() else []
+        for file in [path.resolve() for path in files if path.exists()]:
+            if file.is_relative_to(received):
+                raise ConfigError(
+                    f"the module {name} would come from {file}, and no code is taken from the run's own folder; name "
+                    "the folder of your own modules"
+                )
+
+
 def _module_of_user(name: str, folder: Path) -> ModuleType:
-    folders = list(dict.fromkeys(os.path.abspath(place) for place in (folder, Path.cwd())))
+    received = _received.get()
+    places = (folder, Path.cwd()) if received is None else (folder,)
+    folders = list(dict.fromkeys(os.path.abspath(place) for place in places))
     top = name.partition(".")[0]
     # A file written since Python last looked into the folder would not be seen.
     importlib.invalidate_caches()
+    if received is not None:
+        _refuse_code_of(received, name, folders)
     spec = PathFinder.find_spec(top, folders)
     if spec is not None:
         _make_way(top, spec.origin)

@@ -13,6 +13,7 @@ import pytest
 from splitvfl import attacks, defenses
 from splitvfl.config.registry import (
     PluginKind,
+    arguments_of,
     built_in,
     check_options,
     construct,
@@ -389,3 +390,16 @@ def test_what_a_hook_does_not_take_is_told(options: dict[str, Any], told: str) -
 
     assert told in str(caught.value)
     assert not isinstance(caught.value, ArgumentError)
+
+
+def test_a_note_without_a_hash_in_an_annotation_is_no_obstacle(tmp_path: Path) -> None:
+    (tmp_path / "noted_hook.py").write_text(
+        "from typing import Annotated\n\n"
+        "class Noted:\n"
+        "    def __init__(self, *, bound: Annotated[float, {'unit': 'norm'}] = 1.0) -> None:\n"
+        "        self.bound = bound\n\n"
+        "    def __call__(self, gradient, secrets, /):\n"
+        "        return gradient\n"
+    )
+    factory = resolve("defenses", "noted_hook:Noted", folder=tmp_path)
+    assert arguments_of(factory)["bound"][1] == 1.0

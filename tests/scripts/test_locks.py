@@ -35,13 +35,11 @@ def pyproject(checkout: Path) -> dict[str, Any]:
 
 
 def asked_for(checkout: Path, lock_file: str) -> list[Requirement]:
-    """Return what pyproject.toml asks for: the build backend and dependencies, and for development the extras."""
+    """Return what pyproject.toml asks for: the build backend, dependencies, and the extras that the lock is for."""
     project = pyproject(checkout)
     asked = [*project["build-system"]["requires"], *project["project"]["dependencies"]]
-    if lock_file == DEVELOPMENT:
-        asked += [
-            line for extra in ("test", "lint", "docs") for line in project["project"]["optional-dependencies"][extra]
-        ]
+    extras = ("serve", "test", "lint", "docs") if lock_file == DEVELOPMENT else ("serve",)
+    asked += [line for extra in extras for line in project["project"]["optional-dependencies"][extra]]
     return [Requirement(line) for line in asked]
 
 
