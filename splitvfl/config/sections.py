@@ -21,6 +21,7 @@ taken, or how long something runs, has a largest one.
 from __future__ import annotations
 
 import copy
+import inspect
 import json
 import os
 import re
@@ -45,6 +46,7 @@ from pydantic import (
     Tag,
     ValidationError,
     ValidationInfo,
+    WithJsonSchema,
     field_validator,
     model_serializer,
     model_validator,
@@ -58,6 +60,7 @@ from splitvfl.config.registry import PluginKind, check_options, construct, find,
 from splitvfl.config.yaml import Document, Place, parse_override, place_in, to_yaml
 from splitvfl.data.columns import TaskName
 from splitvfl.data.encoding import Categorical, Missing, Scale
+from splitvfl.data.partition import REST
 from splitvfl.data.sets import DATA_SETS, TABLES
 from splitvfl.errors import ArgumentError, ConfigError, HookError
 from splitvfl.exchange.base import NO_PRIVATE_TOP, Exchange
@@ -86,7 +89,7 @@ __all__ = [
 
 # Sections whose name alone may stand for them.
 _NAMED_SECTIONS = ("data", "model", "exchange")
-_HOOK_LISTS: tuple[Literal["attacks", "defenses"], ...] = ("attacks", "defenses")
+HOOK_LISTS: tuple[Literal["attacks", "defenses"], ...] = ("attacks", "defenses")
 
 
 def _claim(value: Any) -> str | float | tuple[str, ...]:
@@ -138,7 +141,7 @@ def _phases(value: Any) -> tuple[Phase, ...] | None:
         raise ValueError(str(error)) from None
 
 
-ColumnSetting = Annotated[str | float | tuple[str, ...], BeforeValidator(_claim)]
+ColumnSetting = Annotated[str | Annotated[float, Field(gt=0, le=1)] | tuple[str, ...], BeforeValidator(_claim)]
 Names = Annotated[str | tuple[str, ...], BeforeValidator(_names)]
 Scalar = Annotated[str | int | float | bool, BeforeValidator(_scalar)]
 
@@ -155,15 +158,47 @@ _MOST_CANARIES = 2**20  # chosen as Python's integers; with so many the interval
 RowCount = Annotated[int, Field(ge=1, le=_MOST_ROWS)]
 Known = Annotated[int, Field(ge=0, le=_MOST_KNOWN)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
-Phases = Annotated[tuple[Phase, ...] | None, BeforeValidator(_phases)]
+_PHASE = {"enum": list(PHASES)}
+Phases = Annotated[
+    tuple[Phase, ...] | None,
+    BeforeValidator(_phases),
+    WithJsonSchema({"anyOf": [_PHASE, {"type": "array", "items": _PHASE, "minItems": 1}, {"type": "null"}]}),
+]
 
 
 class DataConfig(Settings):
     """Which data, and how they are read: the arguments of :func:`splitvfl.data.load` of the same names.
 
-    ``path`` and ``aligned``, the folder that ``splitvfl align`` wrote, are looked for beside the experiment file, then
-    in the current folder; given on the command line, the other way round. Of ``tables``, which were ingested before,
-    nothing but the path is left to say, here and at the parties.
+    ``path`` and ``aligned`` are looked for beside the experiment file, then in the current folder; given on the command
+    line, the other way round. Of ``tables``, which were ingested before, nothing but the path is left to say, here and
+    at the parties.
+
+    Attributes:
+        name: A data set that has a name, ``table`` for a file of one's own, ``tables`` for what was ingested.
+        path: The file, or the folder of ``tables``. Without it, a set with a name is looked for in the folder that the
+            environment variable SPLITVFL_DATA names.
+        label: The label column; a set with a name knows its own.
+        task: What is learned of the label; ``null``: the set's own, ``binary`` of a table.
+        positive: Of a binary task, which of two label values is the positive class; not needed for 0 and 1.
+        digit: Of the set ``digits``: which digit is the positive class; ``null`` asks for all ten.
+        drop: Columns to leave out, as names and patterns.
+        id_column: Column that names the records; without one they are numbered.
+        aligned: The folder that ``splitvfl align`` wrote: its records, in its order.
+        test_fraction: Share of the records that the model is tested on.
+        split_seed: Decides which these are.
+        split_column: Column that says which these are, in place of chance.
+        test_value: What it says of test records.
+        scale: How numeric columns are scaled, by what training records show. ``standard``: mean 0, standard deviation
+            1; ``minmax``: to [0, 1]; ``log1p``: sign(x) · log(1 + abs(x)), then as ``standard``; ``none``: not at all.
+            ``null``: the set's own, ``standard`` of a table.
+        missing: What becomes of gaps in numeric columns: ``error`` refuses them; ``indicator`` fills in the median and
+            adds a column that says where. ``null``: the set's own, ``error`` of a table.
+        categorical: What becomes of columns that hold text: ``onehot`` makes a column of 0 and 1 of each category,
+            ``index`` a number, for models with embeddings. ``null``: the set's own, ``onehot`` of a table.
+        text: Columns of CSV files to read as text whatever they look like, such as ids beyond 64 bits.
+        categorical_columns: Columns of numbers that hold categories, as names and patterns; text always does.
+        min_count: Categories that fewer training records have count as one, "others". ``null``: the set's own, 1 of a
+            table.
     """
 
     name: Annotated[str, AfterValidator(_data_set)]
@@ -183,23 +218,32 @@ class DataConfig(Settings):
     missing: Missing | None = None
     categorical: Categorical | None = None
     categorical_columns: Names | None = None
+    text: Names | None = None
     min_count: Count | None = None
 
 
 class PartyConfig(Settings):
     """One party: its role, and the columns it holds.
 
-    ``columns`` is a list of names and patterns, or the same in one string; a share in (0, 1] of what no name claims;
-    or ``rest``. See :mod:`splitvfl.data.partition`. ``label`` names the label column, at the active party. Parties of
-    ``tables`` have the names and roles with which they were ingested, and neither columns nor label here.
+    Parties of ``tables`` have the names and roles with which they were ingested, and neither columns nor label here. In
+    a networked run another party's columns and label need not be known.
 
-    In a networked run ``address`` says where this party is found; the party that runs the file dials it there, and
-    waits to be dialled by parties without one. ``identity`` is the DNS name in its certificate, if that is not its
-    name. Another party's columns and label need not be known, then.
+    Attributes:
+        role: ``active`` holds the labels, and is one; all others are ``passive``.
+        columns: Names and patterns, as a list or in one string with commas; a share in (0, 1] of what no name claims;
+            or ``rest``. See :mod:`splitvfl.data.partition`.
+        label: The label column, at the active party.
+        path: This party's own file, where all parties train in one process and each has one: records are joined by
+            ``data.id_column``, and a party holds all columns of its file but that one, the label, and ``data.drop``. In
+            a networked run it may stand here instead of ``data.path``.
+        address: Over a network: where this party is found. The party that runs the file dials it there, and waits to be
+            dialled by parties without one.
+        identity: The DNS name in its certificate, if that is not its name.
     """
 
     role: Literal["active", "passive"]
     columns: ColumnSetting = ()
+    path: str | None = None
     label: str | None = None
     address: str | None = None
     identity: str | None = None
@@ -229,14 +273,19 @@ MODEL = Named("models", ModelSection)
 class ExchangeSection(NamedSection):
     """How a training step is talked through (:mod:`splitvfl.exchange`), and what every exchange can set.
 
-    ``wire: bf16`` rounds activations and gradients to bfloat16 as the last thing before they cross, which halves what
-    is sent; ``null`` sends them as they were computed. ``activation_clip`` and ``gradient_clip`` are promises that the
-    parties agree on: each row of an activation, or of a gradient, is bounded to this norm before noise is added to it,
-    by the defenses of its sender, in every phase. A defense counts that claims so (:mod:`splitvfl.claims`):
-    ``gaussian-ir`` with a ``clip``, ``clip-gradient`` with a ``bound``, or one's own. Behind it there may be noise that
-    claims to be nothing else (``isotropic`` with ``sigma``); any other defense that comes later voids the bound. The
-    sender refuses to run without, and stops before it sends a row that breaks the claim. The receiver cannot check it:
-    it is a protection from mistakes, not from a partner who lies.
+    ``activation_clip`` and ``gradient_clip`` are promises that the parties agree on: each row is bounded to this norm
+    before noise is added to it, by the defenses of its sender, in every phase. A defense counts that claims so
+    (:mod:`splitvfl.claims`): ``gaussian-ir`` with a ``clip``, ``clip-gradient`` with a ``bound``, or one's own. Behind
+    it there may be noise that claims to be nothing else (``isotropic`` with ``sigma``); any other defense that comes
+    later voids the bound. The sender refuses to run without, and stops before it sends a row that breaks the claim. The
+    receiver cannot check it: it is a protection from mistakes, not from a partner who lies.
+
+    Attributes:
+        name: Which exchange.
+        wire: ``bf16`` rounds activations and gradients to bfloat16 as the last thing before they cross, which halves
+            what is sent; ``null`` sends them as they were computed.
+        activation_clip: Largest norm of a row of an activation before noise, which passive parties promise to keep.
+        gradient_clip: Largest norm of a row of a gradient before noise, which the active party promises to keep.
     """
 
     factory: ClassVar[type[Exchange]]
@@ -260,24 +309,38 @@ LOSS = Named("losses")
 # Unless a file names another.
 _MLP, _SPLIT, _ADAM = "mlp", "split", "adam"
 _OPTIMIZER_NAMES = {"optimizer": _ADAM, "embedding_optimizer": "rowwise-adagrad", "private_top_optimizer": _ADAM}
+USUAL_NAMES: Mapping[str, str] = {"exchange": _SPLIT, **_OPTIMIZER_NAMES}
+"""By key, what a section stands for that has no name."""
 
 
 class TrainConfig(Settings):
-    """How long and how fast.
+    """How long and how fast. ``train.lr`` is short for ``train.optimizer.lr``.
 
-    ``seed`` decides the order of records and the first weights. Noise is drawn from the operating system's entropy
-    unless ``noise_seed_for_experiments`` is given, which makes it repeatable, and no protection at all. In a networked
-    run all parties know ``seed``, and it decides the order only; first weights and dropout are drawn from entropy
-    unless ``private_seed_for_experiments`` is given. ``threads`` are
-    torch's; ``null`` leaves its default, with which results differ between machines. ``block_rows`` is the number of
-    neighbouring records that are shuffled as one before they are shuffled with others (:class:`splitvfl.data.Batches`);
-    ``null`` takes 4096 for ``tables``, which are read from disk, and 1 for all other data. ``embedding_optimizer`` is
-    that of tables with sparse gradients (``model.sparse``), which ``optimizer`` and its weight decay then leave alone;
-    ``null`` takes row-wise Adagrad. ``private_top_optimizer`` is that of the private top, but for its sparse tables;
-    ``null`` takes Adam at 1e-2. ``loss`` is what training makes small, the label party's own business; ``null`` takes
-    the usual one of the task. ``autocast: bf16`` runs the models in bfloat16 where torch finds it safe.
-    ``early_stopping: {}`` holds out training records, ends when the model no longer gets better at them, and keeps the
-    best weights; ``null`` trains all epochs on all records.
+    Attributes:
+        epochs: How often every training record is met.
+        batch_size: Records in a step. Small data need small batches: a few hundred records learn little in batches of
+            256.
+        block_rows: Neighbouring records that are shuffled as one before they are shuffled with others
+            (:class:`splitvfl.data.Batches`); ``null`` takes 4096 for ``tables``, which are read from disk, and 1 for
+            all other data.
+        optimizer: How weights are updated, at every party on its own.
+        embedding_optimizer: That of tables with sparse gradients (``model.sparse``), which ``optimizer`` and its weight
+            decay then leave alone; ``null`` takes row-wise Adagrad.
+        private_top_optimizer: That of the private top, but for its sparse tables; ``null`` takes Adam at 1e-2.
+        loss: What training makes small, the label party's own business; ``null`` takes the usual one of the task.
+        seed: Decides the order of records and the first weights. In a networked run all parties know it, and it decides
+            the order only.
+        noise_seed_for_experiments: Makes noise repeatable, and no protection at all; ``null``: noise is drawn from the
+            operating system's entropy.
+        private_seed_for_experiments: In a networked run: makes first weights and dropout repeatable, which others could
+            then know; ``null``: they are drawn from entropy.
+        device: Where models compute; ``auto`` takes a CUDA device if torch finds one.
+        autocast: ``bf16`` runs the models in bfloat16 where torch finds it safe.
+        threads: Those of torch; ``null`` leaves its default, with which results differ between machines.
+        checkpoint_every_steps: Steps from one checkpoint to the next, besides one after each epoch; ``null``: no more.
+        evaluate_every_epochs: Epochs from one evaluation to the next.
+        early_stopping: ``{}`` holds out training records, ends when the model no longer gets better at them, and keeps
+            the best weights; ``null`` trains all epochs on all records.
     """
 
     epochs: Annotated[int, Field(ge=1, le=_MOST_EPOCHS)] = 10
@@ -323,6 +386,7 @@ class FoundHook:
             HookError: If a defense claims or brings what no defense can.
         """
         hook = construct(factory, copy.deepcopy(options))
+        _check_call(kind, hook)
         if kind == "attacks":
             return cls(factory, options, "gradient", brings_loss=False)
         claims_of(hook)
@@ -333,14 +397,34 @@ class FoundHook:
         return construct(self.factory, copy.deepcopy(self.options))
 
 
+def _check_call(kind: PluginKind, hook: Any) -> None:
+    """Refuse a hook that cannot be called as hooks are.
+
+    Raises:
+        ConfigError: If it cannot.
+    """
+    given = ("view",) if kind == "attacks" else ("message", "secrets")
+    try:
+        signature = inspect.signature(hook)
+    except ValueError:  # of what is not written in Python nobody knows
+        return
+    except TypeError:
+        raise ConfigError(f"expected __call__(self, {', '.join(given)}, /), and it cannot be called") from None
+    try:
+        signature.bind(*given)
+    except TypeError:
+        raise ConfigError(f"expected __call__(self, {', '.join(given)}, /), and it cannot be called so") from None
+
+
 class HookConfig(BaseModel):
     """An attack or a defense: its name, and the arguments of its constructor.
 
-    A defense of the activation may say ``at`` which phases it acts, a name or a list of ``training``, ``evaluation``
-    and ``prediction``; unless it does, in all of them.
-
     >>> HookConfig(name="sumkl", detection_error=0.4).options
     {'detection_error': 0.4}
+
+    Attributes:
+        name: Which one.
+        at: Of a defense of the activation: in which phases it acts, one or a list; without it in all of them.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
@@ -391,13 +475,19 @@ class HookConfig(BaseModel):
 class NetworkConfig(Settings):
     """How one party meets the others: :mod:`splitvfl.net`.
 
-    ``listen`` is where it waits for those that dial it, as in ``0.0.0.0:7000``; ``certificates`` is a folder with
-    ``ca.pem``, ``NAME.pem`` and ``NAME.key``, instead of which files can be named one by one. ``meeting_s`` is how long
-    it waits for the others to appear, ``message_s`` how long for any message, in seconds; ``retries`` is how often in a
-    row it goes back to the last common checkpoint without getting any further. ``plaintext_on_loopback`` does without
-    certificates, on one machine only. ``run`` names what the parties meet for, alike at all of them; by default it is
-    the active party's name. ``publish_scores``: whether the passive parties get what is predicted, and so
-    something of the labels; alike at all of them.
+    Attributes:
+        run: What the parties meet for, alike at all of them; ``null``: the active party's name.
+        listen: Where it waits for those that dial it, as in ``0.0.0.0:7000``; ``null``: nobody dials it.
+        certificates: Folder with ``ca.pem``, ``NAME.pem`` and ``NAME.key``; or name the files one by one.
+        certificate: This party's certificate, in PEM.
+        key: Its private key, in PEM; readable by nobody else.
+        roots: Certificates of the authorities that are trusted, in PEM.
+        plaintext_on_loopback: Whether to do without certificates, on one machine only.
+        meeting_s: Seconds to wait for the others to appear.
+        message_s: Seconds to wait for any message.
+        retries: How often in a row it goes back to the last common checkpoint without getting any further.
+        publish_scores: Whether the passive parties get what is predicted, and so something of the labels; alike at all
+            of them.
     """
 
     run: Annotated[str, Field(min_length=1, max_length=100)] | None = None
@@ -416,10 +506,12 @@ class NetworkConfig(Settings):
 class AuditConfig(Settings):
     """The auditor's attack, and what it is tried on.
 
-    So many training records get a coin toss for a label, at random: ``canaries`` (:mod:`splitvfl.leakage.canaries`).
-    The AUC among them is the leak beyond the prediction; 3000 make its 95 % interval about ±.02, and 20, the fewest,
-    ±.25. The price: they are trained on as they are, and on average half of the labels are wrong. They are the label
-    party's secret, in whose file alone this stands: nothing tells the others that there are any.
+    Canaries are the label party's secret, in whose file alone this stands: nothing tells the others that there are any.
+
+    Attributes:
+        canaries: So many training records get a coin toss for a label, at random (:mod:`splitvfl.leakage.canaries`).
+            The AUC among them is the leak beyond the prediction; 3000 make its 95 % interval about ±.02, and 20, the
+            fewest, ±.25. The price: they are trained on as they are, and on average half of the labels are wrong.
     """
 
     canaries: Annotated[int, Field(ge=LEAST_CANARIES, le=_MOST_CANARIES)] | None = None
@@ -457,8 +549,21 @@ def _check_parties(parties: Mapping[str, PartyConfig]) -> Mapping[str, PartyConf
 class ExperimentConfig(Settings):
     """A whole experiment file, checked, with every default filled in.
 
-    ``known_positives`` and ``known_negatives`` are how many records of each class an attacker is assumed to know, at
-    most half of those that there are; ``audit`` adds the auditor's attack, and may be a section (:class:`AuditConfig`).
+    Attributes:
+        name: Of the experiment, and so of the folder of its run; by default that of the file.
+        data: Which data, and how they are read. A name alone will do: ``data: breast-cancer``.
+        parties: Who holds what, by the parties' names: one is active, at least one passive.
+        model: What is trained. A name alone will do: ``model: mlp``.
+        exchange: What crosses between the parties in a step. A name alone will do: ``exchange: residue``.
+        network: How this party meets the others, where each has a process of its own.
+        train: How long, how fast, and by chance or not.
+        defenses: What is done to messages before they leave, in this order. For each a name, or a section.
+        attacks: What the partner is assumed to try. For each a name, or a section.
+        audit: Whether the auditor's attack is run, which knows all labels; or a section of its settings.
+        known_positives: How many positive records an attacker is assumed to know, at most half of those that there are.
+        known_negatives: How many negative ones, likewise.
+        goal: The leak AUC below which reports call labels protected, in (0.5, 1]: an attack that reads no more than
+            that, or no more than a partner's own columns tell anyway, is below it. It changes no training.
     """
 
     name: Annotated[str, AfterValidator(_folder_name)]
@@ -473,6 +578,7 @@ class ExperimentConfig(Settings):
     audit: AuditSetting = True
     known_positives: Known = 10
     known_negatives: Known = 10
+    goal: Annotated[float, Field(gt=0.5, le=1)] = 0.6
 
     _source: str = PrivateAttr(default="experiment")
     _folder: Path = PrivateAttr(default=Path())
@@ -584,10 +690,10 @@ def parse_config(
     for override in overrides:
         _override(document, override)
     document.tree.setdefault("name", place.stem)
-    _find_data_file(document, folder)
+    _find_data_files(document, folder)
     _take_hidden_from_top(document.tree.get("model"))
     exchange = _class_named("exchanges", document.tree.get("exchange", {"name": _SPLIT}), folder)
-    attacks, defenses = (_check_hooks(document, kind, folder) for kind in _HOOK_LISTS)
+    attacks, defenses = (_check_hooks(document, kind, folder) for kind in HOOK_LISTS)
     _check_losses(document, defenses, exchange)
     _check_claims(document)
     _check_private_top(document, exchange)
@@ -607,7 +713,7 @@ def config_to_yaml(config: ExperimentConfig) -> str:
     return to_yaml(config.model_dump())
 
 
-def parse_defenses(text: str, *, folder: Path) -> list[list[HookConfig]]:
+def parse_defenses(text: str, *, folder: Path, source: str = "--defenses") -> list[list[HookConfig]]:
     """Return the choices of defenses that a command line lists.
 
     Choices are divided by commas. Each is ``none``, a name, a name with options as in ``sumkl(detection_error=0.3)``,
@@ -616,14 +722,15 @@ def parse_defenses(text: str, *, folder: Path) -> list[list[HookConfig]]:
     Args:
         text: Such as ``"none,max-norm,isotropic(ratio=2)+rounding(decimals=3)"``.
         folder: Where the user's own modules are looked for.
+        source: What to call the text in messages.
 
     Raises:
         ConfigError: If the text has another form, or a defense does not exist or does not take its options.
     """
-    document = Document("{}", source="--defenses")
+    document = Document("{}", source=source)
     chosen: list[list[tuple[dict[str, Any], FoundHook | None]]] = []
     for choice in _divided(text, ","):
-        hooks = [] if choice.strip() == "none" else [_hook_of(part.strip()) for part in _divided(choice, "+")]
+        hooks = [] if choice.strip() == "none" else [_hook_of(part.strip(), source) for part in _divided(choice, "+")]
         chosen.append([(hook, _check_hook(document, "defenses", (), hook, folder)) for hook in hooks])
     document.raise_problems()
     return [[_with_found(HookConfig(**hook), found) for hook, found in hooks] for hooks in chosen]
@@ -646,16 +753,16 @@ def _divided(text: str, mark: str) -> list[str]:
     return parts
 
 
-def _hook_of(text: str) -> dict[str, Any]:
+def _hook_of(text: str, source: str) -> dict[str, Any]:
     form = re.fullmatch(r"([\w.:-]+)(?:\((.*)\))?", text)
     if form is None:
-        raise ConfigError(f"--defenses: expected none, a name, or name(option=value), got {shown(text)}")
+        raise ConfigError(f"{source}: expected none, a name, or name(option=value), got {shown(text)}")
     name, written = form.groups()
     hook: dict[str, Any] = {"name": name}
     for option in _divided(written, ",") if written else ():
         key = option.partition("=")[0].strip()
         if not key.isidentifier() or "=" not in option or key in hook:
-            raise ConfigError(f"--defenses: {name}: expected each option once, as option=value, got {shown(option)}")
+            raise ConfigError(f"{source}: {name}: expected each option once, as option=value, got {shown(option)}")
         hook[key] = parse_override(option)[1]
     return hook
 
@@ -669,7 +776,7 @@ def _write_out(document: Document) -> None:
         tree.update({key: _named(tree[key])} if key in tree else {})
     if isinstance(tree.get("exchange"), dict):
         tree["exchange"] = {"name": _SPLIT, **tree["exchange"]}
-    for kind in _HOOK_LISTS:
+    for kind in HOOK_LISTS:
         if isinstance(tree.get(kind), list):
             tree[kind] = [_named(hook) for hook in tree[kind]]
     if isinstance(tree.get("train"), dict):
@@ -706,20 +813,21 @@ def _override(document: Document, text: str) -> None:
     _write_out(document)
 
 
-def _find_data_file(document: Document, folder: Path) -> None:
+def _find_data_files(document: Document, folder: Path) -> None:
     """Make the paths of the data absolute, so that the settings kept with a run stay true."""
-    data = document.tree.get("data")
-    if not isinstance(data, dict):
-        return
-    for key in ("path", "aligned"):
-        if isinstance(data.get(key), str):
-            given = Path(data[key]).expanduser()
-            places = [folder, Path.cwd()]
-            if document.is_assigned(("data", key)):
-                places.reverse()
-            candidates = [place / given for place in places]
-            found = next((path for path in candidates if path.exists()), candidates[0])
-            data[key] = os.path.abspath(found)
+    parties = document.tree.get("parties")
+    sections: dict[Place, Any] = {("data",): document.tree.get("data")}
+    sections |= {("parties", name): party for name, party in parties.items()} if isinstance(parties, dict) else {}
+    for place, section in sections.items():
+        for key in ("path", "aligned"):
+            if isinstance(section, dict) and isinstance(section.get(key), str):
+                given = Path(section[key]).expanduser()
+                places = [folder, Path.cwd()]
+                if document.is_assigned((*place, key)):
+                    places.reverse()
+                candidates = [beside / given for beside in places]
+                found = next((path for path in candidates if path.exists()), candidates[0])
+                section[key] = os.path.abspath(found)
 
 
 def _take_hidden_from_top(model: Any) -> None:
@@ -817,19 +925,38 @@ def _check_claims(document: Document) -> None:
     data, parties = document.tree.get("data"), document.tree.get("parties")
     data = data if isinstance(data, dict) else {}
     ingested = data.get("name") == TABLES
-    for name, party in parties.items() if isinstance(parties, dict) else ():
+    parties = parties if isinstance(parties, dict) else {}
+    for name, party in parties.items():
         if not isinstance(party, dict):
             continue
         if ingested:
             _check_settled(document, ("parties", name), party, PartyConfig, but=("role", "address", "identity"))
+        elif party.get("path") is not None:
+            _check_own_file(document, name, data, parties or {})
         elif party.get("role") == "passive" and party.get("columns", []) in ([], "") and "network" not in document.tree:
             text = (
-                "a passive party needs columns: names and patterns, a share in (0, 1], or rest "
-                "(those of other parties are left out only where there is a section network)"
+                "a passive party needs columns: names and patterns, a share in (0, 1], or rest; or a file of its own: "
+                "path (those of other parties are left out only where there is a section network)"
             )
             document.report(("parties", name), text)
     if ingested:
         _check_settled(document, ("data",), data, DataConfig, but=("name", "path"))
+
+
+def _check_own_file(document: Document, name: str, data: Mapping[str, Any], parties: Mapping[str, Any]) -> None:
+    """Report what does not go with a party's own file."""
+    party = parties[name]
+    if data.get("name") != "table":
+        text = f"only for data: {{name: table}}; of {shown(data.get('name'))} the parties have columns"
+        document.report(("parties", name, "path"), text)
+    if data.get("path") is not None:
+        document.report(("data", "path"), f"parties.{name}.path names a file of its own; keep one of the two")
+    if party.get("columns", []) not in ([], "", REST):
+        text = "a party with a file of its own holds all columns of it; leave this out, and see data.drop"
+        document.report(("parties", name, "columns"), text)
+    for other, theirs in parties.items() if "network" not in document.tree else ():
+        if isinstance(theirs, dict) and theirs.get("path") is None:
+            document.report(("parties", other), f"parties.{name} has a file of its own: path; {other} needs one too")
 
 
 def _check_private_top(document: Document, exchange: type[Exchange] | None) -> None:
@@ -897,9 +1024,27 @@ def _check_model(document: Document, model: ModelSection, exchange: type[Exchang
         document.report(("model", "name"), text)
 
 
+def _check_step(key: str, made: Any) -> None:
+    """Try one step of an optimiser of ordinary weights, as the training will take it.
+
+    Raises:
+        ConfigError: If it takes none.
+    """
+    if key not in ("optimizer", "private_top_optimizer"):
+        return
+    try:
+        made.step()
+    except (AttributeError, RuntimeError, TypeError) as error:
+        raise ConfigError(
+            f"{type(made).__name__} cannot take a step of this training: {error}; take another"
+        ) from error
+
+
 def _check_constructors(document: Document, model: NamedSection, exchange: NamedSection, train: TrainConfig) -> None:
     """Report what the constructors of the model, the exchange, optimisers and the loss object to."""
-    weights = [nn.Parameter(torch.zeros(1))]
+    weight = nn.Parameter(torch.zeros(1))
+    weight.grad = torch.zeros(1)
+    weights = [weight]
     for place, section, given, supplied in (
         (("model",), model, (), {}),
         (("exchange",), exchange, (), {"rows": train.batch_size}),
@@ -908,7 +1053,7 @@ def _check_constructors(document: Document, model: NamedSection, exchange: Named
     ):
         try:
             if section is not None:
-                section.make(*given, **supplied)
+                _check_step(place[-1], section.make(*given, **supplied))
         except ConfigError as error:
             document.report(place, str(error))
 

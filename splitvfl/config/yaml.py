@@ -233,6 +233,18 @@ def to_yaml(tree: Mapping[str, Any]) -> str:
     )
 
 
+def to_yaml_line(value: Any) -> str:
+    """Return a value as YAML on one line.
+
+    >>> to_yaml_line({"epochs": 1, "lr": [0.1]})
+    '{epochs: 1, lr: [0.1]}'
+    """
+    written = yaml.dump(
+        value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=True, width=2**31
+    )
+    return written.removesuffix("\n").removesuffix("\n...")  # a scalar ends so
+
+
 def place_in(location: Place, tree: Any, *, may_be_absent: bool = False) -> Place:
     """Return where in a tree an error is: pydantic's location without the names of the types that it tried.
 

@@ -12,7 +12,7 @@ from splitvfl.cli import main
 from splitvfl.leakage.monitor import read_metrics
 from splitvfl.report.summary import read_summary
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "scripts" / "experiments"
+EXAMPLES = Path(__file__).resolve().parents[2] / "splitvfl" / "examples"
 FILES_NEEDED = {"credit_default": "credit_default_taiwan.parquet", "wide_deep_criteo": "criteo_head_10k.parquet"}
 
 

@@ -150,13 +150,14 @@ def test_the_numbers_that_decide_memory_are_among_those_that_are_tried() -> None
 def test_a_number_is_taken_or_refused_by_name_and_line(
     tree: dict[str, Any], place: tuple[str, ...], many: bool, data: VerticalData, little_memory: None
 ) -> None:
-    base = parse_config(to_yaml(tree), source="run.yaml")  # the file is right but for the number
+    right, with_any = to_yaml(tree), to_yaml(with_value(tree, place, "VALUE"))
+    base = parse_config(right, source="run.yaml")  # the file is right but for the number
     for value in VALUES:
-        written = to_yaml(with_value(tree, place, "VALUE")).replace("VALUE", f"[{value}]" if many else value)
+        written = with_any.replace("VALUE", f"[{value}]" if many else value)
         key = re.escape(".".join(place))
         said = refused(written)
         override = f"{'.'.join(place)}={f'[{value}]' if many else value}"
-        again = refused(to_yaml(tree), (override,))
+        again = refused(right, (override,))
         assert bool(said) == bool(again)
         if said:
             assert re.search(rf"run\.yaml:\d+: {key}(\.0)?: |run\.yaml:\d+: {place[0]}", said), said
@@ -223,9 +224,9 @@ def test_numbers_of_hooks_are_taken_or_refused_in_words(kind_and_name: Any, litt
     kind, name = kind_and_name
     factory = resolve(kind, name, folder=Path())
     for option in inspect.signature(factory).parameters:
+        text = to_yaml({**BASE, kind: [{"name": name, option: "VALUE"}]})
         for value in VALUES:
-            text = to_yaml({**BASE, kind: [{"name": name, option: "VALUE"}]}).replace("VALUE", value)
-            said = refused(text)
+            said = refused(text.replace("VALUE", value))
             assert not said or re.match(rf"run\.yaml:\d+: {kind}\.0", said), said
 
 

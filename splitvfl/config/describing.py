@@ -1,0 +1,259 @@
+"""One thing that an experiment can name, for people: what it does, claims, takes and costs, and how it is written.
+
+What can be asked of the code is asked of it (which labels and exchanges it goes with, what an attack reads); the rest
+is said by its docstring (:mod:`splitvfl.config.docstrings`), of plug-ins of one's own too.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from splitvfl.config.docstrings import Docstring, docstring_of
+from splitvfl.config.keys import REQUIRED, Key, keys_of, options_of
+from splitvfl.config.registry import PluginKind, built_in, construct, kind_of, resolve, summary_of
+from splitvfl.config.sections import DataConfig, ExchangeSection, HookConfig
+from splitvfl.config.yaml import Document
+from splitvfl.data.sets import DATA_FOLDER, DATA_SETS, TABLES, DataSet
+from splitvfl.errors import ConfigError, SplitVFLError
+from splitvfl.exchange.base import Exchange
+from splitvfl.hooks import (
+    Crossing,
+    crossing_of,
+    explanations_of,
+    moment_of,
+    needs_label_gradients,
+    needs_of,
+    record_loss_of,
+    target_of,
+)
+from splitvfl.wording import suggestion
+
+_CROSSINGS: Mapping[Crossing, str] = {
+    "gradient": "the cut gradient, which the label party sends back",
+    "activation": "the activation, which a passive party sends",
+    "labels": "the labels, before the label party computes the loss",
+    "scores": "scores, which the label party publishes",
+}
+_FIELDS = {
+    "gradient": "the gradient of each record",
+    "aggregated_gradient": "the gradient of its own weights",
+    "activation": "its own activations",
+    "columns": "its own columns",
+    "weights": "its own weights",
+    "bottom": "its own half of the model",
+    "known_positives": "which of a few records are positive",
+    "known_negatives": "which of a few records are negative",
+    "scores": "published scores",
+    "active_logits": "its own part of the logits",
+    "passive_weight": "the passive party's weights",
+}
+# What every passive party has, or is assumed to have, whatever crosses.
+_HELD = frozenset({"activation", "columns", "weights", "bottom", "known_positives", "known_negatives"})
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What there is to say of one name.
+
+    Attributes:
+        summary: What it is, in a line.
+        facts: What is known of it, under headings.
+        options: What can be said of it in a file.
+        example: How it is written in an experiment, as YAML.
+        documentation: What Python shows the whole docstring of; empty for data.
+    """
+
+    summary: str
+    facts: Mapping[str, str]
+    options: tuple[Key, ...]
+    example: str
+    documentation: str = ""
+
+
+def entry(kind: str, name: str) -> Entry:
+    """Return what there is to say of one name.
+
+    Args:
+        kind: A kind of the registry, or ``"data"``.
+        name: A name of that kind, or ``module:Class`` in the current folder.
+
+    Raises:
+        ConfigError: If there is no such kind, or no such name.
+    """
+    known = kind_of(kind)
+    if known == "data":
+        return _data_set(name)
+    factory: Any = resolve(known, name, folder=Path())
+    told = docstring_of(factory)
+    options = (*_common(known, factory), *options_of(known, factory))
+    example = told.labelled.get("In a file", "").strip("`") or _written(known, name, options)
+    return Entry(
+        summary=summary_of(factory),
+        facts={heading: text for heading, text in _facts(known, factory, told, example).items() if text},
+        options=options,
+        example=example,
+        documentation=f"{factory.__module__}.{factory.__qualname__}",
+    )
+
+
+def _common(kind: PluginKind, factory: Any) -> tuple[Key, ...]:
+    """Return what can be said of every exchange, or of every defense of the activation."""
+    if kind == "exchanges":
+        return tuple(key for key in keys_of(ExchangeSection) if key.name not in ("name", *factory.gone))
+    of_phases = kind == "defenses" and crossing_of(factory) == "activation"
+    return tuple(key for key in keys_of(HookConfig) if key.name == "at") if of_phases else ()
+
+
+def _facts(kind: PluginKind, factory: Any, told: Docstring, example: str) -> dict[str, str]:
+    derived = _DERIVED[kind](factory, example) if kind in _DERIVED else {}
+    said = {heading: told.labelled.get(heading, "") for heading in ("Claim", "Works with", "Cost", "Source")}
+    module = inspect.getmodule(factory)
+    # A file of one idea may name its source at its top.
+    said["Source"] = said["Source"] or docstring_of(module).labelled.get("Source", "")
+    return {"Claim": said.pop("Claim"), **derived, **said}
+
+
+def _defense(factory: Any, example: str) -> dict[str, str]:
+    defense = _made("defenses", factory, example)
+    fitting = [name for name, exchange in built_in("exchanges").items() if _goes_with(defense, exchange)]
+    return {"Acts on": _CROSSINGS[crossing_of(defense)], "Labels": _labels_of(factory), "Exchanges": _listed(fitting)}
+
+
+def _labels_of(defense: Any) -> str:
+    """Return for which labels a defense is, as :func:`splitvfl.party.attaching.check_labels` checks it."""
+    if getattr(defense, "needs_binary_labels", False):
+        return "0 and 1"
+    advice, takes = getattr(defense, "for_regression", ""), inspect.signature(defense).parameters
+    if advice:
+        return f"0 and 1; classes (classes: k); numbers ({advice})"
+    return "0 and 1; classes (classes: k)" if "classes" in takes else "of every task"
+
+
+def _goes_with(defense: Any, exchange: type[Exchange]) -> bool:
+    crossing = crossing_of(defense)
+    if exchange.one_way:
+        return crossing in ("activation", "scores")
+    if needs_label_gradients(defense) and exchange.limits_values:
+        return False
+    return not (exchange.sums_only and crossing == "labels" and record_loss_of(defense) is not None)
+
+
+def _attack(factory: Any, example: str) -> dict[str, str]:
+    attack = _made("attacks", factory, example)
+    target, moment, needs = target_of(attack), moment_of(attack), needs_of(attack)
+    fitting = [name for name, exchange in built_in("exchanges").items() if _can_be_seen(attack, exchange)]
+    return {
+        "What it does": explanations_of(attack).get(factory.name, "") if hasattr(factory, "name") else "",
+        "Reads": "labels" if target == "labels" else "the passive party's columns",
+        "Needs": _listed(_FIELDS.get(field, field) for field in sorted(needs)),
+        "When": "in every step, and over the run" if (target, moment) == ("labels", "every-step") else "after training",
+        "Labels": "of every task" if target == "features" else _tasks_of(attack),
+        "Exchanges": _listed(fitting),
+    }
+
+
+def _tasks_of(attack: Any) -> str:
+    """Return which labels an attack reads: 0 and 1, unless it says that there are others."""
+    read = getattr(attack, "tasks", ("binary",))
+    said = {"binary": "0 and 1", "multiclass": "classes", "regression": "numbers"}
+    return "; ".join(labels for task, labels in said.items() if task in read)
+
+
+def _can_be_seen(attack: Any, exchange: type[Exchange]) -> bool:
+    if target_of(attack) == "features":
+        return not exchange.one_way  # it is for linear models, which that does not train
+    if moment_of(attack) == "after-training":
+        return True
+    # Who has the gradient of each record has that of its own weights, where its bottom is one linear layer.
+    seen = {"gradient", "aggregated_gradient"} if exchange.shows_gradients() else {"aggregated_gradient"}
+    return not exchange.one_way and needs_of(attack) <= _HELD | seen
+
+
+def _exchange(factory: Any, example: str) -> dict[str, str]:
+    if factory.seen is None:
+        return {}
+    active, passive = factory.seen
+    return {"The label party sees": active, "A passive party sees": passive}
+
+
+def _loss(factory: Any, example: str) -> dict[str, str]:
+    return {"Task": factory.labels or "every task"}
+
+
+_DERIVED: Mapping[PluginKind, Callable[[Any, str], dict[str, str]]] = {
+    "defenses": _defense,
+    "attacks": _attack,
+    "exchanges": _exchange,
+    "losses": _loss,
+}
+
+
+def _made(kind: PluginKind, factory: Any, example: str) -> Any:
+    """Return one as its example makes it: its settings may decide what it is. Else its class, which knows less."""
+    named = next(iter(Document(example, source="example").tree[kind]))
+    options = {key: value for key, value in named.items() if key != "name"} if isinstance(named, dict) else {}
+    with suppress(SplitVFLError):
+        return construct(factory, {key: tuple(one) if isinstance(one, list) else one for key, one in options.items()})
+    return factory
+
+
+def _written(kind: PluginKind, name: str, options: Iterable[Key]) -> str:
+    """Return how a file names something of which its docstring shows no example."""
+    needed = [f"{key.name}: ..." for key in options if key.default is REQUIRED]
+    section = f"{{name: {_quoted(name)}{''.join(f', {one}' for one in needed)}}}" if needed else _quoted(name)
+    place = {"models": "model", "exchanges": "exchange", "losses": "loss"}.get(kind, kind.removesuffix("s"))
+    if kind in ("attacks", "defenses"):
+        return f"{kind}: [{section}]"
+    return f"{place}: {section}" if kind in ("models", "exchanges") else f"train: {{{place}: {section}}}"
+
+
+def _quoted(name: str) -> str:
+    return f'"{name}"' if ":" in name else name
+
+
+def _data_set(name: str) -> Entry:
+    if name not in DATA_SETS:
+        raise ConfigError(f"no such data set {name!r}{suggestion(name, DATA_SETS)}  (splitvfl list data)")
+    found = DATA_SETS[name]
+    ours = ("path",) if name == TABLES else [key for key in DataConfig.model_fields if key != "name"]
+    meaningless = {"digit"} if name != "digits" else set()
+    meaningless |= {"path"} if found.make is not None else set()
+    return Entry(
+        summary=found.description,
+        facts={
+            "Task": "as it was ingested" if name == TABLES else found.task,
+            **({"Label": " or ".join(found.labels)} if found.labels else {}),
+            "Where": _place_of(name, found),
+            "Source": found.source,
+            "Licence": found.licence,
+        },
+        options=tuple(key for key in keys_of(DataConfig) if key.name in ours and key.name not in meaningless),
+        example=_EXAMPLES.get(name, f"data: {name}"),
+    )
+
+
+_EXAMPLES = {
+    "table": "data: {name: table, path: customers.csv, label: default, id_column: customer}",
+    TABLES: f"data: {{name: {TABLES}, path: tables}}",
+    "digits": "data: {name: digits, digit: 8}",
+}
+
+
+def _place_of(name: str, found: DataSet) -> str:
+    if found.make is not None:
+        return "comes with splitvfl or scikit-learn; no file is needed"
+    if not found.files:
+        return "at the path that you give"
+    here = os.environ.get(DATA_FOLDER)
+    there = f"{here} ({DATA_FOLDER})" if here else f"the folder that the environment variable {DATA_FOLDER} names"
+    return f"{' or '.join(found.files)} in {there}, or at the path that you give"
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names)
