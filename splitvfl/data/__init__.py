@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from splitvfl.data.columns import Columns, PartyData, Records, VerticalData
+from splitvfl.data.joined_tables import from_tables
 from splitvfl.data.load import load, load_table
 from splitvfl.data.sets import DATA_SETS, DataSet
 from splitvfl.data.spec import PartyClaim, TableSpec
@@ -18,6 +19,7 @@ __all__ = [
     "Records",
     "TableSpec",
     "VerticalData",
+    "from_tables",
     "load",
     "load_table",
 ]

@@ -17,7 +17,7 @@ _KINDS = (
 )
 
 
-def as_arrow(source: object) -> pa.Table:
+def as_arrow(source: object, *, called: str = "source") -> pa.Table:
     """Return a table in memory as an Arrow table.
 
     Other libraries are known by the interface that they offer, Arrow's streams (``__arrow_c_stream__``), and need not
@@ -26,20 +26,21 @@ def as_arrow(source: object) -> pa.Table:
 
     Args:
         source: The table.
+        called: What it was given as, for messages.
 
     Raises:
         ArgumentError: If it is no table.
         DataError: If a column cannot be one, or columns have different lengths.
     """
     try:
-        return _in_plain_types(_converted(source))
+        return _in_plain_types(_converted(source, called))
     except (pa.ArrowException, TypeError, ValueError) as error:
         if isinstance(error, ArgumentError):
             raise
-        raise DataError(f"the {type(source).__name__} given as source is no table: {error}") from error
+        raise DataError(f"the {type(source).__name__} given as {called} is no table: {error}") from error
 
 
-def _converted(source: Any) -> pa.Table:
+def _converted(source: Any, called: str) -> pa.Table:
     if isinstance(source, pa.Table):
         return source
     if isinstance(source, np.ndarray | Tensor):
@@ -53,7 +54,8 @@ def _converted(source: Any) -> pa.Table:
         return pa.table(source)
     if hasattr(source, "to_arrow"):
         return source.to_arrow()
-    raise ArgumentError(f"expected {_KINDS} as source, got {type(source).__name__}")
+    hint = "; call .collect() on it" if hasattr(source, "collect") else ""
+    raise ArgumentError(f"expected {_KINDS} as {called}, got {type(source).__name__}{hint}")
 
 
 def _columns(name: str, values: Any) -> Iterator[tuple[str, Any]]:
@@ -70,9 +72,17 @@ def _in_plain_types(table: pa.Table) -> pa.Table:
     for index, field in enumerate(table.schema):
         column = table.column(index)
         if pa.types.is_dictionary(column.type):
-            column = column.cast(column.type.value_type)
-        if str(column.type) == "string_view":
-            column = column.cast(pa.string())
+            column = _decoded(column)
+        column = _in_plain_layout(column)
         table = table.set_column(index, field.name, column)
     # How a table happens to be cut must not change the order in which means are added up.
     return table.combine_chunks()
+
+
+def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    values = [_in_plain_layout(chunk.dictionary).take(chunk.indices) for chunk in column.chunks]
+    return pa.chunked_array(values) if values else column.cast(column.type.value_type)
+
+
+def _in_plain_layout(values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    return values.cast(pa.string()) if str(values.type) == "string_view" else values

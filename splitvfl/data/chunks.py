@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from splitvfl.data.tables import column_of
+from splitvfl.data.tables import column_of, what_else
 from splitvfl.errors import DataError
 
 Types = Mapping[str, pa.DataType]
@@ -107,7 +107,7 @@ def kind_of(name: str, kind: pa.DataType, source: str, *, hint: str = "") -> Kin
         return "number"
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return "text"
-    raise DataError(f"column {name!r} of {source} holds neither numbers nor text but {kind}; drop it{hint}")
+    raise DataError(f"column {name!r} of {source} {what_else(kind)}{hint}")
 
 
 def decodes(cell: bytes) -> bool:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from splitvfl.data.doubts import Doubt
 from splitvfl.errors import ArgumentError, DataError
+
+if TYPE_CHECKING:
+    from splitvfl.data.encoding import FittedEncoding
 
 TaskName = Literal["binary", "multiclass", "regression"]
 
@@ -27,6 +32,10 @@ class Columns(NamedTuple):
 
     numeric: Tensor
     categorical: Tensor
+
+    def __repr__(self) -> str:
+        """Return how many there are."""
+        return f"Columns({self.count} records of {self.numeric.shape[1]} numbers and {self.categorical.shape[1]} codes)"
 
     @classmethod
     def of(cls, numeric: Tensor) -> Columns:
@@ -101,6 +110,12 @@ class Records:
         if len(set(lengths.values())) > 1:
             raise DataError(f"expected one row per record everywhere, got {lengths}")
 
+    def __repr__(self) -> str:
+        """Return how many there are, and what they have."""
+        numbers, codes = (part.shape[1] for part in self.columns)
+        labels = "" if self.labels is None else ", with labels"
+        return f"Records({self.count} records of {numbers} numbers and {codes} codes{labels})"
+
     @property
     def count(self) -> int:
         """Number of records."""
@@ -130,6 +145,21 @@ class Records:
 NO_RECORDS = Records(torch.zeros(0, dtype=torch.int64), Columns.of(torch.zeros(0, 0)))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Provenance:
+    """How a party's columns became numbers: what a trained model needs to read new records.
+
+    Attributes:
+        encoding: What was learned of its table's columns; ``None`` where its tables say so.
+        id_column: The column of that table that names the records, if one does.
+        tables: The folder of its tables, where ``splitvfl ingest`` wrote them.
+    """
+
+    encoding: FittedEncoding | None = None
+    id_column: str | None = None
+    tables: Path | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class PartyData:
     """Everything that one party holds.
@@ -142,6 +172,8 @@ class PartyData:
         train: Training records.
         test: Test records.
         field_names: Names of the categorical fields, in the order of ``field_sizes``; empty if they have none.
+        provenance: How the table's columns became numbers; ``None``: they came as numbers, and nobody knows.
+        doubts: Columns that may not be what they were taken for, for people to look at.
     """
 
     name: str
@@ -151,6 +183,15 @@ class PartyData:
     train: Records
     test: Records
     field_names: tuple[str, ...] = ()
+    provenance: Provenance | None = None
+    doubts: tuple[Doubt, ...] = ()
+
+    def __repr__(self) -> str:
+        """Return its name, and how much it holds."""
+        return (
+            f"PartyData({self.name!r}: {len(self.column_names)} columns, {self.train.count} training and "
+            f"{self.test.count} test records)"
+        )
 
     @property
     def width(self) -> int:
@@ -185,6 +226,15 @@ class VerticalData:
     active: PartyData
     passives: Mapping[str, PartyData]
     description: str
+
+    def __repr__(self) -> str:
+        """Return what it is, and which party holds how much."""
+        parties = (self.active, *self.passives.values())
+        held = ", ".join(f"{party.name} {len(party.column_names)}" for party in parties)
+        return (
+            f"VerticalData({self.name!r}, {self.task}; columns: {held}; {self.active.train.count} training and "
+            f"{self.active.test.count} test records; {self.description})"
+        )
 
     def __getitem__(self, party: str) -> PartyData:
         """Return the data of the party with this name.

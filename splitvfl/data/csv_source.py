@@ -22,6 +22,7 @@ import pyarrow.csv
 
 from splitvfl.data.chunks import Chunk, Kind, Types, decodes, kind_of
 from splitvfl.errors import DataError
+from splitvfl.wording import setting
 
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 
@@ -99,7 +100,7 @@ class CsvSource:
         try:
             return line.decode("utf-8-sig")
         except UnicodeDecodeError as error:
-            raise DataError(f"{self.name}, line 1: the text is not UTF-8 ({error.reason})") from error
+            raise DataError(f"{self.name}, line 1: the text is not UTF-8 ({error.reason}){self._latin}") from error
 
     def _first_row(self) -> tuple[list[str], int]:
         """Return the cells of the first row, and the number of lines to its end."""
@@ -131,7 +132,9 @@ class CsvSource:
                     continue
                 if pa.types.is_binary(column.type):
                     self._table(block, {name: pa.string()})  # it is not UTF-8, and this says where
-                kinds[name] = kind_of(name, column.type, self.name, hint=", or have it read as text")
+                kinds[name] = kind_of(
+                    name, column.type, self.name, hint=f", or have it read as text ({setting('text_columns')})"
+                )
                 if kinds[name] == "text":
                     self._check_text(name, column.combine_chunks(), block)
         return kinds
@@ -143,7 +146,7 @@ class CsvSource:
             row = pc.index(column, odd[0]).as_py()
             raise DataError(
                 f"{self._place(block, row)}, column {name!r}: {odd[0]!r} among numbers; correct it, leave the cell "
-                "empty, drop the column, or have it read as text"
+                f"empty, leave the column out ({setting('drop')}), or have it read as text ({setting('text_columns')})"
             )
 
     def chunks(self, types: Types) -> Iterator[Chunk]:
@@ -173,7 +176,7 @@ class CsvSource:
         """
         try:
             with pa.OSFile(os.fspath(self._path)) as raw, self._decompressed(raw) as stream:
-                return pyarrow.csv.read_csv(
+                table = pyarrow.csv.read_csv(
                     stream,
                     # A thread of Arrow's that frees what Python read aborts a process that ends meanwhile.
                     read_options=pyarrow.csv.ReadOptions(
@@ -186,6 +189,16 @@ class CsvSource:
             for block in self._blocks():  # one of them says where it is
                 self._table(block, {})
             raise DataError(f"{self.name} could not be read: {error}") from error
+        for field in table.schema:
+            if pa.types.is_binary(field.type):
+                for block in self._blocks():  # it is not UTF-8, and this says where
+                    self._table(block, {field.name: pa.string()})
+        return table
+
+    @property
+    def _latin(self) -> str:
+        """What to do about a file that is not UTF-8: nearly always it comes from Windows."""
+        return f"; if it is Latin-1, convert it: iconv -f WINDOWS-1252 -t UTF-8 {self.name} > utf8-{self.name}"
 
     def _raw_blocks(self, size: int) -> Iterator[_Block]:
         rest, line = b"", 1
@@ -296,7 +309,7 @@ class CsvSource:
             if self._fails(line, {name: kind}):
                 cell = cells[self.names.index(name)]
                 if "\N{REPLACEMENT CHARACTER}" in cell and not decodes(line):
-                    return DataError(f"{place}, column {name!r}: the text is not UTF-8: {cell!r}")
+                    return DataError(f"{place}, column {name!r}: the text is not UTF-8: {cell!r}{self._latin}")
                 return DataError(f"{place}, column {name!r}: expected {_expected(kind)}, got {cell!r}")
         return DataError(f"{place}: {error}")
 
@@ -335,7 +348,7 @@ def _expected(kind: pa.DataType | None) -> str:
     if pa.types.is_boolean(kind):
         return "true or false, as in the first rows"
     number = "a whole number" if pa.types.is_integer(kind) else "a number"
-    return f"{number}, as in the first rows (or have the column read as text)"
+    return f"{number}, as in the first rows (or have the column read as text: {setting('text_columns')})"
 
 
 def _end_of_lines(data: bytes, tries: int = 1000) -> int:

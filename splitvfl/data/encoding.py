@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from splitvfl.data.chunks import Chunk
-from splitvfl.data.columns import PartyData, Records
 from splitvfl.data.tables import is_number, is_text, numbers
 from splitvfl.errors import ArgumentError, DataError
+from splitvfl.wording import setting
 
 Scale = Literal["standard", "minmax", "log1p", "none"]
 Missing = Literal["error", "indicator"]
@@ -97,10 +97,6 @@ class Encoded:
     field_names: tuple[str, ...]
     unknown: Mapping[str, int]
 
-    def party(self, name: str, columns: tuple[str, ...], train: Records, test: Records) -> PartyData:
-        """Return what a party holds whose table's columns these were."""
-        return PartyData(name, columns, self.names, self.field_sizes, train, test, self.field_names)
-
 
 class FittedNumbers(msgspec.Struct, frozen=True, kw_only=True, tag="numbers", tag_field="fitted"):
     """What was learned of a numeric column.
@@ -142,12 +138,12 @@ class FittedNumbers(msgspec.Struct, frozen=True, kw_only=True, tag="numbers", ta
             scaled = shift_and_scale(logs, self.offset, self.spread, self.scale).astype(np.float32)
         beyond = ~np.isfinite(scaled)
         if beyond.any():
-            first = int(beyond.argmax())
+            first, log = int(beyond.argmax()), setting("scale", "log1p")
             raise chunk.mistake(
                 self.column,
                 first,
-                of_all=f"holds values too large for float32 (up to {np.abs(filled).max():g}); try scale='log1p'",
-                of_row=f"{values[first]:g} is too large for float32; try scale log1p",
+                of_all=f"holds values too large for float32 (up to {np.abs(filled).max():g}); try {log}",
+                of_row=f"{values[first]:g} is too large for float32; try {log}",
             )
         return np.stack([scaled, gaps.astype(np.float32)], axis=1) if self.marked else scaled[:, None]
 
@@ -169,13 +165,13 @@ def check_numbers(values: Floats, column: str, chunk: Chunk, *, may_miss: bool) 
         )
     gaps = np.zeros(0, bool) if may_miss else np.isnan(values)
     if gaps.any():
-        first = int(gaps.argmax())
+        first, marked = int(gaps.argmax()), setting("missing", "indicator")
         raise chunk.mistake(
             column,
             first,
             of_all=f"has no value in {gaps.sum()} of {gaps.size} rows, first in row {first} (from 0); "
-            "missing='indicator' fills in the median and marks them",
-            of_row="there is no value; missing='indicator' fills in the median of the training rows and marks the gap",
+            f"{marked} fills in the median and marks them",
+            of_row=f"there is no value; {marked} fills in the median of the training rows and marks the gap",
         )
 
 

@@ -30,9 +30,10 @@ from splitvfl.data.encoding import (
     check_numbers,
     symmetric_log,
 )
-from splitvfl.data.tables import Rows, is_number, is_text, numbers
+from splitvfl.data.tables import Rows, is_number, is_text, numbers, what_else
 from splitvfl.data.vocabulary import CategoryCounter
 from splitvfl.errors import DataError
+from splitvfl.wording import setting
 
 # Wider one-hot blocks are nearly always an identifier taken for a category, and fill the memory first.
 ONEHOT_LIMIT = 1000
@@ -343,7 +344,7 @@ def fit_encoding(
     for name, column in chunk.columns.items():
         where = f"column {name!r} of {source}"
         if not is_text(column) and not is_number(column):
-            raise DataError(f"{where} holds neither numbers nor text but {column.type}; drop it")
+            raise DataError(f"{where} {what_else(column.type)}")
         if is_text(column) or name in categories:
             counter = CategoryCounter(column.type)
             counter.add(column.filter(pa.array(training)))
@@ -354,7 +355,7 @@ def fit_encoding(
         fit = NumericFit(name, scale=scale, fill=encoding.missing == "indicator", sums=sums)
         fit.add(chunk, training)
         if sums.known == 0:
-            raise DataError(f"{where} has no value in any training row; drop it")
+            raise DataError(f"{where} has no value in any training row; leave it out ({setting('drop')})")
         fitted.append(fit.fitted())
     return FittedEncoding(columns=tuple(fitted))
 
@@ -367,7 +368,7 @@ def _listed(name: str, counter: CategoryCounter, encoding: Encoding, where: str)
     if onehot and len(kept) > ONEHOT_LIMIT:
         raise DataError(
             f"{where} has {len(kept)} categories, and one-hot takes {ONEHOT_LIMIT} at most; "
-            f"drop it, raise min_count, or use categorical='index'"
+            f"leave it out ({setting('drop')}), raise {setting('min_count')}, or take {setting('categorical', 'index')}"
         )
     kind: Literal["text", "number", "decimal"] = "text" if is_text(found.values) else "number"
     # JSON has no infinite numbers: they would come back as missing.

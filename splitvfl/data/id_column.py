@@ -48,7 +48,7 @@ def id_digest(name: str) -> bytes:
     return hashlib.sha512(_PREFIX + name.encode()).digest()
 
 
-def read_digests(source: object, column: str, *, case: Case = "kept") -> Digests:
+def read_digests(source: object, column: str, *, case: Case = "kept", called: str | None = None) -> Digests:
     """Return the hash of each record's id, in the files' order.
 
     Takes 64 bytes a record.
@@ -57,6 +57,7 @@ def read_digests(source: object, column: str, *, case: Case = "kept") -> Digests
         source: Files or a table in memory, as a :class:`splitvfl.data.spec.TableSpec` names them.
         column: The id column.
         case: Whether letter case counts (``"kept"``) or not (``"folded"``).
+        called: What to call a table in memory in messages, unless "the table".
 
     Returns:
         :func:`id_digest` of each, ``(records, 64)`` uint8, all different.
@@ -65,7 +66,7 @@ def read_digests(source: object, column: str, *, case: Case = "kept") -> Digests
         DataError: If a file or the column is not there, holds neither whole numbers nor text, or an id is missing or
             there twice; both places are named.
     """
-    sources = open_all(source)
+    sources = open_all(source, called=called)
     _check_column(sources, column)
     types = {column: pa.string()}
     parts = [_chunk_digests(chunk, column, case) for chunk in chunks(sources, types)]

@@ -12,6 +12,7 @@ import pyarrow as pa
 from splitvfl.data.columns import TaskName
 from splitvfl.data.tables import Rows, is_number, is_text, numbers
 from splitvfl.errors import ArgumentError, DataError
+from splitvfl.wording import setting
 
 Labels = npt.NDArray[np.float32] | npt.NDArray[np.int64]
 Positive = str | float | bool
@@ -36,7 +37,7 @@ def read_labels(column: pa.Array, *, task: TaskName, positive: Positive | None, 
     if task not in ("binary", "multiclass", "regression"):
         raise ArgumentError(f"expected task binary, multiclass or regression, got {task!r}")
     if positive is not None and task != "binary":
-        raise ArgumentError(f"positive={positive!r} is for a binary task, not for {task}")
+        raise ArgumentError(f"{setting('positive', positive)} is for a binary task, not for {task}")
     if not is_text(column) and not is_number(column):
         raise DataError(f"{source} holds neither numbers nor text but {column.type}")
     values = np.asarray(column.to_pylist(), object) if is_text(column) else numbers(column)
@@ -69,7 +70,8 @@ def _classes(found: npt.NDArray[Any], codes: npt.NDArray[np.int64], source: str)
     odd = [value for value in found.tolist() if isinstance(value, float) and not value.is_integer()]
     if odd:
         raise DataError(
-            f"{source} holds {odd[0]:g}; classes are text or whole numbers (task='regression' takes fractions)"
+            f"{source} holds {odd[0]:g}; classes are text or whole numbers ({setting('task', 'regression')} takes "
+            "fractions)"
         )
     if len(found) < 2:
         raise DataError(
@@ -80,17 +82,28 @@ def _classes(found: npt.NDArray[Any], codes: npt.NDArray[np.int64], source: str)
 
 def _positive(found: Sequence[Any], positive: Positive | None, source: str) -> Positive:
     if positive is None and not set(found) <= {0, 1}:
-        hint = "positive=1" if set(found) == {-1, 1} else "positive=<the value that means yes>"
-        raise DataError(f"{source} holds {_shown(found)}; a binary task needs 0 and 1, or {hint}")
+        raise DataError(f"{source} holds {_shown(found)}; a binary task needs 0 and 1, or {_other_than_binary(found)}")
     if positive is not None and positive not in found:
-        raise DataError(f"{source} holds {_shown(found)}, so positive={positive!r} never occurs")
+        raise DataError(f"{source} holds {_shown(found)}, so {setting('positive', positive)} never occurs")
     if len(found) > 2:
         raise DataError(
-            f"{source} holds {_shown(found)}; beside positive={positive!r}, expected exactly one other value"
+            f"{source} holds {_shown(found)}; beside {setting('positive', positive)}, expected exactly one other value"
         )
     if len(found) < 2:
         raise DataError(f"{source} is {_shown(found)} in every row; a binary task needs both classes")
     return 1 if positive is None else positive
+
+
+def _other_than_binary(found: Sequence[Any]) -> str:
+    """Return what to set where labels are not 0 and 1."""
+    if set(found) == {-1, 1}:
+        return setting("positive", 1)
+    if len(found) == 2:
+        return f"{setting('positive')}, the value that means yes"
+    amounts = not isinstance(found[0], str)
+    regression = f"{setting('task', 'regression')} if they are amounts" if amounts else ""
+    classes = f"{setting('task', 'multiclass')} if they are classes"
+    return f"another task: {' or '.join(filter(None, [regression, classes]))}"
 
 
 def check_split(labels: Labels, train: Rows, test: Rows, *, task: TaskName, source: str) -> None:

@@ -14,7 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
-from splitvfl.data.columns import Columns, PartyData, Records, VerticalData
+from splitvfl.data.columns import Columns, PartyData, Provenance, Records, VerticalData
+from splitvfl.data.doubts import Doubt, doubts_of
 from splitvfl.data.encoding import Encoded, FittedEncoding
 from splitvfl.data.fitting import fit_encoding
 from splitvfl.data.labels import Labels, check_split, read_labels
@@ -26,6 +27,7 @@ from splitvfl.data.split import random_split, record_ids, split_by_column
 from splitvfl.data.store import open_tables
 from splitvfl.data.tables import Rows, column_of, did_you_mean, is_text
 from splitvfl.errors import ArgumentError
+from splitvfl.wording import setting
 
 
 def load(
@@ -65,6 +67,7 @@ def load(
     """
     given = {key: value for key, value in settings.items() if value is not None}
     _check_settings(given)
+    _check_path(path)
     if name == TABLES:
         claims = {"digit": digit, "active": active, "passive": passive, "active_name": active_name}
         return _ingested(path, claims | given)
@@ -115,21 +118,24 @@ def read_source(spec: TableSpec) -> tuple[pa.Table, str]:
 
 def _divided(spec: TableSpec, parties: Sequence[PartyClaim], table: pa.Table, source: str) -> VerticalData:
     if spec.label is None:
-        raise ArgumentError("expected the name of the label column (`label`), got none")
+        raise ArgumentError(f"expected the name of the label column ({setting('label')}), got none")
     division = spec.divide(table.column_names, parties, source=source)
     where = f"label column {spec.label!r} of {source}"
     target = column_of(table, spec.label, source=source)
     labels, classes = read_labels(target, task=spec.task, positive=spec.positive, source=where)
-    split = _split(spec, table, labels, source)
+    split = split_rows(spec, table, labels, source)
     check_split(labels, *split, task=spec.task, source=where)
-    ids = _ids(table, spec.id_column, source)
+    ids = ids_of_rows(table, spec.id_column, source)
     held: dict[str, PartyData] = {}
     for party in parties:
         columns = division.held[party.name]
-        encoded = fit(spec, division, table, columns, train=split[0], source=source).apply(table, source=source)
+        fitted = fit(spec, division, table, columns, train=split[0], source=source)
+        encoded = fitted.apply(table, source=source)
         own = labels if party.role == "active" else None
         train, test = (records_of(encoded, ids[rows], rows, own) for rows in split)
-        held[party.name] = encoded.party(party.name, columns, train, test)
+        provenance = Provenance(encoding=fitted, id_column=spec.id_column)
+        doubts = doubts_of(table, columns, categories=spec.categories(division, source=source))
+        held[party.name] = party_of(party.name, columns, encoded, train, test, provenance, doubts)
     active = next(party.name for party in parties if party.role == "active")
     return VerticalData(
         name=Path(source).stem,
@@ -168,6 +174,15 @@ def _check_settings(given: Mapping[str, Any]) -> None:
     for name in given:
         if name not in known:
             raise ArgumentError(f"no setting {name!r}{did_you_mean(name, known)}")
+
+
+def _check_path(path: object) -> None:
+    if path is not None and not isinstance(path, str | os.PathLike):
+        raise ArgumentError(
+            f"expected path as the name of a file, got a {type(path).__name__}; tables in memory are for "
+            "splitvfl.from_tables(active=table, passive={'lab': other}, label=..., id=...), with the columns of each "
+            "party in a table of its own, such as table[['age', 'default']] and table[['usage']]"
+        )
 
 
 def _ingested(path: str | os.PathLike[str] | None, given: Mapping[str, Any]) -> VerticalData:
@@ -232,7 +247,12 @@ def _of_digit(spec: TableSpec, table: pa.Table, digit: int | None, source: str) 
     return replace(spec, task="multiclass" if digit is None else spec.task), table
 
 
-def _split(spec: TableSpec, table: pa.Table, labels: Labels, source: str) -> tuple[Rows, Rows]:
+def split_rows(spec: TableSpec, table: pa.Table, labels: Labels, source: str) -> tuple[Rows, Rows]:
+    """Return the training and the test rows of a table whose labels are known, each ascending.
+
+    Raises:
+        DataError: If there are too few of a class, or the split column says nothing.
+    """
     if spec.split_column is None:
         stratified = spec.task != "regression"
         return random_split(labels, test_fraction=spec.test_fraction, seed=spec.split_seed, stratified=stratified)
@@ -241,10 +261,30 @@ def _split(spec: TableSpec, table: pa.Table, labels: Labels, source: str) -> tup
     return split_by_column(column, test_value=spec.test_value, source=where)
 
 
-def _ids(table: pa.Table, id_column: str | None, source: str) -> Rows:
+def ids_of_rows(table: pa.Table, id_column: str | None, source: str) -> Rows:
+    """Return what the rows of a table are called: by their ids if these are whole numbers, and else by their number.
+
+    Raises:
+        DataError: If an id is missing or there twice.
+    """
     if id_column is None:
         return np.arange(table.num_rows, dtype=np.int64)
     return record_ids(column_of(table, id_column, source=source), source=f"id column {id_column!r} of {source}")
+
+
+def party_of(
+    name: str,
+    columns: tuple[str, ...],
+    encoded: Encoded,
+    train: Records,
+    test: Records,
+    provenance: Provenance | None = None,
+    doubts: tuple[Doubt, ...] = (),
+) -> PartyData:
+    """Return what a party holds whose table's columns became these numbers, and what is doubtful about them."""
+    return PartyData(
+        name, columns, encoded.names, encoded.field_sizes, train, test, encoded.field_names, provenance, doubts
+    )
 
 
 def records_of(

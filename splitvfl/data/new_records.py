@@ -16,7 +16,7 @@ from splitvfl.data.alignment import fill_dummies, read_alignment
 from splitvfl.data.columns import PartyData
 from splitvfl.data.encoding import FittedEncoding
 from splitvfl.data.ingest.records import ids_of
-from splitvfl.data.load import records_of
+from splitvfl.data.load import party_of, records_of
 from splitvfl.data.party_file import RecordOrder, own_alignment
 from splitvfl.data.schema import Role
 from splitvfl.data.sources import read_table
@@ -75,9 +75,9 @@ def read_new_records(
     file, source = Path(path), Path(path).name
     texts = {*encoding.text_columns, *([] if id_column is None else [id_column])}
     table = read_table(file, text=texts)
-    names = _names(table, id_column, source)
+    names = names_of(table, id_column, source)
     if alignment is None:
-        order = RecordOrder(_ids(names, id_column, source), np.arange(table.num_rows))
+        order = RecordOrder(ids_from(names, id_column, source), np.arange(table.num_rows))
     else:
         alignment.check_source(file)
         order = RecordOrder.of(alignment)
@@ -89,19 +89,24 @@ def read_new_records(
     places = fill_dummies(np.arange(table.num_rows), order.real, seed=order.seed, part="test")
     test = records_of(encoded, order.ids, places, None, real=order.real)
     columns = tuple(fitted.column for fitted in encoding.columns)
-    data = encoded.party(name, columns, test.rows(torch.zeros(0, dtype=torch.int64)), test)
+    data = party_of(name, columns, encoded, test.rows(torch.zeros(0, dtype=torch.int64)), test)
     return NewRecords(data, id_column or ROW_COLUMN, names, encoded.unknown)
 
 
-def _names(table: pa.Table, id_column: str | None, source: str) -> pa.Array:
+def names_of(table: pa.Table, id_column: str | None, source: str) -> pa.Array:
+    """Return what names the rows of a table: its id column, an empty text counting as none, or numbers from 0."""
     if id_column is None:
         return pa.array(np.arange(table.num_rows))
     column = column_of(table, id_column, source=source)
     return pc.if_else(pc.equal(column, ""), None, column) if is_text(column) else column
 
 
-def _ids(names: pa.Array, id_column: str | None, source: str) -> Rows:
-    """Return one id per row, alike for whole numbers that are kept as such and those that are kept as text."""
+def ids_from(names: pa.Array, id_column: str | None, source: str) -> Rows:
+    """Return one id per row, alike for whole numbers that are kept as such and those that are kept as text.
+
+    Raises:
+        DataError: If an id is missing or there twice, or two become one number.
+    """
     where = f"id column {id_column!r} of {source}"
     record_ids(names, source=where)  # no id is missing, and none is there twice
     if is_text(names):

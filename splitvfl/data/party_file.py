@@ -12,18 +12,20 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from splitvfl.data.alignment import Alignment, fill_dummies, read_alignment
-from splitvfl.data.columns import PartyData, Records, TaskName
+from splitvfl.data.columns import PartyData, Provenance, Records, TaskName
+from splitvfl.data.doubts import doubts_of
 from splitvfl.data.encoding import Encoded, FittedEncoding
 from splitvfl.data.hashing import are_tested
 from splitvfl.data.ingest.records import ids_of
 from splitvfl.data.labels import Labels, check_split, read_labels
-from splitvfl.data.load import fit, read_source, records_of
+from splitvfl.data.load import fit, party_of, read_source, records_of
 from splitvfl.data.partition import REST
 from splitvfl.data.schema import PARTS, Part, Role
 from splitvfl.data.spec import PartyClaim, TableSpec
 from splitvfl.data.split import record_ids
 from splitvfl.data.tables import Rows, column_of
 from splitvfl.errors import ArgumentError, DataError
+from splitvfl.wording import setting
 
 
 class PartyFile(NamedTuple):
@@ -87,14 +89,17 @@ def load_party(spec: TableSpec, party: PartyClaim, *, aligned: str | os.PathLike
     fitted = fit(spec, division, table, held, train=split[0], source=source)
     encoded = fitted.apply(table, source=source)
     train, test = (_records(part, order, tested, encoded, labels) for part in PARTS)
-    return PartyFile(
-        encoded.party(name, held, train, test), spec.task if party.role == "active" else None, classes, fitted
-    )
+    provenance = Provenance(encoding=fitted, id_column=spec.id_column)
+    doubts = doubts_of(table, held, categories=spec.categories(division, source=source))
+    data = party_of(name, held, encoded, train, test, provenance, doubts)
+    return PartyFile(data, spec.task if party.role == "active" else None, classes, fitted)
 
 
 def _check(spec: TableSpec, party: PartyClaim) -> None:
     if party.role == "active" and spec.label is None:
-        raise ArgumentError("the active party holds the labels: expected the name of the label column, got none")
+        raise ArgumentError(
+            f"the active party holds the labels: expected the name of the label column ({setting('label')}), got none"
+        )
     if party.role == "passive" and spec.label is not None:
         raise ArgumentError(f"a passive party holds no labels, got label {spec.label!r}; drop the column if it has one")
     if spec.split_column is not None:
@@ -172,7 +177,7 @@ def _check_parts(name: str, split: tuple[Rows, Rows], test_fraction: float) -> N
     if not train or not test:
         part = "training" if test else "test"
         raise DataError(
-            f"{name} has no {part} record among {train + test} with test_fraction={test_fraction}; "
+            f"{name} has no {part} record among {train + test} with {setting('test_fraction', test_fraction)}; "
             "expected more records"
         )
 

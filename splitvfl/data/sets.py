@@ -130,6 +130,7 @@ DATA_SETS: Mapping[str, DataSet] = {
         licence="Criteo's terms: non-commercial use, no redistribution, cite Criteo",
         labels=("label",),
         files=("criteo.parquet", "criteo_random_46k_20cols.parquet", "criteo_head_10k.parquet"),
+        ignored=("Id",),
         encoding=_CLICKS,
     ),
     "clicks": DataSet(

@@ -30,13 +30,14 @@ TYPED_SUFFIXES: Mapping[str, Callable[[Path], Source]] = {
 }
 
 
-def open_all(source: object, *, header: Sequence[str] | None = None) -> tuple[Source, ...]:
+def open_all(source: object, *, header: Sequence[str] | None = None, called: str | None = None) -> tuple[Source, ...]:
     """Return the sources of rows that a :class:`splitvfl.data.spec.TableSpec` names: files, or a table in memory.
 
     Args:
         source: A file; several, or patterns of them, with the same columns; or a table, see
             :func:`splitvfl.data.arrow_table.as_arrow`.
         header: Names of the columns of CSV files that have no header line.
+        called: What to call a table in memory in messages; default :data:`TABLE_NAME`.
 
     Raises:
         ArgumentError: If it is neither.
@@ -48,7 +49,7 @@ def open_all(source: object, *, header: Sequence[str] | None = None) -> tuple[So
     if isinstance(source, list | tuple):
         sources = [_source(path, header) for path in find_files(source)]
     else:
-        sources = [TableSource(as_arrow(source), TABLE_NAME)]
+        sources = [TableSource(as_arrow(source, called=called or "source"), called or TABLE_NAME)]
     for one in sources:
         _check_names(one, sources[0])
     return tuple(sources)
@@ -111,9 +112,9 @@ def read_table(path: Path, *, text: Collection[str] = ()) -> pa.Table:
     return read_whole(open_one(path), text=text)
 
 
-def open_one(source: object, *, header: Sequence[str] | None = None) -> Source:
+def open_one(source: object, *, header: Sequence[str] | None = None, called: str | None = None) -> Source:
     """Return a source that is one file, or a table in memory; arguments and errors as of :func:`open_all`."""
-    sources = open_all(source, header=header)
+    sources = open_all(source, header=header, called=called)
     if len(sources) > 1:
         raise DataError(f"expected one file, got {listed([one.name for one in sources])}")
     return sources[0]

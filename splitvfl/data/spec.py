@@ -13,6 +13,7 @@ from splitvfl.data.partition import REST, ColumnClaim, divide, matching, pattern
 from splitvfl.data.schema import Role
 from splitvfl.data.tables import did_you_mean
 from splitvfl.errors import ArgumentError, DataError
+from splitvfl.wording import setting
 
 Patterns = str | Sequence[str]
 
@@ -121,15 +122,20 @@ class TableSpec(Encoding):
             ArgumentError: If one column is two things.
             DataError: If the table has no such column.
         """
-        wanted = {"the label": self.label, "the id column": self.id_column, "the split column": self.split_column}
+        wanted = {
+            "label": ("the label", self.label),
+            "id_column": ("the id column", self.id_column),
+            "split_column": ("the split column", self.split_column),
+        }
         roles: dict[str, str] = {}
-        for role, column in wanted.items():
+        for name, (role, column) in wanted.items():
             if column is None:
                 continue
             if roles.setdefault(column, role) != role:
                 raise ArgumentError(f"column {column!r} cannot be both {roles[column]} and {role}")
             if column not in names:
-                raise DataError(f"no column {column!r} in {source}{did_you_mean(column, names)} (it should be {role})")
+                hint = did_you_mean(column, names)
+                raise DataError(f"no column {column!r} in {source}{hint} (it should be {role}: {setting(name)})")
         return roles
 
     def divide(self, names: Sequence[str], parties: Sequence[PartyClaim], *, source: str) -> Division:

@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from splitvfl.data.labels import Labels
 from splitvfl.data.tables import Rows, is_text
 from splitvfl.errors import ArgumentError, DataError
+from splitvfl.wording import setting
 
 
 def random_split(labels: Labels, *, test_fraction: float, seed: int, stratified: bool) -> tuple[Rows, Rows]:
@@ -37,7 +38,9 @@ def random_split(labels: Labels, *, test_fraction: float, seed: int, stratified:
             stratify=labels if stratified else None,
         )
     except ValueError as error:
-        raise DataError(f"{len(labels)} rows cannot be split with test_fraction={test_fraction}: {error}") from error
+        raise DataError(
+            f"{len(labels)} rows cannot be split with {setting('test_fraction', test_fraction)}: {error}"
+        ) from error
     return np.sort(train), np.sort(test)
 
 
@@ -64,7 +67,10 @@ def record_ids(column: pa.Array, *, source: str) -> Rows:
     if column.null_count:
         raise DataError(f"{source} has no id in {column.null_count} rows")
     if not is_text(column) and not pa.types.is_integer(column.type):
-        raise DataError(f"{source} must hold whole numbers or text, got {column.type}")
+        raise DataError(
+            f"{source} must hold whole numbers or text, got {column.type}; have ids beyond 64 bits read as text: "
+            f"{setting('text_columns')}"
+        )
     seen: dict[object, int] = {}
     for row, value in enumerate(column.to_pylist()):
         if seen.setdefault(value, row) != row:
@@ -74,5 +80,7 @@ def record_ids(column: pa.Array, *, source: str) -> Rows:
     try:
         ids: Rows = pc.cast(column, pa.int64()).to_numpy()
     except pa.ArrowInvalid as error:
-        raise DataError(f"{source} holds numbers beyond 64 bits: {error}") from error
+        raise DataError(
+            f"{source} holds numbers beyond 64 bits; have it read as text: {setting('text_columns')}"
+        ) from error
     return ids

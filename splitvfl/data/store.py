@@ -18,7 +18,8 @@ import numpy.typing as npt
 import torch
 from numpy.lib import format as npy
 
-from splitvfl.data.columns import LABEL_DTYPES, Columns, PartyData, Records, TaskName, VerticalData
+from splitvfl.data.columns import LABEL_DTYPES, Columns, PartyData, Provenance, Records, TaskName, VerticalData
+from splitvfl.data.ingested_doubts import doubts_of_encoders
 from splitvfl.data.schema import (
     PARTS,
     SCHEMA_FILE,
@@ -146,7 +147,16 @@ def _party_data(folder: Path, schema: PartySchema) -> PartyData:
         )
     train, test = (_records(folder, schema, part) for part in PARTS)
     names = (schema.column_names, schema.numeric_names)
-    return PartyData(schema.name, *names, schema.field_sizes, train, test, field_names=schema.field_names)
+    return PartyData(
+        schema.name,
+        *names,
+        schema.field_sizes,
+        train,
+        test,
+        field_names=schema.field_names,
+        provenance=Provenance(tables=folder),
+        doubts=doubts_of_encoders(schema.encoders, schema.rows.get("train", 0)),
+    )
 
 
 def _records(folder: Path, schema: PartySchema, part: Part) -> Records:

@@ -13,6 +13,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from splitvfl.errors import DataError
+from splitvfl.wording import setting
 
 Rows = npt.NDArray[np.int64]
 
@@ -45,6 +46,16 @@ def is_number(column: pa.Array) -> bool:
     kind = column.type
     tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal, pa.types.is_null)
     return any(test(kind) for test in tests)
+
+
+def what_else(kind: pa.DataType) -> str:
+    """Return what is said of a column of a type that is neither numbers nor text, and what to do about it."""
+    if pa.types.is_temporal(kind):
+        return (
+            f"holds neither numbers nor text but {kind}: dates; leave it out ({setting('drop')}), or make numbers of "
+            "it, such as days since a day"
+        )
+    return f"holds neither numbers nor text but {kind}; leave it out ({setting('drop')})"
 
 
 def numbers(column: pa.Array) -> npt.NDArray[np.float64]:

@@ -58,7 +58,7 @@ def test_real_labels_are_kept() -> None:
     ("values", "task", "positive", "message"),
     [
         ([-1, 1], "binary", None, "holds -1, 1; a binary task needs 0 and 1, or positive=1"),
-        (["no", "yes"], "binary", None, "holds 'no', 'yes'; a binary task needs 0 and 1, or positive=<"),
+        (["no", "yes"], "binary", None, "holds 'no', 'yes'; a binary task needs 0 and 1, or positive, the value"),
         ([0.1, 0.9], "binary", None, "holds 0.1, 0.9; a binary task needs 0 and 1"),
         (list(range(11)), "binary", None, "holds 0, 1, 2, 3, 4, 5, 6, 7 and 3 more; a binary task"),
         (["no", "yes"], "binary", True, "holds 'no', 'yes', so positive=True never occurs"),

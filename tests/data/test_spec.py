@@ -74,8 +74,8 @@ def test_parties_have_names_of_their_own(parties: list[PartyClaim], message: str
     ("settings", "error", "message"),
     [
         ({"label": "why"}, DataError, "no column 'why' in t.csv; there are"),
-        ({"label": "Y"}, DataError, "no column 'Y' in t.csv; did you mean 'y'? (it should be the label)"),
-        ({"split_column": "prt"}, DataError, "did you mean 'part'? (it should be the split column)"),
+        ({"label": "Y"}, DataError, "no column 'Y' in t.csv; did you mean 'y'? (it should be the label: label)"),
+        ({"split_column": "prt"}, DataError, "did you mean 'part'? (it should be the split column: split_column)"),
         ({"id_column": "y"}, ArgumentError, "column 'y' cannot be both the label and the id column"),
         ({"drop": "y"}, DataError, "'y' is the label of t.csv and no feature"),
         ({"drop": "n1"}, DataError, "'n1' is a dropped column of t.csv and no feature"),

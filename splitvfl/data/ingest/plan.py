@@ -34,6 +34,7 @@ from splitvfl.data.sources import check_kinds, infer_kinds
 from splitvfl.data.spec import PartyClaim, Patterns, TableSpec, check_parties
 from splitvfl.data.tables import did_you_mean, listed
 from splitvfl.errors import ArgumentError, DataError
+from splitvfl.wording import setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,7 +271,7 @@ def _ids_by(column: str | None, kinds: Mapping[str, Kind], where: str, aligned: 
     if kinds[column] not in ("integer", "text"):
         raise DataError(
             f"id column {column!r} of {where} must hold whole numbers or text, and holds fractions, gaps, truth values "
-            "or numbers beyond 64 bits; have it read as text if that is meant"
+            f"or numbers beyond 64 bits; have it read as text if that is meant ({setting('text_columns')})"
         )
     return IdRule(column=column, rule="integer" if kinds[column] == "integer" else "blake2b-63")
 

@@ -45,6 +45,7 @@ from splitvfl.data.vocabulary import (
 )
 from splitvfl.data.writing import StoredTensor
 from splitvfl.errors import DataError
+from splitvfl.wording import setting
 
 ChunkWatcher = Callable[[Chunk], None]
 
@@ -154,7 +155,9 @@ class Statistics:
     def _numeric_encoder(self, name: str) -> NumericEncoder:
         sums = self._sums[name]
         if sums.known == 0:
-            raise DataError(f"column {name!r} has no value in any of {sums.gaps} training rows; drop it")
+            raise DataError(
+                f"column {name!r} has no value in any of {sums.gaps} training rows; leave it out ({setting('drop')})"
+            )
         fitted = self._numeric[name].fitted()
         if not np.isfinite([fitted.offset, fitted.spread]).all():
             raise DataError(
@@ -334,7 +337,9 @@ def _check_parts(plan: Plan, rows: int, tested: int) -> None:
             f"split column {plan.split.column!r}: all {rows} rows are {part} rows; expected {plan.split.value!r} in "
             "some and not in others"
         )
-    raise DataError(f"all {rows} rows are {part} rows with test_fraction={plan.split.fraction}; expected more rows")
+    raise DataError(
+        f"all {rows} rows are {part} rows with {setting('test_fraction', plan.split.fraction)}; expected more rows"
+    )
 
 
 def _check_repeats(sources: Sequence[Source], plan: Plan, ids: Path, column: str, scratch: Path) -> None:

@@ -1,9 +1,6 @@
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -16,8 +13,8 @@ from splitvfl.data.ingest import IngestStatus, PartyReport, words
 from splitvfl.data.schema import read_data_schema, read_party_schema
 from splitvfl.data.store import open_tables
 from splitvfl.errors import ArgumentError, DataError
+from tests.commands import Command
 
-CODE = "import sys; from splitvfl.cli import main; sys.exit(main())"
 OTHERS = ("--missing", "indicator", "--out", "tables")
 
 
@@ -160,12 +157,8 @@ def test_an_interrupted_ingest_leaves_nothing(number: signal.Signals, clicks: Pa
     with clicks.open("a") as file:
         for _ in range(1000):
             file.write(body)
-    process = subprocess.Popen(
-        [sys.executable, "-c", CODE, "ingest", "clicks.csv", "--label", "click", "--active", "shop=rest", *OTHERS],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3]), "OMP_NUM_THREADS": "1"},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    command = ["ingest", "clicks.csv", "--label", "click", "--active", "shop=rest", *OTHERS]
+    process = Command(command, clicks.parent)
     # The spool of ids is there once rows are being read.
     while not list(clicks.parent.glob(".tables.writing-*/.scratch/ids")):
         assert process.poll() is None, process.stderr

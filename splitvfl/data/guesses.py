@@ -1,0 +1,361 @@
+"""What the columns of files that nobody has described may be: ids, label, kinds. Guesses, each with its reason."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from splitvfl.data.columns import TaskName
+from splitvfl.data.doubts import ID_WORDS, doubts_of, has_word, present
+from splitvfl.data.fitting import ONEHOT_LIMIT
+from splitvfl.data.sources import open_one, read_whole
+from splitvfl.data.tables import did_you_mean, is_number, is_text, listed
+from splitvfl.errors import ConfigError, DataError
+
+_LABEL_NAMES = re.compile(
+    r"(is_?)?(label|target|y|class|outcome|default(ed)?|churn(ed)?|exited|fraud|click(ed)?|converted|response|survived|"
+    r"diagnosis|malignant|subscribed|purchased)|default.payment.next.month|.*(_label|_target)",
+    re.IGNORECASE,
+)
+# Names of what is predicted in some sets, and known in most.
+_WEAK_NAMES = re.compile(r"income|price|quality|rating|score|progression", re.IGNORECASE)
+_YES = (
+    "1",
+    "yes",
+    "true",
+    "y",
+    "t",
+    "positive",
+    "pos",
+    "malignant",
+    "bad",
+    "fraud",
+    "default",
+    "churned",
+    "+",
+    "ja",
+    "oui",
+    "sim",
+    "si",
+    "sí",
+)
+# More different whole numbers than these are amounts, not classes.
+_MOST_CLASSES = 20
+# Files beyond this are for `splitvfl ingest`.
+LARGEST_BYTES = 4 << 30
+# Above so many categories the rare ones of a column are put together.
+_MANY_CATEGORIES, RARE = 100, 10
+
+
+@dataclass(frozen=True, eq=False)
+class OpenFile:
+    """A file of a user's, read as it is.
+
+    Attributes:
+        path: Where it is.
+        party: What its owner is called: its name, in letters that a party's name may have.
+        table: All of it.
+        text: Columns of ids beyond 64 bits, which are read as text.
+    """
+
+    path: Path
+    party: str
+    table: pa.Table
+    text: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, path: Path) -> OpenFile:
+        """Return the file.
+
+        Raises:
+            DataError: If it cannot be read, or is too large to be read as a whole.
+        """
+        source = open_one(path)
+        if source.size > LARGEST_BYTES:
+            raise DataError(
+                f"{path} has {source.size / 2**30:.0f} GiB, too much to look at as a whole; see `splitvfl ingest`"
+            )
+        table = read_whole(source)
+        text = () if source.typed else tuple(name for name in table.column_names if _is_long_id(name, table[name]))
+        party = re.sub(r"[^\w-]+", "-", path.name.split(".")[0]).strip("-") or "party"
+        return cls(path, party, read_whole(source, text=text) if text else table, text)
+
+
+def _is_long_id(name: str, column: pa.ChunkedArray) -> bool:
+    """Return whether whole numbers of a column were rounded, as they have no place in 64 bits."""
+    if not pa.types.is_floating(column.type) or not has_word(name, ID_WORDS):
+        return False
+    return bool(pc.all(pc.greater(pc.abs(column), 2.0**63)).as_py())
+
+
+@dataclass(frozen=True)
+class Label:
+    """The label column.
+
+    Attributes:
+        party: Whose file has it.
+        column: Its name.
+        task: What is learned.
+        positive: Which value is the positive class; ``None`` where that is clear, or there is none.
+        why: Why it was taken for that.
+    """
+
+    party: str
+    column: str
+    task: TaskName
+    positive: Any
+    why: str
+
+
+@dataclass(frozen=True)
+class Guesses:
+    """Everything that was guessed of some files.
+
+    Attributes:
+        label: The label.
+        id_column: Column that names the records in every file; ``None``: there is none, in a single file.
+        id_why: Why it was taken for that.
+        dropped: Columns that nothing is learned from, and why.
+        categories: Columns of whole numbers that hold categories, and why.
+        text: Columns to read as text.
+        gaps: Columns of numbers in which some are missing.
+        features: Columns that are left for each party, by party.
+        many: Columns of text with many categories.
+        records: Records of the label's file.
+    """
+
+    label: Label
+    id_column: str | None
+    id_why: str
+    dropped: Mapping[str, str]
+    categories: Mapping[str, str]
+    text: tuple[str, ...]
+    gaps: tuple[str, ...]
+    features: Mapping[str, tuple[str, ...]]
+    many: tuple[str, ...]
+    records: int
+
+
+@dataclass
+class _Kinds:
+    dropped: dict[str, str] = field(default_factory=dict)
+    categories: dict[str, str] = field(default_factory=dict)
+    gaps: list[str] = field(default_factory=list)
+    many: list[str] = field(default_factory=list)
+
+
+def guess(files: Sequence[OpenFile], *, label: str | None = None, id_column: str | None = None) -> Guesses:
+    """Return what files may hold.
+
+    Args:
+        files: One of each party, or one of all columns.
+        label: The label column, if the user says so.
+        id_column: Column that names the records, likewise.
+
+    Raises:
+        ConfigError: If something has to be said that cannot be guessed; it says what there is to choose from.
+        DataError: If a column that was named is not there, or cannot be what it is to be.
+    """
+    ids, id_why = _guess_id(files, id_column)
+    found = _guess_label(files, label, ids)
+    kinds, features = _Kinds(), dict[str, tuple[str, ...]]()
+    for file in files:
+        own = [name for name in file.table.column_names if name not in (ids, found.column)]
+        _sort(file.table, own, kinds)
+        features[file.party] = tuple(name for name in own if name not in kinds.dropped)
+        if not features[file.party]:
+            raise DataError(f"{file.path} has no column to learn from; there are {listed(file.table.column_names)}")
+    return Guesses(
+        label=found,
+        id_column=ids,
+        id_why=id_why,
+        dropped=kinds.dropped,
+        categories=kinds.categories,
+        text=tuple(dict.fromkeys(name for file in files for name in file.text)),
+        gaps=tuple(kinds.gaps),
+        features=features,
+        many=tuple(kinds.many),
+        records=min(file.table.num_rows for file in files),
+    )
+
+
+# --- ids
+
+
+def _guess_id(files: Sequence[OpenFile], wanted: str | None) -> tuple[str | None, str]:
+    common = [name for name in files[0].table.column_names if all(name in file.table.column_names for file in files)]
+    if wanted is not None:
+        for file in files:
+            _check_there(file, wanted, "--id")
+            _check_unique(file, wanted)
+        return wanted, "you said so"
+    unique = [name for name in common if all(_is_unique(file.table[name]) for file in files)]
+    named = [name for name in unique if has_word(name, ID_WORDS)]
+    if len(files) == 1:
+        doubts = doubts_of(files[0].table, unique, categories=())
+        doubted = {doubt.column: doubt.why for doubt in doubts if doubt.kind == "id"}
+        best = next((name for name in [*named, *unique] if name in doubted), None)
+        return best, "" if best is None else doubted[best]
+    if not unique:
+        where = f"the files have in common {listed(common)}" if common else "no column has one name in all files"
+        raise ConfigError(
+            f"which column names the records? {where}, and in each file every record needs an id of its own; say --id, "
+            "or give the id columns one name"
+        )
+    best = [*named, *unique][0]
+    return best, f"in all {len(files)} files, and different in every record of each"
+
+
+def _check_there(file: OpenFile, name: str, flag: str) -> None:
+    if name not in file.table.column_names:
+        raise ConfigError(f"{flag}: no column {name!r} in {file.path}{did_you_mean(name, file.table.column_names)}")
+
+
+def _check_unique(file: OpenFile, name: str) -> None:
+    column = file.table[name]
+    if not _is_unique(column):
+        distinct = pc.count_distinct(column).as_py()
+        raise ConfigError(
+            f"--id: column {name!r} of {file.path} cannot name the records: expected a whole number or a text in each "
+            f"of {len(column):,} rows, all different, got {column.type}, {distinct:,} different, {column.null_count:,} "
+            "missing"
+        )
+
+
+def _is_unique(column: pa.ChunkedArray) -> bool:
+    fits = is_text(column) or pa.types.is_integer(column.type)
+    if not fits or column.null_count or (is_text(column) and pc.any(pc.equal(column, "")).as_py()):
+        return False
+    return bool(pc.count_distinct(column).as_py() == len(column))
+
+
+# --- label
+
+
+def _guess_label(files: Sequence[OpenFile], wanted: str | None, ids: str | None) -> Label:
+    if wanted is not None:
+        return _as_label(_holder(files, wanted), wanted, "you said so")
+    candidates = [
+        (file, name)
+        for file in files
+        for name in file.table.column_names
+        if name != ids and _could_be_label(file.table[name])
+    ]
+    if not candidates:
+        raise ConfigError("no column can be a label: each has gaps, one value only, or too many different texts")
+    two = [(file, name) for file, name in candidates if pc.count_distinct(file.table[name]).as_py() == 2]
+    likely = {
+        "by its name": [one for one in candidates if _LABEL_NAMES.fullmatch(one[1])],
+        "the only column of two values": two,
+        "by its name, for want of a better one": [one for one in candidates if _WEAK_NAMES.fullmatch(one[1])],
+        "the only column that can be one": candidates,
+    }
+    why, found = next((why, found) for why, found in likely.items() if found)
+    of_two = [one for one in found if one in two]
+    best = of_two if len(of_two) == 1 else found
+    if len(best) > 1:
+        raise ConfigError(f"which column is the label? Say --label; it may be {listed([name for _, name in best])}")
+    return _as_label(*best[0], why)
+
+
+def _holder(files: Sequence[OpenFile], label: str) -> OpenFile:
+    """Return the one file that has a label column."""
+    holders = [file for file in files if label in file.table.column_names]
+    if not holders:
+        names = [name for file in files for name in file.table.column_names]
+        raise ConfigError(f"--label: no column {label!r}{did_you_mean(label, names)}")
+    if len(holders) > 1:
+        raise ConfigError(
+            f"--label: {' and '.join(str(file.path) for file in holders)} have a column {label!r} each; one party "
+            "holds the labels: take it out of the other file"
+        )
+    return holders[0]
+
+
+def _could_be_label(column: pa.ChunkedArray) -> bool:
+    kept = len(present(column.combine_chunks()))
+    if kept < len(column) or pc.count_distinct(column).as_py() < 2:
+        return False
+    return is_number(column) or (is_text(column) and pc.count_distinct(column).as_py() <= _MOST_CLASSES)
+
+
+def _as_label(file: OpenFile, name: str, why: str) -> Label:
+    column = file.table[name]
+    if not _could_be_label(column):
+        raise ConfigError(
+            f"--label: column {name!r} of {file.path} cannot be a label: expected a value in every row, two or more "
+            f"different ones, and of texts {_MOST_CLASSES} at most; got {pc.count_distinct(column).as_py():,} "
+            f"different, {len(column) - len(present(column.combine_chunks())):,} missing"
+        )
+    distinct = sorted(pc.unique(column).to_pylist())
+    if len(distinct) == 2:
+        return Label(file.party, name, "binary", _positive(column, distinct), f"{why}; two values")
+    whole = is_text(column) or pc.all(pc.equal(pc.floor(column), column)).as_py()
+    if whole and len(distinct) <= _MOST_CLASSES:
+        return Label(file.party, name, "multiclass", None, f"{why}; {len(distinct)} classes")
+    return Label(file.party, name, "regression", None, f"{why}; {len(distinct):,} different numbers")
+
+
+def _positive(column: pa.ChunkedArray, values: Sequence[Any]) -> Any:
+    """Return the value that means yes: by its name, or the rarer one; ``None`` for 0 and 1."""
+    if set(values) == {0, 1}:
+        return None
+    named = [value for value in values if str(value).strip().lower() in _YES]
+    if len(named) == 1:
+        return named[0]
+    return min(values, key=lambda value: pc.sum(pc.equal(column, value)).as_py())
+
+
+# --- kinds
+
+
+def _sort(table: pa.Table, names: Sequence[str], kinds: _Kinds) -> None:
+    """Add the columns of a table to those that are dropped, hold categories, or have gaps."""
+    for name in names:
+        column = table[name]
+        if not is_text(column) and not is_number(column):
+            kinds.dropped[name] = _kind_dropped(column.type)
+        elif not len(present(column.combine_chunks())):
+            kinds.dropped[name] = "no value"
+    usual = [name for name in names if name not in kinds.dropped]
+    for doubt in doubts_of(table, usual, categories=()):
+        if doubt.kind in ("id", "constant", "dates", "commas"):
+            kinds.dropped[doubt.column] = f"{_WHY_DROPPED[doubt.kind]}: {doubt.why}"
+        elif doubt.kind == "codes":
+            kinds.categories[doubt.column] = doubt.why
+    for name in (name for name in usual if name not in kinds.dropped):
+        _sort_usual(name, table[name], kinds)
+
+
+def _kind_dropped(kind: pa.DataType) -> str:
+    """Return why a column of a type that is neither numbers nor text is left out."""
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        return _WHY_DROPPED["dates"]
+    if pa.types.is_temporal(kind):
+        return "times or durations, of which no numbers are made here"
+    return f"neither numbers nor text, but {kind}"
+
+
+_WHY_DROPPED = {
+    "id": "looks like an id",
+    "constant": "one value only",
+    "dates": "dates, of which no numbers are made here",
+    "commas": "numbers written with a comma, which would be taken for text: write them with a point",
+}
+
+
+def _sort_usual(name: str, column: pa.ChunkedArray, kinds: _Kinds) -> None:
+    if is_text(column):
+        distinct = pc.count_distinct(column).as_py()
+        if distinct > ONEHOT_LIMIT:
+            kinds.dropped[name] = f"text of {distinct:,} different values"
+        elif distinct > _MANY_CATEGORIES:
+            kinds.many.append(name)
+    elif name not in kinds.categories and len(present(column.combine_chunks())) < len(column):
+        kinds.gaps.append(name)
