@@ -134,9 +134,17 @@ class LinearTop(nn.Module):
 class LogisticRegressionRecipe(Recipe):
     """One linear layer per party, summed; linear or softmax regression where the task is another.
 
-    ``row_norm`` is the largest Euclidean norm of a record's numbers at each party; longer rows are scaled down to it.
-    Noise for a privacy loss needs one. ``null`` takes them as they are. ``private_top`` is as for ``mlp``: one linear
-    layer over what the parties send, with weights of its own for each part of the logits, and the own columns.
+    Works with: every task under exchange split; labels 0 and 1 under oracle, residue, taylor and coordinator. Not with
+    one-way, whose bottoms learn nothing.
+
+    In a file: ``model: {name: logistic-regression, row_norm: 1.0}``
+
+    Attributes:
+        init: How first weights are drawn; ``zero`` draws none.
+        row_norm: Largest Euclidean norm of a record's numbers at each party; longer rows are scaled down to it. Noise
+            for a privacy loss needs one. ``null`` takes them as they are.
+        private_top: As for ``mlp``: one linear layer over what the parties send, with weights of its own for each part
+            of the logits, and the own columns.
     """
 
     name: ClassVar[str] = "logistic-regression"

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
+import torch
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -62,15 +63,53 @@ class MLP(nn.Module):
         return output
 
 
+class LabelScale(nn.Module):
+    """A top whose outputs count in standard deviations of the labels, from their mean.
+
+    An output that begins near 0 does not reach labels around 150, or around 10⁶, in the steps that a model needs to
+    learn what they depend on.
+
+    Args:
+        top: What puts out ``(n, outputs)``.
+        mean: Mean of the labels.
+        deviation: Their standard deviation, above 0.
+    """
+
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, top: nn.Module, mean: float, deviation: float) -> None:
+        super().__init__()
+        self.top = top
+        self.register_buffer("mean", torch.tensor(mean))
+        self.register_buffer("deviation", torch.tensor(deviation))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the top's output in the labels' own unit, ``(n, outputs)``."""
+        output: Tensor = self.mean + self.deviation * self.top(inputs)
+        return output
+
+
 @dataclass(frozen=True, kw_only=True)
 class MLPRecipe(Recipe):
     """Fully connected layers: ``bottom`` at each passive party, ``top`` over what they put out and the own columns.
 
-    The width of the outputs follows from the task, so that ``top_hidden`` names the widths of the layers before it.
-    ``top`` says the same with the outputs included, as in ``top: [32, 1]``; one of the two is enough.
-    ``private_top: true`` adds a second top of the same widths at the active party, which learns from true labels, sends
-    nothing and predicts (:mod:`splitvfl.party.private_top`); the first decides what crosses. It is the active party's
-    own business: no other party is told of it, or needs to write it.
+    The width of the outputs follows from the task, and stands in no file.
+
+    Works with: every task; exchanges split and one-way.
+
+    In a file: ``model: {name: mlp, bottom: [64, 32], top_hidden: [16]}``
+
+    Attributes:
+        bottom: Widths of the layers at each passive party; the last one is that of what it sends.
+        top_hidden: Widths of the layers at the active party before its outputs; without any, one linear layer.
+        top: The same with the outputs included, as in ``top: [32, 1]``; one of the two is enough.
+        dropout: Share of a layer's outputs that are left out in a training step.
+        private_top: Whether the active party has a second top of the same widths, which learns from true labels, sends
+            nothing and predicts (:mod:`splitvfl.party.private_top`); the first decides what crosses. It is the active
+            party's own business: no other party is told of it, or needs to write it.
+        label_scale: For regression: whether the top puts out standard deviations of the training labels from their
+            mean (:class:`LabelScale`).
 
     Raises:
         ArgumentError: If ``top`` and ``top_hidden`` contradict each other.
@@ -83,6 +122,7 @@ class MLPRecipe(Recipe):
     top: Widths | None = None
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     private_top: bool = False
+    label_scale: bool = False
 
     def __post_init__(self) -> None:
         """Check that ``top`` and ``top_hidden`` say the same."""
@@ -94,17 +134,28 @@ class MLPRecipe(Recipe):
         check_size("model.bottom", columns.name, weights_of_layers(columns.width, self.bottom))
         return MLP(columns.width, self.bottom, dropout=self.dropout)
 
-    def make_top(self, columns: PartyData, task: Task, widths: Sequence[int]) -> MLP:
+    def make_top(self, columns: PartyData, task: Task, widths: Sequence[int]) -> nn.Module:
         """Return layers over the joined activations and the own columns.
 
         Raises:
-            ConfigError: If ``top`` ends in another number of outputs than the task has.
+            ConfigError: If ``top`` ends in another number of outputs than the task has, or labels that are no numbers
+                are to be scaled.
         """
         if self.top is not None and self.top[-1] != task.outputs:
             raise ConfigError(f"model.top ends in {self.top[-1]}, a {task.name} task needs {task.outputs}")
         inputs, layers = sum(widths) + columns.width, [*self.top_hidden, task.outputs]
         check_size("model.top_hidden", columns.name, weights_of_layers(inputs, layers))
-        return MLP(inputs, layers, final_activation=False, dropout=self.dropout)
+        top = MLP(inputs, layers, final_activation=False, dropout=self.dropout)
+        return self._scaled(top, columns, task) if self.label_scale else top
+
+    def _scaled(self, top: MLP, columns: PartyData, task: Task) -> LabelScale:
+        if task.name != "regression":
+            raise ConfigError(f"model.label_scale: for regression; this is a {task.name} task: leave it out")
+        labels = columns.train.labels
+        if labels is None or labels.numel() < 2:  # a saved top brings its own
+            return LabelScale(top, 0.0, 1.0)
+        deviation = float(labels.double().std())
+        return LabelScale(top, float(labels.double().mean()), deviation or 1.0)
 
     def options_for_width(self, width: int) -> Mapping[str, Any]:
         """Return another last layer of the bottoms."""

@@ -93,7 +93,15 @@ class PCA(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class PCARecipe(Recipe):
-    """Principal components at the passive parties, as in exchange one-way with ``bottom: pca``; it has no top."""
+    """Principal components at the passive parties, as in exchange one-way with ``bottom: pca``; it has no top.
+
+    Works with: loops of one's own; in a file, say it of the exchange, whose model then brings the top.
+
+    In a file: ``exchange: {name: one-way, bottom: pca, width: 16}``
+
+    Attributes:
+        width: Number of components.
+    """
 
     name: ClassVar[str] = "pca"
 

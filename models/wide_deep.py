@@ -290,6 +290,28 @@ class WideDeepTop(nn.Module):
         return logits
 
 
+class WideDeepAlone(nn.Module):
+    """Wide & Deep over the columns of one party, with nobody beside it.
+
+    Args:
+        deep: The deep tower, :class:`WideDeepBottom`.
+        wide: What it ends in, with the wide part over the same columns, :class:`WideDeepTop`.
+    """
+
+    def __init__(self, deep: WideDeepBottom, wide: WideDeepTop) -> None:
+        super().__init__()
+        self.deep, self.wide = deep, wide
+
+    def forward(self, columns: Tensor | Columns) -> Tensor:
+        """Return the logits, ``(n, outputs)``.
+
+        Args:
+            columns: As :class:`WideDeepBottom` takes them.
+        """
+        logits: Tensor = self.wide(self.deep(columns), columns)
+        return logits
+
+
 def _small_normal(table: Tensor) -> Tensor:
     return nn.init.normal_(table, std=_EMBEDDING_DEVIATION)
 
@@ -332,12 +354,22 @@ Cross = Annotated[tuple[str, ...], AfterValidator(_at_least_two)]
 class WideDeepRecipe(Recipe):
     """Wide & Deep: embeddings and a deep tower at each passive party, the wide part at the active one.
 
-    ``bottom`` are the widths of the deep layers. The first ``cut_after`` of them are at each passive party, the others
-    at the active party, over what all passive parties send; ``null`` leaves all to the passive parties. ``crosses`` are
-    combinations of the active party's categorical fields, by name, that get weights of their own; each is hashed into
-    ``cross_buckets``. ``sparse``: whether tables of categories have sparse gradients, and with them an optimiser of
-    their own (``train.embedding_optimizer``); ``null``: tables of 100 000 rows or more, of all fields together.
-    ``private_top`` is as for ``mlp``: the layers behind the cut and the wide part once more.
+    Works with: every task; exchanges split and one-way; columns of numbers and categories.
+
+    In a file: ``model: {name: wide-deep, bottom: [128, 128, 128, 128], cut_after: 2}``
+
+    Source: Cheng et al., *Wide & Deep Learning for Recommender Systems*, DLRS 2016, arXiv:1606.07792.
+
+    Attributes:
+        embedding_dim: Numbers that stand for one category.
+        bottom: Widths of the deep layers.
+        cut_after: How many of them are at each passive party; the others are at the active party, over what all passive
+            parties send. ``null`` leaves all to the passive parties.
+        crosses: Combinations of the active party's categorical fields, by name, that get weights of their own.
+        cross_buckets: Into how many weights each of them is hashed.
+        sparse: Whether tables of categories have sparse gradients, and with them an optimiser of their own
+            (``train.embedding_optimizer``); ``null``: tables of 100 000 rows or more, of all fields together.
+        private_top: As for ``mlp``: the layers behind the cut and the wide part once more.
 
     Raises:
         ArgumentError: If there are not so many layers to cut after.
@@ -371,12 +403,18 @@ class WideDeepRecipe(Recipe):
         check_size("model.bottom", columns.name, weights_of_layers(inputs, widths))
         return WideDeepBottom(columns.width, columns.field_sizes, embedding_dim=dim, widths=widths, sparse=self.sparse)
 
-    def make_top(self, columns: PartyData, task: Task, widths: Sequence[int]) -> WideDeepTop:
-        """Return the layers behind the cut, and the wide part.
+    def make_top(self, columns: PartyData, task: Task, widths: Sequence[int]) -> nn.Module:
+        """Return the layers behind the cut, and the wide part; without partners, the whole of it over the own columns.
 
         Raises:
             ConfigError: If a cross names a field that the active party has not.
         """
+        if not widths:
+            deep = self.make_bottom(columns, task)
+            return WideDeepAlone(deep, self._wide_part(columns, task, [self.bottom[self._cut - 1]]))
+        return self._wide_part(columns, task, widths)
+
+    def _wide_part(self, columns: PartyData, task: Task, widths: Sequence[int]) -> WideDeepTop:
         hidden = self.bottom[self._cut :]
         check_size("model.cross_buckets", columns.name, len(self.crosses) * self.cross_buckets * task.outputs)
         check_size("model.bottom", columns.name, weights_of_layers(sum(widths), [*hidden, task.outputs]))

@@ -23,6 +23,15 @@ Optional class attributes refine a hook:
 ``note`` (attacks)
     One sentence to be read beside its figures when the run is over, as a property: that a fit failed, and what was done
     instead. Default: empty.
+``tasks`` (attacks on labels)
+    The tasks whose labels it reads, of ``"binary"``, ``"multiclass"`` and ``"regression"``. Default: binary alone. Of k
+    classes it returns one score for each, ``(n, k)``, or one score per record that is turned round for each class on
+    its own; of numbers one score, higher for larger ones. What it is told is then ``view.classes``, and in place of
+    known positives and negatives ``view.known_records`` with ``view.known_values``.
+``not_for`` (attacks on labels)
+    By the name of a task, why it does not read its labels, for the list of attacks that could not be run.
+``clusters`` (attacks on labels)
+    ``True`` where its columns of k scores are classes of unknown names: the judge grants which column is which.
 ``signed`` (attacks on labels)
     ``True`` where the sign of a score is the label that it infers: right signs are counted then. Default: ``False``.
 ``explanation`` (attacks on labels)
@@ -86,13 +95,17 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Mapping
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Generic, Literal, Protocol, TypeVar, overload
 
 import torch
 from torch import Tensor, nn
 
-from splitvfl.errors import ArgumentError, HookError, PrivacyError
+from splitvfl.errors import ArgumentError, HookError, PrivacyError, SplitVFLError
 from splitvfl.learning.label_gradients import LabelGradients
 from splitvfl.learning.precision import without_autocast
 from splitvfl.learning.sampling import add_normal, largest_scale, snap, standard_normal, uniform
@@ -141,7 +154,7 @@ class View:
     nothing that is done to it, through numpy or ``.data`` either, reaches what is sent, what is trained or what another
     attack sees. Fields that are not read cost nothing. Tensors are detached; what crossed in half precision is shown as
     float32. ``bottom`` is no copy of the view's but the one that was made for it: the attack's own, to train and to
-    change as it likes. Labels are never here.
+    change as it likes. Labels are never here, but those of a few records that an attacker is assumed to know.
 
     Args:
         party: Name of the party that looks.
@@ -162,6 +175,9 @@ class View:
     )
     known_positives = ViewField[Tensor]("Ids of the positive records that the attacker is assumed to know, ``(k,)``.")
     known_negatives = ViewField[Tensor]("Ids of the negative records that the attacker is assumed to know, ``(k,)``.")
+    classes = ViewField[int | None]("Number of classes, where it is not two; ``None`` of a regression.")
+    known_records = ViewField[Tensor]("Ids of the records whose labels the attacker is assumed to know, ``(j,)``.")
+    known_values = ViewField[Tensor]("Their labels: classes 0 … k−1, or numbers, ``(j,)``.")
     scores = ViewField[Tensor]("Predictions as published: ``(n,)`` sigmoid or ``(n, k)`` softmax.")
     active_logits = ViewField[Tensor]("The active party's own part of the logits, ``(n,)`` or ``(n, k)``.")
     passive_weight = ViewField[Tensor]("The other party's linear weights, if assumed known: ``(d,)`` or ``(k, d)``.")
@@ -538,6 +554,41 @@ def soft_classes_of(defense: object) -> int | None:
     return getattr(defense, "soft_classes", None) if crossing_of(defense) == "labels" else None
 
 
+def tasks_of(attack: object) -> frozenset[str]:
+    """Return the tasks whose labels an attack reads."""
+    return frozenset(getattr(attack, "tasks", ("binary",)))
+
+
+def refusal_of(attack: object, task: str) -> str:
+    """Return why a label attack does not read the labels of a task; empty if it does."""
+    if task in tasks_of(attack):
+        return ""
+    reason = getattr(attack, "not_for", {}).get(task)
+    return str(reason or f"reads {' or '.join(sorted(tasks_of(attack)))} labels, the task is {task}")
+
+
+def is_clustering(attack: object) -> bool:
+    """Return whether an attack's columns of scores are classes of unknown names."""
+    return _truth(attack, "clusters")
+
+
+def classes_of(view: View) -> int | None:
+    """Return the number of classes that a view is of; ``None`` of a regression."""
+    return view.classes if "classes" in view.fields else 2
+
+
+def known_labels_of(view: View) -> tuple[Tensor, Tensor]:
+    """Return the records whose labels an attacker knows, ids ``(j,)`` int64, and these labels, ``(j,)``.
+
+    Of two classes they are put together from the known positives and negatives.
+    """
+    if "known_records" in view.fields:
+        return view.known_records, view.known_values
+    positives, negatives = view.known_positives, view.known_negatives
+    labels = torch.cat([torch.ones_like(positives), torch.zeros_like(negatives)])
+    return torch.cat([positives, negatives]), labels
+
+
 def is_signed(attack: object) -> bool:
     """Return whether the sign of a score is the label that an attack infers (0 or NaN: none), not its rank alone."""
     return _truth(attack, "signed")
@@ -617,6 +668,35 @@ def notes_of(defense: object) -> tuple[str, ...]:
     return notes
 
 
+@contextmanager
+def blaming(hook: object, where: str) -> Iterator[None]:
+    """Name a hook in what it raises within a block.
+
+    Args:
+        hook: The hook.
+        where: What to call it, and what it was doing.
+
+    Raises:
+        HookError: In place of any exception, but splitvfl's own and want of memory on a GPU: these keep their type, and
+            get a note.
+    """
+    try:
+        yield
+    except (SplitVFLError, torch.OutOfMemoryError) as error:
+        error.add_note(f"raised in {where}")
+        raise
+    except Exception as error:  # a user's class may fail in any way
+        said = f": {error}" if str(error) else ""
+        raise HookError(f"{where} raised {type(error).__name__}{said}{_line_of(hook, error)}") from error
+
+
+def _line_of(hook: object, error: Exception) -> str:
+    """Return where in the hook's own file an exception came from."""
+    file = getattr(sys.modules.get(type(hook).__module__), "__file__", None)
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    return f" ({Path(file).name}, line {lines[-1]})" if file and lines else ""
+
+
 def call_record_loss(defense: object, outputs: Tensor, targets: Tensor) -> Tensor:
     """Return the mean of the losses that a label defense computes, with a graph behind it.
 
@@ -626,11 +706,12 @@ def call_record_loss(defense: object, outputs: Tensor, targets: Tensor) -> Tenso
         targets: What the defense returned in place of the labels, ``(n,)``.
 
     Raises:
-        HookError: If it returned anything but one loss per record.
+        HookError: If it raised, or returned anything but one loss per record.
     """
     own = record_loss_of(defense)
     assert own is not None, "asked of a defense that leaves the loss to the task"
-    losses = own(outputs, targets)
+    with blaming(defense, f"record_loss of defense {hook_name(defense)}"):
+        losses = own(outputs, targets)
     rows = len(outputs)
     if not isinstance(losses, Tensor) or losses.shape != (rows,):
         shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
@@ -646,23 +727,28 @@ def call_attack(attack: Attack, view: View) -> Tensor:
     ``.data`` is not noticed.
 
     Returns:
-        Scores ``(n,)`` of a label attack, NaN where a record is not scored; the estimate of a feature attack.
+        Scores ``(n,)`` of a label attack, or ``(n, k)`` of k classes, NaN where a record is not scored; the estimate of
+        a feature attack.
 
     Raises:
-        HookError: If torch has counted a write to a tensor of the view, or the attack returned anything but a tensor of
-            ``n`` rows without infinite values. The message names the attack.
+        HookError: If the attack raised, torch has counted a write to a tensor of the view, or it returned anything but
+            a tensor of ``n`` rows without infinite values. The message names the attack.
     """
     name = hook_name(attack)
     lent = view.lent()
-    with torch.no_grad(), without_autocast(view.device):
+    with torch.no_grad(), without_autocast(view.device), blaming(attack, f"attack {name} at step {view.step}"):
         scores = attack(lent)
     if lent.written:
         raise HookError(f"attack {name} changed a tensor of its view in place; observers only look: clone it first")
     rows = view._ids.shape[0]
     if not isinstance(scores, Tensor):
         raise HookError(f"attack {name}: expected a tensor of {rows} scores, got {type(scores).__name__}")
-    if scores.shape[:1] != (rows,) or (target_of(attack) == "labels" and scores.dim() != 1):
-        wanted = f"({rows},)" if target_of(attack) == "labels" else f"({rows}, d)"
+    wrong, wanted = False, f"({rows}, d)"
+    if target_of(attack) == "labels":
+        classes = view._seen.get("classes")
+        wrong = scores.dim() != 1 and (classes is None or scores.shape[1:] != (classes,))
+        wanted = f"({rows},)" if classes is None else f"({rows},) or ({rows}, {classes})"
+    if scores.shape[:1] != (rows,) or wrong:
         raise HookError(f"attack {name}: expected shape {wanted}, got {tuple(scores.shape)}")
     if not all_finite(scores) and torch.isinf(scores).any():
         raise HookError(f"attack {name} returned an infinite value at step {view.step}")
@@ -676,14 +762,14 @@ def call_defense(defense: Defense, message: Tensor, secrets: Secrets) -> Tensor:
     does to its copy.
 
     Raises:
-        HookError: If torch has counted a write to the message that it was given, or it returned another shape, dtype,
-            device or a value that is not finite. The message names the defense.
+        HookError: If the defense raised, torch has counted a write to the message that it was given, or it returned
+            another shape, dtype, device or a value that is not finite. The message names the defense.
     """
     own = message.detach().clone()
     before = _version(own)
-    with torch.no_grad(), without_autocast(message.device):
-        sent = defense(own, secrets)
     where = f"defense {hook_name(defense)} at step {secrets.step}"
+    with torch.no_grad(), without_autocast(message.device), blaming(defense, where):
+        sent = defense(own, secrets)
     if _version(own) != before:
         raise HookError(f"{where} changed the message in place; return a new tensor")
     if not isinstance(sent, Tensor):

@@ -332,3 +332,48 @@ def test_a_sum_that_was_not_made_in_float64_is_refused() -> None:
 def test_coins_are_tossed_with_the_probability_that_is_named() -> None:
     lied = own_secrets().uniform(100_000) < 0.2
     assert lied.double().mean().item() == pytest.approx(0.2, abs=6 * (0.16 / 100_000) ** 0.5)
+
+
+class Clumsy:
+    """A user's hook with a mistake in it."""
+
+    target = "labels"
+
+    def __init__(self, mistake: Exception) -> None:
+        self.mistake = mistake
+
+    def __call__(self, seen: Any, known: Any = None, /) -> Tensor:
+        raise self.mistake
+
+
+CALLS: dict[str, Callable[[Any], Any]] = {
+    "attack": lambda hook: call_attack(hook, view(gradient=torch.zeros(3, 2))),
+    "defense": lambda hook: call_defense(hook, torch.zeros(3, 2), secrets()),
+}
+
+
+@pytest.mark.parametrize("kind", CALLS)
+def test_a_hook_that_raises_is_named_with_what_it_raised_and_where(kind: str) -> None:
+    mistake = ZeroDivisionError("float division by zero")
+
+    with pytest.raises(HookError) as raised:
+        CALLS[kind](Clumsy(mistake))
+
+    said = str(raised.value)
+    assert said.startswith(f"{kind} Clumsy at step 4 raised ZeroDivisionError: float division by zero (test_hooks.py, ")
+    assert raised.value.__cause__ is mistake
+
+
+@pytest.mark.parametrize("mistake", [PrivacyError("no labels"), torch.OutOfMemoryError("no memory")])
+@pytest.mark.parametrize("kind", CALLS)
+def test_an_error_that_says_what_is_wrong_keeps_its_type_and_gets_a_note(kind: str, mistake: Exception) -> None:
+    with pytest.raises(type(mistake)) as raised:
+        CALLS[kind](Clumsy(mistake))
+
+    assert raised.value is mistake
+    assert f"raised in {kind} Clumsy at step 4" in raised.value.__notes__
+
+
+def test_an_error_without_words_is_named_by_its_type() -> None:
+    with pytest.raises(HookError, match=r"defense Clumsy at step 4 raised KeyError \("):
+        CALLS["defense"](Clumsy(KeyError()))

@@ -18,6 +18,7 @@ from splitvfl.hooks import (
     Defense,
     Phase,
     Secrets,
+    blaming,
     call_defense,
     call_record_loss,
     checked_phases,
@@ -314,7 +315,8 @@ class GradientDefenses(DefenseChain):
         device = known.targets.device
         ids = None if ids is None else ids.to(device)
         secrets = self._secrets(attached, device, step=step, ids=ids, label_gradients=known)
-        drawn: Drawn = attached.defense.draw(known, secrets)  # type: ignore[attr-defined]
+        with blaming(attached.defense, f"defense {hook_name(attached.defense)} at step {step}"):
+            drawn: Drawn = attached.defense.draw(known, secrets)  # type: ignore[attr-defined]
         return drawn
 
 

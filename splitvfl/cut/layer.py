@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
@@ -20,11 +20,12 @@ from torch.autograd.function import once_differentiable
 from splitvfl.claims import claims_of, is_per_record
 from splitvfl.cut.chain import DefenseChain, GradientDefenses
 from splitvfl.cut.views import GRADIENTS, ViewSource, is_linear
-from splitvfl.errors import ArgumentError, HookError, PrivacyError
+from splitvfl.errors import ArgumentError, PrivacyError
 from splitvfl.hooks import Attack, Defense, batch_mixing_layer, crossing_of, hook_name
 from splitvfl.leakage.auditing import Audit
 from splitvfl.leakage.canaries import Canaries, canaries_of
 from splitvfl.leakage.judging import Handle, Leak
+from splitvfl.leakage.many_auditing import ManyAudit, many_audit
 from splitvfl.learning.label_gradients import Drawn, LabelGradients, LabelGradientSource, Loss
 
 
@@ -92,7 +93,7 @@ class CutLayer(nn.Module):
         self.wire: torch.dtype | None = None
         self.steps = 0
         self._leaks: list[Leak] = []
-        self._audits: list[Audit] = []
+        self._audits: list[Audit | ManyAudit] = []
         self.shows: frozenset[str] = frozenset({"gradient"})
         self._bottoms: tuple[nn.Module, ...] = ()  # in a tuple, it is no submodule of the cut
         self._tops: tuple[nn.Module, ...] = ()
@@ -177,8 +178,8 @@ class CutLayer(nn.Module):
             )
         rows = sent.shape[0]
         numbers = context.ids if context.ids is not None else torch.arange(rows, device=sent.device)
-        if self._audits:
-            _check_binary(context.labels)
+        for audit in self._audits:
+            audit.check(context.labels)
         for audit in self._audits:
             audit.see(
                 clean.detach(),
@@ -205,6 +206,11 @@ class CutLayer(nn.Module):
 
     def _mixing(self) -> str | None:
         return next(filter(None, map(batch_mixing_layer, self._tops)), None)
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether any defense, attack or audit is attached."""
+        return bool(len(self.activation) or len(self.gradient) or self._leaks or self._audits)
 
     def show_received(self) -> None:
         """Declare that what passes forward is what came from the party behind this cut, and may be shown for its own.
@@ -252,6 +258,7 @@ class CutLayer(nn.Module):
         known_positives: int | None = None,
         known_negatives: int | None = None,
         canaries: Canaries | Tensor | None = None,
+        classes: int | None = 2,
     ) -> Leak:
         """Let an attack observe exactly what is sent, after all defenses, and judge it.
 
@@ -261,6 +268,7 @@ class CutLayer(nn.Module):
                 Default: every other one that it meets, up to ten.
             known_negatives: Negative records, likewise.
             canaries: Ids of records with coin-toss labels, as :meth:`audit`.
+            classes: Number of classes of the labels; ``None`` for numbers. See :class:`~splitvfl.leakage.judging.Leak`.
 
         Returns:
             The leak, which is also a handle.
@@ -274,6 +282,7 @@ class CutLayer(nn.Module):
             known_negatives=known_negatives,
             remove=lambda: self._leaks.remove(leak),
             canaries=canaries_of(canaries),
+            classes=classes,
         )
         missing = sorted(leak.needs - self.shows)
         if missing:
@@ -283,8 +292,14 @@ class CutLayer(nn.Module):
         self._leaks.append(leak)
         return leak
 
-    def audit(self, *, canaries: Canaries | Tensor | None = None) -> Audit:
-        """Attach the auditor's attack, which knows labels and clean gradients. It judges binary labels only.
+    @overload
+    def audit(self, *, canaries: Canaries | Tensor | None = ...) -> Audit: ...
+
+    @overload
+    def audit(self, *, canaries: Canaries | Tensor | None = ..., classes: int | None) -> Audit | ManyAudit: ...
+
+    def audit(self, *, canaries: Canaries | Tensor | None = None, classes: int | None = 2) -> Audit | ManyAudit:
+        """Attach the auditor's attack, which knows labels and clean gradients.
 
         Below a top that mixes the records of a batch (BatchNorm) it does not know what another label would have sent:
         it reads less, and ``total`` is that of the messages alone.
@@ -293,11 +308,21 @@ class CutLayer(nn.Module):
             canaries: Ids of the records whose labels are coin tosses, ``(k,)``, int64: the loop has put the tosses in
                 the place of their labels, :func:`~splitvfl.leakage.canaries.with_canaries`. They are judged apart,
                 ``audit.canaries``, and count in no other figure. Default: there are none.
+            classes: Number of classes of the labels; ``None`` for numbers.
 
         Raises:
             ArgumentError: If there are fewer than twenty, or one comes twice.
         """
-        audit = Audit(remove=lambda: self._audits.remove(audit), canaries=canaries_of(canaries))
+        given = canaries_of(canaries)
+        audit: Audit | ManyAudit
+
+        def remove() -> None:
+            self._audits.remove(audit)
+
+        if classes == 2:
+            audit = Audit(remove=remove, canaries=given)
+        else:
+            audit = many_audit(classes, remove=remove, canaries=given)
         self._audits.append(audit)
         return audit
 
@@ -355,17 +380,6 @@ def binary_responses_of(responses: Tensor) -> Tensor:
     A record that is silent must not show its label there either; which of the two it gets tells nothing.
     """
     return responses if not responses.is_floating_point() else (responses > 0.5).to(responses.dtype)
-
-
-def _check_binary(labels: Tensor) -> None:
-    """Raise :class:`HookError` unless labels are 0 or 1, or NaN, as those of records that are left out."""
-    others = labels[(labels != 0) & (labels != 1) & ~labels.isnan()]
-    if len(others):
-        some = labels.detach().float().unique()[:5].tolist()
-        raise HookError(
-            f"the auditor judges labels 0 and 1, got {some}, so nothing was sent; with classes or a regression go "
-            "without cut.audit(): defenses of these still state what they promise"
-        )
 
 
 def check_top(top: nn.Module, defense: Defense) -> None:

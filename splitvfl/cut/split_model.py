@@ -78,6 +78,16 @@ class SplitModel(nn.Module):
             raise ArgumentError(f"this model has {len(self.cuts)} cuts; choose one: cuts[name], {sorted(self.cuts)}")
         return next(iter(self.cuts.values()))
 
+    def rebuilt(self, bottoms: Mapping[str, nn.Module], top: nn.Module) -> SplitModel:
+        """Return a model of other halves with the same loss.
+
+        Raises:
+            ArgumentError: If defenses or attacks are attached to this one.
+        """
+        if len(self.labels) or any(cut.is_watched for cut in self.cuts.values()):
+            raise ArgumentError("defenses or attacks are attached to this model; repair it first, and attach them then")
+        return SplitModel(bottoms, top, loss=self._loss)
+
     def forward(
         self, *columns: Any, active: Any = None, labels: Tensor | None = None, ids: Tensor | None = None
     ) -> Tensor:
@@ -233,6 +243,7 @@ class SplitModel(nn.Module):
         known_positives: int | None = None,
         known_negatives: int | None = None,
         canaries: Canaries | Tensor | None = None,
+        classes: int | None = 2,
     ) -> Leak:
         """Let an attack watch the gradient at an earlier layer of a bottom model: that of ``module``'s output.
 
@@ -244,6 +255,7 @@ class SplitModel(nn.Module):
             known_positives: As :meth:`CutLayer.watch`.
             known_negatives: As :meth:`CutLayer.watch`.
             canaries: As :meth:`CutLayer.watch`.
+            classes: As :meth:`CutLayer.watch`.
 
         Raises:
             ArgumentError: If the module is in no bottom, or the attack needs more than the gradient.
@@ -259,6 +271,7 @@ class SplitModel(nn.Module):
             known_positives=known_positives,
             known_negatives=known_negatives,
             canaries=canaries,
+            classes=classes,
         )
 
     def _step(self) -> int:
@@ -274,6 +287,7 @@ def observe(
     known_positives: int | None = None,
     known_negatives: int | None = None,
     canaries: Canaries | Tensor | None = None,
+    classes: int | None = 2,
 ) -> Leak:
     """Attach an attack to the gradient of a module's output, as :meth:`SplitModel.observe`.
 
@@ -285,6 +299,7 @@ def observe(
         known_positives: As :meth:`CutLayer.watch`.
         known_negatives: As :meth:`CutLayer.watch`.
         canaries: As :meth:`CutLayer.watch`.
+        classes: As :meth:`CutLayer.watch`.
 
     Raises:
         ArgumentError: If the attack needs more than the gradient, or acts after training only.
@@ -295,6 +310,7 @@ def observe(
         known_negatives=known_negatives,
         remove=lambda: registered.remove(),
         canaries=canaries_of(canaries),
+        classes=classes,
     )
     if leak.needs - {"gradient"}:
         raise ArgumentError(
@@ -319,7 +335,13 @@ def observe(
 
 
 def call_top(top: nn.Module, activations: list[Tensor], active: Any) -> Tensor:
-    """Join the activations, and the active party's columns, and run the top model on them."""
+    """Join the activations, and the active party's columns, and run the top model on them.
+
+    A model that takes no activations gets the columns as they are.
+    """
+    if not activations:
+        alone: Tensor = top(active)
+        return alone
     joined = activations[0] if len(activations) == 1 else torch.cat(activations, dim=1)
     if getattr(top, "separate_active", False):
         output: Tensor = top(joined, active)
