@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -37,6 +38,8 @@ class CombinedAttack:
     the last hundred batches or so, and all messages of a record count: an attack of the whole run (``cumulative``).
     Memory grows by 24 bytes for each record and its id.
 
+    Of numbers, with one output and squared error, messages are ``2 ‖w‖ (ŷ − y)``, and the sum is of the same two.
+
     Unlike :class:`~splitvfl.attacks.mixture.MixtureAttack` it does not weigh the two by their worth, and has no model
     that could fail. At a top with hidden layers there is no single direction, and it promises nothing.
 
@@ -49,6 +52,11 @@ class CombinedAttack:
         "It needs no known label."
     )
     needs: ClassVar[frozenset[str]] = frozenset({"gradient", "activation"})
+    tasks: ClassVar[frozenset[str]] = frozenset({"binary", "regression"})
+    not_for: ClassVar[Mapping[str, str]] = {
+        "multiclass": "gradients of k classes show the space of the top's weights and not one line; the mixture attack "
+        "fits the weights of each class"
+    }
     cumulative: ClassVar[bool] = True
 
     def __init__(self) -> None:

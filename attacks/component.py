@@ -28,7 +28,8 @@ class ComponentAttack:
     Columns count in units of their deviation, constant ones not at all. Activations are taken in one common unit, with
     exponential forgetting over about a hundred batches. Both are moments, of memory ``d²``, that are updated in each
     step; nothing is kept of a record. The score is by the component as known so far, so a record's last one counts
-    (``cumulative``). Its sign is arbitrary and kept from step to step; the judge grants it.
+    (``cumulative``). Its sign is arbitrary and kept from step to step; the judge grants it. Of k classes it is one
+    score for all, which the judge turns round for each class on its own; of numbers it is one for large and small.
 
     Source: Pearson, Philosophical Magazine 2 (1901), for the component; its use as a baseline is this project's. The
     sums are put together as in Chan, Golub and LeVeque, COMPSTAT 1982.
@@ -55,6 +56,7 @@ class ComponentAttack:
     }
     needs: frozenset[str] = frozenset({"columns"})
     cumulative: ClassVar[bool] = True
+    tasks: ClassVar[frozenset[str]] = frozenset({"binary", "multiclass", "regression"})
 
     def __init__(self, *, of: Literal["columns", "activation"] = "columns") -> None:
         if of not in _DECAY:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from splitvfl.errors import ArgumentError
-from splitvfl.hooks import View
+from splitvfl.hooks import View, classes_of, known_labels_of
 
 
 class DirectionAttack:
@@ -17,6 +17,11 @@ class DirectionAttack:
     Record i scores the mean of ``cos(g_i, r_j)`` over the known positives ``j ≠ i``, with ``r_j`` the last non-zero
     gradient received of record j. Higher means more likely positive: at a linear top model the cosine is +1 for
     positives and −1 for negatives.
+
+    Of k classes the score of a class is the mean cosine to the references of that class, less the mean over all
+    classes. Below a linear top W a row is ``Wᵀ(p − e_y) / n``: what records of one class share is ``−w_y``. Of numbers
+    lengths count, in units of the batch: record i scores the mean of ``⟨g_i, r_j⟩ (y_j − ȳ)`` over the known records,
+    which is the residue times what residues and labels have in common.
 
     The attacker is assumed to know the ids in ``view.known_positives``. A record without a reference is not scored
     (NaN): before any known positive was met, and the only known positive itself. A zero gradient scores 0. References
@@ -31,6 +36,7 @@ class DirectionAttack:
         "Compares a record's gradient with that of records known to be positive: gradients of one class point one way."
     )
     needs: ClassVar[frozenset[str]] = frozenset({"gradient", "known_positives"})
+    tasks: ClassVar[frozenset[str]] = frozenset({"binary", "multiclass", "regression"})
 
     def __init__(self) -> None:
         self._ids = torch.zeros(0, dtype=torch.int64)
@@ -44,16 +50,46 @@ class DirectionAttack:
 
         Returns:
             ``(n,)`` in [−1, 1], NaN where there is no reference, in the gradient's dtype or float32 if that is wider.
+            Of k classes ``(n, k)``: NaN before a reference of every class was met.
 
         Raises:
             ArgumentError: If the width differs from that of earlier gradients.
         """
-        units = _unit_rows(view.gradient)
-        ids, known = view.ids.to(units.device), view.known_positives.to(units.device)
+        units = _unit_rows(view.gradient) if classes_of(view) is not None else _scaled_rows(view.gradient)
+        ids = view.ids.to(units.device)
+        if classes_of(view) != 2:
+            return self._of_labels(view, ids, units)
+        known = view.known_positives.to(units.device)
         self._remember(ids, units, known)
         assert self._units is not None
         granted = torch.isin(self._ids, known)
         return _mean_cosines(ids, units, self._ids[granted], self._units[granted])
+
+    def _of_labels(self, view: View, ids: Tensor, units: Tensor) -> Tensor:
+        """Return the scores of k classes, or of numbers."""
+        records, labels = (part.to(units.device) for part in known_labels_of(view))
+        self._remember(ids, units, records)
+        assert self._units is not None
+        order = torch.argsort(records)
+        places = torch.searchsorted(records[order], self._ids)
+        labels = labels[order][places.clamp(max=max(len(records) - 1, 0))]
+        classes = classes_of(view)
+        if classes is None:
+            return self._weighed(ids, units, labels)
+        scores = [
+            _mean_cosines(ids, units, self._ids[labels == label], self._units[labels == label])
+            for label in range(classes)
+        ]
+        found = torch.stack(scores, dim=1)
+        return found - found.mean(dim=1, keepdim=True)
+
+    def _weighed(self, ids: Tensor, units: Tensor, labels: Tensor) -> Tensor:
+        assert self._units is not None
+        if not labels.numel():
+            return units.new_full(ids.shape, torch.nan)
+        weights = (labels - labels.mean()).to(units)
+        scores = units @ (self._units * weights[:, None]).mean(dim=0)
+        return scores.masked_fill(torch.isin(ids, self._ids), torch.nan)  # known already
 
     def _remember(self, ids: Tensor, units: Tensor, known: Tensor) -> None:
         if self._units is None:
@@ -84,6 +120,15 @@ def _unit_rows(gradient: Tensor) -> Tensor:
     # Two steps: the square of a tiny entry would vanish before its row is scaled.
     rows = rows / rows.abs().amax(dim=1, keepdim=True).clamp(min=tiny)
     return rows.div_(torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp(min=tiny))
+
+
+def _scaled_rows(gradient: Tensor) -> Tensor:
+    """Return rows in units of the batch's root mean square norm."""
+    rows = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
+    tiny = torch.finfo(rows.dtype).tiny
+    rows = rows / rows.abs().max().clamp(min=tiny)
+    scaled: Tensor = rows / torch.linalg.vector_norm(rows, dim=1).square().mean().sqrt().clamp(min=tiny)
+    return scaled
 
 
 def _mean_cosines(ids: Tensor, units: Tensor, reference_ids: Tensor, references: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from splitvfl.attacks.residual import ResidualAttack
 from splitvfl.errors import ArgumentError
-from splitvfl.hooks import View
+from splitvfl.hooks import View, classes_of, known_labels_of
 
 # Share by which the known rows must grow before the discriminant is computed anew: its cost vanishes over a run.
 _GROWTH = 1.1
@@ -31,6 +32,9 @@ class GradientClassifierAttack:
     So it adapts to what a defense leaves: collinear gradients (the discriminant is their line), noise that marks a
     class (the last two features), noise along one direction (S is large there). It is fitted again when the rows that
     it has learned from have grown by a tenth, which takes a small share of a step.
+
+    Of k classes record i has for class c the score ``(x_i − m_c/2) · (S + …)⁻¹ m_c``: the same discriminant, of normal
+    classes with one covariance and equal shares.
 
     The attacker is assumed to know the ids in ``view.known_positives`` and ``view.known_negatives``. Those records are
     not scored (NaN), and none is before a record of each class was met. With few known records it estimates the best
@@ -54,6 +58,8 @@ class GradientClassifierAttack:
         "every epoch: it learns what a defense leaves."
     )
     needs: ClassVar[frozenset[str]] = frozenset({"gradient", "known_positives", "known_negatives"})
+    tasks: ClassVar[frozenset[str]] = frozenset({"binary", "multiclass"})
+    not_for: ClassVar[Mapping[str, str]] = {"regression": "it tells classes apart; direction reads numbers"}
 
     def __init__(self, *, ridge: float = 1.0, memory: int = 1000) -> None:
         if not 0.0 < ridge < math.inf:
@@ -77,29 +83,47 @@ class GradientClassifierAttack:
                 ``(k,)`` are read.
 
         Returns:
-            ``(n,)`` in the gradient's dtype, or float32 if that is wider. NaN for the known records, and for all before
-            a record of each class was met.
+            ``(n,)``, or ``(n, k)`` of k classes, in the gradient's dtype, or float32 if that is wider. NaN for the
+            known records, and for all before a record of each class was met.
 
         Raises:
             ArgumentError: If the width differs from that of earlier gradients.
         """
         batch = _Features(view)
         ids = view.ids.to(batch.rows.device)
+        if classes_of(view) != 2:
+            return self._of_classes(batch, ids, view)
         positive, negative = (
             torch.isin(ids, known.to(ids.device)) for known in (view.known_positives, view.known_negatives)
         )
-        self._learn(batch.of(negative), batch.of(positive))
+        self._learn([batch.of(negative), batch.of(positive)])
         if self._discriminant is None:
             return batch.rows.new_full(ids.shape, torch.nan)
         return batch.times(self._discriminant).masked_fill_(positive | negative, torch.nan)
 
-    def _learn(self, negatives: Tensor, positives: Tensor) -> None:
-        width = negatives.shape[1]
+    def _of_classes(self, batch: _Features, ids: Tensor, view: View) -> Tensor:
+        """Return the scores of k classes."""
+        classes = classes_of(view)
+        assert classes is not None, "numbers are refused"
+        known, labels = (part.to(ids.device) for part in known_labels_of(view))
+        of_each = [torch.isin(ids, known[labels == label]) for label in range(classes)]
+        self._learn([batch.of(members) for members in of_each])
+        if self._discriminant is None:
+            return batch.rows.new_full((len(ids), classes), torch.nan)
+        # The last row is what is taken off again: half of a class's own score at its mean.
+        scores = torch.stack([batch.times(column) for column in self._discriminant[:-1].T], dim=1)
+        scores = scores - self._discriminant[-1].to(scores)
+        return scores.masked_fill_(torch.stack(of_each).any(dim=0)[:, None], torch.nan)
+
+    def _learn(self, of_each: Sequence[Tensor]) -> None:
+        classes, width = len(of_each), of_each[0].shape[1]
         if self._met == 0:
-            self._sums, self._squares = self._sums.new_zeros(2, width), self._squares.new_zeros(2, width, width)
+            self._counts = self._counts.new_zeros(classes)
+            self._sums = self._sums.new_zeros(classes, width)
+            self._squares = self._squares.new_zeros(classes, width, width)
         if self._sums.shape[1] != width:
             raise ArgumentError(f"expected gradients of width {self._sums.shape[1] - 2}, got {width - 2}")
-        for label, rows in enumerate((negatives, positives)):
+        for label, rows in enumerate(of_each):
             self._add(label, rows)
         if self._counts.min() > 0 and self._met >= _GROWTH * self._fit_at:
             self._fit()
@@ -120,11 +144,11 @@ class GradientClassifierAttack:
         ridge = self._ridge * within.trace() / size + _ROUNDING * total.trace()
         if ridge > 0:  # else every known row was zero
             within.diagonal().add_(ridge)
-            self._discriminant = torch.linalg.solve(within, means[1] - means[0])
+            self._discriminant = _discriminant(within, means)
         self._fit_at = self._met
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is known of each class, counts, sums and squares ``(2, …)``, and the discriminant."""
+        """Return what is known of each class, counts, sums and squares ``(k, …)``, and the discriminant."""
         return {
             "counts": self._counts,
             "sums": self._sums,
@@ -138,6 +162,15 @@ class GradientClassifierAttack:
         """Take back what :meth:`state_dict` returned."""
         self._counts, self._sums, self._squares = (state[name].clone() for name in ("counts", "sums", "squares"))
         self._met, self._fit_at, self._discriminant = state["met"], state["fit_at"], state["discriminant"]
+
+
+def _discriminant(within: Tensor, means: Tensor) -> Tensor:
+    """Return the direction ``(d,)`` of two classes; of k ``(d + 1, k)``: their directions, and what is taken off."""
+    if len(means) == 2:
+        direction: Tensor = torch.linalg.solve(within, means[1] - means[0])
+        return direction
+    directions = torch.linalg.solve(within, means.T)
+    return torch.cat([directions, 0.5 * (means.T * directions).sum(dim=0, keepdim=True)])
 
 
 class _Features:

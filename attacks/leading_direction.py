@@ -1,4 +1,4 @@
-"""The direction in which the rows of a matrix vary most around zero."""
+"""The directions in which the rows of a matrix vary most around zero."""
 
 from __future__ import annotations
 
@@ -20,3 +20,18 @@ def leading_direction(moment: Tensor) -> Tensor:
     top = moment.shape[0] - 1
     _, vectors = eigh(moment.numpy(), subset_by_index=[top, top])
     return torch.from_numpy(vectors[:, 0])
+
+
+def leading_directions(moment: Tensor, count: int) -> Tensor:
+    """Return the unit eigenvectors of the largest eigenvalues, ``(d, count)``; their signs are arbitrary.
+
+    Args:
+        moment: Symmetric, ``(d, d)``, float64.
+        count: How many, at most d.
+    """
+    if moment.is_cuda:
+        last: Tensor = torch.linalg.eigh(moment).eigenvectors[:, -count:]
+        return last
+    size = moment.shape[0]
+    _, vectors = eigh(moment.numpy(), subset_by_index=[size - count, size - 1])
+    return torch.from_numpy(vectors)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, ClassVar
 
@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from splitvfl.attacks.class_mixture import RecordDirections
 from splitvfl.attacks.mixture_fit import (
     LineMessages,
     MixtureFit,
@@ -23,7 +24,7 @@ from splitvfl.attacks.mixture_fit import (
     weights,
 )
 from splitvfl.attacks.readout import ReadoutAttack
-from splitvfl.hooks import View
+from splitvfl.hooks import View, classes_of
 from splitvfl.learning.records import RecordTable
 
 # Messages that are kept, at 32 bytes each: 128 MiB.
@@ -63,7 +64,11 @@ class MixtureAttack:
     party's columns decide, p is no function of s. Behind a label defense it reads the answers: for labels add the
     readout (:class:`~splitvfl.attacks.combined.CombinedAttack`). Where one record in fifty is positive and training has
     just begun, the slope is fitted badly, and the plain sum with the readout reads better (one run each, made-up
-    columns: .74 for .86 after 8 epochs, .97 for .98 after 20). For two classes.
+    columns: .74 for .86 after 8 epochs, .97 for .98 after 20).
+
+    Of k classes it is another model: a record's mean direction over the run, in the k − 1 dimensions that classes span,
+    is of a mixture of k normal clusters (:mod:`splitvfl.attacks.class_mixture`). It uses no prediction. Which cluster
+    is which class messages do not tell: the judge grants the names. Nothing is scored before the first epoch is over.
 
     Source: this project's. For its steps of expectation and maximisation: Dempster, Laird and Rubin, JRSS B 39 (1977).
     """
@@ -76,6 +81,11 @@ class MixtureAttack:
     )
     needs: ClassVar[frozenset[str]] = frozenset({"gradient", "activation"})
     cumulative: ClassVar[bool] = True
+    tasks: ClassVar[frozenset[str]] = frozenset({"binary", "multiclass"})
+    clusters: ClassVar[bool] = True
+    not_for: ClassVar[Mapping[str, str]] = {
+        "regression": "its likelihood is of classes, and not of numbers; readout and combined read numbers",
+    }
 
     def __init__(self) -> None:
         self._line = ReadoutAttack()
@@ -87,6 +97,7 @@ class MixtureAttack:
         self._new = 0
         self._fit: MixtureFit | None = None
         self._usable: MixtureFit | None = None
+        self._many: RecordDirections | None = None
 
     @property
     def fit(self) -> MixtureFit | None:
@@ -96,6 +107,8 @@ class MixtureAttack:
     @property
     def note(self) -> str:
         """Remark beside its figures where the fit failed, with what was done instead; else empty."""
+        if self._many is not None:
+            return "" if self._many.fitted else "the mixture was not fitted, as no epoch was over"
         if self._usable is None:
             reason = "no epoch was over" if self._fit is None else self._fit.failure
             return f"the mixture was not fitted ({reason}); the score is the plain sum of the messages"
@@ -110,12 +123,17 @@ class MixtureAttack:
             view: Its ``gradient`` and ``activation``, each ``(n, width)``, and ``ids`` are read.
 
         Returns:
-            ``(n,)``, float64.
+            ``(n,)``, float64; of k classes log probabilities of k clusters, ``(n, k)``.
 
         Raises:
             ArgumentError: If the width differs from that of earlier gradients.
         """
-        gradient = view.gradient
+        gradient, classes = view.gradient, classes_of(view)
+        if classes != 2:
+            assert classes is not None, "numbers are refused"
+            self._many = self._many or RecordDirections(classes)
+            found = self._many.see(view.ids.cpu().numpy(), gradient.double().cpu().numpy())
+            return torch.from_numpy(found).to(gradient.device)
         activation = self._line(view).cpu().numpy()
         direction = self._line.direction
         shift = np.zeros(activation.size)
@@ -191,6 +209,7 @@ class MixtureAttack:
             "new": self._new,
             "fit": None if self._fit is None else asdict(self._fit),
             "usable": None if self._usable is None else asdict(self._usable),
+            "many": None if self._many is None else self._many.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
@@ -201,6 +220,10 @@ class MixtureAttack:
             [LineMessages(*(field.numpy() for field in part)) for part in epoch] for epoch in state["epochs"]
         ]
         self._finished, self._step, self._new = state["finished"], state["step"], state["new"]
+        many = state.get("many")
+        if many is not None:
+            self._many = RecordDirections(many["classes"])
+            self._many.load_state_dict(many)
         self._fit, self._usable = (
             None if state[name] is None else MixtureFit(**state[name]) for name in ("fit", "usable")
         )

@@ -16,6 +16,11 @@ class NormAttack:
     Orientation: the rarer class, assumed to be the positive one, has the larger gradients, because a model that
     expects negatives is surprised by positives. With rare negatives the AUC lies below one half instead.
 
+    Of k classes, below a linear top W, a row is ``Wᵀ(p − e_y) / n``: its length tells how surprised the model was, and
+    names no class. It is turned round for each class on its own. Of numbers the row is ``(ŷ − y) w`` in some unit,
+    and its length the size of the error: it tells the label itself as long as predictions lie below (or above) nearly
+    all labels, as they do at the start where labels are not centred, and far from near later.
+
     Promises nothing about defended gradients; it is the attack that ``Isotropic`` and ``MaxNorm`` were made against.
 
     Source: Li et al., ICLR 2022, arXiv:2102.08504, section 3.1.
@@ -23,6 +28,7 @@ class NormAttack:
 
     name: ClassVar[str] = "norm"
     place: ClassVar[int] = 1
+    tasks: ClassVar[frozenset[str]] = frozenset({"binary", "multiclass", "regression"})
     explanation: ClassVar[str] = (
         "Scores a record by the length of its gradient: a model is less sure of the rarer class, whose gradients are "
         "longer. It needs no knowledge at all."

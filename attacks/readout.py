@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -26,6 +27,8 @@ class ReadoutAttack:
     isotropic noise drowns this attack (20 times the largest row, on digits: .66 to .71), and hides no prediction: the
     first principal component of the activations has .85 to .93 there.
 
+    Of numbers, with one output and squared error, it is the same with ``r_i = 2 (ŷ_i − y_i)``.
+
     The direction is the leading eigenvector of the second moment of the received gradients, each batch in units of its
     root mean square norm, with exponential forgetting. Its sign is arbitrary and kept from step to step, so the judge's
     one orientation per run applies. At a top model with hidden layers the gradients have no common line, and the score
@@ -41,6 +44,11 @@ class ReadoutAttack:
         "model's own prediction of every record. What it reads in messages comes on top of that."
     )
     needs: ClassVar[frozenset[str]] = frozenset({"gradient", "activation"})
+    tasks: ClassVar[frozenset[str]] = frozenset({"binary", "regression"})
+    not_for: ClassVar[Mapping[str, str]] = {
+        "multiclass": "gradients of k classes show the space of the top's weights and not one line; the mixture attack "
+        "fits the weights of each class"
+    }
 
     def __init__(self) -> None:
         self._moment: Tensor | None = None

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from splitvfl.attacks.leading_direction import leading_direction
-from splitvfl.hooks import View
+from splitvfl.attacks.leading_direction import leading_direction, leading_directions
+from splitvfl.hooks import View, classes_of
 
 # A sent row carries a few roundings of its own dtype; residuals below this many are nothing but those.
 _ROUNDINGS = 16.0
@@ -29,6 +29,9 @@ class ResidualAttack:
     lean to the left, few are left out and the scores are minus the norms. Without a marked class the leaning is
     chance, and so is the sign.
 
+    Of k classes, the gradients below a linear top are ``Wᵀ(p − e_y) / n``, in k − 1 dimensions, as ``p − e_y`` sums to
+    zero: it is the leading k − 1 directions that are taken away. Of numbers it is one.
+
     Residuals below ``16 · eps(dtype) · ‖g_i‖`` are rounding noise and count as 0, so that collinear gradients give ties
     (AUC ½) and not a pattern of roundings. It reads nothing in gradients of width 1, where every score is 0.
 
@@ -38,6 +41,7 @@ class ResidualAttack:
 
     name: ClassVar[str] = "residual"
     place: ClassVar[int] = 3
+    tasks: ClassVar[frozenset[str]] = frozenset({"binary", "multiclass", "regression"})
     explanation: ClassVar[str] = (
         "Takes away the line along which the batch's gradients lie and scores what is left: noise that one class only "
         "gets off that line marks that class. It needs no knowledge at all."
@@ -55,13 +59,18 @@ class ResidualAttack:
         gradient = view.gradient
         low, high = gradient.aminmax()
         peak = torch.maximum(high, -low).double()
-        if gradient.shape[1] == 1 or peak == 0:
+        directions = (classes_of(view) or 2) - 1
+        if gradient.shape[1] <= directions or peak == 0:
             return torch.zeros(gradient.shape[0], dtype=torch.float64, device=gradient.device)
         # A copy in units of the peak: squares of 1e-200 would vanish, of 1e200 overflow.
         rows = gradient.to(torch.float64, copy=True).div_(peak)
         noise = _ROUNDINGS * torch.finfo(gradient.dtype).eps * torch.linalg.vector_norm(rows, dim=1)
-        axis = leading_direction(rows.T @ rows)
-        rows.addr_(rows @ axis, axis, alpha=-1.0)
+        if directions == 1:
+            axis = leading_direction(rows.T @ rows)
+            rows.addr_(rows @ axis, axis, alpha=-1.0)
+        else:
+            axes = leading_directions(rows.T @ rows, directions)
+            rows.addmm_(rows @ axes, axes.T, alpha=-1.0)
         residuals: Tensor = torch.linalg.vector_norm(rows, dim=1)
         residuals = torch.where(residuals > noise, residuals * peak, 0.0)
         # Not torch's median, which takes the lower one of two in the middle.

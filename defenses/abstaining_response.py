@@ -63,11 +63,18 @@ class AbstainingResponse(CorrectedResponse):
     Logs ``epsilon`` (not where it is infinite), ``detection_error_bound``, ``answers_auc`` and ``silent``, the share of
     the batch.
 
+    Claim: for the whole run, proven: nobody's detection error on a label is below ``detection_error``, and each
+    label is ``epsilon``-locally differentially private.
+
+    Cost: on digits a test AUC of .968 for .993 undefended (private top: .986). No time.
+
+    In a file: ``defenses: [{name: abstaining-response, detection_error: 0.4}]``
+
     Source: this project's; the answers are Warner's, JASA 60 (1965), of a random subset, memoised as in RAPPOR,
     Erlingsson et al., CCS 2014.
 
     Args:
-        detection_error: L, in (0, ½).
+        detection_error: L, in (0, ½): nobody's ½(FPR + FNR) on a label is to be below it; ½ is a coin toss.
         epsilon: ε in nats, > 0, or ``None`` for no bound; large enough for the detection error:
             ``1 − 2L ≤ tanh(ε / 2)``, where equality is randomised response of all records.
         corrected: ``"targets"``: the task's loss at the corrected targets; ``"likelihood"``: that of the answers,

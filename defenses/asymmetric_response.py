@@ -48,12 +48,20 @@ class AsymmetricResponse(CorrectedResponse):
 
     Logs ``epsilon`` (not where it is infinite) and ``detection_error_bound``.
 
+    Claim: for the whole run, proven: nobody's detection error on a label is below ``detection_error``, nobody's AUC
+    between records that are alike in all else above 1 less that, and each label is ``epsilon``-locally
+    differentially private.
+
+    Cost: on digits a test AUC of .947 for .993 undefended (private top: .977). No time.
+
+    In a file: ``defenses: [{name: asymmetric-response, detection_error: 0.4}]``
+
     Source: this project's, after Warner, JASA 60 (1965), asymmetric flips; unbiased targets of least variance as in
     Badanidiyuru et al., *Optimal Unbiased Randomizers for Regression with Label Differential Privacy*, NeurIPS 2023,
     here under a bound on the detection error besides ε; memoised as in RAPPOR, Erlingsson et al., CCS 2014.
 
     Args:
-        detection_error: L, in (0, ½).
+        detection_error: L, in (0, ½): nobody's ½(FPR + FNR) on a label is to be below it; ½ is a coin toss.
         epsilon: ε in nats, > 0, or ``None`` for no bound; large enough for the detection error:
             ``1 − 2L ≤ tanh(ε / 2)``, where equality is the symmetric response.
         rare: The class with fewer records.

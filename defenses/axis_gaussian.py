@@ -45,12 +45,19 @@ class AxisGaussian(AxisNoise):
 
     Logs what :class:`~splitvfl.defenses.sumkl.SumKL` logs; ``detection_error_bound`` is the one above.
 
+    Claim: per message, if the classes differ by a shift alone; it does not hold against a partner who knows what
+    the model predicts of a record.
+
+    Cost: on digits a test AUC of .979 for .993 undefended (private top: .984). Time: one number for each record.
+
+    In a file: ``defenses: [{name: axis-gaussian, detection_error: 0.4}]``
+
     Source: this project's; the Gaussian shift as in Dong, Roth and Su, *Gaussian Differential Privacy*, JRSS B 84
     (2022), section 2; the direction as in Li et al., ICLR 2022, arXiv:2102.08504, section 4.
 
     Args:
         ratio: Standard deviation along Δ in units of ‖Δ‖, > 0. Exactly one of the two is given.
-        detection_error: L in (0, ½): ``ratio = 1 / (2 Φ⁻¹(1 − L))``.
+        detection_error: L, in (0, ½), the ½(FPR + FNR) that is aimed at: ``ratio = 1 / (2 Φ⁻¹(1 − L))``.
 
     Raises:
         ArgumentError: Unless exactly one is given, in its range.

@@ -37,6 +37,14 @@ class AxisSumKL(AxisNoise):
     :class:`~splitvfl.defenses.sumkl.SumKL`; ``power`` is the budget along the axis, while ``noise_to_signal`` counts
     all noise.
 
+    Claim: per message, under its model of Gaussian classes; it does not hold against a partner who knows what the
+    model predicts of a record.
+
+    Cost: on digits a test AUC of .972 for .993 undefended (private top: .979). Time: one small problem per step,
+    and noise for every entry.
+
+    In a file: ``defenses: [{name: axis-sumkl, detection_error: 0.4}]``
+
     Source: Li et al., ICLR 2022, arXiv:2102.08504, section 4 (``sumKL`` and ``iso``); their combination is this
     project's.
 

@@ -15,11 +15,11 @@ from splitvfl.hooks import Secrets
 
 
 class ClipGradient:
-    """Scale every row of the cut gradient to norm at most C: row g becomes ``g · min(1, C / ‖g‖)``.
+    """Scale every row of the cut gradient to norm at most ``bound``: row g becomes ``g · min(1, bound / ‖g‖)``.
 
-    With ``bound``, C is fixed, in the unit of the message: the gradient of the batch's *mean* loss, 1/batch included.
-    With ``quantile``, C is that quantile of the batch's row norms in every batch anew; at 0 all rows are cut to the
-    shortest one. Where C is 0 everything is sent as zeros.
+    Let C be the largest norm. With ``bound`` it is fixed, in the unit of the message: the gradient of the batch's
+    *mean* loss, 1/batch included. With ``quantile`` it is that quantile of the batch's row norms in every batch anew;
+    at 0 all rows are cut to the shortest one. Where C is 0 everything is sent as zeros.
 
     No formal guarantee by itself: a bound on the norm is where noise of a known effect starts (the sensitivity to one
     record), and no noise is added here. The norm attack sees norms up to C as before, and ties above; directions
@@ -29,12 +29,19 @@ class ClipGradient:
     owner); ``power``, the mean squared norm of what was changed in a row; and ``noise_to_signal``, power over the mean
     squared norm of a clean row.
 
+    Claim: none for labels. With ``bound``: no row that is sent is longer (what ``exchange.gradient_clip`` asks
+    for).
+
+    Cost: on digits a test AUC of .977 for .993 undefended (private top: .979). Time: a norm for each record.
+
+    In a file: ``defenses: [{name: clip-gradient, quantile: 0.1}]``
+
     Source: Pascanu et al., ICML 2013, arXiv:1211.5063, section 3.2 (clipping by norm); per record: Abadi et al., CCS
     2016, arXiv:1607.00133, algorithm 1.
 
     Args:
-        bound: C, > 0.
-        quantile: In [0, 1), instead of ``bound``.
+        bound: Largest norm of a row, > 0. Exactly one of the two is given.
+        quantile: In [0, 1): that quantile of the batch's norms in place of a ``bound``.
 
     Raises:
         ArgumentError: Unless exactly one is given, in its range.

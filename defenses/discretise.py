@@ -30,6 +30,12 @@ class Discretise:
     Logs ``power``, the mean squared norm of what was changed in a row, and ``noise_to_signal``, power over the mean
     squared norm of a clean row.
 
+    Claim: none: a heuristic, and all labels were read behind it.
+
+    Cost: on digits a test AUC of .989 for .993 undefended (private top: .990). Time: a rounding of every entry.
+
+    In a file: ``defenses: [{name: discretise, bins: 6}]``
+
     Source: Fu et al., *Label Inference Attacks Against Vertical Federated Learning*, USENIX Security 2022
     (``DiscreteSGD``). The authors' program takes one interval ``[−a, a]`` for the whole run and rounds to multiples
     of a bin without cutting off; here the interval follows the gradient, which shrinks as training goes on.

@@ -27,6 +27,13 @@ class GaussianIR:
     Logs ``power``, the expected squared norm ``width · sigma²`` of a row's noise, and ``clipped_share``, the share of
     rows that were longer than ``clip``. The latter depends on the records: keep it with their owner.
 
+    Claim: none for labels. For a passive party's record: one release has L2 sensitivity ``2 · clip``, and Gaussian
+    noise; which ε and δ that is, :mod:`splitvfl.privacy` says.
+
+    Cost: not measured here: it depends on clip and sigma. Time: a norm for each record, and noise for every entry.
+
+    In a file: ``defenses: [{name: gaussian-ir, clip: 4.0, sigma: 0.1}]``
+
     Source: *Hybrid Differentially Private Federated Learning on Vertically Partitioned Data*, the noise on
     intermediate results.
 

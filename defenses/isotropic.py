@@ -17,17 +17,23 @@ _DEFAULT_RATIO = 5.0
 
 
 class Isotropic:
-    """Add ``N(0, σ²)`` to every coordinate of every row of the cut gradient; it averages out over epochs.
+    """Add one Gaussian to every coordinate of every row of the cut gradient; it averages out over epochs.
 
-    With ``ratio``, ``σ = ratio · max_i ‖g_i‖ / √width`` in every batch anew, so that a row's noise has about ``ratio``
-    times the largest row norm. With ``sigma``, σ is fixed, in the unit of the message: the gradient of the batch's
-    *mean* loss.
+    Its standard deviation σ is, with ``ratio``, ``ratio · max_i ‖g_i‖ / √width`` in every batch anew, so that a row's
+    noise has about ``ratio`` times the largest row norm. With ``sigma`` it is fixed, in the unit of the message: the
+    gradient of the batch's *mean* loss.
 
     A heuristic with no formal guarantee: with ``ratio`` the noise scale itself depends on the batch, and noise averages
     out over epochs. A batch of zeros stays zero under ``ratio``. The mean of the gradient is unchanged.
 
     Logs ``power``, the expected squared norm ``width · σ²`` of a row's noise, and ``noise_to_signal``, power over the
     mean squared norm of a clean row.
+
+    Claim: none: a heuristic, whose noise averages out over epochs.
+
+    Cost: on digits a test AUC of .980 for .993 undefended (private top: .981). Time: noise for every entry.
+
+    In a file: ``defenses: [{name: isotropic, ratio: 5}]``
 
     Source: Li et al., ICLR 2022, arXiv:2102.08504, section 4 (``iso``).
 

@@ -26,6 +26,12 @@ class MaxNorm:
     Logs ``power``, the mean squared norm of a row's noise, and ``noise_to_signal``, power over the mean squared norm of
     a clean row.
 
+    Claim: none: a heuristic against the attack ``norm``.
+
+    Cost: on digits a test AUC of .986 for .993 undefended (private top: .989). Time: one number for each record.
+
+    In a file: ``defenses: [max-norm]``
+
     Source: Li et al., ICLR 2022, arXiv:2102.08504, section 4 (``max_norm``).
     """
 

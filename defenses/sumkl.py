@@ -37,6 +37,14 @@ class SumKL(ClassConditionalNoise):
     Logs ``power`` (the budget), ``sum_kl``, ``detection_error_bound`` (under the model only), ``noise_to_signal`` (the
     noise's expected mean energy per row over the clean one) and ``batches_sent_as_zeros`` (so far, once there are any).
 
+    Claim: per message, under its model of Gaussian classes, which does not hold below a linear top: there all
+    labels were read.
+
+    Cost: on digits a test AUC of .972 for .993 undefended (private top: .979). Time: one small problem per step,
+    and noise for every entry.
+
+    In a file: ``defenses: [{name: sumkl, detection_error: 0.4}]``
+
     Source: Li et al., ICLR 2022, arXiv:2102.08504, section 4.2 (``sumKL``), with the classes' roles corrected.
 
     Args:

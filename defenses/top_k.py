@@ -28,6 +28,12 @@ class TopK:
     Logs ``power``, the mean squared norm of what was changed in a row, and ``noise_to_signal``, power over the mean
     squared norm of a clean row.
 
+    Claim: none: made to save bandwidth, and all labels were read behind it.
+
+    Cost: on digits a test AUC of .994 for .993 undefended (private top: .995). Time: a selection among all entries.
+
+    In a file: ``defenses: [{name: top-k, keep: 0.1}]``
+
     Source: Fu et al., *Label Inference Attacks Against Vertical Federated Learning*, USENIX Security 2022, gradient
     compression; after Lin et al., *Deep Gradient Compression*, ICLR 2018, arXiv:1712.01887.
 

@@ -7,7 +7,7 @@ tests; a library that squashes scores above one before it ranks them would not d
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import NormalDist
 from typing import Any
 
@@ -362,3 +362,187 @@ def reconstruction_mse(estimate: Tensor, truth: Tensor) -> float:
     if not math.isfinite(error):
         raise ArgumentError("estimate or truth holds NaN or infinite values")
     return error
+
+
+# --- labels of k classes, and numbers
+
+
+def class_aucs(scores: Array, labels: npt.NDArray[np.int64], classes: int) -> npt.NDArray[np.float64]:
+    """Return the AUC of every column of scores as a score of every class against the rest.
+
+    Args:
+        scores: ``(n, m)``, finite.
+        labels: ``(n,)`` in 0 … k−1.
+        classes: k.
+
+    Returns:
+        ``(m, k)``; NaN in the columns of classes that no record, or every record, has.
+    """
+    from scipy.stats import rankdata  # slow to import, and not needed for two classes
+
+    members = np.zeros((labels.size, classes))
+    members[np.arange(labels.size), labels] = 1.0
+    inside = members.sum(axis=0)
+    pairs = inside * (labels.size - inside)
+    if labels.size == 0:
+        return np.full((scores.shape[1], classes), math.nan)
+    # The sum of midranks is that of records below or level, within the class too: Mann and Whitney.
+    above = rankdata(scores, axis=0).T @ members - inside * (inside + 1.0) / 2.0
+    found: npt.NDArray[np.float64] = np.divide(above, pairs, out=np.full(above.shape, math.nan), where=pairs > 0)
+    return found
+
+
+def macro_auc(scores: Tensor, labels: Tensor) -> float:
+    """Return the mean, over classes, of the AUC of a class's score for the class against the rest.
+
+    0.5 is a blind attacker, whatever the shares of the classes, 1 a perfect one. scikit-learn's ``roc_auc_score`` with
+    ``multi_class="ovr"`` and ``average="macro"`` is the same for scores that sum to one. Classes without any record do
+    not count.
+
+    Args:
+        scores: ``(n, k)``, any real dtype and device; column c: higher for "more likely class c".
+        labels: ``(n,)`` in 0 … k−1, any dtype.
+
+    Returns:
+        A float in [0, 1]; NaN where all records have one class.
+
+    Raises:
+        ArgumentError: If shapes do not fit, a score is NaN, or a label is no class.
+    """
+    values, truth = scores_and_classes(scores, labels)
+    if values.shape[1] < 2:
+        raise ArgumentError(f"expected a score for each of k classes, (n, k), got {tuple(scores.shape)}")
+    return mean_known(np.diagonal(class_aucs(values, truth, values.shape[1])))
+
+
+def scores_and_classes(
+    scores: Tensor, labels: Tensor, *, classes: int | None = None
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    """Return scores ``(n, m)`` and classes ``(n,)`` as arrays, checked.
+
+    Args:
+        scores: ``(n,)`` or ``(n, m)``.
+        labels: ``(n,)`` in 0 … k−1.
+        classes: k. Default: m.
+
+    Raises:
+        ArgumentError: If shapes do not fit, a score is NaN, or a label is no class.
+    """
+    # Not reshape(n, -1), which knows no number of columns where there is no record.
+    rows = scores.detach().cpu().double().reshape(len(scores), math.prod(scores.shape[1:])).numpy()
+    truth = labels.detach().cpu().double().reshape(-1).numpy()
+    wanted = rows.shape[1] if classes is None else classes
+    if len(rows) != len(truth):
+        raise ArgumentError(f"expected one row of scores per label, got {len(rows)} and {len(truth)} labels")
+    if np.isnan(rows).any():
+        raise ArgumentError("scores must not be NaN")
+    if ((truth != np.floor(truth)) | (truth < 0) | (truth >= wanted)).any():
+        found = np.unique(truth)[:5].tolist()
+        raise ArgumentError(f"labels must be classes from 0 to {wanted - 1}, got {found}")
+    return rows, truth.astype(np.int64)
+
+
+def top_shares(scores: Array, labels: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """Return for each record whether its class has the largest score: 1 or 0, and 1/j of j that are level.
+
+    Args:
+        scores: ``(n, k)``.
+        labels: ``(n,)`` in 0 … k−1.
+    """
+    largest = scores == scores.max(axis=1, keepdims=True)
+    found: npt.NDArray[np.float64] = largest[np.arange(labels.size), labels] / largest.sum(axis=1)
+    return found
+
+
+def mean_known(values: Array) -> float:
+    """Return the mean of the values that are not NaN; NaN if none is."""
+    there = values[~np.isnan(values)]
+    return float(there.mean()) if there.size else math.nan
+
+
+def chance_macro_auc(counts: Sequence[int]) -> float:
+    """Return the mean over classes of :func:`chance_auc`: what a score is expected to have that knows nothing.
+
+    It holds for one score that is turned round for each class on its own. Scores of their own for every class that are
+    turned round together, or not at all, have less.
+
+    Args:
+        counts: Records of each class.
+
+    >>> round(chance_macro_auc([50, 50, 50]), 3)
+    0.54
+    """
+    total = sum(counts)
+    return mean_known(np.array([chance_auc(count, total - count) for count in counts]))
+
+
+def concordance(scores: Tensor, labels: Tensor) -> float:
+    """Return the probability that of two records with different labels the one with the larger has the larger score.
+
+    Ties of scores count one half. With labels in {0, 1} that is :func:`leak_auc`; of numbers it is the concordance
+    index, a rank correlation on the scale of an AUC: 0.5 is a blind attacker, 1 a perfect one, 0 one with the sign
+    reversed. With no ties at all it is ``(1 + τ)/2``, τ being Kendall's.
+
+    Source: Harrell, Lee and Mark, Statistics in Medicine 15 (1996).
+
+    Args:
+        scores: ``(n,)``, any real dtype and device.
+        labels: ``(n,)`` numbers, finite.
+
+    Returns:
+        A float in [0, 1]; NaN where all labels are equal.
+
+    Raises:
+        ArgumentError: If lengths differ, or a score or a label is NaN.
+    """
+    return rank_concordance(*scores_and_numbers(scores, labels))
+
+
+def scores_and_numbers(scores: Tensor, labels: Tensor) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return scores and labels ``(n,)`` as arrays, checked.
+
+    Raises:
+        ArgumentError: If lengths differ, or a score or a label is NaN.
+    """
+    values, truth = (part.detach().cpu().double().reshape(-1).numpy() for part in (scores, labels))
+    if values.shape != truth.shape:
+        raise ArgumentError(f"expected one score per label, got {values.size} scores and {truth.size} labels")
+    if np.isnan(values).any() or np.isnan(truth).any():
+        raise ArgumentError("scores and labels must not be NaN")
+    return values, truth
+
+
+def rank_concordance(scores: Array, labels: Array) -> float:
+    """Return :func:`concordance` of arrays that are checked."""
+    from scipy.stats import kendalltau  # slow to import, and not needed for classes
+
+    if labels.size < 2 or labels.min() == labels.max():
+        return math.nan
+    # Kendall's τ_b is (C − D) / √(pairs with other scores · pairs with other labels).
+    other_scores, other_labels = (_pairs_apart(part) for part in (scores, labels))
+    if other_scores == 0:
+        return 0.5
+    balance = kendalltau(scores, labels).statistic * math.sqrt(other_scores) * math.sqrt(other_labels)
+    return float(np.clip(0.5 + 0.5 * balance / other_labels, 0.0, 1.0))
+
+
+def _pairs_apart(values: Array) -> float:
+    """Return the number of pairs of different values."""
+    _, counts = np.unique(values, return_counts=True)
+    return float(values.size * (values.size - 1) - (counts * (counts - 1.0)).sum()) / 2.0
+
+
+def chance_concordance(records: int) -> float:
+    """Return the oriented concordance that an attack is expected to have which knows nothing: ½ + ½σ·√(2/π).
+
+    σ² = 2(2n + 5) / (9n(n − 1)) is the variance of Kendall's τ where every order is equally likely and nothing ties.
+
+    Source: Kendall, Biometrika 30 (1938).
+
+    >>> round(chance_concordance(100), 2)
+    0.53
+    """
+    if records < 2:
+        return math.nan
+    variance = 2.0 * (2 * records + 5) / (9.0 * records * (records - 1))
+    return min(1.0, 0.5 + 0.5 * math.sqrt(2.0 * variance / math.pi))

@@ -21,6 +21,7 @@ from splitvfl.metrics import (
     chance_auc,
     detection_error,
     leak_auc,
+    macro_auc,
     matched_auc,
     oriented,
     reconstruction_mse,
@@ -429,3 +430,23 @@ def test_the_interval_holds_its_estimate_and_grows_with_the_level(rows: list[tup
 def test_a_level_that_is_none_is_refused(level: float) -> None:
     with pytest.raises(ArgumentError, match="level must be in"):
         auc_interval(torch.ones(4), torch.tensor([0, 1, 0, 1]), level=level)
+
+
+def test_macro_auc_is_scikit_learns() -> None:
+    generator = np.random.default_rng(0)
+    labels = generator.choice(5, 400, p=[0.5, 0.2, 0.1, 0.1, 0.1])
+    scores = generator.integers(1, 9, (400, 5)) + 3.0 * np.eye(5)[labels]  # whole numbers: many ties
+    probabilities = scores / scores.sum(axis=1, keepdims=True)
+    expected = roc_auc_score(labels, probabilities, multi_class="ovr", average="macro")
+    assert macro_auc(torch.from_numpy(probabilities), torch.from_numpy(labels)) == pytest.approx(expected, abs=1e-12)
+
+
+def test_macro_auc_of_two_classes_is_the_auc_and_of_one_is_none() -> None:
+    scores, labels = torch.rand(50), torch.arange(50) % 2
+    both = torch.stack([-scores, scores], dim=1)
+    assert macro_auc(both, labels) == pytest.approx(leak_auc(scores, labels), abs=1e-12)
+    assert math.isnan(macro_auc(both, torch.zeros(50)))
+    with pytest.raises(ArgumentError, match="classes from 0 to 1"):
+        macro_auc(both, labels + 1)
+    with pytest.raises(ArgumentError, match="a score for each of k classes"):
+        macro_auc(scores, torch.zeros(50))

@@ -9,7 +9,7 @@ labels: what the columns and those labels alone tell. Only the difference is due
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,10 +20,12 @@ from torch import Tensor, nn
 from splitvfl.data.columns import Columns, PartyData
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import Attack, View, call_attack
+from splitvfl.leakage.judging import keeper_for
+from splitvfl.leakage.side_knowledge import GRANTED
 from splitvfl.learning.randomness import PartyRandom
 from splitvfl.metrics import chance_auc, known, leak_auc, tied_leak_auc, turned_round
 
-SHOWN = frozenset({"bottom", "columns", "known_positives", "known_negatives"})
+SHOWN = frozenset({"bottom", "columns"}) | GRANTED
 """View fields that an attack has after training, when no message arrives any more."""
 
 MOST_RECORDS = 20_000
@@ -56,6 +58,13 @@ class AfterTraining:
         train_negatives: Negative ones.
         test_positives: Positive test records.
         test_negatives: Negative ones.
+        train_chance: Of classes and numbers: what is expected of who knows nothing, on training records.
+        test_chance: Likewise on test records.
+        train_top1: Of k classes: share of training records whose own class scored highest.
+        test_top1: Of test records.
+        baseline_train_top1: Of training records, with the model as it was before training.
+        baseline_test_top1: Of test records, likewise.
+        known_records: Of classes and numbers: how many records it knew.
     """
 
     train_auc: float | None
@@ -73,6 +82,13 @@ class AfterTraining:
     train_negatives: int = 0
     test_positives: int = 0
     test_negatives: int = 0
+    train_chance: float | None = None
+    test_chance: float | None = None
+    train_top1: float | None = None
+    test_top1: float | None = None
+    baseline_train_top1: float | None = None
+    baseline_test_top1: float | None = None
+    known_records: int = 0
 
     @property
     def train_leak(self) -> float | None:
@@ -107,12 +123,12 @@ class AfterTraining:
     @property
     def train_by_chance(self) -> float | None:
         """What orientation alone gives on so many training records; ``None`` where they were not counted."""
-        return known(chance_auc(self.train_positives, self.train_negatives))
+        return self.train_chance or known(chance_auc(self.train_positives, self.train_negatives))
 
     @property
     def test_by_chance(self) -> float | None:
         """What orientation alone gives on so many test records."""
-        return known(chance_auc(self.test_positives, self.test_negatives))
+        return self.test_chance or known(chance_auc(self.test_positives, self.test_negatives))
 
     def scalars(self, where: str) -> dict[str, float]:
         """Return the AUCs that exist for a log, under tags that end in ``where``."""
@@ -124,6 +140,8 @@ class AfterTraining:
             f"leak_auc_after_training_tied/{where}": self.train_tied_auc,
             f"leak_auc_after_training_test_tied/{where}": self.test_tied_auc,
             f"leak_scored_after_training/{where}": self.scored if self.scored < 1.0 else None,
+            f"leak_top1_after_training/{where}": self.train_top1,
+            f"leak_top1_after_training_test/{where}": self.test_top1,
         }
         return {tag: value for tag, value in found.items() if value is not None}
 
@@ -142,6 +160,9 @@ class AnswerFigures:
         scored: Number of records that were scored.
         positives: Positive records that were asked about.
         negatives: Negative ones.
+        asked: All of them.
+        chance: Of classes and numbers: what is expected of who knows nothing.
+        top1: Of k classes: share whose own class scored highest.
     """
 
     auc: float | None
@@ -149,10 +170,15 @@ class AnswerFigures:
     scored: int
     positives: int
     negatives: int
+    asked: int
+    chance: float | None = None
+    top1: float | None = None
 
     @classmethod
-    def of(cls, scores: Tensor, labels: Tensor) -> AnswerFigures:
-        """Return the figures of scores ``(n,)``, NaN where a record was left out."""
+    def of(cls, scores: Tensor, labels: Tensor, *, classes: int | None = 2) -> AnswerFigures:
+        """Return the figures of scores ``(n,)`` or ``(n, k)``, NaN where a record was left out."""
+        if classes != 2:
+            return cls._of_many(scores, labels, classes)
         scored = ~scores.isnan()
         positives = int((labels == 1).sum())
         return cls(
@@ -162,6 +188,23 @@ class AnswerFigures:
             scored=int(scored.sum()),
             positives=positives,
             negatives=labels.numel() - positives,
+            asked=labels.numel(),
+        )
+
+    @classmethod
+    def _of_many(cls, scores: Tensor, labels: Tensor, classes: int | None) -> AnswerFigures:
+        keeper = keeper_for(classes, cumulative=True)
+        keeper.add(torch.arange(labels.numel()), scores, labels)
+        found, scored = keeper.summary(), keeper.records
+        return cls(
+            auc=known(found.accumulated_auc),
+            tied_auc=known(found.tied_accumulated_auc) if 0 < scored < labels.numel() else None,
+            scored=scored,
+            positives=0,
+            negatives=0,
+            asked=labels.numel(),
+            chance=known(found.chance),
+            top1=known(found.accumulated_top1),
         )
 
 
@@ -173,9 +216,11 @@ class Quiz:
         train: Positions of training records, sorted, the known ones among them.
         test: Positions of test records, sorted.
         ids: Of ``train``, then ``test``.
-        labels: Of ``train``, then ``test``, in {0, 1}; for the judge only.
+        labels: Of ``train``, then ``test``, in {0, 1}, in 0 … k−1, or numbers; for the judge only.
         known_positives: Ids of the positive training records that the attacker knows, ``(k,)``.
         known_negatives: Ids of the negative ones.
+        classes: Number of classes; ``None`` of numbers.
+        known_records: Of classes and numbers: ids of the training records that it knows, ``(j,)``.
     """
 
     train: Tensor
@@ -184,9 +229,13 @@ class Quiz:
     labels: Tensor
     known_positives: Tensor
     known_negatives: Tensor
+    classes: int | None = 2
+    known_records: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
 
     @classmethod
-    def draw(cls, data: PartyData, *, known_positives: int, known_negatives: int, seed: int) -> Quiz:
+    def draw(
+        cls, data: PartyData, *, known_positives: int, known_negatives: int, seed: int, classes: int | None = 2
+    ) -> Quiz:
         """Return a quiz: known training records, and of each part at most :data:`MOST_RECORDS` others.
 
         Args:
@@ -194,16 +243,26 @@ class Quiz:
             known_positives: Positive training records that the attacker knows; all if there are fewer.
             known_negatives: Negative ones.
             seed: Of what is drawn; any whole number.
+            classes: Number of classes: of k, ``known_positives`` of every class are known; ``None`` of numbers, of
+                which as many as both together are.
         """
         labels, test_labels = data.train.judged, data.test.judged
         assert labels is not None
         assert test_labels is not None
         generator = np.random.default_rng(seed)
-        positive, negative = (
-            _drawn(np.flatnonzero(labels.numpy() == label), count, generator)
-            for label, count in ((1, known_positives), (0, known_negatives))
-        )
-        train = torch.cat([positive, negative, _drawn(_with_label(labels), MOST_RECORDS, generator)]).unique()
+        positive, negative, others = (torch.zeros(0, dtype=torch.int64),) * 3
+        if classes == 2:
+            positive, negative = (
+                _drawn(np.flatnonzero(labels.numpy() == label), count, generator)
+                for label, count in ((1, known_positives), (0, known_negatives))
+            )
+        elif classes is None:
+            others = _drawn(_with_label(labels), known_positives + known_negatives, generator)
+        else:
+            members = (np.flatnonzero(labels.numpy() == label) for label in range(classes))
+            others = torch.cat([_drawn(member, known_positives, generator) for member in members])
+        told = torch.cat([positive, negative, others])
+        train = torch.cat([told, _drawn(_with_label(labels), MOST_RECORDS, generator)]).unique()
         test = _drawn(_with_label(test_labels), MOST_RECORDS, generator)
         return cls(
             train=train,
@@ -212,16 +271,31 @@ class Quiz:
             labels=torch.cat([labels[train], test_labels[test]]),
             known_positives=data.train.ids[positive],
             known_negatives=data.train.ids[negative],
+            classes=classes,
+            known_records=data.train.ids[others],
         )
+
+    @property
+    def granted(self) -> dict[str, Any]:
+        """What the attacker is told of classes and numbers beside the view's other fields; of two classes nothing."""
+        if self.classes == 2:
+            return {}
+        places = {record: place for place, record in enumerate(self.ids.tolist())}
+        labels = self.labels[[places[record] for record in self.known_records.tolist()]]
+        labels = labels.double() if self.classes is None else labels.long()
+        return {"classes": self.classes, "known_records": self.known_records, "known_values": labels}
 
     def judge(self, scores: Tensor) -> tuple[AnswerFigures, AnswerFigures]:
         """Return the figures of scores ``(n,)`` on training and on test records, without those that were known."""
         # Whatever the attack scored: what it was told is no leak.
-        told = torch.isin(self.ids, torch.cat([self.known_positives, self.known_negatives]))
+        told = torch.isin(self.ids, torch.cat([self.known_positives, self.known_negatives, self.known_records]))
         asked = (~told).nonzero()[:, 0]
         first_test = self.train.numel()
         train, test = asked[asked < first_test], asked[asked >= first_test]
-        return AnswerFigures.of(scores[train], self.labels[train]), AnswerFigures.of(scores[test], self.labels[test])
+        return (
+            AnswerFigures.of(scores[train], self.labels[train], classes=self.classes),
+            AnswerFigures.of(scores[test], self.labels[test], classes=self.classes),
+        )
 
 
 def _with_label(labels: Tensor) -> npt.NDArray[np.int64]:
@@ -274,6 +348,8 @@ def judge_after_training(
             party=data.name,
             step=step,
         )
+        told = {name: part.to(device) if isinstance(part, Tensor) else part for name, part in quiz.granted.items()}
+        view = view.granting(**told)
         random = PartyRandom(0)
         if view.device.type == "cuda":
             random.use_cuda()
@@ -281,7 +357,7 @@ def judge_after_training(
             return quiz.judge(call_attack(copy.deepcopy(attack), view).cpu())
 
     (train, test), (train_before, test_before) = judged(trained), judged(before)
-    asked = sum(part.positives + part.negatives for part in (train, test))
+    asked = train.asked + test.asked
     return AfterTraining(
         train_auc=train.auc,
         test_auc=test.auc,
@@ -298,6 +374,13 @@ def judge_after_training(
         train_negatives=train.negatives,
         test_positives=test.positives,
         test_negatives=test.negatives,
+        train_chance=train.chance,
+        test_chance=test.chance,
+        train_top1=train.top1,
+        test_top1=test.top1,
+        baseline_train_top1=train_before.top1,
+        baseline_test_top1=test_before.top1,
+        known_records=quiz.known_records.numel(),
     )
 
 

@@ -16,9 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from splitvfl.errors import HookError
 from splitvfl.leakage.canaries import Canaries, CanaryLeak
-from splitvfl.leakage.judging import Handle, LeakSummary, ScoreKeeper, nanmax, real_rows, worst_of
+from splitvfl.leakage.judging import Handle, ScoreKeeper, real_rows, worst_of
 from splitvfl.leakage.label_ratios import LabelRatios, answers_of, expected_axis, of_records, read_message
+from splitvfl.leakage.leak_summary import LeakSummary, nanmax
 from splitvfl.leakage.run_audit import RecordHistory, RunLeak
 from splitvfl.leakage.series import Thinned
 from splitvfl.leakage.state import Stateful
@@ -229,6 +231,20 @@ class Audit(Handle, Stateful):
         self._errors = Thinned(len(AUDITORS))
         self._error_sums = torch.zeros(2, len(AUDITORS), dtype=torch.float64)  # of errors, and how many
         self._told: RunLeak | None = None
+
+    def __repr__(self) -> str:
+        """Return the worst leak by messages, and the total."""
+        return f"<Audit: worst {self.worst:.3f} by messages, {self.total:.3f} in all>"
+
+    def check(self, labels: Tensor) -> None:
+        """Raise :class:`HookError` unless labels are 0 or 1, or NaN, as those of records that are left out."""
+        others = labels[(labels != 0) & (labels != 1) & ~labels.isnan()]
+        if len(others):
+            some = labels.detach().float().unique()[:5].tolist()
+            raise HookError(
+                f"the auditor judges labels 0 and 1, got {some}, so nothing was sent; say how many classes there are: "
+                "cut.audit(classes=10), or classes=None of a regression"
+            )
 
     def see(
         self,

@@ -58,7 +58,7 @@ from splitvfl.data.columns import Columns, Records
 from splitvfl.errors import ArgumentError, ConfigError, DataError
 from splitvfl.learning.randomness import derive_seed
 from splitvfl.learning.records import Ids
-from splitvfl.metrics import auc_interval, leak_auc
+from splitvfl.metrics import auc_interval, leak_auc, top_shares
 
 Positions = npt.NDArray[np.int64]
 
@@ -78,6 +78,10 @@ class CanaryLeak:
         high: Upper end.
         positives: Canaries with label 1 that were judged.
         negatives: Canaries with label 0.
+        top1: Of k classes, where canaries have a label that was drawn from all of them: share whose own class scored
+            highest, which for who knows nothing is 1/k; else ``None``. The AUC is then that of the label against one
+            other that is drawn for each canary: by the difference of the two scores, which of the two has the larger
+            number. So it is that of a fair coin there, too.
     """
 
     auc: float
@@ -85,6 +89,7 @@ class CanaryLeak:
     high: float
     positives: int
     negatives: int
+    top1: float | None = None
 
     @property
     def count(self) -> int:
@@ -97,6 +102,25 @@ class CanaryLeak:
         low, high = auc_interval(scores, labels, level=level)
         positives = int((labels == 1).sum())
         return cls(leak_auc(scores, labels), low, high, positives, labels.numel() - positives)
+
+    @classmethod
+    def of_classes(
+        cls, scores: npt.NDArray[np.float64], labels: Positions, classes: int, *, level: float = 0.95
+    ) -> Self:
+        """Return the figures of scores of canaries, ``(n, k)``, and the classes that were drawn for them, ``(n,)``.
+
+        The other class is drawn from a fixed seed: it need not be secret, only independent of the label.
+        """
+        rows = np.arange(labels.size)
+        others = (labels + np.random.default_rng(0).integers(1, classes, labels.size)) % classes
+        low, high = np.minimum(labels, others), np.maximum(labels, others)
+        scores = scores if labels.size else np.zeros((0, classes))
+        found = cls.of(
+            torch.from_numpy(scores[rows, high] - scores[rows, low]),
+            torch.from_numpy((labels > others).astype(np.int64)),
+            level=level,
+        )
+        return replace(found, top1=float(top_shares(scores, labels).mean()) if labels.size else None)
 
 
 class Canaries:
@@ -142,7 +166,7 @@ class CoinLabels(Canaries):
     Args:
         positions: Of the records among the training records, ``(n,)``, int64, each once.
         ids: Their ids, ``(n,)``, int64.
-        coins: Their labels, ``(n,)`` in {0, 1}.
+        coins: Their labels, ``(n,)`` in {0, 1}; classes, or one of two numbers.
     """
 
     def __init__(self, positions: Tensor, ids: Tensor, coins: Tensor) -> None:
@@ -153,7 +177,7 @@ class CoinLabels(Canaries):
         order = np.argsort(_whole(positions))
         self._positions: Positions = _whole(positions)[order]
         self._own_ids: Ids = _whole(ids)[order]
-        self._coins = _whole(coins)[order]
+        self._coins = coins.detach().reshape(-1).cpu().numpy()[order]
         self.ids = np.sort(self._own_ids)
 
     @classmethod
@@ -165,8 +189,12 @@ class CoinLabels(Canaries):
         trained: int,
         position: Callable[[Positions], Positions],
         noise_seed_for_experiments: int | None = None,
+        classes: int | None = 2,
     ) -> Self:
         """Choose records at random, and toss a fair coin for each.
+
+        Of k classes each gets one of them, all equally likely; of numbers one of the quartiles of all labels, the lower
+        or the upper.
 
         Both come from the operating system's entropy, unless an experiment fixes them; never from a seed that a
         partner knows.
@@ -177,10 +205,11 @@ class CoinLabels(Canaries):
             trained: Number of records that are trained on, and not held out to validate on.
             position: Returns the positions of records, given their places among those.
             noise_seed_for_experiments: Fixed seed, for experiments only.
+            classes: Number of classes; ``None`` for numbers.
 
         Raises:
             ArgumentError: If fewer than twenty are wanted.
-            DataError: If they are more than half of these records.
+            DataError: If they are more than half of these records, or both quartiles are the same number.
         """
         if count < LEAST_CANARIES:
             raise ArgumentError(f"expected at least {LEAST_CANARIES} canaries, got {count}")
@@ -193,7 +222,7 @@ class CoinLabels(Canaries):
         source = _source(noise_seed_for_experiments)
         chosen = np.sort(np.array(source.sample(eligible, count), dtype=np.int64))
         positions = torch.from_numpy(position(chosen) if train.real is None else chosen)
-        return cls(positions, train.ids[positions], torch.from_numpy(toss(count, source)))
+        return cls(positions, train.ids[positions], torch.from_numpy(_drawn_labels(count, source, train, classes)))
 
     def label(self, batch: Records, rows: Tensor) -> Records:
         """Return training records with the coins in place of the labels of those that are canaries.
@@ -241,11 +270,10 @@ class CoinLabels(Canaries):
         self._take(state["positions"], state["ids"], state["coins"])
 
 
-def check_canaries(task: str, *, audit: bool, exchange: str, read: bool = True) -> None:
-    """Refuse canaries where nobody looks for them, or a coin is no label.
+def check_canaries(*, audit: bool, exchange: str, read: bool = True) -> None:
+    """Refuse canaries where nobody looks for them.
 
     Args:
-        task: Name of the task.
         audit: Whether the auditor's attack is run.
         exchange: Name of the exchange.
         read: Whether messages about single records come back to a passive party in it.
@@ -253,8 +281,6 @@ def check_canaries(task: str, *, audit: bool, exchange: str, read: bool = True) 
     Raises:
         ConfigError: If so.
     """
-    if task != "binary":
-        raise ConfigError(f"canaries need binary labels, as a coin has two sides; the task is {task}; take them out")
     if not audit:
         raise ConfigError("canaries are for the auditor, who is switched off; take them out")
     if not read:
@@ -270,7 +296,7 @@ def canaries_of(given: Canaries | Tensor | None) -> Canaries | None:
 
 
 def with_canaries(
-    labels: Tensor, count: int, *, noise_seed_for_experiments: int | None = None
+    labels: Tensor, count: int, *, noise_seed_for_experiments: int | None = None, classes: int | None = 2
 ) -> tuple[Tensor, Tensor]:
     """Return labels of which some are coin tosses, and which: for a training loop of one's own.
 
@@ -278,19 +304,26 @@ def with_canaries(
     the labels returned and judge with ``cut.audit(canaries=ids[positions])``.
 
     Args:
-        labels: Of the training records, ``(n,)`` in {0, 1}, any dtype; they stay as they are.
+        labels: Of the training records, ``(n,)`` in {0, 1}, any dtype, or in 0 … k−1, or numbers; they stay as they
+            are.
         count: How many canaries, from twenty to ``n // 2``.
         noise_seed_for_experiments: Fixed seed, for experiments only. Default: the operating system's entropy.
+        classes: Number of classes, of which each canary gets one, all equally likely; ``None`` for numbers, of which it
+            gets the lower or the upper quartile.
 
     Returns:
         Labels ``(n,)`` like ``labels``, and the positions of the canaries, ``(count,)`` int64, ascending.
 
     Raises:
-        ArgumentError: If there are fewer than twenty, or labels are not 0 and 1.
+        ArgumentError: If there are fewer than twenty, or labels are not 0 and 1, or no such classes.
         DataError: If they are more than half.
     """
-    if labels.dim() != 1 or not ((labels == 0) | (labels == 1)).all():
+    if classes == 2 and (labels.dim() != 1 or not ((labels == 0) | (labels == 1)).all()):
         raise ArgumentError(f"expected labels 0 and 1, one per record, got {labels.dtype} {tuple(labels.shape)}")
+    if labels.dim() != 1 or (classes is not None and not ((labels >= 0) & (labels < classes)).all()):
+        raise ArgumentError(
+            f"expected one label per record, at least 0 and below {classes}, got {labels.dtype} {tuple(labels.shape)}"
+        )
     positions = torch.arange(labels.shape[0])
     records = Records(positions, Columns.of(torch.zeros(labels.shape[0], 0)), labels)
     placed = CoinLabels.place(
@@ -299,6 +332,7 @@ def with_canaries(
         trained=records.count,
         position=lambda places: places,
         noise_seed_for_experiments=noise_seed_for_experiments,
+        classes=classes,
     )
     tossed = placed.label(records, positions).labels
     assert tossed is not None
@@ -311,6 +345,26 @@ def toss(count: int, source: random.Random) -> npt.NDArray[np.int64]:
         coins = np.unpackbits(np.frombuffer(source.randbytes(-(-count // 8)), np.uint8))[:count]
         if 0 < np.count_nonzero(coins) < count:
             return coins.astype(np.int64)
+
+
+def _drawn_labels(
+    count: int, source: random.Random, train: Records, classes: int | None
+) -> npt.NDArray[np.int64] | npt.NDArray[np.float64]:
+    """Return a label for each canary."""
+    if classes == 2:
+        return toss(count, source)
+    if classes is not None:
+        while True:
+            drawn = np.array(source.choices(range(classes), k=count), dtype=np.int64)
+            if drawn.min() < drawn.max():
+                return drawn
+    labels = train.judged
+    assert labels is not None
+    lower, upper = np.nanquantile(labels.detach().double().cpu().numpy(), [0.25, 0.75])
+    if not lower < upper:
+        raise DataError(f"canaries have one of the quartiles of the labels, and both are {lower:g}; take them out")
+    found: npt.NDArray[np.float64] = np.where(toss(count, source) == 1, upper, lower)
+    return found
 
 
 def _source(seed: int | None) -> random.Random:

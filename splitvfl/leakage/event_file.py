@@ -1,4 +1,4 @@
-"""Scalars in a TensorBoard event file."""
+"""A TensorBoard event file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 _NAME = "events.out.tfevents"
 
@@ -29,24 +29,44 @@ class EventFile:
     """
 
     def __init__(self, folder: Path, *, purge_step: int | None = None) -> None:
+        second = max([int(time.time()), *(1 + _second(path) for path in folder.glob(f"{_NAME}.*"))])
+        self._open((folder / f"{_NAME}.{second:010d}.{socket.gethostname()}.{os.getpid()}").open("xb"))
+        self._write(self._event(wall_time=time.time(), file_version="brain.Event:2"))
+        if purge_step is not None:
+            start = self._session(status=self._session.START)
+            self._write(self._event(wall_time=time.time(), step=purge_step, session_log=start))
+        self.flush()
+
+    @classmethod
+    def last_of(cls, folder: Path) -> EventFile:
+        """Return the last of a folder's files, to be gone on with when its writer has closed it; a new one without any.
+
+        Raises:
+            OSError: If it cannot be written, here or later.
+        """
+        files = sorted(path for path in folder.glob(f"{_NAME}.*") if _second(path))
+        if not files:
+            return cls(folder)
+        last = cls.__new__(cls)
+        last._open(files[-1].open("ab"))
+        return last
+
+    def _open(self, file: BinaryIO) -> None:
         # Imported late: TensorBoard takes longer to import than a short run takes to train.
         from tensorboard.compat.proto import event_pb2, summary_pb2
         from tensorboard.summary.writer.record_writer import RecordWriter
 
-        self._event, self._summary = event_pb2.Event, summary_pb2.Summary
-        second = max([int(time.time()), *(1 + _second(path) for path in folder.glob(f"{_NAME}.*"))])
-        path = folder / f"{_NAME}.{second:010d}.{socket.gethostname()}.{os.getpid()}"
-        self._records = RecordWriter(path.open("xb"))
-        self._write(self._event(wall_time=time.time(), file_version="brain.Event:2"))
-        if purge_step is not None:
-            start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-            self._write(self._event(wall_time=time.time(), step=purge_step, session_log=start))
-        self.flush()
+        self._event, self._summary, self._session = event_pb2.Event, summary_pb2.Summary, event_pb2.SessionLog
+        self._records = RecordWriter(file)
 
     def add_scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Add named values of one step; they are on their way to disk when this returns, for who watches."""
         scalars = [self._summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
-        self._write(self._event(wall_time=time.time(), step=step, summary=self._summary(value=scalars)))
+        self.add(step, self._summary(value=scalars))
+
+    def add(self, step: int, summary: Any) -> None:
+        """Add a summary of any kind, as TensorBoard's own protocol has it, likewise."""
+        self._write(self._event(wall_time=time.time(), step=step, summary=summary))
         self.flush()
 
     def flush(self) -> None:

@@ -10,7 +10,7 @@ import copy
 import math
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -18,22 +18,28 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from splitvfl.data.columns import Records
+from splitvfl.data.columns import Records, TaskName
 from splitvfl.errors import ArgumentError, HookError
 from splitvfl.hooks import (
     Attack,
     View,
     call_attack,
     hook_name,
+    is_clustering,
     is_cumulative,
     is_signed,
     moment_of,
     needs_of,
     reads_messages,
+    refusal_of,
     target_of,
 )
 from splitvfl.leakage.canaries import NO_IDS, Canaries, CanaryLeak
+from splitvfl.leakage.class_judging import ClassKeeper
+from splitvfl.leakage.leak_summary import LeakSummary
+from splitvfl.leakage.number_judging import NumberKeeper
 from splitvfl.leakage.series import StepValues
+from splitvfl.leakage.side_knowledge import GRANTED, check_known, knowledge_for
 from splitvfl.leakage.signs import SignKeeper
 from splitvfl.leakage.state import Stateful
 from splitvfl.learning.randomness import PartyRandom
@@ -41,7 +47,6 @@ from splitvfl.learning.records import Ids, RecordTable
 from splitvfl.metrics import (
     Array,
     centred,
-    chance_auc,
     in_the_middle,
     leak_auc,
     oriented,
@@ -50,12 +55,6 @@ from splitvfl.metrics import (
 )
 
 Flags = npt.NDArray[np.bool_]
-
-GRANTED = frozenset({"known_positives", "known_negatives"})
-"""View fields that the judge fills: side knowledge, which is no message."""
-
-KNOWN = 10
-"""Records of each class that an attacker is assumed to know, for attacks that need some, unless one says otherwise."""
 
 _MOST_PENDING = 1 << 16
 _MOST_PENDING_STEPS = 1 << 10
@@ -86,73 +85,6 @@ class Handle:
 
     def __exit__(self, *_: object) -> None:
         self.remove()
-
-
-@dataclass(frozen=True)
-class LeakSummary:
-    """The leak through one attack in a run.
-
-    An attack need not score every record. ``auc`` and ``accumulated_auc`` are of those that it scored, and leaving out
-    the hard ones raises them; the tied ones are of all records, as :func:`~splitvfl.metrics.tied_leak_auc`. What
-    decides, ``worst``, is made of the latter.
-
-    Attributes:
-        auc: Mean leak AUC of a step among the records that were scored, in the attack's own orientation. NaN if no
-            batch had both classes among them.
-        worst_auc: ``max(tied_auc, 1 − tied_auc)``: one orientation for the whole run, chosen after averaging.
-        quantile_95: 95 % quantile over steps of the tied AUC in that orientation: how bad a bad batch is.
-        accumulated_auc: AUC of each record's standardised scores added up over the run, or of its last score where the
-            attack is cumulative, in the attack's orientation, among the records that were scored at least once.
-        worst_accumulated_auc: ``max(tied_accumulated_auc, 1 − tied_accumulated_auc)``.
-        steps: Number of steps with an AUC.
-        undefined: Number of steps without one (one class only, or nothing scored); they enter no average.
-        signs_right: Of an attack whose score's sign is the label: share of right ones over the run. NaN for others.
-        records_right: Of how many records most signs were right.
-        records: Of how many records there was any sign.
-        tied_auc: Mean over steps of the AUC of all records that are judged; those left out tie, in the middle. NaN of
-            an attack that never scored any.
-        tied_accumulated_auc: The same of the sums, where a step that leaves a record out adds 0; of last scores, where
-            a record that was never scored has the mean of the others.
-        scored: Share of the records of a step that were scored, over the run; NaN if none was judged.
-        scored_accumulated: Share of the records of the run that were scored at least once.
-        positives: Number of positive records in the sums; 0 where nobody knows the records' ids.
-        negatives: Number of negative ones.
-        by_messages: Whether the attack reads any message. What one without is judged by is known anyway: it stands
-            beside the others, and is never the worst of them.
-    """
-
-    auc: float
-    worst_auc: float
-    quantile_95: float
-    accumulated_auc: float
-    worst_accumulated_auc: float
-    steps: int
-    undefined: int
-    signs_right: float = math.nan
-    records_right: int = 0
-    records: int = 0
-    tied_auc: float = math.nan
-    tied_accumulated_auc: float = math.nan
-    scored: float = 1.0
-    scored_accumulated: float = 1.0
-    positives: int = 0
-    negatives: int = 0
-    by_messages: bool = True
-
-    @property
-    def worst(self) -> float:
-        """The larger of the per-step and the accumulated AUC of all records, each in its better orientation, or NaN."""
-        return nanmax(self.worst_auc, self.worst_accumulated_auc)
-
-    @property
-    def by_chance(self) -> float:
-        """What orientation alone gives on so few records, :func:`~splitvfl.metrics.chance_auc`; NaN without ids."""
-        return chance_auc(self.positives, self.negatives)
-
-
-def nanmax(*values: float) -> float:
-    """Return the largest value that is not NaN, or NaN."""
-    return max((value for value in values if not math.isnan(value)), default=math.nan)
 
 
 def real_rows(labels: Tensor) -> Tensor | None:
@@ -292,6 +224,11 @@ class ScoreKeeper(Stateful):
     def recent_tied_auc(self) -> float:
         """The same of all records, those left out as ties."""
         return self._tied_aucs.recent_mean
+
+    @property
+    def beside_auc(self) -> dict[str, float]:
+        """Further figures of recent steps for a log, by name: of two classes the AUC says all."""
+        return {}
 
     @property
     def leaves_out(self) -> bool:
@@ -482,7 +419,46 @@ def _standardised(values: Array) -> Array:
     return shifted / deviation if deviation > 0 else np.zeros_like(shifted)
 
 
-def worst_of(keepers: Iterable[ScoreKeeper], *, level: float = 0.95) -> CanaryLeak | None:
+Keeper = ScoreKeeper | ClassKeeper | NumberKeeper
+"""A judge of one attack's scores, which keeps its figures."""
+
+
+def task_name(classes: int | None) -> TaskName:
+    """Return the task of labels with so many classes; ``None``: numbers.
+
+    >>> task_name(2), task_name(10), task_name(None)
+    ('binary', 'multiclass', 'regression')
+    """
+    if classes is None:
+        return "regression"
+    return "binary" if classes == 2 else "multiclass"
+
+
+def keeper_for(
+    classes: int | None,
+    *,
+    canaries: Canaries | None = None,
+    raw: bool = False,
+    cumulative: bool = False,
+    clusters: bool = False,
+) -> Keeper:
+    """Return a new judge of scores.
+
+    Args:
+        classes: Number of classes of the labels; ``None`` for numbers.
+        canaries: Which records have coin-toss labels, if any have.
+        raw: Whether scores are log ratios, or log likelihoods of k classes: added as they are.
+        cumulative: Whether a score is of all that came of its record so far.
+        clusters: Of k classes: whether nobody knows which column is which.
+    """
+    if classes is None:
+        return NumberKeeper(canaries=canaries, raw=raw, cumulative=cumulative)
+    if classes == 2:
+        return ScoreKeeper(canaries=canaries, raw=raw, cumulative=cumulative)
+    return ClassKeeper(classes, canaries=canaries, raw=raw, cumulative=cumulative, clusters=clusters)
+
+
+def worst_of(keepers: Iterable[Keeper], *, level: float = 0.95) -> CanaryLeak | None:
     """Return the largest canary AUC of several attacks, raw, with an interval that holds for all of them at once.
 
     Of k attacks each has ``(1 − level) / k`` of what may be wrong (Bonferroni), as the largest was chosen with the very
@@ -498,20 +474,15 @@ def worst_of(keepers: Iterable[ScoreKeeper], *, level: float = 0.95) -> CanaryLe
     return max((leak for leak in leaks if leak and not math.isnan(leak.auc)), key=lambda leak: leak.auc, default=None)
 
 
-def check_known(positives: int, negatives: int) -> None:
-    """Raise :class:`ArgumentError` if an attacker would know less than 0 records of a class."""
-    for field, count in (("known_positives", positives), ("known_negatives", negatives)):
-        if count < 0:
-            raise ArgumentError(f"{field} must be at least 0, got {count}")
-
-
-def known_allowed(train: Records, positives: int, negatives: int) -> tuple[int, int]:
+def known_allowed(train: Records, positives: int, negatives: int, *, classes: int | None = 2) -> tuple[int, int]:
     """Return how many records of each class an attacker is told of: as many as wanted, or half of those there are.
 
     Args:
         train: The label party's training records.
         positives: How many positive records are wanted, at least 0.
         negatives: How many negative ones.
+        classes: Number of classes; ``None`` for numbers. Of k classes the first number is of every class, and half of
+            the rarest decides; of numbers each is at most a quarter of all records.
 
     Raises:
         ArgumentError: If less than 0 are wanted.
@@ -519,38 +490,23 @@ def known_allowed(train: Records, positives: int, negatives: int) -> tuple[int, 
     check_known(positives, negatives)
     if train.labels is None:
         return positives, negatives
-    # Not by the labels to judge by, of which a table on disk would make doubles.
-    members = (train.labels == label for label in (1, 0))
-    there = (int((of_class if train.real is None else of_class & train.real).sum()) for of_class in members)
+    there = _members(train, classes)
     allowed = [min(wanted, max(1, count // 2)) for wanted, count in zip((positives, negatives), there, strict=True)]
     return allowed[0], allowed[1]
 
 
-class _Grant:
-    """Side knowledge of an attacker: the first records met of one class, the same ones for the whole run.
-
-    Unless it is said how many, it is every other one that is met, up to :data:`KNOWN`: however few there are, about as
-    many are left to be judged by.
-    """
-
-    def __init__(self, field: str, *, label: int, wanted: int | None) -> None:
-        self.field = field
-        self.met: list[int] = []
-        self._label = label
-        self._every = 2 if wanted is None else 1
-        # The last one that is granted is the last one that has to be remembered.
-        self._most = 2 * KNOWN - 1 if wanted is None else wanted
-
-    @property
-    def ids(self) -> Tensor:
-        """The records that are known, in order of their ids."""
-        return torch.tensor(sorted(self.met[:: self._every]), dtype=torch.int64)
-
-    def meet(self, ids: Tensor, labels: Tensor) -> None:
-        """Take records of this class out of a batch, while any are wanted."""
-        if len(self.met) < self._most:
-            members = ids[labels.reshape(-1).to(ids.device) == self._label].tolist()
-            self.met = list(dict.fromkeys([*self.met, *members]))[: self._most]
+def _members(train: Records, classes: int | None) -> tuple[int, int]:
+    """Return how many records there are of label 1 and of label 0, or what stands for them."""
+    assert train.labels is not None
+    if classes is None:
+        half = train.count // 2 if train.real is None else int(train.real.sum()) // 2
+        return half, half
+    # Not by the labels to judge by, of which a table on disk would make doubles.
+    counts = []
+    for label in range(classes):
+        member = train.labels == label
+        counts.append(int((member if train.real is None else member & train.real).sum()))
+    return (counts[1], counts[0]) if classes == 2 else (min(counts), min(counts))
 
 
 class Leak(Handle):
@@ -561,10 +517,13 @@ class Leak(Handle):
         known_positives: How many positive records the attacker is assumed to know, for attacks that need some. They
             are the first ones met, and stay the same for the whole run. The grant is side knowledge of the attacker,
             stated in every report; their labels are the only ones that reach an attack, as ids. The attack is not
-            judged by them. Default: every other one that is met, up to :data:`KNOWN`.
+            judged by them. Default: every other one that is met, up to :data:`~splitvfl.leakage.side_knowledge.KNOWN`.
         known_negatives: How many negative records it is assumed to know, likewise.
         remove: Called when the leak is detached.
         canaries: Which records have coin-toss labels: judged apart, and never granted. Default: none.
+        classes: Number of classes of the labels; ``None`` for numbers. Of k classes the attacker knows
+            ``known_positives`` records of every class, and every AUC is a mean of one class against the rest; of
+            numbers it knows as many as both together, and every AUC is a concordance.
 
     Attributes:
         name: The attack's name.
@@ -574,7 +533,8 @@ class Leak(Handle):
         seconds: Time spent on attacking and judging, so that a step's own time can be told apart.
 
     Raises:
-        ArgumentError: If the attack is none on the labels of a training step, or it would know less than 0 records.
+        ArgumentError: If the attack is none on the labels of a training step, or of other labels, or it would know less
+            than 0 records.
     """
 
     def __init__(
@@ -585,6 +545,7 @@ class Leak(Handle):
         known_negatives: int | None = None,
         remove: Callable[[], None] = lambda: None,
         canaries: Canaries | None = None,
+        classes: int | None = 2,
     ) -> None:
         super().__init__(remove)
         if target_of(attack) != "labels":
@@ -597,25 +558,35 @@ class Leak(Handle):
             )
         self.attack = attack
         self.name = hook_name(attack)
-        check_known(known_positives or 0, known_negatives or 0)
-        grants = (
-            _Grant("known_positives", label=1, wanted=known_positives),
-            _Grant("known_negatives", label=0, wanted=known_negatives),
+        refused = refusal_of(attack, task_name(classes))
+        if refused:
+            raise ArgumentError(f"attack {self.name}: {refused}")
+        self._knowledge = knowledge_for(
+            classes, needs_of(attack), known_positives=known_positives, known_negatives=known_negatives
         )
-        self._grants = tuple(grant for grant in grants if grant.field in needs_of(attack))
         self.needs = needs_of(attack) - GRANTED
-        self.keeper = ScoreKeeper(canaries=canaries, cumulative=is_cumulative(attack))
-        self.signs = SignKeeper() if is_signed(attack) else None
+        self.keeper = keeper_for(
+            classes, canaries=canaries, cumulative=is_cumulative(attack), clusters=is_clustering(attack)
+        )
+        self.signs = SignKeeper() if is_signed(attack) and classes == 2 else None
         self.seconds = 0.0
         # An attack that draws numbers must not change the dropout of what it watches.
         self._random = PartyRandom(0)
+
+    def __repr__(self) -> str:
+        """Return the attack's name and its figures so far."""
+        found = self.summary
+        return (
+            f"<Leak of {self.name}: AUC {found.auc:.3f} a step, {found.accumulated_auc:.3f} accumulated, worst "
+            f"{found.worst:.3f}>"
+        )
 
     def see(self, view: View, labels: Tensor, *, ids_known: bool = True) -> float:
         """Show the attack a view, judge its scores with the labels, and return the step's leak AUC.
 
         Args:
             view: What the attacking party sees. Labels are not handed to the attack.
-            labels: ``(n,)`` in {0, 1}.
+            labels: ``(n,)`` in {0, 1}, in 0 … k−1, or numbers.
             ids_known: Whether the view's ids name records; if they only number the batch's rows, nothing is
                 accumulated and no record is granted.
 
@@ -630,10 +601,12 @@ class Leak(Handle):
                 "pass them along: model(x, labels=y, ids=ids)"
             )
         honest = self._without_canaries(view.ids, labels) if ids_known else labels
-        for grant in self._grants:
-            if ids_known:
-                grant.meet(view.ids, honest)
-            view = view.granting(**{grant.field: grant.ids.to(view.device)})
+        if ids_known:
+            self._knowledge.meet(view.ids, honest)
+        told = self._knowledge.granted()
+        view = view.granting(
+            **{name: value.to(view.device) if isinstance(value, Tensor) else value for name, value in told.items()}
+        )
         if view.device.type == "cuda":
             self._random.use_cuda()
         with self._random:
@@ -651,7 +624,7 @@ class Leak(Handle):
 
     def _without_known(self, ids: Tensor, labels: Tensor) -> Tensor:
         """Return the labels to judge by, NaN for the records that were granted: what an attack was told is no leak."""
-        told = [grant.ids.to(labels.device) for grant in self._grants]
+        told = [known.to(labels.device) for known in self._knowledge.told]
         if not sum(known.numel() for known in told):
             return labels
         granted = torch.isin(ids.to(labels.device), torch.cat(told))
@@ -667,7 +640,7 @@ class Leak(Handle):
     @property
     def known(self) -> dict[str, int]:
         """Number of records that the attack was told of, by view field; empty if it needs none."""
-        return {grant.field: grant.ids.numel() for grant in self._grants}
+        return self._knowledge.counts
 
     @property
     def auc(self) -> float:
@@ -695,13 +668,13 @@ class Leak(Handle):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the judge's state, and the attack's where it has one."""
-        known = {grant.field: torch.tensor(grant.met, dtype=torch.int64) for grant in self._grants}
-        return {"known": known} | {name: part.state_dict() for name, part in self._parts().items()}
+        return {"known": self._knowledge.state_dict()} | {
+            name: part.state_dict() for name, part in self._parts().items()
+        }
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Take back what :meth:`state_dict` returned."""
-        for grant in self._grants:
-            grant.met = state["known"][grant.field].tolist()
+        self._knowledge.load_state_dict(state["known"])
         for name, part in self._parts().items():
             if name in state or name != "attack":  # which may have had no state then
                 part.load_state_dict(state[name])

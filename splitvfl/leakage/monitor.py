@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from splitvfl.errors import CheckpointError
+from splitvfl.leakage.board import add_layout
 from splitvfl.leakage.event_file import EventFile
 from splitvfl.system.private_folder import private_folder
 
@@ -63,6 +64,7 @@ class Monitor:
             if self._events is None:
                 assert self._folder is not None, "without a folder nothing is written"
                 self._events = EventFile(self._folder, purge_step=self._purge_step)
+                add_layout(self._events)
             self._events.add_scalars(step, known)
 
     def flush(self) -> int:

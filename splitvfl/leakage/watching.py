@@ -10,8 +10,11 @@ from typing import Any
 from splitvfl.hooks import note_of
 from splitvfl.leakage.auditing import Audit
 from splitvfl.leakage.canaries import CanaryLeak
-from splitvfl.leakage.judging import Leak, LeakSummary, ScoreKeeper, nanmax, worst_of
+from splitvfl.leakage.judging import Keeper, Leak, worst_of
 from splitvfl.leakage.label_leak import LabelLeak
+from splitvfl.leakage.leak_summary import LeakSummary, nanmax
+from splitvfl.leakage.leaks import Leaks
+from splitvfl.leakage.many_auditing import ManyAudit
 
 # Up to here an accumulated AUC takes a few milliseconds; above, it is computed at the end of each epoch only.
 _CHEAP_RECORDS = 20_000
@@ -33,8 +36,8 @@ class Watch:
     """
 
     def __init__(self, parties: Iterable[str]) -> None:
-        self.leaks: dict[str, dict[str, Leak]] = {name: {} for name in parties}
-        self.audits: dict[str, Audit] = {}
+        self.leaks = Leaks({name: {} for name in parties})
+        self.audits: dict[str, Audit | ManyAudit] = {}
         self.unavailable: dict[str, dict[str, str]] = {name: {} for name in self.leaks}
         self.known: dict[str, float] = {}
         self.worst_logged: tuple[float, str] = (math.nan, "")
@@ -111,6 +114,8 @@ class Watch:
                 values[f"leak_auc/{party}/{name}"] = keeper.recent_auc
                 if summed:
                     values[f"leak_auc_accumulated/{party}/{name}"] = keeper.accumulated_auc
+                beside = keeper.beside_auc
+                values |= {f"{figure}/{party}/{name}": value for figure, value in beside.items()}
                 if keeper.leaves_out:
                     values[f"leak_scored/{party}/{name}"] = keeper.scored
                     values[f"leak_auc_tied/{party}/{name}"] = keeper.recent_tied_auc
@@ -137,12 +142,12 @@ class Watch:
             values["leak_auc/worst"] = self.worst_logged[0]
         return values
 
-    def _keepers(self, party: str) -> dict[str, ScoreKeeper]:
-        found = {name: leak.keeper for name, leak in self.leaks[party].items()}
+    def _keepers(self, party: str) -> dict[str, Keeper]:
+        found: dict[str, Keeper] = {name: leak.keeper for name, leak in self.leaks[party].items()}
         return found | self._auditors(party)
 
-    def _auditors(self, party: str) -> dict[str, ScoreKeeper]:
-        return self.audits[party].keepers if party in self.audits else {}
+    def _auditors(self, party: str) -> dict[str, Keeper]:
+        return dict(self.audits[party].keepers) if party in self.audits else {}
 
     def state_dict(self) -> dict[str, Any]:
         """Return all figures, and what attacks remember."""
@@ -172,7 +177,7 @@ class Watch:
         self.label_leaks_logged = {party: LabelLeak(**found) for party, found in state["label_leaks"].items()}
 
 
-def _audited(party: str, audit: Audit, *, epoch_ends: bool) -> dict[str, float]:
+def _audited(party: str, audit: Audit | ManyAudit, *, epoch_ends: bool) -> dict[str, float]:
     """Return the auditor's figures; those that take the time of all records at the end of an epoch only."""
     values = {f"detection_error/{party}/measured": audit.detection_error}
     if epoch_ends:

@@ -28,9 +28,11 @@ _FUSED_DEVICES = ("cpu", "cuda")
 
 
 def fused_adam(params: Iterable[nn.Parameter], *, lr: Rate = 1e-3, weight_decay: Decay = 0.0) -> torch.optim.Adam:
-    """Return Adam, computed by one fused kernel where torch has one: for floating-point weights on CPU and CUDA.
+    """Return Adam, torch's, by one fused kernel where there is one: for floating-point weights on CPU and CUDA.
 
     The results differ from those of the usual kernels by rounding.
+
+    Source: Kingma and Ba, ICLR 2015, arXiv:1412.6980.
 
     Args:
         params: What is trained.
@@ -45,32 +47,67 @@ def fused_adam(params: Iterable[nn.Parameter], *, lr: Rate = 1e-3, weight_decay:
 def sgd(
     params: Iterable[nn.Parameter], *, lr: Rate = 1e-2, momentum: Momentum = 0.0, weight_decay: Decay = 0.0
 ) -> torch.optim.SGD:
-    """Return gradient descent, torch's, with momentum if asked for."""
+    """Return gradient descent, torch's, with momentum if asked for.
+
+    Args:
+        params: What is trained.
+        lr: Learning rate.
+        momentum: Share of the step before that a step goes on with.
+        weight_decay: As in torch: added to the gradient.
+    """
     return torch.optim.SGD(params, lr=lr, momentum=momentum, weight_decay=weight_decay)
 
 
 def adagrad(params: Iterable[nn.Parameter], *, lr: Rate = 1e-2, weight_decay: Decay = 0.0) -> torch.optim.Adagrad:
-    """Return Adagrad, torch's: each weight's rate falls with the squares of its gradients so far."""
+    """Return Adagrad, torch's: each weight's rate falls with the squares of its gradients so far.
+
+    Source: Duchi, Hazan and Singer, JMLR 12 (2011).
+
+    Args:
+        params: What is trained.
+        lr: Learning rate.
+        weight_decay: As in torch: added to the gradient.
+    """
     return torch.optim.Adagrad(params, lr=lr, weight_decay=weight_decay)
 
 
 def rowwise_adagrad(params: Iterable[nn.Parameter], *, lr: Rate = 0.02) -> RowWiseAdagrad:
-    """Return Adagrad with one accumulator per row of a table; it updates the rows that a batch names."""
+    """Return Adagrad with one accumulator per row of a table; it updates the rows that a batch names.
+
+    Args:
+        params: What is trained.
+        lr: Learning rate.
+    """
     return RowWiseAdagrad(params, lr=lr)
 
 
 def sparse_adam(params: Iterable[nn.Parameter], *, lr: Rate = 1e-3) -> torch.optim.SparseAdam:
-    """Return Adam for sparse gradients, torch's: it updates the rows that a batch names."""
+    """Return Adam for sparse gradients, torch's: it updates the rows that a batch names.
+
+    Args:
+        params: What is trained.
+        lr: Learning rate.
+    """
     return torch.optim.SparseAdam(params, lr=lr)
 
 
 def sparse_adagrad(params: Iterable[nn.Parameter], *, lr: Rate = 1e-2) -> torch.optim.Adagrad:
-    """Return Adagrad for sparse gradients, torch's: it updates the rows that a batch names."""
+    """Return Adagrad for sparse gradients, torch's: it updates the rows that a batch names.
+
+    Args:
+        params: What is trained.
+        lr: Learning rate.
+    """
     return torch.optim.Adagrad(params, lr=lr)
 
 
 def sparse_sgd(params: Iterable[nn.Parameter], *, lr: Rate = 1e-2) -> torch.optim.SGD:
-    """Return gradient descent for sparse gradients, torch's: it updates the rows that a batch names."""
+    """Return gradient descent for sparse gradients, torch's: it updates the rows that a batch names.
+
+    Args:
+        params: What is trained.
+        lr: Learning rate.
+    """
     return torch.optim.SGD(params, lr=lr)
 
 

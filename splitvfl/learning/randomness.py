@@ -42,15 +42,38 @@ def entropic_generator(device: torch.device) -> torch.Generator:
     """
     generator = torch.Generator(device)
     generator.manual_seed(entropy.randbits(63))
-    if device.type != "cpu":
-        return generator
+    if device.type == "cpu":
+        _set_words(generator, os.urandom(4 * _WORDS))
+    return generator
+
+
+def keyed_generator(key: bytes, *about: bytes) -> torch.Generator:
+    """Return a generator on the CPU whose whole state follows from a secret key and what it is for, and nothing else.
+
+    The same key and purpose give the same numbers, for ever. SHAKE-256 of the key and the purpose is the state: who
+    does not have the key cannot tell it from a random one, nor what one generator draws from what all others have
+    drawn. The numbers of one generator are torch's, and not cryptographic.
+
+    Args:
+        key: A secret of 32 bytes.
+        about: What it is for; ``(b"ab", b"c")`` is something else than ``(b"a", b"bc")``.
+    """
+    assert len(key) == 32, "a key is 32 bytes long"
+    state = hashlib.shake_256(key)
+    for part in about:
+        state.update(len(part).to_bytes(8, "little") + part)
+    generator = torch.Generator().manual_seed(0)
+    _set_words(generator, state.digest(4 * _WORDS))
+    return generator
+
+
+def _set_words(generator: torch.Generator, content: bytes) -> None:
     state = generator.get_state().numpy()
     words = state[_HEADER : _HEADER + 8 * _WORDS].view("<u8")
     if words.size != _WORDS or words[0] != generator.initial_seed() & 0xFFFFFFFF or words.max() >> 32:
         raise PrivacyError("this build of torch keeps generator states in another form; noise cannot be seeded safely")
-    words[:] = np.frombuffer(os.urandom(4 * _WORDS), "<u4")
+    words[:] = np.frombuffer(content, "<u4")
     generator.set_state(torch.from_numpy(state))
-    return generator
 
 
 class PartyRandom:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -11,10 +13,10 @@ from sklearn.model_selection import StratifiedKFold
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
-from splitvfl.data.columns import Columns
+from splitvfl.data.columns import Columns, Records
 from splitvfl.errors import DataError
 from splitvfl.leakage import own_columns
-from splitvfl.leakage.own_columns import first_component_auc, own_columns_auc
+from splitvfl.leakage.own_columns import alone_auc, first_component_auc, own_columns_auc
 
 
 def columns(*shape: int, seed: int = 0) -> Tensor:
@@ -59,11 +61,41 @@ def test_categorical_fields_count() -> None:
     assert own_columns_auc(Columns(torch.zeros(120, 0), codes), labels).auc == 1.0
 
 
+def test_the_same_is_measured_once_and_whatever_differs_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    fits: list[int] = []
+    better = own_columns._better_model
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        fits.append(1)
+        return better(*arguments, **options)
+
+    monkeypatch.setattr(own_columns, "_measured", {})
+    monkeypatch.setattr(own_columns, "_better_model", counted)
+    numeric, codes = columns(60, 2), torch.arange(60).remainder(3)[:, None]
+    labels = linear_labels(numeric)
+    first = own_columns_auc(Columns.of(numeric), labels)
+    assert own_columns_auc(Columns.of(numeric.clone()), labels.clone()) is first
+    flipped = torch.cat([1 - labels[:1], labels[1:]])
+    for others, truth, seed in (
+        (Columns.of(numeric + 1e-6), labels, 0),
+        (Columns.of(numeric), flipped, 0),
+        (Columns.of(numeric), labels, 1),
+        (Columns(numeric, codes), labels, 0),
+        (Columns.of(torch.cat([numeric, codes.float()], dim=1)), labels, 0),
+    ):
+        own_columns_auc(others, truth, seed=seed)
+    assert len(fits) == 6
+
+
 def test_the_same_seed_gives_the_same_figure_also_on_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_columns, "_MAX_RECORDS", 100)
     numeric = columns(300, 2)
     labels = linear_labels(numeric)
-    first, second, other = (own_columns_auc(Columns.of(numeric), labels, seed=seed) for seed in (1, 1, 2))
+    found = []
+    for seed in (1, 1, 2):
+        own_columns._measured.clear()
+        found.append(own_columns_auc(Columns.of(numeric), labels, seed=seed))
+    first, second, other = found
     assert first == second
     assert first.auc != other.auc
 
@@ -190,3 +222,34 @@ def test_categories_and_constants_are_left_out_of_the_component() -> None:
 
 def test_a_component_is_not_judged_by_one_class() -> None:
     assert first_component_auc(Columns.of(columns(30, 2)), torch.ones(30)) is None
+
+
+def test_the_label_partys_own_columns_alone_are_judged_on_test_records() -> None:
+    generator = np.random.default_rng(3)
+    labels = generator.integers(0, 2, 300)
+    told, noise = labels + generator.normal(0, 1, 300), generator.normal(0, 1, 300)
+    whole = torch.tensor(np.stack([told, noise], axis=1), dtype=torch.float32)
+    truth = torch.tensor(labels, dtype=torch.float32)
+    records = Records(torch.arange(300), Columns.of(whole), truth)
+    parts = [records.rows(torch.arange(*ends)) for ends in ((0, 200), (200, 300))]
+
+    found = alone_auc(*parts)
+
+    # By the definition, of a model fitted elsewhere: of every pair of test records, how many are in the right order.
+    model = LogisticRegression().fit(whole[:200].numpy(), labels[:200])
+    scores = model.decision_function(whole[200:].numpy())
+    pairs = scores[labels[200:] == 1][:, None] > scores[labels[200:] == 0]
+    assert found is not None
+    assert found >= pairs.mean() - 0.01, "the better of two models"
+    assert found <= 0.9, "a difference of one standard deviation is told in 76 of 100 pairs"
+
+
+def test_without_columns_or_with_too_few_records_of_a_class_nothing_is_said_of_own_columns_alone() -> None:
+    labels = torch.tensor([0.0, 1.0] * 10)
+    own = Records(torch.arange(20), Columns.of(torch.rand(20, 2)), labels)
+    empty = Records(torch.arange(20), Columns.of(torch.zeros(20, 0)), labels)
+    rare = Records(torch.arange(20), Columns.of(torch.rand(20, 2)), (torch.arange(20) < 3).float())
+    assert alone_auc(own, own) is not None
+    assert alone_auc(empty, empty) is None
+    assert alone_auc(rare, own) is None
+    assert alone_auc(own, own.rows(torch.arange(0, 20, 2))) is None, "one class among the test records"

@@ -4,7 +4,7 @@ import torch
 
 from splitvfl.cut.chain import DefenseChain
 from splitvfl.defenses import Isotropic
-from splitvfl.learning.randomness import entropic_generator
+from splitvfl.learning.randomness import entropic_generator, keyed_generator
 
 CPU = torch.device("cpu")
 
@@ -62,3 +62,23 @@ def test_an_attached_defense_without_a_seed_draws_entropic_noise_and_survives_a_
 
     following = first.apply(message, step=1, ids=None, labels=None)
     assert torch.equal(following, resumed.apply(message, step=1, ids=None, labels=None))
+
+
+def test_a_keyed_generator_follows_from_its_key_and_purpose() -> None:
+    key, other = b"k" * 32, b"l" * 32
+
+    def state(*about: bytes, key: bytes = key) -> torch.Tensor:
+        return keyed_generator(key, *about).get_state()[24 : 24 + 8 * 624].view(torch.int64)
+
+    assert torch.equal(state(b"ab", b"c"), state(b"ab", b"c"))
+    for another in (state(b"a", b"bc"), state(b"abc"), state(b"ab", b"c", b""), state(b"ab", b"c", key=other)):
+        assert (state(b"ab", b"c") != another).all()
+
+
+def test_numbers_of_keyed_generators_are_standard_normal_and_independent() -> None:
+    drawn = torch.stack([draws(keyed_generator(b"k" * 32, bytes([number])), 20_000) for number in range(10)])
+
+    # Six standard errors.
+    assert abs(drawn.mean().item()) < 6 / 200_000**0.5
+    assert abs(drawn.std().item() - 1.0) < 6 / 400_000**0.5
+    assert (torch.corrcoef(drawn) - torch.eye(10)).abs().max() < 6 / 20_000**0.5

@@ -201,7 +201,7 @@ def test_attacks_and_defenses_for_binary_labels_are_refused_elsewhere(name: str)
         def __call__(self, view: object, /) -> Tensor:
             raise AssertionError
 
-    with pytest.raises(ConfigError, match=f"peek.*the task is {name}"):
-        small_trainer(task=name, attacks=[Peek()])
+    (reason,) = {why["peek"] for why in small_trainer(task=name, attacks=[Peek()]).unavailable.values()}
+    assert "binary" in reason
     with pytest.raises(ConfigError, match=f"defense {SumKL.name} needs binary labels, the task is {name}"):
         small_trainer(task=name, defenses=[SumKL(ratio=1.0)])
