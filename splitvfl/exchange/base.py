@@ -103,6 +103,19 @@ def evaluation_of(side: Side, party: ActiveParty, plan: EvaluationPlan, *, step:
     return (yield from active_evaluation(party, plan, step=step, epoch=epoch))
 
 
+def checked_side(made: object, exchange: Exchange) -> Side:
+    """Return what an exchange made for a party, if it is a side of a step.
+
+    Raises:
+        ConfigError: If it is not.
+    """
+    if not isinstance(made, Side):
+        raise ConfigError(
+            f"exchange {type(exchange).__name__}: active and passive must each return a Side, got {type(made).__name__}"
+        )
+    return made
+
+
 class Exchange(ABC):
     """One way of taking a training step: the same object, or an equal one, at every party.
 

@@ -15,13 +15,19 @@ _LEAST_EPSILON, _LEAST_DELTA = 1e-12, 1e-100
 
 
 class NoiseSettings(Settings):
-    """Gaussian noise before encryption, DP-Paillier-MGD: ``epsilon`` and ``delta`` of all training together.
+    """Gaussian noise before encryption, DP-Paillier-MGD.
 
-    ``gradient_bound`` is the paper's G: parts of the logits are clipped to ``4 G − 2``. ``calibration: published`` is
-    the paper's formula at both parties; ``one-epoch`` the same as if each record were used once, as the paper's
-    experiments had it; ``corrected`` covers what the other party's noise adds, which is possible for one party only:
-    ``protects`` says which, and ``other_sigma`` is the noise that the other one adds all the same. What each buys, and
-    what it leaves to an attacker, is said with the run's figures.
+    What each setting buys, and what it leaves to an attacker, is said with the run's figures.
+
+    Attributes:
+        epsilon: Privacy loss of all training together, in nats.
+        delta: Its failure probability.
+        gradient_bound: The paper's G: parts of the logits are clipped to ``4 G − 2``.
+        calibration: ``published`` is the paper's formula at both parties; ``one-epoch`` the same as if each record were
+            used once, as the paper's experiments had it; ``corrected`` covers what the other party's noise adds, which
+            is possible for one party only.
+        protects: Which party ``calibration: corrected`` protects.
+        other_sigma: The noise that the other one adds all the same.
     """
 
     epsilon: Annotated[float, Field(ge=_LEAST_EPSILON, lt=1)]

@@ -75,6 +75,13 @@ _PHASES: tuple[Phase, ...] = ("training", "evaluation")
 class OneWay(Exchange):
     """Activations cross once, and nothing comes back: no label leaks, and no bottom learns.
 
+    Works with: models mlp, wide-deep and one's own; every task; defenses of the activation and of scores.
+
+    Cost: each activation once in the whole run, kept at the label party; what bottoms that learn would have added to
+    the model.
+
+    In a file: ``exchange: {name: one-way, bottom: random}``
+
     Args:
         bottom: ``random`` leaves the passive parties' bottoms as the model initialises them, ``pca`` takes principal
             components that each party fits to its own training columns, without labels; they need columns that are

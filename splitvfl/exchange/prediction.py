@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,12 +13,13 @@ from torch import Tensor
 
 from splitvfl.crypto.sum_masks import sum_of
 from splitvfl.data.columns import Records
-from splitvfl.errors import CryptoError, ProtocolError
+from splitvfl.errors import ArgumentError, CryptoError, DataError, ProtocolError
 from splitvfl.hooks import Phase, all_finite
 from splitvfl.messaging.conversation import Expected, Half, Inbox, Outbox, converse
 from splitvfl.messaging.messages import FLOATS, Message
-from splitvfl.party.party import ActiveParty, Party, PassiveParty
+from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.party.top_model import own_input
+from splitvfl.wording import shown
 
 Part = Literal["train", "test"]
 
@@ -69,8 +71,9 @@ def checked_outputs(party: ActiveParty, outputs: Tensor) -> Tensor:
         ProtocolError: If they hold NaN or infinite values.
     """
     if not all_finite(outputs):
+        received = f" on what {' and '.join(party.cuts)} sent" if party.cuts else ""
         raise ProtocolError(
-            f"the outputs of {party.name} on what {' and '.join(party.cuts)} sent hold NaN or infinite values: "
+            f"the outputs of {party.name}{received} hold NaN or infinite values: "
             "a party sent too large values, or a model's weights are spoiled"
         )
     return outputs
@@ -84,10 +87,15 @@ def outputs_on(party: ActiveParty, activations: list[Tensor], batch: Records) ->
     Raises:
         ProtocolError: If an output is NaN or infinite.
     """
+    return checked_outputs(party, unchecked_outputs_on(party, activations, batch))
+
+
+def unchecked_outputs_on(party: ActiveParty, activations: list[Tensor], batch: Records) -> Tensor:
+    """Return what :func:`outputs_on` does, NaN and infinite values included."""
     with torch.no_grad():
         if party.private_top is None:
-            return checked_outputs(party, party.run_top(activations, batch))
-        return checked_outputs(party, party.private_top.run(activations, own_input(batch)))
+            return party.run_top(activations, batch)
+        return party.private_top.run(activations, own_input(batch))
 
 
 def _received(party: ActiveParty, inbox: Inbox) -> list[Tensor]:
@@ -159,6 +167,8 @@ def predict(
 ) -> Prediction:
     """Score all records of one part jointly, in this process, with every model in evaluation mode.
 
+    Parties that have never been trained together are connected, in the order given.
+
     Args:
         active: The party with the top model.
         passives: The other parties by name.
@@ -167,30 +177,84 @@ def predict(
 
     Returns:
         The active party's outputs and the published scores, in the order of the part's records.
+
+    Raises:
+        ArgumentError: If ``part`` is neither, or other parties are given than the active one is connected to.
+        DataError: If there are no records of this part, or not the same at all parties.
     """
-    count = (active.data.test if part == "test" else active.data.train).count
+    if part not in ("train", "test"):
+        raise ArgumentError(f"expected part train or test, got {shown(part)}")
+    records = {party.name: getattr(party.data, part) for party in (active, *passives.values())}
+    return predict_records(active, passives, records, batch_size=batch_size, piece=0 if part == "test" else 1)
+
+
+def predict_records(
+    active: ActiveParty,
+    passives: Mapping[str, PassiveParty],
+    records: Mapping[str, Records],
+    *,
+    batch_size: int = 4096,
+    piece: int = 0,
+) -> Prediction:
+    """Score records jointly as :func:`predict` does, whether or not they are the parties' own.
+
+    Args:
+        active: The party with the top model.
+        passives: The other parties by name; none if the active party's model takes its own columns only.
+        records: Of each party by name, encoded as its training records were: the same ones in the same order.
+        batch_size: Records in a message.
+        piece: Tells conversations apart whose batches have one number, for masks.
+
+    Raises:
+        ArgumentError: If other parties are given than the active one is connected to.
+        DataError: If there are no records, or not the same at all parties.
+    """
+    _connected(active, passives)
+    count = _common_count(active.name, records)
     with ExitStack() as modes:
         for party in (active, *passives.values()):
             modes.enter_context(party.evaluating())
         chunks = [
-            _predict_rows(active, passives, part, rows, number)
+            _predict_rows(active, passives, {name: own.rows(rows) for name, own in records.items()}, number, piece)
             for number, rows in enumerate(torch.arange(count).split(batch_size))
         ]
     return Prediction(torch.cat([chunk.outputs for chunk in chunks]), torch.cat([chunk.scores for chunk in chunks]))
 
 
-def _predict_rows(
-    active: ActiveParty, passives: dict[str, PassiveParty], part: Part, rows: Tensor, number: int
-) -> Prediction:
-    def batch(party: Party) -> Records:
-        return party.test_batch(rows) if part == "test" else party.train_batch(rows)
+def _connected(active: ActiveParty, passives: Mapping[str, PassiveParty]) -> None:
+    """Connect an active party that is not connected to anybody; of one that is, check to whom."""
+    if not active.cuts:
+        for name in passives:
+            active.connect(name)
+    if set(active.cuts) != set(passives):
+        raise ArgumentError(
+            f"expected the passive parties that {active.name} is connected to, {', '.join(active.cuts)}; got "
+            f"{', '.join(passives) or 'none'}"
+        )
 
-    passive = partial(
-        passive_prediction, active=active.name, outputs=active.task.outputs, piece=0 if part == "test" else 1
-    )
+
+def _common_count(name: str, records: Mapping[str, Records]) -> int:
+    """Return how many records there are, the same at all parties."""
+    ids = records[name].ids
+    if not len(ids):
+        raise DataError(f"{name} has no record to score")
+    for other, own in records.items():
+        if len(own.ids) != len(ids) or not torch.equal(own.ids.cpu().long(), ids.cpu().long()):
+            raise DataError(f"{name} and {other} have other records, or the same in another order")
+    return len(ids)
+
+
+def _predict_rows(
+    active: ActiveParty,
+    passives: Mapping[str, PassiveParty],
+    batches: Mapping[str, Records],
+    number: int,
+    piece: int,
+) -> Prediction:
+    passive = partial(passive_prediction, active=active.name, outputs=active.task.outputs, piece=piece)
     halves = {
-        active.name: active_prediction(active, batch(active), number),
-        **{name: passive(party, batch(party), number) for name, party in passives.items()},
+        active.name: active_prediction(active, batches[active.name].to(active.device), number),
+        **{name: passive(party, batches[name].to(party.device), number) for name, party in passives.items()},
     }
     turns = {active.name: active.random, **{name: party.random for name, party in passives.items()}}
     result: Prediction = converse(halves, turns=turns)[active.name]

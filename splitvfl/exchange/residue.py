@@ -34,6 +34,13 @@ class Residue(EncryptedExchange):
     A run ends with the weights of :class:`~splitvfl.exchange.oracle.Oracle` up to fixed-point errors: each gradient
     errs by at most :attr:`Encryption.error <splitvfl.exchange.paillier.Encryption.error>`.
 
+    Works with: model logistic-regression, numeric columns, labels 0 and 1.
+
+    Cost: every step one encryption for each record, and a sum under encryption for each column of a passive party;
+    compare ``python -m scripts.bench.encrypted_epoch`` on your own machine.
+
+    In a file: ``exchange: {name: residue, encryption: {key_bits: 3072}}``
+
     Args:
         approximation: The sigmoid's in the loss of the active party's task.
         common: As for :class:`~splitvfl.exchange.paillier.EncryptedExchange`; the key is the active party's.

@@ -65,6 +65,13 @@ class Taylor(EncryptedExchange):
     fixed-point errors: each gradient errs by at most a quarter of :attr:`Encryption.error
     <splitvfl.exchange.paillier.Encryption.error>` for each other party.
 
+    Works with: model logistic-regression, numeric columns, labels 0 and 1.
+
+    Cost: every step one encryption for each record and party, and for every pair of parties sums under encryption for
+    each column; compare ``python -m scripts.bench.encrypted_epoch`` on your own machine.
+
+    In a file: ``exchange: {name: taylor, encryption: {key_bits: 3072}}``
+
     Args:
         loss: Whether the active party learns the loss of each step. With several passive parties each learns for that
             the inner product of its logits with each other's. ``None``: yes, and no with ``noise``, under which it

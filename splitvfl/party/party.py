@@ -88,6 +88,13 @@ class Party(ABC):
         # To look them up layer by layer in every step would take as long as a layer.
         self._weights = list(module.parameters())
 
+    def __repr__(self) -> str:
+        """Return its name, its model, and how much it holds."""
+        weights = sum(weight.numel() for weight in self._weights)
+        return (
+            f"<{type(self).__name__} {self.name}: {type(self.module).__name__} of {weights:,} weights, {self.data!r}>"
+        )
+
     @property
     def models(self) -> tuple[nn.Module, ...]:
         """The models that it trains: first that from which its training messages come, last the one that predicts."""

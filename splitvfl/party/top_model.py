@@ -40,7 +40,7 @@ class TopModel:
         """Return its outputs, ``(n, k)``; in float32 where it computes in half precision.
 
         Args:
-            activations: One ``(n, width)`` from each passive party.
+            activations: One ``(n, width)`` from each passive party; none if the model takes the columns alone.
             columns: The label party's, as :func:`own_input` returns them.
 
         Raises:
@@ -48,8 +48,15 @@ class TopModel:
         """
         with self._computing():
             outputs = call_top(self.module, activations, columns)
-        self._task.check_outputs(outputs, activations[0].shape[0])
+        self._task.check_outputs(outputs, _rows_of(activations, columns))
         return widened(outputs)
+
+
+def _rows_of(activations: list[Tensor], columns: Tensor | Columns | None) -> int:
+    if activations:
+        return activations[0].shape[0]
+    assert columns is not None, "a model without activations takes columns"
+    return columns.shape[0] if isinstance(columns, Tensor) else columns.count
 
 
 def own_input(batch: Records) -> Tensor | Columns | None:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from splitvfl.data.columns import PartyData, Records
 from splitvfl.errors import DataError
-from splitvfl.leakage.canaries import CoinLabels, check_canaries
+from splitvfl.leakage.canaries import CoinLabels
 from splitvfl.learning.batches import Batches
 from splitvfl.learning.schedule import EarlyStopping
 from splitvfl.learning.tasks import Task
@@ -76,16 +76,15 @@ class TrainingLabels:
 
         Raises:
             ArgumentError: If there are fewer than twenty.
-            ConfigError: If the task is not binary.
             DataError: If they are more than half of these records.
         """
-        check_canaries(self._holder.task.name, audit=True, exchange="")
         self.canaries = CoinLabels.place(
             self._train,
             count,
             trained=batches.count,
             position=batches.positions,
             noise_seed_for_experiments=noise_seed_for_experiments,
+            classes=self._holder.task.classes,
         )
 
     def trained_on(self, batch: Records, rows: Tensor) -> Records:

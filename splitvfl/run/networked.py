@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, Generic
 
 from splitvfl.crypto.refusals import Refusals, journal_of
+from splitvfl.data.digests import refuse_changed_data
 from splitvfl.errors import DataError, LinkError, ProtocolError
-from splitvfl.exchange.base import Exchange, Side
+from splitvfl.exchange.base import Exchange, Side, checked_side
 from splitvfl.exchange.evaluation import EvaluationPlan
 from splitvfl.exchange.handshake import (
     HeldCheckpoints,
@@ -57,6 +58,7 @@ class RunSettings:
         exchange: How a step is talked through.
         terms: What must be equal at every party.
         own_terms: What must be as it was when this party goes on, and is no concern of the others.
+        data: Digests of this party's data (:func:`splitvfl.data.digests.data_digests`), likewise.
         folder: Where this party keeps its run.
         message_s: Seconds that a message may take.
         retries: How often in a row it goes back to a checkpoint without getting any further.
@@ -71,6 +73,7 @@ class RunSettings:
     message_s: float
     retries: int
     own_terms: Mapping[str, object] = field(default_factory=dict)
+    data: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def kept_terms(self) -> dict[str, str]:
@@ -134,7 +137,7 @@ class PartyRun(Training, Generic[P]):
 
         Raises:
             Interrupted: At Ctrl-C, after the current step and a checkpoint.
-            DataError: If the parties do not agree, or have no checkpoint in common.
+            DataError: If the parties do not agree, have no checkpoint in common, or this party's data have changed.
             LinkError: If a partner does not appear in time, or the run gets no further.
             ProtocolError: If a partner keeps sending what does not belong there.
             SumRefused: If too many sums were refused in this run, before it was started again too.
@@ -143,7 +146,13 @@ class PartyRun(Training, Generic[P]):
         A party that has done everything itself ends well, without the others, whatever they do or send then.
         """
         newest = self._folder.newest()
+        if newest:  # before anybody is met
+            begun_with = {self.name: newest["data"]} if "data" in newest else None
+            now = {self.name: self.settings.data}
+            refuse_changed_data(begun_with, now, where=self.settings.folder, notify=self.notify)
         if self._has_parted(newest):
+            if self._is_end(newest):
+                self.notify(f"{self.name} finished this run before: nothing is left to train")
             self._go_on_alone(newest)
             return
         try:
@@ -264,7 +273,7 @@ class PartyRun(Training, Generic[P]):
         self._watch_replays()
         self._monitor = Monitor(self.settings.folder, resume_at=(self._offset, step) if step in found else None)
         if step not in found or not step:
-            self.save()  # under the number of this run
+            self.save_checkpoint()  # under the number of this run
         self._saved = step
         if step:
             self.notify(f"going on from step {step}")
@@ -279,7 +288,7 @@ class PartyRun(Training, Generic[P]):
             self.party.remember = self._guard.admit
             self._links |= {name: self._guard.watching(link) for name, link in self._links.items()}
 
-    def save(self) -> None:
+    def save_checkpoint(self) -> None:
         """Write a checkpoint.
 
         Raises:
@@ -300,6 +309,7 @@ class PartyRun(Training, Generic[P]):
             "run": self.number,
             "stopped": self.stopped,
             "terms": self.settings.kept_terms,
+            "data": dict(self.settings.data),
             "side": {} if self._side is None else self._side.state_dict(),
             "crossed": self._own is not None and self._own.crossed,
         }
@@ -360,7 +370,7 @@ class ActiveRun(PartyRun[ActiveParty]):
 
     def _take_side(self) -> Side:
         self.settings.exchange.check_private_top(self.party)
-        return self.settings.exchange.active(self.party)
+        return checked_side(self.settings.exchange.active(self.party), self.settings.exchange)
 
     def _has_parted(self, run: Mapping[str, Any]) -> bool:
         if not self.settings.exchange.one_way:
@@ -443,8 +453,9 @@ class PassiveRun(PartyRun[PassiveParty]):
         self._own = PassiveTraining(party, self.partners, self, **self._spoken)
 
     def _take_side(self) -> Side:
-        side = self.settings.exchange.passive(self.party, self.partners[0])
-        self.party.shown, self.party.one_way = side.shown, self.settings.exchange.one_way
+        exchange = self.settings.exchange
+        side = checked_side(exchange.passive(self.party, self.partners[0]), exchange)
+        self.party.shown, self.party.one_way = side.shown, exchange.one_way
         return side
 
     def _is_end(self, run: Mapping[str, Any]) -> bool:

@@ -108,7 +108,7 @@ class PartyTraining(ABC, Generic[P]):
             yield from self._training_messages(self.side.open())
             self.crossed = True
             if self._parted is not None:
-                training.save()
+                training.save_checkpoint()
         else:
             yield from self._in_turn(self.side.open())
             yield from training.choose(self._resuming)

@@ -15,7 +15,7 @@ from splitvfl.cut.split_model import observe
 from splitvfl.data.columns import Records
 from splitvfl.errors import ArgumentError, AttackRefused, ConfigError, HookError
 from splitvfl.exchange.prediction import Prediction, predict
-from splitvfl.hooks import Attack, View, hook_name, moment_of, needs_of
+from splitvfl.hooks import Attack, View, hook_name, moment_of, needs_of, refusal_of
 from splitvfl.leakage.after_training import SHOWN, AfterTraining, Quiz, judge_after_training, own_copy
 from splitvfl.leakage.canaries import CoinLabels
 from splitvfl.leakage.features import FeatureLeak, judge_features
@@ -115,9 +115,6 @@ class Seats:
 
     Attributes:
         after_training: What attacks found that wait for the end of training, by passive party and name.
-
-    Raises:
-        ConfigError: If there are attacks and the task is not binary.
     """
 
     def __init__(
@@ -134,8 +131,7 @@ class Seats:
         self._active, self._passives, self._watch, self._labels_of = active, passives, watch, labels_of
         self._known, self._seed = dict(known), seed
         self.after_training: dict[str, dict[str, AfterTraining]] = {name: {} for name in passives}
-        if attacks:
-            self._need_binary_labels(attacks)
+        attacks = [attack for attack in attacks if self._reads_these_labels(attack)]
         self._late = [attack for attack in attacks if moment_of(attack) == "after-training"]
         # What each bottom model was before training, to compare with; the largest tables are copied for this only.
         self._before = {name: own_copy(party.bottom) for name, party in passives.items() if self._late}
@@ -146,7 +142,11 @@ class Seats:
 
     def _seat(self, party: PassiveParty, attack: Attack) -> None:
         leak = Leak(
-            attack, remove=lambda: party.observers.remove(observer), canaries=self._active.canaries, **self._known
+            attack,
+            remove=lambda: party.observers.remove(observer),
+            canaries=self._active.canaries,
+            classes=self._active.task.classes,
+            **self._known,
         )
         observer = _Judged(leak, self._labels_of, partial(self._watch.unavailable[party.name].__setitem__, leak.name))
         if party.one_way:
@@ -161,14 +161,19 @@ class Seats:
         self._watch.add(party.name, leak)
         party.observers.append(observer)
 
-    def _need_binary_labels(self, attacks: Sequence[Attack]) -> None:
-        if self._active.task.name != "binary":
-            names = ", ".join(hook_name(attack) for attack in attacks)
-            raise ConfigError(f"label attacks ({names}) need binary labels, the task is {self._active.task.name}")
+    def _reads_these_labels(self, attack: Attack) -> bool:
+        """Return whether an attack reads labels of the task; note why where it does not."""
+        refused = refusal_of(attack, self._active.task.name)
+        if refused:
+            for named in self._watch.unavailable.values():
+                named[hook_name(attack)] = refused
+        return not refused
 
     def observe(self, party: str, layer: str, attack: Attack) -> Leak:
         """Let an attack watch an earlier layer's gradient, as :meth:`~splitvfl.Trainer.observe` says."""
-        self._need_binary_labels([attack])
+        refused = refusal_of(attack, self._active.task.name)
+        if refused:
+            raise ConfigError(f"attack {hook_name(attack)}: {refused}")
         owner = self._passives.get(party)
         modules = {} if owner is None else dict(owner.bottom.named_modules())
         if owner is None or layer not in modules:
@@ -187,7 +192,13 @@ class Seats:
             return self._labels_of(ids), ids
 
         leak = observe(
-            modules[layer], attack, party=party, passing=passing, canaries=self._active.canaries, **self._known
+            modules[layer],
+            attack,
+            party=party,
+            passing=passing,
+            canaries=self._active.canaries,
+            classes=self._active.task.classes,
+            **self._known,
         )
         self._watch.add(party, leak, name=f"{leak.name}@{layer}")
         return leak
@@ -204,6 +215,7 @@ class Seats:
         quiz = Quiz.draw(
             replace(self._active.data, train=self._active.training_labels.judged_records),
             seed=self._seed,
+            classes=self._active.task.classes,
             **self._known,
         )
         for name, party in self._passives.items():

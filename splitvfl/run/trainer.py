@@ -3,40 +3,69 @@
 from __future__ import annotations
 
 import copy
+import math
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from splitvfl.claims import claims_of, is_per_record
 from splitvfl.crypto.refusals import Refusals, journal_of
 from splitvfl.cut.layer import refuse_batch_mixing
+from splitvfl.data.columns import Provenance
+from splitvfl.data.digest import records_digest
+from splitvfl.data.digests import data_digests, refuse_changed_data
+from splitvfl.data.joint_records import read_joint_records
 from splitvfl.errors import ArgumentError, CheckpointError, ConfigError
-from splitvfl.exchange.base import Exchange, Side
+from splitvfl.exchange.base import Exchange, Side, checked_side
 from splitvfl.exchange.evaluation import EvaluationPlan
-from splitvfl.exchange.handshake import agreed_settings, terms_of
+from splitvfl.exchange.handshake import TaskSpec, agreed_settings, terms_of
+from splitvfl.exchange.prediction import Part, predict, predict_records
 from splitvfl.exchange.split import Split
 from splitvfl.hooks import At, Attack, Defense, placed, target_of
 from splitvfl.leakage.auditing import Audit
 from splitvfl.leakage.canaries import check_canaries
 from splitvfl.leakage.features import FeatureLeak
-from splitvfl.leakage.judging import KNOWN, Leak, LeakSummary, known_allowed
+from splitvfl.leakage.judging import Leak, known_allowed
+from splitvfl.leakage.leak_summary import LeakSummary
+from splitvfl.leakage.leaks import Leaks
+from splitvfl.leakage.many_auditing import ManyAudit
 from splitvfl.leakage.monitor import Monitor
+from splitvfl.leakage.side_knowledge import KNOWN
 from splitvfl.leakage.watching import Watch
 from splitvfl.learning.batches import Batches
 from splitvfl.learning.randomness import derive_seed
 from splitvfl.learning.schedule import EarlyStopping, Schedule
+from splitvfl.learning.settings import Settings
 from splitvfl.messaging.conversation import Half, Recorder, converse
 from splitvfl.messaging.messages import Message
 from splitvfl.party.attaching import attach_defense, check_labels
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
 from splitvfl.run import checkpoint, written_files
+from splitvfl.run.half_folder import Origin, new_run_number, save_halves
 from splitvfl.run.party_training import ActiveTraining, PartyTraining, PassiveTraining, Rendezvous
+from splitvfl.run.progress_bar import progress_bar
+from splitvfl.run.results import Results
 from splitvfl.run.seats import LabelBook, Seats, feature_leaks
 from splitvfl.run.training import Training, TrainingProgress
+
+
+@dataclass(frozen=True, kw_only=True)
+class MadeBy:
+    """The sections of an experiment that a party's half was made by; ``None``: it was made in Python.
+
+    Attributes:
+        model: That on its model.
+        loss: At the active party that on the loss, if there is one.
+    """
+
+    model: Settings | None = None
+    loss: Settings | None = None
 
 
 class Trainer(Training):
@@ -61,7 +90,7 @@ class Trainer(Training):
             not judged by: at every step the first ones met, after training ones drawn with the seed. Never more than
             half of the training records of the class, so that there are others to be judged by.
         known_negatives: How many negative records it is assumed to know, likewise.
-        audit: Whether to run the auditor's attack (binary tasks).
+        audit: Whether to run the auditor's attack.
         canaries: How many training records get a coin toss for a label, at random, at least twenty: the AUC of an
             attack among them is the leak beyond the prediction (:mod:`splitvfl.leakage.canaries`). They are in no other
             figure of an attack, and never among the records that are held out or tested on. ``None``: there are none.
@@ -82,6 +111,11 @@ class Trainer(Training):
             malicious party. Default: activations and gradients in the clear.
         record: Called with every message of the training steps, e.g. ``Transcript().record``; in exchange one-way,
             with everything that crosses before them.
+
+    Attributes:
+        made_by: The sections of an experiment that the parties' halves were made by, for those who read them again.
+        data_digests: Digests of every party's data, by party, as checkpoints hold them
+            (:func:`splitvfl.data.digests.data_digests`); empty before training, and without a folder.
 
     Raises:
         ArgumentError: If parties have no or clashing names, an attack needs what a party cannot show, or ``autocast``
@@ -160,7 +194,7 @@ class Trainer(Training):
         active.training_labels.canaries = None  # of an earlier trainer
         if canaries is not None:
             read = not own.sums_only and not own.one_way
-            check_canaries(active.task.name, audit=audit, exchange=own.name, read=read)
+            check_canaries(audit=audit, exchange=own.name, read=read)
             active.training_labels.place_canaries(
                 canaries, self.batches, noise_seed_for_experiments=noise_seed_for_experiments
             )
@@ -169,7 +203,7 @@ class Trainer(Training):
         _attach(defenses, active, self.passives, noise_seed_for_experiments)
         self._sides = _sides(exchanges, active, self.passives)
         self.known_positives, self.known_negatives = known_allowed(
-            active.training_labels.judged_records, known_positives, known_negatives
+            active.training_labels.judged_records, known_positives, known_negatives, classes=active.task.classes
         )
         self._feature_attacks = [attack for attack in attacks if target_of(attack) == "features"]
         self.labels_of = LabelBook(active.data.train, canaries=active.canaries)
@@ -183,11 +217,21 @@ class Trainer(Training):
             seed=derive_seed(seed, "after training"),
         )
         self.after_training = self._seats.after_training
-        if audit and active.task.name == "binary" and not own.sums_only and not own.one_way:
+        if audit and not own.sums_only and not own.one_way:
             for name in self.passives:
-                self.watch.audits[name] = active.cuts[name].audit(canaries=active.canaries)
+                self.watch.audits[name] = active.cuts[name].audit(canaries=active.canaries, classes=active.task.classes)
         self._exchange = own
         self._begun = False
+        self.made_by: dict[str, MadeBy] = {}
+        self.data_digests: dict[str, dict[str, str]] = {}
+
+    def __repr__(self) -> str:
+        """Return parties, records and how far it is."""
+        worst, by = self.watch.worst_logged
+        figures = [f"test {name} {value:.3f}" for name, value in self.test.items()]
+        leak = [] if math.isnan(worst) else [f"worst leak {worst:.2f} ({by})"]
+        parties = " and ".join((self.active.name, *self.passives))
+        return f"<Trainer of {parties}: {', '.join([f'step {self.step}', *figures, *leak])}>"
 
     @property
     def _parties(self) -> tuple[Party, ...]:
@@ -209,7 +253,7 @@ class Trainer(Training):
         """
         return self._seats.observe(party, layer, attack)
 
-    def fit(self, epochs: int, *, progress: TrainingProgress | None = None) -> dict[str, float]:
+    def fit(self, epochs: int, *, progress: TrainingProgress | bool | None = None) -> Results:
         """Train up to a number of epochs in total, evaluate after each, and return the last test figures.
 
         After :meth:`resume` it goes on where the checkpoint was taken; ``epochs`` counts from the run's beginning. With
@@ -219,10 +263,10 @@ class Trainer(Training):
 
         Args:
             epochs: Epochs of the whole run, at least 1.
-            progress: Called after every step.
+            progress: ``True`` shows a bar, on a terminal or in a notebook; or what is called after every step.
 
         Returns:
-            Headline figure and loss on the test records.
+            Headline figure and loss on the test records, by name.
 
         Raises:
             Interrupted: At Ctrl-C, after the current step and a checkpoint.
@@ -231,9 +275,12 @@ class Trainer(Training):
             SumRefused: If a sum that was opened is none of the agreed numbers, or too many were refused in this run.
             CheckpointError: If a checkpoint cannot be written; the last good one stays.
         """
+        if progress is None or isinstance(progress, bool):
+            with progress_bar(shown=bool(progress)) as bar:
+                return self.fit(epochs, progress=bar)
         schedule = self._schedule_of(epochs)
         self.active.plan_run(epochs=epochs, early_stopping=self.active.patience is not None)
-        self._set_out(schedule, progress or (lambda status: None))
+        self._set_out(schedule, progress)
         try:
             self._converse()
             self._seats.attack_after_training(self.step, self._monitor)
@@ -244,7 +291,7 @@ class Trainer(Training):
                 self._flush()
             finally:
                 self._monitor.close()
-        return self.test
+        return Results(self.test, worst=self.watch.worst_logged, label_leaks=self.watch.label_leaks_logged)
 
     def _converse(self) -> None:
         """Let all parties talk through the whole run."""
@@ -288,6 +335,8 @@ class Trainer(Training):
             if self.folder is not None:
                 party.refusals = Refusals(party.name, journal_of(self.folder, party.name))
             party.refusals.check()
+        if self.folder is not None and not self.data_digests:
+            self.data_digests = _digests(self._parties)
         self._monitor = Monitor(self.folder, resume_at=(self._offset, self.step) if self._begun else None)
         self._begun = True
         for side in self._sides.values():
@@ -304,24 +353,20 @@ class Trainer(Training):
 
         With a private top these are its own, and ``"sending/auc"`` and so on those of the top that sends.
         """
-        return self._figures_of("test")
+        return _figures_of(self, "test")
 
     @property
     def validation(self) -> dict[str, float]:
         """The same on the records that early stopping holds out; empty without it."""
-        return self._figures_of("validation")
-
-    def _figures_of(self, part: str) -> dict[str, float]:
-        figures = self.kept if self.active.best.in_use else self.figures
-        return {tag.removeprefix(f"{part}/"): value for tag, value in figures.items() if tag.startswith(f"{part}/")}
+        return _figures_of(self, "validation")
 
     @property
-    def leaks(self) -> dict[str, dict[str, Leak]]:
+    def leaks(self) -> Leaks:
         """The attacks in the seat of each passive party, by name."""
         return self.watch.leaks
 
     @property
-    def audits(self) -> dict[str, Audit]:
+    def audits(self) -> dict[str, Audit | ManyAudit]:
         """The auditor's attack on what is sent to each passive party; none if the run has none."""
         return self.watch.audits
 
@@ -347,7 +392,7 @@ class Trainer(Training):
         """
         return feature_leaks(self._feature_attacks, self.active, self.passives, self.unavailable)
 
-    def save(self) -> None:
+    def save_checkpoint(self) -> None:
         """Write a checkpoint, if the run has a folder.
 
         Raises:
@@ -363,6 +408,7 @@ class Trainer(Training):
             "best figures": dict(self.kept),
             "watch": self.watch.state_dict(),
             "sides": {name: side.state_dict() for name, side in self._sides.items()},
+            "data": self.data_digests,
         }
         parts: dict[str, dict[str, Any]] = {"run": run}
         for party in self._parties:
@@ -370,16 +416,69 @@ class Trainer(Training):
             parts[f"hooks-{party.name}"] = party.hook_state()
         checkpoint.save(self.folder / "checkpoints", self.step, parts)
 
+    def predict(self, records: Any = None, *, part: Part = "test") -> Tensor:
+        """Return the joint scores of records, with the weights that the models hold.
+
+        Args:
+            records: New ones: a file or a table in memory with the columns of all parties, or one for each party by
+                name, as :func:`splitvfl.data.joint_records.read_joint_records` takes them. ``None``: the run's own.
+            part: Of its own, ``"test"`` or ``"train"``.
+
+        Returns:
+            Scores as they are published, after defenses of activations and scores: probabilities ``(n,)`` of a binary
+            task, ``(n, k)`` of ``k`` classes; values ``(n,)`` of a regression. In the records' order.
+
+        Raises:
+            ArgumentError: If the parties' columns came as numbers, so that nobody knows how to encode others.
+            DataError: If records are not as the training records were.
+        """
+        if records is None:
+            return predict(self.active, self.passives, part=part).scores
+        found = read_joint_records(records, [party.data for party in self._parties])
+        return predict_records(self.active, self.passives, found.records).scores
+
+    def save(self, folder: str | Path) -> None:
+        """Write the trained half of each party, ready to predict: :func:`splitvfl.load_run` reads them.
+
+        Each is in a folder of its party's name (:mod:`splitvfl.run.half_folder`). Weights are those that the models
+        hold: after :meth:`fit` with early stopping the best; of a private top its own. Models that were made in Python
+        are to be given again when they are read: no code is written. Defenses are not part of a half.
+
+        Args:
+            folder: The folder to be made; earlier halves in it are replaced, all together.
+
+        Raises:
+            CheckpointError: If they cannot be written; earlier ones stay.
+            DataError: If something else is in the folder.
+        """
+        task, alone = self.active.task, self._exchange.one_way  # as over a network, where steps are told to nobody
+        moment = {
+            "learned": TaskSpec(task.name, task.outputs),
+            "run": new_run_number(),
+            "step": 0 if alone else self.step,
+            "epoch": 0 if alone else self.kept_epoch or math.ceil(self.step / len(self.batches)),
+        }
+        self.active.widths = {name: party.output_width() for name, party in self.passives.items()}
+        parties: list[ActiveParty | PassiveParty] = [self.active, *self.passives.values()]
+        made = {party.name: self.made_by.get(party.name, MadeBy()) for party in parties}
+        save_halves(
+            Path(folder), {party.name: (party, _origin(party, made[party.name], **moment)) for party in parties}
+        )
+
     def resume(self) -> int:
         """Take back the newest checkpoint in the run's folder and return the number of steps done.
 
         Raises:
             CheckpointError: If there is none, or it belongs to another experiment.
+            DataError: If the data of a party are not those that the run began with.
         """
         newest = None if self.folder is None else checkpoint.latest(self.folder / "checkpoints")
         if newest is None:
             raise CheckpointError(f"there is no checkpoint in {self.folder} to resume from")
         parts = checkpoint.load(newest)
+        self.data_digests = _digests(self._parties)
+        begun_with = parts.get("run", {}).get("data")
+        refuse_changed_data(begun_with, self.data_digests, where=self.folder, notify=self.notify)
         with checkpoint.restoring(newest, what="experiment", anew="with --overwrite or another folder"):
             run = parts["run"]
             if run["settings"] != self._settings:
@@ -394,6 +493,29 @@ class Trainer(Training):
             self._take_back_progress(run)
         self._begun = True
         return self.step
+
+
+def _figures_of(trainer: Trainer, part: str) -> dict[str, float]:
+    """Return the figures of a part of the records that belong to the weights in use."""
+    figures = trainer.kept if trainer.active.best.in_use else trainer.figures
+    return {tag.removeprefix(f"{part}/"): value for tag, value in figures.items() if tag.startswith(f"{part}/")}
+
+
+def _digests(parties: Sequence[Party]) -> dict[str, dict[str, str]]:
+    return {party.name: data_digests(party.data) for party in parties}
+
+
+def _origin(party: Party, made: MadeBy, **moment: Any) -> Origin:
+    own = party.data.provenance or Provenance()
+    return Origin(
+        model=made.model,
+        loss=made.loss,
+        encoding=own.encoding,
+        id_column=own.id_column,
+        tables=own.tables,
+        test=records_digest(party.data.test),
+        **moment,
+    )
 
 
 def _check_names(active: ActiveParty, passives: Mapping[str, PassiveParty]) -> None:
@@ -437,12 +559,15 @@ def _attach(
 def _sides(
     exchanges: Mapping[str, Exchange], active: ActiveParty, passives: Mapping[str, PassiveParty]
 ) -> dict[str, Side]:
-    sides = {name: exchanges[name].passive(party, active.name) for name, party in passives.items()}
+    sides = {
+        name: checked_side(exchanges[name].passive(party, active.name), exchanges[name])
+        for name, party in passives.items()
+    }
     for name, party in passives.items():
         party.shown, party.one_way = sides[name].shown, exchanges[name].one_way
     own = exchanges[active.name]
     own.check_private_top(active)
-    return sides | {active.name: own.active(active)} | dict(own.third_parties(active.name))
+    return sides | {active.name: checked_side(own.active(active), own)} | dict(own.third_parties(active.name))
 
 
 def _in_sequence(*halves: Half) -> Half:

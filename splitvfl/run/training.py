@@ -110,7 +110,7 @@ class Training(ABC):
         yield from ()
 
     @abstractmethod
-    def save(self) -> None:
+    def save_checkpoint(self) -> None:
         """Write a checkpoint."""
 
     # --- steps
@@ -162,7 +162,7 @@ class Training(ABC):
         Raises:
             Interrupted: At Ctrl-C.
         """
-        self.save()
+        self.save_checkpoint()
         if self.stopped:
             self.plan = None
         elif self.signals.asked and self.step < self._schedule.steps:

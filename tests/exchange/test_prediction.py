@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from splitvfl.cut.chain import DefenseChain
 from splitvfl.defenses import GaussianIR, Rounding
-from splitvfl.errors import HookError, ProtocolError
-from splitvfl.exchange.prediction import active_prediction, passive_prediction, predict
+from splitvfl.errors import ArgumentError, DataError, HookError, ProtocolError
+from splitvfl.exchange.prediction import active_prediction, passive_prediction, predict, predict_records
 from splitvfl.hooks import Secrets
 from splitvfl.messaging.conversation import Half, Outbox, converse
 from splitvfl.messaging.messages import Message
@@ -41,6 +41,37 @@ def unsplit(active: ActiveParty, passives: dict[str, PassiveParty]) -> Tensor:
     for module in modules:
         module.train()
     return outputs
+
+
+def test_parties_that_were_never_connected_predict() -> None:
+    active, passives = active_party(2), {name: passive_party(name) for name in ("shop", "telecom")}
+
+    joint = predict(active, passives)
+
+    torch.testing.assert_close(joint.outputs, unsplit(active, passives), rtol=1e-5, atol=1e-6)
+
+
+def test_a_model_of_own_columns_predicts_without_a_partner() -> None:
+    whole = active_party()
+    alone = ActiveParty(whole.data, nn.Linear(2, 1))
+
+    found = predict_records(alone, {}, {ACTIVE: whole.data.test})
+
+    torch.testing.assert_close(found.outputs, alone.top(whole.data.test.columns.numeric))
+
+
+def test_what_cannot_be_scored_together_is_said() -> None:
+    active, passives = parties()
+    with pytest.raises(ArgumentError, match="expected part train or test, got 'validation'"):
+        predict(active, passives, part="validation")  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="bank is connected to, telecom; got shop"):
+        predict(active, {"shop": passive_party("shop")})
+    nothing = {party.name: party.data.test.rows(ROWS[:0]) for party in (active, passives["telecom"])}
+    with pytest.raises(DataError, match="bank has no record to score"):
+        predict_records(active, passives, nothing)
+    others = {ACTIVE: active.data.test, "telecom": passives["telecom"].data.test.rows(ROWS)}
+    with pytest.raises(DataError, match="bank and telecom have other records, or the same in another order"):
+        predict_records(active, passives, others)
 
 
 def test_training_records_are_scored_on_request() -> None:

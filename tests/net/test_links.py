@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 import zlib
@@ -30,6 +27,8 @@ from splitvfl.net.frames import Hello, hello_frame, pack
 from splitvfl.net.link import Stream
 from splitvfl.net.links import Link, Listener, Times, dial
 from splitvfl.net.tls import Identity, Plaintext
+from tests.commands import Command
+from tests.net.link_process import talk, talk_to_nobody
 
 BANK = Hello("bank", "credit", "active")
 TELECOM = Hello("telecom", "credit", "passive")
@@ -358,19 +357,10 @@ def test_who_says_hello_and_bye_at_once_is_not_greeted(
 
 
 @contextmanager
-def party_process(folder: Path, port: int, what: str, checkout: Path) -> Iterator[subprocess.Popen[str]]:
-    environment = {**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"}
-    script = checkout / "tests" / "net" / "link_process.py"
-    process = subprocess.Popen(
-        [sys.executable, str(script), "telecom", str(folder), f"127.0.0.1:{port}", what],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def party_process(folder: Path, port: int, what: str) -> Iterator[Command]:
+    process = Command(["telecom", str(folder), f"127.0.0.1:{port}", what], folder, program=talk)
     try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "linked\n"
+        assert next(process.stdout) == "linked\n"
         yield process
     finally:
         process.kill()
@@ -378,9 +368,9 @@ def party_process(folder: Path, port: int, what: str, checkout: Path) -> Iterato
 
 
 def test_a_killed_party_is_missed_at_once_and_can_come_back_at_once(
-    folder: Path, listener: Listener, dial_bank: Dialler, checkout: Path
+    folder: Path, listener: Listener, dial_bank: Dialler
 ) -> None:
-    with party_process(folder, listener.port, "sleep", checkout) as process:
+    with party_process(folder, listener.port, "sleep") as process:
         near = listener.accept("telecom", timeout=ENOUGH)
         near.receive(awaited(), timeout=ENOUGH)
         process.send_signal(signal.SIGKILL)
@@ -389,37 +379,21 @@ def test_a_killed_party_is_missed_at_once_and_can_come_back_at_once(
             near.receive(awaited(step=1), timeout=60)
 
 
-def test_ctrl_c_gets_through_while_a_message_is_awaited(folder: Path, listener: Listener, checkout: Path) -> None:
-    with party_process(folder, listener.port, "wait", checkout) as process:
+def test_ctrl_c_gets_through_while_a_message_is_awaited(folder: Path, listener: Listener) -> None:
+    with party_process(folder, listener.port, "wait") as process:
         process.send_signal(signal.SIGINT)
-        assert process.wait(ENOUGH) != 0
-        assert process.stderr is not None
-        said = process.stderr.read()
+        said = process.communicate(ENOUGH)[1]
+        assert process.returncode != 0
     assert said.rstrip().endswith("KeyboardInterrupt")
     assert "grpc" not in said.split("Traceback")[0].lower()
 
 
-def test_a_failed_call_writes_nothing_to_the_terminal(folder: Path, checkout: Path) -> None:
+def test_a_failed_call_writes_nothing_to_the_terminal(folder: Path) -> None:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         port = held.getsockname()[1]
-    script = checkout / "tests" / "net" / "link_process.py"
-    code = f"""
-import runpy, sys
-from splitvfl.errors import LinkError
-import splitvfl.net.links as links
-dial = links.dial
-links.dial = lambda *a, **k: dial(*a, **{{**k, "timeout": 0.3}})
-try:
-    runpy.run_path({str(script)!r})["main"]("telecom", {str(folder)!r}, "127.0.0.1:{port}", "wait")
-except LinkError:
-    print("not there")
-"""
-    environment = {**os.environ, "PYTHONPATH": str(checkout)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (done.stdout, done.stderr) == ("not there\n", "")
+    process = Command(["telecom", str(folder), f"127.0.0.1:{port}"], folder, program=talk_to_nobody)
+    assert process.communicate(timeout=60) == ("not there\n", "")
 
 
 # --- hostile callers, with a valid certificate

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from scripts.bench.faulty import short_keys
 from splitvfl.run import checkpoint
-from tests.commands import Command
+from tests.commands import Command, Within
+
+# What encrypted runs compute does not depend on the length of keys, and how long they take does.
+SHORT_KEYS: Within = partial(short_keys, 512)
 
 
 def free_ports(count: int) -> list[int]:
@@ -24,14 +30,14 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def start(root: Path, arguments: Sequence[str], folder: Path) -> Command:
-    """Start ``splitvfl`` with these arguments in a folder."""
-    return Command(arguments, folder, COLUMNS="120", PYTHONPATH=str(root))
+def start(root: Path, arguments: Sequence[str], folder: Path, *, within: Within = nullcontext) -> Command:
+    """Start ``splitvfl`` with these arguments in a folder, and in its process within something."""
+    return Command(arguments, folder, within=within, COLUMNS="120", PYTHONPATH=str(root))
 
 
-def start_party(root: Path, folder: Path, file: str, name: str, *more: str) -> Command:
+def start_party(root: Path, folder: Path, file: str, name: str, *more: str, within: Within = nullcontext) -> Command:
     """Start one party in a folder that holds its file; its run lies in ``runs/NAME``."""
-    return start(root, ["party", file, "--as", name, "--out", f"runs/{name}", *more], folder)
+    return start(root, ["party", file, "--as", name, "--out", f"runs/{name}", *more], folder, within=within)
 
 
 def finished(processes: Mapping[str, Command], *, timeout: float = 120) -> dict[str, str]:

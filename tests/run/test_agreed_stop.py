@@ -112,8 +112,8 @@ def test_what_is_under_way_is_brought_to_an_end_before_a_checkpoint_and_the_end(
 
     for name, side in trainer._sides.items():
         monkeypatch.setattr(side, "drain", partial(draining, name))
-    save = trainer.save
-    monkeypatch.setattr(trainer, "save", lambda: (done.append(f"saved after {trainer.step}"), save()))
+    save = trainer.save_checkpoint
+    monkeypatch.setattr(trainer, "save_checkpoint", lambda: (done.append(f"saved after {trainer.step}"), save()))
 
     def progress(status: Status) -> None:
         if interrupted and status.step == 2:

@@ -10,7 +10,7 @@ import pytest
 from splitvfl.cli import main
 from splitvfl.net.certs import make_certificates
 from splitvfl.run import checkpoint
-from tests.run.parties import finished, free_ports, same_weights, start_party, weights_of
+from tests.run.parties import SHORT_KEYS, finished, free_ports, same_weights, start_party, weights_of
 
 EXPERIMENT = """
 data: {name: breast-cancer}
@@ -41,19 +41,20 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_with_a_coordinator_that_is_killed_a_run_ends_as_without(workplace: Path, checkout: Path) -> None:
     names = ("clinic", "lab", "coordinator")
-    processes = {name: start_party(checkout, workplace, "run.yaml", name) for name in names}
+    processes = {name: start_party(checkout, workplace, "run.yaml", name, within=SHORT_KEYS) for name in names}
     deadline = time.monotonic() + DEADLINE_S
     while not checkpoint.steps(workplace / "runs" / "clinic" / "checkpoints").keys() - {0}:
         assert time.monotonic() < deadline, "no step in a minute"
-        time.sleep(0.05)
+        time.sleep(0.005)
     processes["coordinator"].kill()
     processes["coordinator"].communicate()
     # It has another key now.
-    processes["coordinator"] = start_party(checkout, workplace, "run.yaml", "coordinator")
+    processes["coordinator"] = start_party(checkout, workplace, "run.yaml", "coordinator", within=SHORT_KEYS)
     said = finished(processes)
     assert "going back to the last checkpoint" in said["clinic"]
 
-    assert main(["train", "run.yaml", "--out", "runs/whole"]) == 0
+    with SHORT_KEYS():
+        assert main(["train", "run.yaml", "--out", "runs/whole"]) == 0
     newest = checkpoint.latest(workplace / "runs" / "whole" / "checkpoints")
     assert newest is not None
     whole = checkpoint.load(newest)
@@ -64,8 +65,9 @@ def test_with_a_coordinator_that_is_killed_a_run_ends_as_without(workplace: Path
 
 def test_a_coordinator_that_agreed_on_something_else_is_told(workplace: Path, checkout: Path) -> None:
     names = ("clinic", "lab")
-    processes = {name: start_party(checkout, workplace, "run.yaml", name) for name in names}
-    other = start_party(checkout, workplace, "run.yaml", "coordinator", "exchange.encryption.most_columns=5")
+    processes = {name: start_party(checkout, workplace, "run.yaml", name, within=SHORT_KEYS) for name in names}
+    fewer = "exchange.encryption.most_columns=5"
+    other = start_party(checkout, workplace, "run.yaml", "coordinator", fewer, within=SHORT_KEYS)
     _, errors = other.communicate(timeout=DEADLINE_S)
     assert other.returncode == 2
     assert "encryption: most columns: coordinator has 5, clinic has 4096" in errors

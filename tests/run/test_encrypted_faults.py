@@ -27,9 +27,10 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow(reason="faults of an encrypted run, and one without any")
 @pytest.mark.parametrize(("exchange", "parties"), [("residue", 2), ("taylor", 3)])
 def test_a_disturbed_encrypted_run_ends_like_an_undisturbed_one(exchange: str, parties: int, workplace: Path) -> None:
-    plan = scenarios(epochs=3, batch=64, patience=3, exchange=exchange)[parties - 2]
+    plan = scenarios(epochs=2, batch=64, patience=2, exchange=exchange)[parties - 2]
     folder = workplace / exchange
     folder.mkdir()
     (folder / "certs").symlink_to(workplace / "certs")
@@ -44,7 +45,7 @@ def test_a_disturbed_encrypted_run_ends_like_an_undisturbed_one(exchange: str, p
 
 def test_who_goes_back_and_computes_otherwise_is_refused_though_every_message_is_new(workplace: Path) -> None:
     """Ciphertexts and masked plaintexts differ each time; what is under the masks must not, where there is noise."""
-    scenario = scenarios(epochs=3, batch=64, patience=3, exchange="taylor")[0]
+    scenario = scenarios(epochs=2, batch=64, patience=2, exchange="taylor")[0]
     with Run(scenario, workplace / "cheating", pace=PACE, launch=Forked) as run:
         run.until(lambda: run.steps()[0] >= 12, "step 12")
         run.signal("lab", signal.SIGKILL)

@@ -47,6 +47,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow(reason="a fault of every kind, and a run without any")
 @pytest.mark.parametrize("plan", [TWO, THREE], ids=["two", "three"])
 def test_a_disturbed_run_ends_like_an_undisturbed_one(plan: Scenario, workplace: Path) -> None:
     known = undisturbed(plan, workplace, pace=PACE, launch=Forked)

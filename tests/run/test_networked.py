@@ -11,7 +11,7 @@ import pytest
 from splitvfl.cli import main
 from splitvfl.net.certs import make_certificates
 from splitvfl.run import checkpoint
-from tests.run.parties import finished, free_ports, same_weights, start_party, weights_of
+from tests.run.parties import SHORT_KEYS, finished, free_ports, same_weights, start_party, weights_of
 
 THREE = """
 data: {name: breast-cancer}
@@ -53,7 +53,7 @@ network: {listen: "127.0.0.1:PORT", certificates: certs}
 attacks: [norm]
 """
 
-# Every exchange of logistic regression; keys of the least length that an experiment may ask for.
+# Every exchange of logistic regression.
 LOGISTIC = """
 data: {name: breast-cancer}
 parties:
@@ -118,8 +118,9 @@ def test_a_networked_run_ends_like_the_run_in_one_process(
     names = ("clinic", *passives)
     make_certificates(tmp_path / "certs", list(names))
     (tmp_path / "run.yaml").write_text(text.replace("PORT", str(free_ports(1)[0])))
-    finished({name: start_party(checkout, tmp_path, "run.yaml", name) for name in names})
-    assert main(["train", "run.yaml", "--out", "runs/whole"]) == 0
+    finished({name: start_party(checkout, tmp_path, "run.yaml", name, within=SHORT_KEYS) for name in names})
+    with SHORT_KEYS():
+        assert main(["train", "run.yaml", "--out", "runs/whole"]) == 0
 
     newest = checkpoint.latest(tmp_path / "runs" / "whole" / "checkpoints")
     assert newest is not None

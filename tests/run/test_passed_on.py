@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
 
 from splitvfl.crypto.refusals import journal_of
+from splitvfl.exchange import taylor
 from splitvfl.net.certs import make_certificates
-from tests.run.parties import free_ports, start_party
+from tests.run.parties import SHORT_KEYS, free_ports, start_party
 
 EXPERIMENT = """
 data: {name: breast-cancer}
@@ -30,24 +33,22 @@ train:
   optimizer: {name: sgd, lr: 0.02}
 network: {listen: "127.0.0.1:PORT", certificates: certs, meeting_s: 60, message_s: 60}
 """
-# In its third step it changes a bit of what shop asks the lab to decrypt.
-CHANGING = """
-import sys
-from itertools import count
-from splitvfl.cli import main
-from splitvfl.exchange import taylor
-honest, numbers = taylor._passed_on, count(1)
-
-def changing(inbox, names, size):
-    found = honest(inbox, names, size)
-    if next(numbers) == 5:
-        found["lab"][7] ^= 1
-    return found
-
-taylor._passed_on = changing
-sys.exit(main())
-"""
 DEADLINE_S = 120
+
+
+@contextmanager
+def changing() -> Iterator[None]:
+    """Let it change a bit of what shop asks the lab to decrypt, in its third step."""
+    honest, numbers = taylor._passed_on, count(1)
+
+    def passed_on(*arguments: Any) -> Any:
+        found = honest(*arguments)
+        if next(numbers) == 5:
+            found["lab"][7] ^= 1
+        return found
+
+    with SHORT_KEYS(), mock.patch.object(taylor, "_passed_on", passed_on):
+        yield
 
 
 def test_a_changed_request_ends_the_run_for_good(
@@ -56,12 +57,8 @@ def test_a_changed_request_ends_the_run_for_good(
     monkeypatch.chdir(tmp_path)
     make_certificates(tmp_path / "certs", ["clinic", "lab", "shop"])
     (tmp_path / "run.yaml").write_text(EXPERIMENT.replace("PORT", str(free_ports(1)[0])))
-    passives = {name: start_party(checkout, tmp_path, "run.yaml", name) for name in ("lab", "shop")}
-    environment = {**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
-    command = [sys.executable, "-c", CHANGING, "party", "run.yaml", "--as", "clinic", "--out", "runs/clinic"]
-    clinic = subprocess.Popen(
-        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    passives = {name: start_party(checkout, tmp_path, "run.yaml", name, within=SHORT_KEYS) for name in ("lab", "shop")}
+    clinic = start_party(checkout, tmp_path, "run.yaml", "clinic", within=changing)
     try:
         said = _flat(passives["lab"].communicate(timeout=DEADLINE_S)[1])
         heard = _flat(clinic.communicate(timeout=DEADLINE_S)[1])

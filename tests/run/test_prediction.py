@@ -107,6 +107,7 @@ class World:
                 results[name] = task()
             except Exception as error:  # handed to the test
                 results[name] = error
+                self._everybody.abort()  # it does not come again, and nobody need wait for it
 
         threads = [threading.Thread(target=act, args=item) for item in tasks.items()]
         for thread in threads:

@@ -175,16 +175,20 @@ def kill_after(step: int) -> Any:
     return progress
 
 
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> Trainer:
+    """Return a run that nothing stopped."""
+    trainer = everything(tmp_path_factory.mktemp("straight"), checkpoint_every=2)
+    trainer.fit(3)
+    return trainer
+
+
 # Three batches of 16 make an epoch. Checkpoints come every second step and at epochs' ends; each kill loses some steps.
 @pytest.mark.parametrize("step", [3, 4, 5, 8])
-def test_killed_and_resumed_it_ends_as_if_nothing_had_happened(step: int, tmp_path: Path) -> None:
-    straight = everything(tmp_path / "straight", checkpoint_every=2)
-    straight.fit(3)
-
-    folder = tmp_path / "resumed"
+def test_killed_and_resumed_it_ends_as_if_nothing_had_happened(step: int, straight: Trainer, tmp_path: Path) -> None:
     with pytest.raises(Kill):
-        everything(folder, checkpoint_every=2).fit(3, progress=kill_after(step))
-    resumed = everything(folder, checkpoint_every=2)
+        everything(tmp_path, checkpoint_every=2).fit(3, progress=kill_after(step))
+    resumed = everything(tmp_path, checkpoint_every=2)
     done = resumed.resume()
     assert 0 < done < step
     resumed.fit(3)
@@ -390,17 +394,29 @@ def test_a_party_without_labels_cannot_be_the_active_one() -> None:
 @pytest.mark.parametrize("task", ["multiclass", "regression"])
 @pytest.mark.parametrize(
     "hooks",
-    [{"attacks": [NormAttack()]}, {"defenses": [SumKL(ratio=1.0)]}, {"defenses": [MemoisedResponse(flip=0.1)]}],
-    ids=["label attack", "sumKL", "memoised response"],
+    [{"defenses": [SumKL(ratio=1.0)]}, {"defenses": [MemoisedResponse(flip=0.1)]}],
+    ids=["sumKL", "memoised response"],
 )
 def test_what_is_made_for_binary_labels_is_refused_elsewhere(task: str, hooks: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=f"binary labels, the task is {task}"):
         small_trainer(task=task, **hooks)
 
 
-def test_observing_a_layer_needs_binary_labels_a_party_and_a_layer() -> None:
-    with pytest.raises(ConfigError, match="need binary labels, the task is regression"):
-        small_trainer(task="regression").observe("telecom", "layers.1", NormAttack())
+@pytest.mark.parametrize("task", ["multiclass", "regression"])
+def test_attacks_on_other_labels_are_listed_and_the_others_run(task: str) -> None:
+    class OfTwoClasses(NormAttack):
+        name, tasks = "of-two", frozenset({"binary"})
+
+    trainer = small_trainer(task=task, attacks=[NormAttack(), OfTwoClasses()], audit=False)
+    trainer.fit(1)
+    assert trainer.unavailable["telecom"] == {"of-two": f"reads binary labels, the task is {task}"}
+    assert trainer.leaks["telecom"]["norm"].summary.task == task
+    assert 0.5 <= trainer.leaks["telecom"]["norm"].summary.worst <= 1.0
+
+
+def test_observing_a_layer_needs_labels_of_the_attack_a_party_and_a_layer() -> None:
+    with pytest.raises(ConfigError, match="attack sign: a sign tells two classes apart"):
+        small_trainer(task="regression").observe("telecom", "layers.1", SignAttack())
     with pytest.raises(ArgumentError, match=r"no party 'shop'; expected one of \['telecom'\]"):
         small_trainer().observe("shop", "layers.1", NormAttack())
     with pytest.raises(ArgumentError, match=r"no layer 'nowhere'; expected one of \['layers', 'layers.0'"):
@@ -874,8 +890,6 @@ def test_attacks_after_training_that_want_messages_or_a_layer_are_refused() -> N
     assert trainer.unavailable["telecom"] == {"model-completion": "needs gradient, scores"}
     with pytest.raises(ArgumentError, match="acts after training"):
         trainer.observe("telecom", "layers.1", ModelCompletionAttack())
-    with pytest.raises(ConfigError, match="need binary labels"):
-        small_trainer(task="multiclass", attacks=[ModelCompletionAttack()])
     with pytest.raises(ArgumentError, match="known_negatives must be at least 0"):
         small_trainer(known_negatives=-1)
 
