@@ -12,6 +12,7 @@ import io
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -90,8 +91,14 @@ def panel_title(axes: Axes, text: str) -> None:
     axes.set_title(text, loc="left", fontsize=SMALL, fontweight="bold", color=INK, parse_math=False)
 
 
-def inline_svg(drawn: Figure, name: str) -> str:
-    """Return a figure as an ``<svg>`` element whose ids start with a name, for pages that hold several."""
+def inline_svg(drawn: Figure, name: str, *, alt: str = "") -> str:
+    """Return a figure as an ``<svg>`` element whose ids start with a name, for pages that hold several.
+
+    Args:
+        drawn: The figure.
+        name: Prefix of its ids, unique in its page.
+        alt: What it shows, in words, for whoever cannot see it.
+    """
     target = io.StringIO()
     drawn.savefig(target, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = target.getvalue()
@@ -101,7 +108,7 @@ def inline_svg(drawn: Figure, name: str) -> str:
     text = re.sub(r'(href="#|url\(#)', rf"\g<1>{name}-", text)
     for colour, variable in _VARIABLES.items():
         text = text.replace(colour, variable)
-    return text
+    return text.replace("<svg ", f'<svg role="img" aria-label="{escape(alt)}" ', 1) if alt else text
 
 
 def svg_file(drawn: Figure, name: str) -> str:

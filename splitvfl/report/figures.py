@@ -26,8 +26,17 @@ from splitvfl.report.drawing import (
     new_figure,
     panel_title,
 )
-from splitvfl.report.findings import GOAL, figure
-from splitvfl.report.rows import DefenseRow, PartyRow, RunGroup, attack_names, rows_by_defense, shown_name, with_parties
+from splitvfl.report.findings import figure
+from splitvfl.report.rows import (
+    DefenseRow,
+    Estimate,
+    PartyRow,
+    RunGroup,
+    attack_names,
+    rows_by_defense,
+    shown_name,
+    with_parties,
+)
 from splitvfl.report.summary import AttackResult, PartyResult, RunSummary
 
 if TYPE_CHECKING:
@@ -38,6 +47,7 @@ Metrics = Sequence[Mapping[str, Any]]
 
 _PANELS_PER_ROW = 3
 _PANEL_HEIGHT = 2.15
+_LONGEST_TITLE = 42
 
 
 def leak_curves(group: RunGroup, metrics: Sequence[Metrics], *, name: str) -> str:
@@ -59,7 +69,19 @@ def leak_curves(group: RunGroup, metrics: Sequence[Metrics], *, name: str) -> st
         for axes, panel in zip(grid.flat, panels, strict=False):
             _draw_panel(axes, panel, colours, low)
         _finish_grid(grid, len(panels), columns)
-        return inline_svg(drawn, name)
+        return inline_svg(drawn, name, alt=_curves_in_words(panels))
+
+
+def _curves_in_words(panels: Sequence[_Panel]) -> str:
+    ends = [
+        f"{panel.title}: " + ", ".join(f"{attack} {figure(_last(curve))}" for attack, curve in panel.per_step.items())
+        for panel in panels
+    ]
+    return f"Leak AUC while training; at the last step logged it was: {'; '.join(ends)}."
+
+
+def _last(curve: Mapping[int, float]) -> float:
+    return list(curve.values())[-1]
 
 
 @dataclass(frozen=True)
@@ -71,7 +93,7 @@ class _Panel:
 
 def _panels(group: RunGroup, metrics: Sequence[Metrics]) -> Iterator[_Panel]:
     for defense in group.defenses:
-        positions = [position for position, run in enumerate(group.runs) if run.label == defense]
+        positions = [position for position, label in enumerate(group.labels) if label == defense]
         parties = list(dict.fromkeys(name for position in positions for name in group.runs[position].parties))
         for party in parties:
             title = f"{defense}, {party}" if len(parties) > 1 else defense
@@ -124,8 +146,19 @@ def _draw_panel(axes: Axes, panel: _Panel, colours: Mapping[str, str], low: floa
             if attack in curves:
                 axes.plot(*_points(curves[attack]), color=colour, linestyle=style, linewidth=1.5, zorder=2)
     axes.set_ylim(low, 1.03)
-    panel_title(axes, panel.title)
+    panel_title(axes, _shortened(panel.title))
     _label_ends(axes, panel, colours, low)
+
+
+def _shortened(title: str) -> str:
+    """Return a title that does not run into that of the next panel."""
+    return title if len(title) <= _LONGEST_TITLE else f"{title[: _LONGEST_TITLE - 1]}…"
+
+
+def _folded(label: str) -> str:
+    """Return a long label on two lines, its settings on the second."""
+    name, bracket, settings = label.partition(" (" if " (" in label else "(")
+    return label if len(label) <= _LONGEST_TITLE or not bracket else f"{name}\n({_shortened(settings)}"
 
 
 def _points(curve: Mapping[int, float]) -> tuple[list[int], list[float]]:
@@ -134,7 +167,7 @@ def _points(curve: Mapping[int, float]) -> tuple[list[int], list[float]]:
 
 def _label_ends(axes: Axes, panel: _Panel, colours: Mapping[str, str], low: float) -> None:
     """Name every line at the right, where it ends, without names running into each other."""
-    ends = {attack: list(panel.per_step[attack].values())[-1] for attack in colours if attack in panel.per_step}
+    ends = {attack: _last(panel.per_step[attack]) for attack in colours if attack in panel.per_step}
     ends["blind"] = 0.5
     spread = _spread(ends, gap=0.092 * (1.03 - low), low=low, high=1.03)
     for name, height in spread.items():
@@ -175,7 +208,9 @@ def label_leaks(group: RunGroup, *, name: str) -> str:
         axes.axvline(0.5, color=MUTED, linewidth=0.8, zorder=1)
         axes.set_xlim(_left_of([party for _, party in lines]), 1.02)
         axes.set_ylim(len(lines) - 0.4, -0.6)
-        axes.set_yticks(range(len(lines)), [label for label, _ in lines], fontsize=SMALL, color=INK, parse_math=False)
+        axes.set_yticks(
+            range(len(lines)), [_folded(label) for label, _ in lines], fontsize=SMALL, color=INK, parse_math=False
+        )
         axes.grid(visible=False, axis="y")
         axes.set_xlabel("AUC   (0.5: blind, 1: every label read)")
         drawn.legend(
@@ -185,7 +220,20 @@ def label_leaks(group: RunGroup, *, name: str) -> str:
             frameon=False,
             fontsize=SMALL,
         )
-        return inline_svg(drawn, name)
+        return inline_svg(drawn, name, alt=_three_in_words(lines))
+
+
+def _three_in_words(lines: Sequence[tuple[str, PartyRow]]) -> str:
+    said = [
+        f"{label}: beyond the prediction {_mean(party.beyond)}, in all {_mean(party.total)}, known without messages "
+        f"{_mean(party.known)}"
+        for label, party in lines
+    ]
+    return f"Three AUCs for each defense. {'; '.join(said)}."
+
+
+def _mean(value: Estimate | None) -> str:
+    return "not measured" if value is None else figure(value.mean)
 
 
 def _left_of(parties: Sequence[PartyRow]) -> float:
@@ -228,11 +276,12 @@ def _draw_one_way(axes: Axes, row: DefenseRow) -> None:
     axes.axhline(row.test.mean, color=PALETTE[0], linewidth=1.2, linestyle=(0, (4, 2)), zorder=1)
     place = {"xy": (0.995, row.test.mean), "xytext": (0, 3), "ha": "right", "va": "bottom"}
     text = f"{row.label}: no message depends on labels"
-    _note(axes, text, color=PALETTE[0], xycoords=axes.get_yaxis_transform(), **place)
+    behind = {"facecolor": PAPER, "edgecolor": "none", "pad": 0.5}
+    _note(axes, text, color=PALETTE[0], xycoords=axes.get_yaxis_transform(), bbox=behind, **place)
 
 
 def cost_and_leak(group: RunGroup, *, name: str) -> str:
-    """Return the headline figure against the leak that decides: one point per defense, with 95 % intervals over seeds.
+    """Return the headline figure against the leak that decides: one point per defense, with intervals over seeds.
 
     That is the leak beyond the prediction where all runs have canaries, else the worst leak of any attack on messages;
     of some of each nothing is drawn. A run in which nothing flows back is a line.
@@ -249,18 +298,20 @@ def cost_and_leak(group: RunGroup, *, name: str) -> str:
             row for row in rows_by_defense(group) if row.test is not None and all(party.silent for party in row.parties)
         ]
         _set_ranges(axes, [*rows, *silent])
-        axes.axvspan(axes.get_xlim()[0], GOAL, color=PALETTE[2], alpha=0.1, linewidth=0, zorder=0)
+        limit = _limit(group, rows)
+        axes.axvspan(axes.get_xlim()[0], limit, color=PALETTE[2], alpha=0.1, linewidth=0, zorder=0)
         _own_columns_lines(axes, rows)
         for row in silent:
             _draw_one_way(axes, row)
-        _point_to_better(axes)
+        _point_to_better(axes, limit)
         what = (
             "leak beyond the prediction (AUC among canaries)" if group.by_canaries else "worst leak AUC of any attack"
         )
         axes.set_xlabel(f"{what}   (0.5: blind, 1: every label read)")
         axes.set_ylabel(f"test {group.metric}")
         _label_points(drawn, axes, rows)
-        return inline_svg(drawn, name)
+        said = [f"{row.label}: test {group.metric} {_mean(row.test)}, {what} {_mean(row.deciding)}" for row in rows]
+        return inline_svg(drawn, name, alt=f"What each defense costs and leaks. {'; '.join(said)}.")
 
 
 def _draw_point(axes: Axes, row: DefenseRow) -> None:
@@ -304,7 +355,14 @@ def _own_columns_lines(axes: Axes, rows: Sequence[DefenseRow]) -> None:
         _note(axes, text, color=PALETTE[1], xycoords=axes.get_xaxis_transform(), **place)
 
 
-def _point_to_better(axes: Axes) -> None:
+def _limit(group: RunGroup, rows: Sequence[DefenseRow]) -> float:
+    """Return below which leak the goal is met: of coins, which no column predicts, the goal itself."""
+    if group.by_canaries:
+        return group.goal
+    return max(party.limit(group.goal) for _, party in with_parties(rows))
+
+
+def _point_to_better(axes: Axes, limit: float) -> None:
     low = axes.get_xlim()[0]
     axes.annotate(
         "better",
@@ -319,9 +377,9 @@ def _point_to_better(axes: Axes) -> None:
         va="center",
     )
     axes.text(
-        GOAL - 0.004,
+        limit - 0.004,
         0.02,
-        f"goal: below {figure(GOAL)}",
+        f"goal: below {figure(limit)}",
         transform=axes.get_xaxis_transform(),
         ha="right",
         fontsize=TINY,
@@ -343,6 +401,7 @@ def _label_points(drawn: Figure, axes: Axes, rows: Sequence[DefenseRow]) -> None
     points = [axes.transData.transform((leak, test)) for _, leak, test in marked]
     taken = [Bbox.from_extents(x - 6 * pixel, y - 6 * pixel, x + 6 * pixel, y + 6 * pixel) for x, y in points]
     taken += [text.get_window_extent() for text in axes.texts]
+    taken += [bar for row in rows for bar in _bars_of(axes, row, pixel)]
     frame = axes.get_window_extent()
     for (label, leak, test), (x, y) in zip(marked, points, strict=True):
         width = 0.62 * SMALL * len(label)
@@ -360,9 +419,24 @@ def _label_points(drawn: Figure, axes: Axes, rows: Sequence[DefenseRow]) -> None
             fontsize=SMALL,
             color=INK,
             arrowprops={"arrowstyle": "-", "color": MUTED, "linewidth": 0.6, "shrinkA": 1, "shrinkB": 5},
+            # A bar that runs behind a name, where there is no better place, does not strike it through.
+            bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 1.0},
             parse_math=False,
             zorder=4,
         )
+
+
+def _bars_of(axes: Axes, row: DefenseRow, pixel: float) -> Iterator[Bbox]:
+    """Return the boxes that the error bars of a point take."""
+    if row.deciding is None or row.test is None:
+        return
+    (left, right), (low, high) = row.deciding.ends, row.test.ends
+    for start, end in (
+        ((left, row.test.mean), (right, row.test.mean)),
+        ((row.deciding.mean, low), (row.deciding.mean, high)),
+    ):
+        (x0, y0), (x1, y1) = axes.transData.transform([start, end])
+        yield Bbox.from_extents(x0 - 2 * pixel, y0 - 2 * pixel, x1 + 2 * pixel, y1 + 2 * pixel)
 
 
 # Offsets of a name from its point, in points: the nearest first.
@@ -391,8 +465,13 @@ def leak_map(group: RunGroup, *, name: str) -> str:
                 found = party.attacks.get(attack)
                 worst = None if found is None or found.worst is None else found.worst.mean
                 _draw_cell(axes, column, height, worst)
-        _name_cells(axes, attacks, [label for label, _ in cells])
-        return inline_svg(drawn, name)
+        _name_cells(axes, attacks, [_folded(label) for label, _ in cells])
+        return inline_svg(drawn, name, alt=_map_in_words(cells))
+
+
+def _map_in_words(cells: Sequence[tuple[str, PartyRow]]) -> str:
+    said = [f"{label}: {_mean(party.worst)} to {party.worst_attack or 'no attack'}" for label, party in cells]
+    return f"Worst leak AUC of each attack on each defense. The darkest cell of each row is {'; '.join(said)}."
 
 
 def _draw_cell(axes: Axes, column: int, height: int, worst: float | None) -> None:

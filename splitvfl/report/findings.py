@@ -8,7 +8,7 @@ still not hidden, where much more is read in all than is known without messages 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from splitvfl.config.registry import installed
 from splitvfl.errors import ArgumentError
@@ -19,8 +19,10 @@ from splitvfl.leakage.label_leak import LabelLeak, largest
 from splitvfl.metrics import oriented, turned_round
 from splitvfl.report.rows import (
     AUDITOR,
+    AfterRow,
     DefenseRow,
     RunGroup,
+    Undefended,
     attack_names,
     counted,
     estimate,
@@ -32,14 +34,13 @@ from splitvfl.report.rows import (
 )
 from splitvfl.report.summary import AttackResult, PartyResult, RunSummary
 
-GOAL = 0.6
-"""Below this leak AUC a run counts as protected, unless its user says otherwise."""
-
 VISIBLE = 0.9
 PARTLY_VISIBLE = 0.7
 
 MATCHING = "up to 0.11 (135,000 records) and 0.36 (455 records, 4 epochs)"
 """By how much the matched figure exceeded what a theorem allows, ``asymmetric-response`` at .2 to .4."""
+
+CERTAIN_CANARIES = 3000
 
 EXCESS = 0.05
 """By so much total may exceed what is known without messages, before labels are called not hidden."""
@@ -63,18 +64,27 @@ def sending_note(run: RunSummary) -> str:
     return f"The top that sends has a test {run.metric_name} of {run.sending_metric:.3f}."
 
 
-def below(run: RunSummary, goal: float = GOAL) -> bool:
-    """Return whether a run was judged and is below the goal: with canaries, the upper end of their interval."""
-    return run.at_most is not None and run.at_most < goal
+def below(run: RunSummary, goal: float | None = None) -> bool:
+    """Return whether a run was judged and is below the goal.
+
+    With canaries that is the upper end of their interval, and no column predicts a coin. Else, at every party, the
+    worst attack: against the goal, or what the party's own columns tell anyway, if that is more.
+
+    Args:
+        run: The run.
+        goal: Leak AUC in (0.5, 1]; the run's own by default.
+    """
+    goal = run.goal if goal is None else goal
+    if run.canaries is not None:
+        return run.canaries.high < goal
+    return run.worst[0] is not None and not run.above(goal)
 
 
 def headline(run: RunSummary) -> str:
     """Return what is to be read first: leak beyond the prediction, total, and what is known without messages.
 
-    A sentence for every passive party; nothing for a task in which labels are not judged, or without any figure.
+    A sentence for every passive party; nothing without any figure.
     """
-    if run.task != "binary":
-        return ""
     return " ".join(filter(None, (_three(run, name, party) for name, party in run.parties.items())))
 
 
@@ -133,24 +143,43 @@ def chance_note(runs: Iterable[RunSummary]) -> str:
     Of several runs and attacks it speaks of those with the fewest records.
     """
     found = {
-        (result.by_chance, result.positives + result.negatives, result.positives)
+        (result.by_chance, result.judged_on)
         for run in runs
         for _, _, result in _results(run)
         if result.by_chance is not None
     }
     if not found:
         return ""
-    chance, records, positives = max(found)
+    chance, records = max(found)
     return (
         f"By chance, an attack that knows nothing is expected to get {figure(chance)} on as many records "
-        f"({records:,}, of them {positives:,} positive), as it is turned round where that reads better."
+        f"({records}), as it is turned round where that reads better."
     )
+
+
+def told_notes(runs: Sequence[RunSummary]) -> list[str]:
+    """Return what attacks told of classes and numbers beside their AUCs, a sentence for each; of single runs only."""
+    if len(runs) != 1:
+        return []
+    found = [f"{attack} at {party}: {result.told}." for party, attack, result in _results(runs[0]) if result.told]
+    tasks = {result.task for _, _, result in _results(runs[0])}
+    if "multiclass" in tasks:
+        found.append(
+            "AUCs are means over the classes of one against the rest; top-1 is the share of records whose own class "
+            "scored highest."
+        )
+    if "regression" in tasks:
+        found.append(
+            "In place of an AUC stands the concordance: of two records, how often the larger label has the larger "
+            "score. Within ½ σ is the share of labels that a line of the scores tells within half their deviation."
+        )
+    return found
 
 
 def known_note(runs: Iterable[RunSummary]) -> str:
     """Return in a sentence which records attacks that need some were given; or nothing if no attack was run."""
     given = dict.fromkeys(
-        known_records(run.known_positives, run.known_negatives)
+        known_records(run.known_positives, run.known_negatives, run.task)
         for run in runs
         if any(party.attacks or party.after_training for party in run.parties.values())
     )
@@ -180,19 +209,21 @@ def _results(run: RunSummary) -> Iterator[tuple[str, str, AttackResult]]:
     return ((party, attack, result) for party, found in run.parties.items() for attack, result in found.attacks.items())
 
 
-def verdict(run: RunSummary, goal: float = GOAL, *, own_columns: bool = True) -> str:
+def verdict(run: RunSummary, goal: float | None = None, *, own_columns: bool = True) -> str:
     """Return what a run showed, in sentences that anyone can act on; :func:`headline` is to be shown before them.
 
     It speaks of the attacks that were run, and claims nothing about others.
 
     Args:
         run: The run.
-        goal: Leak AUC that every attack should stay below, in (0.5, 1].
+        goal: Leak AUC that every attack should stay below, in (0.5, 1], or below what the partner's own columns tell,
+            if that is more; the run's own by default.
         own_columns: Whether it speaks of the partner's own columns, too.
 
     Raises:
         ArgumentError: If the goal is outside its range.
     """
+    goal = run.goal if goal is None else goal
     if not 0.5 < goal <= 1.0:
         raise ArgumentError(f"goal must be in (0.5, 1], got {goal}")
     worst = run.worst[0]
@@ -200,7 +231,7 @@ def verdict(run: RunSummary, goal: float = GOAL, *, own_columns: bool = True) ->
         sentences = [_nothing_measured(run)]
     elif run.canaries is not None:
         sentences = [*_by_canaries(run, run.canaries, goal), *_weaknesses(run, goal), *_limits(run)]
-    elif worst >= goal:
+    elif run.above(goal):
         sentences = [*_readable(run, goal), *_weaknesses(run, goal)]
     else:
         sentences = _unread(run, goal)
@@ -217,45 +248,54 @@ def _nothing_measured(run: RunSummary) -> str:
             "from. Scores that are published later tell of labels, as any prediction does; what the activations tell "
             "of a partner's columns was not measured."
         )
-    if run.task != "binary":
-        return f"Label attacks are judged on binary labels and this task is {run.task}: what leaks was not measured."
     if any(_results(run)):
-        return "No batch held both classes, so no attack could be judged: what leaks is not known."
+        held = "both classes" if run.task == "binary" else "different labels"
+        return f"No batch held {held}, so no attack could be judged: what leaks is not known."
     return "No label attack watched this run: what leaks is not known."
 
 
 def _readable(run: RunSummary, goal: float) -> list[str]:
-    worst, _, party = run.worst
-    assert worst is not None
-    own, attack, own_party = _partners_best(run)
+    above = run.above(goal)
+    worst, _, party = max(above)
+    own, attack, own_party = _partners_best(run, {name for *_, name in above})
     how, reads = ("visible", "reads") if worst >= VISIBLE else ("partly visible", "reads part of")
-    aim = f"goal below {goal:.2f}"
     # An attack that needs no secrets of the label party is the worse news, also where it is worse in the third digit.
     if own is not None and figure(own) == figure(worst):
         return [
             f"The labels are {how} to {_partner(run, own_party)}: the {attack} attack {reads} them "
-            f"(leak AUC {figure(own)}, {aim})."
+            f"(leak AUC {figure(own)}, {_aim(run, own_party, goal)})."
         ]
     sentences = [
         f"The labels are {how} in what {_partner(run, party)} receives: the auditor's attack, which also knows the "
-        f"clean gradients, {reads} them (leak AUC {figure(worst)}, {aim})."
+        f"clean gradients, {reads} them (leak AUC {figure(worst)}, {_aim(run, party, goal)})."
     ]
+    own, attack, own_party = _partners_best(run, run.parties)
     if own is not None:
         where = "" if own_party == party else f", in what {_partner(run, own_party)} receives"
         sentences.append(f"Of the attacks that need no such knowledge, {attack} got furthest ({figure(own)}){where}.")
     return sentences
 
 
+def _aim(run: RunSummary, party: str, goal: float) -> str:
+    """Return the goal at a party in a few words."""
+    limit, worst = run.parties[party].limit(goal), run.parties[party].worst[0]
+    if limit == goal:
+        return f"goal below {goal:.2f}"
+    digits = 2 if worst is None or figure(worst) != figure(limit) else 4
+    return f"goal below {limit:.{digits}f}, which its own columns read"
+
+
 def _unread(run: RunSummary, goal: float) -> list[str]:
-    worst, attack, _ = run.worst
+    worst, attack, party = run.worst
     assert worst is not None
     names = attack_names([run])
     strongest = attack_phrase(attack)
-    digits = 2 if round(worst, 2) < goal else 4
+    limit = run.parties[party].limit(goal)
+    digits = 2 if round(worst, 2) < round(limit, 2) or limit > goal else 4
     several = f"Every attack stayed below the goal: the strongest of {len(names)}"
     sentences = [
         f"{several if len(names) > 1 else 'The only attack that was run'}, {strongest}, got a leak AUC of "
-        f"{worst:.{digits}f} (goal below {goal:.2f}).",
+        f"{worst:.{digits}f} ({_aim(run, party, goal)}).",
         _not_hidden(run, goal),
         "That is what was found in this run, and no proof that nothing else leaks.",
     ]
@@ -385,7 +425,7 @@ def _learned(run: RunSummary, goal: float) -> list[str]:
     return [
         f"After training, {_partner(run, name)} {'can' if found.train_leak >= goal else 'could hardly'} read labels "
         f"with its own half of the model: given the labels of "
-        f"{known_records(found.known_positives, found.known_negatives)}, {attack_phrase(attack)} gets an AUC of "
+        f"{AfterRow([found]).known}, {attack_phrase(attack)} gets an AUC of "
         f"{figure(found.train_leak)} on other training records{_aside(found)}, and "
         f"{figure(found.baseline_train_leak)} with that half as it was before training."
         for name, party in run.parties.items()
@@ -407,12 +447,12 @@ def _aside(found: AfterTraining) -> str:
     return f" ({'; '.join(parts)})" if parts else ""
 
 
-def _partners_best(run: RunSummary) -> tuple[float | None, str, str]:
-    """Return the best of the attacks that a partner can run on messages: value, attack, party."""
+def _partners_best(run: RunSummary, partners: Collection[str]) -> tuple[float | None, str, str]:
+    """Return the best of the attacks that one of these partners can run on messages: value, attack, party."""
     found = [
         (result.worst, attack, name)
         for name, attack, result in _results(run)
-        if result.worst is not None and result.by_messages and shown_name(attack) != AUDITOR
+        if name in partners and result.worst is not None and result.by_messages and shown_name(attack) != AUDITOR
     ]
     return max(found, default=(None, "", ""))
 
@@ -421,19 +461,27 @@ def _partner(run: RunSummary, party: str) -> str:
     return f"your partner {party}" if len(run.parties) > 1 else "your partner"
 
 
-def advice(group: RunGroup, goal: float = GOAL) -> str:
-    """Return which defense of a group to take, if any, and at what cost; empty if there is nothing to choose from."""
+def advice(group: RunGroup, goal: float | None = None) -> str:
+    """Return which defense of a group to take, if any, and at what cost; empty if there is nothing to choose from.
+
+    Where none is below the goal, it says why, as far as the figures tell.
+
+    Args:
+        group: Runs that may be compared.
+        goal: As that of :func:`verdict`; the lowest of the runs by default.
+    """
+    goal = group.goal if goal is None else goal
     rows = [row for row in rows_by_defense(group) if row.deciding is not None]
     if len(rows) < 2:
         return _one_way(group)
-    kept = [row for row in rows if below(_least_certain(group.of_defense(row.label)), goal)]
+    kept = [row for row in rows if all(below(run, goal) for run in row.results)]
     if kept:
         said = f"{_kept(kept, goal, group)} {_cost(kept, rows, group.metric)}".strip()
         return " ".join(filter(None, [said, _in_all(kept), _one_way(group)]))
     least = min(rows, key=lambda row: row.deciding.mean if row.deciding else 1.0)
     assert least.deciding is not None
-    name = "The run without a defense" if least.label == "none" else least.label
-    mean = " on average" if least.runs > 1 else ""
+    name = _capital(_undefended_name(least)) if least.undefended else least.label
+    mean = f", the mean of the worst of each of {least.runs} runs" if least.runs > 1 else ""
     if group.by_canaries:
         said = (
             f"Nothing kept what messages tell beyond the prediction surely below {goal:.2f}. {name} leaked least: "
@@ -441,15 +489,60 @@ def advice(group: RunGroup, goal: float = GOAL) -> str:
         )
     else:
         said = (
-            f"Nothing kept every attack below {goal:.2f}. {name} leaked least: {figure(least.deciding.mean)}{mean}, "
-            f"to {attack_phrase(least.worst_attack)}."
+            f"Nothing kept every attack below {_group_aim(group, goal).rstrip(',')}. {name} leaked least: "
+            f"{figure(least.deciding.mean)}{mean}; {attack_phrase(least.worst_attack)} got furthest."
         )
-    return " ".join(filter(None, [said, _one_way(group)]))
+    return " ".join(filter(None, [said, *why_nothing(rows, goal), _one_way(group)]))
 
 
-def _least_certain(runs: Sequence[RunSummary]) -> RunSummary:
-    """Return the run that is least surely below a goal."""
-    return max(runs, key=lambda run: run.at_most or 0.0)
+def _undefended_name(row: DefenseRow) -> str:
+    return f"the run without a defense{', with a private top,' if row.private_top else ''}"
+
+
+def _group_aim(group: RunGroup, goal: float) -> str:
+    """Return the goal of a group in words: with what own columns tell, where that is more."""
+    told = largest(run.known for run in group.runs)
+    return f"{goal:.2f}" if told is None or told <= goal else f"{figure(told)}, what own columns tell anyway,"
+
+
+def why_nothing(rows: Sequence[DefenseRow], goal: float) -> Iterator[str]:
+    """Give reasons why nothing among these rows is below a goal, as far as the figures tell, in sentences.
+
+    Args:
+        rows: Judged runs, none of which is below the goal.
+        goal: As that of :func:`verdict`.
+    """
+    coins = [run.canaries for row in rows for run in row.results if run.canaries is not None]
+    if any(found.low < goal for found in coins):
+        count = min(found.count for found in coins)
+        half = blind_half_width(count)
+        yield (
+            f"Among {count:,} canaries even an attack that knows nothing has an interval of ±{half:.2f} at least, so "
+            f"that one which begins below {goal:.2f} and ends above it decides nothing: {CERTAIN_CANARIES:,} canaries "
+            f"make it ±{blind_half_width(CERTAIN_CANARIES):.2f}."
+        )
+    predicted = largest(party.prediction_auc for row in rows for run in row.results for party in run.parties.values())
+    if not coins and predicted is not None and predicted >= goal:
+        yield (
+            f"The finished models' own predictions tell the training labels with an AUC of up to {figure(predicted)}, "
+            "and a gradient per record depends on its record's prediction: noise hides that in one message, and less "
+            "of it over the epochs. What does not follow the prediction are answers that are drawn once per record "
+            "(asymmetric-response), and training in which nothing flows back (exchange: one-way)."
+        )
+    if not coins:
+        yield from dict.fromkeys(text for row in rows for run in row.results for text in _weaknesses(run, goal))
+
+
+def blind_half_width(canaries: int) -> float:
+    """Return half of the 95 % interval of a blind attack's AUC among so many canaries, half of them positive.
+
+    The variance under no association, ``(n₁ + n₀ + 1) / (12 n₁ n₀)`` (Mann and Whitney, 1947).
+
+    >>> round(blind_half_width(144), 2)
+    0.09
+    """
+    half = canaries / 2
+    return 1.96 * math.sqrt((canaries + 1) / (12 * half * half))
 
 
 def _in_all(kept: Sequence[DefenseRow]) -> str:
@@ -490,22 +583,28 @@ def own_columns_floor(group: RunGroup) -> str:
 
 def _kept(kept: Sequence[DefenseRow], goal: float, group: RunGroup) -> str:
     names = [row.label for row in kept]
-    if "none" in names:
-        what = "What messages tell beyond the prediction" if group.by_canaries else "Every attack"
-        return f"{what} stayed below {goal:.2f} even without a defense."
-    what = "what messages tell beyond the prediction" if group.by_canaries else "every attack"
-    return f"{'Only ' if len(kept) == 1 else ''}{', '.join(names)} kept {what} below {goal:.2f}."
+    if any(row.undefended for row in kept):
+        if group.by_canaries:
+            return f"What messages tell beyond the prediction stayed below {goal:.2f} even without a defense."
+        return f"Every attack stayed below {_group_aim(group, goal)} even without a defense."
+    if group.by_canaries:
+        held = f"what messages tell beyond the prediction below {goal:.2f}"
+    else:
+        held = f"every attack below {_group_aim(group, goal)}"
+    return f"{'Only ' if len(kept) == 1 else ''}{', '.join(names)} kept {held.rstrip(',')}."
 
 
 def _cost(kept: Sequence[DefenseRow], rows: Sequence[DefenseRow], metric: str) -> str:
     tested = [row for row in kept if row.test is not None]
-    plain = next((row.test for row in rows if row.label == "none"), None)
-    if not tested or plain is None or any(row.label == "none" for row in kept):
+    if not tested or any(row.undefended for row in kept):
         return ""
     best = max(tested, key=lambda row: row.test.mean if row.test else -math.inf)
     assert best.test is not None
+    plain = Undefended.beside(best, [run for row in rows for run in row.results])
+    if plain is None:
+        return ""
     name = f"{best.label} reached" if len(kept) > 1 else "It reached"
-    return f"{name} a test {metric} of {best.test.mean:.3f}; without any defense it was {plain.mean:.3f}."
+    return f"{name} a test {metric} of {best.test.mean:.3f}; without any {plain.words} it was {plain.test.mean:.3f}."
 
 
 def attack_phrase(attack: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -15,8 +16,8 @@ from splitvfl.errors import ArgumentError, CheckpointError
 from splitvfl.hooks import explanations_of
 from splitvfl.leakage.auditing import Audit
 from splitvfl.leakage.monitor import read_metrics
+from splitvfl.report.brief import two_lines
 from splitvfl.report.findings import (
-    GOAL,
     MATCHING,
     PARTLY_VISIBLE,
     VISIBLE,
@@ -29,11 +30,15 @@ from splitvfl.report.findings import (
     own_columns_floor,
     sending_note,
     stopping_note,
+    told_notes,
     unavailable_notes,
     verdict,
 )
+from splitvfl.report.provenance import Provenance, shown_settings
 from splitvfl.report.rows import (
+    AUDITOR,
     MISSING,
+    DefenseRow,
     Estimate,
     RunGroup,
     attack_names,
@@ -44,7 +49,7 @@ from splitvfl.report.rows import (
     with_parties,
     written,
 )
-from splitvfl.report.summary import RunSummary, read_summary
+from splitvfl.report.summary import FILE_NAME, GOAL, RunSummary, read_summary
 
 _TEMPLATE = "report.html.j2"
 _SETTINGS = "experiment.yaml"
@@ -57,18 +62,20 @@ def write_report(runs: Sequence[Path], target: Path, *, title: str) -> Path:
     holds the runs' settings; paths in them are printed as their user wrote them.
 
     Args:
-        runs: Folders of finished runs, at least one.
+        runs: Folders of finished runs, or folders that hold some at any depth, as ``compare`` makes them.
         target: The page's file; its folder is made if need be.
         title: Heading of the page.
 
     Raises:
         ArgumentError: If there are no runs.
-        CheckpointError: If a run has not finished, is damaged, or the page cannot be written.
+        CheckpointError: If a folder is missing or holds no finished run, a run is damaged, or the page cannot be
+            written.
     """
     if not runs:
         raise ArgumentError("expected at least one folder of a finished run, got none")
-    summaries = [read_summary(folder) for folder in runs]
-    page = _render(title, summaries, list(runs))
+    folders = finished_runs(runs)
+    summaries = [read_summary(folder) for folder in folders]
+    page = _render(title, summaries, folders)
     # A name that nobody can foresee, and a new file: a link that others have put there is not followed.
     draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
     try:
@@ -80,6 +87,38 @@ def write_report(runs: Sequence[Path], target: Path, *, title: str) -> Path:
         draft.unlink(missing_ok=True)
         raise CheckpointError(f"cannot write {target}: {error}") from error
     return target
+
+
+def finished_runs(folders: Sequence[Path]) -> list[Path]:
+    """Return the folders of finished runs: those given, and in place of others those in them, at any depth, by name.
+
+    Raises:
+        CheckpointError: If a folder is missing, or holds none.
+    """
+    return list(dict.fromkeys(run for folder in folders for run in _runs_in(folder)))
+
+
+def unfinished_runs(folders: Sequence[Path]) -> list[Path]:
+    """Return the folders of runs, in these folders at any depth, that a page leaves out, as they have not finished."""
+    begun = (path.parent for folder in folders for path in folder.rglob(_SETTINGS))
+    return sorted({run for run in begun if not (run / FILE_NAME).is_file()}, key=_in_counting_order)
+
+
+def _runs_in(folder: Path) -> list[Path]:
+    if (folder / FILE_NAME).is_file() or not folder.is_dir():
+        return [folder]  # what is wrong with it, if anything is, is said when it is read
+    found = sorted((path.parent for path in folder.rglob(FILE_NAME)), key=_in_counting_order)
+    if found:
+        return found
+    begun = [folder] if (folder / _SETTINGS).is_file() else [path.parent for path in folder.rglob(_SETTINGS)]
+    if not begun:
+        raise CheckpointError(f"{folder} holds no finished run, nor do the folders in it: splitvfl train writes one")
+    return begun[:1]
+
+
+def _in_counting_order(path: Path) -> list[tuple[int, str]]:
+    """Return a key that puts seed-10 behind seed-9."""
+    return [(int(part) if part.isdigit() else -1, part) for part in re.split(r"(\d+)", str(path))]
 
 
 def _render(title: str, summaries: list[RunSummary], folders: list[Path]) -> str:
@@ -98,12 +137,19 @@ def _render(title: str, summaries: list[RunSummary], folders: list[Path]) -> str
         sending=sending_note,
         headline=headline,
         verdict=partial(verdict, own_columns=False),
+        moment=_moment,
+        limit=_limit,
+        thousands=lambda number: f"{number:,}",
     )
     late = (name for run in summaries for party in run.parties.values() for name in party.after_training)
     template = environment.from_string(resources.files("splitvfl.report").joinpath(_TEMPLATE).read_text("utf-8"))
     return template.render(
         title=title,
-        goal=GOAL,
+        goals=sorted({run.goal for run in summaries}),
+        parties=_parties(summaries),
+        noted=list(_noted(summaries)),
+        seeds=sorted({row.runs for group in group_runs(summaries) for row in rows_by_defense(group)}),
+        by_canaries=any(run.canaries is not None for run in summaries),
         matching=MATCHING,
         missing=MISSING,
         sections=list(_sections(summaries, folders)),
@@ -125,10 +171,12 @@ def _sections(summaries: Sequence[RunSummary], folders: Sequence[Path]) -> Itera
         rows = rows_by_defense(group)
         yield {
             "group": group,
+            "lines": two_lines(group),
             "advice": advice(group),
             "own_columns": own_columns_floor(group),
             "verdicts": [(row, leakiest(row.results)) for row in rows],
             "attacks": attack_names(group.runs),
+            "audited": AUDITOR in attack_names(group.runs),
             "rows": rows,
             "features": [(row, party, leak) for row, party in with_parties(rows) for leak in party.features],
             "after": [
@@ -149,7 +197,7 @@ def _sections(summaries: Sequence[RunSummary], folders: Sequence[Path]) -> Itera
 def _notes(group: RunGroup) -> list[str]:
     # What is wrong with the matched figure stands once in the page, among the words.
     measured = label_notes([run for run in group.runs if run.canaries is not None])
-    found = [*measured, chance_note(group.runs), known_note(group.runs)]
+    found = [*measured, *told_notes(group.runs), chance_note(group.runs), known_note(group.runs)]
     return list(dict.fromkeys(filter(None, [*found, *(note for run in group.runs for note in run.notes)])))
 
 
@@ -170,7 +218,45 @@ def _description(attack: str, known: Mapping[str, str]) -> str:
 
 def _settings(folder: Path) -> str:
     path = folder / _SETTINGS
-    return path.read_text(encoding="utf-8") if path.is_file() else ""
+    return shown_settings(path.read_text(encoding="utf-8")) if path.is_file() else ""
+
+
+def _parties(runs: Sequence[RunSummary]) -> str:
+    """Return who trained together, the label party first, as far as that is known."""
+    roles: dict[str, str] = {}
+    for run in runs:
+        noted = {} if run.provenance is None else run.provenance.parties
+        roles |= {name: party.role for name, party in noted.items()}
+        roles |= dict.fromkeys(run.parties, "passive")
+    labels = [f"{name} (labels)" for name, role in roles.items() if role == "active"]
+    return " with ".join(
+        filter(None, [" and ".join(labels), " and ".join(n for n, r in roles.items() if r != "active")])
+    )
+
+
+def _noted(runs: Sequence[RunSummary]) -> Iterator[tuple[RunSummary, Provenance]]:
+    """Return of runs on equal data the first, with where its figures come from."""
+    seen = set()
+    for run in runs:
+        if run.provenance is not None and run.provenance.data_identity not in seen:
+            seen.add(run.provenance.data_identity)
+            yield run, run.provenance
+
+
+def _moment(at: str) -> str:
+    """Return a moment in UTC as people write it.
+
+    >>> _moment("2026-05-04T16:05:06Z"), _moment("")
+    ('2026-05-04 16:05:06 UTC', 'not noted')
+    """
+    return f"{at[:10]} {at[11:19]} UTC" if at else "not noted"
+
+
+def _limit(row: DefenseRow, group: RunGroup) -> float:
+    """Return below which a row's deciding figure is below the goal; no column tells anything of coins."""
+    if any(run.canaries is not None for run in row.results):
+        return group.goal
+    return max((party.limit(group.goal) for party in row.parties), default=group.goal)
 
 
 def _share(value: Estimate) -> str:
@@ -178,14 +264,15 @@ def _share(value: Estimate) -> str:
     return f"{value.mean:.0%}"
 
 
-def _level(value: Estimate | None) -> str:
+def _level(value: Estimate | None, limit: float = GOAL) -> str:
+    """Return how a leak AUC is coloured: ``limit`` is below which it is green."""
     if value is None:
         return "none"
+    if value.mean < limit:
+        return "low"
     if value.mean >= VISIBLE:
         return "high"
-    if value.mean >= PARTLY_VISIBLE:
-        return "middle"
-    return "low" if value.mean < GOAL else "none"
+    return "middle" if value.mean >= PARTLY_VISIBLE else "none"
 
 
 def _significant(value: Estimate | float | None) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -32,7 +34,7 @@ class Estimate:
 
     Attributes:
         mean: Over the runs that have the figure.
-        half_width: Of the 95 % t-interval of the mean; ``None`` for a single run.
+        half_width: Of the 95 % t-interval of the mean; of two runs, of what lies between them; ``None`` for one.
         count: Number of runs that have it.
     """
 
@@ -40,12 +42,24 @@ class Estimate:
     half_width: float | None
     count: int
 
+    @property
+    def is_range(self) -> bool:
+        """Whether it says where two runs lie, and nothing of others: a t-interval of two is wider than any AUC."""
+        return self.count == 2
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Both ends of the interval or range; of a single run, twice its figure."""
+        half = self.half_width or 0.0
+        return self.mean - half, self.mean + half
+
 
 def estimate(values: Iterable[float | None]) -> Estimate | None:
     """Return the mean with its 95 % interval, ``t(0.975, n − 1) · s / √n``; ``None`` if all values are ``None``.
 
-    The interval takes the runs for independent draws of a normal distribution. Runs under several seeds on one split
-    of the data say nothing about other data.
+    Of two values it is their range: ``t(0.975, 1)`` is 12.7, and such an interval would leave [0, 1]. The interval
+    takes the runs for independent draws of a normal distribution. Runs under several seeds on one split of the data say
+    nothing about other data.
 
     >>> estimate([1.0, 2.0, 3.0, None]).mean
     2.0
@@ -56,6 +70,8 @@ def estimate(values: Iterable[float | None]) -> Estimate | None:
     mean = math.fsum(known) / len(known)
     if len(known) == 1:
         return Estimate(mean, None, 1)
+    if len(known) == 2:
+        return Estimate(mean, abs(known[0] - known[1]) / 2, 2)
     from scipy import stats  # slow to import, and not needed for single runs
 
     variance = math.fsum((value - mean) ** 2 for value in known) / (len(known) - 1)
@@ -64,7 +80,10 @@ def estimate(values: Iterable[float | None]) -> Estimate | None:
 
 
 def written(value: Estimate | float | None, digits: int, *, sign: str = " ± ", large: str = ".3g") -> str:
-    """Return a figure with its interval, if it has one, and a dash where there is none.
+    """Return a figure with its interval, if it has one, the range of two runs, and a dash where there is none.
+
+    >>> written(estimate([0.5, 0.75]), 2), written(estimate([0.5]), 2)
+    ('0.50–0.75', '0.50')
 
     Args:
         value: The figure.
@@ -74,6 +93,8 @@ def written(value: Estimate | float | None, digits: int, *, sign: str = " ± ", 
     """
     if value is None:
         return MISSING
+    if isinstance(value, Estimate) and value.is_range:
+        return "–".join(written(end, digits, large=large) for end in value.ends)
     if isinstance(value, Estimate):
         interval = "" if value.half_width is None else f"{sign}{written(value.half_width, digits, large=large)}"
         return f"{written(value.mean, digits, large=large)}{interval}"
@@ -115,26 +136,97 @@ class RunGroup:
         return self.runs[0].metric_name
 
     @property
+    def goal(self) -> float:
+        """The lowest goal of any run."""
+        return min(run.goal for run in self.runs)
+
+    @cached_property
+    def labels(self) -> list[str]:
+        """What each run is called: its defense, and in brackets other settings, where runs of a defense differ in them.
+
+        Runs with one label differ in nothing but their seeds, as far as is known.
+        """
+        return _told_apart(self.runs)
+
+    @property
     def defenses(self) -> list[str]:
-        """The defenses in order of appearance."""
-        return list(dict.fromkeys(run.label for run in self.runs))
+        """The labels in order of appearance."""
+        return list(dict.fromkeys(self.labels))
 
     def of_defense(self, defense: str) -> list[RunSummary]:
-        """Return this defense's runs, one per seed."""
-        return [run for run in self.runs if run.label == defense]
+        """Return the runs of this label, one per seed."""
+        return [run for run, label in zip(self.runs, self.labels, strict=True) if label == defense]
+
+
+_MOST_NAMED = 3
+
+
+def _told_apart(runs: Sequence[RunSummary]) -> list[str]:
+    """Return a label for each run that is equal for runs of equal settings, seeds aside, and for no others."""
+    kinds: dict[str, list[Settings]] = {}
+    for run in runs:
+        known = kinds.setdefault(run.label, [])
+        if _settings_of(run) not in known:
+            known.append(_settings_of(run))
+    return [_label_among(run, kinds[run.label]) for run in runs]
+
+
+Settings = Mapping[str, str] | None
+
+
+def _settings_of(run: RunSummary) -> Settings:
+    return None if run.provenance is None else run.provenance.settings
+
+
+def _label_among(run: RunSummary, kinds: Sequence[Settings]) -> str:
+    if len(kinds) == 1:
+        return run.label
+    own = _settings_of(run)
+    if own is None:
+        return f"{run.label} (settings not noted)"
+    noted = [kind for kind in kinds if kind is not None]
+    differing = [key for key in sorted(set().union(*noted)) if len({kind.get(key) for kind in noted}) > 1]
+    if not differing:
+        return run.label
+    named = ", ".join(f"{key.rpartition('.')[2]}={_short(own.get(key))}" for key in differing[:_MOST_NAMED])
+    if len(differing) > _MOST_NAMED:
+        named += f", … (settings {kinds.index(own) + 1})"
+    return f"{run.label} ({named})"
+
+
+def _short(value: str | None) -> str:
+    """Return a setting as it is named in a label: of hooks, their names.
+
+    >>> _short('[{"name": "norm"}, {"name": "sign"}]'), _short('0.01'), _short('"mlp"'), _short(None)
+    ('[norm, sign]', '0.01', 'mlp', 'none')
+    """
+    if value is None:
+        return "none"
+    read = json.loads(value)
+    if isinstance(read, list):
+        names = (str(item.get("name", item)) if isinstance(item, dict) else str(item) for item in read)
+        return f"[{', '.join(names)}]"
+    return read if isinstance(read, str) else value
 
 
 def group_runs(runs: Sequence[RunSummary]) -> list[RunGroup]:
-    """Return the runs grouped by data set, model, exchange, epochs and batch size, in order of appearance.
+    """Return the runs grouped by data, model, exchange, epochs and batch size, in order of appearance.
 
-    Runs that may stop early belong together, wherever they stopped.
+    Runs that may stop early belong together, wherever they stopped. Data are compared by content, where that is known.
     """
-    found: dict[tuple[str, str, str, int], list[RunSummary]] = {}
+    found: dict[tuple[str, str, str, int, str], list[RunSummary]] = {}
     for run in runs:
-        found.setdefault((_title(run), run.metric, _length(run), run.batch_size), []).append(run)
-    return [
-        RunGroup(title, f"{length}, batches of {size}", members) for (title, _, length, size), members in found.items()
-    ]
+        identity = "" if run.provenance is None else run.provenance.data_identity
+        found.setdefault((_title(run), run.metric, _length(run), run.batch_size, identity), []).append(run)
+    seen = Counter(key[:-1] for key in found)
+    numbers: Counter[tuple[str, str, str, int]] = Counter()
+    groups = []
+    for key, members in found.items():
+        title, _, length, size, _ = key
+        numbers[key[:-1]] += 1
+        other = f", data {numbers[key[:-1]]} of {seen[key[:-1]]}" if seen[key[:-1]] > 1 else ""
+        groups.append(RunGroup(title, f"{length}, batches of {size}{other}", members))
+    return groups
 
 
 def _title(run: RunSummary) -> str:
@@ -149,10 +241,10 @@ def _length(run: RunSummary) -> str:
 
 
 def attack_names(runs: Iterable[RunSummary]) -> list[str]:
-    """Return the attacks that any run has figures of: those with a place, others as they come, last the auditor's."""
+    """Return the attacks that any run has figures of: the auditor's first, those with a place, others as they come."""
     names = dict.fromkeys(shown_name(name) for run in runs for party in run.parties.values() for name in party.attacks)
     known = {**built_in("attacks"), AUDITOR: Audit}
-    return sorted(names, key=lambda name: getattr(known.get(name), "place", _UNPLACED))
+    return sorted(names, key=lambda name: (name != AUDITOR, getattr(known.get(name), "place", _UNPLACED)))
 
 
 def shown_name(attack: str) -> str:
@@ -162,6 +254,23 @@ def shown_name(attack: str) -> str:
     ('auditor', 'norm')
     """
     return AUDITOR if attack in AUDITORS else attack
+
+
+def furthest(party: PartyResult) -> str:
+    """Return the shown name of the attack on messages that read most at a party; "" without any.
+
+    Where one that needs no secrets of the label party reads as much, to two decimals, it is that one: the worse news.
+    """
+    worst, attack = party.worst
+    if worst is None or shown_name(attack) != AUDITOR:
+        return shown_name(attack)
+    others = [
+        (result.worst, name)
+        for name, result in party.attacks.items()
+        if result.by_messages and result.worst is not None and shown_name(name) != AUDITOR
+    ]
+    own, name = max(others, default=(0.0, ""))
+    return name if f"{own:.2f}" == f"{worst:.2f}" else AUDITOR
 
 
 def attack_result(party: PartyResult, name: str) -> AttackResult | None:
@@ -181,7 +290,19 @@ def attack_result(party: PartyResult, name: str) -> AttackResult | None:
         undefined=max(result.undefined for result in results),
         positives=results[0].positives,
         negatives=results[0].negatives,
+        **_beside(results),
     )
+
+
+def _beside(results: Sequence[AttackResult]) -> dict[str, Any]:
+    """Return the largest figures of classes and numbers beside their AUCs; nothing of two classes."""
+    first = results[0]
+    if first.task == "binary":
+        return {}
+    names = ("top1", "accumulated_top1", "correlation", "accumulated_correlation", "within")
+    return {name: largest(getattr(result, name) for result in results) for name in names} | {
+        name: getattr(first, name) for name in ("task", "class_counts", "commonest", "trivially_within", "chance")
+    }
 
 
 @dataclass(frozen=True)
@@ -246,7 +367,10 @@ class AfterRow:
     @property
     def known(self) -> str:
         """The records that it knew, in words, in the first run."""
-        return known_records(self.results[0].known_positives, self.results[0].known_negatives)
+        first = self.results[0]
+        if first.known_records:
+            return counted(first.known_records, "record")
+        return known_records(first.known_positives, first.known_negatives)
 
     @property
     def scored(self) -> Estimate | None:
@@ -263,20 +387,26 @@ class PartyRow:
         name: The party.
         results: One for each run.
         silent: Whether no message of training to it depends on labels.
+        promises: Of each run, the detection error that its defenses promise; ``None`` where they promise none.
     """
 
     name: str
     results: Sequence[PartyResult]
     silent: bool
+    promises: Sequence[float | None]
 
     own_columns = averaged(lambda party: party.own_columns_auc)
     first_component = averaged(lambda party: party.first_component_auc)
-    # ½(FPR + FNR) of the best of the auditor's attacks, and what a defense promises under its model.
+    # ½(FPR + FNR) of the best of the auditor's attacks.
     detection_error = averaged(lambda party: party.detection_error)
-    promised_error = averaged(lambda party: party.measurement("detection_error_bound"))
     total = averaged(lambda party: party.label_leak.total)
     known = averaged(lambda party: party.label_leak.known)
+    # The mean of each run's worst attack, whichever that was.
     worst = averaged(lambda party: party.worst[0])
+
+    def limit(self, goal: float) -> float:
+        """Return below which leak AUC it is below a goal: the goal, or more where its own columns tell more anyway."""
+        return goal if self.known is None else max(goal, self.known.mean)
 
     @cached_property
     def attacks(self) -> dict[str, AttackRow]:
@@ -293,6 +423,11 @@ class PartyRow:
             for attack, result in party.after_training.items():
                 found.setdefault(attack, []).append(result)
         return {attack: AfterRow(results) for attack, results in found.items()}
+
+    @property
+    def promised_error(self) -> Estimate | None:
+        """What its defenses promise of the detection error, each under its own model."""
+        return estimate(self.promises)
 
     @property
     def features(self) -> list[FeatureLeak]:
@@ -326,7 +461,7 @@ class PartyRow:
     @property
     def worst_attack(self) -> str:
         """The shown name of the attack on messages that leaked most, in the run that leaked most."""
-        return shown_name(max(self.results, key=lambda party: party.worst[0] or 0.0).worst[1])
+        return furthest(max(self.results, key=lambda party: party.worst[0] or 0.0))
 
     @property
     def shows_labels(self) -> bool:
@@ -353,7 +488,7 @@ class DefenseRow:
     noise = averaged(lambda run: run.measurement("noise_to_signal"))
     power = averaged(lambda run: run.measurement("power"))
     step_ms = averaged(lambda run: run.step_ms)
-    # Each the largest at any party.
+    # Means over runs of the largest at any party, whichever attack got it.
     total = averaged(lambda run: run.total)
     known = averaged(lambda run: run.known)
     worst = averaged(lambda run: run.worst[0])
@@ -365,18 +500,32 @@ class DefenseRow:
         return len(self.results)
 
     @property
+    def undefended(self) -> bool:
+        """Whether nothing was done about what flows back in training; with or without a private top."""
+        return all(run.undefended for run in self.results)
+
+    @property
+    def private_top(self) -> bool:
+        """Whether a second top, which sends nothing, predicts."""
+        return all(run.private_top for run in self.results)
+
+    @property
     def worst_attack(self) -> str:
         """The shown name of the attack on messages that leaked most, in the run that leaked most."""
-        return shown_name(max(self.results, key=lambda run: run.worst[0] or 0.0).worst[1])
+        run = max(self.results, key=lambda run: run.worst[0] or 0.0)
+        return furthest(run.parties[run.worst[2]]) if run.worst[2] else ""
 
     @cached_property
     def parties(self) -> list[PartyRow]:
         """One row per passive party."""
         silent = all(run.traits.one_way for run in self.results)
         names = dict.fromkeys(name for run in self.results for name in run.parties)
-        return [
-            PartyRow(name, [run.parties[name] for run in self.results if name in run.parties], silent) for name in names
-        ]
+        return [self._party(name, silent=silent) for name in names]
+
+    def _party(self, name: str, *, silent: bool) -> PartyRow:
+        runs = [run for run in self.results if name in run.parties]
+        promises = [run.promised_error(name) for run in runs]
+        return PartyRow(name, [run.parties[name] for run in runs], silent, promises)
 
     def label_at(self, party: PartyRow) -> str:
         """Return the label, with the name of the party if there are several."""
@@ -385,9 +534,10 @@ class DefenseRow:
 
 def rows_by_run(group: RunGroup) -> list[DefenseRow]:
     """Return a row for every run; the seed is named where a defense has several runs."""
-    several = {defense for defense in group.defenses if len(group.of_defense(defense)) > 1}
+    several = Counter(group.labels)
     return [
-        DefenseRow(f"{run.label}, seed {run.seed}" if run.label in several else run.label, [run]) for run in group.runs
+        DefenseRow(f"{label}, seed {run.seed}" if several[label] > 1 else label, [run])
+        for run, label in zip(group.runs, group.labels, strict=True)
     ]
 
 
@@ -396,17 +546,47 @@ def rows_by_defense(group: RunGroup) -> list[DefenseRow]:
     return [DefenseRow(defense, group.of_defense(defense)) for defense in group.defenses]
 
 
+@dataclass(frozen=True)
+class Undefended:
+    """What a defense is compared with: the same without any.
+
+    Attributes:
+        test: Headline figure on the test records.
+        words: How it is called, after "without".
+    """
+
+    test: Estimate
+    words: str
+
+    @classmethod
+    def beside(cls, row: DefenseRow, runs: Iterable[RunSummary]) -> Undefended | None:
+        """Return the runs to compare a row with: with a private top if it has one, where there are any such."""
+        plain = [run for run in runs if run.undefended]
+        like = [run for run in plain if run.private_top == row.private_top]
+        test = estimate(run.test_metric for run in like or plain)
+        if test is None:
+            return None
+        unlike = ", but with a private top" if not row.private_top else " or private top"
+        return cls(test, f"defense{'' if like else unlike}")
+
+
 def with_parties(rows: Iterable[DefenseRow]) -> list[tuple[DefenseRow, PartyRow]]:
     """Return each row with each of its parties."""
     return [(row, party) for row in rows for party in row.parties]
 
 
-def known_records(positives: int, negatives: int) -> str:
+def known_records(positives: int, negatives: int, task: str = "binary") -> str:
     """Return in words which records an attacker was assumed to know.
 
     >>> known_records(1, 0), known_records(10, 10)
     ('1 positive and 0 negative records', '10 positive and 10 negative records')
+    >>> known_records(10, 10, "multiclass"), known_records(10, 10, "regression")
+    ('10 records of every class', '20 records')
     """
+    if task == "multiclass":
+        return f"{counted(positives, 'record')} of every class"
+    if task == "regression":
+        return counted(positives + negatives, "record")
     return f"{positives} positive and {counted(negatives, 'negative record')}"
 
 

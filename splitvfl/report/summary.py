@@ -15,11 +15,17 @@ from splitvfl.leakage.after_training import AfterTraining
 from splitvfl.leakage.auditing import Audit
 from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.features import FeatureLeak
-from splitvfl.leakage.judging import LeakSummary
 from splitvfl.leakage.label_leak import LabelLeak, largest
+from splitvfl.leakage.leak_summary import LeakSummary
+from splitvfl.leakage.many_auditing import ManyAudit
 from splitvfl.metrics import chance_auc, known
+from splitvfl.report.provenance import BEGUN_FILE, Provenance
+from splitvfl.wording import printable
 
 FILE_NAME = "summary.json"
+GOAL = 0.6
+"""Below this leak AUC a run counts as protected, unless its settings say otherwise."""
+
 _METRIC_NAMES = {"auc": "AUC", "accuracy": "accuracy", "r2": "R²"}
 
 
@@ -47,6 +53,17 @@ class AttackResult:
     positives: int = 0
     negatives: int = 0
     by_messages: bool = True
+    task: str = "binary"
+    class_counts: tuple[int, ...] = ()
+    top1: float | None = None
+    accumulated_top1: float | None = None
+    commonest: float | None = None
+    top1_by_matching: float | None = None
+    correlation: float | None = None
+    accumulated_correlation: float | None = None
+    within: float | None = None
+    trivially_within: float | None = None
+    chance: float | None = None
 
     @classmethod
     def of(cls, summary: LeakSummary) -> AttackResult:
@@ -71,7 +88,32 @@ class AttackResult:
     @property
     def by_chance(self) -> float | None:
         """What orientation alone gives on so few records; ``None`` where they were not counted."""
-        return known(chance_auc(self.positives, self.negatives))
+        return known(chance_auc(self.positives, self.negatives)) if self.chance is None else self.chance
+
+    @property
+    def judged_on(self) -> str:
+        """Records that it was judged by, in words."""
+        if self.class_counts:
+            return f"{sum(self.class_counts):,} of {len(self.class_counts)} classes"
+        if self.task == "regression":
+            return f"{self.positives:,}"
+        return f"{self.positives + self.negatives:,}, of them {self.positives:,} positive"
+
+    @property
+    def told(self) -> str:
+        """What it told beside the AUC, of classes and numbers, beside what a guess does; empty of two classes.
+
+        Accumulated over the run, as far as records have ids.
+        """
+        top = largest((self.top1, self.accumulated_top1))
+        if top is not None and self.commonest is not None:
+            return f"top-1 {top:.2f} (always the commonest: {self.commonest:.2f})"
+        if self.within is not None and self.accumulated_correlation is not None:
+            return (
+                f"correlation {abs(self.accumulated_correlation):.2f}, within ½ σ {self.within:.2f} "
+                f"(best guess: {self.trivially_within:.2f})"
+            )
+        return ""
 
     @property
     def worst(self) -> float | None:
@@ -140,7 +182,12 @@ class PartyResult:
         found = {name: result.worst for name, result in self.attacks.items() if result.by_messages}
         return max(((worst, name) for name, worst in found.items() if worst is not None), default=(None, ""))
 
-    def audited(self, audit: Audit | None) -> PartyResult:
+    def limit(self, goal: float) -> float:
+        """Return below which leak AUC it is below a goal: the goal, or more where its own columns tell more anyway."""
+        known = self.label_leak.known
+        return goal if known is None else max(goal, known)
+
+    def audited(self, audit: Audit | ManyAudit | None) -> PartyResult:
         """Return the same with an auditor's figures, if there is one."""
         if audit is None:
             return self
@@ -207,6 +254,10 @@ class RunSummary:
         canaries: The leak beyond prediction: the largest canary AUC of the auditor's attacks at any party, raw, with a
             95 % interval for all of them at once; ``None`` without canaries. With ``positives + negatives`` records on
             coin tosses, the test figure is that of a model that was trained on them too.
+        goal: Leak AUC below which it is protected, or below which nothing is told that a partner's own columns do not.
+        alone: Test AUC of the label party's own columns alone, of the better of two models; ``None`` where it has none,
+            or nobody measured it.
+        provenance: Where the figures come from; ``None`` in summaries that were written before it was kept.
     """
 
     name: str
@@ -235,6 +286,9 @@ class RunSummary:
     canaries: CanaryLeak | None = None
     private_top: bool = False
     exchange_traits: ExchangeTraits | None = None
+    provenance: Provenance | None = None
+    goal: float = GOAL
+    alone: float | None = None
 
     @property
     def traits(self) -> ExchangeTraits:
@@ -257,6 +311,11 @@ class RunSummary:
         return f"{self.defense}, private top" if self.private_top else self.defense
 
     @property
+    def undefended(self) -> bool:
+        """Whether nothing was done about what flows back in training; with or without a private top."""
+        return not self.defenses and not self.traits.one_way
+
+    @property
     def worst(self) -> tuple[float | None, str, str]:
         """The worst leak AUC at any party: value, attack, party."""
         found = [(*party.worst, name) for name, party in self.parties.items()]
@@ -270,6 +329,11 @@ class RunSummary:
     def metric_name(self) -> str:
         """The headline figure as it is written."""
         return _METRIC_NAMES.get(self.metric, self.metric)
+
+    def above(self, goal: float) -> list[tuple[float, str, str]]:
+        """Return the worst leak AUCs that are not below a goal or what is known anyway: value, attack, party."""
+        found = [(*party.worst, name, party.limit(goal)) for name, party in self.parties.items()]
+        return [(worst, attack, name) for worst, attack, name, limit in found if worst is not None and worst >= limit]
 
     @property
     def deciding(self) -> float | None:
@@ -287,6 +351,11 @@ class RunSummary:
     def measurement(self, name: str) -> float | None:
         """Return the largest measurement of this name at any party, or ``None``."""
         return largest(party.measurement(name) for party in self.parties.values())
+
+    def promised_error(self, party: str) -> float | None:
+        """Return the detection error promised at a party, or ``None``: by defenses of its messages, or of labels."""
+        of_labels = [value for tag, value in self.measurements.items() if tag.endswith("/detection_error_bound")]
+        return largest([self.parties[party].measurement("detection_error_bound"), *of_labels])
 
     @property
     def total(self) -> float | None:
@@ -308,20 +377,50 @@ class RunSummary:
     def save(self, folder: Path) -> None:
         """Write ``summary.json``, all at once."""
         draft = folder / f".{FILE_NAME}"
-        draft.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=2))
+        shown = self if self.provenance is None else replace(self, provenance=replace(self.provenance, same_data=""))
+        draft.write_bytes(msgspec.json.format(msgspec.json.encode(shown), indent=2))
         os.replace(draft, folder / FILE_NAME)
 
 
 def read_summary(folder: Path) -> RunSummary:
-    """Read a run's ``summary.json``.
+    """Read a run's ``summary.json``, which another may have handed on: no text in it steers a terminal.
 
     Raises:
         CheckpointError: If it is missing (the run has not finished) or damaged.
     """
     path = folder / FILE_NAME
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder}: there is no such folder; name that of a finished run, or one that holds some")
     if not path.is_file():
         raise CheckpointError(f"{folder} holds no finished run: there is no {FILE_NAME}; go on with --resume")
     try:
-        return msgspec.json.decode(path.read_bytes(), type=RunSummary)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        found = msgspec.convert(_harmless(msgspec.json.decode(path.read_bytes())), RunSummary, str_keys=True)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CheckpointError(f"{path} is damaged: {error}") from error
+    if found.provenance is None:
+        return found
+    return replace(found, provenance=replace(found.provenance, same_data=_same_data(folder)))
+
+
+def _harmless(value: Any) -> Any:
+    """Return what was read with every text printable."""
+    if isinstance(value, dict):
+        return {printable(key): _harmless(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_harmless(inner) for inner in value]
+    return printable(value) if isinstance(value, str) else value
+
+
+def _same_data(folder: Path) -> str:
+    """Return what says whether runs are on equal data; nothing where only the summary was handed on."""
+    path = folder / BEGUN_FILE
+    try:
+        noted = msgspec.json.decode(path.read_bytes(), type=dict[str, str]) if path.is_file() else {}
+    except (
+        OSError,
+        msgspec.DecodeError,
+        UnicodeDecodeError,
+        RecursionError,
+    ):  # another user's run, or a damaged note: it says nothing
+        return ""
+    return noted.get("data", "")

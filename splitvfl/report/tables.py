@@ -12,13 +12,13 @@ from rich.table import Table
 from rich.text import Text
 
 from splitvfl.leakage.auditing import Audit
+from splitvfl.report.brief import leak_style
 from splitvfl.report.findings import (
-    PARTLY_VISIBLE,
-    VISIBLE,
     chance_note,
     headline,
     known_note,
     label_notes,
+    told_notes,
     unavailable_notes,
     verdict,
 )
@@ -37,7 +37,7 @@ from splitvfl.report.rows import (
     with_parties,
     written,
 )
-from splitvfl.report.summary import RunSummary
+from splitvfl.report.summary import GOAL, RunSummary
 
 __all__ = ["comparison_table", "summary_table", "verdict"]
 
@@ -52,7 +52,10 @@ _NARROW_NAME_WIDTH = 18
 _WIDE_NAME_WIDTH = 31
 _INTERVAL_WIDTH = 10
 
-_LEAK_AUC = "how well an attack tells positives from negatives: 0.50 is blind, 1.00 reads every label"
+_LEAK_AUC = (
+    "how well an attack tells positives from negatives, one class from the rest, or large numbers from small ones: "
+    "0.50 is blind, 1.00 reads every label"
+)
 
 _THREE = {
     "beyond": "what messages tell beyond the model's prediction: among the canaries, whose labels nobody can predict, "
@@ -89,7 +92,8 @@ _AFTER_LEGEND = {
 
 _COMPARISON_LEGEND = {
     **_THREE,
-    "±": "half of the 95 % t-interval of the mean over seeds; none for a single run",
+    "±": "half of the 95 % t-interval of the mean over seeds; of two runs both figures stand, as a range",
+    "worst": "the mean over runs of each run's worst attack on messages, whichever that was",
     "leak AUC": _LEAK_AUC,
     "an attack's": "the larger of its mean over steps and of its scores added up over the run, oriented to read best",
     AUDITOR: Audit.legend,
@@ -100,12 +104,12 @@ def summary_table(runs: Sequence[RunSummary]) -> RenderableType:
     """Return every run's figures: what leaks through its defense, and what that costs.
 
     Total, beyond prediction and known without messages come first; of a single run in a sentence, too.
-    Runs are grouped by data set and model. Leak AUCs of 0.9 and more are red, of 0.7 and more yellow, others green.
+    Runs are grouped by data set and model. Leak AUCs of 0.9 and more are red, of 0.7 and more yellow, below 0.6 green.
 
     Args:
         runs: Finished runs.
     """
-    parts = list(_sections(runs, compared=False))
+    parts: list[RenderableType] = list(_sections(runs, compared=False))
     if len(runs) == 1 and headline(runs[0]):
         parts = [Text(headline(runs[0]), style="bold"), Text(), *parts]
     return Group(*parts, *_said_once(runs), _legend(_fitting(_SUMMARY_LEGEND, runs) | _after_legend(runs)))
@@ -122,7 +126,7 @@ def comparison_table(runs: Sequence[RunSummary]) -> RenderableType:
 
 
 def _said_once(runs: Sequence[RunSummary]) -> Iterator[RenderableType]:
-    notes = label_notes(runs)
+    notes = [*label_notes(runs), *told_notes(runs)]
     yield from (Text(note, style="dim") for note in notes)
     if notes:
         yield Text()
@@ -363,15 +367,7 @@ def _plain(value: Estimate | None, digits: int) -> Text:
 
 
 def _coloured(value: Estimate | None) -> Text:
-    return Text(_written(value, 2), style=_style(value))
-
-
-def _style(value: Estimate | None) -> str:
-    if value is None:
-        return ""
-    if value.mean >= VISIBLE:
-        return "bold red"
-    return "yellow" if value.mean >= PARTLY_VISIBLE else "green"
+    return Text(_written(value, 2), style=leak_style(value, GOAL))
 
 
 def _legend(meanings: Mapping[str, str]) -> Table:

@@ -1,0 +1,42 @@
+"""A finished run as a row of TensorBoard's table of runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from splitvfl.errors import CheckpointError
+from splitvfl.leakage.board import add_row
+from splitvfl.report.summary import RunSummary
+
+
+def show_on_board(summary: RunSummary, folder: Path) -> None:
+    """Write a run's row into its folder: what was done against leaks, the test figure, and what leaked.
+
+    Raises:
+        CheckpointError: If it cannot be written.
+    """
+    names, strengths = zip(*map(_divided, summary.defenses), strict=True) if summary.defenses else (("none",), ("",))
+    # TensorBoard sorts columns by name, and shows five before anybody asks for more.
+    settings: dict[str, str | float | bool] = {
+        "defense": " + ".join(names) + (", private top" if summary.private_top else ""),
+        "exchange": summary.exchange,
+        "seed": summary.seed,
+        "strength": " + ".join(filter(None, strengths)),
+    }
+    figures = {
+        f"test {summary.metric_name}": summary.test_metric,
+        "worst leak AUC": summary.worst[0],
+        "beyond the prediction": summary.beyond,
+        "messages and prediction": summary.total,
+        "known without messages": summary.known,
+    }
+    try:
+        add_row(folder, summary.steps, settings, figures)
+    except OSError as error:
+        raise CheckpointError(f"cannot write the run's row for TensorBoard in {folder}: {error}") from error
+
+
+def _divided(defense: str) -> tuple[str, str]:
+    """Return a defense's name and its settings: ``"sumkl"``, ``"detection_error=0.4"``."""
+    name, _, settings = defense.partition("(")
+    return name, settings.removesuffix(")")

@@ -1,0 +1,204 @@
+"""What is to be read first after a run: two lines, and a table of single figures that holds at 60 columns.
+
+The first line is what leaks, beside what the partner's own columns tell anyway; the second what the model is worth,
+beside what it would be without a defense, and without the partner.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from splitvfl.report.findings import PARTLY_VISIBLE, VISIBLE, below, figure, leakiest, unavailable_notes
+from splitvfl.report.rows import (
+    DefenseRow,
+    Estimate,
+    PartyRow,
+    RunGroup,
+    Undefended,
+    attack_names,
+    attack_result,
+    estimate,
+    furthest,
+    group_runs,
+    rows_by_defense,
+    rows_by_run,
+    with_parties,
+    written,
+)
+from splitvfl.report.summary import PartyResult, RunSummary
+
+BRIEF_WIDTH = 60
+"""Columns that the table takes, at most."""
+
+_NAME_WIDTH = 21
+
+
+def brief(runs: Sequence[RunSummary]) -> RenderableType:
+    """Return two lines and a table of single figures for every group of runs: a row per run and party."""
+    return Group(*_parts(runs, compared=False))
+
+
+def compared_brief(runs: Sequence[RunSummary]) -> RenderableType:
+    """Return the same with a row per defense: means over seeds with 95 % intervals, of two seeds ranges."""
+    return Group(*_parts(runs, compared=True))
+
+
+def _parts(runs: Sequence[RunSummary], *, compared: bool) -> Iterator[RenderableType]:
+    for number, group in enumerate(group_runs(runs)):
+        if number:
+            yield Text()
+        title = Text.assemble((group.title, "bold"), (f"   {group.subtitle}", "dim"))
+        alone = len(group.runs) == len(runs)
+        yield from [] if alone else [title]
+        yield from (Text(line, style="bold") for line in two_lines(group))
+        yield Text()
+        yield from [title] if alone else []
+        yield _table(group, rows_by_defense(group) if compared else rows_by_run(group), compared=compared)
+        yield Text("own: what the partner's own columns tell without any message", style="dim")
+        if len(runs) == 1:
+            yield from map(Text, _by_attack(runs[0]))
+        yield from map(Text, unavailable_notes(rows_by_run(group)))
+
+
+# --- two lines
+
+
+def two_lines(group: RunGroup) -> list[str]:
+    """Return what leaks and what the model is worth: of one run, or of the defense to take among several."""
+    row = chosen_row(group)
+    return [leak_line(group, row), test_line(group, row)]
+
+
+def chosen_row(group: RunGroup) -> DefenseRow:
+    """Return the best model among those that are below the goal; if none is, what leaks least; else the first."""
+    rows = rows_by_defense(group)
+    held = [row for row in rows if all(below(run) for run in row.results)]
+    if held:
+        return max(held, key=lambda row: row.test.mean if row.test else -1.0)
+    judged = [row for row in rows if row.deciding is not None]
+    return min(judged, key=lambda row: row.deciding.mean if row.deciding else 1.0, default=rows[0])
+
+
+def leak_line(group: RunGroup, row: DefenseRow) -> str:
+    """Return in one line what leaks in the run that leaks most, beside what own columns tell."""
+    run = leakiest(row.results)
+    behind = f" behind {row.label}" if not row.undefended and len(group.defenses) > 1 else ""
+    if run.traits.one_way:
+        return f"Labels: no message of training depends on them; {_known(run, None)}."
+    if run.worst[0] is None:
+        return f"Labels: what leaks was not measured; {_known(run, None)}."
+    held = "goal met" if all(below(each) for each in row.results) else "goal missed"
+    worst, _, name = max(run.above(run.goal), default=run.worst)
+    where = f" at {name}" if len(run.parties) > 1 else ""
+    if run.canaries is None:
+        leak = f"worst leak {figure(worst or 0.0)} ({furthest(run.parties[name])}{where})"
+    else:
+        ends = f"{figure(run.canaries.low)} to {figure(run.canaries.high)}"
+        total = run.parties[name].label_leak.total
+        in_all = "in all not measured" if total is None else f"{figure(total)} in all"
+        leak = f"{figure(run.canaries.auc)} ({ends}) beyond the prediction, {in_all}{where}"
+    return f"Labels{behind}: {leak}, {_known(run, name)}: {held}."
+
+
+def _known(run: RunSummary, name: str | None) -> str:
+    known = {party: result.label_leak.known for party, result in run.parties.items() if name in (None, party)}
+    value = max((value for value in known.values() if value is not None), default=None)
+    whose = f"{next(iter(known))}'s" if len(known) == 1 else "the partners'"
+    return f"{whose} own columns {'not known' if value is None else figure(value)}"
+
+
+def test_line(group: RunGroup, row: DefenseRow) -> str:
+    """Return in one line what the model is worth, beside the same without a defense and without the partner."""
+    plain = Undefended.beside(row, group.runs)
+    one_way = any(run.traits.one_way for run in row.results)
+    alone = estimate(run.alone for run in group.runs)
+    parts = [f"Test {group.metric} {_mean(row.test)}"]
+    if not row.undefended and plain is not None:
+        parts.append(f"without a {plain.words} {_mean(plain.test)}")
+    elif not row.undefended and not one_way:
+        parts.append("without a defense not trained")
+    if alone is not None:
+        parts.append(f"without the partner {_mean(alone)}")
+    return "; ".join(parts) + "."
+
+
+def _mean(value: Estimate | None) -> str:
+    return written(None if value is None else value.mean, 3)
+
+
+# --- a table
+
+
+def _table(group: RunGroup, rows: Sequence[DefenseRow], *, compared: bool) -> Table:
+    several = any(len(row.parties) > 1 for row in rows)
+    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=0, pad_edge=False, header_style="bold")
+    table.add_column("", overflow="fold", width=_NAME_WIDTH)
+    for header, width in ((f"test {group.metric}", 12 if compared else 8), ("worst leak", 10)):
+        table.add_column(header, justify="right", width=width, overflow="fold")
+    table.add_column("to", width=9 if compared else 12, overflow="fold")
+    table.add_column("own", justify="right", width=4, overflow="fold")
+    for row, party in with_parties(rows):
+        name = f"{row.label}, {party.name}" if several else row.label
+        table.add_row(
+            Text("\n".join(_in_lines(name, _NAME_WIDTH))), Text(_written(row.test, 3)), *_leak_cells(party, group.goal)
+        )
+    return table
+
+
+def _in_lines(name: str, width: int) -> list[str]:
+    """Return a label in lines that break behind a comma or before brackets; what is longer than a line stays whole.
+
+    >>> _in_lines("some-response(epsilon=2.0, classes=10), private top", 21)
+    ['some-response', '(epsilon=2.0,', 'classes=10),', 'private top']
+    >>> _in_lines("a-response(detection_error=0.4), private top", 21)
+    ['a-response', '(detection_error=0.4)', 'private top']
+    """
+    lines: list[str] = []
+    for piece in re.split(r"(?<=,) | ?(?=\()| (?=\+ )", name):
+        if lines and len(lines[-1]) + 1 + len(piece.rstrip(",")) <= width:
+            lines[-1] = f"{lines[-1]} {piece}"
+        else:
+            lines.append(piece)
+    return [line.rstrip(",") if len(line) > width else line for line in lines]
+
+
+def _leak_cells(party: PartyRow, goal: float) -> list[Text]:
+    worst = Text(_written(party.worst, 2), style=leak_style(party.worst, party.limit(goal)))
+    return [worst, Text(party.worst_attack.replace("-", "- ")), Text(_written(party.known and party.known.mean, 2))]
+
+
+def _written(value: Estimate | float | None, digits: int) -> str:
+    return written(value, digits, sign=" ±", large=".1e")
+
+
+def leak_style(value: Estimate | None, limit: float) -> str:
+    """Return the style of a leak AUC: green below the limit; else red from 0.90 on, yellow from 0.70 on."""
+    if value is None:
+        return ""
+    if value.mean < limit:
+        return "green"
+    if value.mean >= VISIBLE:
+        return "bold red"
+    return "yellow" if value.mean >= PARTLY_VISIBLE else ""
+
+
+def _by_attack(run: RunSummary) -> Iterator[str]:
+    """Return for each party the worst figure of every attack, the largest first."""
+    for name, party in run.parties.items():
+        found = sorted(_worst_of_each(run, party), reverse=True)
+        if found:
+            where = f" at {name}" if len(run.parties) > 1 else ""
+            yield f"Leak AUC by attack{where}: {', '.join(f'{attack} {figure(worst)}' for worst, attack in found)}."
+
+
+def _worst_of_each(run: RunSummary, party: PartyResult) -> Iterator[tuple[float, str]]:
+    for attack in attack_names([run]):
+        result = attack_result(party, attack)
+        if result is not None and result.worst is not None:
+            yield result.worst, attack
