@@ -24,9 +24,13 @@ from splitvfl.errors import (
 )
 
 if TYPE_CHECKING:
+    from splitvfl.app.saved_run import load_run
     from splitvfl.cut.layer import CutLayer
+    from splitvfl.cut.model_check import check_model
+    from splitvfl.cut.model_fix import fix_model
     from splitvfl.cut.split_model import SplitModel
     from splitvfl.data.columns import Columns
+    from splitvfl.data.joined_tables import from_tables
     from splitvfl.data.load import load
     from splitvfl.hooks import Attack, Defense, Secrets, View
     from splitvfl.metrics import leak_auc, reconstruction_mse
@@ -57,8 +61,12 @@ __all__ = [
     "SplitVFLError",
     "Trainer",
     "View",
+    "check_model",
+    "fix_model",
+    "from_tables",
     "leak_auc",
     "load",
+    "load_run",
     "reconstruction_mse",
 ]
 
@@ -73,8 +81,12 @@ _HOMES = {
     "SplitModel": "splitvfl.cut.split_model",
     "Trainer": "splitvfl.run.trainer",
     "View": "splitvfl.hooks",
+    "check_model": "splitvfl.cut.model_check",
+    "fix_model": "splitvfl.cut.model_fix",
+    "from_tables": "splitvfl.data.joined_tables",
     "leak_auc": "splitvfl.metrics",
     "load": "splitvfl.data.load",
+    "load_run": "splitvfl.app.saved_run",
     "reconstruction_mse": "splitvfl.metrics",
 }
 

@@ -6,29 +6,40 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-import torch
+from tests.run.forked import FORKS, begin_as_a_program
 
-from tests.run.forked import FORKS
+Program = Callable[[Sequence[str]], int]
+Within = Callable[[], AbstractContextManager[object]]
 
 
 class Command:
-    """A command that runs; what tests ask of it is what :class:`subprocess.Popen` offers.
+    """A command of ``splitvfl`` that runs, or another program; tests ask of it what :class:`subprocess.Popen` offers.
 
     Args:
-        arguments: What follows ``splitvfl``.
+        arguments: What follows its name.
         folder: Where it runs.
+        within: Makes what is entered around the command, in its process: what is otherwise there than in a real one.
+        program: Another program, which is called with the arguments and returns its exit code.
         environment: Variables that it has besides those of this process.
     """
 
-    def __init__(self, arguments: Sequence[str], folder: Path, **environment: str) -> None:
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        folder: Path,
+        *,
+        within: Within = nullcontext,
+        program: Program | None = None,
+        **environment: str,
+    ) -> None:
         (said, saying), (complained, complaining) = FORKS.Pipe(duplex=False), FORKS.Pipe(duplex=False)
-        self._process = FORKS.Process(
-            target=_run, args=(list(arguments), folder, environment, saying, complaining), daemon=True
-        )
+        what = (program, list(arguments), folder, within, environment)
+        self._process = FORKS.Process(target=_run, args=(*what, saying, complaining), daemon=True)
         self._process.start()
         for end in (saying, complaining):
             end.close()
@@ -77,12 +88,20 @@ def _lines(end: Connection) -> Iterator[str]:
         yield from lines
 
 
-def _run(arguments: list[str], folder: Path, environment: dict[str, str], *pipes: Connection) -> None:
+def _run(
+    program: Program | None,
+    arguments: list[str],
+    folder: Path,
+    within: Within,
+    environment: dict[str, str],
+    *pipes: Connection,
+) -> None:
     os.environ.update(environment)
     os.chdir(folder)
     for number, pipe in enumerate(pipes, start=1):
         os.dup2(pipe.fileno(), number)
-    torch.set_num_threads(1)
+    begin_as_a_program()
     from splitvfl.cli import main
 
-    sys.exit(main(arguments))
+    with within():
+        sys.exit((program or main)(arguments))

@@ -8,10 +8,11 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+from torch import nn
 
 from splitvfl.app.exchanges import exchange_of, task_of
 from splitvfl.app.label_horizon import LabelHorizon
-from splitvfl.app.models import Models
+from splitvfl.app.models import Models, own_code
 from splitvfl.app.noise import noise_plan
 from splitvfl.config.sections import ExperimentConfig
 from splitvfl.data.columns import PartyData, TaskName
@@ -22,6 +23,7 @@ from splitvfl.hooks import At, Attack, Defense, placed
 from splitvfl.leakage.canaries import check_canaries
 from splitvfl.leakage.judging import known_allowed
 from splitvfl.learning.batches import BLOCK_ROWS
+from splitvfl.learning.defaults import suggested_batch_size
 from splitvfl.learning.optimizers import PerParameter, plain_rate, rowwise_adagrad
 from splitvfl.learning.randomness import PartyRandom, derive_seed
 from splitvfl.learning.tasks import Task, check_loss
@@ -82,7 +84,12 @@ class Assembly:
         """Return a passive party, its first weights drawn with a seed, or from entropy without one."""
         with _first_weights(seed, data.name):
             bottom = self.models.bottom(data, task)
-        return PassiveParty(self.models.bounded(data), bottom, optimizer=self._optimizer())
+            party = PassiveParty(self.models.bounded(data), bottom, optimizer=self._optimizer())
+            # On one record. Here, because layers that wait for their first input draw their weights now.
+            with own_code(f"model: the bottom of {data.name}, {type(bottom).__name__},"):
+                if not _is_built_in(bottom):
+                    party.output_width()
+        return party
 
     def active(self, data: PartyData, task: Task, widths: Sequence[int], *, seed: int | None) -> ActiveParty:
         """Return the active party, as :meth:`passive`; ``widths`` are those of the activations, in the file's order."""
@@ -121,6 +128,26 @@ class Assembly:
                 f"{config.source}: train.private_top_optimizer: there is no private top; write model.private_top: "
                 "true, or leave it out"
             )
+
+    def check_batch_size(self, records: int) -> None:
+        """Refuse batches that are larger than the training part, in words that say whose number it is.
+
+        Args:
+            records: Training records; those that early stopping holds out are in no batch.
+
+        Raises:
+            ConfigError: If they are.
+        """
+        config, size = self._config, self._config.train.batch_size
+        if config.train.early_stopping is not None:
+            records -= records // config.train.early_stopping.validation_every
+        if size <= records or records < 1:
+            return
+        default = "" if "batch_size" in config.train.model_fields_set else ", which is the default"
+        raise ConfigError(
+            f"{config.source}: train.batch_size: expected 1 to {records}, the number of training records, got "
+            f"{size}{default}; set train.batch_size, to {suggested_batch_size(records)} for example"
+        )
 
     @property
     def block_rows(self) -> int:
@@ -177,7 +204,7 @@ class Assembly:
         agreed = self._config.exchange
         check_clips(party, activation=agreed.activation_clip, gradient=agreed.gradient_clip)
 
-    def check_canaries(self, task: Task) -> None:
+    def check_canaries(self) -> None:
         """Refuse canaries that nobody could look for.
 
         Raises:
@@ -187,14 +214,17 @@ class Assembly:
         if config.canaries is None:
             return
         try:
-            check_canaries(task.name, audit=config.audited, exchange=exchange.name, read=exchange.shows_gradients())
+            check_canaries(audit=config.audited, exchange=exchange.name, read=exchange.shows_gradients())
         except ConfigError as error:
             raise ConfigError(f"{config.source}: audit.canaries: {error}") from error
 
     def known_records(self, active: ActiveParty) -> dict[str, int]:
         """Return how many records of each class an attacker is told of, by the names under which attacks take it."""
         counts = known_allowed(
-            active.training_labels.judged_records, self._config.known_positives, self._config.known_negatives
+            active.training_labels.judged_records,
+            self._config.known_positives,
+            self._config.known_negatives,
+            classes=active.task.classes,
         )
         return dict(zip(("known_positives", "known_negatives"), counts, strict=True))
 
@@ -222,6 +252,7 @@ class Assembly:
         """
         config, train, task, watch = self._config, self._config.train, active.task, run.watch
         figures = run.kept if active.best.in_use else run.figures
+        told = self.known_records(active)
         added = [] if self.noise is None else [self.noise.name]
         return RunSummary(
             name=config.name,
@@ -251,11 +282,13 @@ class Assembly:
             test_metric=known(figures[f"test/{task.metric}"]),
             test_loss=known(figures["test/loss"]),
             step_ms=known(run.step_ms),
-            **self.known_records(active),
+            known_positives=told["known_positives"],
+            known_negatives=told["known_negatives"],
             parties={name: _party_result(run, name, more.get(name, {})) for name in watch.leaks},
             measurements=_measurements_of(run, active.name),
             canaries=watch.worst_canaries,
             private_top=active.private_top is not None,
+            goal=config.goal,
         )
 
 
@@ -270,6 +303,10 @@ def choose_device(name: str) -> torch.device:
     if name == "cuda" and not torch.cuda.is_available():
         raise ConfigError("train.device: cuda was asked for, but torch finds no CUDA device; use auto or cpu")
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def _is_built_in(model: nn.Module) -> bool:
+    return type(model).__module__.startswith("splitvfl.")
 
 
 def _first_weights(seed: int | None, *name: str) -> PartyRandom:

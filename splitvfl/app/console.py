@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -21,11 +21,20 @@ from rich.progress import (
 from rich.text import Text
 
 from splitvfl.data.ingest import IngestStatus
-from splitvfl.leakage.label_leak import LabelLeak
+from splitvfl.report.rows import shown_name
 from splitvfl.run.training import Status
+from splitvfl.wording import in_width
 
 # Seconds between two plain lines: a log file of a long run stays readable.
 _PLAIN_EVERY_S = 10.0
+
+_BAR_WIDTH = 12
+# Of a line that is no terminal's: logs are read at this width.
+_PLAIN_WIDTH = 80
+_LONGEST_LABEL = 24
+_SHORTEST_LABEL = 16
+# Loss, test figure and leak: a long label makes room for these.
+_MAIN_FIGURES = 3
 
 
 class _Bar:
@@ -42,7 +51,7 @@ class _Bar:
         self._last_line = time.monotonic()
         self._bar = Progress(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=16),
+            BarColumn(bar_width=_BAR_WIDTH),
             *columns,
             console=console,
             transient=True,
@@ -60,7 +69,7 @@ class _Bar:
 
     def tell(self, line: str) -> None:
         """Print what happened, above the bar."""
-        self._print(line, always=True)
+        self._print("\n".join(in_width(part, self._console.width) for part in line.splitlines()), always=True)
 
     def _print(self, line: str, *, always: bool = False) -> None:
         """Print a plain line, unless one was printed just before."""
@@ -87,20 +96,17 @@ class RunProgress(_Bar):
     def run(self, label: str) -> Callable[[Status], None]:
         """Start the next run and return what is called after each of its steps."""
         self._run += 1
-        prefix = f"{self._run}/{self._runs} " if self._runs > 1 else ""
+        label = f"{self._run}/{self._runs} {label}" if self._runs > 1 else label
 
         def show(status: Status) -> None:
             if self._live:
-                self._bar.update(
-                    self._task,
-                    description=f"{prefix}{label}",
-                    total=status.steps,
-                    completed=status.step,
-                    figures=figures(status),
-                )
+                beside = _BAR_WIDTH + len(f"  {status.step}/{status.steps} ") + 1
+                name, shown = fitted(label, figures(status), self._console.width - beside)
+                self._bar.update(self._task, description=name, total=status.steps, completed=status.step, figures=shown)
             else:
-                line = f"{prefix}{label}: epoch {status.epoch}/{status.epochs} {figures(status)}"
-                self._print(line, always=status.step == status.steps)
+                epoch = f": epoch {status.epoch}/{status.epochs} "
+                name, shown = fitted(label, figures(status), _PLAIN_WIDTH - len(epoch))
+                self._print(f"{name}{epoch}{shown}", always=status.step == status.steps)
 
         return show
 
@@ -172,19 +178,44 @@ class IngestProgress(_Bar):
             self._print(f"{what}: {status.done:.0%} of all work done")
 
 
-def _three(leak: LabelLeak, party: str) -> str:
-    """Return beyond the prediction, in all, and known without messages: those that were measured."""
-    named = {"beyond": leak.beyond, "all": leak.total, "known": leak.known}
-    values = " ".join(f"{name} {value:.2f}" for name, value in named.items() if value is not None)
-    return f"{party} {values}".strip()
+def figures(status: Status) -> list[str]:
+    """Return the figures of a moment, in a few words each, what matters most first."""
+    leaks = status.label_leaks
+    found = [
+        ("loss", status.loss, 3, ""),  # a passive party knows of none
+        ("test", status.test, 3, ""),
+        ("leak", status.worst_leak[0], 2, f" ({shown_name(status.worst_leak[1])})"),
+        ("beyond", _largest(leak.beyond for leak in leaks.values()), 2, ""),
+        ("own", _largest(leak.known for leak in leaks.values()), 2, ""),
+        ("in all", _largest(leak.total for leak in leaks.values()), 2, ""),
+    ]
+    return [f"{name} {value:.{digits}f}{more}" for name, value, digits, more in found if not math.isnan(value)]
 
 
-def figures(status: Status) -> str:
-    """Return the figures of a moment in a few words."""
-    parts = [] if math.isnan(status.loss) else [f"loss {status.loss:.3f}"]  # a passive party knows of none
-    if not math.isnan(status.test):
-        parts.append(f"test {status.test:.3f}")
-    parts += [_three(leak, name if len(status.label_leaks) > 1 else "") for name, leak in status.label_leaks.items()]
-    if not math.isnan(status.worst_leak[0]):
-        parts.append(f"worst {status.worst_leak[0]:.2f} ({status.worst_leak[1]})")
-    return "  ".join(parts)
+def _largest(values: Iterable[float | None]) -> float:
+    return max((value for value in values if value is not None), default=math.nan)
+
+
+def fitted(label: str, parts: Sequence[str], width: int) -> tuple[str, str]:
+    """Return a label and as many parts, from the first, as fit into a width; a long label is shortened.
+
+    What stands in brackets is left out first; before that a long label makes room for the first three parts.
+
+    >>> fitted("digits", ["loss 0.431", "test 0.761", "leak 1.00 (residual)"], 30)
+    ('digits', 'loss 0.431  test 0.761')
+    >>> fitted("digits", ["loss 0.431", "leak 1.00 (residual)"], 30)
+    ('digits', 'loss 0.431  leak 1.00')
+    >>> fitted("7/9 credit, axis-sumkl(ratio=1)", ["loss 0.431", "test 0.761", "leak 0.69 (direction)"], 67)
+    ('7/9 credit, axis-su…', 'loss 0.431  test 0.761  leak 0.69 (direction)')
+    """
+    room = width - sum(len(part) + 2 for part in parts[:_MAIN_FIGURES])
+    longest = max(_SHORTEST_LABEL, min(_LONGEST_LABEL, room))
+    name = label if len(label) <= longest else f"{label[: longest - 1]}…"
+    shown = ""
+    for part in parts:
+        room = width - len(name) - len(shown) - 2
+        fitting = part if len(part) <= room else part.partition(" (")[0]
+        if len(fitting) > room:
+            break
+        shown = f"{shown}  {fitting}" if shown else fitting
+    return name, shown

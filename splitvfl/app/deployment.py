@@ -10,6 +10,7 @@ import json
 import math
 import secrets
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,11 @@ import torch
 
 from splitvfl.app.addresses import AddressBook
 from splitvfl.app.assembly import Assembly, choose_device
+from splitvfl.app.beginning import Beginning
+from splitvfl.app.data_summary import own_summary_of
 from splitvfl.app.exchanges import exchange_of
 from splitvfl.app.label_horizon import before
-from splitvfl.app.records import OwnData, own_data
+from splitvfl.app.records import OwnData, in_words_of, own_data
 from splitvfl.app.run_folder import (
     MODEL_FOLDER,
     check_folder,
@@ -30,12 +33,13 @@ from splitvfl.app.run_folder import (
 )
 from splitvfl.app.saved_model import Origin, save_half
 from splitvfl.config.sections import ExperimentConfig, config_to_yaml
+from splitvfl.data.digests import data_digests
 from splitvfl.errors import ArgumentError, ConfigError, DataError
 from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.coordinator import ThirdParty
 from splitvfl.exchange.evaluation import EvaluationPlan
 from splitvfl.exchange.handshake import TaskSpec, agreed_settings, terms_of
-from splitvfl.hooks import Attack, hook_name, moment_of, target_of
+from splitvfl.hooks import Attack, hook_name, moment_of, refusal_of, target_of
 from splitvfl.leakage.judging import Leak
 from splitvfl.leakage.watching import Watch
 from splitvfl.learning.batches import Batches
@@ -44,6 +48,7 @@ from splitvfl.learning.randomness import PartyRandom, derive_seed
 from splitvfl.learning.schedule import Schedule
 from splitvfl.learning.tasks import Task
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
+from splitvfl.report.board_row import show_on_board
 from splitvfl.report.summary import RunSummary
 from splitvfl.run.coordinator import CoordinatorRun
 from splitvfl.run.networked import USUAL_LOSS, ActiveRun, PassiveRun, RunSettings
@@ -88,6 +93,7 @@ class Deployment:
         self._network, self._meeting = addresses.network, addresses.meeting(notify)
         self.own = own or own_data(config, name)
         self.assembly = Assembly(config, self.own.data, vouching=addresses.vouching(self._meeting))
+        self.assembly.check_batch_size(self.own.data.train.count)
         self._batches = Batches(
             self.own.data.train.count,
             config.train.batch_size,
@@ -145,8 +151,10 @@ class Deployment:
 
     def told_before(self) -> list[str]:
         """Return what is to be said before the first step, in sentences."""
+        with in_words_of(self._config):
+            about = own_summary_of(self.own.data, self.own.task)
         noise, agreed = self.assembly.noise, self.assembly.agreed_horizon(self.own.data.train.count, self.own.task)
-        return [*([] if noise is None else noise.notes()), *before(None, agreed)]
+        return [*about, *([] if noise is None else noise.notes()), *before(None, agreed)]
 
     def run(self, folder: Path, *, progress: TrainingProgress = lambda status: None) -> ActiveRun | PassiveRun:
         """Return the party's run, which it keeps in a folder, ready to be run.
@@ -197,6 +205,7 @@ class Deployment:
             message_s=self._network.message_s,
             retries=self._network.retries,
             own_terms=own,
+            data=data_digests(data),
         )
 
     def _agreed(self) -> dict[str, object]:
@@ -250,6 +259,24 @@ class Deployment:
             self._notify(line)
         return party, self._watch(party)
 
+    def tried_half(self) -> Party | None:
+        """Return this party as it would be trained, before it has met the others: for what objects to what.
+
+        What the others would tell is taken to be as here: activations as wide as its own bottom would send. ``None`` at
+        an active party without columns, which has no such bottom.
+
+        Raises:
+            SplitVFLError: If parts do not fit together.
+        """
+        own = self.own
+        if own.task is None:
+            return self._passive(TaskSpec("binary", 1))
+        if not own.data.column_names:
+            return None
+        task = self.assembly.task(own.task, own.classes)
+        width = self.assembly.passive(own.data, task, seed=0).output_width()
+        return self._active(task, {other: width for other in self._config.parties if other != self.name})[0]
+
     def _prepare(self, party: Party) -> None:
         train, seed = self._config.train, self._config.train.private_seed_for_experiments
         party.prepare(
@@ -267,7 +294,7 @@ class Deployment:
         canaries, seed = self._config.canaries, self._config.train.noise_seed_for_experiments
         if canaries is None:
             return
-        self.assembly.check_canaries(party.task)
+        self.assembly.check_canaries()
         try:
             party.training_labels.place_canaries(canaries, self._batches, noise_seed_for_experiments=seed)
         except (ArgumentError, ConfigError, DataError) as error:
@@ -283,9 +310,9 @@ class Deployment:
                 if reason:
                     watch.unavailable[name][hook_name(attack)] = reason
                 else:
-                    watch.add(name, cut.watch(attack, canaries=party.canaries, **known))
-            if self._config.audited and party.task.name == "binary" and exchange.shows_gradients():
-                watch.audits[name] = cut.audit(canaries=party.canaries)
+                    watch.add(name, cut.watch(attack, canaries=party.canaries, classes=party.task.classes, **known))
+            if self._config.audited and exchange.shows_gradients():
+                watch.audits[name] = cut.audit(canaries=party.canaries, classes=party.task.classes)
         return watch
 
     # --- the finished run
@@ -322,13 +349,14 @@ def _unavailable(attack: Attack, party: ActiveParty, shows: frozenset[str], exch
     """Return why the label party cannot run a partner's attack in its place, or nothing."""
     if target_of(attack) == "features":
         return "it attacks features, with what only an experiment in one process has"
-    if party.task.name != "binary":
-        return f"needs binary labels, the task is {party.task.name}"
+    refused = refusal_of(attack, party.task.name)
+    if refused:
+        return refused
     if moment_of(attack) == "after-training":
         return "needs the partner's model"
     if exchange.one_way:
         return NOTHING_COMES_BACK
-    missing = sorted(Leak(attack).needs - shows)
+    missing = sorted(Leak(attack, classes=party.task.classes).needs - shows)
     if exchange.sums_only and not missing:
         return "the partner gets no gradient per record"
     return f"needs the partner's {' and '.join(missing)}" if missing else ""
@@ -369,6 +397,7 @@ def run_party(
     overwrite: bool = False,
     notify: Callable[[str], None] = lambda line: None,
     progress: TrainingProgress = lambda status: None,
+    command: str = "",
 ) -> tuple[ActiveRun | PassiveRun, RunSummary | None]:
     """Train as one party, go on where an earlier run in the folder left off, and write the trained half.
 
@@ -381,6 +410,7 @@ def run_party(
         overwrite: Start anew, and replace what the folder holds; all parties must.
         notify: Told in one line what happens.
         progress: Told of every step.
+        command: The command that was given, as it may be shown.
 
     Returns:
         The finished run, and at the active party its summary.
@@ -403,10 +433,21 @@ def run_party(
         if not going_on:
             clear_run(folder)
         write_config(folder, config_to_yaml(config))
+        begun = Beginning.noted(folder, going_on=going_on)
         run.run()
         deployment.keep_half(run, folder / MODEL_FOLDER)
         if not isinstance(run, ActiveRun):
             return run, None
-        summary = deployment.summary(run)
+        settings = run.settings
+        provenance = begun.provenance(
+            config,
+            {name: deployment.own.data},
+            {name: settings.data},
+            folder=folder,
+            held_out=len(settings.batches.held_out),
+            command=command,
+        )
+        summary = replace(deployment.summary(run), provenance=provenance)
         summary.save(folder)
+        show_on_board(summary, folder)
         return run, summary

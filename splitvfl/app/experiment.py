@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import save_file
+from torch import Tensor
 
 from splitvfl.app.assembly import Assembly, choose_device
+from splitvfl.app.beginning import Beginning
+from splitvfl.app.data_summary import summary_of
 from splitvfl.app.label_horizon import LabelHorizon, before, observed_horizon, outcome
-from splitvfl.app.records import load_data
-from splitvfl.app.run_folder import CONFIG_FILE, check_folder, clear_run, has_checkpoint, write_config
+from splitvfl.app.records import in_words_of, load_data
+from splitvfl.app.run_folder import (
+    CONFIG_FILE,
+    MODEL_FOLDER,
+    check_folder,
+    clear_run,
+    finished_at,
+    has_checkpoint,
+    write_config,
+)
 from splitvfl.config.sections import ExperimentConfig, HookConfig, config_to_yaml, parse_config
 from splitvfl.data import VerticalData
-from splitvfl.errors import ConfigError
+from splitvfl.errors import ConfigError, DataError
 from splitvfl.learning.precision import narrow_dtype
 from splitvfl.party.party import ActiveParty, PassiveParty
-from splitvfl.report.summary import RunSummary
-from splitvfl.run.trainer import Trainer
+from splitvfl.report.board_row import show_on_board
+from splitvfl.report.rows import counted
+from splitvfl.report.summary import FILE_NAME, RunSummary, read_summary
+from splitvfl.run.trainer import MadeBy, Trainer
 from splitvfl.run.training import TrainingProgress
 from splitvfl.system.private_folder import close_folder, closed_for_writing, private_folder
 
@@ -36,15 +49,16 @@ class Workbench:
 
     Attributes:
         data: The loaded data.
-        own_columns: By passive party; empty for tasks that are not binary, and where a class has fewer than five
-            records.
+        own_columns: By passive party; empty where a class has fewer than five records.
         first_components: AUC of the first principal component of its columns, by passive party; likewise, and of
             those that have columns of numbers.
+        alone: Test AUC of the label party's own columns alone; ``None`` likewise, and where it has none.
     """
 
     data: VerticalData
     own_columns: Mapping[str, OwnColumns]
     first_components: Mapping[str, float] = field(default_factory=dict)
+    alone: float | None = None
 
     @property
     def known(self) -> dict[str, float]:
@@ -61,13 +75,15 @@ def prepare(config: ExperimentConfig) -> Workbench:
         ConfigError: If settings contradict each other.
     """
     # Imported late: scikit-learn takes as long as a short run, and a party of a networked run has no use for it.
-    from splitvfl.leakage.own_columns import first_component_auc, own_columns_auc
+    from splitvfl.leakage.own_columns import alone_auc, first_component_auc, own_columns_auc
     from splitvfl.leakage.run_audit import FOLDS
 
     data = load_data(config)
     labels = data.active.train.labels
-    if data.task != "binary" or labels is None or not config.audited:
+    if labels is None or not config.audited:
         return Workbench(data, {})
+    if data.task != "binary":
+        return _of_many(data, labels)
     positives = int((labels == 1).sum())
     if min(positives, labels.numel() - positives) < FOLDS:
         return Workbench(data, {})  # too few of a class to say; no reason not to train
@@ -76,7 +92,22 @@ def prepare(config: ExperimentConfig) -> Workbench:
         data,
         {name: own_columns_auc(party.train.columns, labels) for name, party in data.passives.items()},
         {name: auc for name, auc in components.items() if auc is not None},
+        alone_auc(data.active.train, data.active.test),
     )
+
+
+def _of_many(data: VerticalData, labels: Tensor) -> Workbench:
+    """Return the same of k classes, or of numbers."""
+    from splitvfl.leakage.own_columns_many import first_component_leak, own_columns_leak
+
+    classes = None if data.task == "regression" else data.classes
+    columns = {name: party.train.columns for name, party in data.passives.items()}
+    try:
+        own = {name: own_columns_leak(held, labels, classes) for name, held in columns.items()}
+    except DataError:
+        return Workbench(data, {})  # too few of a class to say; no reason not to train
+    components = {name: first_component_leak(held, labels, classes) for name, held in columns.items()}
+    return Workbench(data, own, {name: auc for name, auc in components.items() if auc is not None})
 
 
 class Experiment:
@@ -96,8 +127,9 @@ class Experiment:
         self._check_fields()
         self._assembly = Assembly(config, bench.data.active)
         self._assembly.check_private_top()
+        self._assembly.check_batch_size(bench.data.active.train.count)
         self._task = self._assembly.task(bench.data.task, bench.data.classes)
-        self._assembly.check_canaries(self._task)
+        self._assembly.check_canaries()
 
     def _check_tables(self) -> None:
         recipe, name = self._config.model.recipe, self._config.model.name
@@ -153,7 +185,14 @@ class Experiment:
         )
         for party in (active, *passives.values()):
             assembly.check_clips(party)
+        trainer.made_by = self._made_by()
         return trainer
+
+    def _made_by(self) -> dict[str, MadeBy]:
+        data, models = self._bench.data, self._assembly.models
+        own = MadeBy(model=models.of_active(), loss=self._config.train.loss)
+        passives = {name: MadeBy(model=models.of_passive(party, self._task)) for name, party in data.passives.items()}
+        return {data.active.name: own, **passives}
 
     def _parties(self) -> tuple[ActiveParty, dict[str, PassiveParty]]:
         data, seed = self._bench.data, self._config.train.seed
@@ -176,7 +215,7 @@ class Experiment:
             ConfigError: If they differ.
         """
         earlier = parse_config(path.read_text(), source=path, folder=self._config.folder).model_dump(mode="json")
-        free = ("train.epochs",) if self._assembly.noise is None else ()
+        free = ("goal", "train.epochs") if self._assembly.noise is None else ("goal",)
         changed = [key for key in _differing(earlier, self._config.model_dump(mode="json")) if key not in free]
         if changed:
             raise ConfigError(
@@ -230,11 +269,13 @@ def run_experiment(
     overwrite: bool = False,
     progress: TrainingProgress | None = None,
     notify: Callable[[str], None] = lambda line: None,
+    command: str = "",
 ) -> RunSummary:
     """Train one experiment and write everything about it into a folder.
 
     The folder gets ``experiment.yaml`` (all settings), ``metrics.jsonl``, TensorBoard events, ``checkpoints/``,
-    ``weights/PARTY.safetensors`` and ``summary.json``.
+    ``weights/PARTY.safetensors``, the trained halves ``model/PARTY``, ``begun.json`` and ``summary.json``. A run that
+    has finished is resumed by leaving it as it is, once its settings and data are found to be the same.
 
     Args:
         config: The experiment.
@@ -244,9 +285,11 @@ def run_experiment(
         overwrite: Replace what the folder holds.
         progress: Called after every step.
         notify: Told in one line what is known before the first step.
+        command: The command that was given, as it may be shown.
 
     Raises:
         ConfigError: If the folder holds another run, or parts do not fit together.
+        DataError: If a run is to go on with other data than it began with.
         Interrupted: At Ctrl-C, after a checkpoint.
     """
     check_folder(folder, config.source, resume=resume, overwrite=overwrite)
@@ -256,24 +299,59 @@ def run_experiment(
     bench = workbench or prepare(config)
     experiment = Experiment(config, bench)
     trainer = experiment.trainer(folder)
+    trainer.notify = notify
     trainer.active.plan_run(epochs=train.epochs, early_stopping=train.early_stopping is not None)
     trainer.watch.known = bench.known
     observed, agreed = experiment.horizons(trainer)  # of the first weights, also where the run goes on
     if resume:
         experiment.refuse_changes(folder / CONFIG_FILE)
         trainer.resume()
+        if (folder / FILE_NAME).is_file() and _is_finished(trainer, train.epochs):
+            private_folder(folder)  # as every start of a run, whether it trains or not
+            done = read_summary(folder)
+            notify(_nothing_left(folder, done))
+            return done
     else:
         # Only now: an earlier run is not given up for one that cannot start.
         close_folder(folder)
         clear_run(folder)
     write_config(folder, config_to_yaml(config))
-    for line in [*before(observed, agreed), *trainer.active.promises(train.epochs)]:
+    begun = Beginning.noted(folder, going_on=resume)
+    with in_words_of(config):
+        told = summary_of(bench.data)
+    for line in [*told, *before(observed, agreed), *trainer.active.promises(train.epochs)]:
         notify(line)
     trainer.fit(train.epochs, progress=progress)
-    summary = experiment.summary(trainer, observed)
+    summary = replace(
+        experiment.summary(trainer, observed),
+        alone=bench.alone,
+        provenance=begun.provenance(
+            config,
+            {party.name: party.data for party in (trainer.active, *trainer.passives.values())},
+            trainer.data_digests,
+            folder=folder,
+            held_out=len(trainer.batches.held_out),
+            command=command,
+        ),
+    )
     _save_weights(trainer, folder / "weights")
+    trainer.save(folder / MODEL_FOLDER)
     summary.save(folder)
+    show_on_board(summary, folder)
     return summary
+
+
+def _is_finished(trainer: Trainer, epochs: int) -> bool:
+    return trainer.stopped or trainer.step >= epochs * len(trainer.batches)
+
+
+def _nothing_left(folder: Path, done: RunSummary) -> str:
+    stopped = "" if done.planned_epochs in (None, done.epochs) else f" of {done.planned_epochs}, with early stopping"
+    more = "" if stopped else f"; to train it longer: train.epochs={2 * done.epochs} --resume"
+    return (
+        f"{folder} holds a finished run, of {counted(done.epochs, 'epoch')}{stopped}{finished_at(done)}: nothing is "
+        f"left to train, and nothing was changed{more}"
+    )
 
 
 def _save_weights(trainer: Trainer, folder: Path) -> None:
@@ -333,6 +411,7 @@ def run_variants(
     overwrite: bool,
     resume: bool = False,
     progress: Callable[[Variant], TrainingProgress | None] = lambda variant: None,
+    command: str = "",
 ) -> list[RunSummary]:
     """Run variants of one experiment, one after the other, on data that is loaded once.
 
@@ -341,6 +420,7 @@ def run_variants(
         overwrite: Replace earlier runs in the same folders.
         resume: Keep finished runs, and go on with interrupted ones.
         progress: Called before each run for what is called after each of its steps.
+        command: The command that was given, as it may be shown.
 
     Raises:
         ConfigError: If a folder holds a run and neither ``resume`` nor ``overwrite`` is asked for.
@@ -356,6 +436,7 @@ def run_variants(
             overwrite=overwrite or resume,
             resume=resume and has_checkpoint(variant.folder),
             progress=progress(variant),
+            command=command,
         )
         for variant in planned
     ]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from torch import nn
 
 from splitvfl.config.sections import MODEL, ModelSection
 from splitvfl.data.columns import PartyData
-from splitvfl.errors import ConfigError
+from splitvfl.errors import ConfigError, SplitVFLError
 from splitvfl.exchange.base import Exchange
 from splitvfl.learning.randomness import PartyRandom
 from splitvfl.learning.tasks import Task
@@ -39,7 +42,8 @@ class Models:
     def bottom(self, party: PartyData, task: Task) -> nn.Module:
         """Return a passive party's model."""
         recipe = self._recipe(self.of_passive(party, task))
-        return recipe.fitted(recipe.make_bottom(party, task), party)
+        bottom = _made(lambda: recipe.make_bottom(party, task), "make_bottom", self.section.name)
+        return _made(lambda: recipe.fitted(bottom, party), "fitted", self.section.name)
 
     def top(self, active: PartyData, task: Task, widths: Sequence[int]) -> nn.Module:
         """Return the active party's model, which takes activations of these widths.
@@ -47,7 +51,8 @@ class Models:
         Raises:
             ConfigError: If the model cannot take these widths.
         """
-        return self._recipe(self.of_active()).make_top(active, task, widths)
+        recipe = self._recipe(self.of_active())
+        return _made(lambda: recipe.make_top(active, task, widths), "make_top", self.section.name)
 
     def private_top(self, active: PartyData, task: Task, widths: Sequence[int]) -> nn.Module | None:
         """Return the active party's private top, as :meth:`top`; ``None`` if the experiment has none."""
@@ -94,3 +99,33 @@ class Models:
         if self.own_optimizer and section.recipe.sparse is None:
             return section.model_copy(update={"sparse": True}).recipe
         return section.recipe
+
+
+def _made(make: Callable[[], object], method: str, name: str) -> nn.Module:
+    """Return the model that a method of a recipe makes.
+
+    Raises:
+        ConfigError: If it makes none.
+    """
+    with own_code(f"model: {method} of {name}"):
+        made = make()
+    if not isinstance(made, nn.Module):
+        raise ConfigError(f"model: {method} of {name} must return a torch.nn.Module, got {type(made).__name__}")
+    return made
+
+
+@contextmanager
+def own_code(what: str) -> Iterator[None]:
+    """Say what failed, and where, if other people's code does in a block.
+
+    Raises:
+        ConfigError: If it does, in whatever way.
+    """
+    try:
+        yield
+    except SplitVFLError:
+        raise
+    except Exception as error:  # other people's code may fail in any way
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(last.filename).name}, line {last.lineno}"
+        raise ConfigError(f"{what} failed: {type(error).__name__}: {error} ({where})") from error

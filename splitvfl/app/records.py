@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from splitvfl.config.sections import DataConfig, ExperimentConfig, PartyConfig
 from splitvfl.data import PartyData, VerticalData, load
 from splitvfl.data.columns import TaskName
+from splitvfl.data.doubts import DoubtWarning
 from splitvfl.data.encoding import FittedEncoding
+from splitvfl.data.joined_tables import from_tables
+from splitvfl.data.partition import REST
 from splitvfl.data.party_file import load_party
 from splitvfl.data.schema import SCHEMA_FILE, read_party_schema
 from splitvfl.data.sets import TABLES
@@ -18,7 +23,12 @@ from splitvfl.data.spec import PartyClaim, TableSpec
 from splitvfl.data.store import open_party, open_tables
 from splitvfl.errors import ArgumentError, ConfigError
 from splitvfl.party.recipe import Recipe
+from splitvfl.wording import as_flag, as_key, setting, settings_written
 
+# Keys that are no settings of a table, or are called otherwise there.
+_NO_OPTIONS = ("name", "aligned", "text")
+# Settings that mean nothing where each party has a file.
+_OF_ONE_FILE = ("label", "path", "digit", "id_column")
 # Options of data sets that a party's own table has too.
 _OF_A_TABLE = (
     *("task", "positive", "drop", "id_column", "test_fraction", "split_seed"),
@@ -45,6 +55,19 @@ class OwnData:
     tables: Path | None = None
 
 
+def in_words_of(config: ExperimentConfig) -> AbstractContextManager[None]:
+    """For the length of a block, have messages speak of settings of data as they are made where these data come from.
+
+    Those of an experiment are its keys; those of tables were flags of ``splitvfl ingest``.
+    """
+    at_party = config.parties[config.active].label is not None
+
+    def key(name: str, value: object) -> str:
+        return f"parties.{config.active}.label" if name == "label" and at_party else as_key(name, value)
+
+    return settings_written(as_flag if config.data.name == TABLES else key)
+
+
 def load_data(config: ExperimentConfig) -> VerticalData:
     """Return the experiment's data, divided between its parties.
 
@@ -52,6 +75,11 @@ def load_data(config: ExperimentConfig) -> VerticalData:
         DataError: If the data are not what the experiment says.
         ConfigError: If an option means nothing for this data set.
     """
+    with in_words_of(config):
+        return _load(config)
+
+
+def _load(config: ExperimentConfig) -> VerticalData:
     data = config.data
     if data.name == TABLES:
         return _ingested(_path_of(data, config.source), config.parties, config.source)
@@ -59,9 +87,12 @@ def load_data(config: ExperimentConfig) -> VerticalData:
         raise ConfigError(f"{config.source}: data.aligned: only a party's own table is aligned (splitvfl party)")
     parties = dict(config.parties)
     active = parties.pop(config.active)
-    options = {name: getattr(data, name) for name in DataConfig.model_fields if name not in ("name", "aligned")}
+    options = {name: getattr(data, name) for name in DataConfig.model_fields if name not in _NO_OPTIONS}
     options |= {"label": active.label or data.label, "categorical": _encoding_of(data, config.model.recipe)}
+    options |= {"text_columns": data.text}
     try:
+        if active.path is not None:
+            return _joined(config, options)
         return load(
             data.name,
             active_name=config.active,
@@ -71,6 +102,28 @@ def load_data(config: ExperimentConfig) -> VerticalData:
         )
     except ArgumentError as error:
         raise ConfigError(f"{config.source}: data: {error}") from error
+
+
+def _joined(config: ExperimentConfig, options: Mapping[str, Any]) -> VerticalData:
+    """Return the data of parties that have a file each, as the experiment is called."""
+    label = options["label"]
+    if label is None:
+        raise ArgumentError(f"expected the name of the label column ({setting('label')}), got none")
+    files = {name: party.path for name, party in config.parties.items()}
+    settings = {name: value for name, value in options.items() if name not in _OF_ONE_FILE}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warnings.simplefilter("ignore", DoubtWarning)  # the summary of the data says it
+        data = from_tables(
+            active=files.pop(config.active),
+            passive=files,
+            label=label,
+            id=config.data.id_column,
+            active_name=config.active,
+            **settings,
+        )
+    notes = "".join(f"; {warning.message}" for warning in caught)
+    return replace(data, name=config.name, description=f"{data.description}{notes}")
 
 
 def _encoding_of(data: DataConfig, recipe: Recipe) -> Any:
@@ -107,20 +160,28 @@ def own_data(config: ExperimentConfig, name: str) -> OwnData:
         DataError: If the data are not what the file says.
         ConfigError: If settings contradict each other.
     """
+    with in_words_of(config):
+        return _load_own(config, name)
+
+
+def _load_own(config: ExperimentConfig, name: str) -> OwnData:
     data, party, source = config.data, config.parties[name], config.source
     if data.name == TABLES:
         return _own_tables(_path_of(data, source), name, party.role, source)
     if data.name != "table":
         whole = load_data(config)
         return _own(whole[name], party.role, whole.task, whole.classes)
-    path, label = _path_of(data, source), (party.label or data.label) if party.role == "active" else None
-    if not party.columns:
+    path = _path_of(data, source) if party.path is None else Path(party.path)
+    label = (party.label or data.label) if party.role == "active" else None
+    columns = party.columns or (() if party.path is None else REST)
+    if not columns:
         raise ConfigError(
             f"{source}: parties.{name}.columns: expected names and patterns of {name}'s columns, or rest, got none; is "
             "this another party's file?"
         )
-    given = {key: getattr(data, key) for key in _OF_A_TABLE} | {"categorical": _encoding_of(data, config.model.recipe)}
-    claim = PartyClaim(name, party.role, party.columns)
+    given = {key: getattr(data, key) for key in _OF_A_TABLE} | {"text_columns": data.text}
+    given |= {"categorical": _encoding_of(data, config.model.recipe)}
+    claim = PartyClaim(name, party.role, columns)
     try:
         spec = TableSpec(source=path, label=label, **{key: value for key, value in given.items() if value is not None})
         found = load_party(spec, claim, aligned=data.aligned)

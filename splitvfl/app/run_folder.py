@@ -6,11 +6,14 @@ import shutil
 from pathlib import Path
 
 from splitvfl.errors import ConfigError
-from splitvfl.report.summary import FILE_NAME
+from splitvfl.report.provenance import BEGUN_FILE
+from splitvfl.report.rows import counted
+from splitvfl.report.summary import FILE_NAME, RunSummary, read_summary
 from splitvfl.run import checkpoint, written_files
 
 CONFIG_FILE = "experiment.yaml"
 MODEL_FOLDER = "model"
+STUDENT_FOLDER, ALONE_FOLDER, DISTILLATION_FILE = "student", "own-columns", "distillation.json"
 _CONFIG_DRAFT = f".{CONFIG_FILE}"
 HEADER = "# All settings of this run, written by splitvfl.\n"
 
@@ -40,7 +43,24 @@ def check_folder(folder: Path, source: str, *, resume: bool, overwrite: bool) ->
             f"{folder} holds files and is not a run of splitvfl; it is left alone, name another with --out"
         )
     if not overwrite:
-        raise ConfigError(f"{folder} already holds a run; continue it with --resume, or replace it with --overwrite")
+        raise ConfigError(_already_there(folder))
+
+
+def _already_there(folder: Path) -> str:
+    """Return what is said of a folder that holds a run, finished or not."""
+    if not (folder / FILE_NAME).is_file():
+        return f"{folder} already holds a run; continue it with --resume, or replace it with --overwrite"
+    done = read_summary(folder)
+    return (
+        f"{folder} already holds a finished run, of {counted(done.epochs, 'epoch')}{finished_at(done)}: see it with "
+        f"splitvfl report {folder}; train it for more epochs with train.epochs={2 * done.epochs} --resume, replace it "
+        "with --overwrite, or name another folder with --out"
+    )
+
+
+def finished_at(run: RunSummary) -> str:
+    """Return when a run finished, with a comma before; nothing where that was not kept."""
+    return "" if run.provenance is None else f", finished {run.provenance.finished}"
 
 
 def _is_run(folder: Path) -> bool:
@@ -70,11 +90,11 @@ def write_config(folder: Path, text: str) -> None:
 def clear_run(folder: Path) -> None:
     """Delete what a run writes, and nothing else. Killed on the way, it leaves a run, of which the rest can go too."""
     doomed = folder / ".deleting"
-    for name in (*written_files.FOLDERS, "weights", MODEL_FOLDER):
+    for name in (*written_files.FOLDERS, "weights", MODEL_FOLDER, STUDENT_FOLDER, ALONE_FOLDER):
         shutil.rmtree(doomed, ignore_errors=True)
         if (folder / name).exists():
             (folder / name).rename(doomed)  # half deleted, they must not pass for whole ones
             shutil.rmtree(doomed, ignore_errors=True)
-    names = ("report.html", FILE_NAME, CONFIG_FILE)  # the last one says that it is a run
+    names = ("report.html", DISTILLATION_FILE, FILE_NAME, BEGUN_FILE, CONFIG_FILE)  # the last one says that it is a run
     for path in [*written_files.files(folder), *(folder / name for name in names)]:
         path.unlink(missing_ok=True)

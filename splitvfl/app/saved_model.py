@@ -1,41 +1,29 @@
-"""A party's trained half as a folder: what it takes to score new records, and nothing of the other parties.
+"""A party's trained half, ready to predict: read, checked, and put together again.
 
-::
-
-    model/half.json                 HalfSchema: what the half is made of, how columns become numbers, which run it is of
-    model/weights.safetensors       its weights
-    model/schema.json               of a half that was trained on tables: the party's PartySchema, and
-    model/vocabulary.safetensors    the categories of its fields, if they have vocabularies
-
-Everything is readable by its owner only, and appears when it is complete. There is no code in it. A passive party's
-half says nothing of the others; the active party's says how wide their activations are, by name.
+How it lies on the disk is said in :mod:`splitvfl.run.half_folder`. No half decides what is imported: a model or a loss
+that does not come with splitvfl is named by the experiment too, or given.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any
 
 import msgspec
-import safetensors.torch
 import torch
 from pydantic import ValidationError
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from splitvfl.config.named import Named, NamedSection
 from splitvfl.config.registry import built_in
 from splitvfl.config.sections import LOSS, MODEL, ModelSection
-from splitvfl.data.columns import PartyData, TaskName
-from splitvfl.data.encoding import FittedEncoding
-from splitvfl.data.schema import SCHEMA_FILE, VOCABULARY_FILE, PartySchema, Role, read_party_schema
-from splitvfl.data.writing import draft
-from splitvfl.errors import ArgumentError, CheckpointError, ConfigError, DataError
+from splitvfl.data.columns import Columns, PartyData, Provenance, Records
+from splitvfl.data.schema import SCHEMA_FILE, PartySchema, read_party_schema
+from splitvfl.errors import ArgumentError, ConfigError, DataError
 from splitvfl.exchange.handshake import TaskSpec
 from splitvfl.learning.losses import Loss
 from splitvfl.learning.precision import narrow_dtype
@@ -43,195 +31,24 @@ from splitvfl.learning.randomness import PartyRandom
 from splitvfl.learning.tasks import Task, task_for
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.party.recipe import Recipe
+from splitvfl.run.half_folder import (
+    HALF_FILE,
+    WEIGHTS_FILE,
+    HalfSchema,
+    Origin,
+    check_file,
+    damaged,
+    file_digest,
+    read_half_schema,
+    read_weights,
+    save_half,
+)
 
-FORMAT = "splitvfl half"
-VERSION = 1
-HALF_FILE = "half.json"
-WEIGHTS_FILE = "weights.safetensors"
-
-_TABLE_FILES = (SCHEMA_FILE, VOCABULARY_FILE)
-_PIECE = 1 << 20
-
-Bf16 = Literal["bf16"]
-_NAMES: Mapping[torch.dtype | None, Bf16 | None] = {None: None, torch.bfloat16: "bf16"}
-
-
-class HalfSchema(msgspec.Struct, frozen=True, kw_only=True):
-    """``half.json``: everything about a trained half but its weights.
-
-    Attributes:
-        format: Always :data:`FORMAT`.
-        version: Version of the format.
-        party: Whose half it is.
-        role: Its role.
-        task: What was learned.
-        outputs: Outputs, and so scores, of a record.
-        run: Number of the run, the same at all its parties.
-        step: Training steps that the parties took together, the same at all of them; 0 after exchange one-way.
-        epoch: Epoch whose weights these are, from 1; 0 after exchange one-way, where it is the label party's own.
-        model: The section on the model, every default written out: the experiment's, or that of principal components.
-        column_names: The party's columns.
-        numeric_names: Names of its numeric inputs.
-        field_names: Names of its categorical inputs.
-        field_sizes: Number of codes of each of these.
-        widths: At the active party, width of each passive party's activation, in the order in which the top takes
-            them; empty at a passive party.
-        autocast: ``"bf16"`` if the model runs in bfloat16.
-        wire: ``"bf16"`` if activations cross so.
-        encoding: How the columns of the party's own file became numbers; ``None`` if they did not come from one.
-        id_column: The column of that file that names the records.
-        files: SHA-256 of every other file of the folder, by name.
-        loss: At the active party, the section on the loss, if it named one: it says what outputs predict.
-        digest: SHA-256 of all of this, with an empty text in this place.
-    """
-
-    format: str
-    version: int
-    party: str
-    role: Role
-    task: TaskName
-    outputs: int
-    run: str
-    step: int
-    epoch: int
-    model: dict[str, Any]
-    column_names: tuple[str, ...]
-    numeric_names: tuple[str, ...]
-    field_names: tuple[str, ...]
-    field_sizes: tuple[int, ...]
-    widths: dict[str, int]
-    autocast: Bf16 | None
-    wire: Bf16 | None
-    encoding: FittedEncoding | None
-    id_column: str | None
-    files: dict[str, str]
-    loss: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
-    digest: str = ""
+__all__ = ["HALF_FILE", "WEIGHTS_FILE", "HalfSchema", "Origin", "SavedHalf", "file_digest", "load_half", "save_half"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Origin:
-    """Where a half comes from, as its run knows.
-
-    Attributes:
-        learned: What was learned.
-        model: The section that describes the party's model.
-        run: Number of the run.
-        step: Training steps that the parties took together.
-        epoch: Epoch whose weights are kept, from 1; 0 where the others are not to know.
-        encoding: How the columns became numbers, if they came from the party's own file.
-        id_column: The column of that file that names the records.
-        loss: The section that names the label party's loss, if there is one.
-        tables: The party's table folder, if the columns came from one.
-    """
-
-    learned: TaskSpec
-    model: ModelSection
-    run: str
-    step: int
-    epoch: int
-    encoding: FittedEncoding | None = None
-    id_column: str | None = None
-    loss: NamedSection | None = None
-    tables: Path | None = None
-
-
-# --- writing
-
-
-def save_half(folder: Path, party: ActiveParty | PassiveParty, origin: Origin) -> None:
-    """Write a party's half with the weights that its model holds; an earlier half in the folder is replaced.
-
-    Of a label party with a private top it is that one, which predicts.
-
-    Args:
-        folder: The folder to be made.
-        party: The party, trained.
-        origin: Where it comes from.
-
-    Raises:
-        CheckpointError: If it cannot be written; an earlier half stays.
-        DataError: If something else is in the folder.
-    """
-    # The last of its models predicts; the one that sends is of no use any more, and stays in the checkpoints.
-    weights = {name: value.detach().cpu().contiguous() for name, value in party.models[-1].state_dict().items()}
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with draft(folder, overwrite=True, holds="trained half", recognised=_is_half, private=True) as inside:
-            files = {WEIGHTS_FILE: _write(inside / WEIGHTS_FILE, [safetensors.torch.save(weights)])}
-            for source in _table_files(origin.tables):
-                files[source.name] = _write(inside / source.name, _pieces(source))
-            _write(inside / HALF_FILE, [_encoded(_signed(_described(party, origin, files))), b"\n"])
-    except OSError as error:
-        reason = error.strerror or error
-        raise CheckpointError(f"cannot write the trained half {folder}: {reason}; an older one stays") from error
-
-
-def _table_files(tables: Path | None) -> list[Path]:
-    return [] if tables is None else [tables / name for name in _TABLE_FILES if (tables / name).exists()]
-
-
-def _described(party: ActiveParty | PassiveParty, origin: Origin, files: Mapping[str, str]) -> HalfSchema:
-    data = party.data
-    return HalfSchema(
-        format=FORMAT,
-        version=VERSION,
-        party=party.name,
-        role="active" if isinstance(party, ActiveParty) else "passive",
-        task=cast(TaskName, origin.learned.task),  # no other is introduced
-        outputs=origin.learned.outputs,
-        run=origin.run,
-        step=origin.step,
-        epoch=origin.epoch,
-        model=origin.model.model_dump(mode="json"),
-        column_names=data.column_names,
-        numeric_names=data.numeric_names,
-        field_names=data.field_names,
-        field_sizes=data.field_sizes,
-        widths=dict(party.widths) if isinstance(party, ActiveParty) else {},
-        autocast=_NAMES[party.autocast],
-        wire=_NAMES[party.wire],
-        encoding=origin.encoding,
-        id_column=origin.id_column,
-        files=dict(files),
-        loss=msgspec.UNSET if origin.loss is None else origin.loss.model_dump(mode="json"),
-    )
-
-
-def _write(path: Path, pieces: Iterable[bytes]) -> str:
-    descriptor, digest = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), hashlib.sha256()
-    with os.fdopen(descriptor, "wb") as file:
-        for piece in pieces:
-            digest.update(piece)
-            file.write(piece)
-        file.flush()
-        os.fsync(file.fileno())
-    return digest.hexdigest()
-
-
-def _pieces(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while piece := file.read(_PIECE):
-            yield piece
-
-
-def file_digest(path: Path) -> str:
-    """Return the SHA-256 of a file, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _encoded(schema: HalfSchema) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(schema), indent=2)
-
-
-def _signed(schema: HalfSchema) -> HalfSchema:
-    """Return a schema with its digest: it finds damage, and keeps nobody from writing another half."""
-    empty = msgspec.structs.replace(schema, digest="")
-    return msgspec.structs.replace(schema, digest=hashlib.sha256(_encoded(empty)).hexdigest())
-
-
-# --- reading
+# How what was made in Python is given again.
+_GIVEN = {"model": "models={{'{}': module}}", "loss": "loss=loss"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -270,6 +87,8 @@ class SavedHalf:
         device: torch.device,
         own: ModelSection | None = None,
         own_loss: NamedSection | None = None,
+        module: nn.Module | None = None,
+        loss: Loss | None = None,
     ) -> ActiveParty | PassiveParty:
         """Return the party, ready to predict: its model is frozen, and no defense is attached.
 
@@ -279,18 +98,25 @@ class SavedHalf:
             own: The model that the party's own file names. A class that does not come with splitvfl is imported if it
                 is that one: no half decides what is imported.
             own_loss: The loss that it names, likewise.
+            module: A model to take the weights, in the place of the one that the half describes: needed where it was
+                made in Python. It is frozen.
+            loss: A loss in the place of the one that the half describes, likewise; of it the scores count.
 
         Raises:
-            ConfigError: If it was made by another class that does not come with splitvfl.
+            ConfigError: If it was made by another class that does not come with splitvfl, or in Python, and none is
+                given.
             DataError: If the records have other columns than the model was trained on.
             CheckpointError: If the weights do not fit the model.
         """
         self._check_columns(data)
-        recipe = self._recipe(own)
-        module, data = self._module(recipe, data), data.with_row_norm(recipe.row_norm)
+        if module is None:
+            recipe = self._recipe(own)
+            module, data = self._built(recipe, data), data.with_row_norm(recipe.row_norm)
+        self._take_weights(module)
         party: ActiveParty | PassiveParty
         if self.schema.role == "active":
-            party = ActiveParty(data, module, task=self._task(own_loss))
+            task = self._task(own_loss) if loss is None else task_for(self.schema.task, self.schema.outputs, loss)
+            party = ActiveParty(data, module, task=task)
             for name in self.schema.widths:
                 party.connect(name)
             party.widths = dict(self.schema.widths)
@@ -300,6 +126,34 @@ class SavedHalf:
             seed=0, device=device, autocast=narrow_dtype(self.schema.autocast), wire=narrow_dtype(self.schema.wire)
         )
         return party
+
+    def columns(self) -> PartyData:
+        """Return what is known of the party's columns, without any record."""
+        schema = self.schema
+        nothing = Records(
+            torch.zeros(0, dtype=torch.int64),
+            Columns(
+                torch.zeros(0, len(schema.numeric_names)), torch.zeros(0, len(schema.field_sizes), dtype=torch.int64)
+            ),
+        )
+        return PartyData(
+            schema.party,
+            schema.column_names,
+            schema.numeric_names,
+            schema.field_sizes,
+            nothing,
+            nothing,
+            schema.field_names,
+            self._provenance,
+        )
+
+    @property
+    def _provenance(self) -> Provenance | None:
+        if SCHEMA_FILE in self.schema.files:  # what they were encoded by lies beside the weights
+            return Provenance(tables=self.folder)
+        if self.schema.encoding is None:
+            return None
+        return Provenance(encoding=self.schema.encoding, id_column=self.schema.id_column)
 
     def _check_columns(self, data: PartyData) -> None:
         for what in ("numeric_names", "field_names", "field_sizes"):
@@ -322,13 +176,18 @@ class SavedHalf:
         try:
             return task_for(self.schema.task, self.schema.outputs, loss)
         except ArgumentError as error:
-            raise _damaged(self.folder / HALF_FILE, error) from error
+            raise damaged(self.folder / HALF_FILE, error) from error
 
     def _recipe(self, own: ModelSection | None) -> Recipe:
         recipe: Recipe = self._made(MODEL, self.schema.model, own, "model", key="model")
         return recipe
 
     def _made(self, named: Named, described: dict[str, Any], own: NamedSection | None, what: str, *, key: str) -> Any:
+        if not described:
+            raise ConfigError(
+                f"{self.folder} was saved from a {what} that was made in Python; give it again: "
+                f"splitvfl.load_run(FOLDER, {_GIVEN[what].format(self.schema.party)})"
+            )
         name = str(described.get("name"))
         if own is not None and own.name == name:
             section: type[NamedSection] = type(own)
@@ -342,17 +201,22 @@ class SavedHalf:
         try:
             return section.model_validate_json(json.dumps(described)).make()
         except (ConfigError, ValidationError) as error:
-            raise _damaged(self.folder / HALF_FILE, f"{described} describes no {what}: {error}") from error
+            raise damaged(self.folder / HALF_FILE, f"{described} describes no {what}: {error}") from error
 
-    def _module(self, recipe: Recipe, data: PartyData) -> nn.Module:
+    def _take_weights(self, module: nn.Module) -> None:
         try:
-            module = self._built(recipe, data)
             module.load_state_dict(dict(self.weights))
-        except (ArgumentError, ConfigError, RuntimeError) as error:
-            raise _damaged(self.folder / WEIGHTS_FILE, f"the weights do not fit the model: {error}") from error
-        return module.requires_grad_(False)
+        except RuntimeError as error:
+            raise damaged(self.folder / WEIGHTS_FILE, f"the weights do not fit the model: {error}") from error
+        module.requires_grad_(False)
 
     def _built(self, recipe: Recipe, data: PartyData) -> nn.Module:
+        try:
+            return self._made_by(recipe, data)
+        except (ArgumentError, ConfigError, RuntimeError) as error:
+            raise damaged(self.folder / WEIGHTS_FILE, f"the weights do not fit the model: {error}") from error
+
+    def _made_by(self, recipe: Recipe, data: PartyData) -> nn.Module:
         with PartyRandom(0):  # first weights are drawn and replaced; nobody else's numbers are to be used up for them
             if self.schema.role == "passive":
                 return recipe.make_bottom(data, self.task)
@@ -367,71 +231,14 @@ def load_half(folder: str | os.PathLike[str]) -> SavedHalf:
         CheckpointError: If there is none, it has another version, or a file is missing or damaged.
     """
     path = Path(folder)
-    schema = _read_schema(path)
+    schema = read_half_schema(path)
     for name, digest in schema.files.items():
-        _check_file(path, name, digest)
-    weights = _read_weights(path / WEIGHTS_FILE)
+        check_file(path, name, digest)
+    weights = read_weights(path)
     half = SavedHalf(schema, weights, path)
     if SCHEMA_FILE in schema.files:
         try:
             read_party_schema(path)
         except DataError as error:
-            raise _damaged(path / SCHEMA_FILE, error) from error
+            raise damaged(path / SCHEMA_FILE, error) from error
     return half
-
-
-def _read_schema(folder: Path) -> HalfSchema:
-    path = folder / HALF_FILE
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise CheckpointError(
-            f"expected a trained half, as `splitvfl party` writes it, at {folder}; its {HALF_FILE} cannot be read: "
-            f"{error.strerror}"
-        ) from error
-    try:
-        head: Any = msgspec.json.decode(data)
-        if not isinstance(head, dict) or head.get("format") != FORMAT:
-            raise CheckpointError(f'{path} does not begin with "format": "{FORMAT}"; it is no trained half')
-        if head.get("version") != VERSION:
-            raise CheckpointError(f"{path} has version {head.get('version')!r}, expected {VERSION}; train again")
-        schema = msgspec.convert(head, HalfSchema)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise _damaged(path, error) from error
-    if _signed(schema).digest != schema.digest or WEIGHTS_FILE not in schema.files:
-        raise _damaged(path, "what it says has changed since it was written")
-    return schema
-
-
-def _check_file(folder: Path, name: str, digest: str) -> None:
-    if name not in (WEIGHTS_FILE, *_TABLE_FILES):
-        raise _damaged(folder / HALF_FILE, f"there is no place for a file {name!r}")
-    try:
-        same = file_digest(folder / name) == digest
-    except OSError as error:
-        raise CheckpointError(f"{folder / name} cannot be read: {error.strerror}; train again") from error
-    if not same:
-        raise _damaged(folder / name, f"it is not the file that {HALF_FILE} tells of")
-
-
-def _read_weights(path: Path) -> dict[str, Tensor]:
-    try:
-        weights = safetensors.torch.load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise _damaged(path, error) from error
-    unfit = [name for name, value in weights.items() if not torch.isfinite(value).all()]
-    if unfit:
-        raise CheckpointError(f"{path}: {unfit[0]} holds NaN or infinite values: training has diverged")
-    return weights
-
-
-def _damaged(path: Path, why: object) -> CheckpointError:
-    return CheckpointError(f"{path} is damaged: {why}; train again, or bring back a copy of the folder")
-
-
-def _is_half(folder: Path) -> bool:
-    try:
-        head = msgspec.json.decode((folder / HALF_FILE).read_bytes())
-    except (OSError, msgspec.DecodeError):
-        return False
-    return isinstance(head, dict) and head.get("format") == FORMAT

@@ -13,15 +13,15 @@ from torch import Tensor
 from splitvfl.app.addresses import AddressBook
 from splitvfl.app.assembly import choose_device
 from splitvfl.app.records import own_data
-from splitvfl.app.saved_model import SavedHalf, file_digest, load_half
+from splitvfl.app.saved_model import SavedHalf, load_half
 from splitvfl.config.sections import ExperimentConfig, HookConfig, NetworkConfig, PartyConfig
 from splitvfl.data.columns import PartyData
+from splitvfl.data.joint_records import ID_COLUMN, check_like, own_tables
 from splitvfl.data.new_records import NewRecords, read_new_records
-from splitvfl.data.schema import SCHEMA_FILE, VOCABULARY_FILE, read_party_schema
 from splitvfl.data.score_file import check_score_target, write_scores
 from splitvfl.data.sets import TABLES
 from splitvfl.data.store import open_party
-from splitvfl.errors import ConfigError, DataError
+from splitvfl.errors import ConfigError
 from splitvfl.net.meeting import Meeting
 from splitvfl.party.attaching import attach_defense, check_clips
 from splitvfl.party.party import ActiveParty, PassiveParty
@@ -29,9 +29,6 @@ from splitvfl.run.prediction import ActivePrediction, PassivePrediction, Predict
 
 # A link that breaks more often than this will break again.
 _MOST_RETRIES = 3
-
-# What records are called that came with numbers only.
-_ID_COLUMN = "id"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,11 +128,8 @@ def prepare_prediction(
     if config.train.threads is not None:
         torch.set_num_threads(config.train.threads)
     half = load_half(files.model)
-    partners = _partners(half, name, config.parties, config.source)
-    if _is_of_a_data_set(half, files.records, config.data.name):
-        scored = _numbered(own_data(config, name).data)
-    else:
-        scored = _new_records(half, files, config.data.id_column)
+    partners = partners_of(half, name, config.parties, config.source)
+    scored = records_to_score(config, name, half, files)
     party = half.party(
         scored.data, device=choose_device(config.train.device), own=config.model, own_loss=config.train.loss
     )
@@ -173,7 +167,12 @@ def _check_out(files: PredictionFiles, name: str, active: str, *, publish: bool)
         raise ConfigError(f"--out: {out} holds the records, which the scores would replace; choose another name")
 
 
-def _partners(half: SavedHalf, name: str, parties: Mapping[str, PartyConfig], source: str) -> tuple[str, ...]:
+def partners_of(half: SavedHalf, name: str, parties: Mapping[str, PartyConfig], source: str) -> tuple[str, ...]:
+    """Return the parties with which one predicts, in the order in which the top takes their activations.
+
+    Raises:
+        ConfigError: If the half is another party's, or was trained with others.
+    """
     schema, role = half.schema, parties[name].role
     if (schema.party, schema.role) != (name, role):
         raise ConfigError(
@@ -189,6 +188,18 @@ def _partners(half: SavedHalf, name: str, parties: Mapping[str, PartyConfig], so
             f"{', '.join(sorted(others))} beside {name}"
         )
     return tuple(schema.widths)
+
+
+def records_to_score(config: ExperimentConfig, name: str, half: SavedHalf, files: PredictionFiles) -> NewRecords:
+    """Return a party's records as its half takes them: of a file, of tables, or of a set that everybody has.
+
+    Raises:
+        ConfigError: If there is no such file, or one where none is needed.
+        DataError: If the records are not as the training records were.
+    """
+    if _is_of_a_data_set(half, files.records, config.data.name):
+        return _numbered(own_data(config, name).data)
+    return _new_records(half, files, config.data.id_column)
 
 
 def _is_of_a_data_set(half: SavedHalf, records: Path | None, data: str) -> bool:
@@ -223,31 +234,20 @@ def _new_records(half: SavedHalf, files: PredictionFiles, id_column: str | None)
 
 
 def _from_tables(half: SavedHalf, records: Path | None) -> NewRecords:
-    name, trained = half.schema.party, half.tables
+    name = half.schema.party
     if records is None or not records.is_dir():
         raise ConfigError(
             f"--records: {name} was trained on tables: expected a folder of the new ones, as `splitvfl ingest --like` "
             f"writes it, got {records or 'nothing'}"
         )
-    folder = records / name if (records / name / SCHEMA_FILE).exists() else records
-    given = read_party_schema(folder)
-    assert trained is not None
-    for what in ("name", "role", "encoders"):
-        if getattr(given, what) != getattr(trained, what):
-            raise DataError(f"{folder} has other {what} than the tables that {name} was trained on{_LIKE}")
-    vocabulary = folder / VOCABULARY_FILE
-    digest = file_digest(vocabulary) if vocabulary.exists() else None
-    if digest != half.schema.files.get(VOCABULARY_FILE):
-        raise DataError(f"{vocabulary} lists other categories than the tables that {name} was trained on{_LIKE}")
+    folder = own_tables(records, name)
+    check_like(half.folder, folder)
     return _numbered(open_party(folder))
-
-
-_LIKE = "; encode the files anew: splitvfl ingest FILES --like TABLES, the tables of the training"
 
 
 def _numbered(data: PartyData) -> NewRecords:
     ids = data.test.ids if data.test.real is None else data.test.ids[data.test.real]
-    return NewRecords(data, _ID_COLUMN, pa.array(ids.numpy()), unknown={})
+    return NewRecords(data, ID_COLUMN, pa.array(ids.numpy()), unknown={})
 
 
 def defend_predictions(

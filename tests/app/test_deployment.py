@@ -11,11 +11,13 @@ from splitvfl.app.addresses import AddressBook
 from splitvfl.app.deployment import party_run, run_party
 from splitvfl.app.records import own_data
 from splitvfl.config.sections import ExperimentConfig, parse_config
-from splitvfl.errors import ConfigError, LinkError, ProtocolError
+from splitvfl.data.digests import data_digests
+from splitvfl.errors import ConfigError, DataError, LinkError, ProtocolError
 from splitvfl.exchange.roll_call import UNSIGNED, vouching_terms
 from splitvfl.net.certs import make_certificates
 from splitvfl.net.signing import CertificateSigner
 from splitvfl.net.tls import Identity
+from splitvfl.run import checkpoint
 
 OWN_FILE = """
 data: {{name: table, path: lab.csv, id_column: patient}}
@@ -232,3 +234,26 @@ def test_where_no_keys_are_passed_on_a_file_need_not_name_all(exchange: str, tmp
 
     addresses = AddressBook(config, "lab")
     assert addresses.vouching(addresses.meeting(print)) is UNSIGNED
+
+
+def test_a_party_whose_data_changed_is_told_before_it_meets_anybody(tmp_path: Path) -> None:
+    def people(step: int) -> None:
+        (tmp_path / "people.csv").write_text("a,b\n" + "".join(f"{row},{row % step}\n" for row in range(50)))
+
+    people(5)
+    config, folder, told = telecoms_config(tmp_path), tmp_path / "run", list[str]()
+    begun = {"run": "0" * 32, "step": 3, "stopped": False, "data": data_digests(own_data(config, "telecom").data)}
+    checkpoint.save(folder / "checkpoints", 3, {"run": begun})
+
+    with pytest.raises(LinkError):
+        party_run(config, "telecom", folder).run()  # the same data: it waits for the others
+    people(7)
+    with pytest.raises(DataError, match=r"run: the data have changed .*: values in telecom's columns\. A run goes on"):
+        party_run(config, "telecom", folder).run()
+    del begun["data"]
+    checkpoint.save(folder / "checkpoints", 4, {"run": begun})
+    run = party_run(config, "telecom", folder)
+    run.notify = told.append
+    with pytest.raises(LinkError):
+        run.run()
+    assert any("is not checked" in line for line in told)

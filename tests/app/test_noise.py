@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from splitvfl.data import VerticalData
 from splitvfl.defenses import CoefficientNoise, GaussianIR
 from splitvfl.errors import ConfigError
 from splitvfl.messaging.messages import Message
+from tests.run.parties import SHORT_KEYS
 
 TEXT = """
 data: {name: breast-cancer}
@@ -35,6 +37,12 @@ THREE = TEXT.replace(
 
 def config_of(*changes: str, text: str = TEXT) -> ExperimentConfig:
     return parse_config(text, source="noisy.yaml", overrides=changes)
+
+
+@pytest.fixture(autouse=True)
+def short_keys() -> Iterator[None]:
+    with SHORT_KEYS():
+        yield
 
 
 @pytest.fixture(scope="module")

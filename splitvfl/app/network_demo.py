@@ -3,13 +3,12 @@
 Nothing is simulated: three folders stand for three machines, and each party is a process of its own that reads its own
 folder alone. They talk over loopback, under mutual TLS. It is docs/network.md, unattended.
 
-Run ``python -m scripts.demo_network [--quick] [--out FOLDER]``, or with ``--prepare`` only make the folders, to go
-through docs/network.md by hand.
+``splitvfl demo --network`` runs it; ``splitvfl examples companies`` only makes the folders, to go through the page by
+hand.
 """
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
 import shlex
@@ -28,6 +27,8 @@ from pathlib import Path
 
 import numpy as np
 from sklearn.datasets import load_breast_cancer
+
+from splitvfl.errors import ConfigError, SplitVFLError
 
 ACTIVE, PASSIVE = "clinic", ("lab", "imaging")
 PARTIES = (ACTIVE, *PASSIVE)
@@ -85,30 +86,6 @@ _LIMIT_S = 300.0
 _COMMAND = [sys.executable, "-c", "import sys; from splitvfl.cli import main; sys.exit(main())"]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the demonstration and return its exit code: 0 done, 1 a party failed, 130 interrupted."""
-    parser = argparse.ArgumentParser(
-        prog="python -m scripts.demo_network", description=(__doc__ or "").partition("\n")[0]
-    )
-    parser.add_argument("--out", type=Path, default=Path("runs/demo-network"), help="folder to be made")
-    parser.add_argument("--quick", action="store_true", help="a third of the steps")
-    parser.add_argument("--prepare", action="store_true", help="make the three folders, and stop")
-    options = parser.parse_args(argv)
-    try:
-        if options.prepare:
-            prepare(options.out)
-            print(f"{options.out}: a folder for each of {', '.join(PARTIES)}; go on with docs/network.md")
-        else:
-            demonstrate(options.out, quick=options.quick)
-    except (_Failed, FileExistsError) as error:
-        print(f"demo-network: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("demo-network: stopped", file=sys.stderr)
-        return 130
-    return 0
-
-
 # --- what each party has
 
 
@@ -121,11 +98,11 @@ def prepare(folder: Path, *, port: int = PORT, epochs: int = EPOCHS) -> None:
         epochs: How long they train.
 
     Raises:
-        FileExistsError: If something else lies there.
+        ConfigError: If something else lies there.
     """
     mark = folder / "made-by-demo-network"
     if folder.exists() and not mark.exists():
-        raise FileExistsError(f"{folder} was not made by this demonstration; name another folder with --out")
+        raise ConfigError(f"{folder} was not made by this demonstration; name another folder with --out")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     mark.touch()
@@ -190,7 +167,7 @@ CERTS = f"splitvfl certs {' '.join(PARTIES)} --out certs"
 # --- running them
 
 
-class _Failed(Exception):
+class _Failed(SplitVFLError):
     """A party did not do what it was told."""
 
 
@@ -292,7 +269,8 @@ def demonstrate(folder: Path, *, quick: bool = False) -> None:
     """Go through docs/network.md, and print what happens.
 
     Raises:
-        FileExistsError: If something else lies in the folder's place.
+        ConfigError: If something else lies in the folder's place.
+        SplitVFLError: If a party fails.
     """
     begun, port = time.monotonic(), _free_port()
     with _stage(folder) as stage:
@@ -381,7 +359,3 @@ def _next_steps(folder: Path) -> None:
     print(f"next: splitvfl report {run}")
     print(f"      tensorboard --logdir {run}")
     print("      docs/network.md: the same by hand, in three terminals, and what to know before you do it for real")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,133 @@
+"""A run's beginning and end: when, and on which data, noted where its owner alone may read it."""
+
+from __future__ import annotations
+
+import json
+import platform
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from splitvfl.config.sections import ExperimentConfig
+from splitvfl.data.columns import PartyData
+from splitvfl.errors import CheckpointError
+from splitvfl.report.provenance import (
+    BEGUN_FILE,
+    PartyRecord,
+    Provenance,
+    data_identity,
+    deciding_settings,
+    keyed,
+)
+from splitvfl.system.private_folder import write_new
+
+_COMPUTES_WITH = ("splitvfl", "torch", "numpy")
+_UNKNOWN = "unknown"
+_KEY_BYTES = 32
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """When a run began, and the key of its digests.
+
+    Attributes:
+        started: UTC, as in ``2026-05-04T16:05:06Z``; empty if an older version began it.
+        key: 32 random bytes.
+    """
+
+    started: str
+    key: bytes
+
+    @classmethod
+    def noted(cls, folder: Path, *, going_on: bool) -> Beginning:
+        """Return when a run began: now, which is noted in its folder, or what was noted when it did.
+
+        Raises:
+            CheckpointError: If the note is damaged.
+            OSError: If it cannot be written.
+        """
+        path = folder / BEGUN_FILE
+        if going_on and path.exists():
+            return cls._read(path)
+        begun = cls("" if going_on else now(), secrets.token_bytes(_KEY_BYTES))
+        begun._write(path)
+        return begun
+
+    @classmethod
+    def _read(cls, path: Path) -> Beginning:
+        try:
+            noted = json.loads(path.read_text(encoding="utf-8"))
+            return cls(str(noted["started"]), _key_of(noted["key"]))
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise CheckpointError(
+                f"{path} is damaged ({error}); delete it: the run goes on, and its digests get another key"
+            ) from error
+
+    def _write(self, path: Path, **more: str) -> None:
+        draft = path.with_name(f".{path.name}")
+        draft.unlink(missing_ok=True)
+        write_new(draft, json.dumps({"started": self.started, "key": self.key.hex(), **more}).encode())
+        draft.replace(path)
+
+    def provenance(
+        self,
+        config: ExperimentConfig,
+        parties: Mapping[str, PartyData],
+        digests: Mapping[str, Mapping[str, str]],
+        *,
+        folder: Path,
+        held_out: int,
+        command: str,
+    ) -> Provenance:
+        """Return where the figures of a run that ends now come from, and note in its folder what data it is of.
+
+        Args:
+            config: The experiment.
+            parties: The data of the parties in this process.
+            digests: Theirs (:func:`splitvfl.data.digests.data_digests`).
+            folder: The run's.
+            held_out: Training records in no batch.
+            command: The command as it may be shown.
+        """
+        identity = data_identity(digests)
+        self._write(folder / BEGUN_FILE, data=identity)
+        own = next(iter(parties.values()))
+        return Provenance(
+            started=self.started,
+            finished=now(),
+            command=command,
+            versions={**{name: _version(name) for name in _COMPUTES_WITH}, "Python": platform.python_version()},
+            settings=deciding_settings(config.model_dump(mode="json")),
+            train=own.train.count,
+            test=own.test.count,
+            held_out=held_out,
+            parties={name: self._record(config, data, digests[name]) for name, data in parties.items()},
+            same_data=identity,
+        )
+
+    def _record(self, config: ExperimentConfig, data: PartyData, digests: Mapping[str, str]) -> PartyRecord:
+        shown = {what: keyed(digest, key=self.key, what=f"{data.name}/{what}") for what, digest in digests.items()}
+        return PartyRecord(config.parties[data.name].role, data.width, len(data.field_sizes), shown)
+
+
+def _key_of(noted: str) -> bytes:
+    """Return a key as it was noted; under another's or none, whoever sees digests could try out what they are of."""
+    key = bytes.fromhex(noted)
+    if len(key) != _KEY_BYTES:
+        raise ValueError(f"expected a key of {_KEY_BYTES} bytes, got {len(key)}")
+    return key
+
+
+def now() -> str:
+    """Return the present second in UTC."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # run from a checkout that is not installed
+        return _UNKNOWN

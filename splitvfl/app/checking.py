@@ -1,0 +1,174 @@
+"""Everything that can be known of an experiment before it is trained: nothing is trained, sent or written.
+
+Each step says what it found, or what is wrong; what does not rest on a step that failed is looked at all the same, so
+that all is told at once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from splitvfl.app.addresses import AddressBook
+from splitvfl.app.data_summary import own_summary_of, summary_of
+from splitvfl.app.deployment import Deployment
+from splitvfl.app.experiment import Experiment, Workbench
+from splitvfl.app.records import OwnData, in_words_of, load_data, own_data
+from splitvfl.app.run_folder import check_folder, has_checkpoint, is_barely_begun
+from splitvfl.config.sections import ExperimentConfig
+from splitvfl.data.columns import VerticalData
+from splitvfl.errors import LinkError, SplitVFLError
+from splitvfl.net.link import Link
+
+CHECKING = "checking"
+"""What parties meet for that only want to know whether the others are there."""
+
+
+_LOOK_S = 0.05
+
+
+@dataclass
+class Findings:
+    """What was found, as it is found.
+
+    Attributes:
+        tell: Told each line as it is known.
+        problems: What is wrong, in the order in which it was found.
+    """
+
+    tell: Callable[[str], None]
+    problems: list[str] = field(default_factory=list)
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Take note of what goes wrong in a block, and go on after it."""
+        try:
+            yield
+        except (SplitVFLError, OSError) as error:
+            if str(error) not in self.problems:
+                self.problems.append(str(error))
+
+
+def check_experiment(config: ExperimentConfig, folder: Path, *, tell: Callable[[str], None]) -> list[str]:
+    """Check an experiment with all parties in one process, and return what is wrong.
+
+    Args:
+        config: The experiment.
+        folder: Where its run would go.
+        tell: Told in a line what was found to be in order.
+    """
+    found = Findings(tell)
+    tell(f"file: {config.source}, {len(config.parties)} parties, model {config.model.name}, {_hooks(config)}")
+    data: VerticalData | None = None
+    with found.step():
+        data = load_data(config)
+        with in_words_of(config):
+            _tell_all(tell, summary_of(data))
+    if data is not None:
+        with found.step():
+            _try_parts(config, data, tell)
+    with found.step():
+        _check_folder(config, folder, tell, may_resume=False)
+    return found.problems
+
+
+def _try_parts(config: ExperimentConfig, data: VerticalData, tell: Callable[[str], None]) -> None:
+    """Build everything that a run needs, for what objects to what."""
+    trainer = Experiment(config, Workbench(data, {})).trainer()
+    epochs = config.train.epochs
+    trainer.active.plan_run(epochs=epochs, early_stopping=config.train.early_stopping is not None)
+    _tell_all(tell, trainer.active.promises(epochs))
+    weights = {
+        party.name: sum(weight.numel() for model in party.models for weight in model.parameters())
+        for party in (trainer.active, *trainer.passives.values())
+    }
+    tell("models: " + ", ".join(f"{name} {count:,} weights" for name, count in weights.items()))
+    tell(f"training: {epochs} epochs of {len(trainer.batches):,} steps, batches of {config.train.batch_size}")
+
+
+def check_party(
+    config: ExperimentConfig, name: str, folder: Path, *, connect_s: float | None, tell: Callable[[str], None]
+) -> list[str]:
+    """Check the file of one party of a networked run, and return what is wrong.
+
+    Args:
+        config: Its file.
+        name: Its name.
+        folder: Where its run would go.
+        connect_s: How long to wait for partners that do the same; ``None``: nobody is called.
+        tell: Told in a line what was found to be in order.
+    """
+    found = Findings(tell)
+    tell(f"file: {config.source}, {name} of {', '.join(config.parties)}, model {config.model.name}, {_hooks(config)}")
+    own: OwnData | None = None
+    if name in config.parties:
+        with found.step():
+            own = own_data(config, name)
+            with in_words_of(config):
+                _tell_all(tell, own_summary_of(own.data, own.task))
+    with found.step():
+        AddressBook(config, name).meeting(tell)
+        tell(f"network: {_credentials(config)}")
+    if own is not None:
+        with found.step():
+            _try_own_parts(Deployment(config, name, own=own), folder, tell)
+        with found.step():
+            _check_folder(config, folder, tell, may_resume=True)
+    if connect_s is not None and not found.problems:
+        with found.step():
+            _connect(config, name, connect_s, tell)
+    return found.problems
+
+
+def _try_own_parts(deployment: Deployment, folder: Path, tell: Callable[[str], None]) -> None:
+    party = deployment.tried_half()
+    if party is not None:
+        tell(f"model: {sum(weight.numel() for model in party.models for weight in model.parameters()):,} weights")
+    run = deployment.run(folder)
+    steps = len(run.settings.batches)
+    tell(f"training: {run.settings.schedule.epochs} epochs of {steps:,} steps, if the others have as many records")
+
+
+def _connect(config: ExperimentConfig, name: str, wait_s: float, tell: Callable[[str], None]) -> None:
+    """Meet the partners, who do the same, and part again: who they are is proven, nothing else is said."""
+    network = AddressBook(config, name).network.model_copy(update={"meeting_s": wait_s})
+    changed = config.model_copy(update={"network": network})
+    with AddressBook(changed, name, CHECKING).meeting(tell) as meeting, meeting.meet() as links:
+        if name != config.active:  # who has the labels meets everybody, and leaves last
+            _wait_until_gone(links[config.active], wait_s)
+        tell(f"connected: {', '.join(links)}")
+
+
+def _wait_until_gone(link: Link, wait_s: float) -> None:
+    deadline = time.monotonic() + wait_s
+    while link.ended is None:
+        if time.monotonic() > deadline:
+            raise LinkError(f"{link.peer} is there, but has not met the others within {wait_s:g} s")
+        time.sleep(_LOOK_S)
+
+
+def _hooks(config: ExperimentConfig) -> str:
+    attacks = len(config.attacks)
+    defenses = ", ".join(map(str, config.defenses)) or "no defense"
+    return f"{defenses}, {attacks or 'no'} {'attack' if attacks == 1 else 'attacks'}"
+
+
+def _credentials(config: ExperimentConfig) -> str:
+    network = config.network
+    if network is not None and network.plaintext_on_loopback:
+        return "no certificates, on this machine only"
+    return "certificates are valid, carry the right names, and belong to their keys"
+
+
+def _check_folder(config: ExperimentConfig, folder: Path, tell: Callable[[str], None], *, may_resume: bool) -> None:
+    going_on = may_resume and has_checkpoint(folder)
+    check_folder(folder, config.source, resume=going_on, overwrite=is_barely_begun(folder))
+    tell(f"run: {folder}" + (", goes on from its last checkpoint" if going_on else ""))
+
+
+def _tell_all(tell: Callable[[str], None], lines: list[str] | tuple[str, ...]) -> None:
+    for line in lines:
+        tell(line)

@@ -1,0 +1,179 @@
+"""What estimators are given, as tables: frames as they are, arrays with a name for each column."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, TypeGuard
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import torch
+from scipy.sparse import issparse
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_consistent_length, validate_data
+from torch import Tensor
+
+from splitvfl.data.arrow_table import as_arrow
+from splitvfl.data.columns import PartyData, Records
+from splitvfl.data.encoding import FittedEncoding
+from splitvfl.data.labels import Labels
+from splitvfl.data.load import fit, party_of, records_of
+from splitvfl.data.partition import REST
+from splitvfl.data.spec import PartyClaim, TableSpec, check_parties
+from splitvfl.errors import ArgumentError, DataError
+
+SOURCE = "X"
+"""What the table is called in messages."""
+
+Position = int | slice
+Claim = str | float | Sequence[str | int] | slice
+
+
+@dataclass(frozen=True)
+class FittedParty:
+    """One party's columns, and how they become numbers.
+
+    Attributes:
+        name: The party.
+        columns: Its columns, in the table's order.
+        encoding: What was learned of them.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    encoding: FittedEncoding
+
+    def data(self, table: pa.Table, *, train: bool, labels: Labels | None = None, norm: float | None) -> PartyData:
+        """Return all rows of a table as this party's records: to train on, or else to predict.
+
+        Args:
+            table: The table.
+            train: Whether they are trained on.
+            labels: At the active party, ``(n,)``.
+            norm: Largest norm of a record's numbers; longer ones are scaled down.
+
+        Raises:
+            DataError: If a column is of another kind than it was, or holds what cannot be encoded.
+        """
+        encoded = self.encoding.apply(table, source=SOURCE)
+        rows = np.arange(table.num_rows, dtype=np.int64)
+        used = records_of(encoded, rows, rows, labels)
+        parts = (used, _none_of(used)) if train else (_none_of(used), used)
+        return party_of(self.name, self.columns, encoded, *parts).with_row_norm(norm)
+
+
+def _none_of(records: Records) -> Records:
+    return replace(records.rows(torch.zeros(0, dtype=torch.int64)), positions=None)
+
+
+def table_of(estimator: BaseEstimator, given: Any, *, reset: bool, allow_nan: bool) -> pa.Table:
+    """Return what an estimator was given, checked as scikit-learn does, as a table.
+
+    Args:
+        estimator: The estimator; with ``reset`` it gets ``n_features_in_``, and ``feature_names_in_`` of a frame, and
+            else it is compared with them.
+        given: A frame, of which every column may have a type of its own; or an array or tensor of numbers,
+            ``(n, columns)``, whose columns are called ``x0``, ``x1`` and so on.
+        reset: Whether it is trained on.
+        allow_nan: Whether arrays may have gaps.
+
+    Raises:
+        ValueError: If it is no array of numbers, or another table than was trained on.
+        DataError: If a column cannot be one.
+    """
+    # A matrix of scipy's may be a mapping too.
+    frame = as_arrow(given, called=SOURCE) if isinstance(given, Mapping) and not issparse(given) else given
+    if not is_frame(frame):
+        values = given.detach().cpu().numpy() if isinstance(given, Tensor) else given
+        finite = "allow-nan" if allow_nan else True
+        values = validate_data(estimator, values, reset=reset, dtype="numeric", ensure_all_finite=finite)
+        return as_arrow(values)
+    validate_data(estimator, frame, reset=reset, skip_check_array=True)
+    table = as_arrow(frame, called=SOURCE)
+    if not table.num_rows:
+        raise ArgumentError(f"found 0 sample(s) in {SOURCE}, while a minimum of 1 is required")
+    return table
+
+
+def is_frame(given: Any) -> bool:
+    """Return whether something is a table whose columns have names."""
+    return any(hasattr(given, name) for name in ("__dataframe__", "__arrow_c_stream__", "iloc"))
+
+
+def fit_parties(
+    table: pa.Table, claims: Mapping[str, Claim], spec: TableSpec, *, active_name: str, categorical: object
+) -> list[FittedParty]:
+    """Return which party holds which columns, and how they become numbers; the active party comes first.
+
+    Args:
+        table: All rows are learned from.
+        claims: By passive party; the active party has what is left.
+        spec: How columns become numbers.
+        active_name: Name of the active party.
+        categorical: Numeric columns that hold categories: names, patterns and positions.
+
+    Raises:
+        ArgumentError: If a position is none, or parties contradict each other.
+        DataError: If columns are not there, are claimed twice, or cannot be encoded.
+    """
+    names = table.column_names
+    passive = {name: _by_name(claim, names, f"parties[{name!r}]") for name, claim in claims.items()}
+    own = () if REST in passive.values() else REST
+    parties = [
+        PartyClaim(active_name, "active", own),
+        *(PartyClaim(name, "passive", claim) for name, claim in passive.items()),
+    ]
+    spec = replace(spec, categorical_columns=_by_name(categorical, names, "categorical_columns"))
+    rows = np.arange(table.num_rows, dtype=np.int64)
+    check_parties(parties)
+    division = spec.divide(names, parties, source=SOURCE)
+    return [
+        FittedParty(name, columns, fit(spec, division, table, columns, train=rows, source=SOURCE))
+        for name, columns in division.held.items()
+    ]
+
+
+def _by_name(claim: Any, names: Sequence[str], called: str) -> Any:
+    """Return a claim in which positions have become names."""
+    if isinstance(claim, slice):
+        return names[claim]
+    if isinstance(claim, str | float) or not isinstance(claim, Sequence | np.ndarray):
+        return claim
+    return [_name_at(one, names, called) if _is_position(one) else one for one in claim]
+
+
+def _is_position(one: object) -> TypeGuard[int]:
+    return isinstance(one, int | np.integer) and not isinstance(one, bool)
+
+
+def _name_at(position: int, names: Sequence[str], called: str) -> str:
+    if not -len(names) <= position < len(names):
+        raise ArgumentError(f"{called}: expected the position of one of {len(names)} columns, got {position}")
+    return names[position]
+
+
+def check_rows(table: pa.Table, labels: npt.NDArray[Any]) -> None:
+    """Check that there is one label for each row, and more than one row.
+
+    Raises:
+        ValueError: If not.
+    """
+    check_consistent_length(np.empty(table.num_rows), labels)
+    if table.num_rows < 2:
+        raise ArgumentError("expected two records or more to train on, got 1 sample")
+
+
+@contextmanager
+def value_errors() -> Iterator[None]:
+    """Turn what is wrong with data into the type of error that callers of estimators expect.
+
+    Raises:
+        ArgumentError: In place of a :class:`~splitvfl.errors.DataError`.
+    """
+    try:
+        yield
+    except DataError as error:
+        raise ArgumentError(str(error)) from error

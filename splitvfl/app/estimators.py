@@ -1,0 +1,345 @@
+"""scikit-learn estimators that train a model split between parties, and tell what it gives away."""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import partial
+from importlib.util import find_spec
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import Tags, assert_all_finite
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, check_random_state, column_or_1d
+from torch import Tensor
+
+from splitvfl.app.estimator_tables import check_rows, fit_parties, table_of, value_errors
+from splitvfl.app.named_parts import attack_of, defense_of, listed, recipe_of
+from splitvfl.data.columns import PartyData
+from splitvfl.data.labels import Labels
+from splitvfl.data.spec import TableSpec
+from splitvfl.errors import ArgumentError
+from splitvfl.exchange.prediction import predict
+from splitvfl.hooks import Attack, hook_name, placed, target_of
+from splitvfl.leakage.leak_table import LeakTable
+from splitvfl.learning.defaults import suggested_batch_size, suggested_epochs
+from splitvfl.learning.optimizers import PerParameter, fused_adam, rowwise_adagrad
+from splitvfl.learning.randomness import PartyRandom, derive_seed
+from splitvfl.learning.tasks import Binary, Multiclass, Regression, Task
+from splitvfl.party.attaching import attach_defense
+from splitvfl.party.party import ActiveParty, PassiveParty
+from splitvfl.party.recipe import Recipe
+from splitvfl.run.trainer import Trainer
+
+_MOST_SEEDS = 2**31 - 1
+
+
+class _SplitEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    """What classifier and regressor have in common: see :class:`SplitClassifier`."""
+
+    def __init__(
+        self,
+        parties: Mapping[str, Any] | None = None,
+        *,
+        model: Any = "mlp",
+        epochs: int | None = None,
+        batch_size: int | None = None,
+        learning_rate: float = 1e-3,
+        defenses: Sequence[Any] = (),
+        attacks: Sequence[Any] = (),
+        audit: bool = True,
+        scale: str = "standard",
+        missing: str = "error",
+        categorical_columns: Sequence[Any] = (),
+        min_count: int = 1,
+        active_name: str = "active",
+        device: str = "cpu",
+        random_state: Any = None,
+    ) -> None:
+        self.parties = parties
+        self.model = model
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.defenses = defenses
+        self.attacks = attacks
+        self.audit = audit
+        self.scale = scale
+        self.missing = missing
+        self.categorical_columns = categorical_columns
+        self.min_count = min_count
+        self.active_name = active_name
+        self.device = device
+        self.random_state = random_state
+
+    def __sklearn_tags__(self) -> Tags:
+        """Return what scikit-learn may expect."""
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = True
+        tags.input_tags.allow_nan = self.missing == "indicator"
+        return tags
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Train on all records and return the estimator.
+
+        Args:
+            X: A frame (pandas, polars, Arrow, a mapping of arrays), of which text and truth values are welcome; or an
+                array or tensor of numbers, ``(n, columns)``.
+            y: Labels, ``(n,)``.
+
+        Raises:
+            ValueError: If columns, labels or settings are not what is needed; most are an
+                :class:`~splitvfl.errors.ArgumentError`.
+            ConfigError: If a model, attack or defense has no such name or options, or does not go with the labels.
+        """
+        with value_errors():
+            return self._fitted(X, y)
+
+    def _fitted(self, X: Any, y: Any) -> Self:
+        table = self._table(X, reset=True)
+        labels, task = self._labels(y)
+        check_rows(table, labels)
+        seed = int(check_random_state(self.random_state).randint(_MOST_SEEDS))
+        defenses = [defense_of(one) for one in listed(self.defenses, "defenses")]
+        recipe = recipe_of(self.model)
+        held = fit_parties(
+            table,
+            {"passive": "rest"} if self.parties is None else self.parties,
+            self._spec(recipe),
+            active_name=self.active_name,
+            categorical=self.categorical_columns,
+        )
+        data = [
+            party.data(table, train=True, labels=None if number else labels, norm=recipe.row_norm)
+            for number, party in enumerate(held)
+        ]
+        active, passives = self._parties_of(data, recipe, task, seed)
+        epochs = suggested_epochs(table.num_rows) if self.epochs is None else self.epochs
+        batch_size = suggested_batch_size(table.num_rows) if self.batch_size is None else self.batch_size
+        trainer = Trainer(
+            active,
+            passives,
+            defenses=copy.deepcopy(defenses),
+            attacks=[_of_labels(attack_of(one)) for one in listed(self.attacks, "attacks")],
+            batch_size=min(batch_size, table.num_rows),
+            seed=seed,
+            noise_seed_for_experiments=None if self.random_state is None else seed,
+            audit=self.audit,
+            evaluate_every=epochs,
+            device=self.device,
+        )
+        trainer.fit(epochs)
+        self.leakage_ = _as_frame(LeakTable.of(trainer.watch, trainer.after_training).columns())
+        self.epochs_, self.batch_size_ = epochs, trainer.batches.batch_size
+        self._held, self._task, self._row_norm, self._seed = held, task, recipe.row_norm, seed
+        self._models = {party.name: list(party.models) for party in (active, *passives.values())}
+        self._prediction_defenses = defenses
+        return self
+
+    def _table(self, given: Any, *, reset: bool) -> pa.Table:
+        return table_of(self, given, reset=reset, allow_nan=self.missing == "indicator")
+
+    def _spec(self, recipe: Recipe) -> TableSpec:
+        how: dict[str, Any] = {"scale": self.scale, "missing": self.missing, "min_count": self.min_count}
+        return TableSpec(categorical="index" if recipe.takes_fields else "onehot", **how)
+
+    @abstractmethod
+    def _labels(self, y: Any) -> tuple[Labels, Task]:
+        """Return labels as they are trained on, and the task."""
+
+    def _parties_of(
+        self, data: Sequence[PartyData], recipe: Recipe, task: Task, seed: int
+    ) -> tuple[ActiveParty, dict[str, PassiveParty]]:
+        """Return the parties with new models."""
+        optimizer = PerParameter(dense=partial(fused_adam, lr=self.learning_rate), embeddings=rowwise_adagrad)
+        own, *others = data
+        passives = {}
+        for party in others:
+            with _first_weights(seed, party.name):
+                bottom = recipe.fitted(recipe.make_bottom(party, task), party)
+            passives[party.name] = PassiveParty(party, bottom, optimizer=optimizer)
+        widths = [party.output_width() for party in passives.values()]
+        with _first_weights(seed, own.name):
+            top = recipe.make_top(own, task, widths)
+        with _first_weights(seed, own.name, "private top"):
+            private = recipe.make_private_top(own, task, widths) if recipe.private_top else None
+        return ActiveParty(own, top, private_top=private, task=task, optimizer=optimizer), passives
+
+    def _outputs(self, X: Any) -> Tensor:
+        """Return the top's outputs, ``(n, k)``, float64."""
+        check_is_fitted(self)
+        with value_errors():
+            table = self._table(X, reset=False)
+            data = [party.data(table, train=False, norm=self._row_norm) for party in self._held]
+            active, passives = self._trained(data)
+            return predict(active, passives).outputs.double().cpu()
+
+    def _trained(self, data: Sequence[PartyData]) -> tuple[ActiveParty, dict[str, PassiveParty]]:
+        """Return the parties with the models that were trained, and other records."""
+        own, *others = data
+        passives = {party.name: PassiveParty(party, self._models[party.name][0]) for party in others}
+        top, *private = self._models[own.name]
+        active = ActiveParty(own, top, private_top=private[0] if private else None, task=self._task)
+        for party in (active, *passives.values()):
+            party.prepare(seed=derive_seed(self._seed, "prediction", party.name), device=torch.device(self.device))
+        for name in passives:
+            active.connect(name)
+        noise = None if self.random_state is None else self._seed
+        for number, (defense, phases) in enumerate(map(placed, copy.deepcopy(self._prediction_defenses))):
+            for passive in passives.values():
+                attach_defense(passive, copy.deepcopy(defense), number=number, noise_seed=noise, phases=phases)
+        return active, passives
+
+
+class SplitClassifier(ClassifierMixin, _SplitEstimator):  # type: ignore[misc]
+    """Classify records whose columns belong to several parties, in this process.
+
+    The estimator holds the labels and the columns that nobody else claims; each passive party runs a bottom model on
+    its own columns. After :meth:`fit`, ``leakage_`` says what each of them could read of the labels in what it was
+    sent. Nothing is written to disk. Every record is trained on; columns are encoded from these alone.
+
+    Args:
+        parties: What each passive party holds, by its name: names and patterns (``["pay_*"]``), positions (``[0, 3]``),
+            a slice, a share of the columns in (0, 1], or ``"rest"``. The label party has what nobody claims. Default:
+            one party ``"passive"``, which holds all columns.
+        model: The name of a model (``splitvfl list models``), a mapping with its options
+            (``{"name": "mlp", "bottom": [16]}``), or a :class:`~splitvfl.models.Recipe`.
+        epochs: Passes over the records. Default: :func:`~splitvfl.learning.defaults.suggested_epochs`.
+        batch_size: Records in a step. Default: :func:`~splitvfl.learning.defaults.suggested_batch_size`.
+        learning_rate: Of Adam.
+        defenses: Objects, or names with options as on the command line: ``"asymmetric-response(detection_error=0.4)"``.
+            Each training starts with copies.
+        attacks: Label attacks, likewise; their figures are in ``leakage_``.
+        audit: Whether the auditor's attacks run too. They take more time than the training of a small model.
+        scale: See :class:`~splitvfl.data.encoding.Encoding`.
+        missing: ``"error"``, or ``"indicator"`` where numbers may be missing.
+        categorical_columns: Numeric columns that hold categories, as names, patterns and positions; text always does.
+        min_count: Categories with fewer records count as "others".
+        active_name: Name of the label party.
+        device: Where models and batches live: ``"cpu"`` or ``"cuda"``.
+        random_state: A seed makes everything repeatable, the noise of defenses included, which is then no protection.
+            ``None``: noise from the operating system's entropy, and the rest from numpy's global generator.
+
+    Attributes:
+        classes_: The labels, sorted.
+        leakage_: What could be read of the labels, a row per party and attack: a pandas frame where pandas is
+            installed, and else an Arrow table. Columns as of :class:`~splitvfl.leakage.leak_table.LeakTable`.
+        epochs_: Epochs that were trained.
+        batch_size_: Records in a step.
+        n_features_in_: Number of columns.
+        feature_names_in_: Their names, where ``X`` had names.
+
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> model = SplitClassifier(parties={"lab": slice(10, None)}, random_state=0).fit(X[:400], y[:400])
+    >>> bool(model.score(X[400:], y[400:]) > 0.9)
+    True
+    """
+
+    def __sklearn_tags__(self) -> Tags:
+        """Return what scikit-learn may expect."""
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = True
+        return tags
+
+    def _labels(self, y: Any) -> tuple[Labels, Task]:
+        values = column_or_1d(_on_cpu(y), warn=True)
+        assert_all_finite(values, input_name="y")
+        check_classification_targets(values)
+        self.classes_, codes = np.unique(values, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ArgumentError(f"expected labels of two classes or more, got one class: {self.classes_.tolist()}")
+        if len(self.classes_) == 2:
+            return codes.astype(np.float32), Binary()
+        return codes.astype(np.int64), Multiclass(len(self.classes_))
+
+    def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
+        """Return the probability of every class, ``(n, classes)``, float64; classes as in ``classes_``.
+
+        Args:
+            X: Records as in :meth:`fit`.
+
+        Raises:
+            ValueError: If columns are not those that were trained on.
+        """
+        outputs = self._outputs(X)
+        scores: npt.NDArray[np.float64] = self._task.loss.scores(outputs).numpy()
+        return np.stack([1 - scores, scores], axis=1) if scores.ndim == 1 else scores
+
+    def predict(self, X: Any) -> npt.NDArray[Any]:
+        """Return the likeliest class of every record, ``(n,)``.
+
+        Args:
+            X: Records as in :meth:`fit`.
+
+        Raises:
+            ValueError: If columns are not those that were trained on.
+        """
+        likeliest = self.predict_proba(X).argmax(axis=1)
+        found: npt.NDArray[Any] = self.classes_[likeliest]
+        return found
+
+
+class SplitRegressor(RegressorMixin, _SplitEstimator):  # type: ignore[misc]
+    """Predict a number from columns that belong to several parties, in this process.
+
+    All of :class:`SplitClassifier` holds here, but for its labels: these are scaled to mean 0 and variance 1 for the
+    training, and predictions back.
+
+    Attributes:
+        leakage_: As of :class:`SplitClassifier`; a concordance stands where that has an AUC.
+    """
+
+    def _labels(self, y: Any) -> tuple[Labels, Task]:
+        values = column_or_1d(_on_cpu(y), warn=True, dtype=np.float64)
+        assert_all_finite(values, input_name="y")
+        self._centre = float(values.mean()) if len(values) else 0.0
+        self._spread = float(values.std()) or 1.0
+        return ((values - self._centre) / self._spread).astype(np.float32), Regression()
+
+    def predict(self, X: Any) -> npt.NDArray[np.float64]:
+        """Return a number for every record, ``(n,)``.
+
+        Args:
+            X: Records as in :meth:`fit`.
+
+        Raises:
+            ValueError: If columns are not those that were trained on.
+        """
+        outputs = self._outputs(X)
+        found: npt.NDArray[np.float64] = self._task.loss.scores(outputs).numpy() * self._spread + self._centre
+        return found
+
+
+def _on_cpu(labels: Any) -> Any:
+    if labels is None:
+        raise ArgumentError("This estimator requires y to be passed, but the target y is None")
+    return labels.detach().cpu().numpy() if isinstance(labels, Tensor) else labels
+
+
+def _of_labels(attack: Attack) -> Attack:
+    if target_of(attack) != "labels":
+        raise ArgumentError(
+            f"attacks: {hook_name(attack)} infers columns, and an estimator judges attacks on labels only; give it to "
+            "splitvfl.Trainer"
+        )
+    return copy.deepcopy(attack)
+
+
+def _first_weights(seed: int, *name: str) -> PartyRandom:
+    return PartyRandom(derive_seed(seed, "initialisation", *name))
+
+
+def _as_frame(columns: Mapping[str, Sequence[Any]]) -> Any:
+    """Return a table as pandas has it, where it is installed."""
+    if find_spec("pandas") is None:
+        return pa.table(dict(columns))
+    import pandas as pd
+
+    return pd.DataFrame(dict(columns))

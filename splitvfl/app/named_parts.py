@@ -1,0 +1,75 @@
+"""Models, attacks and defenses as a Python user may give them: objects, or names as in a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from splitvfl.config.sections import MODEL, HookConfig, ModelSection, parse_defenses
+from splitvfl.errors import ArgumentError
+from splitvfl.hooks import At, Attack, Defense
+from splitvfl.party.recipe import Recipe
+
+_MODEL: TypeAdapter[ModelSection] = TypeAdapter(Annotated[Any, MODEL])
+
+
+def recipe_of(model: object) -> Recipe:
+    """Return a recipe: itself, or of a name or a mapping with options as under ``model:`` in a file.
+
+    Raises:
+        ArgumentError: If it is none of these, or an option is not what the model takes.
+    """
+    if isinstance(model, Recipe):
+        return model
+    named = {"name": model} if isinstance(model, str) else model
+    if not isinstance(named, Mapping):
+        raise ArgumentError(
+            f"expected model as a name, a mapping with a name and options, or a recipe, got {type(model).__name__}"
+        )
+    try:
+        return _MODEL.validate_python(dict(named), context={"folder": Path()}).recipe
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(["model", *map(str, first["loc"])])
+        raise ArgumentError(f"{place}: {first['msg']}") from error
+
+
+def defense_of(given: Any) -> Defense | At:
+    """Return a defense: itself, or of a name with options, ``"sumkl(detection_error=0.4)"``.
+
+    Raises:
+        ConfigError: If there is none of that name, or it does not take the options.
+        ArgumentError: If the text names none or several.
+    """
+    if not isinstance(given, str):
+        defense: Defense | At = given
+        return defense
+    choices = parse_defenses(given, folder=Path(), source="defenses")
+    if len(choices) != 1 or len(choices[0]) != 1:
+        raise ArgumentError(f"expected one defense in each text, got {given!r}; give several as a list")
+    made: Defense | At = choices[0][0].made("defenses", Path())
+    return made
+
+
+def attack_of(given: Any) -> Attack:
+    """Return an attack: itself, or of a name.
+
+    Raises:
+        ConfigError: If there is none of that name.
+    """
+    made: Attack = HookConfig(name=given).made("attacks", Path()) if isinstance(given, str) else given
+    return made
+
+
+def listed(given: Any, argument: str) -> list[Any]:
+    """Return what was given as a list of hooks.
+
+    Raises:
+        ArgumentError: If it is one hook, or a text.
+    """
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise ArgumentError(f"expected {argument} as a list, got {given!r}; write {argument}=[...]")
+    return list(given)

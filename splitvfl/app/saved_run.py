@@ -1,0 +1,325 @@
+"""A finished run, ready to predict: the trained halves of all its parties, in one process.
+
+Such a folder holds what no single party of a networked run has: the halves of all of them. It belongs to an
+experiment, and is nothing to hand to a partner; its half alone is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from torch import Tensor, nn
+
+from splitvfl.app.assembly import choose_device
+from splitvfl.app.records import load_data
+from splitvfl.app.run_folder import CONFIG_FILE, MODEL_FOLDER
+from splitvfl.app.saved_model import SavedHalf, load_half
+from splitvfl.app.serving import defend_predictions
+from splitvfl.config.registry import no_code_from
+from splitvfl.config.sections import ExperimentConfig, parse_config
+from splitvfl.data.columns import PartyData, Records, VerticalData
+from splitvfl.data.digest import records_digest
+from splitvfl.data.joint_records import ID_COLUMN, JointRecords, read_joint_records
+from splitvfl.data.sources import read_table
+from splitvfl.data.tables import column_of, is_text
+from splitvfl.errors import ArgumentError, CheckpointError, ConfigError, DataError
+from splitvfl.exchange.prediction import Prediction, predict_records
+from splitvfl.learning.losses import Loss
+from splitvfl.party.party import ActiveParty, PassiveParty
+from splitvfl.run.half_folder import HALF_FILE, is_half
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredRecords:
+    """Scores beside the names of their records.
+
+    Attributes:
+        scores: ``(n,)``, or ``(n, k)`` of ``k`` classes.
+        name_column: What the column is called that names the records.
+        names: What it holds, in the order of the scores.
+        unknown: Records with a category that training did not know, by party and column.
+    """
+
+    scores: Tensor
+    name_column: str
+    names: pa.Array
+    unknown: Mapping[str, Mapping[str, int]]
+
+
+class SavedRun:
+    """The parties of a finished run, with their trained models: frozen, and without records of their own.
+
+    Args:
+        folder: Where it was found.
+        active: The label party.
+        passives: The others by name; none of a student, which predicts alone.
+        halves: What they were made of, by party.
+        config: The experiment, if its folder says so.
+
+    Attributes:
+        folder: As given.
+        active: As given.
+        passives: As given.
+        halves: As given.
+        config: As given.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        active: ActiveParty,
+        passives: Mapping[str, PassiveParty],
+        *,
+        halves: Mapping[str, SavedHalf],
+        config: ExperimentConfig | None,
+    ) -> None:
+        self.folder, self.halves, self.config = folder, dict(halves), config
+        self.active, self.passives = active, dict(passives)
+
+    def __repr__(self) -> str:
+        """Return where it lies, and whose halves it holds."""
+        return f"SavedRun({os.fspath(self.folder)!r}, {', '.join(self.halves)})"
+
+    def predict(self, records: Any = None, *, id_column: str | None = None) -> Tensor:
+        """Return the scores of records, in their order; arguments and errors as of :meth:`score`.
+
+        Returns:
+            Probabilities ``(n,)`` of a binary task, ``(n, k)`` of ``k`` classes; values ``(n,)`` of a regression. After
+            the experiment's defenses of predictions, as the parties would compute them over a network.
+        """
+        return self.score(records, id_column=id_column).scores
+
+    def score(self, records: Any = None, *, id_column: str | None = None) -> ScoredRecords:
+        """Return the scores of records beside their names.
+
+        Args:
+            records: A file or a table in memory with the columns of all parties, or a mapping from their names to one
+                for each, as :func:`splitvfl.data.joint_records.read_joint_records` takes them. ``None``: the test
+                records that the run was trained beside, if its data are there and unchanged.
+            id_column: Column that names the records. Default: that of the training.
+
+        Raises:
+            ArgumentError: If the parties' columns came as numbers, so that nobody knows how to encode others.
+            DataError: If records are not as the training records were, or the run's own have changed.
+        """
+        found = self.own_tests() if records is None else self._read(records, id_column)
+        scores = self.outputs(found.records).scores.float().cpu()
+        return ScoredRecords(scores, found.name_column, found.names, found.unknown)
+
+    def outputs(self, records: Mapping[str, Records]) -> Prediction:
+        """Return the label party's outputs and scores of records that are encoded, by party."""
+        return predict_records(self.active, self.passives, records)
+
+    def _read(self, records: Any, id_column: str | None) -> JointRecords:
+        parties = [self.active.data, *(party.data for party in self.passives.values())]
+        return read_joint_records(records, parties, id_column=id_column)
+
+    # --- the run's own records
+
+    def own_tests(self) -> JointRecords:
+        """Return the run's own test records.
+
+        Raises:
+            DataError: If nobody knows which they were, or they have changed.
+        """
+        data = self.own_data
+        for name, half in self.halves.items():
+            _check_same(data[name], half)
+        records = {name: data[name].test for name in self.halves}
+        return JointRecords(self.bounded(records), *self._names(data.active.test.ids), {})
+
+    def bounded(self, records: Mapping[str, Records]) -> dict[str, Records]:
+        """Return records as the models take them: without labels, and scaled down where a model asks for it."""
+        norms = {party.name: party.data.test.row_norm for party in (self.active, *self.passives.values())}
+        return {name: replace(own, row_norm=norms[name], labels=None) for name, own in records.items()}
+
+    @cached_property
+    def own_data(self) -> VerticalData:
+        """The data of the run's experiment, loaded anew.
+
+        Raises:
+            DataError: If nobody knows which they were, or they are not there any more.
+        """
+        if self.config is None:
+            raise DataError(
+                f"{self.folder} does not say which records it was tested on; give new ones (--records, or "
+                "predict(records))"
+            )
+        return load_data(self.config)
+
+    def _names(self, ids: Tensor) -> tuple[str, pa.Array]:
+        """Return what names the run's own records, as their table has it."""
+        assert self.config is not None, "its data were loaded"
+        column, path = self.config.data.id_column, self.config.data.path
+        if column is None or path is None:
+            return column or ID_COLUMN, pa.array(ids.numpy())
+        names = column_of(read_table(Path(path), text={column}), column, source=path)
+        return column, names.take(pa.array(ids.numpy())) if is_text(names) else pa.array(ids.numpy())
+
+
+def _check_same(data: PartyData, half: SavedHalf) -> None:
+    # Tables have one encoding, which cannot change without the records.
+    encoding = None if data.provenance is None else data.provenance.encoding
+    if records_digest(data.test) != half.schema.test or encoding != half.schema.encoding:
+        raise DataError(
+            f"the records of {half.schema.party} are not those of the run in {half.folder.parent}: its data, or how "
+            "they are read, have changed since; give the records to score (--records, or predict(records))"
+        )
+
+
+# --- reading
+
+
+def load_run(
+    folder: str | os.PathLike[str],
+    *,
+    models: Mapping[str, nn.Module] | None = None,
+    loss: Loss | None = None,
+    modules: str | os.PathLike[str] | None = None,
+    device: str = "auto",
+) -> SavedRun:
+    """Return the parties of a finished run, ready to predict.
+
+    Args:
+        folder: The folder of a run in one process, as ``splitvfl train`` writes it, or one that
+            :meth:`splitvfl.Trainer.save` wrote.
+        models: Modules that take the saved weights, by party: needed where they were made in Python. They are frozen.
+        loss: The label party's loss, where it was made in Python and predicts otherwise than the usual one.
+        modules: Where modules with models, losses and defenses of one's own lie, which the run's ``experiment.yaml``
+            names; default: the current folder. They are looked for there alone, and among installed packages; a folder
+            in the run's own, or that one, is refused, for who hands on a run is not to decide what code is executed.
+        device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
+
+    Raises:
+        CheckpointError: If there are no trained halves, one is damaged, or they are of different runs.
+        ConfigError: If a model of one's own is not found, would come from the run's folder, or has to be given.
+
+    >>> load_run("runs/credit").predict("new.csv")  # doctest: +SKIP
+    tensor([0.0312, 0.8791, 0.1034])
+    """
+    path = Path(folder)
+    halves = _in_order({half.schema.party: half for half in map(load_half, _half_folders(path))}, path)
+    unknown = set(models or {}) - set(halves)
+    if unknown:
+        raise ArgumentError(f"models: {path} has no party {', '.join(sorted(unknown))}; it has {', '.join(halves)}")
+    config = run_config(path, modules)
+    with no_code_from(path):
+        return _put_together(path, halves, config, models=models or {}, loss=loss, device=device)
+
+
+def _put_together(
+    path: Path,
+    halves: Mapping[str, SavedHalf],
+    config: ExperimentConfig | None,
+    *,
+    models: Mapping[str, nn.Module],
+    loss: Loss | None,
+    device: str,
+) -> SavedRun:
+    """Return the parties of halves, with the defenses of their predictions."""
+    parties = {
+        name: half.party(
+            half.columns(),
+            device=choose_device(device),
+            own=None if config is None else config.model,
+            own_loss=None if config is None else config.train.loss,
+            module=models.get(name),
+            loss=loss,
+        )
+        for name, half in halves.items()
+    }
+    for party in parties.values():
+        if config is not None:
+            clip = config.exchange.activation_clip
+            defend_predictions(party, config.defenses, config.folder, activation_clip=clip)
+    (active,) = (party for party in parties.values() if isinstance(party, ActiveParty))
+    passives = {name: party for name, party in parties.items() if isinstance(party, PassiveParty)}
+    return SavedRun(path, active, passives, halves=halves, config=config)
+
+
+def _half_folders(folder: Path) -> list[Path]:
+    """Return the folders of the halves of all parties.
+
+    Raises:
+        CheckpointError: If there are none, or this is a run over a network.
+    """
+    place = folder / MODEL_FOLDER if (folder / MODEL_FOLDER).is_dir() else folder
+    if is_half(place):
+        raise CheckpointError(
+            f"{folder} is one party's run over a network, and holds its half alone; every party scores with its own: "
+            "splitvfl predict EXPERIMENT --as NAME"
+        )
+    found = sorted(path.parent for path in place.glob(f"*/{HALF_FILE}"))
+    if found:
+        return found
+    if (folder / CONFIG_FILE).is_file():
+        raise CheckpointError(
+            f"{folder} holds no trained halves: the run has not finished (go on with --resume), or an older version of "
+            f"splitvfl made it, which kept none; then train again: splitvfl train {folder / CONFIG_FILE} --out FOLDER"
+        )
+    raise CheckpointError(
+        f"expected the folder of a finished run, as `splitvfl train` writes it, at {folder}; there are no trained "
+        f"halves in {place}"
+    )
+
+
+def _in_order(halves: Mapping[str, SavedHalf], folder: Path) -> dict[str, SavedHalf]:
+    """Return halves with the label party's first, and the others as its model takes them.
+
+    Raises:
+        CheckpointError: If they are not those of one run.
+    """
+    active = [name for name, half in halves.items() if half.schema.role == "active"]
+    if len(active) != 1:
+        raise CheckpointError(f"expected the half of one label party in {folder}, got {', '.join(active) or 'none'}")
+    label_party = halves[active[0]].schema
+    others = set(halves) - set(active)
+    if others != set(label_party.widths):
+        raise CheckpointError(
+            f"{label_party.party} was trained with {', '.join(label_party.widths) or 'nobody'}, and in {folder} there "
+            f"are halves of {', '.join(sorted(others)) or 'nobody'} beside it"
+        )
+    for name in others:
+        for what in ("run", "step", "epoch"):
+            if getattr(halves[name].schema, what) != getattr(label_party, what):
+                raise CheckpointError(
+                    f"the halves of {label_party.party} and {name} in {folder} are of different runs, or of different "
+                    f"steps of one ({what}: {getattr(label_party, what)} and {getattr(halves[name].schema, what)})"
+                )
+    return {name: halves[name] for name in (label_party.party, *label_party.widths)}
+
+
+def run_config(folder: Path, modules: str | os.PathLike[str] | None) -> ExperimentConfig | None:
+    """Return the experiment that a run's folder holds, without its attacks; ``None`` if it holds none.
+
+    Args:
+        folder: The run's.
+        modules: Where modules of one's own lie that it names; default: the current folder.
+
+    Raises:
+        ConfigError: If it is damaged, a module is not found, or it would come from the run's folder.
+    """
+    if modules is not None and Path(modules).resolve().is_relative_to(folder.resolve()):
+        raise ConfigError(
+            f"modules are not taken from the run's own folder, {folder}, and {os.fspath(modules)} lies there: who "
+            "handed it on would decide what code is executed; name the folder of your own modules (--modules, or "
+            "load_run(..., modules=FOLDER))"
+        )
+    path, place = folder / CONFIG_FILE, Path.cwd() if modules is None else Path(modules)
+    if not path.is_file():
+        return None
+    try:
+        # Attacks are of no use here, and may be classes that are not there any more.
+        with no_code_from(folder):
+            return parse_config(path.read_text(encoding="utf-8"), source=path, overrides=["attacks=[]"], folder=place)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{error}\nModules of one's own are looked for in {place}; another folder can be named (--modules, or "
+            "load_run(..., modules=FOLDER))"
+        ) from error

@@ -1,0 +1,122 @@
+"""The command line: it parses, calls, and prints. Results go to standard output, all else to standard error."""
+
+from __future__ import annotations
+
+import logging
+import platform
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from splitvfl.app.log_file import STANDARD_ERROR, LogLevel, logging_to, refused_calls_told
+from splitvfl.cli import beginning, partners, prediction, reading, serving, tables, training
+from splitvfl.cli.console import GIVEN
+from splitvfl.cli.help_pages import lay_out
+from splitvfl.errors import SplitVFLError
+from splitvfl.system.allocator import keep_large_blocks
+from splitvfl.system.signals import stoppable
+from splitvfl.wording import printable
+
+_log = logging.getLogger("splitvfl.cli")
+
+app = typer.Typer(
+    name="splitvfl",
+    help="Train a model over columns that belong to different organisations, and see what leaks.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+synth = typer.Typer(help="Write synthetic data.", no_args_is_help=True)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: 0 done, 2 a mistake of the user's, 3 too large a leak, 130 stopped."""
+    keep_large_blocks()
+    with ExitStack() as log:
+        code = _exit_code(argv, log)
+        _log.info("ends with exit code %d", code)
+    return code
+
+
+def _exit_code(argv: Sequence[str] | None, log: ExitStack) -> int:
+    GIVEN.set(tuple(sys.argv[1:] if argv is None else argv))
+    try:
+        with stoppable():
+            app(args=None if argv is None else list(argv), prog_name="splitvfl", obj=log)
+    except SystemExit as done:
+        return done.code if isinstance(done.code, int) else 0
+    except SplitVFLError as error:
+        # What it says may quote data: that is for the console.
+        _log.error("%s; what is wrong is said on standard error", type(error).__name__)
+        # So may what it says quote what another wrote.
+        print("\n".join(map(printable, f"splitvfl: {error}".split("\n"))), file=sys.stderr)
+        return 2
+    except OSError as error:
+        _log.error("%s; what is wrong is said on standard error", type(error).__name__)
+        print(f"splitvfl: cannot read or write {error.filename or 'a file'}: {error.strerror}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"splitvfl {_version_of('splitvfl')}, Python {platform.python_version()}, torch {_version_of('torch')}")
+        raise typer.Exit
+
+
+def _version_of(package: str) -> str:
+    """Return the version of an installed package, without importing it; torch takes a second."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+def options(
+    context: typer.Context,
+    log: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="SPLITVFL_LOG", metavar="FILE", help="Append to this file what happens, without data; - is stderr."
+        ),
+    ] = None,
+    log_level: Annotated[
+        LogLevel, typer.Option(envvar="SPLITVFL_LOG_LEVEL", help="The least severe entries that are kept.")
+    ] = LogLevel.INFO,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the versions, and end.")
+    ] = False,
+) -> None:
+    """Begin the log, if there is to be one, for all of the command."""
+    if log is not None:
+        context.obj.enter_context(logging_to(log, log_level))
+    if log != STANDARD_ERROR:
+        context.obj.enter_context(refused_calls_told())
+    _log.info("begins: %s", context.invoked_subcommand)
+
+
+# In the order in which --help lists them.
+app.callback()(options)
+app.command()(training.demo)
+app.command()(beginning.examples)
+app.command()(beginning.init)
+app.command()(beginning.check)
+app.command()(training.train)
+app.command()(training.party)
+app.command()(prediction.predict)
+app.command()(prediction.distill)
+app.command()(serving.serve)
+app.command()(training.compare)
+app.command(name="list")(reading.list_)
+app.command()(reading.schema)
+app.command()(reading.report)
+app.command()(tables.ingest)
+app.command()(partners.certs)
+app.command()(partners.align)
+synth.command()(tables.clicks)
+app.add_typer(synth, name="synth")
+lay_out(app)

@@ -1,0 +1,143 @@
+"""Commands to begin with: examples, a first experiment of one's own, and what is wrong with it before it trains."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from splitvfl.cli.console import ExperimentFile, Overrides, command_line, next_steps
+from splitvfl.errors import ConfigError
+from splitvfl.wording import as_flag, in_width, printable, settings_written
+
+
+def init(
+    files: Annotated[
+        list[Path], typer.Argument(help="One CSV, TSV or Parquet file of each party, or one file of all columns.")
+    ],
+    label: Annotated[str | None, typer.Option(help="The label column. Default: guessed.")] = None,
+    id_column: Annotated[
+        str | None, typer.Option("--id", help="Column that names the records, in every file. Default: guessed.")
+    ] = None,
+    active: Annotated[
+        str | None, typer.Option(help="Of one file: who holds the labels, and what else: 'bank=AGE,SEX'.")
+    ] = None,
+    passive: Annotated[
+        list[str] | None, typer.Option(help="Of one file: another party: 'telecom=PAY_*' or telecom=rest. Repeatable.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The experiment. Default: NAME.yaml of the label's file.")] = None,
+) -> None:
+    """Look at your files and write an experiment that trains, with every guess said."""
+    from splitvfl.app.data_summary import summary_of
+    from splitvfl.app.first_experiment import first_experiment
+    from splitvfl.app.records import in_words_of
+    from splitvfl.data.guesses import OpenFile, guess
+
+    with settings_written(as_flag):
+        opened = [OpenFile.read(path) for path in files]
+        guesses = guess(opened, label=label, id_column=id_column)
+    path = out or Path(f"{guesses.label.party}.yaml")
+    if path.exists():
+        raise ConfigError(f"{path} is there already, and is left alone; name another file with --out")
+    made = first_experiment(
+        opened,
+        guesses,
+        path,
+        command=command_line("init", *files, *_flags(label=label, id=id_column, active=active, passive=passive)),
+        active=active,
+        passive=passive or [],
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("x", encoding="utf-8") as file:
+        file.write(made.text)
+    for line in made.said:
+        print(line)
+    with in_words_of(made.config):
+        for line in summary_of(made.data):
+            _tell_in_width(line)
+    print(f"{path}: correct there what was guessed wrong")
+    next_steps(command_line("check", path), command_line("train", path))
+
+
+def _flags(**given: str | Sequence[str] | None) -> Iterator[str]:
+    """Yield flags as they were given."""
+    for name, value in given.items():
+        for one in [value] if isinstance(value, str) else value or ():
+            yield from (f"--{name}", one)
+
+
+def check(
+    experiment: ExperimentFile,
+    overrides: Overrides = None,
+    as_: Annotated[
+        str | None, typer.Option("--as", help="Check what this party needs to train with others over a network.")
+    ] = None,
+    connect: Annotated[
+        bool, typer.Option("--connect", help="Meet the partners, who run the same command, and part again.")
+    ] = False,
+    wait: Annotated[float, typer.Option(min=1, max=86_400, help="Seconds to wait for them.")] = 60.0,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run to be. Default: as train and party.")] = None,
+) -> None:
+    """Check file, data, models, certificates and, if asked, partners; nothing is trained or written."""
+    from splitvfl.app.checking import check_experiment, check_party
+    from splitvfl.config.sections import load_config
+
+    if connect and as_ is None:
+        raise ConfigError("--connect: which party is this? Say so with --as NAME")
+    config = load_config(experiment, overrides or [])
+    if as_ is None:
+        problems = check_experiment(config, out or Path("runs") / config.name, tell=_tell_in_width)
+        command = command_line("train", experiment, *(overrides or []))
+    else:
+        name = config.own_name(as_)
+        folder = out or Path("runs") / f"{config.name}-{name}"
+        problems = check_party(config, name, folder, connect_s=wait if connect else None, tell=_tell_in_width)
+        command = command_line("party", experiment, *(overrides or []), "--as", name)
+    for problem in problems:
+        print("\n".join(map(printable, f"splitvfl: {problem}".split("\n"))), file=sys.stderr)
+    if problems:
+        print(f"splitvfl: {len(problems)} {'thing' if len(problems) == 1 else 'things'} to mend", file=sys.stderr)
+        raise typer.Exit(2)
+    print("nothing is wrong with it")
+    next_steps(command)
+
+
+def _tell_in_width(line: str) -> None:
+    print(in_width(line, Console().width))
+
+
+def examples(
+    names: Annotated[list[str] | None, typer.Argument(help="Which to write. Default: list what there is.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder to write into.")] = Path(),
+) -> None:
+    """List example experiments, or write some of them into a folder, ready to train."""
+    from splitvfl.app.examples import COMPANIES, write_example
+
+    if not names:
+        _print_examples()
+        next_steps("splitvfl examples digits", "splitvfl train digits.yaml")
+        return
+    written = {name: write_example(name, out) for name in names}
+    for path in written.values():
+        print(path)
+    if COMPANIES in written:
+        next_steps("splitvfl demo --network   (the same three companies, unattended)", "docs/network.md, step by step")
+    else:
+        next_steps(*(command_line("train", path) for path in written.values()))
+
+
+def _print_examples() -> None:
+    from splitvfl.app.examples import described
+
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column()
+    for name, summary in described().items():
+        table.add_row(escape(name), escape(summary))
+    Console().print(table)

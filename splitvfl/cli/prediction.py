@@ -1,0 +1,208 @@
+"""Commands that use what was trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich import box
+
+from splitvfl.cli.console import Overrides, command_line, errors_console, next_steps, tell, told_if_stopped
+from splitvfl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from splitvfl.app.distillation import Distilled
+    from splitvfl.app.saved_run import SavedRun
+    from splitvfl.app.serving import PredictionFiles
+    from splitvfl.config.sections import ExperimentConfig
+
+
+def predict(
+    trained: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN", help="Folder of a run in one process; or, over a network, this party's own file, YAML."
+        ),
+    ],
+    overrides: Overrides = None,
+    as_: Annotated[
+        str | None, typer.Option("--as", help="Over a network: which party this is: its name, or active.")
+    ] = None,
+    records: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE",
+            help="New records: a file, or tables by `splitvfl ingest --like`; of a run in one process with the columns "
+            "of all parties, or PARTY=FILE for each. Default: the run's own test records.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The scores, .csv or .parquet; over a network at a party that gets them.")
+    ] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(help="Over a network: folder of the trained half. Default: runs/NAME-PARTY/model."),
+    ] = None,
+    aligned: Annotated[
+        Path | None,
+        typer.Option(help="Over a network: the folder that `splitvfl align` wrote of the new records."),
+    ] = None,
+    id_column: Annotated[str | None, typer.Option("--id", help="Column that names the records.")] = None,
+    modules: Annotated[
+        Path | None,
+        typer.Option(
+            help="Of a run in one process: where modules of one's own lie that it names. Default: the current folder."
+        ),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace scores that are there.")] = False,
+) -> None:
+    """Score new records: with all halves of a run in one process, or as one of several parties with its own half."""
+    if trained.is_dir():
+        _refuse("of a run in one process", {"--as": as_, "--model": model, "--aligned": aligned, "settings": overrides})
+        _predict_run(load(trained, modules), records or [], _target(out, trained), id_column, overwrite=overwrite)
+        return
+    _refuse("over a network", {"--modules": modules, "--records more than once": (records or [])[1:]})
+    from splitvfl.app.run_folder import MODEL_FOLDER
+    from splitvfl.app.serving import PredictionFiles
+    from splitvfl.config.sections import load_config
+
+    config = load_config(trained, overrides or [])
+    name = config.own_name(_told(as_, trained))
+    files = PredictionFiles(
+        model=model or Path("runs") / f"{config.name}-{name}" / MODEL_FOLDER,
+        records=None if records is None else Path(records[0]),
+        out=out,
+        aligned=aligned,
+        id_column=id_column,
+        overwrite=overwrite,
+    )
+    _predict_with_others(config, name, files)
+
+
+def _refuse(where: str, options: Mapping[str, object]) -> None:
+    """Refuse options that mean nothing in one of the two ways of scoring."""
+    given = [option for option, value in options.items() if value]
+    if given:
+        raise ConfigError(f"{', '.join(given)}: means nothing {where}; leave it out (splitvfl predict --help)")
+
+
+def _told(party: str | None, experiment: Path) -> str:
+    if party is None:
+        raise ConfigError(
+            f"--as: say which party of {experiment} this is, to score with the others over a network; or name the "
+            "folder of a run in one process, as in: splitvfl predict runs/NAME"
+        )
+    return party
+
+
+def _target(out: Path | None, run: Path) -> Path:
+    if out is None:
+        raise ConfigError(f"--out: say where the scores go, as in: splitvfl predict {run} ... --out scores.csv")
+    return out
+
+
+def load(run: Path, modules: Path | None) -> SavedRun:
+    """Return the parties of a finished run."""
+    from splitvfl.app.saved_run import load_run
+
+    return load_run(run, modules=modules)
+
+
+def _predict_run(run: SavedRun, records: Sequence[str], out: Path, id_column: str | None, *, overwrite: bool) -> None:
+    import torch
+
+    from splitvfl.data.score_file import check_score_target, write_scores
+
+    sources = _sources(records, run)
+    check_score_target(out, overwrite=overwrite)
+    _keep_records(out, sources)
+    if run.config is not None and run.config.train.threads is not None:
+        torch.set_num_threads(run.config.train.threads)
+    found = run.score(sources, id_column=id_column)
+    for party, columns in found.unknown.items():
+        for column, rows in columns.items():
+            tell(f"{party}: {column}: {rows} records have a value that training did not know")
+    write_scores(out, found.scores, name_column=found.name_column, names=found.names)
+    whose = "" if records else "the run's own test records: "
+    print(f"{whose}{len(found.names)} records scored; the scores are in {out}")
+
+
+def _sources(records: Sequence[str], run: SavedRun) -> Any:
+    """Return the records' files: one, or one for each party; ``None`` for the run's own."""
+    if not records:
+        return None
+    if len(records) == 1 and (Path(records[0]).exists() or records[0].partition("=")[0] not in run.halves):
+        return records[0]
+    named = dict(text.partition("=")[::2] for text in records)
+    unknown = [text for text in records if text.partition("=")[0] not in run.halves or "=" not in text]
+    if unknown or len(named) < len(records):
+        raise ConfigError(
+            "--records: expected one file with the columns of all parties, or PARTY=FILE once for each, of "
+            f"{', '.join(run.halves)}; got {', '.join(records)}"
+        )
+    return named
+
+
+def _keep_records(out: Path, sources: Any) -> None:
+    files = sources.values() if isinstance(sources, dict) else [sources]
+    for file in files:
+        if file is not None and out.exists() and Path(file).exists() and out.samefile(file):
+            raise ConfigError(f"--out: {out} holds the records, which the scores would replace; choose another name")
+
+
+def _predict_with_others(config: ExperimentConfig, name: str, files: PredictionFiles) -> None:
+    from splitvfl.app.console import RowProgress
+    from splitvfl.app.serving import prepare_prediction
+
+    service = prepare_prediction(config, name, files, notify=tell)
+    for column, rows in service.scored.unknown.items():
+        tell(f"{column}: {rows} records have a value that training did not know")
+    count, out = service.scored.data.test.count, files.out
+    with told_if_stopped("nothing was written"), RowProgress(errors_console(), "scoring", count) as progress:
+        service.run(progress)
+    print(f"{name}: {count} records scored" + ("" if out is None else f"; the scores are in {out}"))
+
+
+def distill(
+    run: Annotated[
+        Path,
+        typer.Argument(metavar="RUN", help="Folder of a run in one process, or of the label party's over a network."),
+    ],
+    scores: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Over a network: joint scores of the training records, as splitvfl predict wrote them.",
+        ),
+    ] = None,
+    modules: Annotated[
+        Path | None,
+        typer.Option(help="Where modules of one's own lie that the run names. Default: the current folder."),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Decides first weights, the order of records and the draws.")] = 0,
+) -> None:
+    """Train a model of the label party's own columns on the joint model's scores: it predicts without partners."""
+    from rich.console import Console
+    from rich.text import Text
+
+    from splitvfl.app.distillation import distill as distil
+
+    with told_if_stopped("nothing was written"):
+        found = distil(run, scores=scores, modules=modules, seed=seed, notify=tell)
+    Console().print(_compared(found))
+    Console().print(Text(found.verdict()))
+    next_steps(command_line("predict", found.student_folder, "--records", "FILE", "--out", "scores.csv"))
+
+
+def _compared(found: Distilled) -> Table:
+    """Return the test figures side by side."""
+    from rich.table import Table
+
+    table = Table("", f"test {found.metric}", "95 %", box=box.SIMPLE_HEAD, title=f"{found.party} without partners")
+    for name, figure in found.figures.items():
+        table.add_row(name, f"{figure.value:.3f}", f"{figure.low:.3f} to {figure.high:.3f}")
+    return table

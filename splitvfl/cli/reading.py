@@ -1,0 +1,111 @@
+"""Commands that show: what there is to choose from, and what runs have found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from splitvfl.cli.console import tell
+
+if TYPE_CHECKING:
+    from splitvfl.config.keys import Key
+
+
+# As splitvfl.config.registry has them, which takes a second to import.
+_KINDS = ("attacks", "defenses", "models", "exchanges", "losses", "optimizers", "embedding_optimizers", "data")
+
+
+def list_(
+    kind: Annotated[
+        str,
+        typer.Argument(
+            metavar="KIND",
+            autocompletion=lambda: list(_KINDS),
+            help=f"{', '.join(_KINDS[:-1])} or {_KINDS[-1]}",
+        ),
+    ],
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One of them, to be told all about it.")] = None,
+) -> None:
+    """List what can be named in an experiment, or tell all about one name: settings, claim, cost, source."""
+    if name is None:
+        _print_names(kind)
+    else:
+        _print_entry(kind, name)
+
+
+def _print_names(kind: str) -> None:
+    from splitvfl.config.registry import describe
+
+    _print_pairs(describe(kind))
+    tell(f"\nsplitvfl list {kind} NAME tells all about one.")
+
+
+def _print_entry(kind: str, name: str) -> None:
+    from splitvfl.config.describing import entry
+    from splitvfl.config.keys import flat
+
+    found = entry(kind, name)
+    console = Console()
+    console.print(Text(f"{name}: {found.summary}"))
+    console.print()
+    _print_pairs(found.facts.items())
+    if found.options:
+        console.print("\nSettings")
+        _print_pairs((place, _about(key)) for place, key in flat(found.options))
+    console.print("\nIn an experiment")
+    console.print(Text(f"  {found.example}"), soft_wrap=True)
+    if found.documentation:
+        console.print(f"\nMore: python -m pydoc {found.documentation}", soft_wrap=True, highlight=False)
+
+
+def _about(key: Key) -> str:
+    from splitvfl.config.keys import in_file
+
+    return f"{key.takes}; {in_file(key.default)}. {key.meaning}"
+
+
+def _print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column()
+    for head, text in pairs:
+        table.add_row(escape(head), escape(text))
+    Console().print(table)
+
+
+def schema(
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Where to write it. Default: the screen.")] = None,
+) -> None:
+    """Print what an experiment file may say as JSON Schema, with which editors complete, explain and check it."""
+    import json
+
+    from splitvfl.config.schema import experiment_schema, schema_line
+
+    text = json.dumps(experiment_schema(), ensure_ascii=False, indent=2) + "\n"
+    if out is None:
+        print(text, end="")
+        return
+    out.write_text(text, encoding="utf-8")
+    print(out)
+    tell("For editors that know YAML, make this the first line of an experiment; the path is from that file's folder:")
+    tell(schema_line(out))
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs, or of comparisons.")],
+    out: Annotated[Path | None, typer.Option(help="The page. Default: report.html in the first folder.")] = None,
+    title: Annotated[str, typer.Option(help="Its title.")] = "What leaks",
+) -> None:
+    """Make one self-contained HTML page out of finished runs, to read, print and sign."""
+    from splitvfl.report.report import unfinished_runs, write_report
+
+    print(write_report(runs, out or runs[0] / "report.html", title=title))
+    for folder in unfinished_runs(runs):
+        tell(f"left out, as it has not finished: {folder}")

@@ -1,0 +1,156 @@
+"""Commands that make tables: from files of any size, or of nothing but chance."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from splitvfl.cli.console import Overwrite, command_line, errors_console, next_steps, told_if_stopped
+from splitvfl.errors import ConfigError
+from splitvfl.wording import as_flag, settings_written
+
+
+def ingest(
+    context: typer.Context,
+    files: Annotated[
+        list[str], typer.Argument(help="CSV, TSV (also .gz, .zst) and Parquet files, of the same columns.")
+    ],
+    out: Annotated[Path, typer.Option(help="The folder to be made.")],
+    label: Annotated[str | None, typer.Option(help="The label column.")] = None,
+    id_column: Annotated[str | None, typer.Option("--id", help="Column that names the records.")] = None,
+    active: Annotated[str | None, typer.Option(help="Who holds the labels, and what else: 'shop=I[1-6]'.")] = None,
+    passive: Annotated[
+        list[str] | None, typer.Option(help="Another party and its columns: 'publisher=rest'. May be repeated.")
+    ] = None,
+    drop: Annotated[str, typer.Option(help="Columns that nobody gets. Lists are names and patterns, by comma.")] = "",
+    task: Annotated[str, typer.Option(help="binary, multiclass or regression.")] = "binary",
+    positive: Annotated[str | None, typer.Option(help="The positive class, where labels are not 0 and 1.")] = None,
+    scale: Annotated[str, typer.Option(help="Of numbers: standard, minmax, log1p or none.")] = "standard",
+    standard: Annotated[str, typer.Option(help="Columns scaled so instead.")] = "",
+    minmax: Annotated[str, typer.Option(help="Columns scaled so instead.")] = "",
+    log1p: Annotated[str, typer.Option(help="Columns scaled so instead.")] = "",
+    missing: Annotated[
+        str, typer.Option(help="Missing numbers: error, or indicator (median filled in, gaps marked).")
+    ] = "error",
+    categorical_columns: Annotated[str, typer.Option(help="Columns of numbers that hold categories.")] = "",
+    text: Annotated[str, typer.Option(help="Columns of CSV files to read as text whatever they look like.")] = "",
+    min_count: Annotated[int, typer.Option(help="Training rows that a category needs to have a code.")] = 1,
+    buckets: Annotated[int | None, typer.Option(help="Hash categories to so many codes, and list none.")] = None,
+    hash_fields: Annotated[str | None, typer.Option(help="Hash these columns only.")] = None,
+    hash_key_file: Annotated[Path | None, typer.Option(help="Secret to hash with, 16 bytes at least.")] = None,
+    test_fraction: Annotated[float, typer.Option(help="Expected share of test records.")] = 0.1,
+    split_seed: Annotated[int, typer.Option(help="Decides which; parties that agree on it split alike.")] = 0,
+    split_column: Annotated[str | None, typer.Option(help="Column that decides it instead.")] = None,
+    test_value: Annotated[str, typer.Option(help="What that column holds in test rows.")] = "test",
+    names: Annotated[str | None, typer.Option(help="Column names of CSV files without a header line.")] = None,
+    like: Annotated[
+        Path | None, typer.Option(help="Encode like these earlier tables; all records become test records.")
+    ] = None,
+    aligned: Annotated[
+        Path | None, typer.Option(help="Take aligned rows only, in their order: the folder that `align` wrote.")
+    ] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Write files of any size as tables to train on, one folder per party."""
+    from splitvfl.app.console import IngestProgress
+    from splitvfl.data import ingest as ingesting
+    from splitvfl.data.alignment import aligned_rows
+    from splitvfl.data.ingest.words import claims_of, described, hashing_of, names_of, scales_of, secret_in
+    from splitvfl.data.spec import TableSpec
+
+    secret = None if hash_key_file is None else secret_in(hash_key_file)
+    rows = None if aligned is None else aligned_rows(aligned, files)
+    with (
+        settings_written(as_flag),
+        told_if_stopped(f"nothing was written to {out}"),
+        IngestProgress(errors_console()) as progress,
+    ):
+        if like is not None:
+            _only_with_like(context)
+            done = ingesting.ingest_like(
+                files,
+                out,
+                like=like,
+                hash_secret=secret,
+                header=names_of(names),
+                aligned=rows,
+                overwrite=overwrite,
+                progress=progress,
+            )
+        else:
+            spec = TableSpec(
+                source=files,
+                header=names_of(names),
+                label=label,
+                task=task,  # type: ignore[arg-type]  # checked there
+                positive=positive,
+                id_column=id_column if id_column is not None or rows is None else rows.schema.id_column,
+                drop=drop,
+                test_fraction=test_fraction,
+                split_seed=split_seed,
+                split_column=split_column,
+                test_value=test_value,
+                scale=scale,  # type: ignore[arg-type]  # checked there
+                scale_columns=scales_of(standard=standard, minmax=minmax, log1p=log1p),
+                missing=missing,  # type: ignore[arg-type]  # checked there
+                categorical_columns=categorical_columns,
+                text_columns=text,
+                min_count=min_count,
+            )
+            done = ingesting.ingest(
+                spec,
+                claims_of(active, passive or [], label),
+                out,
+                hashing=hashing_of(buckets, hash_fields, secret),
+                aligned=rows,
+                overwrite=overwrite,
+                progress=progress,
+            )
+    for line in described(done):
+        print(line)
+    if done.can_be_trained_on:
+        next_steps(f"splitvfl train EXPERIMENT.yaml   (with data: {{name: tables, path: {out}}})")
+
+
+def _only_with_like(context: typer.Context) -> None:
+    """Refuse settings that the earlier ingest has settled."""
+    allowed = {"files", "out", "like", "aligned", "hash_key_file", "names", "overwrite"}
+    given = [
+        name
+        for name in context.params
+        if name not in allowed and getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
+    ]
+    if given:
+        flags = ", ".join("--" + ("id" if name == "id_column" else name.replace("_", "-")) for name in given)
+        raise ConfigError(f"{flags}: settled when the tables that --like names were ingested; leave it out")
+
+
+def clicks(
+    rows: Annotated[int, typer.Option(help="How many.")],
+    out: Annotated[Path, typer.Option(help="The file: .parquet, .csv, .csv.gz or .csv.zst.")] = Path("clicks.parquet"),
+    seed: Annotated[int, typer.Option(help="Decides everything else.")] = 0,
+    positive_share: Annotated[float, typer.Option(help="Expected share of clicks.")] = 0.25,
+    bayes_auc: Annotated[float, typer.Option(help="AUC that the best model can reach.")] = 0.8,
+    fields: Annotated[int, typer.Option(help="Categorical columns, C1 and so on.")] = 26,
+    numbers: Annotated[int, typer.Option(help="Counts, I1 and so on.")] = 13,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")] = False,
+) -> None:
+    """Write clicks in the form of Criteo's, with a known Bayes AUC, of any number of rows."""
+    from splitvfl.app.console import RowProgress
+    from splitvfl.data.clicks import Clicks, write_clicks
+
+    made = Clicks(rows, seed=seed, positive_share=positive_share, bayes_auc=bayes_auc, fields=fields, numbers=numbers)
+    begun = time.monotonic()
+    with RowProgress(errors_console(), f"writing {out}", rows) as progress:
+        found = write_clicks(out, made, overwrite=overwrite, progress=progress)
+    print(f"{out}: {rows:,} rows, {rows / (time.monotonic() - begun):,.0f} a second")
+    print(f"clicks: {found.positives:,} ({found.positives / rows:.2%})")
+    low, high = found.interval
+    print(f"Bayes AUC: {found.auc:.4f} (95 % interval {low:.4f} to {high:.4f}); no model can do better on new rows")
+    print(f"AUC of the true probabilities on these labels: {found.drawn_auc:.4f}")
+    parties = ["--label", "label", "--id", "id", "--active", "shop=I[1-6]", "--passive", "publisher=rest"]
+    encoding = ["--scale", "log1p", "--missing", "indicator", "--min-count", 5]
+    next_steps(command_line("ingest", out, *parties, *encoding, "--out", "tables"))

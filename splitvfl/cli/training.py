@@ -1,0 +1,319 @@
+"""Commands that train, in one process or as one of several parties."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from splitvfl.cli.console import (
+    ExperimentFile,
+    Overrides,
+    Overwrite,
+    command_line,
+    errors_console,
+    given_command,
+    next_steps,
+    tell,
+    told_if_stopped,
+)
+from splitvfl.errors import ConfigError
+
+# Commands import what they need when they run: --help and list do not wait for torch.
+if TYPE_CHECKING:
+    from splitvfl.app.console import RunProgress
+    from splitvfl.app.experiment import Variant
+    from splitvfl.config.sections import ExperimentConfig
+    from splitvfl.report.summary import RunSummary
+    from splitvfl.run.training import TrainingProgress
+
+# Two that put noise on gradients and on labels; in quotes, as a shell would take the brackets for its own.
+TO_COMPARE = "'none,axis-sumkl(detection_error=0.4),asymmetric-response(detection_error=0.4)'"
+
+ABOVE = 3
+"""Exit code of a run that leaks more than --fail-above allows."""
+
+Resume = Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint.")]
+Explain = Annotated[bool, typer.Option("--explain", help="Print every figure too, and what each means.")]
+
+
+def demo(
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the runs. Default: runs/demo, or runs/demo-network.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Three epochs instead of fifteen and forty.")] = False,
+    network: Annotated[
+        bool,
+        typer.Option("--network", help="Three companies on this machine instead: align, train over TLS, score."),
+    ] = False,
+    explain: Explain = False,
+) -> None:
+    """Show on real data what gradients leak, what defenses cost, and what costs nothing.
+
+    Earlier demonstrations in the same folder are replaced.
+    """
+    if network:
+        _demo_network(out or Path("runs/demo-network"), quick=quick)
+    else:
+        _demo(out or Path("runs/demo"), quick=quick, explain=explain)
+
+
+def _demo_network(out: Path, *, quick: bool) -> None:
+    from splitvfl.app.network_demo import demonstrate
+
+    with told_if_stopped(f"splitvfl demo --network starts anew; what was done is in {out}"):
+        demonstrate(out, quick=quick)
+
+
+def _demo(out: Path, *, quick: bool, explain: bool) -> None:
+    from splitvfl.app.console import RunProgress
+    from splitvfl.app.demo import demo_variants
+    from splitvfl.app.experiment import run_variants
+    from splitvfl.report.report import write_report
+    from splitvfl.run.training import Interrupted
+
+    planned = demo_variants(out, quick=quick)
+    summaries = []
+    runs = sum(len(group) for group in planned.values())
+    anew = f"splitvfl demo starts anew; finished runs are in {out}"
+    with told_if_stopped(anew, Interrupted), RunProgress(errors_console(), runs) as progress:
+        for name, group in planned.items():
+            show = partial(_start, progress, name)
+            summaries += run_variants(group, overwrite=True, progress=show, command=given_command())
+    _print_runs(summaries, explain=explain)
+    folders = [variant.folder for group in planned.values() for variant in group]
+    report = write_report(folders, out / "report.html", title="What gradients leak, and what stops it")
+    next_steps(
+        f"{report}   (open it in a browser)",
+        f"tensorboard --logdir {out}",
+        "splitvfl list defenses",
+        "splitvfl examples digits && splitvfl train digits.yaml",
+        f"splitvfl compare digits.yaml --defenses {TO_COMPARE} --seeds 3",
+        "splitvfl init YOUR.csv   (an experiment with data of your own)",
+    )
+
+
+def train(
+    experiment: ExperimentFile,
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run. Default: runs/NAME.")] = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    fail_above: Annotated[
+        float | None,
+        typer.Option(
+            "--fail-above",
+            metavar="AUC",
+            help="End with exit code 3 if the worst leak AUC of any attack on messages is above this.",
+        ),
+    ] = None,
+    explain: Explain = False,
+) -> None:
+    """Train one experiment, and watch what leaks."""
+    from splitvfl.app.console import RunProgress
+    from splitvfl.app.experiment import run_experiment
+    from splitvfl.app.run_folder import is_barely_begun
+    from splitvfl.config.sections import load_config
+    from splitvfl.run.training import Interrupted
+    from splitvfl.system.folder_lock import locked
+
+    config = load_config(experiment, overrides or [])
+    if fail_above is not None:
+        _check_leak_check(config, fail_above)
+    folder = out or Path("runs") / config.name
+    again = command_line("train", experiment, *(overrides or []), "--out", folder, "--resume")
+    with (
+        locked(folder),
+        told_if_stopped(f"go on with: {again}; state in {folder}", Interrupted),
+        RunProgress(errors_console()) as progress,
+    ):
+        summary = run_experiment(
+            config,
+            folder,
+            resume=resume,
+            # What ended before its first checkpoint is nothing to go on from, and nothing to lose.
+            overwrite=overwrite or (not resume and is_barely_begun(folder)),
+            progress=progress.run(config.name),
+            notify=progress.tell,
+            command=given_command(),
+        )
+    _print_run(summary, explain=explain)
+    steps = [f"splitvfl report {folder}", f"tensorboard --logdir {'runs' if out is None else folder}"]
+    steps.append(command_line("predict", folder, "--records", "FILE", "--out", "scores.csv"))
+    exchange = config.exchange.factory
+    if summary.task == "binary" and not exchange.one_way and not exchange.limits_values:
+        steps.append(f"splitvfl compare {experiment} --defenses {TO_COMPARE} --seeds 3")
+    next_steps(*steps)
+    if fail_above is not None:
+        _end_above(summary, fail_above)
+
+
+def party(
+    experiment: Annotated[Path, typer.Argument(help="This party's own file, YAML.")],
+    as_: Annotated[str, typer.Option("--as", help="Which party this is: its name, or active.")],
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run. Default: runs/NAME-PARTY.")] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Start anew; every party must. Default: go on where all left off.")
+    ] = False,
+    explain: Explain = False,
+) -> None:
+    """Train as one of several parties, each in its own process, over mutual TLS."""
+    from splitvfl.app.console import RunProgress
+    from splitvfl.app.deployment import coordinator_run, run_party
+    from splitvfl.config.sections import load_config
+    from splitvfl.run.training import Interrupted
+
+    config = load_config(experiment, overrides or [])
+    name = config.own_name(as_)
+    if name == config.exchange.factory.third_party:
+        served = coordinator_run(config, notify=tell)
+        with told_if_stopped("start it again with the same command"):
+            served.run()
+        print(f"coordinator: {served.step} steps served")
+        return
+    folder = out or Path("runs") / f"{config.name}-{name}"
+    again = f"go on with: {command_line('party', experiment, *(overrides or []), '--as', name, '--out', folder)}"
+    with (
+        told_if_stopped(f"{again}; state in {folder}", Interrupted, KeyboardInterrupt),
+        RunProgress(errors_console()) as progress,
+    ):
+        run, summary = run_party(
+            config,
+            name,
+            folder,
+            overwrite=overwrite,
+            notify=progress.tell,
+            progress=progress.run(name),
+            command=given_command(),
+        )
+    crossed = config.exchange.factory.one_way and summary is None
+    done = "its activations have crossed, and nothing more is needed of it" if crossed else f"{run.step} steps done"
+    print(f"{name}: {done}; the {'half' if crossed else 'trained half'} is in {folder / 'model'}")
+    if summary is not None:
+        _print_run(summary, explain=explain)
+        next_steps(f"splitvfl report {folder}", f"tensorboard --logdir {folder}")
+
+
+def compare(
+    experiment: ExperimentFile,
+    overrides: Overrides = None,
+    defenses: Annotated[
+        str | None,
+        typer.Option(
+            help="By comma: none,isotropic,'sumkl(detection_error=0.3)'. Default: none and the experiment's own."
+        ),
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="Runs of each defense, under as many seeds.")] = 3,
+    out: Annotated[Path | None, typer.Option(help="Folder of the runs. Default: runs/NAME-compare.")] = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    explain: Explain = False,
+) -> None:
+    """Train one experiment under several defenses and seeds, and print means with 95 % intervals; of two, ranges."""
+    from splitvfl.app.console import RunProgress
+    from splitvfl.app.experiment import run_variants, variants
+    from splitvfl.config.sections import load_config, parse_defenses
+    from splitvfl.report.report import write_report
+    from splitvfl.run.training import Interrupted
+
+    config = load_config(experiment, overrides or [])
+    chosen = [[], list(config.defenses)] if defenses is None else parse_defenses(defenses, folder=config.folder)
+    folder = out or Path("runs") / f"{config.name}-compare"
+    planned = variants(config, chosen, seeds, folder)
+    again = f"go on with the same command and --resume; state in {folder}"
+    with told_if_stopped(again, Interrupted), RunProgress(errors_console(), len(planned)) as progress:
+        summaries = run_variants(
+            planned,
+            overwrite=overwrite,
+            resume=resume,
+            progress=partial(_start, progress, config.name),
+            command=given_command(),
+        )
+    _print_runs(summaries, compared=True, explain=explain)
+    report = write_report([variant.folder for variant in planned], folder / "report.html", title=config.name)
+    next_steps(f"{report}   (open it in a browser)", f"tensorboard --logdir {folder}")
+
+
+def _start(progress: RunProgress, name: str, variant: Variant) -> TrainingProgress:
+    return progress.run(f"{name}, {variant.label}")
+
+
+def _print_run(summary: RunSummary, *, explain: bool) -> None:
+    from splitvfl.report.brief import brief
+    from splitvfl.report.findings import sending_note, stopping_note, verdict
+    from splitvfl.report.tables import summary_table
+
+    console = Console()
+    console.print(brief([summary]))
+    console.print()
+    found = [leak for party in summary.parties.values() for leak in party.features if leak.note]
+    said = [verdict(summary), stopping_note(summary), sending_note(summary), *summary.notes]
+    for line in filter(None, [*said, *(f"{leak.attack}: {leak.note}." for leak in found)]):
+        console.print(Text(line))
+    if explain:
+        console.print()
+        console.print(summary_table([summary]))
+
+
+def _print_runs(summaries: Sequence[RunSummary], *, explain: bool, compared: bool = False) -> None:
+    from splitvfl.report.brief import brief, compared_brief
+    from splitvfl.report.tables import comparison_table, summary_table
+
+    console = Console()
+    console.print((compared_brief if compared else brief)(summaries))
+    _print_advice(summaries)
+    if explain:
+        console.print()
+        console.print((comparison_table if compared else summary_table)(summaries))
+
+
+def _print_advice(summaries: Sequence[RunSummary]) -> None:
+    from splitvfl.report.findings import advice, headline
+    from splitvfl.report.rows import group_runs
+
+    console = Console()
+    for group in group_runs(summaries):
+        said = advice(group) or (headline(group.runs[0]) if len(group.runs) == 1 else "")
+        if said:
+            console.print(Text(f"\n{group.title}, {group.subtitle}: {said}"))
+
+
+# --- a leak check
+
+
+def _check_leak_check(config: ExperimentConfig, highest: float) -> None:
+    """Refuse a check that could not fail, before anything is trained."""
+    if not 0.5 <= highest < 1.0:
+        raise ConfigError(f"--fail-above: expected a leak AUC from 0.5 (blind) to below 1 (every label), got {highest}")
+    if config.exchange.factory.one_way:
+        raise ConfigError(
+            f"--fail-above: in exchange {config.exchange.name} no message of training depends on labels, so that there "
+            "is nothing to check; leave it out"
+        )
+    if not config.audited and not config.attacks:
+        raise ConfigError("--fail-above: audit is false and there are no attacks, so that nothing would be measured")
+
+
+def _end_above(summary: RunSummary, highest: float) -> None:
+    """End the command with exit code 3 and a line if the worst leak AUC of a run is above the highest allowed."""
+    from splitvfl.report.rows import shown_name
+
+    worst, attack, partner = summary.worst
+    if worst is None:
+        raise ConfigError(
+            f"--fail-above {highest:g}: no attack on messages could be judged in this run, so that nothing was "
+            "measured: no batch held records of different labels; add attacks: [norm, direction] or audit: true"
+        )
+    found = f"worst leak AUC {worst:.4f} ({shown_name(attack)} at {partner})"
+    if worst > highest:
+        tell(f"leak check failed: {found} is above {highest:g}")
+        raise typer.Exit(ABOVE)
+    missing = sorted({name for party in summary.parties.values() for name in party.unavailable})
+    unseen = f"; could not be run: {', '.join(missing)}" if missing else ""
+    tell(f"leak check passed: {found} is not above {highest:g}{unseen}")

@@ -1,0 +1,224 @@
+"""Estimators are what scikit-learn expects of its own, and train what a Trainer trains."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MinMaxScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from splitvfl.defenses import AsymmetricResponse
+from splitvfl.errors import ArgumentError, ConfigError
+from splitvfl.models import MLPRecipe
+from splitvfl.sklearn import SplitClassifier, SplitRegressor
+
+SMALL: dict[str, Any] = {"model": {"name": "mlp", "bottom": [8]}, "epochs": 2, "learning_rate": 0.1, "batch_size": 16}
+
+# What scikit-learn checks and these do not pass, with the reason: nothing.
+EXPECTED_FAILURES: dict[str, str] = {}
+
+
+@parametrize_with_checks(
+    [SplitClassifier(**SMALL, audit=False), SplitRegressor(**SMALL, audit=False)],
+    expected_failed_checks=lambda estimator: EXPECTED_FAILURES,
+)
+def test_what_scikit_learn_checks(estimator: Any, check: Callable[[Any], None]) -> None:
+    check(estimator)
+
+
+@pytest.fixture(scope="module")
+def cancer() -> tuple[pd.DataFrame, Any]:
+    return load_breast_cancer(return_X_y=True, as_frame=True)
+
+
+@pytest.fixture(scope="module")
+def fitted(cancer: tuple[pd.DataFrame, Any]) -> SplitClassifier:
+    """Four hundred rows and nothing said but who holds what."""
+    X, y = cancer
+    names = np.array(["benign", "malignant"])[1 - y.to_numpy()]
+    model = SplitClassifier({"lab": ["worst *"], "ward": "* error"}, audit=False, active_name="clinic")
+    return model.set_params(random_state=0).fit(X[:400], names[:400])
+
+
+def test_defaults_learn_a_table_of_four_hundred_rows(fitted: SplitClassifier, cancer: tuple[pd.DataFrame, Any]) -> None:
+    X, y = cancer
+    names = np.array(["benign", "malignant"])[1 - y.to_numpy()]
+
+    assert (fitted.epochs_, fitted.batch_size_) == (30, 32)
+    assert fitted.score(X[400:], names[400:]) > 0.94
+    assert fitted.classes_.tolist() == ["benign", "malignant"]
+    assert fitted.feature_names_in_.tolist() == list(X.columns)
+    probabilities = fitted.predict_proba(X[400:])
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1)
+    np.testing.assert_array_equal(fitted.predict(X[400:]) == "malignant", probabilities[:, 1] > 0.5)
+
+
+def test_what_leaked_is_a_table(cancer: tuple[pd.DataFrame, Any]) -> None:
+    X, y = cancer
+    model = SplitClassifier({"lab": ["worst *"], "ward": "* error"}, **SMALL, attacks=["norm"], random_state=0)
+    leaks = model.fit(X[:200], y[:200]).leakage_
+
+    assert isinstance(leaks, pd.DataFrame)
+    assert list(leaks.columns) == ["party", "attack", "auc", "accumulated_auc", "worst", "scored", "note"]
+    beyond = leaks[leaks["attack"] == "beyond the prediction"]
+    assert set(beyond["note"]) == {"matched"}
+    assert set(leaks["note"].drop(beyond.index)) == {""}
+    assert set(leaks["party"]) == {"lab", "ward"}
+    worst = leaks.set_index(["party", "attack"])["worst"]
+    # Nothing was defended: the auditor reads every label.
+    assert worst["lab", "in total"] > 0.99
+    assert 0.5 <= worst["ward", "norm"] <= 1
+
+
+@pytest.mark.parametrize("form", ["pandas", "polars", "arrow", "mapping", "array", "tensor"])
+def test_forms_of_a_table_train_alike(form: str) -> None:
+    X, y = load_wine(return_X_y=True)
+    named = pd.DataFrame(X, columns=[f"x{number}" for number in range(13)])
+    given: Any = {
+        "pandas": named,
+        "polars": pl.DataFrame(dict(named)),
+        "arrow": pa.Table.from_pandas(named),
+        "mapping": {name: named[name].to_numpy() for name in named},
+        "array": X,
+        "tensor": torch.from_numpy(X),
+    }[form]
+    claims: Any = {"lab": [0, -1]} if form in ("array", "tensor") else {"lab": ["x0", "x12"]}
+
+    ours = SplitClassifier(claims, **SMALL, random_state=3).fit(given, torch.from_numpy(y) if form == "tensor" else y)
+
+    theirs = SplitClassifier({"lab": ["x0", "x1[2]"]}, **SMALL, random_state=3).fit(named, y)
+    np.testing.assert_array_equal(ours.predict_proba(given), theirs.predict_proba(named))
+    assert hasattr(ours, "feature_names_in_") == (form not in ("array", "tensor"))
+
+
+def test_text_truth_values_and_gaps_are_columns_too() -> None:
+    rng = np.random.default_rng(0)
+    job = rng.choice(["clerk", "nurse", "smith"], 200)
+    frame = pd.DataFrame({"job": job, "paid": rng.random(200) < 0.5, "code": rng.integers(0, 3, 200), "gap": np.nan})
+    frame.loc[::2, "gap"] = 1.0
+    model = SplitClassifier(
+        {"lab": ["job", "code"]},
+        missing="indicator",
+        categorical_columns=[2],
+        audit=False,
+        random_state=0,
+        epochs=15,
+        learning_rate=0.02,
+    )
+
+    assert model.fit(frame, job == "nurse").score(frame, job == "nurse") > 0.99
+    # A trade that nobody had when it was trained is none of the known ones.
+    unknown = [model.predict_proba(frame.assign(job=other)) for other in ("pilot", "baker")]
+    np.testing.assert_array_equal(*unknown)
+    with pytest.raises(ArgumentError, match="column 'gap' of X has no value in 100 of 200 rows"):
+        clone(model).set_params(missing="error").fit(frame, job)
+
+
+def test_a_seed_decides_everything_and_nothing_else_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    X, y = load_breast_cancer(return_X_y=True)
+    defense = AsymmetricResponse(detection_error=0.4)
+    model = SplitClassifier({"lab": 0.5}, **SMALL, defenses=[defense, "isotropic(ratio=0.1)"], random_state=7)
+
+    first = model.fit(X[:100], y[:100]).predict_proba(X)
+    torch.manual_seed(1)
+    np.random.seed(1)  # noqa: NPY002  # the generator that must not matter
+    again = clone(model).fit(X[:100], y[:100]).predict_proba(X)
+
+    np.testing.assert_array_equal(first, again)
+    assert not np.array_equal(first, clone(model).set_params(random_state=8).fit(X[:100], y[:100]).predict_proba(X))
+    entropic = [clone(model).set_params(random_state=None).fit(X[:100], y[:100]).predict_proba(X) for _ in range(2)]
+    assert not np.array_equal(*entropic)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_noise_on_activations_is_in_predictions_too() -> None:
+    X, y = load_wine(return_X_y=True)
+    model = SplitClassifier(**SMALL, defenses=["gaussian-ir(clip=1, sigma=5)"], random_state=0).fit(X, y)
+    without = SplitClassifier(**SMALL, random_state=0).fit(X, y)
+
+    same, other = model.predict_proba(X), without.predict_proba(X)
+
+    np.testing.assert_array_equal(same, model.predict_proba(X))
+    assert np.abs(same - other).max() > 0.2
+
+
+def test_regression_has_labels_of_any_size() -> None:
+    X, y = load_diabetes(return_X_y=True)
+    model = SplitRegressor({"lab": [0, 1, 2]}, audit=False, random_state=0)
+
+    model.fit(X[:350], 1e5 + 100 * y[:350])
+
+    assert model.score(X[350:], 1e5 + 100 * y[350:]) > 0.45
+    assert model.leakage_.empty
+    one = clone(model).set_params(epochs=1).fit(X[:350], y[:350]).predict(X)
+    other = clone(model).set_params(epochs=1).fit(X[:350], 1e5 + 100 * y[:350]).predict(X)
+    np.testing.assert_allclose(other, 1e5 + 100 * one, rtol=1e-5)
+
+
+def test_it_goes_where_estimators_go() -> None:
+    X, y = load_breast_cancer(return_X_y=True)
+    X, y = X[:120], y[:120]
+    model = SplitClassifier({"lab": slice(10, None)}, **SMALL, audit=False, random_state=0)
+    defended = [AsymmetricResponse(detection_error=0.4)]
+
+    scores = cross_val_score(make_pipeline(MinMaxScaler(), model), X, y, cv=2)
+    grid = {"parties": [{"lab": 0.5}], "model": ["mlp", MLPRecipe(bottom=(4,))], "defenses": [[], defended]}
+    search = GridSearchCV(model, grid, cv=2).fit(X, y)
+
+    assert scores.min() > 0.8
+    assert len(search.cv_results_["params"]) == 4
+    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
+    assert search.best_estimator_.predict(X).shape == (120,)
+
+
+def test_without_pandas_the_table_is_one_of_arrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    X, y = load_breast_cancer(return_X_y=True)
+
+    model = SplitClassifier(**SMALL).fit({"a": X[:60, 0], "b": X[:60, 1]}, y[:60])
+
+    assert isinstance(model.leakage_, pa.Table)
+    assert "in total" in model.leakage_["attack"].to_pylist()
+    assert model.predict({"a": X[60:, 0], "b": X[60:, 1]}).shape == (509,)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"parties": {"lab": ["mean raduis"]}}, ArgumentError, "no column 'mean raduis' in X; did you mean"),
+        ({"parties": {"lab": [30]}}, ArgumentError, r"parties\['lab'\]: expected the position of one of 30"),
+        ({"parties": {"active": "rest"}}, ArgumentError, "they must differ"),
+        ({"parties": {}}, ArgumentError, "expected at least one passive party"),
+        ({"model": "mpl"}, ArgumentError, "model.name: no such model 'mpl'; did you mean mlp"),
+        ({"model": {"name": "mlp", "botom": [3]}}, ArgumentError, "model.botom: .*did you mean bottom"),
+        ({"model": 3}, ArgumentError, "expected model as a name, .* got int"),
+        ({"defenses": ["sumlk"]}, ConfigError, "no such defense 'sumlk'; did you mean sumkl"),
+        ({"defenses": ["max-norm,isotropic"]}, ArgumentError, "expected one defense in each text"),
+        ({"defenses": "max-norm"}, ArgumentError, "expected defenses as a list"),
+        ({"attacks": ["nrom"]}, ConfigError, "no such attack 'nrom'; did you mean norm"),
+        ({"attacks": ["least-squares"]}, ArgumentError, "infers columns"),
+        ({"epochs": 0}, ArgumentError, "epochs"),
+        ({"scale": "standrad"}, ArgumentError, "expected scale one of"),
+    ],
+)
+def test_settings_that_do_not_do(
+    settings: dict[str, Any], error: type[Exception], message: str, cancer: tuple[pd.DataFrame, Any]
+) -> None:
+    X, y = cancer
+
+    with pytest.raises(error, match=message):
+        SplitClassifier(**settings).fit(X, y)

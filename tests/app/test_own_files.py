@@ -1,0 +1,94 @@
+"""An experiment in one process whose parties have a file each, joined by the records' ids."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from splitvfl.app.records import load_data, own_data
+from splitvfl.cli import main
+from splitvfl.config.sections import load_config, parse_config
+from splitvfl.errors import ConfigError
+
+EXPERIMENT = """
+data: {name: table, id_column: customer, test_fraction: 0.25}
+parties:
+  bank: {role: active, path: bank.csv, label: default}
+  telecom: {role: passive, path: telecom.csv}
+model: {name: mlp, bottom: [4]}
+train: {epochs: 1, batch_size: 16}
+audit: false
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    random = np.random.default_rng(0)
+    ids = [f"1234567890123456789{number:03}" for number in range(120)]  # beyond 64 bits
+    people = pd.DataFrame(
+        {
+            "customer": ids,
+            "income": random.normal(size=120),
+            "default": np.arange(120) % 3 == 0,
+            "usage": np.arange(120),
+        }
+    )
+    people.astype({"default": int}).drop(columns="usage").iloc[:100].to_csv(tmp_path / "bank.csv", index=False)
+    people[["customer", "usage"]].iloc[20:].sample(frac=1, random_state=1).to_csv(tmp_path / "telecom.csv", index=False)
+    (tmp_path / "both.yaml").write_text(EXPERIMENT)
+    return tmp_path
+
+
+def test_records_are_joined_by_id(folder: Path) -> None:
+    data = load_data(load_config(folder / "both.yaml", ["data.text=customer", "data.scale=none"]))
+
+    assert (data.name, data.active.train.count, data.active.test.count) == ("both", 60, 20)
+    assert data.active.column_names == ("income",)
+    frame = pd.read_csv(folder / "bank.csv", dtype={"customer": str}).iloc[20:]
+    labels = torch.cat([data.active.train.labels, data.active.test.labels])  # type: ignore[list-item]
+    usage = torch.cat([data["telecom"].train.columns.numeric, data["telecom"].test.columns.numeric])[:, 0]
+    expected = dict(zip(range(20, 100), frame["default"], strict=True))  # usage is the number of the person
+    assert {int(used): int(label) for used, label in zip(usage, labels, strict=True)} == expected
+
+
+def test_ids_beyond_64_bits_say_how_to_read_them(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", str(folder / "both.yaml"), "--out", str(folder / "run")]) == 2
+    assert "data.text" in capsys.readouterr().err
+
+    assert main(["check", str(folder / "both.yaml"), "data.text=customer", "--out", str(folder / "run")]) == 0
+    assert "80 records joined by customer" in capsys.readouterr().out
+
+
+def test_it_trains(folder: Path) -> None:
+    run = folder / "run"
+    assert main(["train", str(folder / "both.yaml"), "data.text=customer", "--out", str(run)]) == 0
+    # The paths that are kept with the run are still those of the files.
+    again = load_config(run / "experiment.yaml")
+    assert again.parties["telecom"].path == str(folder / "telecom.csv")
+
+
+def test_a_party_alone_takes_its_own_file(folder: Path) -> None:
+    config = load_config(folder / "both.yaml", ["network={plaintext_on_loopback: true}", "data.text=customer"])
+
+    own = own_data(config, "telecom")
+
+    assert own.data.column_names == ("usage",)
+    assert own.data.train.count + own.data.test.count == 100
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ("parties.telecom.path=null", "telecom needs one too"),
+        ("parties.bank.columns=[income]", "data.drop"),
+        ("data.path=bank.csv", "keep one of the two"),
+        ("data.name=digits", "only for data: {name: table}"),
+    ],
+)
+def test_what_does_not_go_with_files_of_their_own_is_told(change: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        parse_config(EXPERIMENT, source="both.yaml", overrides=[change])
