@@ -16,6 +16,7 @@ import struct
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 from unittest import mock
@@ -148,20 +149,15 @@ def count_steps(orders: Orders) -> None:
     mock.patch.object(networked.PartyRun, "step_done", counted).start()
 
 
-def shorten_keys(folder: Path) -> None:
-    """Let keys be as long as a file says, if there is one."""
-    path = folder / "key bits"
-    if path.exists():
-        bits = int(path.read_text())
+def short_keys(bits: int) -> AbstractContextManager[object]:
+    """Let all keys be so long while it is entered, however short: shorter than any that may hold real data."""
+    prepare = EncryptedExchange.__init__
 
-        prepare = EncryptedExchange.__init__
+    @functools.wraps(prepare)
+    def short(exchange: EncryptedExchange, *, encryption: Encryption, **others: Any) -> None:
+        prepare(exchange, encryption=InsecureEncryption(**dict(encryption) | {"key_bits": bits}), **others)
 
-        @functools.wraps(prepare)
-        def short(exchange: EncryptedExchange, *, encryption: Encryption, **others: Any) -> None:
-            limits = InsecureEncryption(**dict(encryption) | {"key_bits": bits})
-            prepare(exchange, encryption=limits, **others)
-
-        mock.patch.object(EncryptedExchange, "__init__", short).start()
+    return mock.patch.object(EncryptedExchange, "__init__", short)
 
 
 def run_party(folder: Path, arguments: Sequence[str]) -> int:
@@ -169,8 +165,9 @@ def run_party(folder: Path, arguments: Sequence[str]) -> int:
     orders = Orders(folder)
     for seam in (spoil_messages, die_in_checkpoints, die_while_leaving, count_steps):
         seam(orders)
-    shorten_keys(folder)
-    return main(arguments)
+    length = folder / "key bits"
+    with short_keys(int(length.read_text())) if length.exists() else nullcontext():
+        return main(arguments)
 
 
 if __name__ == "__main__":

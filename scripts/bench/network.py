@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from statistics import median
 
@@ -43,6 +44,8 @@ QUICK_BATCHES = ((512, 9.0, 1.35, 11, 3), (4096, 5.0, 1.15, 5, 2), (65_536, 3.0,
 HERE, THERE = "passive", "active"
 # No wait of the benchmark is longer.
 LIMIT_S = 120.0
+# Spawned: a fork would take gRPC's threads with it, or rather without them.
+PROCESSES: BaseContext = multiprocessing.get_context("spawn")
 # Uncounted runs, first: it takes a few until a process has all the memory that it keeps.
 WARM_UP = 8
 
@@ -219,8 +222,7 @@ def _be_partner(folder: str, port: int, behave: Callable[..., None], *arguments:
 
 
 def _process(work: Callable[..., None], *arguments: object) -> BaseProcess:
-    # Spawned: a fork would take gRPC's threads with it, or rather without them.
-    process = multiprocessing.get_context("spawn").Process(target=work, args=arguments, daemon=True)
+    process = PROCESSES.Process(target=work, args=arguments, daemon=True)
     process.start()
     return process
 

@@ -10,6 +10,7 @@ import torch
 
 from scripts.bench import cut, loading, network
 from scripts.bench.measuring import Result, interleaved, main, ratio
+from tests.run.forked import FORKS
 
 
 def test_quick_run_writes_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,7 +55,8 @@ def test_quick_run_of_the_loader_writes_every_row(tmp_path: Path, monkeypatch: p
 
 def test_quick_run_of_the_network_writes_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "QUICK_BATCHES", ((64, 9.0, 1.35, 2, 1),))
-    # One of them is enough: each starts a process of its own.
+    # One of them is enough: each starts a process of its own; forked here, for imports would take most of the time.
+    monkeypatch.setattr(network, "PROCESSES", FORKS)
     monkeypatch.setattr(network, "EXCHANGES", {"training step": network.EXCHANGES["training step"]})
     out = tmp_path / "network.json"
 

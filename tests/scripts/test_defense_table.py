@@ -13,7 +13,7 @@ import torch
 from scipy import stats
 from sklearn.linear_model import LogisticRegression
 
-from scripts.reproduce.defense_table import study
+from scripts.reproduce.defense_table import other_labels, study
 from scripts.reproduce.defense_table.__main__ import main
 from scripts.reproduce.defense_table.page import MADE_WITHOUT, made_without
 from scripts.reproduce.defense_table.study import (
@@ -144,6 +144,28 @@ def test_quick_run_writes_results_and_page(tmp_path: Path, monkeypatch: pytest.M
     assert blank <= {"auditor-ratio"}, "every attack has figures"
     assert [row[0].strip("`") for row in table_under(page, PRICES)[1:]] == [ALONE, *SILENT, *chosen]
     assert not set("{}") & set(page), "every name in the template is filled in"
+
+
+def test_other_labels_are_a_section_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(other_labels, "DEFENSES", ("none", "sumkl(detection_error=0.4)"))
+    page = tmp_path / "page.md"
+    page.write_text(f"# Before\n\n{other_labels.HEADING}\n\nearlier section\n", encoding="utf-8")
+
+    assert main(["--quick", "--other-labels", "--out", str(tmp_path / "out"), "--write", str(page)]) == 0
+
+    text = page.read_text(encoding="utf-8")
+    assert text.startswith(f"# Before\n\n{other_labels.HEADING}\n")
+    assert "earlier section" not in text
+    for labels in other_labels.SETS:
+        own = text[text.index(f"### {labels.title}") :]
+        headings, *rows = table_under(own, LEAKS)
+        assert [row[0] for row in rows] == ["`none`"]
+        assert {"norm", "direction", "auditor", "model-completion"} <= set(headings)
+        assert "- `sumkl(detection_error=0.4)`: defense sumkl needs binary labels" in own
+    assert "- mixture: " in text
+    claims = json.loads((tmp_path / "out" / "results.json").read_text())["claims"]
+    assert [claim["claim"].partition(":")[0] for claim in claims] == [labels.title for labels in other_labels.SETS]
+    assert all(-0.5 <= claim["ours"] <= 0.5 for claim in claims)
 
 
 def test_a_bad_setting_ends_in_one_line(

@@ -20,6 +20,7 @@ from sklearn.metrics import roc_auc_score
 from scripts.reproduce.label_leakage import __main__ as label_leakage
 from scripts.reproduce.label_leakage import figure_1, figure_2, study
 from scripts.reproduce.label_leakage.study import PASSIVE, Course, Problem, build_trainer, data_of, train
+from scripts.reproduce.shared import jobs as jobs_in_processes
 from scripts.reproduce.shared.claims import (
     Claim,
     claims_table,
@@ -37,6 +38,7 @@ from splitvfl.data.sets import DATA_FOLDER
 from splitvfl.errors import ArgumentError
 from splitvfl.leakage.auditing import AUDITORS
 from splitvfl.leakage.judging import ScoreKeeper
+from tests.run.forked import FORKS
 
 SMALL = Problem(key="small", arguments={"name": "breast-cancer"}, batch_size=128, epochs=2)
 
@@ -148,7 +150,8 @@ def test_a_broken_run_goes_on_where_it_stood(tmp_path: Path) -> None:
     assert DONE == [1, -1, 2]
 
 
-def test_processes_find_the_same_as_this_one(tmp_path: Path) -> None:
+def test_processes_find_the_same_as_this_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs_in_processes, "PROCESSES", FORKS)
     # The job returns its settings; a function of this file would not be found by another process.
     jobs = [Job(dict, {"number": number}) for number in (2, 3, 5)]
 

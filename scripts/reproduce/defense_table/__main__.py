@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from scripts.reproduce.defense_table import other_labels
 from scripts.reproduce.defense_table.page import leak_table, page, price_table
 from scripts.reproduce.defense_table.study import (
     CONVERGED_DEFENSES,
@@ -83,23 +84,48 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="one epoch and one seed: the same rows, no comparison")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the runs and of results.json")
     parser.add_argument("--write", type=Path, metavar="PAGE", help="also write the page of the documentation here")
+    parser.add_argument(
+        "--other-labels",
+        action="store_true",
+        help="of ten classes and of a regression: their section of the page alone",
+    )
     parser.add_argument("--workers", type=int, default=1, help="processes of one thread each (default: %(default)s)")
     arguments = parser.parse_args(argv)
     try:
-        found = study(
-            arguments.out / "runs",
-            quick=arguments.quick,
-            workers=arguments.workers,
-            say=lambda line: print(line, file=sys.stderr, flush=True),
-        )
+        if arguments.other_labels:
+            return _other_labels(arguments)
+        found = study(arguments.out / "runs", quick=arguments.quick, workers=arguments.workers, say=_say)
     except SplitVFLError as error:
         print(f"defense_table: {error}", file=sys.stderr)
         return 2
     print(price_table(found), leak_table(found.rows), sep="\n\n")
     write_results(arguments.out, all_claims(found))
     if arguments.write is not None:
-        write_whole(arguments.write, page(found))
+        kept = arguments.write.read_text(encoding="utf-8") if arguments.write.exists() else ""
+        _, heading, rest = kept.partition(other_labels.HEADING)
+        text = page(found)
+        write_whole(arguments.write, other_labels.in_page(text, heading + rest) if heading else text)
     return 0
+
+
+def _other_labels(arguments: argparse.Namespace) -> int:
+    """Train on classes and numbers, and write results and the section."""
+    plans = [(labels, other_labels.planned(labels, quick=arguments.quick)) for labels in other_labels.SETS]
+    jobs = [job for _, rows in plans for plan in rows for job in plan.jobs]
+    done = run_jobs(jobs, arguments.out / "runs", workers=arguments.workers, say=_say)
+    results = dict(zip(map(id, jobs), done, strict=True))
+    found = [(labels, [(plan, [results[id(job)] for job in plan.jobs]) for plan in rows]) for labels, rows in plans]
+    text = other_labels.section(found)
+    print(text)
+    write_results(arguments.out, other_labels.claims(found))
+    if arguments.write is not None:
+        kept = arguments.write.read_text(encoding="utf-8") if arguments.write.exists() else ""
+        write_whole(arguments.write, other_labels.in_page(kept, text))
+    return 0
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from splitvfl.attacks import GradientClassifierAttack, NormAttack, ReadoutAttack
 from splitvfl.exchange.prediction import predict
 from splitvfl.hooks import Attack
 from splitvfl.leakage.auditing import AUDITORS
-from splitvfl.leakage.judging import LeakSummary, nanmax
+from splitvfl.leakage.leak_summary import LeakSummary, nanmax
 from splitvfl.report.drawing import PALETTE
 from splitvfl.run.training import Status
 

@@ -9,6 +9,7 @@ import multiprocessing
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ from scripts.reproduce.shared.claims import write_whole
 from splitvfl import __version__
 
 Result = dict[str, Any]
+
+# Spawned: a fork of a process in which torch has started threads may hang.
+PROCESSES: BaseContext = multiprocessing.get_context("spawn")
 
 
 @dataclass(frozen=True)
@@ -81,10 +85,8 @@ def run_jobs(
 
 
 def _run_in_pool(jobs: Sequence[Job], folder: Path, workers: int, say: Callable[[str], None]) -> None:
-    # Spawned: a fork of a process in which torch has started threads may hang.
-    context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(
-        min(workers, len(jobs)), mp_context=context, initializer=torch.set_num_threads, initargs=(1,)
+        min(workers, len(jobs)), mp_context=PROCESSES, initializer=torch.set_num_threads, initargs=(1,)
     ) as pool:
         futures = {pool.submit(_run, job, folder): job for job in jobs}
         try:

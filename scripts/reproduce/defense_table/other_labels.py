@@ -1,0 +1,238 @@
+"""The same defenses and attacks on labels of ten classes, and on numbers: a row for each, a column for each attack."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+
+from scripts.reproduce.defense_table.study import DEFENSES, jobs_of, summary_of
+from scripts.reproduce.shared.claims import Claim, markdown_table, shown
+from scripts.reproduce.shared.jobs import Job, Result
+from splitvfl.app.experiment import Experiment, Workbench, variants
+from splitvfl.app.records import load_data
+from splitvfl.config.sections import parse_config, parse_defenses
+from splitvfl.errors import SplitVFLError
+from splitvfl.leakage.auditing import AUDITORS
+from splitvfl.report.rows import attack_names, attack_result
+from splitvfl.report.summary import AttackResult, PartyResult, RunSummary
+
+HEADING = "## Classes and numbers"
+"""Where the section begins; it is the last one of the page."""
+
+SEEDS = 1
+_SLACK = 0.01
+
+# Of every attack that reads labels of either kind.
+_ATTACKS = (
+    "norm, direction, sign, residual, gradient-classifier, readout, combined, mixture, component, "
+    "{name: component, of: activation}, model-completion"
+)
+
+_TRAINING = """
+parties:
+  bank: {{role: active, columns: 0.5}}
+  telecom: {{role: passive, columns: rest}}
+model: {{name: mlp, bottom: [64, 32]}}
+train: {{epochs: {epochs}, batch_size: {batch}, optimizer: {{name: adam, lr: {lr}}}, device: cpu}}
+known_positives: 10
+known_negatives: 10
+attacks: [{attacks}]
+"""
+
+
+@dataclass(frozen=True)
+class OtherLabels:
+    """A data set with other than two labels.
+
+    Attributes:
+        title: For people.
+        experiment: Its experiment, without defenses.
+        figures: What the figures in the table are, in a sentence.
+        settings: Defenses with the settings that such labels take, by what they are in the table of two classes.
+    """
+
+    title: str
+    experiment: str
+    figures: str
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+SETS = (
+    OtherLabels(
+        "Digits, ten classes",
+        "name: digits-10\ndata: {name: digits, digit: null, scale: standard}"
+        + _TRAINING.format(epochs=10, batch=128, lr=0.001, attacks=_ATTACKS),
+        "Leak: the larger of the means over steps and of the scores added up over the run, each a mean AUC over the "
+        "classes of one against the rest. In brackets top-1, the share of records whose own class scored highest; "
+        "attacks with one score per record name no class.",
+        {
+            "gaussian-targets(detection_error=0.4)": "gaussian-targets(detection_error=0.4, classes=10)",
+            "randomised-response(epsilon=1.5)": "randomised-response(epsilon=1.5, classes=10)",
+        },
+    ),
+    OtherLabels(
+        "Diabetes, a regression",
+        "name: diabetes\ndata: {name: diabetes, scale: standard}"
+        + _TRAINING.format(epochs=40, batch=64, lr=0.01, attacks=_ATTACKS),
+        "Leak: the larger of the means over steps and of the scores added up over the run, each a concordance: of two "
+        "records, how often the larger label has the larger score. In brackets the share of labels that a line of the "
+        "sums tells within half a standard deviation.",
+        {
+            name: f"{name[:-1]}, label_range=[25, 346])"
+            for name in ("record-gaussian(detection_error=0.4)", "gaussian-targets(detection_error=0.4)")
+        },
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The runs of one defense on one set.
+
+    Attributes:
+        label: The defense with its settings.
+        jobs: One per seed; none if the defense is not for such labels.
+        refused: Why, then.
+    """
+
+    label: str
+    jobs: Sequence[Job] = ()
+    refused: str = ""
+
+
+def planned(labels: OtherLabels, *, quick: bool) -> list[Planned]:
+    """Return the runs of every defense of the table, or why there are none."""
+    found = []
+    for label in (labels.settings.get(name, name) for name in DEFENSES):
+        try:
+            _tried(labels.experiment, label)
+        except SplitVFLError as error:
+            found.append(Planned(label, refused=str(error)))
+            continue
+        seeds = range(1 if quick else SEEDS)
+        (jobs,) = jobs_of(labels.experiment, [label], seeds=seeds, what=f", {labels.title}", quick=quick)
+        found.append(Planned(label, jobs))
+    return found
+
+
+def _tried(experiment: str, label: str) -> None:
+    """Put an experiment together, which a defense of other labels refuses."""
+    config = parse_config(f"{experiment}audit: false\n", source="defense_table")
+    (variant,) = variants(config, parse_defenses(label, folder=Path()), 1, Path())
+    trainer = Experiment(variant.config, Workbench(load_data(config), {})).trainer()
+    trainer.active.plan_run(epochs=config.train.epochs, early_stopping=False)
+
+
+def section(results: Sequence[tuple[OtherLabels, Sequence[tuple[Planned, Sequence[Result]]]]]) -> str:
+    """Return the page's section: a table for each set, of defenses by attacks."""
+    parts = [
+        HEADING,
+        "One model and its partner's attacks as above, without a private top. Defenses that are for two classes only "
+        f"are left out, with their reason. Seeds: {SEEDS}; *auditor* is the best of the label party's own "
+        "attacks, *in all* messages and predictions together, *known* what the partner's own columns tell without any "
+        "message, given labels of other records.",
+    ]
+    for labels, rows in results:
+        ran = [(plan, [summary_of(result) for result in found]) for plan, found in rows if found]
+        parts += [f"### {labels.title}", labels.figures, _chance(ran), _table(ran), _left_out(rows, ran)]
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _chance(ran: Sequence[tuple[Planned, Sequence[RunSummary]]]) -> str:
+    party = next(iter(ran[0][1][0].parties.values()))
+    first = next(result for result in party.attacks.values() if result.chance is not None)
+    guess = first.commonest if first.task == "multiclass" else first.trivially_within
+    always = "Always the commonest class is right for" if first.task == "multiclass" else "The best single guess holds"
+    return (
+        f"Who knows nothing gets {shown(first.chance)} for being turned round. {always} {shown(guess)} of the records."
+    )
+
+
+def _table(ran: Sequence[tuple[Planned, Sequence[RunSummary]]]) -> str:
+    every = [run for _, runs in ran for run in runs]
+    attacks = attack_names(every)
+    late = list(dict.fromkeys(name for run in every for name in _party(run).after_training))
+    metric = every[0].metric_name
+    rows = [
+        (
+            f"`{plan.label}`",
+            _mean([run.test_metric for run in runs]),
+            _mean([_party(run).label_leak.total for run in runs]),
+            _mean([_party(run).own_columns_auc for run in runs]),
+            *(_cell([attack_result(_party(run), name) for run in runs]) for name in attacks),
+            *(_late(runs, name) for name in late),
+        )
+        for plan, runs in ran
+    ]
+    return markdown_table(("defense", f"test {metric}", "in all", "known", *attacks, *late), rows)
+
+
+def _party(run: RunSummary) -> PartyResult:
+    return next(iter(run.parties.values()))
+
+
+def _mean(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return shown(fmean(known) if known else None)
+
+
+def _cell(results: Sequence[AttackResult | None]) -> str:
+    there = [result for result in results if result is not None]
+    told = [max(filter(None, (result.top1, result.accumulated_top1)), default=result.within) for result in there]
+    beside = f" ({_mean(told)})" if any(value is not None for value in told) else ""
+    return f"{_mean([result.worst for result in there])}{beside}"
+
+
+def _late(runs: Sequence[RunSummary], name: str) -> str:
+    found = [_party(run).after_training[name] for run in runs if name in _party(run).after_training]
+    top = [one.train_top1 for one in found]
+    beside = f" ({_mean(top)})" if any(value is not None for value in top) else ""
+    return f"{_mean([one.train_leak for one in found])}{beside}"
+
+
+def _left_out(
+    rows: Sequence[tuple[Planned, Sequence[Result]]], ran: Sequence[tuple[Planned, Sequence[RunSummary]]]
+) -> str:
+    """Return which defenses and attacks were not run, with their reasons."""
+    lines = [f"- `{plan.label}`: {plan.refused}." for plan, found in rows if not found]
+    unavailable = {name: reason for _, runs in ran for run in runs for name, reason in _party(run).unavailable.items()}
+    lines += [f"- {name}: {reason}." for name, reason in unavailable.items()]
+    return "\n".join(["Not run:", "", *lines]) if lines else ""
+
+
+def claims(results: Sequence[tuple[OtherLabels, Sequence[tuple[Planned, Sequence[Result]]]]]) -> list[Claim]:
+    """Return for each set whether any attack on messages read more than the auditor says in all."""
+    found = []
+    for labels, rows in results:
+        leads = {
+            f"{name}, {plan.label}": fmean(_lead(run, name) for run in runs)
+            for plan, runs in [(plan, [summary_of(one) for one in every]) for plan, every in rows if every]
+            for name, result in _party(runs[0]).attacks.items()
+            if result.by_messages and name not in AUDITORS and result.worst is not None
+        }
+        worst = max(leads, key=lambda name: leads[name])
+        found.append(
+            Claim(
+                claim=f"{labels.title}: the auditor's total is not below any attack on messages",
+                published=None,
+                ours=leads[worst],
+                interval=None,
+                seeds=max(len(every) for _, every in rows),
+                verdict="reproduces" if leads[worst] <= _SLACK else "does not",
+                why=f"largest lead: {worst}",
+            )
+        )
+    return found
+
+
+def _lead(run: RunSummary, name: str) -> float:
+    party = _party(run)
+    attack = party.attacks[name].worst
+    return (attack or 0.0) - (party.total or 0.0)
+
+
+def in_page(page: str, text: str) -> str:
+    """Return a page with this section in the place of the one that it has, or behind all."""
+    return page.partition(HEADING)[0].rstrip() + "\n\n" + text
