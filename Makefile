@@ -4,27 +4,37 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-# One thread per worker: the tests run in parallel, and results depend on the number of threads.
-TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 MPLBACKEND=Agg
+# One thread per worker: the tests run in parallel, and results depend on the number of threads. What Python compiles is kept,
+# whatever the machine's own setting: many tests start processes, and each would compile everything anew.
+TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 MPLBACKEND=Agg PYTHONDONTWRITEBYTECODE=
 WORKERS ?= auto
+# Coverage takes as long again as the tests: here on request, and where nobody waits.
+COVERAGE := --cov --cov-report=term
+PYTHONS ?= python3.11 python3.12 python3.13
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-network test lint format types docs wheel-check clean
+.PHONY: help demo demo-network test coverage test-pythons lint format types docs wheel-check clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.installed ## install, train twenty small models, and show what they leak
 	@$(BIN)/splitvfl demo
 	@echo "(these commands are in $(BIN); \". $(BIN)/activate\" puts them on your path)"
 
 demo-network: $(VENV)/.installed ## three companies on this machine: align, train, kill one and start it again, predict
-	@OMP_NUM_THREADS=1 $(BIN)/python -m scripts.demo_network
+	@OMP_NUM_THREADS=1 $(BIN)/splitvfl demo --network
 	@echo "(these commands are in $(BIN); \". $(BIN)/activate\" puts them on your path)"
 
-test: $(VENV)/.installed-dev ## run the tests in parallel, with coverage
-	$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist loadscope --cov --cov-report=term
+test: $(VENV)/.installed-dev ## run the tests in parallel
+	$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal --durations=10 $(if $(CI),$(COVERAGE))
+
+coverage: $(VENV)/.installed-dev ## run the tests, and show which lines none of them reaches; so does CI
+	$(MAKE) test CI=true
+
+test-pythons: ## run the tests on each Python that splitvfl is for, each in an environment of its own
+	for python in $(PYTHONS); do $(MAKE) test PYTHON=$$python VENV=.venv-$$python || exit 1; done
 
 lint: $(VENV)/.installed-dev ## check format and style
 	$(BIN)/ruff format --check .
@@ -45,7 +55,7 @@ wheel-check: $(VENV)/.installed-dev ## build the wheel through the sdist, compar
 	$(TEST_ENV) $(BIN)/python -m pytest tests/test_packaging.py
 
 clean: ## remove the environment and everything that was built
-	rm -rf $(VENV) build dist docs/_build .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .venv-* build dist docs/_build .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp is newer than what it was installed from, so a second run installs nothing.

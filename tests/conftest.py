@@ -16,11 +16,16 @@ from splitvfl.hooks import Secrets
 # One thread each: results depend on the number of threads, and the tests already run in parallel.
 torch.set_num_threads(1)
 matplotlib.use("Agg")
+# What is written outlives a process that is killed without it, and no test cuts the power.
+os.fsync = lambda descriptor: None
 # Examples are derived from the test itself: the same ones everywhere, and no deadline that a slow machine would miss.
 hypothesis.settings.register_profile("splitvfl", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("splitvfl")
 
 CHECKOUT = Path(__file__).resolve().parent.parent
+
+# Of a test alone on an idle machine. More is said, never failed: under load every test takes longer.
+LONGEST_S = 10.0
 
 SecretsFactory = Callable[..., Secrets]
 
@@ -32,6 +37,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("cuda") is not None:
             item.add_marker(pytest.mark.skip(reason="no NVIDIA GPU here"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name the tests that took long and are not marked ``slow``."""
+    reports = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, [])]
+    long = {one.nodeid: one.duration for one in reports if one.duration > LONGEST_S and "slow" not in one.keywords}
+    if long:
+        terminalreporter.section(f"over {LONGEST_S:g} s and not marked slow: shorten or mark them")
+        for test, seconds in sorted(long.items(), key=lambda one: -one[1]):
+            terminalreporter.write_line(f"{seconds:.1f}s {test}")
 
 
 @pytest.fixture(scope="session")
