@@ -36,7 +36,9 @@ ORDER = (
     "defenses",
     "attacks",
     "app",
+    "sklearn",
     "cli",
+    "__main__",
     "splitvfl",  # the package itself: what users import
     "scripts",
 )

@@ -210,10 +210,13 @@ def insert(path: Path, before: str, new: str) -> None:
 
 @pytest.fixture(scope="module")
 def tree(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a copy of the tree in which a plug-in of every kind has been added, three edits each."""
+    """Return a copy of the tree in which a plug-in of every kind has been added, three edits each.
+
+    What was compiled is copied too: it is valid for files of the same age, and compiling takes as long as the checks.
+    """
     tree = tmp_path_factory.mktemp("tree")
     for part in ("splitvfl", "attacks", "defenses", "models", "scripts", "tests", "docs"):
-        kept_out = shutil.ignore_patterns("__pycache__", "_build")
+        kept_out = shutil.ignore_patterns("_build", "*.pyc.*")
         shutil.copytree(checkout / part, tree / part, symlinks=True, ignore=kept_out)
     shutil.copy(checkout / "pyproject.toml", tree)
 
@@ -268,6 +271,7 @@ def printed(tree: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.slow(reason="a copy of the tree, and its checks")
 def test_they_are_named_in_an_experiment_and_stand_on_every_page(tree: Path, printed: str) -> None:
     summary = read_summary(tree / "run")
     assert summary.defenses == ["halve"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +25,7 @@ def test_hooks_of_the_readme_have_at_most_fifteen_lines(blocks: list[str]) -> No
         assert len([line for line in body.splitlines() if line.strip()]) <= 15
 
 
+@pytest.mark.slow(reason="all that the README trains, in one process")
 def test_journeys_run_in_order(blocks: list[str], checkout: Path, tmp_path: Path) -> None:
     hooks = next(block for block in blocks if block.startswith("# my_hooks.py"))
     (tmp_path / "my_hooks.py").write_text(hooks)
@@ -41,21 +43,71 @@ def test_journeys_run_in_order(blocks: list[str], checkout: Path, tmp_path: Path
     )
 
     assert done.returncode == 0, done.stderr
-    assert "'direction'" in done.stdout
+    test, leak = (re.search(pattern, done.stdout) for pattern in (r"test AUC (\S+)", r"worst leak AUC (\S+), by (\w+)"))
+    assert test is not None
+    assert float(test[1]) > 0.95
+    assert leak is not None
+    assert (float(leak[1]), leak[2]) == (1.0, "direction")
+    # What the page says that it prints.
+    assert f"# test AUC {test[1]}" in blocks[0]
     assert list((tmp_path / "runs" / "defended").glob("events.out.tfevents.*"))
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md", "splitvfl/cli.py"])
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md", "splitvfl/cli/training.py"])
 def test_comparisons_that_are_advised_can_be_run(page: str, checkout: Path) -> None:
-    from splitvfl.cli import _TO_COMPARE
+    from splitvfl.cli.training import TO_COMPARE
     from splitvfl.config.sections import parse_defenses
 
-    text = (checkout / page).read_text().replace("{_TO_COMPARE}", _TO_COMPARE)
+    text = (checkout / page).read_text().replace("{TO_COMPARE}", TO_COMPARE)
     advised = re.findall(r"splitvfl compare .*?--defenses ('[^']*'|[^\s`\"']+)", text)
 
     assert advised
     for defenses in advised:
         assert parse_defenses(defenses.strip("'"), folder=checkout)
+
+
+def test_every_link_and_picture_is_there(checkout: Path) -> None:
+    text = (checkout / "README.md").read_text()
+    targets = dict(re.findall(r"^\[([\w-]+)\]: (\S+)$", text, re.MULTILINE))
+    used = set(re.findall(r"\]\[([\w-]+)\]", text))
+
+    # Links stand together, so that an address can be put before all of them; none stands elsewhere.
+    assert used == set(targets)
+    assert not re.findall(r"\]\((?!http)", text)
+    assert [target for target in targets.values() if not (checkout / target).is_file()] == []
+    pictures = [checkout / target for target in targets.values() if target.endswith(".png")]
+    assert len(pictures) == 2
+    assert all(path.stat().st_size < 200_000 for path in pictures)
+
+
+def test_files_are_shown_before_the_commands_that_need_them(checkout: Path) -> None:
+    text = (checkout / "README.md").read_text()
+
+    for name in ("breast_cancer", "clicks", "bank", "telecom"):
+        shown = text.index(f"# {name}.yaml")
+        commands = [found.start() for found in re.finditer(rf"splitvfl \w+ {name}\.yaml", text)]
+        assert commands
+        assert shown < min(commands)
+
+
+def test_commands_of_the_readme_are_taken_by_the_parser(checkout: Path) -> None:
+    import typer
+
+    from splitvfl.cli import app
+
+    shell = "\n".join(re.findall(r"```console\n(.*?)```", (checkout / "README.md").read_text(), re.DOTALL))
+    lines = re.findall(r"^\w*\$ +splitvfl (.+)$", shell.replace("\\\n", " "), re.MULTILINE)
+    known = typer.main.get_command(app).commands
+
+    assert len(lines) >= 12
+    for line in lines:
+        name, *words = shlex.split(line, comments=True)
+        command = known.get(name)
+        if name == "synth":
+            command, words = command.commands[words[0]], words[1:]
+        if not name.startswith("--"):
+            assert command is not None, line
+            command.make_context(name, words)
 
 
 def test_experiment_of_the_readme_is_valid(checkout: Path) -> None:
