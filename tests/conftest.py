@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -28,6 +29,17 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 LONGEST_S = 10.0
 
 SecretsFactory = Callable[..., Secrets]
+
+
+def pytest_sessionstart() -> None:
+    """Spare the collection of tests a collection of garbage: there is none yet."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Leave modules and tests, which stay to the end, out of every later search for garbage."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
