@@ -100,7 +100,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Generic, Literal, Protocol, TypeVar, overload
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar, overload
 
 import torch
 from torch import Tensor, nn
@@ -147,6 +147,23 @@ class ViewField(Generic[_T]):
         return value
 
 
+class Equations(NamedTuple):
+    """Linear equations ``A t = b`` in the columns t of a party whose weights are known, one right side per prediction.
+
+    Columns are in the unit box: each entry of t is in [0, 1] where the column is within its known range.
+
+    Attributes:
+        A: ``(m, d)``, float64, the same for all predictions.
+        b: ``(n, m)``, float64.
+        error: ``(n, m)``, float64, >= 0: how far each right side may be off, because scores have few digits; 0 where
+            it is known to the precision of float64.
+    """
+
+    A: Tensor
+    b: Tensor
+    error: Tensor
+
+
 class View:
     """What one party holds and received on one crossing: everything that its attacks may use.
 
@@ -181,6 +198,7 @@ class View:
     scores = ViewField[Tensor]("Predictions as published: ``(n,)`` sigmoid or ``(n, k)`` softmax.")
     active_logits = ViewField[Tensor]("The active party's own part of the logits, ``(n,)`` or ``(n, k)``.")
     passive_weight = ViewField[Tensor]("The other party's linear weights, if assumed known: ``(d,)`` or ``(k, d)``.")
+    equations = ViewField[Equations]("What a prediction tells of the other party's columns, in the unit box.")
 
     __slots__ = ("_copies", "_ids", "_seen", "_versions", "party", "step")
 
