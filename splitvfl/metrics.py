@@ -341,7 +341,7 @@ def _numpy(values: Tensor) -> Array:
     if flat.dtype in (torch.bfloat16, torch.float16):
         flat = flat.float()
     array: npt.NDArray[Any] = flat.cpu().numpy()
-    return array if array.dtype.name == "float32" else array.astype(np.float64, copy=False)
+    return array if array.dtype == np.float32 else array.astype(np.float64, copy=False)
 
 
 def reconstruction_mse(estimate: Tensor, truth: Tensor) -> float:
