@@ -9,9 +9,9 @@ beside.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections import deque
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,11 +22,12 @@ from scipy.special import log_softmax
 from torch import Tensor
 
 from splitvfl.errors import ArgumentError
-from splitvfl.leakage.canaries import NO_IDS, Canaries, CanaryLeak
+from splitvfl.leakage.canaries import Canaries, CanaryLeak
+from splitvfl.leakage.keeping import Keeper, judged_rows
 from splitvfl.leakage.leak_summary import LeakSummary
+from splitvfl.leakage.record_sums import RecordSums
 from splitvfl.leakage.series import StepValues
-from splitvfl.leakage.state import Stateful
-from splitvfl.learning.records import Ids, RecordTable
+from splitvfl.learning.records import Slots
 from splitvfl.metrics import (
     chance_macro_auc,
     class_aucs,
@@ -48,8 +49,8 @@ _ORDERS = 20
 _RECENT = 10
 
 
-class ClassKeeper(Stateful):
-    """Leak of each step, and sums per record, as :class:`~splitvfl.leakage.judging.ScoreKeeper` for two classes.
+class ClassKeeper(Keeper):
+    """The judge of scores of k classes.
 
     Every AUC is a mean over the classes of one against the rest, with midranks, whatever the classes' shares: one half
     is blind, 1 perfect. Classes that a batch lacks do not count in its step. Orientations and matchings are those of
@@ -60,13 +61,17 @@ class ClassKeeper(Stateful):
 
     Args:
         classes: k, at least 3.
-        canaries: Which records have labels that were drawn, if any have: judged apart.
+        canaries: Which records have labels that were drawn, if any have.
         raw: Whether scores are log likelihoods of the classes: added as they are, and judged as posteriors.
         cumulative: Whether a score is of all that came of its record so far.
         clusters: Whether the classes of the columns are not known.
     """
 
-    _kept = ("_scored", "_tied", "_asked", "_answered", "_undefined", "_records", "_canaries", "_columns")
+    _kept = (*Keeper._kept, "_columns")
+    _aucs: _Steps
+    _tied: _Steps | None
+    _records: _ClassSums
+    _canaries: _ClassSums | None
 
     def __init__(
         self,
@@ -77,15 +82,12 @@ class ClassKeeper(Stateful):
         cumulative: bool = False,
         clusters: bool = False,
     ) -> None:
-        self.canaries = canaries
+        super().__init__(
+            partial(_Steps, classes, clusters=clusters), partial(_ClassSums, last=cumulative), canaries=canaries
+        )
         self.class_count = classes
         self._raw, self._as_is, self._clusters = raw, raw or cumulative, clusters
-        self._scored = _Steps(classes, clusters=clusters)
-        self._tied: _Steps | None = None
-        self._asked = self._answered = self._undefined = 0
         self._columns = 0
-        self._records = _ClassSums(classes, last=cumulative)
-        self._canaries = None if canaries is None else _ClassSums(classes, last=cumulative)
 
     def add(self, ids: Tensor | None, scores: Tensor, labels: Tensor) -> float:
         """Judge one step and return its leak AUC (NaN if undefined), of the records that are no canaries.
@@ -99,23 +101,17 @@ class ClassKeeper(Stateful):
             ArgumentError: If a label is no class, the form of the scores has changed, or there are canaries and nobody
                 knows which these are.
         """
-        truth = labels.detach().reshape(-1).double().cpu()
-        real = ~torch.isnan(truth)
-        if len(scores) != len(truth):
-            raise ArgumentError(f"expected one row of scores for each of {len(truth)} records, got {len(scores)}")
-        rows = scores.detach().cpu().double().reshape(len(truth), math.prod(scores.shape[1:]))[real]
+        if len(scores) != labels.numel():
+            raise ArgumentError(f"expected one row of scores for each of {labels.numel()} records, got {len(scores)}")
+        own, rows, truth = judged_rows(ids, scores, labels)
         scored = ~torch.isnan(rows).any(dim=1).numpy()
-        values, classes = scores_and_classes(torch.nan_to_num(rows), truth[real], classes=self.class_count)
+        values, classes = scores_and_classes(torch.nan_to_num(rows), truth, classes=self.class_count)
         self._check_form(values.shape[1])
-        own = None if ids is None else ids.detach().cpu().numpy().reshape(-1)[real.numpy()]
-        kept = np.ones(classes.size, np.bool_)
-        if self.canaries is not None:
-            if own is None:
-                raise ArgumentError(NO_IDS)
-            kept = ~self.canaries.among(own)
+        apart = self._apart(own)
+        kept, _ = apart
         auc = self._judge(values[kept], classes[kept], scored[kept])
         if own is not None:
-            self._sum(own, _to_add(values, scored, as_is=self._as_is, raw=self._raw), classes, kept)
+            self._sum(own, _to_add(values, scored, as_is=self._as_is, raw=self._raw), classes, apart)
         return auc
 
     def _check_form(self, columns: int) -> None:
@@ -123,50 +119,21 @@ class ClassKeeper(Stateful):
             raise ArgumentError(f"expected scores with {self._columns} columns as before, got {columns}")
         self._columns = columns
 
-    def _sum(self, ids: Ids, added: Floats, classes: Classes, kept: Flags) -> None:
-        self._records.add(ids[kept], added[kept], classes[kept])
-        if self._canaries is not None:
-            self._canaries.add(ids[~kept], added[~kept], classes[~kept])
-
     def _judge(self, values: Floats, classes: Classes, scored: Flags) -> float:
         if self._raw and values.size:
             values = log_softmax(values, axis=1)
-        self._asked += classes.size
-        self._answered += int(np.count_nonzero(scored))
-        if not scored.all() and self._tied is None:
-            self._tied = copy.deepcopy(self._scored)
-        auc = self._scored.add(values[scored], classes[scored])
+        self._count(classes.size, int(np.count_nonzero(scored)))
+        auc = self._aucs.add(values[scored], classes[scored])
         if self._tied is not None:
             self._tied.add(_placed(values, scored), classes)
         self._undefined += int(math.isnan(auc))
         return auc
 
     @property
-    def _all(self) -> _Steps:
-        """Steps with records that were left out as ties."""
-        if not self._answered:
-            return _Steps(self.class_count, clusters=self._clusters)
-        return self._scored if self._tied is None else self._tied
-
-    @property
-    def aucs(self) -> tuple[float, ...]:
-        """Leak AUC of each step that had one, in order; evenly spaced ones of a long run."""
-        return tuple(self._scored.aucs.kept.tolist())
-
-    @property
-    def auc_sum(self) -> tuple[float, int]:
-        """Sum of the leak AUCs of all steps that had one, and how many these are."""
-        return self._scored.aucs.total, len(self._scored.aucs)
-
-    @property
-    def recent_auc(self) -> float:
-        """Mean leak AUC of the last ten steps that had one."""
-        return self._scored.aucs.recent_mean
-
-    @property
-    def recent_tied_auc(self) -> float:
-        """The same of all records, those left out as ties."""
-        return self._all.aucs.recent_mean
+    def _tied_aucs(self) -> _Steps:
+        steps = super()._tied_aucs
+        assert isinstance(steps, _Steps)
+        return steps
 
     @property
     def beside_auc(self) -> dict[str, float]:
@@ -174,33 +141,11 @@ class ClassKeeper(Stateful):
 
         Beside it the share of the most frequent class so far.
         """
-        top = self._all.recent_top1
+        top = self._tied_aucs.recent_top1
         return {"leak_top1": top, "leak_top1_commonest": math.nan if math.isnan(top) else self._records.commonest}
 
-    @property
-    def leaves_out(self) -> bool:
-        """Whether any record that is judged was left out."""
-        return self._tied is not None
-
-    @property
-    def scored(self) -> float:
-        """Share of the judged records of a step that were scored, so far."""
-        return self._answered / self._asked if self._asked else math.nan
-
-    @property
-    def records(self) -> int:
-        """Number of records whose scores are added up."""
-        return self._records.scored
-
-    @property
-    def accumulated_auc(self) -> float:
-        """AUC of the per-record sums or last scores, of records that were scored at all."""
-        return self._of_sums(*self._records.of_scored())[0].auc
-
-    @property
-    def tied_accumulated_auc(self) -> float:
-        """The same of all records, where one that was never scored is in the middle; NaN if no record ever was."""
-        return self._of_sums(*self._records.of_all())[0].auc if self.records else math.nan
+    def _auc_of(self, sums: Floats, labels: Classes) -> float:
+        return self._of_sums(sums, labels)[0].auc
 
     def _of_sums(self, sums: Floats, classes: Classes) -> tuple[_Reading, Floats]:
         """Return what sums tell, and the sums as posteriors where they are log likelihoods."""
@@ -222,7 +167,7 @@ class ClassKeeper(Stateful):
 
     def summary(self) -> LeakSummary:
         """Return the run's figures so far."""
-        found, everybody = self._scored, self._all
+        found, everybody = self._aucs, self._tied_aucs
         sums, classes = self._records.of_scored()
         accumulated, _ = self._of_sums(sums, classes)
         tied, values = accumulated, sums
@@ -234,10 +179,10 @@ class ClassKeeper(Stateful):
         return LeakSummary(
             auc=found.reading.auc,
             worst_auc=everybody.reading.best,
-            quantile_95=everybody.quantile(0.95),
+            quantile_95=everybody.oriented_quantile(0.95),
             accumulated_auc=accumulated.auc,
             worst_accumulated_auc=tied.best if self.records else math.nan,
-            steps=len(found.aucs),
+            steps=len(found),
             undefined=self._undefined,
             tied_auc=everybody.reading.auc,
             tied_accumulated_auc=tied.auc,
@@ -259,17 +204,6 @@ class ClassKeeper(Stateful):
         generator = np.random.default_rng(0)
         found = [read(values, generator.permutation(classes), self.class_count, clusters=True) for _ in range(_ORDERS)]
         return mean_known(np.array([one.best for one in found])), mean_known(np.array([one.top1 for one in found]))
-
-    def load_state_dict(self, state: dict[str, Any], /) -> None:
-        """Take back what :meth:`state_dict` returned.
-
-        Raises:
-            ValueError: If one has canaries and the other has none.
-        """
-        if (state["canaries"] is None) != (self._canaries is None):
-            raise ValueError("one of the two runs has canaries, the other has none")
-        self._tied = None if state["tied"] is None else _Steps(self.class_count, clusters=self._clusters)
-        super().load_state_dict(state)
 
 
 class _Reading:
@@ -317,15 +251,15 @@ def read(values: Floats, classes: Classes, count: int, *, clusters: bool) -> _Re
     return found
 
 
-class _Steps(Stateful):
+class _Steps(StepValues):
     """AUCs of every column as a score of every class, averaged over steps, and what the steps read by them."""
 
-    _kept = ("_sums", "_counts", "aucs", "_tops", "_recent_tops")
+    _kept = (*StepValues._kept, "_sums", "_counts", "_tops", "_recent_tops")
 
     def __init__(self, classes: int, *, clusters: bool) -> None:
+        super().__init__()
         self._clusters = clusters
         self._sums = self._counts = np.zeros((0, classes))
-        self.aucs = StepValues()
         self._tops = np.zeros(2)  # of shares, and how many
         self._recent_tops: deque[float] = deque(maxlen=_RECENT)
 
@@ -339,7 +273,7 @@ class _Steps(Stateful):
         auc = reading.of_step(matrix)
         if math.isnan(auc):
             return auc
-        self.aucs.append(auc)
+        self.append(auc)
         top = reading.top(values, classes)
         if not math.isnan(top):
             self._tops = self._tops + np.array([top, 1.0])
@@ -354,10 +288,10 @@ class _Steps(Stateful):
             np.divide(sums, counts, out=np.full(sums.shape, math.nan), where=counts > 0), clusters=self._clusters
         )
 
-    def quantile(self, share: float) -> float:
-        """Return a quantile of the steps, in the better orientation."""
+    def oriented_quantile(self, share: float) -> float:
+        """Return a quantile of the steps, in the better orientation: single scores and clusters are turned already."""
         named = len(self._sums) > 1 and not self._clusters
-        return 1.0 - self.aucs.quantile(1.0 - share) if named and self.aucs.mean < 0.5 else self.aucs.quantile(share)
+        return super().oriented_quantile(share) if named else self.quantile(share)
 
     @property
     def top1(self) -> float:
@@ -370,79 +304,54 @@ class _Steps(Stateful):
         return sum(self._recent_tops) / len(self._recent_tops) if self._recent_tops else math.nan
 
 
-class _ClassSums:
-    """Scores added up per record, one number for each column.
+class _ClassSums(RecordSums):
+    """Sums of records of k classes, one number for each column of the scores."""
 
-    Args:
-        classes: k.
-        last: Whether the last scores of a record count in place of sums.
-    """
+    def __init__(self, *, last: bool) -> None:
+        super().__init__(last=last, label=np.int64)
+        self._by_column = np.zeros((0, 1))
 
-    def __init__(self, classes: int, *, last: bool) -> None:
-        self._classes, self._last = classes, last
-        self._table = RecordTable(count=np.int64, label=np.int64)
-        self._sums = np.zeros((0, 1))
+    def _most(self, scores: Floats) -> int:
+        return _MOST_NUMBERS // int(scores.shape[1])
 
-    def add(self, ids: Ids, scores: Floats, classes: Classes) -> None:
-        """Add rows of scores; a row of NaN was left out."""
-        if not ids.size:
-            return
-        if not len(self._sums):
-            self._sums = np.zeros((0, scores.shape[1]))
-        room = len(self._table) * scores.shape[1] < _MOST_NUMBERS
-        slots = self._table.slots(ids) if room else self._table.find(ids)
-        self._grow(len(self._table))
-        known = slots >= 0
-        slots, scores, classes = slots[known], scores[known], classes[known]
-        self._table["label"][slots] = classes + 1  # 0 is a record that was never met
-        scored = ~np.isnan(scores).any(axis=1)
-        slots, scores = slots[scored], scores[scored]
-        if self._last:
-            self._sums[slots] = scores
-        else:
-            np.add.at(self._sums, slots, scores)
-        np.add.at(self._table["count"], slots, 1)
+    def _totals(self, scores: Floats) -> Floats:
+        rows, (before, columns) = len(self._records), self._by_column.shape
+        if rows > before:
+            wider = np.zeros((max(rows, 2 * before), scores.shape[1]))
+            wider[:before, :columns] = self._by_column
+            self._by_column = wider
+        return self._by_column
 
-    def _grow(self, rows: int) -> None:
-        if rows > len(self._sums):
-            wider = np.zeros((max(rows, 2 * len(self._sums)), self._sums.shape[1]))
-            wider[: len(self._sums)] = self._sums
-            self._sums = wider
+    def _meet(self, slots: Slots, labels: Classes) -> None:
+        self._records["label"][slots] = labels + 1  # 0 is a record that was never met
 
-    @property
-    def scored(self) -> int:
-        """Number of records that were scored at least once."""
-        return int(np.count_nonzero(self._table["count"]))
+    def _met(self) -> Flags:
+        return self._records["label"] > 0
+
+    def _labels(self, chosen: Flags) -> Classes:
+        return self._records["label"][chosen] - 1
+
+    def _sums(self, chosen: Flags) -> Floats:
+        sums = self._by_column[: len(self._records)][chosen]
+        return _placed(sums, self._records["count"][chosen] > 0) if len(sums) else sums
 
     @property
     def commonest(self) -> float:
         """Share of the most frequent class among the records that were met; NaN before any."""
-        labels = self._table["label"]
+        self._settle()
+        labels = self._records["label"]
         counts = np.bincount(labels[labels > 0])
         return float(counts.max() / counts.sum()) if counts.size else math.nan
 
-    def of_scored(self) -> tuple[Floats, Classes]:
-        """Return the sums ``(n, m)`` and the classes of the records that were scored at least once."""
-        return self._of(self._table["count"] > 0)
-
-    def of_all(self) -> tuple[Floats, Classes]:
-        """Return the same of all records that were met; those never scored are in the middle."""
-        return self._of(self._table["label"] > 0)
-
-    def _of(self, chosen: Flags) -> tuple[Floats, Classes]:
-        sums = self._sums[: len(self._table)][chosen]
-        if len(sums):
-            sums = _placed(sums, self._table["count"][chosen] > 0)
-        return sums, self._table["label"][chosen] - 1
-
     def state_dict(self) -> dict[str, Any]:
         """Return tensors and numbers, fit for a checkpoint."""
-        return {"table": self._table.state_dict(), "sums": torch.from_numpy(self._sums[: len(self._table)].copy())}
+        table = super().state_dict()
+        return {"table": table, "sums": torch.from_numpy(self._by_column[: len(self._records)].copy())}
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Take back what :meth:`state_dict` returned."""
-        self._table.load_state_dict(state["table"])
-        self._sums = state["sums"].numpy().copy()
+        super().load_state_dict(state["table"])
+        self._by_column = state["sums"].numpy().copy()
 
 
 def _placed(values: Floats, scored: Flags) -> Floats:

@@ -6,11 +6,11 @@ label party, which runs the partner's attacks on its own outgoing messages.
 
 from __future__ import annotations
 
-import copy
 import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -34,16 +34,17 @@ from splitvfl.hooks import (
     refusal_of,
     target_of,
 )
-from splitvfl.leakage.canaries import NO_IDS, Canaries, CanaryLeak
+from splitvfl.leakage.canaries import Canaries, CanaryLeak
 from splitvfl.leakage.class_judging import ClassKeeper
+from splitvfl.leakage.keeping import Keeper
 from splitvfl.leakage.leak_summary import LeakSummary
 from splitvfl.leakage.number_judging import NumberKeeper
+from splitvfl.leakage.record_sums import RecordSums
 from splitvfl.leakage.series import StepValues
 from splitvfl.leakage.side_knowledge import GRANTED, check_known, knowledge_for
 from splitvfl.leakage.signs import SignKeeper
-from splitvfl.leakage.state import Stateful
 from splitvfl.learning.randomness import PartyRandom
-from splitvfl.learning.records import Ids, RecordTable
+from splitvfl.learning.records import Slots
 from splitvfl.metrics import (
     Array,
     centred,
@@ -55,12 +56,8 @@ from splitvfl.metrics import (
 )
 
 Flags = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
 
-_MOST_PENDING = 1 << 16
-_MOST_PENDING_STEPS = 1 << 10
-# Over so many records the AUC of sums has a standard error of .001 even with one positive in thirty; a table of them
-# takes 100 MiB for every attack.
-_MOST_RECORDS = 1 << 21
 _SAFE_SQUARES = (1e-280, 1e280)
 
 
@@ -94,8 +91,8 @@ def real_rows(labels: Tensor) -> Tensor | None:
     return ~torch.isnan(labels.reshape(-1))
 
 
-class ScoreKeeper(Stateful):
-    """Leak AUC of each step, and per-record sums over the run.
+class ScoreKeeper(Keeper):
+    """The judge of scores of two classes.
 
     Scores of one step are standardised (zero mean, unit variance over the scored records of the batch) before they are
     added to their record's sum, so that steps with large gradients do not drown the others. A step that leaves a record
@@ -104,12 +101,8 @@ class ScoreKeeper(Stateful):
     Scores that are of a record's whole run already are not added up, and not standardised, as they would then be
     relative to the batch that a record comes in: the last one of each record counts.
 
-    Memory does not grow with the steps: see :class:`~splitvfl.leakage.series.StepValues`. Sums are kept of about the
-    first two million records that are met; in a shuffled order they are a random sample. What it keeps are numbers of
-    its own: scores that change after they were judged change nothing.
-
-    Canaries are judged apart, :meth:`canary_leak`: all other figures are of the other records. They are standardised
-    together with the others of their batch, in which there may be one of them or none.
+    Sums are kept of about the first two million records that are met; in a shuffled order they are a random sample.
+    Canaries are standardised together with the others of their batch, in which there may be one of them or none.
 
     Args:
         canaries: Which records have coin-toss labels, if any have.
@@ -117,19 +110,12 @@ class ScoreKeeper(Stateful):
         cumulative: Whether a score is of all that came of its record so far.
     """
 
-    _kept = ("_aucs", "_tied", "_asked", "_answered", "_undefined", "_records", "_canaries")
+    _records: _ScoreSums
+    _canaries: _ScoreSums | None
 
     def __init__(self, *, canaries: Canaries | None = None, raw: bool = False, cumulative: bool = False) -> None:
-        self.canaries = canaries
+        super().__init__(StepValues, partial(_ScoreSums, last=cumulative), canaries=canaries)
         self._raw = raw or cumulative
-        self._aucs = StepValues()
-        # AUCs with those left out as ties; ``None`` as long as nobody was, and they are the others.
-        self._tied: StepValues | None = None
-        self._asked = 0
-        self._answered = 0
-        self._undefined = 0
-        self._records = _Sums(last=cumulative)
-        self._canaries = None if canaries is None else _Sums(last=cumulative)
 
     def add(self, ids: Tensor | None, scores: Tensor, labels: Tensor) -> float:
         """Judge one step and return its leak AUC (NaN if undefined), of the records that are no canaries.
@@ -152,113 +138,36 @@ class ScoreKeeper(Stateful):
             left_out = torch.isnan(scores.reshape(-1))
             scores, scored = scores.reshape(-1).masked_fill(left_out, 0.0), ~left_out.cpu().numpy()
         values, positive = scores_and_positives(scores, labels)
+        apart = self._apart(own_ids)
+        kept, _ = apart
+        auc = self._judge(values[kept], positive[kept], None if scored is None else scored[kept])
         added = None if own_ids is None else _to_add(values, scored, raw=self._raw)
-        if self.canaries is not None:
-            own_ids, added, values, positive, scored = self._apart(own_ids, added, values, positive, scored)
-        auc = self._judge(values, positive, scored)
         if own_ids is not None and added is not None:
-            self._records.add(own_ids, added, positive)
+            self._sum(own_ids, added, positive, apart)
         return auc
-
-    def _apart(
-        self, ids: Ids | None, added: Array | None, values: Array, positive: Flags, scored: Flags | None
-    ) -> tuple[Ids, Array | None, Array, Flags, Flags | None]:
-        """Add the canaries' scores to their own sums, and return what is left."""
-        assert self.canaries is not None
-        assert self._canaries is not None
-        if ids is None:
-            raise ArgumentError(NO_IDS)
-        canary = self.canaries.among(ids)
-        if added is not None:
-            self._canaries.add(ids[canary], added[canary], positive[canary])
-            added = added[~canary]
-        return ids[~canary], added, values[~canary], positive[~canary], None if scored is None else scored[~canary]
 
     def _judge(self, values: Array, positive: Flags, scored: Flags | None) -> float:
         """Note a step's AUC; ``scored``: which records were, if not all."""
-        if scored is None:
-            auc = rank_auc(values, positive)
-            self._note(auc, auc, asked=values.size, answered=values.size)
-            return auc
-        auc = rank_auc(values[scored], positive[scored])
-        tied = rank_auc(in_the_middle(values, scored), positive)
-        self._tied = copy.deepcopy(self._aucs) if self._tied is None else self._tied
-        self._note(auc, tied, asked=values.size, answered=int(np.count_nonzero(scored)))
-        return auc
-
-    def _note(self, auc: float, tied: float, *, asked: int, answered: int) -> None:
-        self._asked += asked
-        self._answered += answered
+        self._count(values.size, values.size if scored is None else int(np.count_nonzero(scored)))
+        auc = tied = rank_auc(values, positive) if scored is None else rank_auc(values[scored], positive[scored])
         if math.isnan(auc):
             self._undefined += 1
         else:
             self._aucs.append(auc)
-        if self._tied is not None and not math.isnan(tied):
-            self._tied.append(tied)
+        if self._tied is not None:
+            if scored is not None:
+                tied = rank_auc(in_the_middle(values, scored), positive)
+            if not math.isnan(tied):
+                self._tied.append(tied)
+        return auc
 
-    @property
-    def aucs(self) -> tuple[float, ...]:
-        """Leak AUC of each step that had one, in order and in the attack's own orientation.
-
-        Of a run of more than 8192 such steps, evenly spaced ones: :class:`~splitvfl.leakage.series.Thinned`.
-        """
-        return tuple(self._aucs.kept.tolist())
-
-    @property
-    def auc_sum(self) -> tuple[float, int]:
-        """Sum of the leak AUCs of all steps that had one, and how many these are: for means over part of a run."""
-        return self._aucs.total, len(self._aucs)
-
-    @property
-    def _tied_aucs(self) -> StepValues:
-        if not self._answered:
-            return StepValues()  # who scores nothing at all is not judged, which is not the same as found blind
-        return self._aucs if self._tied is None else self._tied
-
-    @property
-    def recent_auc(self) -> float:
-        """Mean leak AUC of the last ten steps that had one: a curve of it shows the course of a run."""
-        return self._aucs.recent_mean
-
-    @property
-    def recent_tied_auc(self) -> float:
-        """The same of all records, those left out as ties."""
-        return self._tied_aucs.recent_mean
-
-    @property
-    def beside_auc(self) -> dict[str, float]:
-        """Further figures of recent steps for a log, by name: of two classes the AUC says all."""
-        return {}
-
-    @property
-    def leaves_out(self) -> bool:
-        """Whether any record that is judged was left out."""
-        return self._tied is not None
-
-    @property
-    def scored(self) -> float:
-        """Share of the judged records of a step that were scored, so far."""
-        return self._answered / self._asked if self._asked else math.nan
-
-    @property
-    def records(self) -> int:
-        """Number of records whose scores are added up; the accumulated AUC takes time in proportion."""
-        return self._records.scored
+    def _auc_of(self, sums: Floats, labels: Flags) -> float:
+        return leak_auc(torch.from_numpy(sums), torch.from_numpy(labels))
 
     @property
     def classes(self) -> tuple[int, int]:
         """Number of positive and of negative records that were judged, scored or not."""
         return self._records.classes
-
-    @property
-    def accumulated_auc(self) -> float:
-        """AUC of the per-record sums or last scores, of records that were scored at all; O(records · log records)."""
-        return leak_auc(*self._records.of_scored())
-
-    @property
-    def tied_accumulated_auc(self) -> float:
-        """The same of all records, where one that was never scored is in the middle; NaN if no record ever was."""
-        return leak_auc(*self._records.of_all()) if self.records else math.nan
 
     def canary_leak(self, *, level: float = 0.95) -> CanaryLeak | None:
         """Return what the accumulated scores tell of the canaries' labels; ``None`` where there are none.
@@ -269,20 +178,20 @@ class ScoreKeeper(Stateful):
         Args:
             level: Confidence of the interval, in (0, 1).
         """
-        return None if self._canaries is None else CanaryLeak.of(*self._canaries.of_all(), level=level)
+        if self._canaries is None:
+            return None
+        return CanaryLeak.of(*(torch.from_numpy(part) for part in self._canaries.of_all()), level=level)
 
     def summary(self) -> LeakSummary:
         """Return the run's figures so far."""
         tied = self._tied_aucs
-        # The upper quantile of what is turned around is the lower one of what it was.
-        quantile = tied.quantile(0.95) if tied.mean >= 0.5 else 1.0 - tied.quantile(0.05)
         accumulated = self.accumulated_auc
         tied_accumulated = self.tied_accumulated_auc if self.leaves_out else accumulated
         positives, negatives = self.classes
         return LeakSummary(
             auc=self._aucs.mean,
             worst_auc=oriented(tied.mean),
-            quantile_95=quantile,
+            quantile_95=tied.oriented_quantile(0.95),
             accumulated_auc=accumulated,
             worst_accumulated_auc=oriented(tied_accumulated),
             steps=len(self._aucs),
@@ -295,70 +204,28 @@ class ScoreKeeper(Stateful):
             negatives=negatives,
         )
 
-    def load_state_dict(self, state: dict[str, Any], /) -> None:
-        """Take back what :meth:`state_dict` returned.
 
-        Raises:
-            ValueError: If one has canaries and the other has none.
-        """
-        if (state["canaries"] is None) != (self._canaries is None):
-            raise ValueError("one of the two runs has canaries, the other has none")
-        self._tied = None if state["tied"] is None else StepValues()
-        super().load_state_dict(state)
+class _ScoreSums(RecordSums):
+    """Sums of records of two classes."""
 
+    def __init__(self, *, last: bool) -> None:
+        super().__init__(last=last, total=np.float64, label=np.int8)
 
-class _Sums:
-    """Scores added up per record; of about the first two million that are met.
-
-    Args:
-        last: Whether the last score of a record counts in place of a sum.
-    """
-
-    def __init__(self, *, last: bool = False) -> None:
-        self._last = last
-        self._pending: list[tuple[Ids, Array, Flags]] = []
-        self._pending_rows = 0
-        self._records = RecordTable(total=np.float64, count=np.int64, label=np.int8)
-
-    def add(self, ids: Ids, scores: Array, positive: Flags) -> None:
-        """Add scores to their records' sums, or keep them in their place; NaN where a record was left out."""
-        if not ids.size:
-            return
-        self._pending.append((ids, scores, positive))
-        self._pending_rows += ids.size
-        # Of canaries a batch may hold one: many steps are few rows, and each is three arrays.
-        if self._pending_rows >= _MOST_PENDING or len(self._pending) >= _MOST_PENDING_STEPS:
-            self._settle()
-
-    def _settle(self) -> None:
-        """Add what is pending to the records; many steps at once cost far less than one by one."""
-        if not self._pending:
-            return
-        ids, scores, positive = (np.concatenate(parts) for parts in zip(*self._pending, strict=True))
-        self._pending, self._pending_rows = [], 0
-        if len(self._records) < _MOST_RECORDS:
-            slots = self._records.slots(ids)
-        else:
-            slots = self._records.find(ids)
-            kept = slots >= 0
-            slots, scores, positive = slots[kept], scores[kept], positive[kept]
+    def _meet(self, slots: Slots, labels: Flags) -> None:
         # Labels are kept as -1 and +1: 0 is a record that was never met.
-        self._records["label"][slots] = 2 * positive.astype(np.int8) - 1
-        scored = ~np.isnan(scores)
-        if not scored.all():
-            slots, scores = slots[scored], scores[scored]
-        if self._last:
-            self._records["total"][slots] = scores  # of several of one record the last counts: numpy assigns in order
-        else:
-            # In the column's own dtype: numpy adds thirty times slower where it has to convert.
-            np.add.at(self._records["total"], slots, scores.astype(np.float64))
-        np.add.at(self._records["count"], slots, 1)
+        self._records["label"][slots] = 2 * labels.astype(np.int8) - 1
 
-    @property
-    def scored(self) -> int:
-        """Number of records that were scored at least once."""
-        self._settle()
-        return int(np.count_nonzero(self._records["count"]))
+    def _met(self) -> Flags:
+        met: Flags = self._records["label"] != 0
+        return met
+
+    def _labels(self, chosen: Flags) -> Flags:
+        positive: Flags = self._records["label"][chosen] == 1
+        return positive
+
+    def _sums(self, chosen: Flags) -> Floats:
+        # The middle of standardised scores, and so of their sums, is the 0 that they start at.
+        return super()._sums(chosen) if self._last else self._records["total"][chosen]
 
     @property
     def classes(self) -> tuple[int, int]:
@@ -367,34 +234,8 @@ class _Sums:
         labels = self._records["label"]
         return int(np.count_nonzero(labels == 1)), int(np.count_nonzero(labels == -1))
 
-    def of_scored(self) -> tuple[Tensor, Tensor]:
-        """Return the sums and the labels of the records that were scored at least once."""
-        self._settle()
-        return self._of(self._records["count"] > 0)
 
-    def of_all(self) -> tuple[Tensor, Tensor]:
-        """Return the sums and the labels of all records that were met."""
-        self._settle()
-        return self._of(self._records["label"] != 0)
-
-    def _of(self, chosen: Flags) -> tuple[Tensor, Tensor]:
-        totals = self._records["total"][chosen]
-        if self._last:  # the middle of standardised scores, and so of their sums, is the 0 that they start at
-            totals = in_the_middle(totals, self._records["count"][chosen] > 0)
-        return torch.from_numpy(totals), torch.from_numpy(self._records["label"][chosen] == 1)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return tensors and numbers, fit for a checkpoint."""
-        self._settle()
-        return self._records.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any], /) -> None:
-        """Take back what :meth:`state_dict` returned."""
-        self._pending, self._pending_rows = [], 0
-        self._records.load_state_dict(state)
-
-
-def _to_add(values: Array, scored: Flags | None, *, raw: bool) -> Array | None:
+def _to_add(values: Array, scored: Flags | None, *, raw: bool) -> Floats | None:
     """Return what a step adds to the sums, NaN where a record was left out; ``None`` for nothing."""
     if scored is None:
         if raw:
@@ -406,7 +247,7 @@ def _to_add(values: Array, scored: Flags | None, *, raw: bool) -> Array | None:
     return added
 
 
-def _standardised(values: Array) -> Array:
+def _standardised(values: Array) -> Floats:
     with np.errstate(over="ignore", invalid="ignore"):
         shifted = centred(values)
         square = np.dot(shifted, shifted)
@@ -417,10 +258,6 @@ def _standardised(values: Array) -> Array:
     deviation = math.sqrt(square / values.size)
     # All scores equal: they say nothing about anybody.
     return shifted / deviation if deviation > 0 else np.zeros_like(shifted)
-
-
-Keeper = ScoreKeeper | ClassKeeper | NumberKeeper
-"""A judge of one attack's scores, which keeps its figures."""
 
 
 def task_name(classes: int | None) -> TaskName:

@@ -23,7 +23,8 @@ from torch import Tensor
 from splitvfl.errors import DataError, HookError
 from splitvfl.leakage.auditing import AUDITORS
 from splitvfl.leakage.canaries import Canaries, CanaryLeak
-from splitvfl.leakage.judging import Handle, Keeper, keeper_for, worst_of
+from splitvfl.leakage.judging import Handle, keeper_for, worst_of
+from splitvfl.leakage.keeping import Keeper
 from splitvfl.leakage.leak_summary import LeakSummary, nanmax
 from splitvfl.leakage.run_audit import FOLDS, RunLeak
 from splitvfl.leakage.series import StepValues

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -82,7 +82,7 @@ class StepValues(Stateful):
     standard error, at 95 %).
     """
 
-    _kept = ("total", "_recent", "_thinned")
+    _kept: ClassVar[tuple[str, ...]] = ("total", "_recent", "_thinned")
 
     def __init__(self) -> None:
         self.total = 0.0
@@ -117,6 +117,11 @@ class StepValues(Stateful):
     def quantile(self, share: float) -> float:
         """Return a quantile, interpolated; NaN before any step."""
         return float(np.quantile(self.kept, share)) if len(self) else math.nan
+
+    def oriented_quantile(self, share: float) -> float:
+        """Return a quantile of AUCs as they are turned round where their mean is below one half; NaN before any."""
+        # The upper quantile of what is turned around is the lower one of what it was.
+        return 1.0 - self.quantile(1.0 - share) if self.mean < 0.5 else self.quantile(share)
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Take back what :meth:`state_dict` returned.

@@ -10,7 +10,8 @@ from typing import Any
 from splitvfl.hooks import note_of
 from splitvfl.leakage.auditing import Audit
 from splitvfl.leakage.canaries import CanaryLeak
-from splitvfl.leakage.judging import Keeper, Leak, worst_of
+from splitvfl.leakage.judging import Leak, worst_of
+from splitvfl.leakage.keeping import Keeper
 from splitvfl.leakage.label_leak import LabelLeak
 from splitvfl.leakage.leak_summary import LeakSummary, nanmax
 from splitvfl.leakage.leaks import Leaks

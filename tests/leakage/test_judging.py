@@ -21,7 +21,7 @@ from splitvfl.attacks import DirectionAttack, GradientClassifierAttack, ModelCom
 from splitvfl.data.columns import Columns, Records
 from splitvfl.errors import ArgumentError, HookError
 from splitvfl.hooks import Attack, View, needs_of
-from splitvfl.leakage import judging
+from splitvfl.leakage import judging, record_sums
 from splitvfl.leakage.judging import Handle, Leak, ScoreKeeper
 from splitvfl.leakage.leak_summary import LeakSummary, nanmax
 from splitvfl.leakage.watching import Watch
@@ -168,7 +168,7 @@ def test_the_unit_of_scores_changes_no_sum(unit: float, nan: float) -> None:
 def test_lazy_settling_makes_no_difference_wherever_it_falls(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
     steps = run_of(IDS["any"], 30, nan=0.1)
     expected = keeper_of(steps).summary()
-    monkeypatch.setattr(judging, "_MOST_PENDING", limit)
+    monkeypatch.setattr(record_sums, "_MOST_PENDING", limit)
     assert figures(keeper_of(steps).summary()) == figures(expected)
 
 
@@ -483,8 +483,8 @@ def test_a_handle_removes_once_and_also_after_an_error() -> None:
 
 @pytest.mark.parametrize("ids", IDS.values(), ids=IDS.keys())
 def test_beyond_the_limit_the_sums_are_those_of_the_first_records(ids: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judging, "_MOST_RECORDS", 10)
-    monkeypatch.setattr(judging, "_MOST_PENDING", 1)
+    monkeypatch.setattr(record_sums, "MOST_RECORDS", 10)
+    monkeypatch.setattr(record_sums, "_MOST_PENDING", 1)
     monkeypatch.setattr(records, "DENSE_LIMIT", 10)
     steps = run_of(ids, 60)
     first: set[int] = set()
