@@ -25,7 +25,8 @@ from splitvfl.hooks import Attack, Defense, batch_mixing_layer, crossing_of, hoo
 from splitvfl.leakage.auditing import Audit
 from splitvfl.leakage.canaries import Canaries, canaries_of
 from splitvfl.leakage.judging import Handle, Leak
-from splitvfl.leakage.many_auditing import ManyAudit, many_audit
+from splitvfl.leakage.many_auditing import audit_for
+from splitvfl.leakage.message_audit import MessageAudit
 from splitvfl.learning.label_gradients import Drawn, LabelGradients, LabelGradientSource, Loss
 
 
@@ -93,7 +94,7 @@ class CutLayer(nn.Module):
         self.wire: torch.dtype | None = None
         self.steps = 0
         self._leaks: list[Leak] = []
-        self._audits: list[Audit | ManyAudit] = []
+        self._audits: list[MessageAudit] = []
         self.shows: frozenset[str] = frozenset({"gradient"})
         self._bottoms: tuple[nn.Module, ...] = ()  # in a tuple, it is no submodule of the cut
         self._tops: tuple[nn.Module, ...] = ()
@@ -296,9 +297,9 @@ class CutLayer(nn.Module):
     def audit(self, *, canaries: Canaries | Tensor | None = ...) -> Audit: ...
 
     @overload
-    def audit(self, *, canaries: Canaries | Tensor | None = ..., classes: int | None) -> Audit | ManyAudit: ...
+    def audit(self, *, canaries: Canaries | Tensor | None = ..., classes: int | None) -> MessageAudit: ...
 
-    def audit(self, *, canaries: Canaries | Tensor | None = None, classes: int | None = 2) -> Audit | ManyAudit:
+    def audit(self, *, canaries: Canaries | Tensor | None = None, classes: int | None = 2) -> MessageAudit:
         """Attach the auditor's attack, which knows labels and clean gradients.
 
         Below a top that mixes the records of a batch (BatchNorm) it does not know what another label would have sent:
@@ -314,15 +315,11 @@ class CutLayer(nn.Module):
             ArgumentError: If there are fewer than twenty, or one comes twice.
         """
         given = canaries_of(canaries)
-        audit: Audit | ManyAudit
 
         def remove() -> None:
             self._audits.remove(audit)
 
-        if classes == 2:
-            audit = Audit(remove=remove, canaries=given)
-        else:
-            audit = many_audit(classes, remove=remove, canaries=given)
+        audit: MessageAudit = audit_for(classes, remove=remove, canaries=given)
         self._audits.append(audit)
         return audit
 

@@ -8,20 +8,19 @@ a defense has one, bounds it from above.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from splitvfl.errors import HookError
-from splitvfl.leakage.canaries import Canaries, CanaryLeak
-from splitvfl.leakage.judging import Handle, ScoreKeeper, real_rows, worst_of
+from splitvfl.leakage.canaries import Canaries
+from splitvfl.leakage.judging import ScoreKeeper, real_rows
 from splitvfl.leakage.label_ratios import LabelRatios, answers_of, expected_axis, of_records, read_message
-from splitvfl.leakage.leak_summary import LeakSummary, nanmax
-from splitvfl.leakage.run_audit import RecordHistory, RunLeak
+from splitvfl.leakage.message_audit import AUDITORS, LATE, MessageAudit
+from splitvfl.leakage.run_audit import BinaryHistory
 from splitvfl.leakage.series import Thinned
 from splitvfl.leakage.state import Stateful
 from splitvfl.learning.label_gradients import LabelGradients
@@ -36,11 +35,6 @@ _FLOOR = 1e-9
 _RIDGE = 1e-3
 _LEAST_RIDGE = 1e-6
 _LEAST_WEIGHT = 4.0
-# The last steps of a run, as a share of it.
-_LATE = 0.1
-
-AUDITORS = ("auditor-linear", "auditor-likelihood", "auditor-ratio")
-"""Names of the auditor's attacks on messages."""
 
 
 class AuditScores(NamedTuple):
@@ -180,19 +174,13 @@ def class_axis(gradient: Tensor, positive: Tensor) -> Tensor | None:
     return axis if length > 0 else None
 
 
-class Audit(Handle, Stateful):
-    """The auditor's attacks being judged: what ``audit`` returns.
+class Audit(MessageAudit):
+    """The auditor's attacks on two classes being judged: what ``audit`` returns.
 
     Three attacks read each message: the two of :class:`Auditor`, and
     :class:`~splitvfl.leakage.label_ratios.LabelRatios`, who also knows the model's prediction of each record and what
-    its row would be under the other label, as the partner knows both below a linear top. ``worst`` is the best of them.
-    ``total`` adds the predictions themselves: what is known of each record is put together as has worked best for
-    others (:class:`~splitvfl.leakage.run_audit.RecordHistory`).
-
-    They are attacks: they bound the leak from below, and a leak that they do not find may still be there. Two things
-    are not in them: activations, which may separate classes better than the model predicts while it learns under heavy
-    noise, and labels that the partner knows. Behind a label defense a message is read for the answer, and from there on
-    ``total`` is what answers, messages and predictions tell; the first two tell no more than the answers.
+    its row would be under the other label, as the partner knows both below a linear top. Behind a label defense the
+    first two tell no more than the answers.
 
     Args:
         remove: Called when the audit is detached.
@@ -204,10 +192,8 @@ class Audit(Handle, Stateful):
         ratio: Judge of the log ratio of the labels given each record's prediction, added up as it is. Nothing is judged
             where what would be sent under another label is not known, at a bare :class:`~splitvfl.cut.layer.CutLayer`.
         history: What is remembered of each record.
-        seconds: Time spent on attacking and judging.
     """
 
-    name: ClassVar[str] = "auditor"
     explanation: ClassVar[str] = (
         "The label party attacks its own messages with all that it knows, the labels and the gradients before any "
         "noise: more than a partner has. Three attacks, of which the best one counts at every figure: a projection on "
@@ -215,26 +201,18 @@ class Audit(Handle, Stateful):
         "labels given the model's prediction. It shows leaks that no partner's attack in this list has found yet."
     )
     legend: ClassVar[str] = "attacks with the label party's own knowledge; the best of three"
-    place: ClassVar[float] = math.inf
+    history: BinaryHistory
     _kept = ("auditor", "ratios", "history", "linear", "likelihood", "ratio", "_errors", "_error_sums")
 
     def __init__(self, *, remove: Callable[[], None] = lambda: None, canaries: Canaries | None = None) -> None:
-        super().__init__(remove)
+        super().__init__(BinaryHistory(), remove=remove, canaries=canaries)
         self.auditor = Auditor()
         self.ratios = LabelRatios()
-        self.history = RecordHistory()
-        self._canaries = canaries
         self.linear = ScoreKeeper(canaries=canaries)
         self.likelihood = ScoreKeeper(canaries=canaries)
         self.ratio = ScoreKeeper(canaries=canaries, raw=True)
-        self.seconds = 0.0
         self._errors = Thinned(len(AUDITORS))
         self._error_sums = torch.zeros(2, len(AUDITORS), dtype=torch.float64)  # of errors, and how many
-        self._told: RunLeak | None = None
-
-    def __repr__(self) -> str:
-        """Return the worst leak by messages, and the total."""
-        return f"<Audit: worst {self.worst:.3f} by messages, {self.total:.3f} in all>"
 
     def check(self, labels: Tensor) -> None:
         """Raise :class:`HookError` unless labels are 0 or 1, or NaN, as those of records that are left out."""
@@ -246,39 +224,25 @@ class Audit(Handle, Stateful):
                 "cut.audit(classes=10), or classes=None of a regression"
             )
 
-    def see(
+    def _attack(
         self,
         clean: Tensor,
         sent: Tensor,
         labels: Tensor,
         ids: Tensor | None,
-        *,
-        responses: Tensor | None = None,
-        label_gradients: LabelGradients | None = None,
+        responses: Tensor | None,
+        label_gradients: LabelGradients | None,
     ) -> None:
-        """Attack one message with everything that the label party knows: rows as for :class:`Auditor`.
-
-        Args:
-            clean: Cut gradient before the defenses.
-            sent: What is sent.
-            labels: NaN of records that are left out.
-            ids: Record ids, ``(n,)``; ``None`` where nobody knows them, and nothing can be added up.
-            responses: What a label defense answered.
-            label_gradients: What would be sent under every label, of the same rows; ``None`` where that is not known.
-        """
-        started = time.perf_counter()
-        self._told = None
         real = real_rows(labels)
         whole = sent
         if real is not None:
-            clean, sent, labels = (rows[real.to(rows.device)] for rows in (clean, sent, labels.reshape(-1)))
+            clean, sent, labels = (rows[real.to(rows.device)] for rows in (clean, sent, labels))
             ids, responses = (None if rows is None else rows[real.to(rows.device)] for rows in (ids, responses))
         canary = None if self._canaries is None else self._canaries.among_rows(ids)
         axis = None if label_gradients is None or not labels.numel() else expected_axis(label_gradients, real)
         scores = self.auditor(clean, sent, labels, responses, canary=canary, axis=axis)
         errors = self._judge(scores, labels, ids, canary)
         self._note(*errors, self._judge_ratios(whole, labels, ids, real, label_gradients, canary))
-        self.seconds += time.perf_counter() - started
 
     def _judge(
         self, scores: AuditScores | None, labels: Tensor, ids: Tensor | None, canary: Tensor | None = None
@@ -361,7 +325,7 @@ class Audit(Handle, Stateful):
         tells the label of one record does not. Of a run of more than 8192 such steps, evenly spaced ones count.
         """
         kept = self._errors.kept
-        late = kept[-max(1, math.ceil(_LATE * len(kept))) :]
+        late = kept[-max(1, math.ceil(LATE * len(kept))) :]
         known = ~np.isnan(late)
         sums, counts = np.where(known, late, 0.0).sum(axis=0), known.sum(axis=0)
         return _nanmin([float(total / count) for total, count in zip(sums, counts, strict=True) if count])
@@ -370,72 +334,6 @@ class Audit(Handle, Stateful):
     def keepers(self) -> dict[str, ScoreKeeper]:
         """The judges of the attacks on messages, by name."""
         return dict(zip(AUDITORS, (self.linear, self.likelihood, self.ratio), strict=True))
-
-    @property
-    def summaries(self) -> dict[str, LeakSummary]:
-        """Figures of these attacks, by name."""
-        return {name: keeper.summary() for name, keeper in self.keepers.items()}
-
-    @property
-    def worst(self) -> float:
-        """The largest leak AUC of an attack on messages, per step or accumulated."""
-        return nanmax(*(summary.worst for summary in self.summaries.values()))
-
-    @property
-    def canaries(self) -> CanaryLeak | None:
-        """What its messages gave away of the canaries' labels: the leak beyond prediction; ``None`` without canaries.
-
-        The figures of the best attack. As the best of several it is chosen on the canaries themselves, so the interval
-        is that of all at once: each of them has its part of the share that may be wrong.
-        """
-        return worst_of(self.keepers.values())
-
-    @property
-    def told(self) -> RunLeak | None:
-        """What messages and predictions told together so far; ``None`` with less than five records of a class.
-
-        It takes time in proportion to the records, of which at most 10 000 of each class are drawn: for ends of epochs.
-        """
-        if self._told is None and self.history.enough:
-            self._told = self.history.judge()
-        return self._told
-
-    def judge(self, ids: Tensor, labels: Tensor, predictions: Tensor, *, seed: int = 0) -> RunLeak:
-        """Return what messages told of these records together with these predictions: those of the trained model, say.
-
-        Args:
-            ids: ``(n,)`` ids of training records; those that never crossed are left out.
-            labels: ``(n,)`` in {0, 1}.
-            predictions: ``(n,)`` scores of them, in any monotone unit.
-            seed: Decides which records are drawn, and the folds.
-
-        Raises:
-            DataError: If fewer than five records of a class crossed.
-        """
-        return self.history.judge_with(ids, labels, predictions, seed=seed)
-
-    @property
-    def total(self) -> float:
-        """Leak AUC of messages and the model's predictions together, at least :attr:`worst`.
-
-        It is that of the messages alone where nobody knows the records' ids, or what would be sent under another label.
-        """
-        return nanmax(self.worst, math.nan if self.told is None else self.told.auc)
-
-    @property
-    def prediction_auc(self) -> float:
-        """AUC of the model's prediction of each record in the last step that it was in; NaN if unknown."""
-        return math.nan if self.told is None else self.told.prediction_auc
-
-    @property
-    def beyond_prediction(self) -> float:
-        """Leak AUC between records of equal prediction: what messages told beyond it; NaN if unknown."""
-        return math.nan if self.told is None else self.told.matched_auc
-
-    def load_state_dict(self, state: dict[str, Any], /) -> None:
-        """Take back what :meth:`state_dict` returned."""
-        self._told = None
-        super().load_state_dict(state)
 
 
 def _nanmin(values: Iterable[float]) -> float:

@@ -12,9 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from splitvfl import metrics
-from splitvfl.leakage.auditing import Audit
 from splitvfl.leakage.canaries import CanaryLeak
-from splitvfl.leakage.many_auditing import ManyAudit
+from splitvfl.leakage.message_audit import MessageAudit
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +75,7 @@ class LabelLeak:
         )
 
     @classmethod
-    def so_far(cls, audit: Audit | ManyAudit, *, worst: float, known: float | None) -> LabelLeak:
+    def so_far(cls, audit: MessageAudit, *, worst: float, known: float | None) -> LabelLeak:
         """Return the figures of a run that goes on, given the worst attack so far and what is known without messages.
 
         It takes time in proportion to the records, of which at most 10 000 of each class are drawn.

@@ -7,6 +7,7 @@ record, with true labels, and is judged on records that it was not fitted on.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from splitvfl.errors import DataError
 from splitvfl.leakage.label_ratios import Flags, Floats, Messages, of_records
-from splitvfl.learning.records import Ids, RecordTable
+from splitvfl.learning.records import Ids, RecordTable, Slots
 from splitvfl.metrics import leak_auc, matched_auc
 
 FOLDS = 5
@@ -51,8 +52,61 @@ class RunLeak:
     records: int
 
 
-class RecordHistory:
-    """Numbers of each record's messages: bounded memory, however long the run is.
+class RunHistory(ABC):
+    """What is remembered of each record, in bounded memory, however long the run is.
+
+    Args:
+        columns: Numbers kept of a record beside its label and how often it was seen, and their dtypes.
+    """
+
+    def __init__(self, *, label: type[np.generic], **columns: type[np.generic]) -> None:
+        self._records = RecordTable(seen=np.int64, label=label, **columns)
+
+    @property
+    @abstractmethod
+    def enough(self) -> bool:
+        """Whether there are records enough to judge by."""
+
+    def __len__(self) -> int:
+        """Number of records that crossed."""
+        return int(np.count_nonzero(self._records["seen"]))
+
+    def judge(self, *, seed: int = 0) -> RunLeak:
+        """Return how well the run's messages tell the labels, together with the last prediction of each record."""
+        slots = np.flatnonzero(self._records["seen"] > 0)
+        return self._judge(slots, self._records["label"][slots], self._last(slots), seed)
+
+    def judge_with(self, ids: Tensor, labels: Tensor, predictions: Tensor, *, seed: int = 0) -> RunLeak:
+        """Return the same of these records, with these predictions."""
+        slots = self._records.find(ids.detach().cpu().numpy())
+        known = slots >= 0
+        known[known] = self._records["seen"][slots[known]] > 0
+        truth = labels.detach().reshape(-1).cpu().double().numpy()[known]
+        predicted = predictions.detach().reshape(len(slots), -1).cpu().double().numpy()[known]
+        return self._judge(slots[known], truth, self._as_kept(predicted), seed)
+
+    @abstractmethod
+    def _last(self, slots: Slots, /) -> Floats:
+        """Return the last prediction of each record, as it is kept."""
+
+    @abstractmethod
+    def _as_kept(self, predictions: Floats, /) -> Floats:
+        """Return predictions ``(n, m)`` of the trained model as they are kept."""
+
+    @abstractmethod
+    def _judge(self, slots: Slots, labels: npt.NDArray[Any], predicted: Floats, seed: int, /) -> RunLeak: ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the records' numbers."""
+        return self._records.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        """Take back what :meth:`state_dict` returned."""
+        self._records.load_state_dict(state)
+
+
+class BinaryHistory(RunHistory):
+    """Numbers of each record's messages, of two classes.
 
     Sum and mean of the log ratios, mean, spread and last of the shifts, mean energy, last and mean logit: these are put
     together by logistic regression, five-fold, on at most 10 000 records of each class that are drawn with a fixed
@@ -65,7 +119,7 @@ class RecordHistory:
     """
 
     def __init__(self) -> None:
-        self._records = RecordTable(seen=np.int64, label=np.int8, **dict.fromkeys(_COLUMNS, np.float64))
+        super().__init__(label=np.int8, **dict.fromkeys(_COLUMNS, np.float64))
 
     def add(self, ids: Ids, positive: Flags, messages: Messages, ratios: Floats) -> None:
         """Remember one message.
@@ -102,25 +156,14 @@ class RecordHistory:
         seen, label = self._records["seen"] > 0, self._records["label"] == 1
         return bool(min(np.count_nonzero(seen & label), np.count_nonzero(seen & ~label)) >= FOLDS)
 
-    def __len__(self) -> int:
-        """Number of records that crossed."""
-        return int(np.count_nonzero(self._records["seen"]))
+    def _last(self, slots: Slots) -> Floats:
+        return self._records["logit"][slots]
 
-    def judge(self, *, seed: int = 0) -> RunLeak:
-        """Return how well the run's messages tell the labels, together with the last prediction of each record."""
-        slots = np.flatnonzero(self._records["seen"] > 0)
-        return self._judge(slots, self._records["label"][slots] == 1, self._records["logit"][slots], seed)
+    def _as_kept(self, predictions: Floats) -> Floats:
+        return predictions[:, 0]
 
-    def judge_with(self, ids: Tensor, labels: Tensor, predictions: Tensor, *, seed: int = 0) -> RunLeak:
-        """Return the same of these records, with these predictions."""
-        slots = self._records.find(ids.detach().cpu().numpy())
-        known = slots >= 0
-        known[known] = self._records["seen"][slots[known]] > 0
-        truth = labels.detach().reshape(-1).cpu().numpy()[known] == 1
-        predicted = predictions.detach().reshape(-1).cpu().double().numpy()[known]
-        return self._judge(slots[known], truth, predicted, seed)
-
-    def _judge(self, slots: npt.NDArray[np.int64], truth: Flags, predicted: Floats, seed: int) -> RunLeak:
+    def _judge(self, slots: Slots, labels: npt.NDArray[Any], predicted: Floats, seed: int) -> RunLeak:
+        truth: Flags = labels == 1
         if min(np.count_nonzero(truth), np.count_nonzero(~truth)) < FOLDS:
             raise DataError(f"the auditor needs {FOLDS} records of each class that crossed the cut, got {truth.size}")
         chosen = _sample(truth, seed)
@@ -134,7 +177,7 @@ class RecordHistory:
             records=truth.size,
         )
 
-    def _numbers(self, slots: npt.NDArray[np.int64]) -> Floats:
+    def _numbers(self, slots: Slots) -> Floats:
         """Return what there is of each record besides the prediction, ``(n, 8)``."""
         columns = {name: self._records[name][slots].astype(np.float64) for name in ("seen", *_COLUMNS)}
         seen, ratio = columns["seen"], columns["ratio"]
@@ -144,14 +187,6 @@ class RecordHistory:
         # of answers that a label defense remembers, and so repeats, it is their mean that counts.
         sums = (np.clip(ratio, -near, near) for near in (_NEAR, _FAR))
         return np.column_stack([logit, *sums, np.clip(each, -_NEAR, _NEAR), shift, spread, columns["last"], energy])
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the records' numbers."""
-        return self._records.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any], /) -> None:
-        """Take back what :meth:`state_dict` returned."""
-        self._records.load_state_dict(state)
 
 
 def _sample(truth: Flags, seed: int) -> npt.NDArray[np.int64]:

@@ -8,14 +8,13 @@ from dataclasses import asdict
 from typing import Any
 
 from splitvfl.hooks import note_of
-from splitvfl.leakage.auditing import Audit
 from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.judging import Leak, worst_of
 from splitvfl.leakage.keeping import Keeper
 from splitvfl.leakage.label_leak import LabelLeak
 from splitvfl.leakage.leak_summary import LeakSummary, nanmax
 from splitvfl.leakage.leaks import Leaks
-from splitvfl.leakage.many_auditing import ManyAudit
+from splitvfl.leakage.message_audit import MessageAudit
 
 # Up to here an accumulated AUC takes a few milliseconds; above, it is computed at the end of each epoch only.
 _CHEAP_RECORDS = 20_000
@@ -38,7 +37,7 @@ class Watch:
 
     def __init__(self, parties: Iterable[str]) -> None:
         self.leaks = Leaks({name: {} for name in parties})
-        self.audits: dict[str, Audit | ManyAudit] = {}
+        self.audits: dict[str, MessageAudit] = {}
         self.unavailable: dict[str, dict[str, str]] = {name: {} for name in self.leaks}
         self.known: dict[str, float] = {}
         self.worst_logged: tuple[float, str] = (math.nan, "")
@@ -178,7 +177,7 @@ class Watch:
         self.label_leaks_logged = {party: LabelLeak(**found) for party, found in state["label_leaks"].items()}
 
 
-def _audited(party: str, audit: Audit | ManyAudit, *, epoch_ends: bool) -> dict[str, float]:
+def _audited(party: str, audit: MessageAudit, *, epoch_ends: bool) -> dict[str, float]:
     """Return the auditor's figures; those that take the time of all records at the end of an epoch only."""
     values = {f"detection_error/{party}/measured": audit.detection_error}
     if epoch_ends:

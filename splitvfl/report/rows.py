@@ -12,9 +12,10 @@ from typing import Any
 
 from splitvfl.config.registry import built_in
 from splitvfl.leakage.after_training import AfterTraining
-from splitvfl.leakage.auditing import AUDITORS, Audit
+from splitvfl.leakage.auditing import Audit
 from splitvfl.leakage.features import FeatureLeak
 from splitvfl.leakage.label_leak import largest
+from splitvfl.leakage.message_audit import AUDITORS
 from splitvfl.metrics import turned_round
 from splitvfl.report.summary import AttackResult, PartyResult, RunSummary
 

@@ -12,12 +12,11 @@ import msgspec
 from splitvfl.config.registry import built_in
 from splitvfl.errors import CheckpointError
 from splitvfl.leakage.after_training import AfterTraining
-from splitvfl.leakage.auditing import Audit
 from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.features import FeatureLeak
 from splitvfl.leakage.label_leak import LabelLeak, largest
 from splitvfl.leakage.leak_summary import LeakSummary
-from splitvfl.leakage.many_auditing import ManyAudit
+from splitvfl.leakage.message_audit import MessageAudit
 from splitvfl.metrics import chance_auc, known
 from splitvfl.report.provenance import BEGUN_FILE, Provenance
 from splitvfl.wording import printable
@@ -136,7 +135,7 @@ class PartyResult:
         own_columns_auc: Out-of-fold AUC of the better of two models on its own columns.
         own_columns_model: Which of the two.
         first_component_auc: AUC of the first principal component of its own columns, for which no label is needed.
-        detection_error: The auditor's, as are the next four: :class:`~splitvfl.leakage.auditing.Audit`.
+        detection_error: The auditor's, as are the next four: :class:`~splitvfl.leakage.message_audit.MessageAudit`.
         late_detection_error: Over the last tenth of the steps.
         total: By messages and predictions together.
         prediction_auc: By predictions alone, of the training records.
@@ -187,7 +186,7 @@ class PartyResult:
         known = self.label_leak.known
         return goal if known is None else max(goal, known)
 
-    def audited(self, audit: Audit | ManyAudit | None) -> PartyResult:
+    def audited(self, audit: MessageAudit | None) -> PartyResult:
         """Return the same with an auditor's figures, if there is one."""
         if audit is None:
             return self

@@ -28,13 +28,12 @@ from splitvfl.exchange.handshake import TaskSpec, agreed_settings, terms_of
 from splitvfl.exchange.prediction import Part, predict, predict_records
 from splitvfl.exchange.split import Split
 from splitvfl.hooks import At, Attack, Defense, placed, target_of
-from splitvfl.leakage.auditing import Audit
 from splitvfl.leakage.canaries import check_canaries
 from splitvfl.leakage.features import FeatureLeak
 from splitvfl.leakage.judging import Leak, known_allowed
 from splitvfl.leakage.leak_summary import LeakSummary
 from splitvfl.leakage.leaks import Leaks
-from splitvfl.leakage.many_auditing import ManyAudit
+from splitvfl.leakage.message_audit import MessageAudit
 from splitvfl.leakage.monitor import Monitor
 from splitvfl.leakage.side_knowledge import KNOWN
 from splitvfl.leakage.watching import Watch
@@ -366,7 +365,7 @@ class Trainer(Training):
         return self.watch.leaks
 
     @property
-    def audits(self) -> dict[str, Audit | ManyAudit]:
+    def audits(self) -> dict[str, MessageAudit]:
         """The auditor's attack on what is sent to each passive party; none if the run has none."""
         return self.watch.audits
 

@@ -35,8 +35,8 @@ from scripts.reproduce.shared.claims import mean
 from splitvfl.app.records import load_data
 from splitvfl.config.registry import built_in
 from splitvfl.config.sections import parse_config, parse_defenses
-from splitvfl.leakage.auditing import AUDITORS
 from splitvfl.leakage.canaries import CanaryLeak
+from splitvfl.leakage.message_audit import AUDITORS
 from splitvfl.metrics import leak_auc
 from splitvfl.report.summary import AttackResult, PartyResult, RunSummary
 

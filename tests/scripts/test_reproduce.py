@@ -36,8 +36,8 @@ from scripts.reproduce.shared.pages import Section, write_page
 from scripts.reproduce.shared.settings import Settings
 from splitvfl.data.sets import DATA_FOLDER
 from splitvfl.errors import ArgumentError
-from splitvfl.leakage.auditing import AUDITORS
 from splitvfl.leakage.judging import ScoreKeeper
+from splitvfl.leakage.message_audit import AUDITORS
 from tests.run.forked import FORKS
 
 SMALL = Problem(key="small", arguments={"name": "breast-cancer"}, batch_size=128, epochs=2)

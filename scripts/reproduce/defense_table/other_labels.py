@@ -14,7 +14,7 @@ from splitvfl.app.experiment import Experiment, Workbench, variants
 from splitvfl.app.records import load_data
 from splitvfl.config.sections import parse_config, parse_defenses
 from splitvfl.errors import SplitVFLError
-from splitvfl.leakage.auditing import AUDITORS
+from splitvfl.leakage.message_audit import AUDITORS
 from splitvfl.report.rows import attack_names, attack_result
 from splitvfl.report.summary import AttackResult, PartyResult, RunSummary
 

@@ -30,7 +30,7 @@ from scripts.reproduce.defense_table.verdicts import (
 )
 from scripts.reproduce.shared.claims import Claim, markdown_table, mean, shown, with_interval
 from splitvfl.config.registry import built_in
-from splitvfl.leakage.auditing import AUDITORS
+from splitvfl.leakage.message_audit import AUDITORS
 from splitvfl.report.summary import AttackResult, RunSummary
 
 TEMPLATE = Path(__file__).with_suffix(".md")

@@ -21,7 +21,7 @@ from splitvfl.app.records import load_data
 from splitvfl.config.registry import built_in
 from splitvfl.config.sections import ExperimentConfig, HookConfig, config_to_yaml, parse_config, parse_defenses
 from splitvfl.hooks import moment_of, target_of
-from splitvfl.leakage.auditing import AUDITORS
+from splitvfl.leakage.message_audit import AUDITORS
 from splitvfl.learning.randomness import PartyRandom
 from splitvfl.metrics import leak_auc
 from splitvfl.party.private_top import private_adam

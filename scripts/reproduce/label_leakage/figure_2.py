@@ -17,7 +17,7 @@ from scripts.reproduce.shared.jobs import Job, Result, run_jobs
 from scripts.reproduce.shared.pages import Section
 from scripts.reproduce.shared.settings import Settings
 from splitvfl.attacks import NormAttack
-from splitvfl.leakage.auditing import AUDITORS
+from splitvfl.leakage.message_audit import AUDITORS
 from splitvfl.report.drawing import MUTED, PALETTE
 from splitvfl.run.trainer import Trainer
 

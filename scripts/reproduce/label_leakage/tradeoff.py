@@ -22,8 +22,8 @@ from scripts.reproduce.shared.settings import Settings
 from splitvfl.attacks import GradientClassifierAttack, NormAttack, ReadoutAttack, ResidualAttack
 from splitvfl.exchange.prediction import predict
 from splitvfl.hooks import Attack
-from splitvfl.leakage.auditing import AUDITORS
 from splitvfl.leakage.leak_summary import LeakSummary, nanmax
+from splitvfl.leakage.message_audit import AUDITORS
 from splitvfl.report.drawing import PALETTE
 from splitvfl.run.training import Status
 

@@ -1,0 +1,191 @@
+"""The auditor's evidence of a whole run, of k classes and of numbers; :mod:`splitvfl.leakage.run_audit` has two."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy.optimize import minimize
+from scipy.special import log_softmax
+
+from splitvfl.errors import DataError
+from splitvfl.leakage.run_audit import FOLDS, RunHistory, RunLeak
+from splitvfl.learning.records import Ids, Slots
+from splitvfl.metrics import concordance, macro_auc
+
+Floats = npt.NDArray[np.float64]
+Classes = npt.NDArray[np.int64]
+
+MOST_NATS = 30.0
+"""Nats that one message can tell, and beyond which sums count no more where nothing else matters."""
+
+LEAST_SHARE = 1e-12
+"""Least probability of a class."""
+
+# Nats beyond which sums count no more where a prediction may still matter.
+_NEAR = 8.0
+_MOST_RECORDS = 20_000
+_MOST_NUMBERS = 1 << 23
+
+
+class ManyHistory(RunHistory):
+    """What is remembered of each record: sums of what messages told, its last prediction, and sums of all of them.
+
+    Args:
+        columns: Numbers that a message tells of a record.
+    """
+
+    def __init__(self, columns: int) -> None:
+        super().__init__(label=np.float64)
+        self._columns = columns
+        self._numbers = np.zeros((0, 3 * columns))
+
+    def add(self, ids: Ids, labels: Floats, told: Floats, predicted: Floats) -> None:
+        """Remember one message: ``told`` and ``predicted`` are ``(n, columns)``."""
+        if not ids.size:
+            return
+        room = len(self._records) * self._numbers.shape[1] < _MOST_NUMBERS
+        slots = self._records.slots(ids) if room else self._records.find(ids)
+        known = slots >= 0
+        slots, labels, told, predicted = slots[known], labels[known], told[known], predicted[known]
+        if len(self._records) > len(self._numbers):
+            wider = np.zeros((max(len(self._records), 2 * len(self._numbers)), self._numbers.shape[1]))
+            wider[: len(self._numbers)] = self._numbers
+            self._numbers = wider
+        self._records["label"][slots] = labels
+        self._numbers[slots, : self._columns] += told
+        self._numbers[slots, self._columns : 2 * self._columns] = predicted
+        self._numbers[slots, 2 * self._columns :] += predicted
+        np.add.at(self._records["seen"], slots, 1)
+
+    def judge(self, *, seed: int = 0) -> RunLeak:
+        """Return how well messages and the last predictions tell the labels together, on 20 000 records at most."""
+        slots = np.flatnonzero(self._records["seen"] > 0)
+        if slots.size > _MOST_RECORDS:
+            slots = np.sort(np.random.default_rng(seed).choice(slots, _MOST_RECORDS, replace=False))
+        return self._judge(slots, self._records["label"][slots], self._last(slots), seed)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the records' numbers."""
+        return {"table": super().state_dict(), "numbers": torch.from_numpy(self._numbers.copy())}
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        """Take back what :meth:`state_dict` returned."""
+        super().load_state_dict(state["table"])
+        self._numbers = state["numbers"].numpy().copy()
+
+    def _last(self, slots: Slots) -> Floats:
+        return self._numbers[slots, self._columns : 2 * self._columns]
+
+    def _sums(self, slots: Slots) -> tuple[Floats, Floats, Floats]:
+        """Return sums of what was told, mean predictions, and the number of messages ``(n, 1)``."""
+        seen = self._records["seen"][slots].astype(np.float64)[:, None]
+        return self._numbers[slots, : self._columns], self._numbers[slots, 2 * self._columns :] / seen, seen
+
+
+class ClassesHistory(ManyHistory):
+    """Of k classes: log likelihoods and log probabilities, put together by logistic regression, five-fold.
+
+    The odds of a class are a weighted sum of what is known of *that* class, with the same weights for all, and a number
+    for each class: weights of its own for every pair of classes would learn to predict anew from what a bad model puts
+    out. Log probabilities on the fold that was left out are the scores, judged by macro AUC. It is fitted with true
+    labels, as a partner's attack is not.
+    """
+
+    @property
+    def enough(self) -> bool:
+        """Whether there are at least two classes, and five records of each."""
+        labels = self._records["label"][self._records["seen"] > 0]
+        counts = np.unique(labels, return_counts=True)[1]
+        return bool(counts.size >= 2 and counts.min() >= FOLDS)
+
+    def _as_kept(self, predictions: Floats) -> Floats:
+        found: Floats = np.log(np.clip(predictions, LEAST_SHARE, 1.0))
+        return found
+
+    def _judge(self, slots: Slots, labels: Floats, predicted: Floats, seed: int) -> RunLeak:
+        from sklearn.model_selection import StratifiedKFold  # slow to import, and needed at ends of epochs only
+
+        truth = labels.astype(np.int64)
+        classes, counts = np.unique(truth, return_counts=True)
+        if classes.size < 2 or counts.min() < FOLDS:
+            raise DataError(f"the auditor needs {FOLDS} records of each class that crossed the cut, got {truth.size}")
+        told, mean, seen = self._sums(slots)
+        # Sums are what counts where they are small, and mean no more than "certainly" where they are large; of answers
+        # that a label defense remembers, and so repeats, it is their mean that counts.
+        summed = log_softmax(told, axis=1)
+        parts = np.stack(
+            [predicted, mean, np.maximum(summed, -_NEAR), np.maximum(summed, -MOST_NATS), told / seen], axis=2
+        )
+        scores = np.zeros(summed.shape)
+        for fitted, held_out in StratifiedKFold(FOLDS, shuffle=True, random_state=seed).split(parts, truth):
+            scores[held_out] = _fitted(parts[fitted], truth[fitted])(parts[held_out])
+        found = torch.from_numpy(scores)
+        answers = torch.from_numpy(truth)
+        return RunLeak(
+            auc=macro_auc(found, answers),
+            matched_auc=math.nan,
+            prediction_auc=macro_auc(torch.from_numpy(predicted), answers),
+            records=truth.size,
+        )
+
+
+def _fitted(parts: Floats, truth: Classes) -> Callable[[Floats], Floats]:
+    """Return what gives the log probabilities of parts ``(n, k, j)``, fitted to parts of records of these classes.
+
+    The likelihood is that of ``softmax_c(Σ_j β_j x_cj + b_c)``, less half the squares of β on standardised numbers.
+    """
+    _, classes, count = parts.shape
+    unit = parts.reshape(-1, count).std(axis=0)
+    unit = np.where(unit > 0.0, unit, np.inf)
+    scaled, members = parts / unit, np.eye(classes)[truth]
+
+    def loss(values: Floats) -> tuple[float, Floats]:
+        logits = log_softmax(scaled @ values[:count] + values[count:], axis=1)
+        residues = np.exp(logits) - members
+        slopes = np.concatenate([np.einsum("nk,nkj->j", residues, scaled) + values[:count], residues.sum(axis=0)])
+        return float(0.5 * values[:count] @ values[:count] - (members * logits).sum()), slopes
+
+    found = minimize(loss, np.zeros(count + classes), jac=True, method="L-BFGS-B", options={"maxiter": 200}).x
+    return lambda asked: np.asarray(log_softmax(asked / unit @ found[:count] + found[count:], axis=1))
+
+
+class NumberHistory(ManyHistory):
+    """Of numbers: labels that messages told and predictions, put together by ridge regression, five-fold."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+
+    @property
+    def enough(self) -> bool:
+        """Whether there are ten records with different labels."""
+        labels = self._records["label"][self._records["seen"] > 0]
+        return bool(labels.size >= 2 * FOLDS and np.ptp(labels) > 0.0)
+
+    def _as_kept(self, predictions: Floats) -> Floats:
+        return predictions[:, :1]
+
+    def _judge(self, slots: Slots, labels: Floats, predicted: Floats, seed: int) -> RunLeak:
+        from sklearn.linear_model import RidgeCV  # slow to import, and needed at ends of epochs only
+        from sklearn.model_selection import KFold, cross_val_predict
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import StandardScaler
+
+        if labels.size < 2 * FOLDS:
+            raise DataError(f"the auditor needs {2 * FOLDS} records that crossed the cut, got {labels.size}")
+        told, mean, seen = self._sums(slots)
+        model = make_pipeline(StandardScaler(), RidgeCV(np.logspace(-3.0, 3.0, 7)))
+        folds = KFold(FOLDS, shuffle=True, random_state=seed)
+        numbers = np.concatenate([predicted, mean, told / seen], axis=1)
+        scores = torch.from_numpy(cross_val_predict(model, numbers, labels, cv=folds))
+        answers = torch.from_numpy(labels.astype(np.float64))
+        return RunLeak(
+            auc=concordance(scores, answers),
+            matched_auc=math.nan,
+            prediction_auc=concordance(torch.from_numpy(predicted[:, 0].copy()), answers),
+            records=labels.size,
+        )
