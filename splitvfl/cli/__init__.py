@@ -7,6 +7,7 @@ import platform
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated
@@ -33,6 +34,10 @@ app = typer.Typer(
 synth = typer.Typer(help="Write synthetic data.", no_args_is_help=True)
 
 
+# Reading the signatures of all commands takes longer than many a command; they are the same in every call.
+_command = cache(lambda: typer.main.get_command(app))
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 2 a mistake of the user's, 3 too large a leak, 130 stopped."""
     keep_large_blocks()
@@ -46,7 +51,7 @@ def _exit_code(argv: Sequence[str] | None, log: ExitStack) -> int:
     GIVEN.set(tuple(sys.argv[1:] if argv is None else argv))
     try:
         with stoppable():
-            app(args=None if argv is None else list(argv), prog_name="splitvfl", obj=log)
+            _command().main(args=None if argv is None else list(argv), prog_name="splitvfl", obj=log)
     except SystemExit as done:
         return done.code if isinstance(done.code, int) else 0
     except SplitVFLError as error:

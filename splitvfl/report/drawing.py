@@ -81,14 +81,25 @@ def new_figure(height: float) -> Figure:
         height: In inches.
     """
     # Not pyplot's: it would keep figures and choose a window system.
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(WIDTH, height), layout="constrained")
+    # Text is measured by what writes it, and at the resolution that it works in.
+    drawn = Figure(figsize=(WIDTH, height), layout="constrained", dpi=72)
+    FigureCanvasSVG(drawn)
+    return drawn
 
 
 def panel_title(axes: Axes, text: str) -> None:
     """Give a panel its title."""
     axes.set_title(text, loc="left", fontsize=SMALL, fontweight="bold", color=INK, parse_math=False)
+
+
+def settle(drawn: Figure) -> None:
+    """Lay out a figure of :func:`new_figure` as it will be written, so that places in it can be asked for."""
+    engine = drawn.get_layout_engine()
+    assert engine is not None, "a figure is laid out until it is written"
+    engine.execute(drawn)
 
 
 def inline_svg(drawn: Figure, name: str, *, alt: str = "") -> str:
@@ -99,6 +110,9 @@ def inline_svg(drawn: Figure, name: str, *, alt: str = "") -> str:
         name: Prefix of its ids, unique in its page.
         alt: What it shows, in words, for whoever cannot see it.
     """
+    settle(drawn)
+    # Else matplotlib would draw everything twice, the first time only to lay it out.
+    drawn.set_layout_engine("none")
     target = io.StringIO()
     drawn.savefig(target, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = target.getvalue()

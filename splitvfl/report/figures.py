@@ -25,6 +25,7 @@ from splitvfl.report.drawing import (
     inline_svg,
     new_figure,
     panel_title,
+    settle,
 )
 from splitvfl.report.findings import figure
 from splitvfl.report.rows import (
@@ -395,7 +396,7 @@ def _overlap(one: Bbox, other: Bbox) -> float:
 
 def _label_points(drawn: Figure, axes: Axes, rows: Sequence[DefenseRow]) -> None:
     """Name every point near it, at the first of several places that covers no other point or name."""
-    drawn.draw_without_rendering()
+    settle(drawn)
     pixel = drawn.dpi / 72.0
     marked = [(row.label, row.deciding.mean, row.test.mean) for row in rows if row.deciding and row.test]
     points = [axes.transData.transform((leak, test)) for _, leak, test in marked]

@@ -6,10 +6,10 @@ import os
 import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from splitvfl.config.registry import installed
 from splitvfl.errors import ArgumentError, CheckpointError
@@ -50,6 +50,9 @@ from splitvfl.report.rows import (
     written,
 )
 from splitvfl.report.summary import FILE_NAME, GOAL, RunSummary, read_summary
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 _TEMPLATE = "report.html.j2"
 _SETTINGS = "experiment.yaml"
@@ -121,7 +124,9 @@ def _in_counting_order(path: Path) -> list[tuple[int, str]]:
     return [(int(part) if part.isdigit() else -1, part) for part in re.split(r"(\d+)", str(path))]
 
 
-def _render(title: str, summaries: list[RunSummary], folders: list[Path]) -> str:
+@cache
+def _template() -> Template:
+    """Return the page, compiled once: that takes as long as drawing a figure."""
     import jinja2
 
     environment = jinja2.Environment(
@@ -141,9 +146,12 @@ def _render(title: str, summaries: list[RunSummary], folders: list[Path]) -> str
         limit=_limit,
         thousands=lambda number: f"{number:,}",
     )
+    return environment.from_string(resources.files("splitvfl.report").joinpath(_TEMPLATE).read_text("utf-8"))
+
+
+def _render(title: str, summaries: list[RunSummary], folders: list[Path]) -> str:
     late = (name for run in summaries for party in run.parties.values() for name in party.after_training)
-    template = environment.from_string(resources.files("splitvfl.report").joinpath(_TEMPLATE).read_text("utf-8"))
-    return template.render(
+    return _template().render(
         title=title,
         goals=sorted({run.goal for run in summaries}),
         parties=_parties(summaries),
