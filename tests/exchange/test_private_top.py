@@ -65,7 +65,8 @@ def trainer_with(
         data, top, private_top=private_top, private_optimizer=optimizer, task=what, optimizer=optimizer
     )
     passives = {name: passive_party(name, dropout=dropout, optimizer=optimizer) for name in names}
-    return Trainer(active, passives, **{"batch_size": 16, "noise_seed_for_experiments": 4, **settings})
+    # Audits cross nowhere, and know nothing of a private top.
+    return Trainer(active, passives, **{"batch_size": 16, "noise_seed_for_experiments": 4, "audit": False, **settings})
 
 
 @pytest.fixture
@@ -450,7 +451,8 @@ def test_canaries_are_coins_for_what_crosses_and_true_for_the_private_top(crosse
     """Beside models that stand still it learns, to the bit, what it learns without canaries."""
 
     def make(canaries: int | None) -> Trainer:
-        run = trainer_with(private_model(), top=top_model(1).requires_grad_(False), canaries=canaries)
+        top = top_model(1).requires_grad_(False)
+        run = trainer_with(private_model(), top=top, canaries=canaries, audit=canaries is not None)
         for party in run.passives.values():
             party.bottom.requires_grad_(False)
         return run
