@@ -106,13 +106,19 @@ def test_it_reads_breast_cancer_in_15_epochs() -> None:
     assert leak.summary.worst == pytest.approx(leak.summary.worst_accumulated_auc)
 
 
-@pytest.mark.parametrize("defense", [AxisSumKL(detection_error=0.4), AxisGaussian(detection_error=0.4)])
-def test_it_reads_breast_cancer_and_digits_that_are_trained_to_convergence(defense: Any) -> None:
-    for name, batch, least in (("breast cancer", 64, 0.995), ("digits", 128, 0.99)):
-        recorder = Recorder()
-        trained(name, defense, recorder, epochs=40, batch=batch)
-        truth = columns(name)[1]
-        assert oriented(leak_auc(read_at_once(recorder.seen, len(truth)), truth)) > least
+@pytest.mark.parametrize(
+    ("name", "defense", "batch", "least"),
+    [
+        # Breast cancer behind AxisSumKL is above.
+        ("breast cancer", AxisGaussian(detection_error=0.4), 64, 0.995),
+        ("digits", AxisSumKL(detection_error=0.4), 128, 0.99),
+    ],
+)
+def test_it_reads_what_is_trained_to_convergence(name: str, defense: Any, batch: int, least: float) -> None:
+    recorder = Recorder()
+    trained(name, defense, recorder, epochs=40, batch=batch)
+    truth = columns(name)[1]
+    assert oriented(leak_auc(read_at_once(recorder.seen, len(truth)), truth)) > least
 
 
 @pytest.mark.parametrize("own", [0, 10], ids=["all columns here", "some there"])
