@@ -19,7 +19,7 @@ from splitvfl.errors import HookError
 from splitvfl.leakage.canaries import Canaries
 from splitvfl.leakage.judging import ScoreKeeper, real_rows
 from splitvfl.leakage.label_ratios import LabelRatios, answers_of, expected_axis, of_records, read_message
-from splitvfl.leakage.message_audit import AUDITORS, LATE, MessageAudit
+from splitvfl.leakage.message_audit import AUDITORS, LATE, MessageAudit, SentBatch
 from splitvfl.leakage.run_audit import BinaryHistory
 from splitvfl.leakage.series import Thinned
 from splitvfl.leakage.state import Stateful
@@ -224,15 +224,8 @@ class Audit(MessageAudit):
                 "cut.audit(classes=10), or classes=None of a regression"
             )
 
-    def _attack(
-        self,
-        clean: Tensor,
-        sent: Tensor,
-        labels: Tensor,
-        ids: Tensor | None,
-        responses: Tensor | None,
-        label_gradients: LabelGradients | None,
-    ) -> None:
+    def _attack(self, batch: SentBatch) -> None:
+        clean, sent, labels, ids, responses, label_gradients = batch
         real = real_rows(labels)
         whole = sent
         if real is not None:

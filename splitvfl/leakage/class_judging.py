@@ -23,7 +23,7 @@ from torch import Tensor
 
 from splitvfl.errors import ArgumentError
 from splitvfl.leakage.canaries import Canaries, CanaryLeak
-from splitvfl.leakage.keeping import Keeper, judged_rows
+from splitvfl.leakage.keeping import Keeper, apart, judged_rows
 from splitvfl.leakage.leak_summary import LeakSummary
 from splitvfl.leakage.record_sums import RecordSums
 from splitvfl.leakage.series import StepValues
@@ -107,11 +107,10 @@ class ClassKeeper(Keeper):
         scored = ~torch.isnan(rows).any(dim=1).numpy()
         values, classes = scores_and_classes(torch.nan_to_num(rows), truth, classes=self.class_count)
         self._check_form(values.shape[1])
-        apart = self._apart(own)
-        kept, _ = apart
+        kept, canary = apart(own, self.canaries)
         auc = self._judge(values[kept], classes[kept], scored[kept])
         if own is not None:
-            self._sum(own, _to_add(values, scored, as_is=self._as_is, raw=self._raw), classes, apart)
+            self._sum(own, _to_add(values, scored, as_is=self._as_is, raw=self._raw), classes, kept, canary)
         return auc
 
     def _check_form(self, columns: int) -> None:

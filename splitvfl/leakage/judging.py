@@ -36,7 +36,7 @@ from splitvfl.hooks import (
 )
 from splitvfl.leakage.canaries import Canaries, CanaryLeak
 from splitvfl.leakage.class_judging import ClassKeeper
-from splitvfl.leakage.keeping import Keeper
+from splitvfl.leakage.keeping import Keeper, apart
 from splitvfl.leakage.leak_summary import LeakSummary
 from splitvfl.leakage.number_judging import NumberKeeper
 from splitvfl.leakage.record_sums import RecordSums
@@ -50,7 +50,6 @@ from splitvfl.metrics import (
     centred,
     in_the_middle,
     leak_auc,
-    oriented,
     rank_auc,
     scores_and_positives,
 )
@@ -138,12 +137,11 @@ class ScoreKeeper(Keeper):
             left_out = torch.isnan(scores.reshape(-1))
             scores, scored = scores.reshape(-1).masked_fill(left_out, 0.0), ~left_out.cpu().numpy()
         values, positive = scores_and_positives(scores, labels)
-        apart = self._apart(own_ids)
-        kept, _ = apart
+        kept, canary = apart(own_ids, self.canaries)
         auc = self._judge(values[kept], positive[kept], None if scored is None else scored[kept])
         added = None if own_ids is None else _to_add(values, scored, raw=self._raw)
         if own_ids is not None and added is not None:
-            self._sum(own_ids, added, positive, apart)
+            self._sum(own_ids, added, positive, kept, canary)
         return auc
 
     def _judge(self, values: Array, positive: Flags, scored: Flags | None) -> float:
@@ -184,25 +182,8 @@ class ScoreKeeper(Keeper):
 
     def summary(self) -> LeakSummary:
         """Return the run's figures so far."""
-        tied = self._tied_aucs
-        accumulated = self.accumulated_auc
-        tied_accumulated = self.tied_accumulated_auc if self.leaves_out else accumulated
         positives, negatives = self.classes
-        return LeakSummary(
-            auc=self._aucs.mean,
-            worst_auc=oriented(tied.mean),
-            quantile_95=tied.oriented_quantile(0.95),
-            accumulated_auc=accumulated,
-            worst_accumulated_auc=oriented(tied_accumulated),
-            steps=len(self._aucs),
-            undefined=self._undefined,
-            tied_auc=tied.mean,
-            tied_accumulated_auc=tied_accumulated,
-            scored=self.scored,
-            scored_accumulated=self.records / (positives + negatives) if positives + negatives else math.nan,
-            positives=positives,
-            negatives=negatives,
-        )
+        return self._oriented_summary(positives + negatives, positives=positives, negatives=negatives)
 
 
 class _ScoreSums(RecordSums):

@@ -24,6 +24,7 @@ from splitvfl.leakage.record_sums import RecordSums
 from splitvfl.leakage.series import StepValues
 from splitvfl.leakage.state import Stateful
 from splitvfl.learning.records import Ids
+from splitvfl.metrics import oriented
 
 Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.bool_] | slice
@@ -71,15 +72,6 @@ class Keeper(Stateful, ABC):
                 knows which these are.
         """
 
-    def _apart(self, ids: Ids | None) -> tuple[Rows, Rows]:
-        """Return which rows are judged, and which are canaries."""
-        if self.canaries is None:
-            return slice(None), slice(0)
-        if ids is None:
-            raise ArgumentError(NO_IDS)
-        canary = self.canaries.among(ids)
-        return ~canary, canary
-
     def _count(self, asked: int, answered: int) -> None:
         """Count the records of a step that are judged, and those of them that were scored, before the step is added."""
         self._asked += asked
@@ -87,9 +79,8 @@ class Keeper(Stateful, ABC):
         if answered < asked and self._tied is None:
             self._tied = copy.deepcopy(self._aucs)
 
-    def _sum(self, ids: Ids, added: Floats, labels: npt.NDArray[Any], apart: tuple[Rows, Rows]) -> None:
+    def _sum(self, ids: Ids, added: Floats, labels: npt.NDArray[Any], kept: Rows, canary: Rows) -> None:
         """Add scores to their records' sums, those of canaries apart."""
-        kept, canary = apart
         self._records.add(ids[kept], added[kept], labels[kept])
         if self._canaries is not None:
             self._canaries.add(ids[canary], added[canary], labels[canary])
@@ -169,6 +160,26 @@ class Keeper(Stateful, ABC):
     def summary(self) -> LeakSummary:
         """Return the run's figures so far."""
 
+    def _oriented_summary(self, labels: int, **others: Any) -> LeakSummary:
+        """Return the figures of scores that have one orientation for the run, with ``labels`` records met in all."""
+        tied = self._tied_aucs
+        accumulated = self.accumulated_auc
+        tied_accumulated = self.tied_accumulated_auc if self.leaves_out else accumulated
+        return LeakSummary(
+            auc=self._aucs.mean,
+            worst_auc=oriented(tied.mean),
+            quantile_95=tied.oriented_quantile(0.95),
+            accumulated_auc=accumulated,
+            worst_accumulated_auc=oriented(tied_accumulated),
+            steps=len(self._aucs),
+            undefined=self._undefined,
+            tied_auc=tied.mean,
+            tied_accumulated_auc=tied_accumulated,
+            scored=self.scored,
+            scored_accumulated=self.records / labels if labels else math.nan,
+            **others,
+        )
+
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Take back what :meth:`state_dict` returned.
 
@@ -179,6 +190,20 @@ class Keeper(Stateful, ABC):
             raise ValueError("one of the two runs has canaries, the other has none")
         self._tied = None if state["tied"] is None else self._new_steps()
         super().load_state_dict(state)
+
+
+def apart(ids: Ids | None, canaries: Canaries | None) -> tuple[Rows, Rows]:
+    """Return which rows are judged with all others, and which are canaries.
+
+    Raises:
+        ArgumentError: If there are canaries, and nobody knows which these are.
+    """
+    if canaries is None:
+        return slice(None), slice(0)
+    if ids is None:
+        raise ArgumentError(NO_IDS)
+    canary = canaries.among(ids)
+    return ~canary, canary
 
 
 def judged_rows(ids: Tensor | None, scores: Tensor, labels: Tensor) -> tuple[Ids | None, Tensor, Tensor]:

@@ -23,7 +23,7 @@ from splitvfl.leakage.canaries import Canaries
 from splitvfl.leakage.judging import keeper_for
 from splitvfl.leakage.keeping import Keeper
 from splitvfl.leakage.many_run_audit import LEAST_SHARE, MOST_NATS, ClassesHistory, ManyHistory, NumberHistory
-from splitvfl.leakage.message_audit import AUDITORS, LATE, MessageAudit
+from splitvfl.leakage.message_audit import AUDITORS, LATE, MessageAudit, SentBatch
 from splitvfl.leakage.series import StepValues
 from splitvfl.leakage.state import Stateful
 from splitvfl.learning.label_gradients import LabelGradients
@@ -79,20 +79,12 @@ class ManyAudit(MessageAudit):
             some = labels.detach().float().unique()[:5].tolist()
             raise HookError(f"the auditor judges labels 0 to {classes - 1}, got {some}, so nothing was sent")
 
-    def _attack(
-        self,
-        clean: Tensor,
-        sent: Tensor,
-        labels: Tensor,
-        ids: Tensor | None,
-        responses: Tensor | None,
-        label_gradients: LabelGradients | None,
-    ) -> None:
-        truth = labels.detach().double().cpu()
-        if label_gradients is not None and truth.numel():
-            canary = None if self._canaries is None else self._canaries.among_rows(ids)
+    def _attack(self, batch: SentBatch) -> None:
+        truth = batch.labels.detach().double().cpu()
+        if batch.label_gradients is not None and truth.numel():
+            canary = None if self._canaries is None else self._canaries.among_rows(batch.ids)
             learned = ~torch.isnan(truth) if canary is None else ~torch.isnan(truth) & ~canary
-            self._read(sent, truth, ids, label_gradients, learned.numpy())
+            self._read(batch.sent, truth, batch.ids, batch.label_gradients, learned.numpy())
 
     @abstractmethod
     def _read(

@@ -10,7 +10,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
@@ -27,6 +27,26 @@ AUDITORS = ("auditor-linear", "auditor-likelihood", "auditor-ratio")
 
 LATE = 0.1
 """The last steps of a run, as a share of it."""
+
+
+class SentBatch(NamedTuple):
+    """One message, and what the label party knows of it: rows are the same in all.
+
+    Attributes:
+        clean: Cut gradient before the defenses, ``(n, width)``.
+        sent: What is sent, ``(n, width)``.
+        labels: ``(n,)``; NaN of records that are left out.
+        ids: Record ids, ``(n,)``; ``None`` where nobody knows them, and nothing can be added up.
+        responses: What a label defense answered; a message is read for that. ``None`` without one.
+        label_gradients: What would be sent under every label; ``None`` where that is not known.
+    """
+
+    clean: Tensor
+    sent: Tensor
+    labels: Tensor
+    ids: Tensor | None
+    responses: Tensor | None
+    label_gradients: LabelGradients | None
 
 
 class MessageAudit(Handle, Stateful, ABC):
@@ -88,32 +108,14 @@ class MessageAudit(Handle, Stateful, ABC):
         responses: Tensor | None = None,
         label_gradients: LabelGradients | None = None,
     ) -> None:
-        """Attack one message with everything that the label party knows.
-
-        Args:
-            clean: Cut gradient before the defenses, ``(n, width)``.
-            sent: What is sent, ``(n, width)``.
-            labels: ``(n,)``; NaN of records that are left out.
-            ids: Record ids, ``(n,)``; ``None`` where nobody knows them, and nothing can be added up.
-            responses: What a label defense answered; a message is read for that.
-            label_gradients: What would be sent under every label, of the same rows; ``None`` where that is not known.
-        """
+        """Attack one message with everything that the label party knows: see :class:`SentBatch`."""
         started = time.perf_counter()
         self._told = None
-        self._attack(clean, sent, labels.reshape(-1), ids, responses, label_gradients)
+        self._attack(SentBatch(clean, sent, labels.reshape(-1), ids, responses, label_gradients))
         self.seconds += time.perf_counter() - started
 
     @abstractmethod
-    def _attack(
-        self,
-        clean: Tensor,
-        sent: Tensor,
-        labels: Tensor,
-        ids: Tensor | None,
-        responses: Tensor | None,
-        label_gradients: LabelGradients | None,
-        /,
-    ) -> None:
+    def _attack(self, batch: SentBatch, /) -> None:
         """Score the rows of a message, judge the scores, and learn from them."""
 
     @property

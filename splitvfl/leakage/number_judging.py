@@ -12,7 +12,7 @@ from torch import Tensor
 
 from splitvfl.errors import ArgumentError
 from splitvfl.leakage.canaries import Canaries, CanaryLeak
-from splitvfl.leakage.keeping import Keeper, judged_rows
+from splitvfl.leakage.keeping import Keeper, apart, judged_rows
 from splitvfl.leakage.leak_summary import LeakSummary
 from splitvfl.leakage.record_sums import RecordSums
 from splitvfl.leakage.series import StepValues
@@ -21,7 +21,6 @@ from splitvfl.metrics import (
     centred,
     chance_concordance,
     in_the_middle,
-    oriented,
     rank_concordance,
     scores_and_numbers,
 )
@@ -72,11 +71,10 @@ class NumberKeeper(Keeper):
         own, rows, truth = judged_rows(ids, scores, labels)
         scored = ~torch.isnan(rows[:, 0]).numpy()
         values, numbers = scores_and_numbers(torch.nan_to_num(rows[:, 0]), truth)
-        apart = self._apart(own)
-        kept, _ = apart
+        kept, canary = apart(own, self.canaries)
         found = self._judge(values[kept], numbers[kept], scored[kept])
         if own is not None:
-            self._sum(own, _to_add(values, scored, as_is=self._as_is), numbers, apart)
+            self._sum(own, _to_add(values, scored, as_is=self._as_is), numbers, kept, canary)
         return found
 
     def _judge(self, values: Floats, numbers: Floats, scored: Flags) -> float:
@@ -114,23 +112,10 @@ class NumberKeeper(Keeper):
 
     def summary(self) -> LeakSummary:
         """Return the run's figures so far."""
-        everybody = self._tied_aucs
-        accumulated = self.accumulated_auc
-        tied = self.tied_accumulated_auc if self.leaves_out else accumulated
         sums, numbers = self._records.of_all()
         within, trivially = shares_within(sums, numbers)
-        return LeakSummary(
-            auc=self._aucs.mean,
-            worst_auc=oriented(everybody.mean),
-            quantile_95=everybody.oriented_quantile(0.95),
-            accumulated_auc=accumulated,
-            worst_accumulated_auc=oriented(tied),
-            steps=len(self._aucs),
-            undefined=self._undefined,
-            tied_auc=everybody.mean,
-            tied_accumulated_auc=tied,
-            scored=self.scored,
-            scored_accumulated=self.records / numbers.size if numbers.size else math.nan,
+        return self._oriented_summary(
+            numbers.size,
             positives=numbers.size,
             task="regression",
             correlation=self._correlations.mean,

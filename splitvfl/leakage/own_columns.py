@@ -5,6 +5,7 @@ No defense at the cut can go below this: the columns themselves tell. It stands 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -26,6 +27,7 @@ from splitvfl.leakage.run_audit import FOLDS
 from splitvfl.metrics import leak_auc, oriented
 
 Matrix = npt.NDArray[np.floating[Any]]
+Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
 
 # Enough records for an AUC to two digits, and few enough to take seconds.
@@ -93,13 +95,19 @@ def _key(matrix: Matrix, truth: npt.NDArray[np.int64], *numbers: int) -> bytes:
 
 def _better_model(matrix: Matrix, truth: npt.NDArray[np.int64], *, fields: int, seed: int) -> OwnColumns:
     folds = StratifiedKFold(FOLDS, shuffle=True, random_state=seed)
-    models = _models(seed)
+    models = classifiers(seed)
     scores = {name: np.zeros(truth.size) for name in models}
     for fitted, held_out in folds.split(matrix, truth):
         inputs, others = _numbers(matrix, fitted, held_out, truth, fields=fields, seed=seed)
         for name, model in models.items():
             scores[name][held_out] = model.fit(inputs, truth[fitted]).predict_proba(others)[:, 1]
-    return max((OwnColumns(_auc(scores[name], truth), name) for name in models), key=lambda result: result.auc)
+    return better({name: _auc(scores[name], truth) for name in models})
+
+
+def better(aucs: Mapping[str, float]) -> OwnColumns:
+    """Return the better one of models, by their AUCs."""
+    model = max(aucs, key=lambda name: aucs[name])
+    return OwnColumns(aucs[model], model)
 
 
 def alone_auc(train: Records, test: Records, *, seed: int = 0) -> float | None:
@@ -125,7 +133,7 @@ def alone_auc(train: Records, test: Records, *, seed: int = 0) -> float | None:
     matrix, rows = np.concatenate([inputs, others]), np.arange(labels.size + truth.size)
     both = np.concatenate([labels, truth])
     inputs, others = _numbers(matrix, rows[: labels.size], rows[labels.size :], both, fields=fields, seed=seed)
-    models = _models(seed).values()
+    models = classifiers(seed).values()
     return max(_auc(model.fit(inputs, labels).predict_proba(others)[:, 1], truth) for model in models)
 
 
@@ -138,7 +146,8 @@ def _matrix_and_truth(records: Records, seed: int) -> tuple[Matrix, npt.NDArray[
     return matrix, records.labels[chosen.to(records.labels.device)].cpu().numpy().astype(np.int64)
 
 
-def _models(seed: int) -> dict[str, Any]:
+def classifiers(seed: int) -> dict[str, Any]:
+    """Return the two models, unfitted, by their names."""
     return {
         "logistic regression": make_pipeline(StandardScaler(), LogisticRegression(max_iter=300)),
         "gradient boosting": HistGradientBoostingClassifier(max_iter=50, random_state=seed),
@@ -165,22 +174,49 @@ def first_component_auc(columns: Columns, labels: Tensor, *, seed: int = 0) -> f
     Returns:
         The AUC, in [0.5, 1]; ``None`` if no column of numbers has two values, or a class has no record.
     """
-    if not columns.numeric.shape[1] or not (labels == 1).any() or not (labels == 0).any():
+    if not (labels == 1).any() or not (labels == 0).any():
         return None
-    drawn, count = np.arange(min(labels.numel(), _MAX_RECORDS)), labels.numel()
-    if count > _MAX_RECORDS:
-        drawn = np.sort(np.random.default_rng(seed).choice(count, _MAX_RECORDS, replace=False, shuffle=False))
-    fitted = columns.rows(torch.from_numpy(drawn)).numeric.cpu().numpy().astype(np.float64)
+    component = first_component(columns, labels.numel(), seed=seed)
+    if component is None:
+        return None
+    chosen = torch.from_numpy(_sample(labels, seed))
+    truth = labels[chosen.to(labels.device)].cpu().numpy().astype(np.int64)
+    return oriented(_auc(component(columns.rows(chosen)), truth))
+
+
+def first_component(columns: Columns, count: int, *, seed: int) -> Callable[[Columns], Floats] | None:
+    """Return what gives each record's coordinate on the first principal component of the columns of numbers.
+
+    Args:
+        columns: The party's columns.
+        count: Number of its records; the component is fitted to at most 20 000 of them.
+        seed: Decides which.
+
+    Returns:
+        ``None`` if no column of numbers has two values.
+    """
+    if not columns.numeric.shape[1]:
+        return None
+    fitted = _doubles(columns.rows(drawn(count, seed)))
     middle, unit = fitted.mean(axis=0), fitted.std(axis=0)
     varied = unit > _LEAST_UNIT * np.abs(middle)
     if not varied.any():
         return None
     middle, unit = middle[varied], unit[varied]
     component = PCA(1, random_state=seed).fit((fitted[:, varied] - middle) / unit).components_[0]
-    chosen = torch.from_numpy(_sample(labels, seed))
-    judged = columns.rows(chosen).numeric.cpu().numpy().astype(np.float64)[:, varied]
-    truth = labels[chosen.to(labels.device)].cpu().numpy().astype(np.int64)
-    return oriented(_auc(((judged - middle) / unit) @ component, truth))
+    return lambda asked: (_doubles(asked)[:, varied] - middle) / unit @ component
+
+
+def drawn(count: int, seed: int) -> Tensor:
+    """Return positions of at most 20 000 of so many records, in order, drawn whatever their labels."""
+    if count <= _MAX_RECORDS:
+        return torch.arange(count)
+    chosen = np.random.default_rng(seed).choice(count, _MAX_RECORDS, replace=False, shuffle=False)
+    return torch.from_numpy(np.sort(chosen))
+
+
+def _doubles(columns: Columns) -> Floats:
+    return columns.numeric.cpu().numpy().astype(np.float64)
 
 
 def _numbers(
