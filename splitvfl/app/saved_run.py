@@ -24,7 +24,7 @@ from splitvfl.app.serving import defend_predictions
 from splitvfl.config.registry import no_code_from
 from splitvfl.config.sections import ExperimentConfig, parse_config
 from splitvfl.data.columns import PartyData, Records, VerticalData
-from splitvfl.data.digest import records_digest
+from splitvfl.data.digests import encoded_digest
 from splitvfl.data.joint_records import ID_COLUMN, JointRecords, read_joint_records
 from splitvfl.data.sources import read_table
 from splitvfl.data.tables import column_of, is_text
@@ -166,7 +166,7 @@ class SavedRun:
 def _check_same(data: PartyData, half: SavedHalf) -> None:
     # Tables have one encoding, which cannot change without the records.
     encoding = None if data.provenance is None else data.provenance.encoding
-    if records_digest(data.test) != half.schema.test or encoding != half.schema.encoding:
+    if encoded_digest(data.test) != half.schema.test or encoding != half.schema.encoding:
         raise DataError(
             f"the records of {half.schema.party} are not those of the run in {half.folder.parent}: its data, or how "
             "they are read, have changed since; give the records to score (--records, or predict(records))"

@@ -1,4 +1,4 @@
-"""Digests of what a party trains on: whether a run goes on with the data that it began with.
+"""Digests by which data are known again: what a run began with, and what it was tested on.
 
 They are of the records as they are trained on: encoded, divided and in their order. Whoever has a digest can try out
 what it may be of, and few labels are soon tried, so these digests stay with the party whose data they are of.
@@ -11,10 +11,11 @@ import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from splitvfl.data.columns import PartyData
+from splitvfl.data.columns import PartyData, Records
 from splitvfl.errors import DataError
 
 SCHEMA, RECORDS, COLUMNS, LABELS, ORDER = "schema", "records", "columns", "labels", "order"
@@ -22,6 +23,8 @@ SCHEMA, RECORDS, COLUMNS, LABELS, ORDER = "schema", "records", "columns", "label
 
 # So many records and more are digested in the order in which they lie: rows of a table on disk are not picked singly.
 _SORTED_BELOW = 1 << 22
+# Rows that are read at once; records may be larger than memory.
+_PIECE = 1 << 16
 
 _CHANGED = {
     SCHEMA: "the names, kinds or encoding of {}'s columns",
@@ -76,6 +79,24 @@ def _digest(*groups: Sequence[Tensor | None]) -> str:
         little = values.astype(values.dtype.newbyteorder("<"), copy=False)
         digest.update(f"{little.dtype.str} {little.shape};".encode())
         digest.update(little.reshape(-1).view("u1").data)
+    return digest.hexdigest()
+
+
+def encoded_digest(records: Records) -> str:
+    """Return SHA-256 of ids, numbers and codes of records in their order, in hexadecimal.
+
+    Numbers count as they were encoded, before rows are scaled down to a norm. Labels are not looked at.
+    """
+    digest = hashlib.sha256(b"splitvfl records 1\0")
+    for rows in torch.arange(records.count).split(_PIECE):
+        columns = records.columns.rows(rows)
+        for values, kind in (
+            (records.ids[rows], "<i8"),
+            (columns.numeric, "<f4"),
+            (columns.categorical, "<i8"),
+        ):
+            digest.update(f"{tuple(values.shape)}".encode())
+            digest.update(np.ascontiguousarray(values.cpu().numpy(), kind).data)
     return digest.hexdigest()
 
 

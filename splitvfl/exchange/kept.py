@@ -379,7 +379,7 @@ class Kept:
 _ANEW = "start anew at every party (--overwrite)"
 
 
-def records_digest(data: PartyData) -> str:
+def ids_digest(data: PartyData) -> str:
     """Return what tells a party's records from others: a digest of their ids."""
     digest = hashlib.sha256(json.dumps([data.train.count, data.test.count]).encode())
     for part in (data.train, data.test):

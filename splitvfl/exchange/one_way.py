@@ -55,7 +55,7 @@ from splitvfl.exchange.kept import (
     Limits,
     Piece,
     Pieces,
-    records_digest,
+    ids_digest,
 )
 from splitvfl.exchange.prediction import outputs_on
 from splitvfl.exchange.split import spoiled
@@ -150,7 +150,7 @@ class _Active(Side):
         super().__init__()
         self._party, self._limits = party, limits
         self._pieces = Pieces.of(party.data)
-        self._records = records_digest(party.data)
+        self._records = ids_digest(party.data)
         self._folder: Path | None = None
         self._kept: Kept | None = None
         self._trained_on: dict[str, str] = {}

@@ -77,7 +77,8 @@ class HalfSchema(msgspec.Struct, frozen=True, kw_only=True):
         files: SHA-256 of every other file of the folder, by name.
         loss: At the active party, the section on the loss, if it named one: it says what outputs predict. Empty where
             one was given in Python that predicts otherwise than the usual one.
-        test: Digest of the party's test records (:func:`splitvfl.data.digest.records_digest`), of a run in one process.
+        test: Of a run in one process: digest of the party's test records
+            (:func:`splitvfl.data.digests.encoded_digest`).
         digest: SHA-256 of all of this, with an empty text in this place.
     """
 

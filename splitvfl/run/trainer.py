@@ -18,8 +18,7 @@ from splitvfl.claims import claims_of, is_per_record
 from splitvfl.crypto.refusals import Refusals, journal_of
 from splitvfl.cut.layer import refuse_batch_mixing
 from splitvfl.data.columns import Provenance
-from splitvfl.data.digest import records_digest
-from splitvfl.data.digests import data_digests, refuse_changed_data
+from splitvfl.data.digests import data_digests, encoded_digest, refuse_changed_data
 from splitvfl.data.joint_records import read_joint_records
 from splitvfl.errors import ArgumentError, CheckpointError, ConfigError
 from splitvfl.exchange.base import Exchange, Side, checked_side
@@ -512,7 +511,7 @@ def _origin(party: Party, made: MadeBy, **moment: Any) -> Origin:
         encoding=own.encoding,
         id_column=own.id_column,
         tables=own.tables,
-        test=records_digest(party.data.test),
+        test=encoded_digest(party.data.test),
         **moment,
     )
 
