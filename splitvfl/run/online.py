@@ -36,6 +36,7 @@ from splitvfl.net.driver import Correspondent, drive
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
 from splitvfl.run.answers import RecordAnswers
 from splitvfl.run.ask_limits import AskCounts
+from splitvfl.run.trained_halves import TrainedHalves, halves_terms
 
 _log = logging.getLogger("splitvfl.run")
 
@@ -67,23 +68,15 @@ class OnlineMeeting(AbstractContextManager[Any], Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnlineSettings:
+class OnlineSettings(TrainedHalves):
     """What the parties of a service have in common, and how long one of them waits.
 
     Attributes:
-        learned: What was learned.
-        run: Number of the run that the halves are of.
-        step: Training steps that were done with them.
-        epoch: Epoch whose weights they are.
         case: Whether letter case counts in ids.
         answer_s: Seconds that a message may take.
         meeting_s: Seconds that agreeing on a service may take, once the parties are linked.
     """
 
-    learned: TaskSpec
-    run: str
-    step: int
-    epoch: int
     case: str = "kept"
     answer_s: float = 10.0
     meeting_s: float = 60.0
@@ -93,17 +86,9 @@ def online_terms(party: Party, settings: OnlineSettings) -> dict[str, object]:
     """Return what must be equal at every party of a service, by the names under which it is compared."""
     return {
         "what is done": "online scoring",
-        "run of the trained half": settings.run,
-        "steps of the trained half": settings.step,
-        "epoch of the trained half": settings.epoch,
+        **halves_terms(party, settings),
         "letter case of ids": settings.case,
-        "autocast": _name(party.autocast),
-        "wire": _name(party.wire),
     }
-
-
-def _name(dtype: torch.dtype | None) -> str:
-    return "none" if dtype is None else str(dtype).removeprefix("torch.")
 
 
 # --- the label party
@@ -559,8 +544,7 @@ class RecordService:
         yield from passive_introduction(name, self.active, self._width_for)
 
     def _width_for(self, learned: TaskSpec) -> int:
-        if learned != self.settings.learned:
-            raise DataError(f"{self.active} predicts {learned}, and {self.party.name} learned {self.settings.learned}")
+        self.settings.check_learned(learned, self.active, self.party.name)
         return self.party.output_width()
 
     def _drive(

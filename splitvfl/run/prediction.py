@@ -36,6 +36,7 @@ from splitvfl.net.driver import Correspondent, drive
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
 from splitvfl.run.meeting_again import MeetingPlace, meet_until_done
 from splitvfl.run.replay import ReplayGuard
+from splitvfl.run.trained_halves import TrainedHalves, halves_terms
 
 ROWS: Final = 4096
 
@@ -43,14 +44,10 @@ _P = TypeVar("_P", bound=Party)
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictionSettings:
+class PredictionSettings(TrainedHalves):
     """What the parties of a prediction have in common.
 
     Attributes:
-        learned: What was learned.
-        run: Number of the run that the halves are of.
-        step: Training steps that were done with them.
-        epoch: Epoch whose weights they are.
         publish: Whether the passive parties get the scores.
         masked: Whether the active party learns only the sum of the passive parties' parts.
         vouching: Where it does: how this party proves that its keys are its own, and whose it takes.
@@ -60,10 +57,6 @@ class PredictionSettings:
         retries: How often a broken link may be mended.
     """
 
-    learned: TaskSpec
-    run: str
-    step: int
-    epoch: int
     publish: bool = False
     masked: bool = False
     vouching: Vouching = UNSIGNED
@@ -78,22 +71,14 @@ def prediction_terms(party: Party, settings: PredictionSettings) -> dict[str, ob
     ids = party.data.test.ids
     return {
         "what is done": "prediction",
-        "run of the trained half": settings.run,
-        "steps of the trained half": settings.step,
-        "epoch of the trained half": settings.epoch,
+        **halves_terms(party, settings),
         "records": len(ids),
         "order of the record ids": order_digest(ids.cpu().numpy()),
         "records in a message": settings.rows,
         "scores are published": settings.publish,
         "parts are masked": settings.masked,
         **(vouching_terms(settings.vouching) if settings.masked else {}),
-        "autocast": _name(party.autocast),
-        "wire": _name(party.wire),
     }
-
-
-def _name(dtype: torch.dtype | None) -> str:
-    return "none" if dtype is None else str(dtype).removeprefix("torch.")
 
 
 class JointPrediction(ABC, Generic[_P]):
@@ -273,8 +258,7 @@ class PassivePrediction(JointPrediction[PassiveParty]):
         return self.partners[0]
 
     def _width_for(self, learned: TaskSpec) -> int:
-        if learned != self.settings.learned:
-            raise DataError(f"{self._active} predicts {learned}, and {self.party.name} learned {self.settings.learned}")
+        self.settings.check_learned(learned, self._active, self.party.name)
         return self.party.output_width()
 
     def _masking(self) -> Half:
