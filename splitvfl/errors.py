@@ -1,4 +1,4 @@
-"""Types of errors.
+"""Types of errors, and how another's text is shown in them.
 
 ::
 
@@ -24,6 +24,11 @@ Every message says what was expected, what came, and where.
 """
 
 from __future__ import annotations
+
+import unicodedata
+
+# Control, format and half characters, and what breaks lines: they move the cursor, or turn text round.
+_STEERING = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
 class SplitVFLError(Exception):
@@ -117,3 +122,21 @@ class PrivacyError(SplitVFLError):
 
 class CheckpointError(SplitVFLError):
     """A run's state could not be written or read."""
+
+
+def printable(text: str, *, longest: int | None = None) -> str:
+    r"""Return another's text as a terminal may be given it: on one line, and what would steer the terminal escaped.
+
+    Letters of every script stay, and spaces of every width; control and format characters and line breaks go.
+
+    Args:
+        text: Anybody's.
+        longest: Characters at most, 1 or more; what is longer ends in "…". Default: any number.
+
+    >>> printable("born\x1b[2J\n"), printable("gone for good", longest=5)
+    ('born\\x1b[2J\\n', 'gone…')
+    """
+    safe = "".join(
+        one.encode("unicode_escape").decode() if unicodedata.category(one) in _STEERING else one for one in text
+    )
+    return safe if longest is None or len(safe) <= longest else safe[: longest - 1] + "…"

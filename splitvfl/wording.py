@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import re
 import textwrap
-import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -13,9 +12,6 @@ from contextvars import ContextVar
 from pydantic_core import ErrorDetails
 
 LONGEST_VALUE = 60
-
-# Control, format and half characters, and what breaks lines: they move the cursor, or turn text round.
-_STEERING = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 # How a setting is written where the user is: its name as an argument, and its value, if one is meant.
 Spelling = Callable[[str, object], str]
@@ -74,19 +70,6 @@ def shown(value: object) -> str:
         return str(value).lower()
     text = repr(value)
     return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 1] + "…"
-
-
-def printable(text: str) -> str:
-    r"""Return another's text as a terminal may be given it: on one line, and what would steer the terminal escaped.
-
-    Letters of every script stay, and spaces of every width; control and format characters and line breaks go.
-
-    >>> printable("born\x1b[2J\n")
-    'born\\x1b[2J\\n'
-    """
-    return "".join(
-        one.encode("unicode_escape").decode() if unicodedata.category(one) in _STEERING else one for one in text
-    )
 
 
 def as_argument(name: str, value: object = None) -> str:

@@ -6,7 +6,7 @@ import torch
 
 from splitvfl.data.columns import PartyData, Records, TaskName, VerticalData
 from splitvfl.data.doubts import in_words
-from splitvfl.wording import printable
+from splitvfl.errors import printable
 
 _LABELS_READ = 1_000_000
 

@@ -18,10 +18,9 @@ from splitvfl.data.encoding import Encoding
 from splitvfl.data.guesses import RARE, Guesses, OpenFile
 from splitvfl.data.ingest.words import claims_of
 from splitvfl.data.partition import REST, ColumnClaim
-from splitvfl.errors import ConfigError
+from splitvfl.errors import ConfigError, printable
 from splitvfl.hooks import tasks_of
 from splitvfl.learning.defaults import suggested_batch_size, suggested_epochs
-from splitvfl.wording import printable
 
 _WIDTH = 116
 _COLUMNS_NAMED = 8

@@ -18,10 +18,9 @@ from splitvfl.app.log_file import STANDARD_ERROR, LogLevel, logging_to, refused_
 from splitvfl.cli import beginning, partners, prediction, reading, serving, tables, training
 from splitvfl.cli.console import GIVEN
 from splitvfl.cli.help_pages import lay_out
-from splitvfl.errors import SplitVFLError
+from splitvfl.errors import SplitVFLError, printable
 from splitvfl.system.allocator import keep_large_blocks
 from splitvfl.system.signals import stoppable
-from splitvfl.wording import printable
 
 _log = logging.getLogger("splitvfl.cli")
 

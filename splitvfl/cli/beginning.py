@@ -13,8 +13,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from splitvfl.cli.console import ExperimentFile, Overrides, command_line, next_steps
-from splitvfl.errors import ConfigError
-from splitvfl.wording import as_flag, in_width, printable, settings_written
+from splitvfl.errors import ConfigError, printable
+from splitvfl.wording import as_flag, in_width, settings_written
 
 
 def init(

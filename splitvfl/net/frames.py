@@ -23,7 +23,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from splitvfl.errors import ProtocolError
+from splitvfl.errors import ProtocolError, printable
 from splitvfl.messaging.conversation import Expected
 from splitvfl.messaging.messages import ByteCount, Message, Name, bytes_of, dtype_named, name_of, size_in_bytes
 
@@ -269,7 +269,7 @@ def bye_frame(reason: str, *, final: bool) -> bytes:
 
 
 def read_bye(frame: bytes, sender: str) -> Bye:
-    """Return why a side goes. The reason is another's text: show it with :func:`printable`.
+    """Return why a side goes. The reason is another's text: show it with :func:`shown_text`.
 
     Raises:
         ProtocolError: If the frame is no bye.
@@ -279,14 +279,13 @@ def read_bye(frame: bytes, sender: str) -> Bye:
     return _decoded(_byes, memoryview(frame)[1:], f"bye from {sender}")
 
 
-def printable(text: str, *, longest: int = LONGEST_REASON) -> str:
+def shown_text(text: str) -> str:
     r"""Return another's text so that it can be shown: on one line, without control characters, not too long.
 
-    >>> printable("gone\n\x1b[2J")
+    >>> shown_text("gone\n\x1b[2J")
     'gone\\n\\x1b[2J'
     """
-    safe = "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
-    return safe if len(safe) <= longest else safe[: longest - 1] + "…"
+    return printable(text, longest=LONGEST_REASON)
 
 
 def _named_by(sender: str, check: Callable[_P, _T], *args: _P.args, **options: _P.kwargs) -> _T:
@@ -300,7 +299,7 @@ def _decoded(decoder: msgspec.msgpack.Decoder[_T], data: memoryview, what: str) 
     try:
         return decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError(f"not a {what}: {printable(str(error))}") from error
+        raise ProtocolError(f"not a {what}: {shown_text(str(error))}") from error
 
 
 _KINDS: Final = {

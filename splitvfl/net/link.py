@@ -15,7 +15,7 @@ from splitvfl.errors import ArgumentError, LinkError, ProtocolError, RefusedErro
 from splitvfl.messaging.conversation import Expected
 from splitvfl.messaging.messages import Message
 from splitvfl.net import frames
-from splitvfl.net.frames import Assembly, Bye, Hello, Packed, pack, printable
+from splitvfl.net.frames import Assembly, Bye, Hello, Packed, pack, shown_text
 from splitvfl.net.pipes import Cause, Pipe, PipeEnded, PipeTimeout
 
 WAITING_FRAMES: Final = 4
@@ -218,8 +218,8 @@ class Link:
 
 def _gone(peer: str, what: str, cause: Cause) -> LinkError | RefusedError:
     if not isinstance(cause, Bye):
-        return LinkError(f"{what}: the link with {peer} broke: {printable(cause)}")
-    reason = printable(cause.reason) or "it gave no reason"
+        return LinkError(f"{what}: the link with {peer} broke: {shown_text(cause)}")
+    reason = shown_text(cause.reason) or "it gave no reason"
     if cause.final:
         return RefusedError(f"{what}: {peer} ended the link for good: {reason}")
     return LinkError(f"{what}: {peer} took its leave: {reason}")
@@ -262,9 +262,9 @@ def check_fit(own: Hello, theirs: Hello, peer: str) -> None:
         ProtocolError: If they do not fit together.
     """
     if theirs.party != peer:
-        raise ProtocolError(f"expected {peer}, got a party that calls itself {printable(theirs.party)}")
+        raise ProtocolError(f"expected {peer}, got a party that calls itself {shown_text(theirs.party)}")
     if theirs.run != own.run:
-        raise ProtocolError(f"{peer} is here for {printable(theirs.run)}, {own.party} for {own.run}")
+        raise ProtocolError(f"{peer} is here for {shown_text(theirs.run)}, {own.party} for {own.run}")
     if theirs.role == own.role:
         raise ProtocolError(f"both {peer} and {own.party} say they are the {own.role} party; a link joins one of each")
 

@@ -23,7 +23,7 @@ import grpc
 
 from splitvfl.errors import ArgumentError, ConfigError, LinkError, ProtocolError, SplitVFLError
 from splitvfl.net import frames
-from splitvfl.net.frames import Bye, Hello, printable
+from splitvfl.net.frames import Bye, Hello, shown_text
 from splitvfl.net.link import GONE, Link, Stream, check_fit, first_words, greeted, pair
 from splitvfl.net.pipes import PipeEnded
 from splitvfl.net.tls import Identity, Plaintext, split_address
@@ -200,7 +200,7 @@ def _in_words(error: Exception) -> str:
     if code is None:
         return _GONE_OR_TOO_LARGE
     details = getattr(error, "details", str)() or ""
-    text = printable(f"{code().name.lower().replace('_', ' ')}: {details}")
+    text = shown_text(f"{code().name.lower().replace('_', ' ')}: {details}")
     return text + _exhausted(details) if code() is grpc.StatusCode.RESOURCE_EXHAUSTED else text
 
 
@@ -373,7 +373,7 @@ class Listener:
         if peer not in candidates:
             raise ProtocolError(
                 f"expected {' or '.join(candidates)}, going by the certificate, got a party that calls itself "
-                f"{printable(peer)}"
+                f"{shown_text(peer)}"
             )
         check_fit(self._hello, theirs, peer)
         with self._doors[peer]:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from splitvfl.config.registry import built_in
-from splitvfl.errors import CheckpointError
+from splitvfl.errors import CheckpointError, printable
 from splitvfl.leakage.after_training import AfterTraining
 from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.features import FeatureLeak
@@ -19,7 +19,6 @@ from splitvfl.leakage.leak_summary import LeakSummary
 from splitvfl.leakage.message_audit import MessageAudit
 from splitvfl.metrics import chance_auc, known
 from splitvfl.report.provenance import BEGUN_FILE, Provenance
-from splitvfl.wording import printable
 
 FILE_NAME = "summary.json"
 GOAL = 0.6

@@ -26,9 +26,9 @@ from splitvfl.net.frames import (
     bye_frame,
     hello_frame,
     pack,
-    printable,
     read_bye,
     read_hello,
+    shown_text,
 )
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8)
@@ -480,5 +480,5 @@ def test_long_reasons_are_cut_and_longer_ones_refused() -> None:
 
 
 def test_what_others_write_is_shown_on_one_line_without_control_characters() -> None:
-    assert printable("é\r\n\x1b]0;title\x07\u202e") == "é\\r\\n\\x1b]0;title\\x07\\u202e"
-    assert printable("x" * 600) == "x" * 499 + "…"
+    assert shown_text("é\r\n\x1b]0;title\x07\u202e") == "é\\r\\n\\x1b]0;title\\x07\\u202e"
+    assert shown_text("x" * 600) == "x" * 499 + "…"
