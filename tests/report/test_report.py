@@ -6,6 +6,7 @@ import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import replace
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,22 @@ from splitvfl.report.summary import AttackResult, PartyResult, RunSummary
 
 EVIL = "<script>alert('x')</script> & \"$\\frac{1}$\" {{ 7*7 }}"
 VOID = {"meta", "link", "img", "br", "hr", "input"}
+
+
+@pytest.fixture
+def drawn() -> None:
+    """Let figures be drawn."""
+
+
+@pytest.fixture(autouse=True)
+def _empty_figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave figures empty for tests that look at other parts of a page: drawing takes most of the time of one."""
+    if "drawn" not in request.fixturenames:
+        monkeypatch.setattr(figures, "inline_svg", empty_svg)
+
+
+def empty_svg(drawn: object, name: str, *, alt: str = "") -> str:
+    return f'<svg id="{name}" role="img" aria-label="{escape(alt)}"></svg>'
 
 
 def result(step: float | None, accumulated: float | None = None, *, auc: float | None = None) -> AttackResult:
@@ -126,6 +143,7 @@ def test_page_names_the_epoch_that_was_kept(tmp_path: Path) -> None:
     assert "kept the weights" not in page_of(tmp_path / "plain", run())
 
 
+@pytest.mark.usefixtures("drawn")
 def test_page_stands_alone(tmp_path: Path) -> None:
     page = page_of(tmp_path, run(), run("max-norm"), run("isotropic", data="bank"))
     parsed = outline(page)
@@ -138,6 +156,7 @@ def test_page_stands_alone(tmp_path: Path) -> None:
     assert str(tmp_path) not in page
 
 
+@pytest.mark.usefixtures("drawn")
 def test_ids_are_unique_and_references_meet_them(tmp_path: Path) -> None:
     page = page_of(tmp_path, run(), run("max-norm"), run(data="bank"))
     ids = re.findall(r'\bid="([^"]+)"', page)
@@ -145,6 +164,7 @@ def test_ids_are_unique_and_references_meet_them(tmp_path: Path) -> None:
     assert set(re.findall(r'(?:url\(#|href="#)([^")]+)', page)) <= set(ids)
 
 
+@pytest.mark.usefixtures("drawn")
 def test_figures_and_definitions_are_there(tmp_path: Path) -> None:
     page = page_of(tmp_path, run(), run("isotropic", leak=0.55))
     text = text_of(page)
@@ -204,6 +224,7 @@ def test_three_figures_come_first_and_side_by_side(tmp_path: Path) -> None:
     assert "What does training tell?" in text
 
 
+@pytest.mark.usefixtures("drawn")
 def test_what_decides_is_drawn_and_never_two_kinds_of_figure_on_one_axis() -> None:
     drawn = [
         figures.cost_and_leak(group_runs(runs)[0], name="a")
@@ -214,6 +235,7 @@ def test_what_decides_is_drawn_and_never_two_kinds_of_figure_on_one_axis() -> No
     assert drawn[2] == ""
 
 
+@pytest.mark.usefixtures("drawn")
 def test_three_figures_are_drawn_for_each_defense_and_party() -> None:
     group = group_runs([run(), judged("[bold]$x$"), judged("max-norm", seed=1), judged("max-norm", seed=2)])[0]
     drawing = figures.label_leaks(group, name="a")
@@ -225,6 +247,7 @@ def test_three_figures_are_drawn_for_each_defense_and_party() -> None:
         ElementTree.fromstring(figures.label_leaks(group_runs([judged("x", low=low)])[0], name="a"))
 
 
+@pytest.mark.usefixtures("drawn")
 def test_names_are_never_markup(tmp_path: Path) -> None:
     evil = run(
         EVIL,
@@ -310,6 +333,7 @@ def test_seeds_become_means_with_intervals(tmp_path: Path) -> None:
     assert "95 % intervals" in text
 
 
+@pytest.mark.usefixtures("drawn")
 def test_same_runs_give_the_same_page(tmp_path: Path) -> None:
     folder = stored(tmp_path / "run", run())
     first = write_report([folder], tmp_path / "a.html", title="t").read_bytes()
@@ -372,6 +396,7 @@ def curves(group_of: list[RunSummary], lines: list[list[Mapping[str, float]]]) -
     return figures.leak_curves(group_runs(group_of)[0], lines, name="curves")
 
 
+@pytest.mark.usefixtures("drawn")
 def test_a_page_does_not_depend_on_matplotlibs_settings(tmp_path: Path) -> None:
     """They may come from a file in the current folder; of these, LaTeX would run, and others change what is seen."""
     folder = stored(tmp_path / "run", run("isotropic"))
@@ -382,6 +407,7 @@ def test_a_page_does_not_depend_on_matplotlibs_settings(tmp_path: Path) -> None:
         assert matplotlib.rcParams["lines.linewidth"] == 50.0
 
 
+@pytest.mark.usefixtures("drawn")
 def test_svg_is_well_formed_and_takes_the_pages_colours() -> None:
     group = group_runs([run(), run("max-norm", leak=0.55)])[0]
     lines = [[{"step": 1, "leak_auc/telecom/norm": 0.9}, {"step": 2, "leak_auc/telecom/norm": 0.8}]] * 2
@@ -523,6 +549,7 @@ def test_page_says_what_it_is_about_and_has_room_for_a_signature(tmp_path: Path)
     assert "older version" in text_of(page_of(tmp_path / "old", run()))
 
 
+@pytest.mark.usefixtures("drawn")
 def test_the_heat_map_is_the_first_figure_and_the_auditor_its_first_column(tmp_path: Path) -> None:
     page = page_of(tmp_path, run(), run("max-norm"))
     assert page.index("Who reads the labels?") < page.index("What each defense costs")
