@@ -519,14 +519,14 @@ def rank_concordance(scores: Array, labels: Array) -> float:
     if labels.size < 2 or labels.min() == labels.max():
         return math.nan
     # Kendall's τ_b is (C − D) / √(pairs with other scores · pairs with other labels).
-    other_scores, other_labels = (_pairs_apart(part) for part in (scores, labels))
+    other_scores, other_labels = (pairs_apart(part) for part in (scores, labels))
     if other_scores == 0:
         return 0.5
     balance = kendalltau(scores, labels).statistic * math.sqrt(other_scores) * math.sqrt(other_labels)
     return float(np.clip(0.5 + 0.5 * balance / other_labels, 0.0, 1.0))
 
 
-def _pairs_apart(values: Array) -> float:
+def pairs_apart(values: Array) -> float:
     """Return the number of pairs of different values."""
     _, counts = np.unique(values, return_counts=True)
     return float(values.size * (values.size - 1) - (counts * (counts - 1.0)).sum()) / 2.0

@@ -13,6 +13,7 @@ from scipy.optimize import minimize
 from scipy.special import log_softmax
 
 from splitvfl.errors import DataError
+from splitvfl.leakage.number_judging import fold_of_each, held_out_concordance
 from splitvfl.leakage.run_audit import FOLDS, RunHistory, RunLeak
 from splitvfl.learning.records import Ids, Slots
 from splitvfl.metrics import concordance, macro_auc
@@ -155,7 +156,11 @@ def _fitted(parts: Floats, truth: Classes) -> Callable[[Floats], Floats]:
 
 
 class NumberHistory(ManyHistory):
-    """Of numbers: labels that messages told and predictions, put together by ridge regression, five-fold."""
+    """Of numbers: labels that messages told and predictions, put together by ridge regression, five-fold.
+
+    Judged by the concordance within the folds that were left out
+    (:func:`~splitvfl.leakage.number_judging.held_out_concordance`).
+    """
 
     def __init__(self) -> None:
         super().__init__(1)
@@ -181,10 +186,10 @@ class NumberHistory(ManyHistory):
         model = make_pipeline(StandardScaler(), RidgeCV(np.logspace(-3.0, 3.0, 7)))
         folds = KFold(FOLDS, shuffle=True, random_state=seed)
         numbers = np.concatenate([predicted, mean, told / seen], axis=1)
-        scores = torch.from_numpy(cross_val_predict(model, numbers, labels, cv=folds))
+        scores = cross_val_predict(model, numbers, labels, cv=folds)
         answers = torch.from_numpy(labels.astype(np.float64))
         return RunLeak(
-            auc=concordance(scores, answers),
+            auc=held_out_concordance(scores, labels, fold_of_each(folds, labels.size)),
             matched_auc=math.nan,
             prediction_auc=concordance(torch.from_numpy(predicted[:, 0].copy()), answers),
             records=labels.size,

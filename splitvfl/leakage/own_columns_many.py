@@ -18,9 +18,10 @@ from torch import Tensor
 from splitvfl.data.columns import Columns
 from splitvfl.errors import DataError
 from splitvfl.leakage.judging import keeper_for
+from splitvfl.leakage.number_judging import fold_of_each, held_out_concordance
 from splitvfl.leakage.own_columns import OwnColumns, better, classifiers, drawn, first_component
 from splitvfl.leakage.run_audit import FOLDS
-from splitvfl.metrics import concordance, known, macro_auc
+from splitvfl.metrics import known, macro_auc
 
 Matrix = npt.NDArray[np.float64]
 
@@ -31,7 +32,8 @@ def own_columns_leak(columns: Columns, labels: Tensor, classes: int | None, *, s
     """Return how well a party's own columns predict labels: five-fold, on records not fitted on.
 
     The larger of a linear model's figure (logistic, or ridge regression) and gradient boosting's, on at most 20 000
-    records that are drawn with the seed. Of each categorical field the hundred most frequent categories count.
+    records that are drawn with the seed. Numbers are compared within folds. Of each categorical field the hundred most
+    frequent categories count.
 
     Args:
         columns: The party's columns.
@@ -45,13 +47,13 @@ def own_columns_leak(columns: Columns, labels: Tensor, classes: int | None, *, s
     chosen = drawn(labels.numel(), seed)
     truth = labels[chosen.to(labels.device)].cpu().double().numpy()
     matrix = _matrix(columns.rows(chosen))
-    figure = concordance if classes is None else macro_auc
-    found = _numbers_told(matrix, truth, seed) if classes is None else _classes_told(matrix, truth, classes, seed)
-    return better({name: figure(torch.from_numpy(told), torch.from_numpy(truth)) for name, told in found.items()})
+    return better(
+        _numbers_told(matrix, truth, seed) if classes is None else _classes_told(matrix, truth, classes, seed)
+    )
 
 
-def _numbers_told(matrix: Matrix, truth: Matrix, seed: int) -> dict[str, Matrix]:
-    """Return what each of two models predicts, out of fold, ``(n,)``."""
+def _numbers_told(matrix: Matrix, truth: Matrix, seed: int) -> dict[str, float]:
+    """Return the concordance of what each of two models predicts out of fold."""
     if truth.size < 2 * FOLDS:
         raise DataError(f"expected at least {2 * FOLDS} records, got {truth.size}")
     folds = KFold(FOLDS, shuffle=True, random_state=seed)
@@ -59,21 +61,22 @@ def _numbers_told(matrix: Matrix, truth: Matrix, seed: int) -> dict[str, Matrix]
         "ridge regression": make_pipeline(StandardScaler(), RidgeCV(np.logspace(-3.0, 3.0, 7))),
         "gradient boosting": HistGradientBoostingRegressor(max_iter=50, random_state=seed),
     }
-    return {name: cross_val_predict(model, matrix, truth, cv=folds) for name, model in models.items()}
+    places = fold_of_each(folds, truth.size)
+    predicted = {name: cross_val_predict(model, matrix, truth, cv=folds) for name, model in models.items()}
+    return {name: held_out_concordance(scores, truth, places) for name, scores in predicted.items()}
 
 
-def _classes_told(matrix: Matrix, truth: Matrix, classes: int, seed: int) -> dict[str, Matrix]:
-    """Return the probabilities that each of two models gives, out of fold, ``(n, k)``."""
+def _classes_told(matrix: Matrix, truth: Matrix, classes: int, seed: int) -> dict[str, float]:
+    """Return the macro AUC of the probabilities that each of two models gives out of fold."""
     present, counts = np.unique(truth, return_counts=True)
     if counts.min() < FOLDS or present.size < 2:
         raise DataError(f"each class needs at least {FOLDS} records, got {counts.tolist()}")
     folds = StratifiedKFold(FOLDS, shuffle=True, random_state=seed)
     names, found = truth.astype(np.int64), {}
     for name, model in classifiers(seed).items():
-        found[name] = np.zeros((truth.size, classes))
-        found[name][:, present.astype(np.int64)] = cross_val_predict(
-            model, matrix, names, cv=folds, method="predict_proba"
-        )
+        scores = np.zeros((truth.size, classes))
+        scores[:, present.astype(np.int64)] = cross_val_predict(model, matrix, names, cv=folds, method="predict_proba")
+        found[name] = macro_auc(torch.from_numpy(scores), torch.from_numpy(truth))
     return found
 
 

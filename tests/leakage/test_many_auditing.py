@@ -15,7 +15,7 @@ from splitvfl import SplitModel
 from splitvfl.errors import HookError
 from splitvfl.hooks import Secrets
 from splitvfl.leakage.canaries import with_canaries
-from splitvfl.leakage.many_auditing import ClassAudit, ManyAudit, balanced_error
+from splitvfl.leakage.many_auditing import ClassAudit, ManyAudit, NumberHistory, balanced_error
 from splitvfl.metrics import macro_auc, oriented
 
 K, ROWS, WIDTH = 4, 240, 5
@@ -189,3 +189,14 @@ def test_numbers_are_read_in_their_own_unit() -> None:
     assert (found.within, found.correlation) == (1.0, pytest.approx(1.0))
     assert audit.total > 0.99
     assert math.isnan(audit.detection_error)
+
+
+def test_numbers_of_which_nothing_is_told_are_not_read_below_one_half_in_all() -> None:
+    """24 runs of 40 records: all pairs of the out-of-fold estimates together would read .43."""
+    generator, found = np.random.default_rng(0), []
+    for _ in range(24):
+        history = NumberHistory()
+        history.add(np.arange(40), *(generator.normal(size=shape) for shape in (40, (40, 1), (40, 1))))
+        found.append(history.judge().auc)
+    assert np.mean(found) == pytest.approx(0.5, abs=4.0 * np.std(found) / math.sqrt(24))
+    assert np.mean(found) > 0.46

@@ -8,14 +8,16 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from sklearn.linear_model import Ridge
+from sklearn.model_selection import KFold, cross_val_predict
 
 from splitvfl.attacks import DirectionAttack, NormAttack, ReadoutAttack
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import View
 from splitvfl.leakage.canaries import Canaries
 from splitvfl.leakage.judging import Leak
-from splitvfl.leakage.number_judging import NumberKeeper, shares_within
-from splitvfl.metrics import concordance, leak_auc
+from splitvfl.leakage.number_judging import NumberKeeper, fold_of_each, held_out_concordance, shares_within
+from splitvfl.metrics import concordance, leak_auc, rank_concordance
 
 
 def numbers(rows: int, seed: int = 0) -> torch.Tensor:
@@ -119,3 +121,26 @@ def test_below_a_linear_top_squared_errors_are_read() -> None:
     assert read["direction"].summary.auc > 0.7
     assert read["direction"].known == {"known_records": 20}
     assert read["norm"].summary.worst_auc < 0.65  # far from the mean is no more high than low
+
+
+def test_pairs_in_one_fold_count_and_no_others() -> None:
+    """By hand: fold 0 orders all three pairs rightly, fold 1 its pair wrongly, fold 2 has one number only."""
+    scores = np.array([1.0, 2.0, 3.0, 9.0, 8.0, 0.0, 7.0])
+    labels = np.array([1.0, 2.0, 3.0, 1.0, 2.0, 5.0, 5.0])
+    folds = np.array([0, 0, 0, 1, 1, 2, 2])
+    assert held_out_concordance(scores, labels, folds) == pytest.approx(3 / 4)
+    assert math.isnan(held_out_concordance(scores, np.ones(7), folds))
+
+
+def test_what_knows_nothing_is_not_read_below_one_half_out_of_fold() -> None:
+    """Means of 40 runs of 60 records: within four standard errors of one half; all pairs together are far below."""
+    generator, folds = np.random.default_rng(0), KFold(5, shuffle=True, random_state=0)
+    places, within, together = fold_of_each(folds, 60), [], []
+    for _ in range(40):
+        labels = generator.normal(size=60)
+        scores = cross_val_predict(Ridge(100.0), generator.normal(size=(60, 2)), labels, cv=folds)
+        within.append(held_out_concordance(scores, labels, places))
+        together.append(rank_concordance(scores, labels))
+    error = 4.0 * np.std(within) / math.sqrt(40)
+    assert np.mean(within) == pytest.approx(0.5, abs=error)
+    assert np.mean(together) < 0.5 - error
