@@ -134,7 +134,7 @@ def test_blocks_are_shuffled_into_pools_and_rows_within_them(size: tuple[int, in
     # Read off the order itself: a pool ends where so many blocks have come completely.
     blocks = order.div(block_rows, rounding_mode="floor").tolist()
     pools, begun = [], set()
-    left = sizes.clone()
+    left = sizes.tolist()
     for block in blocks:
         begun.add(block)
         left[block] -= 1
@@ -210,11 +210,11 @@ def test_going_through_an_epoch_makes_each_pool_once(monkeypatch: pytest.MonkeyP
 
 
 def test_ten_thousand_million_records_can_be_gone_through_from_the_middle() -> None:
-    batches = Batches(10**10, 65_536, seed=0, block_rows=1 << 16)
+    batches = Batches(10**10, 16_384, seed=0, block_rows=1 << 14)
 
-    rows = batches.epoch(7)[100_000:][0]
+    rows = batches.epoch(7)[400_000:][0]
 
-    assert rows.numel() == 65_536
+    assert rows.numel() == 16_384
     assert 0 <= rows.min() < rows.max() < 10**10
 
 
@@ -256,10 +256,10 @@ def test_held_out_records_are_in_no_batch_and_all_others_in_the_order_of_a_table
 
 
 def test_records_held_out_take_no_memory() -> None:
-    batches = Batches(10**10, 65_536, seed=0, block_rows=1 << 16, held_out_every=10)
+    batches = Batches(10**10, 16_384, seed=0, block_rows=1 << 14, held_out_every=10)
 
     assert (len(batches.held_out), batches.held_out[0], batches.held_out[-1]) == (10**9, 9, 10**10 - 1)
-    assert (batches.epoch(0)[50_000] % 10 != 9).all()
+    assert (batches.epoch(0)[200_000] % 10 != 9).all()
 
 
 def test_nothing_is_held_out_by_default() -> None:
