@@ -28,6 +28,8 @@ from splitvfl.metrics import leak_auc, oriented
 
 EPOCHS = 6
 SEEDS = (0, 1)
+# Where attacks and auditor read all, there is no chance to average over.
+ALL_IS_READ = ("none", "max-norm", "sumkl")
 SHOWN = {"gradient", "activation", "columns", "weights", "known_positives", "known_negatives"}
 
 
@@ -168,7 +170,8 @@ DEFENSES: dict[str, Callable[[], object]] = {
     [*((name, made_up) for name in DEFENSES), ("axis-gaussian", breast_cancer), ("asymmetric-response", breast_cancer)],
 )
 def test_no_attack_on_messages_beats_the_total(name: str, make: Callable[[], tuple[Tensor, Tensor]]) -> None:
-    runs = [attacked(make(), DEFENSES[name](), seed) for seed in SEEDS]
+    seeds = SEEDS[:1] if name in ALL_IS_READ else SEEDS
+    runs = [attacked(make(), DEFENSES[name](), seed) for seed in seeds]
     total = float(np.mean([audit.total for audit, _ in runs]))
     for attack in runs[0][1]:
         reached = float(np.nanmean([found[attack] for _, found in runs]))
