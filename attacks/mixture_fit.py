@@ -318,11 +318,15 @@ class _Likelihood:
         moved = math.exp(point[1]) * grown * self._activation
         own = moved + point[2]
         prediction = _sigmoid(own)
-        prior = np.bincount(self._record, self._share * own)
+        prior = self._summed(self._share * own)
         errors = self._shift - kappa * prediction
         # The log odds of the labels, as likelihoods need them only beside that of label 0.
-        odds = prior - np.bincount(self._record, kappa * (errors + 0.5 * kappa) * inverse)
+        odds = prior - self._summed(kappa * (errors + 0.5 * kappa) * inverse)
         return _Posterior(_sigmoid(odds), odds, prior, kappa, moved, prediction, errors)
+
+    def _summed(self, values: Vector) -> Vector:
+        """Return each record's sum."""
+        return np.bincount(self._record, values).astype(np.float64, copy=False)
 
     def objective(self, point: Vector, variances: Vector) -> tuple[float, Vector]:
         """Return minus the log likelihood per message, without its constant, and its gradient."""
