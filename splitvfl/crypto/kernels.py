@@ -80,18 +80,26 @@ def group_sizes(samples: int, lookups: int) -> list[int]:
         samples: How many there are.
         lookups: How often each table is used: planes times columns.
     """
-    candidates = (_evenly(samples, groups) for groups in range(-(-samples // _LARGEST_GROUP), samples + 1))
-    return min(candidates, key=lambda sizes: _multiplications(sizes, lookups))
+    return _evenly(samples, _cheapest(samples, lookups)) if samples else []
 
 
 def cost(samples: int, columns: int, slot_bits: int) -> float:
     """Return about how long the sums take, in multiplications, to compare ways to divide them."""
     lookups = columns * _USUAL_PLANES
-    return _multiplications(group_sizes(samples, lookups), lookups) + _SQUARING_COST * columns * slot_bits
+    chains = _SQUARING_COST * columns * slot_bits
+    return _multiplications(samples, _cheapest(samples, lookups), lookups) + chains if samples else chains
 
 
-def _multiplications(sizes: Sequence[int], lookups: int) -> int:
-    return sum(_ENTRY_COST * 2**size + lookups for size in sizes)
+def _cheapest(samples: int, lookups: int) -> int:
+    """Return into how many groups to divide samples, of which there are some."""
+    fewest = -(-samples // _LARGEST_GROUP)
+    return min(range(fewest, samples + 1), key=lambda groups: _multiplications(samples, groups, lookups))
+
+
+def _multiplications(samples: int, groups: int, lookups: int) -> int:
+    """Return what groups of :func:`_evenly` cost; from their two sizes, as every number of them is tried."""
+    size, larger = divmod(samples, groups)
+    return _ENTRY_COST * 2**size * (groups + larger) + groups * lookups
 
 
 def _evenly(total: int, parts: int) -> list[int]:
