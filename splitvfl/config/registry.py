@@ -24,7 +24,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache
 from importlib.machinery import PathFinder
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from pathlib import Path
 from types import ModuleType, UnionType
 from typing import Any, Literal, get_args
@@ -288,10 +288,10 @@ def _offered(kind: PluginKind) -> Mapping[str, EntryPoint]:
 
 @cache
 def _offered_on(kind: PluginKind, path: tuple[str, ...]) -> Mapping[str, EntryPoint]:
-    """Return what packages on the path offer: to look for it takes ten milliseconds, and a file has many names."""
+    """Return what packages on the path offer; the same for every name in a file."""
     found: dict[str, EntryPoint] = {}
     # A set: the same package seen twice on the path (a checkout and its wheel) makes one offer, not two.
-    for entry in set(entry_points(group=f"splitvfl.{kind}")):
+    for entry in set(_entry_points(path).select(group=f"splitvfl.{kind}")):
         rival = found.get(entry.name)
         if entry.name in built_in(kind) or rival is not None:
             taken = "splitvfl itself" if rival is None else _owner(rival)
@@ -300,6 +300,12 @@ def _offered_on(kind: PluginKind, path: tuple[str, ...]) -> Mapping[str, EntryPo
             )
         found[entry.name] = entry
     return found
+
+
+@cache
+def _entry_points(path: tuple[str, ...]) -> EntryPoints:
+    """Return those of all packages on the path: every file of every package is read, whichever group is asked for."""
+    return entry_points()
 
 
 def _owner(entry: EntryPoint) -> str:
