@@ -41,7 +41,7 @@ def test_a_forked_command_finds_imported_what_it_needs(tmp_path: Path) -> None:
     said, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
     imported = said.rpartition("imported:")[2].split()
-    assert len(imported) < FEW, f"add what brings these to the list in tests/run/forked.py: {imported}"
+    assert len(imported) < FEW, f"add what brings these to the list in tests/run/imported.py: {imported}"
 
 
 def test_ctrl_c_reaches_a_command_also_under_a_job_in_the_background(tmp_path: Path) -> None:

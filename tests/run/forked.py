@@ -20,30 +20,7 @@ from scripts.bench.faulty import run_party
 PACE = Pace(message_s=1.5, long_s=1.8, short_s=0.2, start_s=0.3)
 
 FORKS = multiprocessing.get_context("forkserver")
-# What commands import on the way besides what is asked for: the first optimiser alone imports 850 modules. It is done
-# once here, and not in every process.
-FORKS.set_forkserver_preload(
-    [
-        "splitvfl.app.console",
-        "splitvfl.app.deployment",
-        "splitvfl.app.experiment",
-        "splitvfl.attacks",
-        "splitvfl.defenses",
-        "splitvfl.leakage.own_columns",
-        "splitvfl.models",
-        "splitvfl.report.findings",
-        "splitvfl.report.tables",
-        "grpc._channel",
-        "grpc._server",
-        "pyarrow.pandas_compat",
-        "sklearn.datasets",
-        "tensorboard.compat.proto.event_pb2",
-        "tensorboard.summary.writer.record_writer",
-        "torch._dynamo",
-        "torch.utils.tensorboard",
-        "torch.utils.serialization.config",
-    ]
-)
+FORKS.set_forkserver_preload(["tests.run.imported"])
 
 
 def begin_as_a_program() -> None:
