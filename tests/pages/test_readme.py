@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import shlex
-import subprocess
 import sys
+import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+
+from tests.commands import Command
 
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
@@ -17,6 +21,14 @@ BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 @pytest.fixture(scope="module")
 def blocks(checkout: Path) -> list[str]:
     return BLOCK.findall((checkout / "README.md").read_text())
+
+
+def run_script(arguments: Sequence[str]) -> int:
+    """Run a script in its folder as ``python -W error`` does."""
+    warnings.simplefilter("error")
+    sys.path.insert(0, os.getcwd())
+    runpy.run_path(arguments[0], run_name="__main__")
+    return 0
 
 
 def test_hooks_of_the_readme_have_at_most_fifteen_lines(blocks: list[str]) -> None:
@@ -32,18 +44,11 @@ def test_journeys_run_in_order(blocks: list[str], checkout: Path, tmp_path: Path
     script = "import torch\n" + "\n".join(block for block in blocks if block is not hooks)
     (tmp_path / "journeys.py").write_text(script)
 
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "journeys.py"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": f"{checkout}{os.pathsep}{tmp_path}", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    process = Command(["journeys.py"], tmp_path, program=run_script)
+    said, errors = process.communicate(timeout=300)
 
-    assert done.returncode == 0, done.stderr
-    test, leak = (re.search(pattern, done.stdout) for pattern in (r"test AUC (\S+)", r"worst leak AUC (\S+), by (\w+)"))
+    assert process.returncode == 0, errors
+    test, leak = (re.search(pattern, said) for pattern in (r"test AUC (\S+)", r"worst leak AUC (\S+), by (\w+)"))
     assert test is not None
     assert float(test[1]) > 0.95
     assert leak is not None
