@@ -291,7 +291,7 @@ def _offered_on(kind: PluginKind, path: tuple[str, ...]) -> Mapping[str, EntryPo
     """Return what packages on the path offer; the same for every name in a file."""
     found: dict[str, EntryPoint] = {}
     # A set: the same package seen twice on the path (a checkout and its wheel) makes one offer, not two.
-    for entry in set(_entry_points(path).select(group=f"splitvfl.{kind}")):
+    for entry in set(_entry_points(path)(group=f"splitvfl.{kind}")):
         rival = found.get(entry.name)
         if entry.name in built_in(kind) or rival is not None:
             taken = "splitvfl itself" if rival is None else _owner(rival)
@@ -303,9 +303,9 @@ def _offered_on(kind: PluginKind, path: tuple[str, ...]) -> Mapping[str, EntryPo
 
 
 @cache
-def _entry_points(path: tuple[str, ...]) -> EntryPoints:
-    """Return those of all packages on the path: every file of every package is read, whichever group is asked for."""
-    return entry_points()
+def _entry_points(path: tuple[str, ...]) -> Callable[..., EntryPoints]:
+    """Return what selects among those of all packages on the path: their files are read whichever group is asked for."""
+    return entry_points().select
 
 
 def _owner(entry: EntryPoint) -> str:

@@ -99,7 +99,7 @@ def _cheapest(samples: int, lookups: int) -> int:
 def _multiplications(samples: int, groups: int, lookups: int) -> int:
     """Return what groups of :func:`_evenly` cost; from their two sizes, as every number of them is tried."""
     size, larger = divmod(samples, groups)
-    return _ENTRY_COST * 2**size * (groups + larger) + groups * lookups
+    return _ENTRY_COST * (1 << size) * (groups + larger) + groups * lookups
 
 
 def _evenly(total: int, parts: int) -> list[int]:
