@@ -304,7 +304,7 @@ def _offered_on(kind: PluginKind, path: tuple[str, ...]) -> Mapping[str, EntryPo
 
 @cache
 def _entry_points(path: tuple[str, ...]) -> Callable[..., EntryPoints]:
-    """Return what selects among those of all packages on the path: their files are read whichever group is asked for."""
+    """Return what selects among those of all packages on the path: all files are read whichever group it is."""
     return entry_points().select
 
 
