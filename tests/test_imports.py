@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -65,7 +66,8 @@ def source_files() -> dict[str, Path]:
 FILES = source_files()
 
 
-def own_imports(path: Path) -> set[str]:
+@cache
+def own_imports(path: Path) -> frozenset[str]:
     """Return the project's modules that a file imports, inside functions and ``TYPE_CHECKING`` blocks too."""
     names: list[str] = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -74,7 +76,7 @@ def own_imports(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"line {node.lineno}: a relative import"
             names += [f"{node.module}.{alias.name}" for alias in node.names]
-    return {_module_of(name) for name in names if name.split(".")[0] in ("splitvfl", "scripts")}
+    return frozenset(_module_of(name) for name in names if name.split(".")[0] in ("splitvfl", "scripts"))
 
 
 def _module_of(name: str) -> str:
@@ -88,17 +90,22 @@ def _room_of(module: str) -> str:
     return module.split(".")[0]
 
 
+def _floor_of(module: str) -> int:
+    return ORDER.index(_room_of(module))
+
+
 def test_the_order_names_every_folder_once() -> None:
     assert sorted(ORDER) == sorted({_room_of(module) for module in FILES})
 
 
-@pytest.mark.parametrize("module", sorted(FILES))
-def test_imports_run_down(module: str) -> None:
+def test_imports_run_down() -> None:
     above = {
-        other for other in own_imports(FILES[module]) if ORDER.index(_room_of(other)) > ORDER.index(_room_of(module))
+        module: later
+        for module, path in FILES.items()
+        if (later := [other for other in sorted(own_imports(path)) if _floor_of(other) > _floor_of(module)])
     }
 
-    assert not above, f"{module} imports what comes after it: {', '.join(sorted(above))}"
+    assert not above, "\n".join(f"{module} imports what comes after it: {', '.join(above[module])}" for module in above)
 
 
 def test_there_are_no_circles() -> None:
