@@ -93,7 +93,7 @@ def stage() -> dict[tuple[str, str], Scene]:
     return {(scene.exchange, "active" if scene.name == ACTIVE else "passive"): scene for scene in scenes()}
 
 
-HALVES = [(exchange, role) for exchange in EXCHANGES for role in ("active", "passive") if (exchange, role) in stage()]
+HALVES = [(exchange, role) for exchange in EXCHANGES for role in ("active", "passive")]
 
 
 class Hostile:

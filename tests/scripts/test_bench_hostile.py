@@ -19,7 +19,9 @@ from splitvfl.messaging import conversation, json_message
 from splitvfl.net import frames
 
 
-def test_quick_run_refuses_what_it_should_and_writes_every_row(tmp_path: Path) -> None:
+def test_quick_run_refuses_what_it_should_and_writes_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hostile, "QUICK_MESSAGES", 600)
+    monkeypatch.setattr(hostile, "WARM_UP", 100)
     out = tmp_path / "hostile.json"
 
     assert main("hostile", hostile.measure, ["--quick", "--json", str(out)]) == 0
@@ -35,10 +37,11 @@ def test_quick_run_refuses_what_it_should_and_writes_every_row(tmp_path: Path) -
 
 def test_the_same_seed_makes_the_same_messages() -> None:
     def outcomes(seed: int) -> list[str]:
-        return [outcome for outcome, _ in mutants(150, seed)]
+        return [outcome for outcome, _ in mutants(60, seed)]
 
-    assert outcomes(1) == outcomes(1)
-    assert outcomes(1) != outcomes(2)
+    first = outcomes(1)
+    assert outcomes(1) == first
+    assert outcomes(2) != first
 
 
 def test_every_mutation_changes_every_kind_of_conversation() -> None:
@@ -61,7 +64,7 @@ def test_nothing_larger_than_what_is_awaited_is_made(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(frames, "_empty", empty)
     monkeypatch.setattr(hostile, "MUTATIONS", (hostile.resized, hostile.forged, hostile.overwritten))
 
-    assert not [fault for _, fault in mutants(500) if fault is not None]
+    assert not [fault for _, fault in mutants(300) if fault is not None]
     # The largest that any half awaits is a note.
     assert 0 < max(made) <= json_message.MAX_NOTE_BYTES
 
@@ -69,24 +72,24 @@ def test_nothing_larger_than_what_is_awaited_is_made(monkeypatch: pytest.MonkeyP
 # --- without one of the checks, it is noticed
 
 
-def faults(messages: int) -> Counter[str]:
-    return Counter(fault.what for _, fault in mutants(messages) if fault is not None)
+def faults(messages: int, *exchanges: str) -> Counter[str]:
+    return Counter(fault.what for _, fault in mutants(messages, exchanges=exchanges) if fault is not None)
 
 
 def test_a_frame_that_is_not_checked_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conversation.Expected, "check", lambda *args, **options: None)
     monkeypatch.setattr(hostile, "MUTATIONS", (hostile.resized, hostile.forged))
-    assert faults(300)["crashed"]
+    assert faults(100, "training")["crashed"]
 
 
 def test_a_note_that_is_not_checked_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handshake, "_whole", lambda facts, key, highest, party: facts[key])
     monkeypatch.setattr(hostile, "MUTATIONS", (hostile.refilled,))
-    assert faults(600)["crashed"]
+    assert faults(100, "introduction", "agreement", "resuming")["crashed"]
 
 
 def test_values_that_are_not_checked_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(split, "all_finite", lambda tensor: True)
     monkeypatch.setattr("splitvfl.party.party.Party.has_finite_gradients", lambda party, *sent: True)
     monkeypatch.setattr(hostile, "MUTATIONS", (hostile.refilled,))
-    assert faults(800)["spoiled"]
+    assert faults(100, "training")["spoiled"]
