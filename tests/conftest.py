@@ -13,6 +13,8 @@ import pytest
 import torch
 
 from splitvfl.hooks import Secrets
+from splitvfl.leakage import own_columns, own_columns_many
+from splitvfl.leakage.own_columns import OwnColumns
 
 # One thread each: results depend on the number of threads, and the tests already run in parallel.
 torch.set_num_threads(1)
@@ -74,6 +76,22 @@ def data_folder() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no data files: {folder} is not a folder; SPLITVFL_DATA may name another")
     return folder
+
+
+# What was fitted in few rounds, apart from what was fitted in as many as users have.
+_of_few_rounds: tuple[dict[bytes, OwnColumns], dict[bytes, float]] = ({}, {})
+
+
+@pytest.fixture
+def few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Judge what own columns predict by three rounds of boosting: for tests that ask only whether it was judged.
+
+    The fifty that users have take most of the time of a short run of many classes or categories.
+    """
+    monkeypatch.setattr(own_columns, "ROUNDS", 3)
+    monkeypatch.setattr(own_columns_many, "ROUNDS", 3)
+    monkeypatch.setattr(own_columns, "_measured", _of_few_rounds[0])
+    monkeypatch.setattr(own_columns, "_measured_alone", _of_few_rounds[1])
 
 
 @pytest.fixture

@@ -359,7 +359,11 @@ def test_tensorboard_and_metrics_have_the_three_figures_of_every_epoch(experimen
 
 
 @pytest.mark.slow(reason="21 runs, and a report of them")
-def test_demo_runs_and_its_report_stands_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.usefixtures("few_rounds")
+def test_demo_runs_and_its_report_stands_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("splitvfl.app.demo.QUICK_EPOCHS", 1)
     assert main(["demo", "--quick", "--out", str(tmp_path / "demo")]) == 0
 
     page = (tmp_path / "demo" / "report.html").read_text()

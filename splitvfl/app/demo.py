@@ -65,6 +65,10 @@ _RUNS = {
 }
 
 
+# Of every run with --quick: enough to see that everything works, too few to compare.
+QUICK_EPOCHS = 3
+
+
 def demo_variants(folder: Path, *, quick: bool = False) -> dict[str, list[Variant]]:
     """Return the runs of the demonstration by experiment.
 
@@ -75,7 +79,7 @@ def demo_variants(folder: Path, *, quick: bool = False) -> dict[str, list[Varian
         folder: Where the runs go.
         quick: Three epochs in place of fifteen and forty: enough to see that everything works, too few to compare.
     """
-    hurry = ["train.epochs=3"] if quick else []
+    hurry = [f"train.epochs={QUICK_EPOCHS}"] if quick else []
     return {
         name: [
             variant

@@ -19,7 +19,7 @@ from splitvfl.data.columns import Columns
 from splitvfl.errors import DataError
 from splitvfl.leakage.judging import keeper_for
 from splitvfl.leakage.number_judging import fold_of_each, held_out_concordance
-from splitvfl.leakage.own_columns import OwnColumns, better, classifiers, drawn, first_component
+from splitvfl.leakage.own_columns import ROUNDS, OwnColumns, better, classifiers, drawn, first_component
 from splitvfl.leakage.run_audit import FOLDS
 from splitvfl.metrics import known, macro_auc
 
@@ -59,7 +59,7 @@ def _numbers_told(matrix: Matrix, truth: Matrix, seed: int) -> dict[str, float]:
     folds = KFold(FOLDS, shuffle=True, random_state=seed)
     models = {
         "ridge regression": make_pipeline(StandardScaler(), RidgeCV(np.logspace(-3.0, 3.0, 7))),
-        "gradient boosting": HistGradientBoostingRegressor(max_iter=50, random_state=seed),
+        "gradient boosting": HistGradientBoostingRegressor(max_iter=ROUNDS, random_state=seed),
     }
     places = fold_of_each(folds, truth.size)
     predicted = {name: cross_val_predict(model, matrix, truth, cv=folds) for name, model in models.items()}

@@ -16,6 +16,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "splitvfl" / "examples"
 FILES_NEEDED = {"credit_default": "credit_default_taiwan.parquet", "wide_deep_criteo": "criteo_head_10k.parquet"}
 
 
+@pytest.mark.usefixtures("few_rounds")
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
 def test_example_runs(
     path: Path, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
