@@ -89,6 +89,18 @@ class Provenance:
     parties: dict[str, PartyRecord] = field(default_factory=dict)
     same_data: str = ""
 
+    def __post_init__(self) -> None:
+        """Refuse settings that are no JSON: a summary may come from anybody.
+
+        Raises:
+            ValueError: If one is not.
+        """
+        for key, value in self.settings.items():
+            try:
+                json.loads(value)
+            except ValueError as error:
+                raise ValueError(f"expected JSON as the value of setting {key}, got {value[:60]!r}") from error
+
     @property
     def data_identity(self) -> str:
         """Equal for runs on equal data; without their ``begun.json``, for those only that share a key too."""

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from splitvfl.config.registry import built_in
+from splitvfl.errors import printable
 from splitvfl.leakage.after_training import AfterTraining
 from splitvfl.leakage.auditing import Audit
 from splitvfl.leakage.features import FeatureLeak
@@ -200,14 +201,18 @@ def _short(value: str | None) -> str:
 
     >>> _short('[{"name": "norm"}, {"name": "sign"}]'), _short('0.01'), _short('"mlp"'), _short(None)
     ('[norm, sign]', '0.01', 'mlp', 'none')
+
+    Args:
+        value: As JSON, as :class:`~splitvfl.report.provenance.Provenance` checks; in which what steers a terminal may
+            be written with letters that do not.
     """
     if value is None:
         return "none"
     read = json.loads(value)
     if isinstance(read, list):
         names = (str(item.get("name", item)) if isinstance(item, dict) else str(item) for item in read)
-        return f"[{', '.join(names)}]"
-    return read if isinstance(read, str) else value
+        return printable(f"[{', '.join(names)}]")
+    return printable(read) if isinstance(read, str) else value
 
 
 def group_runs(runs: Sequence[RunSummary]) -> list[RunGroup]:

@@ -394,7 +394,10 @@ def read_summary(folder: Path) -> RunSummary:
     try:
         found = msgspec.convert(_harmless(msgspec.json.decode(path.read_bytes())), RunSummary, str_keys=True)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise CheckpointError(f"{path} is damaged: {error}") from error
+        raise CheckpointError(
+            f"{path} is damaged: {error}; leave this run out, get the file anew from whoever handed it on, or run the "
+            "experiment again with --overwrite"
+        ) from error
     if found.provenance is None:
         return found
     return replace(found, provenance=replace(found.provenance, same_data=_same_data(folder)))

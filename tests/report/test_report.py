@@ -531,6 +531,22 @@ def noted(**changes: object) -> Provenance:
     return replace(known, **changes)  # type: ignore[arg-type]
 
 
+def test_settings_of_a_foreign_summary_are_no_traceback(tmp_path: Path) -> None:
+    one = stored(tmp_path / "one", run(provenance=noted(settings={"train.epochs": "3"})))
+    other = stored(tmp_path / "other", run(provenance=noted(settings={"train.epochs": r'"\u001b[2J three"'})))
+    page = write_report([one, other], tmp_path / "report.html", title="Runs").read_text(encoding="utf-8")
+    assert r"epochs=\x1b[2J three" in page, "escapes of JSON are those of a terminal, too, once they are read"
+
+    summary = other / "summary.json"
+    summary.write_text(
+        re.sub(r'("train.epochs": )"(?:[^"\\]|\\.)*"', r'\1"three"', summary.read_text(encoding="utf-8"))
+    )
+    with pytest.raises(
+        CheckpointError, match=r"other/summary\.json is damaged: .*train\.epochs.*'three'.* leave this run out"
+    ):
+        write_report([one, other], tmp_path / "report.html", title="Runs")
+
+
 def test_page_says_what_it_is_about_and_has_room_for_a_signature(tmp_path: Path) -> None:
     text = text_of(page_of(tmp_path, run(provenance=noted())))
     for expected in (
