@@ -12,6 +12,7 @@ from splitvfl.cut.chain import DefenseChain
 from splitvfl.defenses import GaussianIR, Rounding
 from splitvfl.errors import ArgumentError, DataError, HookError, ProtocolError
 from splitvfl.exchange.prediction import active_prediction, passive_prediction, predict, predict_records
+from splitvfl.exchange.split import active_step, passive_step
 from splitvfl.hooks import Secrets
 from splitvfl.messaging.conversation import Half, Outbox, converse
 from splitvfl.messaging.messages import Message
@@ -160,16 +161,28 @@ def test_activation_defenses_act_on_predictions_too() -> None:
 
 
 def test_gradient_defenses_and_observers_see_nothing_of_a_prediction() -> None:
-    class Fails:
+    called: list[str] = []
+
+    class Notes:
         needs = frozenset({"gradient"})
 
-        def __call__(self, *_: Any) -> Tensor:
-            raise AssertionError("called at prediction")
+        def __init__(self, seat: str) -> None:
+            self.seat = seat
+
+        def __call__(self, message: Any, *_: Any) -> Any:
+            called.append(self.seat)
+            return message
 
     active, passives = parties()
-    active.cuts["telecom"].gradient.attach(Fails())
-    passives["telecom"].observers.append(Fails())  # type: ignore[arg-type]
+    active.cuts["telecom"].gradient.attach(Notes("defense"))
+    passives["telecom"].observers.append(Notes("observer"))  # type: ignore[arg-type]
     predict(active, passives)
+    assert called == []
+    halves: dict[str, Half] = {ACTIVE: active_step(active, active.train_batch(ROWS), 0)}
+    for name, party in passives.items():
+        halves[name] = passive_step(party, party.train_batch(ROWS), 0, active=ACTIVE)
+    converse(halves)
+    assert sorted(called) == ["defense", "observer"], "in training they do act"
 
 
 def test_score_defenses_get_no_labels() -> None:

@@ -212,7 +212,7 @@ def test_plaintext_on_loopback_works_like_any_link() -> None:
         with dial("bank", address, plain, hello=TELECOM, identity="bank", timeout=ENOUGH, times=SOON) as link:
             link.send(activation(), timeout=ENOUGH)
             with listening.accept("telecom", timeout=ENOUGH) as near:
-                near.receive(awaited(), timeout=ENOUGH)
+                assert near.receive(awaited(), timeout=ENOUGH).payload.tolist() == [0.0, 1.0, 2.0]
 
 
 # --- coming back
@@ -491,7 +491,8 @@ def test_who_takes_no_bytes_keeps_none_of_the_others_out(
             time.sleep(0.1)
             held.append(calls.enter_context(raw_call(identities["shop"], listener.port, iter([word]), *deaf)))
         dial_bank("telecom").send(activation(), timeout=ENOUGH)
-        listener.accept("telecom", timeout=ENOUGH).receive(awaited(), timeout=ENOUGH)
+        came = listener.accept("telecom", timeout=ENOUGH).receive(awaited(), timeout=ENOUGH)
+        assert came.payload.tolist() == [0.0, 1.0, 2.0]
 
 
 def test_who_is_refused_again_and_again_does_not_fill_the_log(

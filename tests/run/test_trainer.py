@@ -689,13 +689,19 @@ def test_residue_solving_reads_the_labels_of_logistic_regression() -> None:
 
 
 def test_no_score_leaves_the_label_party_in_training() -> None:
-    class Fails:
+    published: list[Tensor] = []
+
+    class Notes:
         crossing = "scores"
 
-        def __call__(self, *_: Any) -> Tensor:
-            raise AssertionError("scores were published")
+        def __call__(self, scores: Tensor, secrets: Secrets, /) -> Tensor:
+            published.append(scores)
+            return scores
 
-    small_trainer(defenses=[Fails()]).fit(2)
+    trainer = small_trainer(defenses=[Notes()])
+    trainer.fit(2)
+    assert len(trainer.active.scores) == 1, "it stands where scores would leave"
+    assert published == []
 
 
 def test_a_defense_of_the_activation_acts_where_it_is_asked_to() -> None:
