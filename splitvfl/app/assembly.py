@@ -21,7 +21,7 @@ from splitvfl.errors import ArgumentError, ConfigError
 from splitvfl.exchange.roll_call import UNSIGNED, Vouching
 from splitvfl.hooks import At, Attack, Defense, placed
 from splitvfl.leakage.canaries import check_canaries
-from splitvfl.leakage.judging import known_allowed
+from splitvfl.leakage.judging import known_allowed, task_name
 from splitvfl.learning.batches import BLOCK_ROWS
 from splitvfl.learning.defaults import suggested_batch_size
 from splitvfl.learning.optimizers import PerParameter, plain_rate, rowwise_adagrad
@@ -257,7 +257,7 @@ class Assembly:
         return RunSummary(
             name=config.name,
             data=data,
-            task=task.name,
+            task=task_name(task.classes),
             model=config.model.name,
             defenses=[*map(str, config.defenses), *added],
             exchange=config.exchange.name,

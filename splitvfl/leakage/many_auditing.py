@@ -17,6 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from splitvfl.data.columns import TaskName
 from splitvfl.errors import HookError
 from splitvfl.leakage.auditing import Audit
 from splitvfl.leakage.canaries import Canaries
@@ -203,6 +204,16 @@ class NumberAudit(ManyAudit):
             own = ids.detach().cpu().numpy().reshape(-1)[learned]
             predicted = _numpy(known.predictions)[:, :1]
             self.history.add(own, labels.numpy()[learned], np.nan_to_num(nearest)[learned, None], predicted[learned])
+
+
+def auditor_of(task: TaskName) -> type[MessageAudit]:
+    """Return the class of the audits of labels of a task: what it says of itself holds for these."""
+    audits: dict[TaskName, type[MessageAudit]] = {
+        "binary": Audit,
+        "multiclass": ClassAudit,
+        "regression": NumberAudit,
+    }
+    return audits[task]
 
 
 def audit_for(classes: int | None, **common: Any) -> MessageAudit:

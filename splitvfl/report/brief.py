@@ -1,7 +1,7 @@
 """What is to be read first after a run: two lines, and a table of single figures that holds at 60 columns.
 
 The first line is what leaks, beside what the partner's own columns tell anyway; the second what the model is worth,
-beside what it would be without a defense, and without the partner.
+beside what it would be without a defense, and what a standard model makes of own columns.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _known(run: RunSummary, name: str | None) -> str:
 
 
 def test_line(group: RunGroup, row: DefenseRow) -> str:
-    """Return in one line what the model is worth, beside the same without a defense and without the partner."""
+    """Return in one line what the model is worth, the same without a defense, and a standard model of own columns."""
     plain = Undefended.beside(row, group.runs)
     one_way = any(run.traits.one_way for run in row.results)
     alone = estimate(run.alone for run in group.runs)
@@ -124,7 +124,7 @@ def test_line(group: RunGroup, row: DefenseRow) -> str:
     elif not row.undefended and not one_way:
         parts.append("without a defense not trained")
     if alone is not None:
-        parts.append(f"without the partner {_mean(alone)}")
+        parts.append(f"own columns in a standard model {_mean(alone)}")
     return "; ".join(parts) + "."
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from splitvfl.config.registry import installed
 from splitvfl.errors import ArgumentError, CheckpointError
 from splitvfl.hooks import explanations_of
-from splitvfl.leakage.auditing import Audit
+from splitvfl.leakage.many_auditing import auditor_of
 from splitvfl.leakage.monitor import read_metrics
 from splitvfl.report.brief import two_lines
 from splitvfl.report.findings import (
@@ -161,7 +161,7 @@ def _render(title: str, summaries: list[RunSummary], folders: list[Path]) -> str
         matching=MATCHING,
         missing=MISSING,
         sections=list(_sections(summaries, folders)),
-        attacks=_descriptions([*attack_names(summaries), *late]),
+        attacks=_descriptions([*attack_names(summaries), *late], summaries),
         known=list(dict.fromkeys(known_records(run.known_positives, run.known_negatives) for run in summaries)),
         runs=[(run, _settings(folder)) for run, folder in zip(summaries, folders, strict=True)],
     )
@@ -209,8 +209,8 @@ def _notes(group: RunGroup) -> list[str]:
     return list(dict.fromkeys(filter(None, [*found, *(note for run in group.runs for note in run.notes)])))
 
 
-def _descriptions(attacks: Sequence[str]) -> Mapping[str, str]:
-    known = explanations_of(Audit)
+def _descriptions(attacks: Sequence[str], runs: Sequence[RunSummary]) -> Mapping[str, str]:
+    known = {AUDITOR: " ".join(dict.fromkeys(auditor_of(run.task).explanation for run in runs))}
     for attack in installed("attacks").values():
         known |= explanations_of(attack)
     return {name: _description(name, known) for name in attacks}

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from splitvfl.config.registry import built_in
+from splitvfl.data.columns import TaskName
 from splitvfl.errors import CheckpointError, printable
 from splitvfl.leakage.after_training import AfterTraining
 from splitvfl.leakage.canaries import CanaryLeak
@@ -260,7 +261,7 @@ class RunSummary:
 
     name: str
     data: str
-    task: str
+    task: TaskName
     model: str
     defenses: list[str]
     seed: int

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from splitvfl.leakage.auditing import Audit
+from splitvfl.leakage.many_auditing import auditor_of
 from splitvfl.report.brief import leak_style
 from splitvfl.report.findings import (
     chance_note,
@@ -74,7 +74,7 @@ _SUMMARY_LEGEND = {
     "of 10%": "the share of the records that an attack scores, and the AUCs among these, oriented; in the first line "
     "the others tie, in the middle",
     "worst": "the larger of the two figures in the first line, over all attacks on messages",
-    AUDITOR: Audit.legend,
+    AUDITOR: "",  # it depends on the labels: :func:`auditor_legend`
     "err": "measured ½(FPR + FNR) of the auditor's attack, 0.50 is blind; below it, the defense's own bound: that of "
     "noise on the gradient holds if the defense's model does, for attackers who do not know what the model predicts",
     "noise": "noise power over the message's own; p: the power itself, where only that is known",
@@ -96,7 +96,7 @@ _COMPARISON_LEGEND = {
     "worst": "the mean over runs of each run's worst attack on messages, whichever that was",
     "leak AUC": _LEAK_AUC,
     "an attack's": "the larger of its mean over steps and of its scores added up over the run, oriented to read best",
-    AUDITOR: Audit.legend,
+    AUDITOR: "",
 }
 
 
@@ -290,11 +290,17 @@ def _fitting(legend: dict[str, str], runs: Sequence[RunSummary]) -> dict[str, st
     """Return a legend without what no table of these runs shows: an auditor, say, or any attack."""
     attacks = attack_names(runs)
     if AUDITOR in attacks:
-        return legend
+        return legend | {AUDITOR: auditor_legend(runs)}
     shown = legend.keys() - {AUDITOR} if attacks else legend.keys() & _OF_COSTS
     if any(party.label_leak.known is not None for run in runs for party in run.parties.values()):
         shown |= {"known"}
     return {term: text for term, text in legend.items() if term in shown}
+
+
+def auditor_legend(runs: Sequence[RunSummary]) -> str:
+    """Return what the auditor's column is: its attacks on the labels of these runs, and how many there are."""
+    said = dict.fromkeys(auditor_of(run.task).legend for run in runs)
+    return " (of other labels: ".join(said) + ")" * (len(said) - 1)
 
 
 def _after_legend(runs: Sequence[RunSummary]) -> dict[str, str]:

@@ -377,9 +377,8 @@ def test_a_line_is_said_once_until_the_parties_are_linked_again() -> None:
 def test_the_second_packet_of_an_answer_waits_for_nobody(certificate: Path | None) -> None:
     """What is accepted at the address has TCP_NODELAY; without, the body of an answer would come 40 ms later."""
     said: list[str] = []
-    service: Any = SimpleNamespace(
-        access=SimpleNamespace(host=host, port=0, certificate=certificate), notify=said.append
-    )
+    access = SimpleNamespace(host="127.0.0.1", port=0, certificate=certificate)
+    service: Any = SimpleNamespace(access=access, notify=said.append)
     with HttpService._listening(service) as listening, socket.create_connection(listening.getsockname()):
         accepted, _ = listening.accept()
         with accepted:

@@ -36,7 +36,7 @@ def leaking(step: float, *, own: float | None = 0.71, defense: str = "none", **c
 def test_the_first_line_is_the_worst_leak_beside_what_columns_tell_and_the_second_the_model() -> None:
     assert lines(leaking(0.93, test_metric=0.794, alone=0.741)) == [
         "Labels: worst leak 0.93 (norm), lab's own columns 0.71: goal missed.",
-        "Test AUC 0.794; without the partner 0.741.",
+        "Test AUC 0.794; own columns in a standard model 0.741.",
     ]
     assert lines(leaking(0.70))[0].endswith("goal met.")
     assert "own columns not known" in lines(leaking(0.93, own=None))[0]

@@ -136,6 +136,17 @@ def test_the_legend_explains_what_is_there() -> None:
     assert "leak AUC  " not in unseen
 
 
+def test_the_legend_counts_the_auditors_attacks_on_these_labels() -> None:
+    audited = {"telecom": party(**{"auditor-linear": result(0.61, 0.62)})}
+    binary, many = run(parties=audited), run(parties=audited, task="multiclass")
+    for table in (summary_table, comparison_table):
+        for runs, counted in (([binary], {"three"}), ([many], {"two"}), ([binary, many], {"three", "two"})):
+            text = " ".join(printed(table(runs)).split())
+            assert {
+                number for number in ("two", "three") if re.search(f"the (best|better) of {number}", text)
+            } == counted
+
+
 @pytest.mark.parametrize("count", [1, 4, 5, 9])
 def test_any_number_of_attacks_fits(count: int) -> None:
     names = [f"my-own-attack-number-{number}@bottom.layers.{number}" for number in range(count)]
