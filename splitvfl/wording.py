@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import difflib
 import re
-import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Iterable, Mapping
 
 from pydantic_core import ErrorDetails
 
 LONGEST_VALUE = 60
-
-# How a setting is written where the user is: its name as an argument, and its value, if one is meant.
-Spelling = Callable[[str, object], str]
 
 # By kind of error, the value that belongs there; the braces are filled in with the limits that were broken.
 _EXPECTED: Mapping[str, str] = {
@@ -72,65 +66,6 @@ def shown(value: object) -> str:
     return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 1] + "…"
 
 
-def as_argument(name: str, value: object = None) -> str:
-    """Return a setting as an argument in Python.
-
-    >>> as_argument("missing", "indicator"), as_argument("drop")
-    ("missing='indicator'", 'drop')
-    """
-    return name if value is None else f"{name}={value!r}"
-
-
-# Settings of data that are called otherwise in an experiment, or on the command line of ``splitvfl ingest``.
-_KEYS = {"text_columns": "text"}
-_FLAGS = {"text_columns": "text", "id_column": "id"}
-
-
-def as_key(name: str, value: object = None) -> str:
-    """Return a setting of data as a key of an experiment file.
-
-    >>> as_key("missing", "indicator"), as_key("drop")
-    ('data.missing: indicator', 'data.drop')
-    """
-    return f"data.{_KEYS.get(name, name)}" + ("" if value is None else f": {value}")
-
-
-def as_flag(name: str, value: object = None) -> str:
-    """Return a setting of data as a flag of ``splitvfl ingest``.
-
-    >>> as_flag("missing", "indicator"), as_flag("id_column")
-    ('--missing indicator', '--id')
-    """
-    return f"--{_FLAGS.get(name, name).replace('_', '-')}" + ("" if value is None else f" {value}")
-
-
-_spelling: ContextVar[Spelling] = ContextVar("spelling", default=as_argument)
-
-
-@contextmanager
-def settings_written(spelling: Spelling) -> Iterator[None]:
-    """For the length of a block, have messages write settings as they are written where the user is."""
-    token = _spelling.set(spelling)
-    try:
-        yield
-    finally:
-        _spelling.reset(token)
-
-
-def setting(name: str, value: object = None) -> str:
-    """Return a setting, or one with a value, as it is written where the user is; in Python unless somebody said so.
-
-    Args:
-        name: Its name as an argument.
-        value: What it would be set to, if that is meant.
-
-    >>> with settings_written(lambda name, value: f"--{name} {value}"):
-    ...     setting("missing", "indicator")
-    '--missing indicator'
-    """
-    return _spelling.get()(name, value)
-
-
 # The type of an error that is in words already.
 TOLD = "told"
 
@@ -156,14 +91,3 @@ def _hint(kind: str, value: object, context: Mapping[str, object]) -> str:
         hint = suggestion(value, re.findall(r"'([^']*)'", str(context["expected"])))
         return hint if "did you mean" in hint else ""
     return ""
-
-
-def in_width(line: str, width: int) -> str:
-    """Return a line broken between words; what is too long, a path say, stays whole. Further lines are indented.
-
-    >>> print(in_width("  bank (active): 3 numeric columns", 20))
-      bank (active): 3
-        numeric columns
-    """
-    indent = " " * (len(line) - len(line.lstrip()) + 2)
-    return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 import time
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
@@ -23,7 +24,6 @@ from rich.text import Text
 from splitvfl.data.ingest import IngestStatus
 from splitvfl.report.rows import shown_name
 from splitvfl.run.training import Status
-from splitvfl.wording import in_width
 
 # Seconds between two plain lines: a log file of a long run stays readable.
 _PLAIN_EVERY_S = 10.0
@@ -219,3 +219,14 @@ def fitted(label: str, parts: Sequence[str], width: int) -> tuple[str, str]:
             break
         shown = f"{shown}  {fitting}" if shown else fitting
     return name, shown
+
+
+def in_width(line: str, width: int) -> str:
+    """Return a line broken between words; what is too long, a path say, stays whole. Further lines are indented.
+
+    >>> print(in_width("  bank (active): 3 numeric columns", 20))
+      bank (active): 3
+        numeric columns
+    """
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)

@@ -14,7 +14,7 @@ _LABELS_READ = 1_000_000
 def summary_of(data: VerticalData) -> list[str]:
     """Return what there is to know of the data of all parties, a line each; warnings last.
 
-    They speak of settings as they are written where the user is: see :func:`splitvfl.wording.setting`.
+    They speak of settings as they are written where the user is: see :func:`splitvfl.data.spelling.setting`.
     """
     lines = [
         f"data: {data.name}, {_records(data.active)}, {_labels(data.active.train, data.task)}",

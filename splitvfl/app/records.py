@@ -20,10 +20,10 @@ from splitvfl.data.party_file import load_party
 from splitvfl.data.schema import SCHEMA_FILE, read_party_schema
 from splitvfl.data.sets import TABLES
 from splitvfl.data.spec import PartyClaim, TableSpec
+from splitvfl.data.spelling import as_flag, as_key, setting, settings_written
 from splitvfl.data.store import open_party, open_tables
 from splitvfl.errors import ArgumentError, ConfigError
 from splitvfl.party.recipe import Recipe
-from splitvfl.wording import as_flag, as_key, setting, settings_written
 
 # Keys that are no settings of a table, or are called otherwise there.
 _NO_OPTIONS = ("name", "aligned", "text")

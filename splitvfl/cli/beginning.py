@@ -12,9 +12,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from splitvfl.app.console import in_width
 from splitvfl.cli.console import ExperimentFile, Overrides, command_line, next_steps
+from splitvfl.data.spelling import as_flag, settings_written
 from splitvfl.errors import ConfigError, printable
-from splitvfl.wording import as_flag, in_width, settings_written
 
 
 def init(

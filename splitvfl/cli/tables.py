@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from splitvfl.cli.console import Overwrite, command_line, errors_console, next_steps, told_if_stopped
+from splitvfl.data.spelling import as_flag, settings_written
 from splitvfl.errors import ConfigError
-from splitvfl.wording import as_flag, settings_written
 
 
 def ingest(

@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from splitvfl.data.chunks import Chunk, Kind, Types, decodes, kind_of
+from splitvfl.data.spelling import setting
 from splitvfl.errors import DataError
-from splitvfl.wording import setting
 
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 

@@ -36,8 +36,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from splitvfl.data.spelling import setting
 from splitvfl.data.tables import is_number, is_text, numbers
-from splitvfl.wording import setting
 
 Kind = Literal["gaps", "constant", "id", "codes", "commas", "dates"]
 

@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from splitvfl.data.chunks import Chunk
+from splitvfl.data.spelling import setting
 from splitvfl.data.tables import is_number, is_text, numbers
 from splitvfl.errors import ArgumentError, DataError
-from splitvfl.wording import setting
 
 Scale = Literal["standard", "minmax", "log1p", "none"]
 Missing = Literal["error", "indicator"]

@@ -30,10 +30,10 @@ from splitvfl.data.encoding import (
     check_numbers,
     symmetric_log,
 )
+from splitvfl.data.spelling import setting
 from splitvfl.data.tables import Rows, is_number, is_text, numbers, what_else
 from splitvfl.data.vocabulary import CategoryCounter
 from splitvfl.errors import DataError
-from splitvfl.wording import setting
 
 # Wider one-hot blocks are nearly always an identifier taken for a category, and fill the memory first.
 ONEHOT_LIMIT = 1000

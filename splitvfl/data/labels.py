@@ -10,9 +10,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from splitvfl.data.columns import TaskName
+from splitvfl.data.spelling import setting
 from splitvfl.data.tables import Rows, is_number, is_text, numbers
 from splitvfl.errors import ArgumentError, DataError
-from splitvfl.wording import setting
 
 Labels = npt.NDArray[np.float32] | npt.NDArray[np.int64]
 Positive = str | float | bool

@@ -23,11 +23,11 @@ from splitvfl.data.partition import REST, ColumnClaim, matching, patterns
 from splitvfl.data.sets import DATA_SETS, TABLES, DataSet, digit_labels, file_of
 from splitvfl.data.sources import open_one, read_whole
 from splitvfl.data.spec import Division, PartyClaim, TableSpec, check_parties
+from splitvfl.data.spelling import setting
 from splitvfl.data.split import random_split, record_ids, split_by_column
 from splitvfl.data.store import open_tables
 from splitvfl.data.tables import Rows, column_of, did_you_mean, is_text
 from splitvfl.errors import ArgumentError
-from splitvfl.wording import setting
 
 
 def load(

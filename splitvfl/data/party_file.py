@@ -22,10 +22,10 @@ from splitvfl.data.load import fit, party_of, read_source, records_of
 from splitvfl.data.partition import REST
 from splitvfl.data.schema import PARTS, Part, Role
 from splitvfl.data.spec import PartyClaim, TableSpec
+from splitvfl.data.spelling import setting
 from splitvfl.data.split import record_ids
 from splitvfl.data.tables import Rows, column_of
 from splitvfl.errors import ArgumentError, DataError
-from splitvfl.wording import setting
 
 
 class PartyFile(NamedTuple):

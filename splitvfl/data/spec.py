@@ -11,9 +11,9 @@ from splitvfl.data.encoding import Encoding, Scale, check_one_of
 from splitvfl.data.labels import Positive
 from splitvfl.data.partition import REST, ColumnClaim, divide, matching, patterns
 from splitvfl.data.schema import Role
+from splitvfl.data.spelling import setting
 from splitvfl.data.tables import did_you_mean
 from splitvfl.errors import ArgumentError, DataError
-from splitvfl.wording import setting
 
 Patterns = str | Sequence[str]
 

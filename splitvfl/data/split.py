@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from splitvfl.data.labels import Labels
+from splitvfl.data.spelling import setting
 from splitvfl.data.tables import Rows, is_text
 from splitvfl.errors import ArgumentError, DataError
-from splitvfl.wording import setting
 
 
 def random_split(labels: Labels, *, test_fraction: float, seed: int, stratified: bool) -> tuple[Rows, Rows]:

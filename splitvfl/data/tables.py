@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
+from splitvfl.data.spelling import setting
 from splitvfl.errors import DataError
-from splitvfl.wording import setting
 
 Rows = npt.NDArray[np.int64]
 

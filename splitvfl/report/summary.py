@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from splitvfl.config.registry import built_in
-from splitvfl.data.columns import TaskName
 from splitvfl.errors import CheckpointError, printable
 from splitvfl.leakage.after_training import AfterTraining
 from splitvfl.leakage.canaries import CanaryLeak
@@ -261,7 +260,7 @@ class RunSummary:
 
     name: str
     data: str
-    task: TaskName
+    task: Literal["binary", "multiclass", "regression"]
     model: str
     defenses: list[str]
     seed: int

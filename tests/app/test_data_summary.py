@@ -14,8 +14,8 @@ from splitvfl.data.columns import VerticalData
 from splitvfl.data.ingest import ingest
 from splitvfl.data.load import load_table
 from splitvfl.data.spec import PartyClaim, TableSpec
+from splitvfl.data.spelling import as_flag, settings_written
 from splitvfl.data.store import open_tables
-from splitvfl.wording import as_flag, settings_written
 
 ROWS = 500
 

@@ -32,9 +32,9 @@ from splitvfl.data.schema import (
 )
 from splitvfl.data.sources import check_kinds, infer_kinds
 from splitvfl.data.spec import PartyClaim, Patterns, TableSpec, check_parties
+from splitvfl.data.spelling import setting
 from splitvfl.data.tables import did_you_mean, listed
 from splitvfl.errors import ArgumentError, DataError
-from splitvfl.wording import setting
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,6 +31,7 @@ from splitvfl.data.schema import (
     VocabularyEncoder,
 )
 from splitvfl.data.sources import cells_at, chunks
+from splitvfl.data.spelling import setting
 from splitvfl.data.vocabulary import (
     COUNT_BUDGET,
     BucketCoder,
@@ -45,7 +46,6 @@ from splitvfl.data.vocabulary import (
 )
 from splitvfl.data.writing import StoredTensor
 from splitvfl.errors import DataError
-from splitvfl.wording import setting
 
 ChunkWatcher = Callable[[Chunk], None]
 
