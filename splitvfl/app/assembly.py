@@ -28,7 +28,7 @@ from splitvfl.learning.optimizers import PerParameter, plain_rate, rowwise_adagr
 from splitvfl.learning.randomness import PartyRandom, derive_seed
 from splitvfl.learning.tasks import Task, check_loss
 from splitvfl.metrics import known
-from splitvfl.party.attaching import attach_defense, check_clips
+from splitvfl.party.attaching import attach_defense, check_clips, promises_of
 from splitvfl.party.party import SENDING, ActiveParty, Party, PassiveParty
 from splitvfl.party.private_top import private_adam
 from splitvfl.report.summary import AttackResult, ExchangeTraits, PartyResult, RunSummary
@@ -265,7 +265,7 @@ class Assembly:
             notes=[
                 *([] if self.noise is None else self.noise.notes()),
                 *_private_top_notes(active),
-                *active.promises(train.epochs),
+                *promises_of(active, train.epochs),
                 *active.notes,
                 *notes,
                 *watch.notes,

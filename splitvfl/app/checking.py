@@ -22,6 +22,7 @@ from splitvfl.config.sections import ExperimentConfig
 from splitvfl.data.columns import VerticalData
 from splitvfl.errors import LinkError, SplitVFLError
 from splitvfl.net.link import Link
+from splitvfl.party.attaching import promises_of
 
 CHECKING = "checking"
 """What parties meet for that only want to know whether the others are there."""
@@ -80,7 +81,7 @@ def _try_parts(config: ExperimentConfig, data: VerticalData, tell: Callable[[str
     trainer = Experiment(config, Workbench(data, {})).trainer()
     epochs = config.train.epochs
     trainer.active.plan_run(epochs=epochs, early_stopping=config.train.early_stopping is not None)
-    _tell_all(tell, trainer.active.promises(epochs))
+    _tell_all(tell, promises_of(trainer.active, epochs))
     weights = {
         party.name: sum(weight.numel() for model in party.models for weight in model.parameters())
         for party in (trainer.active, *trainer.passives.values())

@@ -47,6 +47,7 @@ from splitvfl.learning.precision import narrow_dtype
 from splitvfl.learning.randomness import PartyRandom, derive_seed
 from splitvfl.learning.schedule import Schedule
 from splitvfl.learning.tasks import Task
+from splitvfl.party.attaching import promises_of
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
 from splitvfl.report.board_row import show_on_board
 from splitvfl.report.summary import RunSummary
@@ -255,7 +256,7 @@ class Deployment:
         self._place_canaries(party)
         self.assembly.defend(party)
         party.plan_run(epochs=train.epochs, early_stopping=train.early_stopping is not None)
-        for line in party.promises(train.epochs):
+        for line in promises_of(party, train.epochs):
             self._notify(line)
         return party, self._watch(party)
 

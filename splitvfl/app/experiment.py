@@ -29,6 +29,7 @@ from splitvfl.config.sections import ExperimentConfig, HookConfig, config_to_yam
 from splitvfl.data import VerticalData
 from splitvfl.errors import ConfigError, DataError
 from splitvfl.learning.precision import narrow_dtype
+from splitvfl.party.attaching import promises_of
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.report.board_row import show_on_board
 from splitvfl.report.rows import counted
@@ -319,7 +320,7 @@ def run_experiment(
     begun = Beginning.noted(folder, going_on=resume)
     with in_words_of(config):
         told = summary_of(bench.data)
-    for line in [*told, *before(observed, agreed), *trainer.active.promises(train.epochs)]:
+    for line in [*told, *before(observed, agreed), *promises_of(trainer.active, train.epochs)]:
         notify(line)
     trainer.fit(train.epochs, progress=progress)
     summary = replace(

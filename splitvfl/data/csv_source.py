@@ -100,7 +100,9 @@ class CsvSource:
         try:
             return line.decode("utf-8-sig")
         except UnicodeDecodeError as error:
-            raise DataError(f"{self.name}, line 1: the text is not UTF-8 ({error.reason}){self._latin}") from error
+            raise DataError(
+                f"{self.name}, line 1: the text is not UTF-8 ({error.reason}){_if_latin(self.name)}"
+            ) from error
 
     def _first_row(self) -> tuple[list[str], int]:
         """Return the cells of the first row, and the number of lines to its end."""
@@ -194,11 +196,6 @@ class CsvSource:
                 for block in self._blocks():  # it is not UTF-8, and this says where
                     self._table(block, {field.name: pa.string()})
         return table
-
-    @property
-    def _latin(self) -> str:
-        """What to do about a file that is not UTF-8: nearly always it comes from Windows."""
-        return f"; if it is Latin-1, convert it: iconv -f WINDOWS-1252 -t UTF-8 {self.name} > utf8-{self.name}"
 
     def _raw_blocks(self, size: int) -> Iterator[_Block]:
         rest, line = b"", 1
@@ -309,7 +306,7 @@ class CsvSource:
             if self._fails(line, {name: kind}):
                 cell = cells[self.names.index(name)]
                 if "\N{REPLACEMENT CHARACTER}" in cell and not decodes(line):
-                    return DataError(f"{place}, column {name!r}: the text is not UTF-8: {cell!r}{self._latin}")
+                    return DataError(f"{place}, column {name!r}: the text is not UTF-8: {cell!r}{_if_latin(self.name)}")
                 return DataError(f"{place}, column {name!r}: expected {_expected(kind)}, got {cell!r}")
         return DataError(f"{place}: {error}")
 
@@ -325,6 +322,11 @@ class CsvSource:
                     break
                 before = reader.line_num
         return f"{self.name}, line {block.line + before}"
+
+
+def _if_latin(name: str) -> str:
+    """Return what to do about a file that is not UTF-8: nearly always it comes from Windows."""
+    return f"; if it is Latin-1, convert it: iconv -f WINDOWS-1252 -t UTF-8 {name} > utf8-{name}"
 
 
 def _owned_by_arrow(data: bytes) -> pa.Buffer:

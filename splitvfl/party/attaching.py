@@ -119,3 +119,8 @@ def check_labels(party: ActiveParty, defense: Defense) -> None:
         raise ConfigError(
             f"defense {hook_name(defense)} was made for {assumed} classes, and a {task.name} task here has {found}"
         )
+
+
+def promises_of(party: Party, epochs: int) -> list[str]:
+    """Return what a party's defenses promise of labels over so many epochs, in sentences, each once."""
+    return list(dict.fromkeys(said for chain in party.chains().values() for said in chain.promises(epochs)))

@@ -190,10 +190,6 @@ class Party(ABC):
         said = [note for chain in self.chains().values() for defense in chain for note in notes_of(defense)]
         return list(dict.fromkeys(said))
 
-    def promises(self, epochs: int) -> list[str]:
-        """Return what its defenses promise of labels over so many epochs, in sentences, each once."""
-        return list(dict.fromkeys(said for chain in self.chains().values() for said in chain.promises(epochs)))
-
     def state_dict(self) -> dict[str, Any]:
         """Return weights as trained and the best ones, optimiser and random state."""
         return {

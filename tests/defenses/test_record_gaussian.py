@@ -28,6 +28,7 @@ from splitvfl.learning.schedule import EarlyStopping
 from splitvfl.learning.tasks import Binary, Multiclass, Regression, Task
 from splitvfl.metrics import leak_auc
 from splitvfl.models import LinearTop
+from splitvfl.party.attaching import promises_of
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.privacy import gaussian_delta
 from splitvfl.run.trainer import Trainer
@@ -677,7 +678,7 @@ def test_what_is_promised_is_said_in_a_sentence() -> None:
     party = ActiveParty(party_data("bank", torch.randn(32, 2), ONES), nn.Linear(5, 1))
     party.connect("telecom").defend(RecordGaussian(detection_error=0.4))
     party.labels.attach(GaussianTargets(detection_error=0.3))
-    of_run, of_message = party.promises(40)
+    of_run, of_message = promises_of(party, 40)
     assert of_run.startswith("gaussian-targets: all messages of the run together are 1.05-Gaussian differentially")
     assert "below 0.400. Of the run it promises nothing; the noise alone of 40 messages would allow 0.055" in of_message
-    assert "the noise alone of one message would allow 0.400" in party.promises(1)[1]
+    assert "the noise alone of one message would allow 0.400" in promises_of(party, 1)[1]
