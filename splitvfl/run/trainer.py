@@ -189,9 +189,10 @@ class Trainer(Training):
             party.prepare(seed=own_seed, device=torch.device(device), autocast=autocast, wire=wire)
         if early_stopping is not None:
             active.stop_early_by(early_stopping, self.batches.held_out)
+        # Where only sums cross, or nothing comes back, no message is about one record.
+        read = not own.sums_only and not own.one_way
         active.training_labels.canaries = None  # of an earlier trainer
         if canaries is not None:
-            read = not own.sums_only and not own.one_way
             check_canaries(audit=audit, exchange=own.name, read=read)
             active.training_labels.place_canaries(
                 canaries, self.batches, noise_seed_for_experiments=noise_seed_for_experiments
@@ -215,7 +216,7 @@ class Trainer(Training):
             seed=derive_seed(seed, "after training"),
         )
         self.after_training = self._seats.after_training
-        if audit and not own.sums_only and not own.one_way:
+        if audit and read:
             for name in self.passives:
                 self.watch.audits[name] = active.cuts[name].audit(canaries=active.canaries, classes=active.task.classes)
         self._exchange = own
