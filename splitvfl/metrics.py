@@ -160,6 +160,28 @@ def chance_auc(positives: int, negatives: int) -> float:
     return min(1.0, 0.5 + math.sqrt(2.0 * variance / math.pi))
 
 
+def chance_of_largest(chance: float, figures: int) -> float:
+    """Return what the largest of several figures is at most expected to be that know nothing, each turned round.
+
+    ½ + σ·E max|Z|, Z as many independent standard normal variables and σ from ``chance = ½ + σ·√(2/π)``. Figures of
+    one run depend on each other (of one attack per step and accumulated, of attacks on the same rows), and their
+    largest is then smaller: it is an upper limit.
+
+    Source: Šidák, Journal of the American Statistical Association 62 (1967), for the limit.
+
+    Args:
+        chance: What each is expected to be: :func:`chance_auc`, say.
+        figures: How many, at least 1.
+
+    >>> round(chance_of_largest(0.54, 1), 2), round(chance_of_largest(0.54, 16), 2)
+    (0.54, 0.61)
+    """
+    places = np.linspace(0.0, 12.0, 4001)
+    above = 1.0 - np.array([math.erf(place / math.sqrt(2.0)) for place in places]) ** figures
+    largest = float((above.sum() - 0.5 * (above[0] + above[-1])) * (places[1] - places[0]))
+    return min(1.0, 0.5 + (chance - 0.5) * math.sqrt(math.pi / 2.0) * largest)
+
+
 def auc_interval(scores: Tensor, labels: Tensor, *, level: float = 0.95) -> tuple[float, float]:
     """Return a confidence interval of the AUC, of which :func:`leak_auc` is the estimate; no orientation is chosen.
 

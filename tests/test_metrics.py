@@ -19,6 +19,7 @@ from splitvfl.errors import ArgumentError
 from splitvfl.metrics import (
     auc_interval,
     chance_auc,
+    chance_of_largest,
     detection_error,
     leak_auc,
     macro_auc,
@@ -450,3 +451,11 @@ def test_macro_auc_of_two_classes_is_the_auc_and_of_one_is_none() -> None:
         macro_auc(both, labels + 1)
     with pytest.raises(ArgumentError, match="a score for each of k classes"):
         macro_auc(scores, torch.zeros(50))
+
+
+def test_the_largest_of_figures_that_know_nothing() -> None:
+    """10,000 draws of twelve independent AUCs of 40 and 60 records, normal as chance_auc takes them."""
+    chance = chance_auc(40, 60)
+    drawn = np.abs(np.random.default_rng(0).normal(0.0, math.sqrt(101 / (12 * 40 * 60)), (10_000, 12))).max(axis=1)
+    assert chance_of_largest(chance, 1) == pytest.approx(chance, abs=1e-6)
+    assert chance_of_largest(chance, 12) == pytest.approx(0.5 + drawn.mean(), abs=0.002)

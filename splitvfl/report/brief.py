@@ -99,11 +99,19 @@ def leak_line(group: RunGroup, row: DefenseRow) -> str:
     if run.canaries is None:
         leak = f"worst leak {figure(worst or 0.0)} ({furthest(run.parties[name])}{where})"
     else:
+        name = _where_canaries_were_read(run) or name
+        where = f" at {name}" if len(run.parties) > 1 else ""
         ends = f"{figure(run.canaries.low)} to {figure(run.canaries.high)}"
         total = run.parties[name].label_leak.total
         in_all = "in all not measured" if total is None else f"{figure(total)} in all"
         leak = f"{figure(run.canaries.auc)} ({ends}) beyond the prediction, {in_all}{where}"
     return f"Labels{behind}: {leak}, {_known(run, name)}: {held}."
+
+
+def _where_canaries_were_read(run: RunSummary) -> str:
+    """Return the partner with the canary AUC that decides, which need not be that of the worst attack on messages."""
+    found = [(party.worst_canaries.auc, name) for name, party in run.parties.items() if party.worst_canaries]
+    return max(found, default=(0.0, ""))[1]
 
 
 def _known(run: RunSummary, name: str | None) -> str:
@@ -169,7 +177,7 @@ def _in_lines(name: str, width: int) -> list[str]:
 
 
 def _leak_cells(party: PartyRow, goal: float) -> list[Text]:
-    worst = Text(_written(party.worst, 2), style=leak_style(party.worst, party.limit(goal)))
+    worst = Text(_written(party.worst, 2), style=leak_style(party.worst, party.limit(goal), held=party.held(goal)))
     return [worst, Text(party.worst_attack.replace("-", "- ")), Text(_written(party.known and party.known.mean, 2))]
 
 
@@ -177,12 +185,15 @@ def _written(value: Estimate | float | None, digits: int) -> str:
     return written(value, digits, sign=" ±", large=".1e")
 
 
-def leak_style(value: Estimate | None, limit: float) -> str:
-    """Return the style of a leak AUC: green below the limit; else red from 0.90 on, yellow from 0.70 on."""
+def leak_style(value: Estimate | None, limit: float, *, held: bool = True) -> str:
+    """Return the style of a leak AUC: green below the limit; else red from 0.90 on, yellow from 0.70 on.
+
+    A mean below the limit has none where not every run held it: the goal is missed then.
+    """
     if value is None:
         return ""
     if value.mean < limit:
-        return "green"
+        return "green" if held else ""
     if value.mean >= VISIBLE:
         return "bold red"
     return "yellow" if value.mean >= PARTLY_VISIBLE else ""

@@ -357,10 +357,13 @@ def _own_columns_lines(axes: Axes, rows: Sequence[DefenseRow]) -> None:
 
 
 def _limit(group: RunGroup, rows: Sequence[DefenseRow]) -> float:
-    """Return below which leak the goal is met: of coins, which no column predicts, the goal itself."""
+    """Return below which leak the goal is met, wherever it is: of coins, which no column predicts, the goal itself.
+
+    A point is of the partner to whom most leaks, and partners know more or less without messages: the least counts.
+    """
     if group.by_canaries:
         return group.goal
-    return max(party.limit(group.goal) for _, party in with_parties(rows))
+    return min(party.limit(group.goal) for _, party in with_parties(rows))
 
 
 def _point_to_better(axes: Axes, limit: float) -> None:

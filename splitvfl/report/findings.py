@@ -16,7 +16,7 @@ from splitvfl.hooks import weaknesses_of
 from splitvfl.leakage.after_training import AfterTraining
 from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.label_leak import LabelLeak, largest
-from splitvfl.metrics import oriented, turned_round
+from splitvfl.metrics import chance_of_largest, oriented, turned_round
 from splitvfl.report.rows import (
     AUDITOR,
     AfterRow,
@@ -137,10 +137,10 @@ def label_notes(runs: Sequence[RunSummary]) -> list[str]:
     return notes
 
 
-def chance_note(runs: Iterable[RunSummary]) -> str:
+def chance_note(runs: Sequence[RunSummary]) -> str:
     """Return in a sentence what orientation alone gives on as few records as attacks were judged by; or nothing.
 
-    Of several runs and attacks it speaks of those with the fewest records.
+    Of several runs and attacks it speaks of those with the fewest records, and of the run with most figures.
     """
     found = {
         (result.by_chance, result.judged_on)
@@ -151,10 +151,14 @@ def chance_note(runs: Iterable[RunSummary]) -> str:
     if not found:
         return ""
     chance, records = max(found)
-    return (
+    said = (
         f"By chance, an attack that knows nothing is expected to get {figure(chance)} on as many records "
-        f"({records}), as it is turned round where that reads better."
+        f"({records}), as it is turned round where that reads better"
     )
+    # Each attack has two figures, and the worst leak is the largest of all.
+    figures = max(sum(2 for _ in _results(run)) for run in runs)
+    most = chance_of_largest(chance, figures)
+    return f"{said}; the largest of {figures} such figures, which the worst leak is, up to {figure(most)}."
 
 
 def told_notes(runs: Sequence[RunSummary]) -> list[str]:

@@ -22,6 +22,7 @@ from splitvfl.report.findings import (
     PARTLY_VISIBLE,
     VISIBLE,
     advice,
+    below,
     chance_note,
     headline,
     known_note,
@@ -144,6 +145,7 @@ def _template() -> Template:
         verdict=partial(verdict, own_columns=False),
         moment=_moment,
         limit=_limit,
+        held=_held,
         thousands=lambda number: f"{number:,}",
     )
     return environment.from_string(resources.files("splitvfl.report").joinpath(_TEMPLATE).read_text("utf-8"))
@@ -267,17 +269,22 @@ def _limit(row: DefenseRow, group: RunGroup) -> float:
     return max((party.limit(group.goal) for party in row.parties), default=group.goal)
 
 
+def _held(row: DefenseRow) -> bool:
+    """Return whether every run met its goal: with canaries by the upper end of their interval."""
+    return all(below(run) for run in row.results)
+
+
 def _share(value: Estimate) -> str:
     """Return a share of records, in per cent."""
     return f"{value.mean:.0%}"
 
 
-def _level(value: Estimate | None, limit: float = GOAL) -> str:
-    """Return how a leak AUC is coloured: ``limit`` is below which it is green."""
+def _level(value: Estimate | None, limit: float = GOAL, held: bool = True) -> str:
+    """Return how a leak AUC is coloured: ``limit`` is below which it is green, if every run ``held`` its own."""
     if value is None:
         return "none"
     if value.mean < limit:
-        return "low"
+        return "low" if held else "none"
     if value.mean >= VISIBLE:
         return "high"
     return "middle" if value.mean >= PARTLY_VISIBLE else "none"

@@ -414,6 +414,10 @@ class PartyRow:
         """Return below which leak AUC it is below a goal: the goal, or more where its own columns tell more anyway."""
         return goal if self.known is None else max(goal, self.known.mean)
 
+    def held(self, goal: float) -> bool:
+        """Return whether every run's worst leak is below its own limit, where it was judged: the mean alone may be."""
+        return all(party.worst[0] is None or party.worst[0] < party.limit(goal) for party in self.results)
+
     @cached_property
     def attacks(self) -> dict[str, AttackRow]:
         """Attacks on messages, by shown name."""

@@ -151,3 +151,26 @@ def test_where_a_partner_reads_as_much_as_the_auditor_every_place_names_its_atta
         parties={"lab": replace(party(auditor_linear=result(0.74), direction=result(0.61)), own_columns_auc=None)}
     )
     assert "worst leak 0.74 (auditor)" in lines(ahead)[0]
+
+
+def test_a_mean_below_the_goal_is_not_green_where_a_run_missed_it() -> None:
+    runs = [leaking(leak, own=None, defense="a", seed=seed) for seed, leak in enumerate((0.52, 0.53, 0.63))]
+    assert lines(*runs)[0].endswith("goal missed.")
+    green = "\x1b[32m"
+    target = io.StringIO()
+    Console(file=target, width=80, force_terminal=True, color_system="standard").print(compared_brief(runs))
+    assert "0.58 ±" in target.getvalue()
+    assert green not in target.getvalue()
+    target = io.StringIO()
+    Console(file=target, width=80, force_terminal=True, color_system="standard").print(compared_brief(runs[:2]))
+    assert green in target.getvalue()
+
+
+def test_canaries_are_named_at_the_partner_where_they_were_read() -> None:
+    low, high = CanaryLeak(0.52, 0.46, 0.58, 150, 150), CanaryLeak(0.66, 0.6, 0.72, 150, 150)
+    near = replace(party(norm=result(0.95)), own_columns_auc=0.9, total=0.96, worst_canaries=low)
+    far = replace(party(norm=result(0.7)), own_columns_auc=0.55, total=0.75, worst_canaries=high)
+    both = run("a", parties={"near": near, "far": far}, canaries=high)
+    assert lines(both)[0] == (
+        "Labels: 0.66 (0.60 to 0.72) beyond the prediction, 0.75 in all at far, far's own columns 0.55: goal missed."
+    )

@@ -666,3 +666,15 @@ def test_the_auditor_is_spoken_of_only_where_there_is_one(tmp_path: Path) -> Non
     assert said in page_of(tmp_path / "with", run())
     without = replace(run(), parties={"telecom": PartyResult(attacks={"norm": result(0.93)})})
     assert said not in page_of(tmp_path / "without", without)
+
+
+def test_a_badge_is_not_green_where_a_run_missed_the_goal(tmp_path: Path) -> None:
+    """One of two runs above the goal; and canaries whose interval reaches above it."""
+    for seed, leak in enumerate((0.72, 0.84)):
+        stored(tmp_path / "two" / f"seed-{seed}", run(seed=seed, leak=leak))
+    page = write_report([tmp_path / "two"], tmp_path / "two.html", title="").read_text()
+    assert 'class="badge none">0.78' in page
+    coins = CanaryLeak(0.55, 0.45, 0.65, 30, 30)
+    assert 'class="badge none">0.55' in page_of(tmp_path / "few", replace(run(leak=0.7), canaries=coins))
+    certain = replace(coins, high=0.58)
+    assert 'class="badge low">0.55' in page_of(tmp_path / "many", replace(run(leak=0.7), canaries=certain))

@@ -553,6 +553,7 @@ def test_what_chance_gives_and_what_attacks_were_told_stand_beside_the_figures()
         text = " ".join(printed(table([shown])).split())
         assert "is expected to get 0.54 on as many records (113, of them 56 positive)" in text
         assert "were told of 3 positive and 10 negative records, and are not judged by them" in text
+        assert "the largest of 2 such figures, which the worst leak is, up to 0.56." in text
     assert "By chance" not in printed(summary_table([run()]))  # a summary that counted no records
 
 
