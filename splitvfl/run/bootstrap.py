@@ -19,8 +19,9 @@ class Figure:
 
     Attributes:
         value: On all records.
-        low: 2.5 % quantile over draws of as many records with replacement; NaN where none has a value.
-        high: 97.5 % quantile.
+        low: Lower end, a quantile over draws of as many records with replacement (:func:`interval`); NaN where no draw
+            has a value.
+        high: Upper end.
     """
 
     value: float
@@ -29,9 +30,9 @@ class Figure:
 
 
 def paired_bootstrap(
-    measures: Mapping[str, Callable[[Tensor], float]], count: int, *, seed: int = 0
+    measures: Mapping[str, Callable[[Tensor], float]], count: int, *, units: int | None = None, seed: int = 0
 ) -> dict[str, tuple[Figure, list[float]]]:
-    """Return figures with 95 % percentile intervals, and their values over draws: the same draws for all figures.
+    """Return figures with 95 % intervals (:func:`interval`), and their values over the same draws for all of them.
 
     The interval is that of a model as it is, on other test records of the same kind; how a model would turn out under
     another seed is not in it. There are 1000 draws, and 200 at least where there are more than 20 000 records.
@@ -41,6 +42,7 @@ def paired_bootstrap(
     Args:
         measures: By name, what returns a figure on the records at these positions, int64.
         count: Number of records.
+        units: As of :func:`interval`. Default: the number of records.
         seed: Decides the draws.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -51,13 +53,42 @@ def paired_bootstrap(
         for name, measure in measures.items():
             values[name].append(measure(rows))
     everything = torch.arange(count)
-    return {name: (interval(measure(everything), values[name]), values[name]) for name, measure in measures.items()}
+    units = count if units is None else units
+    return {
+        name: (interval(measure(everything), values[name], units=units), values[name])
+        for name, measure in measures.items()
+    }
 
 
-def interval(value: float, draws: Sequence[float]) -> Figure:
-    """Return a figure with the interval that its values over draws give; draws without a value do not count."""
+def interval(value: float, draws: Sequence[float], *, units: int) -> Figure:
+    """Return a figure with the interval that its values over draws give; draws without a value do not count.
+
+    Its ends are the expanded percentiles: quantiles at ``Φ(−t·√(u / (u − 1)))``, t the .975 quantile of Student's
+    distribution with u − 1 degrees of freedom. Plain percentiles, at .025, are too narrow where u is small. In 150
+    simulations each (normal scores) they held an AUC of .76 in 84 % of the tables with 5 of 100 records positive, and
+    the difference of two in 90 %; expanded in 92 % and 99 %. With 15 positive ones of 300 it was 93 % and 92 %, and
+    95 % and 96 %. Near an AUC of 1 (.976 with 114 records) both held it in 91 % only, and of a figure without any error
+    in the test records the interval is a point: it knows no errors that did not happen.
+
+    Source: Hesterberg, American Statistician 69 (2015), section 5.3.
+
+    Args:
+        value: On all records.
+        draws: Its values over draws.
+        units: u, what the figure is a mean over: records, or for an AUC those of the rarer class. Below 2 the ends are
+            the smallest and the largest value.
+    """
     known = torch.tensor([draw for draw in draws if math.isfinite(draw)], dtype=torch.float64)
     if not len(known):
         return Figure(value, math.nan, math.nan)
-    low, high = torch.quantile(known, torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
+    tail = _tail(units)
+    low, high = torch.quantile(known, torch.tensor([tail, 1.0 - tail], dtype=torch.float64)).tolist()
     return Figure(value, low, high)
+
+
+def _tail(units: int) -> float:
+    from scipy import stats  # slow to import, and not needed to train
+
+    if units < 2:
+        return 0.0
+    return float(stats.norm.cdf(-math.sqrt(units / (units - 1)) * stats.t.ppf(0.975, units - 1)))

@@ -8,6 +8,8 @@ import shutil
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,15 +17,17 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
+from splitvfl.app import distillation
 from splitvfl.app.distillation import Distilled, distill
 from splitvfl.app.records import own_data
 from splitvfl.app.saved_model import Origin, load_half, save_half
 from splitvfl.cli import main
 from splitvfl.config.sections import load_config
 from splitvfl.errors import ConfigError, DataError
+from splitvfl.learning.tasks import Binary
 from splitvfl.report.summary import read_summary
 from splitvfl.run import student
-from splitvfl.run.bootstrap import Figure
+from splitvfl.run.bootstrap import Figure, paired_bootstrap
 from tests.app.test_saved_run import EXPERIMENT, write_files
 
 RUN = Path("runs/credit")
@@ -189,3 +193,26 @@ def test_a_label_party_without_columns_has_no_student(folder: Path) -> None:
 
     with pytest.raises(ConfigError, match="bank has no columns of its own"):
         distill(Path("runs/bare"))
+
+
+def test_an_aucs_interval_counts_the_records_of_the_rarer_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    labels = torch.zeros(60)
+    labels[:6] = 1.0
+    test = SimpleNamespace(labels=labels, real=None, count=60)
+    data = SimpleNamespace(test=test)
+    parties: Any = {name: SimpleNamespace(data=data) for name in ("own columns alone", "student")}
+    generator = torch.Generator().manual_seed(0)
+    monkeypatch.setattr(
+        distillation, "outputs_alone", lambda party, records: torch.randn(60, 1, generator=generator) + labels[:, None]
+    )
+    asked: list[int] = []
+
+    def noted(*args: Any, units: int, **more: Any) -> Any:
+        asked.append(units)
+        return paired_bootstrap(*args, units=units, **more)
+
+    monkeypatch.setattr(distillation, "paired_bootstrap", noted)
+    figures, gain = distillation._compared(parties, None, Binary(), 0)
+    assert asked == [6]
+    assert figures["student"].low < figures["student"].value < figures["student"].high
+    assert gain.low < 0.0 < gain.high

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 
+import numpy as np
 import pytest
 import torch
+from scipy import stats
 from torch import Tensor
 
 from splitvfl.config.sections import MODEL
@@ -147,5 +149,17 @@ def test_figures_share_their_draws_and_draws_without_a_value_do_not_count() -> N
 
     differences = [after - before for before, after in zip(found["one"][1], found["two"][1], strict=True)]
     assert differences == pytest.approx([1.0] * 1000)
-    assert math.isnan(interval(1.0, [math.nan]).low)
-    assert interval(1.0, [math.nan, 2.0, 2.0]).high == 2.0
+    assert math.isnan(interval(1.0, [math.nan], units=9).low)
+    assert interval(1.0, [math.nan, 2.0, 2.0], units=9).high == 2.0
+
+
+@pytest.mark.parametrize("count", [5, 15, 200])
+def test_of_few_records_the_ends_are_those_of_the_t_interval(count: int) -> None:
+    """Draws of a mean have the standard deviation s·√((n − 1) / n) / √n; Student's interval is t·s/√n wide."""
+    spread = math.sqrt((count - 1) / count) / math.sqrt(count)
+    draws = stats.norm.ppf((np.arange(20_000) + 0.5) / 20_000, loc=3.0, scale=spread).tolist()
+    half = stats.t.ppf(0.975, count - 1) / math.sqrt(count)
+    found = interval(3.0, draws, units=count)
+    assert (found.low, found.high) == pytest.approx((3.0 - half, 3.0 + half), abs=0.02 * half)
+    nobody = interval(3.0, draws, units=1)
+    assert (nobody.low, nobody.high) == pytest.approx((draws[0], draws[-1]))
