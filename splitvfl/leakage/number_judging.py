@@ -180,7 +180,8 @@ def shares_within(scores: Floats, numbers: Floats) -> tuple[float, float]:
     """Return the share of numbers that a line of the scores tells within the tolerance, and that of the best constant.
 
     The line is that of least squares, two numbers that the judge grants: with ten records it reads something of
-    nothing, with a hundred hardly anything. Ends of the tolerance count.
+    nothing, with a hundred hardly anything. It goes through the mean, and where labels are skewed the best constant
+    holds more than that: a share below the constant's tells nothing. Ends of the tolerance count.
 
     Args:
         scores: ``(n,)``.

@@ -154,6 +154,7 @@ def test_other_labels_are_a_section_of_their_own(tmp_path: Path, monkeypatch: py
     assert main(["--quick", "--other-labels", "--out", str(tmp_path / "out"), "--write", str(page)]) == 0
 
     text = page.read_text(encoding="utf-8")
+    assert text.count("as the larger of two such figures, which every cell is") == len(other_labels.SETS)
     assert text.startswith(f"# Before\n\n{other_labels.HEADING}\n")
     assert "earlier section" not in text
     for labels in other_labels.SETS:

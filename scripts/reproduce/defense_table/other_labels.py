@@ -15,6 +15,7 @@ from splitvfl.app.records import load_data
 from splitvfl.config.sections import parse_config, parse_defenses
 from splitvfl.errors import SplitVFLError
 from splitvfl.leakage.message_audit import AUDITORS
+from splitvfl.metrics import chance_of_largest
 from splitvfl.report.rows import attack_names, attack_result
 from splitvfl.report.summary import AttackResult, PartyResult, RunSummary
 
@@ -130,7 +131,8 @@ def section(results: Sequence[tuple[OtherLabels, Sequence[tuple[Planned, Sequenc
     parts = [
         HEADING,
         "One model and its partner's attacks as above, without a private top. Defenses that are for two classes only "
-        f"are left out, with their reason. Seeds: {SEEDS}; *auditor* is the best of the label party's own "
+        f"are left out, with their reason. Seeds: {SEEDS}, so that there are no intervals and rows a few hundredths "
+        "apart are not told apart; *auditor* is the best of the label party's own "
         "attacks, *in all* messages and predictions together, *known* what the partner's own columns tell without any "
         "message, given labels of other records.",
     ]
@@ -145,8 +147,17 @@ def _chance(ran: Sequence[tuple[Planned, Sequence[RunSummary]]]) -> str:
     first = next(result for result in party.attacks.values() if result.chance is not None)
     guess = first.commonest if first.task == "multiclass" else first.trivially_within
     always = "Always the commonest class is right for" if first.task == "multiclass" else "The best single guess holds"
+    told = (
+        ""
+        if first.task == "multiclass"
+        else " A line of sums that know nothing goes through the mean of the labels and may hold fewer: a share below "
+        "that of the guess tells nothing."
+    )
+    assert first.chance is not None
     return (
-        f"Who knows nothing gets {shown(first.chance)} for being turned round. {always} {shown(guess)} of the records."
+        f"Who knows nothing gets {shown(first.chance)} for being turned round, and up to "
+        f"{shown(chance_of_largest(first.chance, 2))} as the larger of two such figures, which every cell is. {always} "
+        f"{shown(guess)} of the records.{told}"
     )
 
 
