@@ -3,6 +3,7 @@
 from splitvfl.attacks.active_packing import PackingEngine
 from splitvfl.attacks.combined import CombinedAttack
 from splitvfl.attacks.component import ComponentAttack
+from splitvfl.attacks.constrained_least_squares import ConstrainedLeastSquaresAttack, constrained_least_squares
 from splitvfl.attacks.direction import DirectionAttack
 from splitvfl.attacks.equation_solving import LeastSquaresAttack, equations, least_squares
 from splitvfl.attacks.gradient_classifier import GradientClassifierAttack
@@ -20,6 +21,7 @@ from splitvfl.attacks.packed_equations import (
     solve_equations,
     unpack_equations,
 )
+from splitvfl.attacks.rcc2 import RCC2Attack, rcc2
 from splitvfl.attacks.readout import ReadoutAttack
 from splitvfl.attacks.recover_labels import LabelSumAttack, label_sum, recover_labels
 from splitvfl.attacks.residual import ResidualAttack
@@ -32,6 +34,7 @@ from splitvfl.attacks.stacked_epochs import StackedEpochsAttack, stack_epochs, t
 __all__ = [
     "CombinedAttack",
     "ComponentAttack",
+    "ConstrainedLeastSquaresAttack",
     "DirectionAttack",
     "GradientClassifierAttack",
     "GradientInversionAttack",
@@ -42,11 +45,13 @@ __all__ = [
     "NormAttack",
     "OwnPredictionAttack",
     "PackingEngine",
+    "RCC2Attack",
     "ReadoutAttack",
     "ResidualAttack",
     "ResidueSolvingAttack",
     "SignAttack",
     "StackedEpochsAttack",
+    "constrained_least_squares",
     "equations",
     "gradient_inversion",
     "initial_margin",
@@ -55,6 +60,7 @@ __all__ = [
     "orthogonal_twin",
     "packed_selections",
     "packed_weights",
+    "rcc2",
     "recover_labels",
     "recover_single_feature",
     "sign_attack_horizon",

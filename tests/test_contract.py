@@ -19,6 +19,7 @@ from splitvfl.cut.split_model import SplitModel
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import (
     CROSSINGS,
+    Equations,
     Secrets,
     View,
     call_attack,
@@ -66,6 +67,8 @@ ATTACKS = {
     "residue-solving": AttackRow(attacks.ResidueSolvingAttack, widths=(1,)),
     "least-squares": AttackRow(attacks.LeastSquaresAttack),
     "gradient-inversion": AttackRow(attacks.GradientInversionAttack),
+    "constrained-least-squares": AttackRow(attacks.ConstrainedLeastSquaresAttack),
+    "rcc2": AttackRow(attacks.RCC2Attack),
     "gradient-classifier": AttackRow(attacks.GradientClassifierAttack),
     "model-completion": AttackRow(attacks.ModelCompletionAttack),
     "label-sum": AttackRow(lambda: attacks.LabelSumAttack(fallback=True), widths=(1,)),
@@ -174,6 +177,8 @@ def prediction_view(width: int, dtype: torch.dtype = torch.float64) -> View:
     logits = known + features @ weight.T
     scores = torch.sigmoid(logits[:, 0]) if classes == 1 else torch.softmax(logits, dim=1)
     flat = classes == 1
+    left = weight if flat else weight.diff(dim=0)
+    right = features @ left.T
     return View(
         party="bank",
         step=0,
@@ -181,6 +186,7 @@ def prediction_view(width: int, dtype: torch.dtype = torch.float64) -> View:
         scores=scores.to(dtype),
         active_logits=(known[:, 0] if flat else known).to(dtype),
         passive_weight=(weight[0] if flat else weight).to(dtype),
+        equations=Equations(left, right, torch.zeros_like(right)),
     )
 
 
