@@ -5,9 +5,16 @@ from splitvfl.attacks.combined import CombinedAttack
 from splitvfl.attacks.component import ComponentAttack
 from splitvfl.attacks.constrained_least_squares import ConstrainedLeastSquaresAttack, constrained_least_squares
 from splitvfl.attacks.direction import DirectionAttack
-from splitvfl.attacks.equation_solving import LeastSquaresAttack, equations, least_squares
 from splitvfl.attacks.gradient_classifier import GradientClassifierAttack
-from splitvfl.attacks.gradient_inversion import GradientInversionAttack, gradient_inversion
+from splitvfl.attacks.gradient_inversion import GradientInversionAttack, gradient_inversion, projected_gradient
+from splitvfl.attacks.guesses import RandomGuessAttack, ZeroAttack
+from splitvfl.attacks.half import HalfAttack, HalfStarAttack, half, half_star
+from splitvfl.attacks.least_squares import (
+    ClampedLeastSquaresAttack,
+    LeastSquaresAttack,
+    clamped_least_squares,
+    least_squares,
+)
 from splitvfl.attacks.mixture import MixtureAttack
 from splitvfl.attacks.model_completion import ModelCompletionAttack
 from splitvfl.attacks.norm import NormAttack
@@ -30,14 +37,18 @@ from splitvfl.attacks.sign import SignAttack
 from splitvfl.attacks.sign_horizon import initial_margin, sign_attack_horizon
 from splitvfl.attacks.single_feature import recover_single_feature
 from splitvfl.attacks.stacked_epochs import StackedEpochsAttack, stack_epochs, two_mean_labels
+from splitvfl.leakage.score_equations import activation_equations, equations, score_equations
 
 __all__ = [
+    "ClampedLeastSquaresAttack",
     "CombinedAttack",
     "ComponentAttack",
     "ConstrainedLeastSquaresAttack",
     "DirectionAttack",
     "GradientClassifierAttack",
     "GradientInversionAttack",
+    "HalfAttack",
+    "HalfStarAttack",
     "LabelSumAttack",
     "LeastSquaresAttack",
     "MixtureAttack",
@@ -46,14 +57,20 @@ __all__ = [
     "OwnPredictionAttack",
     "PackingEngine",
     "RCC2Attack",
+    "RandomGuessAttack",
     "ReadoutAttack",
     "ResidualAttack",
     "ResidueSolvingAttack",
     "SignAttack",
     "StackedEpochsAttack",
     "constrained_least_squares",
+    "ZeroAttack",
+    "activation_equations",
+    "clamped_least_squares",
     "equations",
     "gradient_inversion",
+    "half",
+    "half_star",
     "initial_margin",
     "label_sum",
     "least_squares",
@@ -61,8 +78,10 @@ __all__ = [
     "packed_selections",
     "packed_weights",
     "rcc2",
+    "projected_gradient",
     "recover_labels",
     "recover_single_feature",
+    "score_equations",
     "sign_attack_horizon",
     "slot_bits_needed",
     "slots_available",

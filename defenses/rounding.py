@@ -43,6 +43,11 @@ class Rounding:
             raise ArgumentError(f"decimals must be a whole number from 0 to {_MOST_DECIMALS}, got {decimals!r}")
         self.decimals = decimals
 
+    @property
+    def resolution(self) -> float:
+        """The unit in which scores are published."""
+        return float(10**-self.decimals)
+
     def __call__(self, scores: Tensor, _: Secrets, /) -> Tensor:
         """Return the rounded scores.
 

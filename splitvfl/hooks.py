@@ -76,6 +76,9 @@ Optional class attributes refine a hook:
     Default: ``False``.
 ``soft_classes`` (defenses of labels)
     Number of classes where it answers one number for each, ``(n, k)`` in place of classes ``(n,)``. Default: ``None``.
+``resolution`` (defenses of scores)
+    Of what it returns every score is the nearest multiple of this number to the score that it was given: known to
+    whoever reads scores. Default, and ``None``: it changes scores in another way.
 ``check_top`` (defenses of the gradient)
     A method that is given the label party's top model where the defense is attached, and raises where that will not do.
 ``plan_run`` (defenses)
@@ -570,6 +573,11 @@ def needs_label_gradients(defense: object) -> bool:
 def soft_classes_of(defense: object) -> int | None:
     """Return for how many classes a label defense answers one number each; ``None`` where it answers one in all."""
     return getattr(defense, "soft_classes", None) if crossing_of(defense) == "labels" else None
+
+
+def resolution_of(defense: object) -> float | None:
+    """Return the number whose multiples a score defense publishes; ``None`` where it does something else."""
+    return getattr(defense, "resolution", None) if crossing_of(defense) == "scores" else None
 
 
 def tasks_of(attack: object) -> frozenset[str]:

@@ -19,7 +19,6 @@ from splitvfl.cut.split_model import SplitModel
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import (
     CROSSINGS,
-    Equations,
     Secrets,
     View,
     call_attack,
@@ -66,6 +65,11 @@ ATTACKS = {
     "residual": AttackRow(attacks.ResidualAttack),
     "residue-solving": AttackRow(attacks.ResidueSolvingAttack, widths=(1,)),
     "least-squares": AttackRow(attacks.LeastSquaresAttack),
+    "clamped-least-squares": AttackRow(attacks.ClampedLeastSquaresAttack),
+    "half": AttackRow(attacks.HalfAttack),
+    "half-star": AttackRow(attacks.HalfStarAttack),
+    "zero": AttackRow(attacks.ZeroAttack),
+    "random-guess": AttackRow(attacks.RandomGuessAttack),
     "gradient-inversion": AttackRow(attacks.GradientInversionAttack),
     "constrained-least-squares": AttackRow(attacks.ConstrainedLeastSquaresAttack),
     "rcc2": AttackRow(attacks.RCC2Attack),
@@ -177,16 +181,13 @@ def prediction_view(width: int, dtype: torch.dtype = torch.float64) -> View:
     logits = known + features @ weight.T
     scores = torch.sigmoid(logits[:, 0]) if classes == 1 else torch.softmax(logits, dim=1)
     flat = classes == 1
-    left = weight if flat else weight.diff(dim=0)
-    right = features @ left.T
+    shown = (scores, known[:, 0] if flat else known, weight[0] if flat else weight)
     return View(
         party="bank",
         step=0,
         ids=ids_of(),
-        scores=scores.to(dtype),
-        active_logits=(known[:, 0] if flat else known).to(dtype),
-        passive_weight=(weight[0] if flat else weight).to(dtype),
-        equations=Equations(left, right, torch.zeros_like(right)),
+        **dict(zip(("scores", "active_logits", "passive_weight"), (one.to(dtype) for one in shown), strict=True)),
+        equations=attacks.score_equations(*(one.to(dtype) for one in shown)),
     )
 
 

@@ -222,7 +222,7 @@ def tree(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     (tree / "attacks" / "entry.py").write_text(ATTACK, encoding="utf-8")
     exports = tree / "attacks" / "__init__.py"
-    insert(exports, "from splitvfl.attacks.equation_solving", "from splitvfl.attacks.entry import EntryAttack\n")
+    insert(exports, "from splitvfl.attacks.gradient_classifier", "from splitvfl.attacks.entry import EntryAttack\n")
     insert(exports, '    "GradientClassifierAttack",\n', '    "EntryAttack",\n')
 
     (tree / "defenses" / "halve.py").write_text(DEFENSE, encoding="utf-8")

@@ -15,7 +15,7 @@ from splitvfl.crypto.sum_masks import sum_of
 from splitvfl.data.columns import Records
 from splitvfl.errors import ArgumentError, CryptoError, DataError, ProtocolError
 from splitvfl.hooks import Phase, all_finite
-from splitvfl.messaging.conversation import Expected, Half, Inbox, Outbox, converse
+from splitvfl.messaging.conversation import Expected, Half, Inbox, Outbox, Recorder, converse
 from splitvfl.messaging.messages import FLOATS, Message
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.party.top_model import own_input
@@ -195,6 +195,7 @@ def predict_records(
     *,
     batch_size: int = 4096,
     piece: int = 0,
+    record: Recorder | None = None,
 ) -> Prediction:
     """Score records jointly as :func:`predict` does, whether or not they are the parties' own.
 
@@ -204,6 +205,7 @@ def predict_records(
         records: Of each party by name, encoded as its training records were: the same ones in the same order.
         batch_size: Records in a message.
         piece: Tells conversations apart whose batches have one number, for masks.
+        record: Called with every message, in the order of sending.
 
     Raises:
         ArgumentError: If other parties are given than the active one is connected to.
@@ -215,7 +217,9 @@ def predict_records(
         for party in (active, *passives.values()):
             modes.enter_context(party.evaluating())
         chunks = [
-            _predict_rows(active, passives, {name: own.rows(rows) for name, own in records.items()}, number, piece)
+            _predict_rows(
+                active, passives, {name: own.rows(rows) for name, own in records.items()}, number, piece, record
+            )
             for number, rows in enumerate(torch.arange(count).split(batch_size))
         ]
     return Prediction(torch.cat([chunk.outputs for chunk in chunks]), torch.cat([chunk.scores for chunk in chunks]))
@@ -250,6 +254,7 @@ def _predict_rows(
     batches: Mapping[str, Records],
     number: int,
     piece: int,
+    record: Recorder | None,
 ) -> Prediction:
     passive = partial(passive_prediction, active=active.name, outputs=active.task.outputs, piece=piece)
     halves = {
@@ -257,5 +262,5 @@ def _predict_rows(
         **{name: passive(party, batches[name].to(party.device), number) for name, party in passives.items()},
     }
     turns = {active.name: active.random, **{name: party.random for name, party in passives.items()}}
-    result: Prediction = converse(halves, turns=turns)[active.name]
+    result: Prediction = converse(halves, turns=turns, record=record)[active.name]
     return result

@@ -3,13 +3,40 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
 
+import torch
 from torch import Tensor
 
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import Attack, View, call_attack, hook_name
-from splitvfl.metrics import reconstruction_mse
+
+# An entry counts as found when it is off by no more than this, in the unit box.
+NEAR = 0.05
+
+Sees = Literal["scores", "activation"]
+Part = Literal["train", "test"]
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnLeak:
+    """One column of an attack's estimate, in the unit box: 0 and 1 are the ends of the column's known range.
+
+    Attributes:
+        column: The column's name.
+        mse: Mean squared error of the estimate.
+        mean_mse: The same of answering the column's mean for every record: its variance.
+        half_mse: The same of answering ½.
+        near: Share of records whose estimate is off by at most .05.
+    """
+
+    column: str
+    mse: float
+    mean_mse: float
+    half_mse: float
+    near: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,10 +45,20 @@ class FeatureLeak:
 
     Attributes:
         attack: The attack's name.
-        mse: Mean squared error per feature of its estimate.
+        mse: Mean squared error per feature of its estimate, in the unit box.
         blind_mse: The same for the estimate that answers every column's mean: what knowing nothing of a record costs.
-        features: Number of columns.
-        note: What the attack warned of, such as scores that hold no logit; empty if nothing.
+        features: Number of columns that it estimates; those that do not vary are known.
+        note: What the attack warned of, such as scores that hold no logit, and how many records lie beyond the range;
+            empty if nothing.
+        sees: Of what it reads a prediction: of its scores, which somebody else computed; or of the activation, which
+            the label party receives today.
+        part: Whose records: ``"train"`` or ``"test"``.
+        half_mse: Mean squared error per feature of answering ½; ``None`` in summaries from before it was kept.
+        near: Share of entries whose estimate is off by at most .05; likewise.
+        equations: Number of independent equations that it had; likewise.
+        joint: Number of columns that these equations are in, of all passive parties; likewise.
+        records: Number of records that it was judged on; likewise.
+        columns: The same figures column by column; empty in such summaries.
     """
 
     attack: str
@@ -29,32 +66,118 @@ class FeatureLeak:
     blind_mse: float
     features: int
     note: str = ""
+    sees: Sees = "scores"
+    part: Part = "test"
+    half_mse: float | None = None
+    near: float | None = None
+    equations: int | None = None
+    joint: int | None = None
+    records: int | None = None
+    columns: list[ColumnLeak] = field(default_factory=list)
 
 
-def judge_features(attack: Attack, view: View, truth: Tensor) -> FeatureLeak:
+def run_feature_attack(attack: Attack, view: View, width: int) -> tuple[Tensor, str]:
+    """Run a feature attack on a view; return its estimate and what it warned of.
+
+    Args:
+        attack: Returns ``(n, d)``.
+        view: What the attacking party sees.
+        width: Number of columns that it has to estimate, d.
+
+    Raises:
+        HookError: If the attack breaks its contract.
+        ArgumentError: If its estimate has another shape than ``(n, width)``, or is not finite.
+    """
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", RuntimeWarning)
+        estimate = call_attack(attack, view)
+    expected = (view.ids.shape[0], width)
+    if estimate.shape != expected:
+        raise ArgumentError(f"{hook_name(attack)}: expected an estimate of {expected}, got {tuple(estimate.shape)}")
+    if not bool(torch.isfinite(estimate).all()):
+        raise ArgumentError(f"{hook_name(attack)}: the estimate holds NaN or infinite values")
+    return estimate, "; ".join(dict.fromkeys(str(warning.message) for warning in caught))
+
+
+def judge_features(
+    attack: Attack,
+    view: View,
+    truth: Tensor,
+    *,
+    names: Sequence[str] = (),
+    sees: Sees = "scores",
+    part: Part = "test",
+) -> FeatureLeak:
     """Run a feature attack on a view and compare it with the true columns.
 
     Args:
         attack: Returns ``(n, d)``.
         view: What the attacking party sees; the truth is not in it.
-        truth: The other party's columns, ``(n, d)``.
+        truth: The other party's columns, ``(n, d)``, in the unit box.
+        names: Of the columns; by default their numbers.
+        sees: Of what the view tells.
+        part: Whose records they are.
 
     Raises:
         HookError: If the attack breaks its contract.
-        ArgumentError: If its estimate has another shape than the truth, or is not finite.
+        ArgumentError: If its estimate has another shape than the truth, or either is not finite.
     """
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", RuntimeWarning)
-        estimate = call_attack(attack, view)
-    if estimate.shape != truth.shape:
+    estimate, note = run_feature_attack(attack, view, truth.shape[1])
+    return judge_estimate(hook_name(attack), estimate, truth, names=names, note=note, sees=sees, part=part)
+
+
+def judge_estimate(
+    attack: str,
+    estimate: Tensor,
+    truth: Tensor,
+    *,
+    names: Sequence[str] = (),
+    note: str = "",
+    sees: Sees = "scores",
+    part: Part = "test",
+    equations: int | None = None,
+    joint: int | None = None,
+) -> FeatureLeak:
+    """Compare an estimate with the true columns.
+
+    Args:
+        attack: Name of the attack that made it.
+        estimate: ``(n, d)``, in the unit box.
+        truth: ``(n, d)``, in the unit box.
+        names: Of the columns; by default their numbers.
+        note: What there is to say of it.
+        sees: Of what it was made.
+        part: Whose records they are.
+        equations: How many independent equations there were.
+        joint: In how many columns.
+
+    Raises:
+        ArgumentError: If there is no record or no column, or an entry is not finite.
+    """
+    guessed, true = estimate.double(), truth.double().to(estimate.device)
+    if guessed.shape != true.shape or not true.numel():
         raise ArgumentError(
-            f"{hook_name(attack)}: expected an estimate of {tuple(truth.shape)}, got {tuple(estimate.shape)}"
+            f"expected estimate and truth of one shape (n, d), got {tuple(guessed.shape)} and {tuple(true.shape)}"
         )
-    blind = truth.mean(dim=0, keepdim=True).expand_as(truth)
+    off = guessed - true
+    if not bool(torch.isfinite(off).all()):
+        raise ArgumentError("estimate or truth holds NaN or infinite values")
+    mse, near = off.square().mean(dim=0), (off.abs() <= NEAR).double().mean(dim=0)
+    blind, middle = (true - true.mean(dim=0)).square().mean(dim=0), (true - 0.5).square().mean(dim=0)
+    figures = zip(*(found.tolist() for found in (mse, blind, middle, near)), strict=True)
+    named = names or [str(number) for number in range(true.shape[1])]
     return FeatureLeak(
-        attack=hook_name(attack),
-        mse=reconstruction_mse(estimate, truth),
-        blind_mse=reconstruction_mse(blind, truth),
-        features=truth.shape[1],
-        note="; ".join(str(warning.message) for warning in caught),
+        attack=attack,
+        mse=mse.mean().item(),
+        blind_mse=blind.mean().item(),
+        features=true.shape[1],
+        note=note,
+        sees=sees,
+        part=part,
+        half_mse=middle.mean().item(),
+        near=near.mean().item(),
+        equations=equations,
+        joint=joint,
+        records=true.shape[0],
+        columns=[ColumnLeak(name, *values) for name, values in zip(named, figures, strict=True)],
     )

@@ -14,11 +14,9 @@ from torch import Tensor
 from splitvfl.cut.split_model import observe
 from splitvfl.data.columns import Records
 from splitvfl.errors import ArgumentError, AttackRefused, ConfigError, HookError
-from splitvfl.exchange.prediction import Prediction, predict
 from splitvfl.hooks import Attack, View, hook_name, moment_of, needs_of, refusal_of
 from splitvfl.leakage.after_training import SHOWN, AfterTraining, Quiz, judge_after_training, own_copy
 from splitvfl.leakage.canaries import CoinLabels
-from splitvfl.leakage.features import FeatureLeak, judge_features
 from splitvfl.leakage.judging import Leak
 from splitvfl.leakage.monitor import Monitor
 from splitvfl.leakage.watching import Watch, unused
@@ -239,61 +237,3 @@ class Seats:
             # It refuses this model, with the reason; a run that has just been trained is not lost for that.
             self._watch.unavailable[party.name][hook_name(attack)] = str(error)
             return None
-
-
-def feature_leaks(
-    attacks: Sequence[Attack],
-    active: ActiveParty,
-    passives: Mapping[str, PassiveParty],
-    unavailable: Mapping[str, dict[str, str]],
-) -> dict[str, list[FeatureLeak]]:
-    """Run feature attacks on the published scores of the test records, as :meth:`~splitvfl.Trainer.feature_leaks` says.
-
-    Args:
-        attacks: The attacks.
-        active: The party in whose seat they are.
-        passives: The parties that are attacked, by name.
-        unavailable: Gets the reason, by party and attack, where one cannot be run.
-    """
-    found: dict[str, list[FeatureLeak]] = {}
-    if not attacks:
-        return found
-    reasons = {name: _no_equations(party, active, alone=len(passives) == 1) for name, party in passives.items()}
-    prediction = None if all(reasons.values()) else predict(active, dict(passives))
-    for name, party in passives.items():
-        for attack in attacks:
-            if prediction is None or reasons[name]:
-                unavailable[name][hook_name(attack)] = reasons[name]
-            else:
-                view = _prediction_view(attack, party, active, prediction)
-                truth = party.test_batch(torch.arange(party.data.test.count)).columns.numeric
-                found.setdefault(name, []).append(judge_features(attack, view, truth))
-    return found
-
-
-def _no_equations(party: PassiveParty, active: ActiveParty, *, alone: bool) -> str:
-    if not alone:
-        return "needs a passive party that is alone"
-    if active.private_top is not None:
-        return "needs the scores of the top that sends, and the private one predicts"
-    if not hasattr(active.top, "active_logits") or not party.is_linear:
-        return "needs linear models (logistic regression)"
-    return ""
-
-
-def _prediction_view(attack: Attack, party: PassiveParty, active: ActiveParty, prediction: Prediction) -> View:
-    own = active.test_batch(torch.arange(active.data.test.count))
-    with torch.no_grad():
-        logits: Tensor = active.top.active_logits(own.columns.numeric)  # type: ignore[operator]
-    weight, *bias = (parameter.detach() for parameter in party.bottom.parameters())
-    # Whoever knows the weights knows the intercept, which is the same for all records.
-    logits = logits + bias[0] if bias else logits
-    flat = active.task.outputs == 1
-    known = {
-        "scores": prediction.scores,
-        "active_logits": logits.squeeze(1) if flat else logits,
-        "passive_weight": weight.squeeze(0) if flat else weight,
-    }
-    needs = needs_of(attack)
-    seen = {field: value for field, value in known.items() if field in needs}
-    return View(party=active.name, step=0, ids=own.ids, **seen)

@@ -45,11 +45,12 @@ from splitvfl.messaging.messages import Message
 from splitvfl.party.attaching import attach_defense, check_labels
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
 from splitvfl.run import checkpoint, written_files
+from splitvfl.run.feature_seats import feature_leaks
 from splitvfl.run.half_folder import Origin, new_run_number, save_halves
 from splitvfl.run.party_training import ActiveTraining, PartyTraining, PassiveTraining, Rendezvous
 from splitvfl.run.progress_bar import progress_bar
 from splitvfl.run.results import Results
-from splitvfl.run.seats import LabelBook, Seats, feature_leaks
+from splitvfl.run.seats import LabelBook, Seats
 from splitvfl.run.training import Training, TrainingProgress
 
 
@@ -78,7 +79,7 @@ class Trainer(Training):
         defenses: Attached where each belongs. At several cuts, each cut gets its own copy. One of the activation acts
             in training, evaluations and predictions, unless :class:`~splitvfl.hooks.At` names some of them.
         attacks: Label attacks for every passive party, run at every step or, if that is what they are for, once after
-            training; feature attacks run once, on the test records, at the end.
+            training; feature attacks run once, on predictions, at the end.
         batch_size: Records in a step.
         block_rows: Neighbouring records that are shuffled as one, see :class:`splitvfl.data.Batches`; 1 shuffles all.
         seed: Order of the records, and every party's randomness in training (dropout).
@@ -384,10 +385,12 @@ class Trainer(Training):
         return self.watch.worst
 
     def feature_leaks(self) -> dict[str, list[FeatureLeak]]:
-        """Run the feature attacks on the published scores of the test records, in the active party's seat.
+        """Run the feature attacks on predictions of training and test records, in the active party's seat.
 
-        The attacker is assumed to know the passive party's weights. Only a passive party that is alone and whose
-        bottom is one linear layer is attacked; others are listed in :attr:`unavailable`.
+        Each is run on what scores tell and on what the activation tells (:mod:`splitvfl.run.feature_seats`). The
+        attacker is assumed to know the passive parties' weights, and the range of their columns over the training
+        records; errors are in units of that range. Only passive parties whose bottom is one linear layer are attacked;
+        others are listed in :attr:`unavailable`.
         """
         return feature_leaks(self._feature_attacks, self.active, self.passives, self.unavailable)
 

@@ -17,8 +17,6 @@ from torch import Tensor, nn
 from splitvfl.attacks import (
     DirectionAttack,
     GradientClassifierAttack,
-    GradientInversionAttack,
-    LeastSquaresAttack,
     ModelCompletionAttack,
     NormAttack,
     ResidueSolvingAttack,
@@ -633,52 +631,6 @@ def test_published_scores_are_rounded_and_test_figures_are_not() -> None:
     # One decimal, up to the rounding of a float32 about 10.
     torch.testing.assert_close(scores, scores.round(), rtol=0, atol=1e-6)
     assert not torch.equal(scores, 10 * predict(plain.active, plain.passives).scores)
-
-
-@pytest.mark.parametrize("bias", [False, True])
-def test_one_unknown_feature_is_solved_exactly(bias: bool) -> None:
-    trainer = linear_trainer(features=1, bias=bias, attacks=[LeastSquaresAttack()])
-    trainer.fit(1)
-    (leak,) = trainer.feature_leaks()["telecom"]
-    # A float32 score near ½ has a logit within about 4 · 2**-24 ≈ 2.4e-7, and the weight divides it: with |w| > 0.05
-    # the error stays below 5e-6 per record, its square below 2.5e-11.
-    assert abs(next(trainer.passives["telecom"].bottom.parameters()).flatten()[0].item()) > 0.05
-    assert leak.mse < 2.5e-11
-    assert leak.blind_mse > 0.01
-    assert (leak.attack, leak.features) == ("least-squares", 1)
-
-
-def test_feature_attacks_on_softmax_regression() -> None:
-    trainer = linear_trainer(features=2, outputs=3, attacks=[LeastSquaresAttack(), GradientInversionAttack()])
-    trainer.fit(1)
-    exact, descent = trainer.feature_leaks()["telecom"]
-    # Three classes give two equations for two features: exact up to float32, times the inverse's condition (below 100).
-    assert exact.mse < 1e-8
-    assert descent.mse < 1e-6
-    assert trainer.leaks == {"telecom": {}}
-
-
-def test_with_more_features_than_equations_least_squares_is_not_exact() -> None:
-    trainer = linear_trainer(features=4, attacks=[LeastSquaresAttack()])
-    trainer.fit(1)
-    assert trainer.feature_leaks()["telecom"][0].mse > 1e-3
-
-
-def test_rounded_scores_blur_the_features() -> None:
-    trainer = linear_trainer(features=1, attacks=[LeastSquaresAttack()], defenses=[Rounding(decimals=1)])
-    trainer.fit(1)
-    assert trainer.feature_leaks()["telecom"][0].mse > 1e-4
-
-
-def test_feature_attacks_are_unavailable_where_there_are_no_equations() -> None:
-    deep = small_trainer(attacks=[LeastSquaresAttack()])
-    deep.fit(1)
-    assert deep.feature_leaks() == {}
-    assert deep.unavailable == {"telecom": {"least-squares": "needs linear models (logistic regression)"}}
-    two = small_trainer(("telecom", "shop"), attacks=[LeastSquaresAttack()])
-    two.fit(1)
-    assert two.feature_leaks() == {}
-    assert two.unavailable["shop"] == {"least-squares": "needs a passive party that is alone"}
 
 
 def test_residue_solving_reads_the_labels_of_logistic_regression() -> None:

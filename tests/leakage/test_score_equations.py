@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from splitvfl.attacks import LeastSquaresAttack, equations, least_squares
+from splitvfl.attacks import LeastSquaresAttack, equations, least_squares, score_equations
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import View, call_attack, target_of
 from splitvfl.metrics import reconstruction_mse
@@ -139,7 +139,7 @@ def test_error_of_least_squares_is_what_the_null_space_hides() -> None:
 
 def test_as_many_equations_as_features_are_enough() -> None:
     scores, known, weight, features = system(50, 6, 5)
-    view = View(party="A", step=0, ids=torch.arange(50), scores=scores, active_logits=known, passive_weight=weight)
+    view = View(party="A", step=0, ids=torch.arange(50), equations=score_equations(scores, known, weight))
 
     estimate = call_attack(LeastSquaresAttack(), view)
 

@@ -1,0 +1,137 @@
+"""The box in which a partner's columns lie, and the unit box in which attacks look for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from splitvfl.errors import ArgumentError
+from splitvfl.hooks import Equations
+
+
+@dataclass(frozen=True, eq=False)
+class Box:
+    """The known range of every column: maps equations, columns and estimates to the unit box [0, 1]^d and back.
+
+    ``x = lower + (upper − lower) t`` with t in the unit box. A column with ``lower = upper`` is known: it becomes a
+    column of zeros of A, its share of b is taken off, and its t is x − lower, 0 unless a record lies beyond the range.
+    A record beyond the range has entries of t outside [0, 1]: its equations need not have a solution in the box.
+
+    Args:
+        lower: Smallest value of each column, ``(d,)``.
+        upper: Largest value.
+
+    Raises:
+        ArgumentError: If shapes differ, there is no column, a range is empty, or an end is NaN or infinite: attacks
+            need a range, and a column that has none has to be scaled first.
+    """
+
+    lower: Tensor
+    upper: Tensor
+
+    def __post_init__(self) -> None:
+        """Check the ranges, and keep them in float64."""
+        lower, upper = (torch.as_tensor(end, dtype=torch.float64) for end in (self.lower, self.upper))
+        if lower.dim() != 1 or lower.shape != upper.shape or not lower.numel():
+            raise ArgumentError(
+                f"expected a lower and an upper end of each column, (d,), got {tuple(lower.shape)} and "
+                f"{tuple(upper.shape)}"
+            )
+        endless = ~(torch.isfinite(lower) & torch.isfinite(upper))
+        if bool(endless.any()):
+            raise ArgumentError(
+                f"column {int(endless.nonzero()[0, 0])} has no finite range: estimates are sought in a box, so give "
+                "it the smallest and the largest value that it can take, or scale it to a range first"
+            )
+        if bool((lower > upper).any()):
+            place = int((lower > upper).nonzero()[0, 0])
+            raise ArgumentError(
+                f"the range of column {place} is empty: expected lower <= upper, got {lower[place].item()} and "
+                f"{upper[place].item()}"
+            )
+        object.__setattr__(self, "lower", lower)
+        object.__setattr__(self, "upper", upper)
+
+    @classmethod
+    def of(cls, columns: Tensor) -> Box:
+        """Return the ranges of these columns, ``(n, d)`` with n >= 1.
+
+        Raises:
+            ArgumentError: If there is no record, or an entry is not finite.
+        """
+        if columns.dim() != 2 or not columns.shape[0]:
+            raise ArgumentError(f"expected columns (n, d) of at least one record, got {tuple(columns.shape)}")
+        return cls(columns.amin(dim=0), columns.amax(dim=0))
+
+    @classmethod
+    def joined(cls, boxes: Sequence[Box]) -> Box:
+        """Return the box of several parties' columns side by side."""
+        return cls(torch.cat([box.lower for box in boxes]), torch.cat([box.upper for box in boxes]))
+
+    @property
+    def width(self) -> Tensor:
+        """``upper − lower``, ``(d,)``."""
+        return self.upper - self.lower
+
+    @property
+    def varying(self) -> Tensor:
+        """Which columns have more than one value, ``(d,)`` bool."""
+        return self.upper > self.lower
+
+    @property
+    def largest(self) -> Tensor:
+        """Largest absolute value of each column, ``(d,)``."""
+        return torch.maximum(self.lower.abs(), self.upper.abs())
+
+    def to_unit(self, A: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        """Return ``(A, b)`` in the unit box: ``A diag(width) t = b − A lower``.
+
+        Args:
+            A: ``(m, d)``.
+            b: ``(n, m)``.
+
+        Returns:
+            The same shapes, float64.
+
+        Raises:
+            ArgumentError: If shapes do not fit.
+        """
+        if A.dim() != 2 or A.shape[1] != self.lower.numel() or b.dim() != 2 or b.shape[1] != A.shape[0]:
+            raise ArgumentError(
+                f"expected A (m, {self.lower.numel()}) and b (n, m), got {tuple(A.shape)} and {tuple(b.shape)}"
+            )
+        left = A.double()
+        return left * self.width.to(left.device), b.double() - left @ self.lower.to(left.device)
+
+    def equations(self, known: Equations) -> Equations:
+        """Return equations in the unit box, all errors finite.
+
+        An infinite error becomes the distance to what the box allows: it holds for every record in the box.
+        """
+        left, right = self.to_unit(known.A, known.b)
+        low, high = left.clamp(max=0.0).sum(dim=1), left.clamp(min=0.0).sum(dim=1)
+        allowed = torch.maximum((right - low).abs(), (high - right).abs())
+        return Equations(left, right, torch.where(known.error.isinf(), allowed, known.error))
+
+    def unit(self, columns: Tensor) -> Tensor:
+        """Return columns ``(n, d)`` as points of the unit box, float64; outside [0, 1] where they exceed the range."""
+        self._check(columns)
+        width = self.width.to(columns.device)
+        return (columns.double() - self.lower.to(columns.device)) / torch.where(width > 0, width, 1.0)
+
+    def columns(self, estimate: Tensor) -> Tensor:
+        """Return points of the unit box, ``(n, d)``, as columns, float64; a column without a range has its value."""
+        self._check(estimate)
+        return self.lower.to(estimate.device) + estimate.double() * self.width.to(estimate.device)
+
+    def outside(self, columns: Tensor) -> Tensor:
+        """Return which records lie beyond the range in some column, ``(n,)`` bool; roundings do not count."""
+        points = self.unit(columns)
+        return ((points < -1e-9) | (points > 1.0 + 1e-9)).any(dim=1)
+
+    def _check(self, columns: Tensor) -> None:
+        if columns.dim() != 2 or columns.shape[1] != self.lower.numel():
+            raise ArgumentError(f"expected (n, {self.lower.numel()}), got {tuple(columns.shape)}")

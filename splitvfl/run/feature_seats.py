@@ -1,0 +1,340 @@
+"""Feature attacks in the label party's seat: what a prediction shows it of every passive party's columns.
+
+Two views, of which both are judged. ``"scores"``: somebody else adds up the parts, and the scores come back, after the
+defenses of scores; one system of equations in the columns of all passive parties. ``"activation"``: what the label
+party receives today, each party's part of the logits; where it learns only their sum, that. Of one passive party the
+sum is its part.
+
+The attacker is assumed to know the passive parties' weights, and the range of each column over the training records.
+Estimates are of points in the unit box; what leaves the box is a record beyond the range, whose equations need not have
+a solution there.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from splitvfl.crypto.sum_masks import FRACTION_BITS, sum_of
+from splitvfl.data.columns import Records
+from splitvfl.errors import ArgumentError
+from splitvfl.exchange.prediction import predict_records
+from splitvfl.hooks import Attack, Equations, View, hook_name, needs_of, resolution_of
+from splitvfl.leakage.features import FeatureLeak, Part, Sees, judge_estimate, run_feature_attack
+from splitvfl.leakage.score_equations import (
+    RANK_TOLERANCE,
+    activation_equations,
+    count_scores,
+    product_error,
+    score_equations,
+)
+from splitvfl.leakage.unit_box import Box
+from splitvfl.messaging.messages import Message
+from splitvfl.party.party import ActiveParty, PassiveParty
+
+# Records of a part that attacks are judged on: as many predictions as the paper draws. A mean over them is off by .01
+# of a standard deviation.
+MOST_RECORDS = 2_000
+_PARTS: tuple[Part, ...] = ("train", "test")
+_PIECE = 65_536  # records that are read at a time
+
+
+def feature_leaks(
+    attacks: Sequence[Attack],
+    active: ActiveParty,
+    passives: Mapping[str, PassiveParty],
+    unavailable: Mapping[str, dict[str, str]],
+) -> dict[str, list[FeatureLeak]]:
+    """Run feature attacks on predictions of training and test records, both views; see this module.
+
+    Args:
+        attacks: The attacks.
+        active: The party in whose seat they are.
+        passives: The parties that are attacked, by name.
+        unavailable: Gets the reason, by party and attack, where one cannot be run; where only one of the two views
+            cannot be had, the attack's name is followed by that view's.
+    """
+    found: dict[str, list[FeatureLeak]] = {}
+    if not attacks:
+        return found
+    targets = {name: _Target(party) for name, party in passives.items()}
+    _note_missing(attacks, active, targets, unavailable)
+    if all(target.refused for target in targets.values()):
+        return found
+    for part in _PARTS:
+        if not active.data.train.count or not getattr(active.data, part).count:
+            continue
+        systems = list(_systems(active, targets, part))
+        for system in systems:
+            for attack in attacks:
+                for name, leak in _judged(attack, system, active.name, unavailable):
+                    found.setdefault(name, []).append(leak)
+    return found
+
+
+class _Target:
+    """A passive party whose columns are sought: its weights, and the box of its columns."""
+
+    def __init__(self, party: PassiveParty) -> None:
+        self.party = party
+        self.refused = "" if party.is_linear else "needs linear models (logistic regression)"
+        if self.refused:
+            return
+        try:
+            self.box = _box_of(party)
+        except ArgumentError as error:
+            self.refused = str(error)
+            return
+        if not bool(self.box.varying.any()):
+            self.refused = "none of its columns varies over the training records: there is nothing to find"
+        weight, *bias = (parameter.detach().cpu() for parameter in party.bottom.parameters())
+        self.weight = weight
+        self.bias = bias[0] if bias else weight.new_zeros(weight.shape[0])
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the columns that vary."""
+        kept = self.box.varying.tolist()
+        return [name for name, varies in zip(self.party.data.numeric_names, kept, strict=True) if varies]
+
+
+def _box_of(party: PassiveParty) -> Box:
+    """Return the range of each column over the training records, as the party's model takes them."""
+    train = party.data.train
+    if not train.count:
+        raise ArgumentError("it has no training record: nobody knows the range of its columns")
+    boxes = [
+        Box.of(train.rows(rows).columns.numeric.cpu().double()) for rows in torch.arange(train.count).split(_PIECE)
+    ]
+    return Box(
+        torch.stack([box.lower for box in boxes]).amin(dim=0), torch.stack([box.upper for box in boxes]).amax(dim=0)
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _System:
+    """One system of equations in the unit box, and whose columns it is in.
+
+    Attributes:
+        sees: Of what it was made.
+        part: Whose records.
+        ids: Their ids.
+        targets: The parties, in the order of their columns.
+        known: The equations, without columns that do not vary.
+        fields: What else the view shows.
+        rows: The records' places, in each party's tables.
+        note: What there is to say of it.
+    """
+
+    sees: Sees
+    part: Part
+    ids: Tensor
+    targets: Mapping[str, _Target]
+    known: Equations
+    fields: Mapping[str, Tensor]
+    rows: Tensor
+    note: str
+
+
+def _note_missing(
+    attacks: Sequence[Attack],
+    active: ActiveParty,
+    targets: Mapping[str, _Target],
+    unavailable: Mapping[str, dict[str, str]],
+) -> None:
+    """Write down why an attack cannot be run at a party, or in one of the two views."""
+    of_scores = _no_scores(active, targets)
+    sums = active.sums_parts and len(targets) > 1
+    refused = [target.refused for target in targets.values() if target.refused]
+    for name, target in targets.items():
+        # Of a sum nothing is known unless all parts are linear.
+        of_activation = target.refused or (refused[0] if sums and refused else "")
+        for attack in attacks:
+            label = hook_name(attack)
+            if of_activation and of_scores:
+                unavailable[name][label] = of_activation
+            elif of_scores:
+                unavailable[name][f"{label} (scores)"] = of_scores
+
+
+def _no_scores(active: ActiveParty, targets: Mapping[str, _Target]) -> str:
+    if active.private_top is not None:
+        return "needs the scores of the top that sends, and the private one predicts"
+    refused = [f"{name}: {target.refused}" for name, target in targets.items() if target.refused]
+    if refused:
+        return refused[0]
+    if not hasattr(active.top, "active_logits"):
+        return "needs linear models (logistic regression)"
+    return ""
+
+
+def _systems(active: ActiveParty, targets: Mapping[str, _Target], part: Part) -> Iterator[_System]:
+    """Score some records of a part, and return what that shows."""
+    total = getattr(active.data, part).count
+    rows = torch.linspace(0, total - 1, min(total, MOST_RECORDS), dtype=torch.float64).round().long()
+    parties = (active, *(target.party for target in targets.values()))
+    records: dict[str, Records] = {party.name: getattr(party.data, part).rows(rows) for party in parties}
+    sent: dict[str, list[Tensor]] = {name: [] for name in targets}
+
+    def keep(message: Message) -> None:
+        if message.kind == "activation":
+            sent[message.sender].append(message.payload)
+
+    passives = {name: target.party for name, target in targets.items()}
+    piece = 0 if part == "test" else 1
+    prediction = predict_records(active, passives, records, piece=piece, record=keep)
+    common = {"part": part, "ids": records[active.name].ids.to(active.device), "rows": rows}
+    if not _no_scores(active, targets):
+        yield _of_scores(active, targets, records[active.name], prediction.scores, **common)
+    if active.sums_parts:
+        if not any(target.refused for target in targets.values()):
+            sums = [sum_of(parts) for parts in zip(*sent.values(), strict=True)]
+            yield _of_activation(active, targets, torch.cat(sums).float(), **common)
+        return
+    for name, target in targets.items():
+        if not target.refused:
+            received = torch.cat([active.received(payload).float() for payload in sent[name]])
+            yield _of_activation(active, {name: target}, received, **common)
+
+
+def _of_scores(
+    active: ActiveParty, targets: Mapping[str, _Target], own: Records, scores: Tensor, **common: Any
+) -> _System:
+    """Return what scores tell of the columns of all passive parties."""
+    device = scores.device
+    columns = own.columns.numeric.to(device)
+    top = copy.deepcopy(active.top).to(device).double()
+    weight = torch.cat([target.weight for target in targets.values()], dim=1).to(device).double()
+    bias = torch.stack([target.bias for target in targets.values()]).sum(dim=0).to(device).double()
+    box = Box.joined([target.box for target in targets.values()])
+    with torch.no_grad():
+        # Whoever knows the weights knows the intercept, which is the same for all records.
+        logits: Tensor = top.active_logits(columns.double()) + bias  # type: ignore[operator]
+    off = product_error(
+        torch.cat([weight, *_own_weights(top)], dim=1),
+        torch.cat([box.largest.to(device).expand(len(columns), -1), columns.double().abs()], dim=1),
+        bias.abs() + _intercept(top, bias),
+        dtype=_coarsest(active, targets),
+    )
+    resolutions = [resolution_of(defense) for defense in active.scores]
+    resolution = max((one for one in resolutions if one is not None), default=0.0)
+    flat = active.task.outputs == 1
+    known, own_weight = (logits.squeeze(1), weight.squeeze(0)) if flat else (logits, weight)
+    raw = score_equations(scores, known, own_weight, resolution=resolution, logit_error=off)
+    shift = weight @ box.lower.to(device)
+    fields = {
+        "scores": scores,
+        "active_logits": (logits + shift).squeeze(1) if flat else logits + shift,
+        "passive_weight": _varying((weight * box.width.to(device)), box)[0 if flat else slice(None)],
+    }
+    notes = [
+        _shared(targets),
+        _defended([hook_name(hook) for hook, one in zip(active.scores, resolutions, strict=True) if one is None]),
+        count_scores(scores).note,
+    ]
+    return _System(sees="scores", targets=targets, known=_boxed(box, raw), fields=fields, note=_joined(notes), **common)
+
+
+def _of_activation(active: ActiveParty, targets: Mapping[str, _Target], received: Tensor, **common: Any) -> _System:
+    """Return what an activation tells of its sender's columns, or a sum of all activations of all senders'."""
+    device = received.device
+    weight = torch.cat([target.weight for target in targets.values()], dim=1).to(device).double()
+    bias = torch.stack([target.bias for target in targets.values()]).sum(dim=0).to(device).double()
+    box = Box.joined([target.box for target in targets.values()])
+    off = product_error(weight, box.largest.to(device), bias.abs(), dtype=_coarsest(active, targets))
+    summed = ""
+    if active.sums_parts:
+        off = off + len(targets) * 2.0**-FRACTION_BITS
+        summed = "the label party learns only the sum of all parts"
+        summed += ", which of one passive party is its part" if len(targets) == 1 else ""
+    raw = activation_equations(received, weight, bias, error=off)
+    hooks = [hook_name(hook) for target in targets.values() for hook in target.party.activation["prediction"]]
+    notes = [summed, _shared(targets), _defended(hooks)]
+    return _System(sees="activation", targets=targets, known=_boxed(box, raw), fields={}, note=_joined(notes), **common)
+
+
+def _own_weights(top: nn.Module) -> list[Tensor]:
+    own = getattr(top, "own", None)
+    return [] if own is None else [own.weight.detach()]
+
+
+def _intercept(top: nn.Module, like: Tensor) -> Tensor:
+    found = getattr(top, "intercept", None)
+    return torch.zeros_like(like) if found is None else found.detach().abs()
+
+
+def _coarsest(active: ActiveParty, targets: Mapping[str, _Target]) -> torch.dtype:
+    """Return the least precise type in which anything of a prediction is computed or sent."""
+    parties = (active, *(target.party for target in targets.values()))
+    used = [dtype for party in parties for dtype in (party.autocast, party.wire) if dtype is not None]
+    return max([torch.float32, *used], key=lambda dtype: torch.finfo(dtype).eps)
+
+
+def _boxed(box: Box, raw: Equations) -> Equations:
+    inside = box.equations(raw)
+    return inside._replace(A=_varying(inside.A, box))
+
+
+def _varying(matrix: Tensor, box: Box) -> Tensor:
+    return matrix[:, box.varying.to(matrix.device)]
+
+
+def _joined(notes: Sequence[str]) -> str:
+    return "; ".join(note for note in notes if note)
+
+
+def _shared(targets: Mapping[str, _Target]) -> str:
+    if len(targets) == 1:
+        return ""
+    return f"one system of equations in the columns of {' and '.join(targets)}"
+
+
+def _defended(hooks: Sequence[str]) -> str:
+    return f"the stated error of the equations leaves out what {' and '.join(hooks)} changed" if hooks else ""
+
+
+def _judged(
+    attack: Attack, system: _System, seat: str, unavailable: Mapping[str, dict[str, str]]
+) -> Iterator[tuple[str, FeatureLeak]]:
+    """Run an attack on a system and judge its estimate of each party's columns."""
+    shown = {"equations": system.known, **system.fields}
+    needs = needs_of(attack)
+    missing = sorted(needs - shown.keys())
+    if missing:
+        for name in system.targets:
+            unavailable[name][f"{hook_name(attack)} ({system.sees})"] = f"needs {', '.join(missing)}"
+        return
+    seen = {field: value for field, value in shown.items() if field in needs}
+    view = View(party=seat, step=0, ids=system.ids, **seen)
+    width = system.known.A.shape[1]
+    estimate, warned = run_feature_attack(attack, view, width)
+    rank = int(torch.linalg.matrix_rank(system.known.A, rtol=RANK_TOLERANCE))
+    first = 0
+    for name, target in system.targets.items():
+        truth = getattr(target.party.data, system.part).rows(system.rows).columns.numeric.double().cpu()
+        beyond = int(target.box.outside(truth).sum())
+        notes = [system.note, _beyond(beyond, len(truth)), warned]
+        own = estimate[:, first : first + len(target.names)].cpu()
+        first += len(target.names)
+        inside = _varying(target.box.unit(truth), target.box)
+        leak = judge_estimate(
+            hook_name(attack),
+            own,
+            inside,
+            names=target.names,
+            note=_joined(notes),
+            sees=system.sees,
+            part=system.part,
+            equations=rank,
+            joint=width,
+        )
+        yield name, leak
+
+
+def _beyond(count: int, total: int) -> str:
+    return f"{count} of {total} records lie beyond the known range, where the box holds no solution" if count else ""

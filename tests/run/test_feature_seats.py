@@ -1,0 +1,335 @@
+"""What feature attacks see of predictions in an experiment, and how they are judged."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from splitvfl.attacks import (
+    GradientInversionAttack,
+    HalfAttack,
+    HalfStarAttack,
+    LeastSquaresAttack,
+    ZeroAttack,
+    equations,
+    least_squares,
+)
+from splitvfl.data.columns import Columns
+from splitvfl.defenses import Rounding
+from splitvfl.exchange.taylor import Taylor
+from splitvfl.hooks import At, Secrets, View
+from splitvfl.leakage.features import FeatureLeak
+from splitvfl.learning.tasks import task_for
+from splitvfl.models import Linear, LinearTop
+from splitvfl.party.party import ActiveParty, PassiveParty
+from splitvfl.run.trainer import Trainer
+from tests.builders import ACTIVE, linear_trainer, party_data, seeded, small_trainer
+from tests.exchange.logistic import SHORT
+
+VIEWS = [("scores", "train"), ("activation", "train"), ("scores", "test"), ("activation", "test")]
+
+
+def by_view(leaks: list[FeatureLeak]) -> dict[tuple[str, str, str], FeatureLeak]:
+    return {(leak.attack, leak.sees, leak.part): leak for leak in leaks}
+
+
+class Look:
+    """Keeps the views that it is lent."""
+
+    name: ClassVar[str] = "look"
+    target: ClassVar[Literal["features"]] = "features"
+
+    def __init__(self, *needs: str) -> None:
+        self.needs = frozenset(needs)
+        self.views: list[View] = []
+
+    def __call__(self, view: View, /) -> Tensor:
+        self.views.append(view)
+        return torch.full((len(view.ids), view.equations.A.shape[1]), 0.5)
+
+
+class Twice:
+    """Sends twice the activation."""
+
+    name: ClassVar[str] = "twice"
+    crossing: ClassVar[Literal["activation"]] = "activation"
+
+    def __call__(self, message: Tensor, _: Secrets, /) -> Tensor:
+        return 2 * message
+
+
+def two_parties(*, outputs: int = 1, sizes: Mapping[str, int] = {"telecom": 2, "shop": 3}, **settings: Any) -> Trainer:
+    task = "binary" if outputs == 1 else "multiclass"
+    passives = {
+        name: PassiveParty(party_data(name, width=width), seeded(name, lambda width=width: Linear(width, outputs)))
+        for name, width in sizes.items()
+    }
+    top = seeded("top", lambda: LinearTop(2, outputs, active_inputs=2))
+    active = ActiveParty(party_data(ACTIVE, width=2, task=task), top, task=task_for(task, 3))
+    return Trainer(active, passives, **{"batch_size": 16, **settings})
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_one_unknown_feature_is_solved_exactly_from_either_view(bias: bool) -> None:
+    trainer = linear_trainer(features=1, bias=bias, attacks=[LeastSquaresAttack()])
+    trainer.fit(1)
+    leaks = trainer.feature_leaks()["telecom"]
+    assert [(leak.sees, leak.part) for leak in leaks] == VIEWS
+    # A float32 score near ½ has a logit within about 4 · 2**-24 ≈ 2.4e-7, and the weight times the column's range
+    # divides it: with that above 0.04 the error stays below 6e-6 per record, its square below 4e-11.
+    columns = trainer.passives["telecom"].data.train.columns.numeric
+    weight = next(trainer.passives["telecom"].bottom.parameters()).flatten()[0].item()
+    assert abs(weight) * (columns.max() - columns.min()) > 0.04
+    for leak in leaks:
+        assert leak.mse < 4e-11
+        assert leak.blind_mse > 0.01
+        assert (leak.attack, leak.features, leak.equations, leak.joint) == ("least-squares", 1, 1, 1)
+        assert leak.near == 1.0
+        assert [column.column for column in leak.columns] == ["telecom0"]
+
+
+def test_an_activation_is_one_equation_more_than_scores() -> None:
+    trainer = linear_trainer(features=3, outputs=3, attacks=[LeastSquaresAttack()])
+    trainer.fit(1)
+    found = by_view(trainer.feature_leaks()["telecom"])
+    scores, activation = (found["least-squares", sees, "test"] for sees in ("scores", "activation"))
+    assert (scores.equations, activation.equations) == (2, 3)
+    # Three equations in three columns, up to float32 and the inverse's condition (below 1e3).
+    assert activation.mse < 1e-6
+    assert scores.mse > 1e-3
+
+
+def test_errors_are_in_units_of_the_training_records_range() -> None:
+    trainer = two_parties(attacks=[ZeroAttack(), HalfAttack()])
+    trainer.passives["shop"].data.test.columns.numeric[3, 1] = 9.0
+    trainer.fit(1)
+    found = by_view(trainer.feature_leaks()["shop"])
+    data = trainer.passives["shop"].data
+    train, test = (part.columns.numeric.numpy().astype(float) for part in (data.train, data.test))
+    low, high = train.min(axis=0), train.max(axis=0)
+    for part, columns in (("train", train), ("test", test)):
+        points = (columns - low) / (high - low)
+        zero = found["zero", "scores", part]
+        assert zero.mse == pytest.approx((points**2).mean(), rel=1e-12)
+        assert zero.half_mse == pytest.approx(((points - 0.5) ** 2).mean(), rel=1e-12)
+        assert found["half", "activation", part].mse == pytest.approx(zero.half_mse, rel=1e-12)
+        assert zero.blind_mse == pytest.approx(points.var(axis=0).mean(), rel=1e-12)
+        assert [one.mse for one in zero.columns] == pytest.approx((points**2).mean(axis=0), rel=1e-12)
+        assert [one.mean_mse for one in zero.columns] == pytest.approx(points.var(axis=0), rel=1e-12)
+        assert [one.near for one in zero.columns] == pytest.approx((abs(points) <= 0.05).mean(axis=0), rel=1e-12)
+        beyond = ((points < 0) | (points > 1)).any(axis=1).sum()
+        assert (f"{beyond} of {len(points)} records lie beyond" in zero.note) == bool(beyond)
+        assert zero.records == len(points)
+    assert beyond > 0  # else the test shows nothing
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_the_views_equations_hold_for_the_true_columns_within_their_error(outputs: int) -> None:
+    look = Look("equations")
+    trainer = two_parties(outputs=outputs, attacks=[look])
+    trainer.fit(1)
+    found = trainer.feature_leaks()
+    assert set(found) == {"telecom", "shop"}
+    # One joint system for scores, one for each party's activation, of both parts.
+    assert [view.equations.A.shape for view in look.views] == 2 * [
+        (max(outputs - 1, 1), 5),
+        (outputs, 2),
+        (outputs, 3),
+    ]
+    for number, part in enumerate(("train", "test")):
+        points = {}
+        for name, party in trainer.passives.items():
+            low, high = (end(party.data.train.columns.numeric.double(), dim=0) for end in (torch.amin, torch.amax))
+            points[name] = (getattr(party.data, part).columns.numeric.double() - low) / (high - low)
+        truths = [torch.cat([points["telecom"], points["shop"]], dim=1), points["telecom"], points["shop"]]
+        inside = [((truth >= 0) & (truth <= 1)).all(dim=1) for truth in truths]
+        for view, truth, kept in zip(look.views[3 * number : 3 * number + 3], truths, inside, strict=True):
+            left, right, error = view.equations
+            off = (truth @ left.T - right).abs()
+            assert (off[kept] <= error[kept]).all()
+            # The bound is no more than a few hundred roundings of logits of size 10.
+            assert error.max() < 1e-3
+            assert view.ids.tolist() == getattr(trainer.active.data, part).ids.tolist()
+
+
+def test_joint_equations_of_scores_name_all_columns_parties() -> None:
+    trainer = two_parties(attacks=[HalfStarAttack()])
+    trainer.fit(1)
+    found = trainer.feature_leaks()
+    scores = by_view(found["shop"])["half-star", "scores", "test"]
+    activation = by_view(found["shop"])["half-star", "activation", "test"]
+    assert (scores.joint, scores.features, activation.joint) == (5, 3, 3)
+    assert "one system of equations in the columns of telecom and shop" in scores.note
+    assert "one system" not in activation.note
+
+
+def test_the_views_other_fields_give_the_same_equations() -> None:
+    look = Look("equations", "scores", "active_logits", "passive_weight")
+    trainer = linear_trainer(features=3, bias=True, attacks=[look])
+    trainer.fit(1)
+    trainer.feature_leaks()
+    assert len(look.views) == 2
+    for view in look.views:
+        left, right = equations(view.scores, view.active_logits, view.passive_weight)
+        torch.testing.assert_close(left, view.equations.A, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(right, view.equations.b, rtol=1e-9, atol=1e-9)
+    assert trainer.unavailable["telecom"] == {"look (activation)": "needs active_logits, passive_weight, scores"}
+
+
+def test_the_losses_of_scores_need_scores() -> None:
+    trainer = linear_trainer(features=2, attacks=[GradientInversionAttack(loss="kl")])
+    trainer.fit(1)
+    assert {leak.sees for leak in trainer.feature_leaks()["telecom"]} == {"scores"}
+    assert trainer.unavailable["telecom"] == {"gradient-inversion (activation)": "needs active_logits"}
+
+
+def test_feature_attacks_on_softmax_regression() -> None:
+    trainer = linear_trainer(features=2, outputs=3, attacks=[LeastSquaresAttack(), GradientInversionAttack()])
+    trainer.fit(1)
+    found = by_view(trainer.feature_leaks()["telecom"])
+    # Three classes give two equations for two features: exact up to float32, times the inverse's condition (below 100).
+    assert found["least-squares", "scores", "train"].mse < 1e-8
+    assert found["gradient-inversion", "scores", "train"].mse < 1e-6
+    assert trainer.leaks == {"telecom": {}}
+
+
+def test_rounded_scores_blur_the_features_and_the_error_says_how_far() -> None:
+    look = Look("equations")
+    trainer = linear_trainer(features=1, attacks=[LeastSquaresAttack(), look], defenses=[Rounding(decimals=1)])
+    trainer.fit(1)
+    found = by_view(trainer.feature_leaks()["telecom"])
+    assert found["least-squares", "scores", "test"].mse > 1e-4
+    assert found["least-squares", "activation", "test"].mse < 4e-11
+    truth = trainer.passives["telecom"].data.train.columns.numeric.double()
+    points = (truth - truth.min()) / (truth.max() - truth.min())
+    scores = next(view for view in look.views if view.equations.error.max() > 0.1)
+    assert ((points @ scores.equations.A.T - scores.equations.b).abs() <= scores.equations.error).all()
+
+
+def test_noise_on_what_is_seen_is_named_beside_the_error() -> None:
+    trainer = linear_trainer(features=1, attacks=[HalfAttack()], defenses=[At(Twice(), "prediction")])
+    trainer.fit(1)
+    found = by_view(trainer.feature_leaks()["telecom"])
+    assert "leaves out what twice changed" in found["half", "activation", "test"].note
+
+
+@pytest.mark.parametrize("names", [("telecom",), ("telecom", "shop")])
+def test_where_only_the_sum_is_seen_the_sum_is_attacked(names: tuple[str, ...]) -> None:
+    sizes = dict(zip(names, (2, 3), strict=False))
+    passives = {
+        name: PassiveParty(party_data(name, width=width), seeded(name, lambda width=width: Linear(width)))
+        for name, width in sizes.items()
+    }
+    top = seeded("top", lambda: LinearTop(len(names), active_inputs=2))
+    look = Look("equations")
+    trainer = Trainer(
+        ActiveParty(party_data(ACTIVE, width=2, task="binary"), top),
+        passives,
+        batch_size=24,
+        exchange=Taylor(rows=24, encryption=SHORT),
+        attacks=[look],
+        audit=False,
+    )
+    trainer.fit(1)
+    found = trainer.feature_leaks()
+    leak = by_view(found["telecom"])["look", "activation", "test"]
+    assert leak.joint == sum(sizes.values())
+    assert "only the sum of all parts" in leak.note
+    assert ("of one passive party is its part" in leak.note) == (len(names) == 1)
+    truth = []
+    for party in trainer.passives.values():
+        train = party.data.train.columns.numeric.double()
+        low, high = train.amin(dim=0), train.amax(dim=0)
+        truth.append((train - low) / (high - low))
+    activation = look.views[1].equations
+    off = (torch.cat(truth, dim=1) @ activation.A.T - activation.b).abs()
+    assert (off <= activation.error).all()
+
+
+def test_a_linear_bottom_is_read_from_its_activation_under_any_top() -> None:
+    passive = PassiveParty(party_data("telecom", width=3), seeded("linear", lambda: Linear(3, 4)))
+    top = seeded("any", lambda: nn.Sequential(nn.Linear(6, 3), nn.ReLU(), nn.Linear(3, 1)))
+    trainer = Trainer(
+        ActiveParty(party_data(ACTIVE, width=2, task="binary"), top),
+        {"telecom": passive},
+        batch_size=16,
+        attacks=[LeastSquaresAttack()],
+    )
+    trainer.fit(1)
+    leaks = trainer.feature_leaks()["telecom"]
+    assert {leak.sees for leak in leaks} == {"activation"}
+    assert max(leak.mse for leak in leaks) < 1e-6
+    assert trainer.unavailable["telecom"] == {"least-squares (scores)": "needs linear models (logistic regression)"}
+
+
+def test_feature_attacks_are_unavailable_where_there_are_no_equations() -> None:
+    deep = small_trainer(attacks=[LeastSquaresAttack()])
+    deep.fit(1)
+    assert deep.feature_leaks() == {}
+    assert deep.unavailable == {"telecom": {"least-squares": "needs linear models (logistic regression)"}}
+
+
+def with_columns(trainer: Trainer, change: Any) -> Trainer:
+    party = trainer.passives["telecom"]
+    parts = {
+        part: replace(records, columns=Columns.of(change(records.columns.numeric.clone())))
+        for part, records in (("train", party.data.train), ("test", party.data.test))
+    }
+    party.data = replace(party.data, **parts)
+    return trainer
+
+
+def test_a_column_that_does_not_vary_is_known_and_not_judged() -> None:
+    def constant(columns: Tensor) -> Tensor:
+        columns[:, 1] = 0.75
+        return columns
+
+    trainer = with_columns(linear_trainer(features=2, attacks=[LeastSquaresAttack()]), constant)
+    trainer.fit(1)
+    leaks = trainer.feature_leaks()["telecom"]
+    assert {(leak.features, leak.equations) for leak in leaks} == {(1, 1)}
+    assert [column.column for column in leaks[0].columns] == ["telecom0"]
+    assert max(leak.mse for leak in leaks) < 1e-9
+
+
+def test_columns_of_which_none_varies_have_nothing_to_find() -> None:
+    trainer = with_columns(linear_trainer(features=2, attacks=[LeastSquaresAttack()]), torch.ones_like)
+    trainer.fit(1)
+    assert trainer.feature_leaks() == {}
+    assert "none of its columns varies" in trainer.unavailable["telecom"]["least-squares"]
+
+
+def test_an_endless_range_is_refused_with_the_reason() -> None:
+    trainer = linear_trainer(features=2, attacks=[LeastSquaresAttack()])
+    trainer.fit(1)
+    trainer.passives["telecom"].data.train.columns.numeric[0, 1] = math.inf
+    assert trainer.feature_leaks() == {}
+    assert "no finite range" in trainer.unavailable["telecom"]["least-squares"]
+
+
+def test_records_beyond_the_most_are_spread_over_the_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("splitvfl.run.feature_seats.MOST_RECORDS", 7)
+    look = Look("equations")
+    trainer = linear_trainer(features=2, attacks=[look])
+    trainer.fit(1)
+    leaks = trainer.feature_leaks()["telecom"]
+    assert {leak.records for leak in leaks} == {7}
+    expected = np.linspace(0, 47, 7).round().astype(int)
+    assert look.views[0].ids.tolist() == trainer.active.data.train.ids[expected].tolist()
+
+
+def test_estimates_of_a_view_solve_its_equations() -> None:
+    look = Look("equations")
+    trainer = two_parties(attacks=[look])
+    trainer.fit(1)
+    trainer.feature_leaks()
+    for view in look.views:
+        left, right, _ = view.equations
+        torch.testing.assert_close(least_squares(left, right) @ left.T, right, rtol=0, atol=1e-9)
