@@ -245,6 +245,7 @@ def _start(progress: RunProgress, name: str, variant: Variant) -> TrainingProgre
 
 
 def _print_run(summary: RunSummary, *, explain: bool) -> None:
+    from splitvfl.leakage.features import feature_notes
     from splitvfl.report.brief import brief
     from splitvfl.report.findings import sending_note, stopping_note, verdict
     from splitvfl.report.tables import summary_table
@@ -252,9 +253,9 @@ def _print_run(summary: RunSummary, *, explain: bool) -> None:
     console = Console()
     console.print(brief([summary]))
     console.print()
-    found = [leak for party in summary.parties.values() for leak in party.features if leak.note]
+    noted = feature_notes(leak for party in summary.parties.values() for leak in party.features)
     said = [verdict(summary), stopping_note(summary), sending_note(summary), *summary.notes]
-    for line in filter(None, [*said, *(f"{leak.attack}: {leak.note}." for leak in found)]):
+    for line in filter(None, [*said, *(f"{note}." for note in noted)]):
         console.print(Text(line))
     if explain:
         console.print()

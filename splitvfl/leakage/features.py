@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -181,3 +181,33 @@ def judge_estimate(
         records=true.shape[0],
         columns=[ColumnLeak(name, *values) for name, values in zip(named, figures, strict=True)],
     )
+
+
+def best_by_view(leaks: Sequence[FeatureLeak]) -> list[FeatureLeak]:
+    """Return of each view of predictions the attack with the least error: on test records, where there were some.
+
+    Args:
+        leaks: Of one party.
+    """
+    best = []
+    for sees in dict.fromkeys(leak.sees for leak in leaks):
+        seen = [leak for leak in leaks if leak.sees == sees]
+        best.append(min([leak for leak in seen if leak.part == "test"] or seen, key=lambda leak: leak.mse))
+    return best
+
+
+def feature_notes(leaks: Iterable[FeatureLeak]) -> list[str]:
+    """Return each thing that was noted once, with the attacks, or the views of all attacks, of which it was."""
+    leaks = list(leaks)
+    noted: dict[str, list[FeatureLeak]] = {}
+    for leak in leaks:
+        for text in leak.note.split("; ") if leak.note else []:
+            noted.setdefault(text, []).append(leak)
+    return [f"{_of(found, leaks)}: {text}" for text, found in noted.items()]
+
+
+def _of(found: Sequence[FeatureLeak], leaks: Sequence[FeatureLeak]) -> str:
+    attacks = list(dict.fromkeys(leak.attack for leak in found))
+    everybody = len(attacks) == len({leak.attack for leak in leaks})
+    views = ", ".join(dict.fromkeys(f"{leak.sees} of {leak.part} records" for leak in found))
+    return f"{'all feature attacks' if everybody and len(attacks) > 1 else ', '.join(attacks)} ({views})"

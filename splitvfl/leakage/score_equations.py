@@ -51,7 +51,7 @@ def equations(scores: Tensor, active_logits: Tensor, passive_weight: Tensor) -> 
     shares, known, weight = _softmax_form(scores, active_logits, passive_weight)
     unit = _unit_of(scores)
     if bool((shares == 0).any()):
-        warnings.warn(_said(count_scores(scores)), RuntimeWarning, stacklevel=2)
+        warnings.warn(count_scores(scores).saturation, RuntimeWarning, stacklevel=2)
     return torch.diff(weight, dim=0), _right_sides(shares, known, weight, unit)
 
 
@@ -194,14 +194,23 @@ class ScoreCounts(NamedTuple):
     unnormalised: int
 
     @property
+    def saturation(self) -> str:
+        """How many predictions are saturated, in words."""
+        what = "hold scores of exactly 0 or 1, whose logits are bounded or left out, not known"
+        return f"{self.saturated} of {self.predictions} predictions {what}"
+
+    @property
     def note(self) -> str:
         """What a report says of them; empty where there is nothing to say."""
         said = [
-            (self.saturated, "hold scores of exactly 0 or 1, whose logits are bounded or left out, not known"),
-            (self.tied, "have no largest score alone"),
-            (self.unnormalised, "do not sum to one: only ratios of their scores are read"),
+            (self.saturated, self.saturation),
+            (self.tied, f"{self.tied} of {self.predictions} predictions have no largest score alone"),
+            (
+                self.unnormalised,
+                f"{self.unnormalised} of {self.predictions} predictions do not sum to one: only ratios are read",
+            ),
         ]
-        return "; ".join(f"{count} of {self.predictions} predictions {text}" for count, text in said if count)
+        return "; ".join(text for count, text in said if count)
 
 
 def count_scores(scores: Tensor) -> ScoreCounts:
@@ -220,13 +229,6 @@ def count_scores(scores: Tensor) -> ScoreCounts:
         int((saturated & (positive < 2)).sum()),
         int(((shares == largest).sum(dim=1) > 1).sum()),
         int(((shares.sum(dim=1) - 1.0).abs() > 0.01).sum()),
-    )
-
-
-def _said(counts: ScoreCounts) -> str:
-    return (
-        f"{counts.saturated} of {counts.predictions} predictions hold scores of exactly 0 or 1; "
-        "their logits are bounded or left out, not known"
     )
 
 

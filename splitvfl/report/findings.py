@@ -15,6 +15,7 @@ from splitvfl.errors import ArgumentError
 from splitvfl.hooks import weaknesses_of
 from splitvfl.leakage.after_training import AfterTraining
 from splitvfl.leakage.canaries import CanaryLeak
+from splitvfl.leakage.features import best_by_view
 from splitvfl.leakage.label_leak import LabelLeak, largest
 from splitvfl.metrics import chance_of_largest, oriented, turned_round
 from splitvfl.report.rows import (
@@ -41,6 +42,11 @@ MATCHING = "up to 0.11 (135,000 records) and 0.36 (455 records, 4 epochs)"
 """By how much the matched figure exceeded what a theorem allows, ``asymmetric-response`` at .2 to .4."""
 
 CERTAIN_CANARIES = 3000
+
+_SHOWING = {
+    "scores": "The published scores give away",
+    "activation": "The activation that the label party receives for a prediction gives away",
+}
 
 EXCESS = 0.05
 """By so much total may exceed what is known without messages, before labels are called not hidden."""
@@ -416,11 +422,12 @@ def _capital(words: str) -> str:
 
 
 def _columns_recovered(run: RunSummary) -> list[str]:
+    """Return a sentence for every partner and view of predictions in which an attack beats the columns' means."""
     return [
-        f"The published scores give away columns of {name}: the {leak.attack} attack estimates them with a mean "
-        f"squared error of {leak.mse:.3g}, against {leak.blind_mse:.3g} for guessing every column's mean."
+        f"{_SHOWING[leak.sees]} columns of {name}: the {leak.attack} attack estimates them with a mean squared error "
+        f"of {leak.mse:.3g}, against {leak.blind_mse:.3g} for guessing every column's mean."
         for name, party in run.parties.items()
-        for leak in party.features
+        for leak in best_by_view(party.features)
         if leak.mse < leak.blind_mse
     ]
 

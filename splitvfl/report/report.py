@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from splitvfl.config.registry import installed
 from splitvfl.errors import ArgumentError, CheckpointError
 from splitvfl.hooks import explanations_of
+from splitvfl.leakage.features import best_by_view, feature_notes
 from splitvfl.leakage.many_auditing import auditor_of
 from splitvfl.leakage.monitor import read_metrics
 from splitvfl.report.brief import two_lines
@@ -135,6 +136,7 @@ def _template() -> Template:
     )
     environment.filters.update(
         written=written,
+        percent=_percent,
         share=_share,
         level=_level,
         significant=_significant,
@@ -189,6 +191,13 @@ def _sections(summaries: Sequence[RunSummary], folders: Sequence[Path]) -> Itera
             "audited": AUDITOR in attack_names(group.runs),
             "rows": rows,
             "features": [(row, party, leak) for row, party in with_parties(rows) for leak in party.features],
+            "feature_notes": feature_notes(leak for _, party in with_parties(rows) for leak in party.features),
+            "columns": [
+                (row, party, leak, one)
+                for row, party in with_parties(rows)
+                for leak in best_by_view(party.features)
+                for one in leak.columns
+            ],
             "after": [
                 (row, party, *late) for row, party in with_parties(rows) for late in party.after_training.items()
             ],
@@ -272,6 +281,11 @@ def _limit(row: DefenseRow, group: RunGroup) -> float:
 def _held(row: DefenseRow) -> bool:
     """Return whether every run met its goal: with canaries by the upper end of their interval."""
     return all(below(run) for run in row.results)
+
+
+def _percent(value: float | None) -> str:
+    """Return a share of entries, in per cent."""
+    return MISSING if value is None else f"{value:.0%}"
 
 
 def _share(value: Estimate) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
@@ -11,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from splitvfl.leakage.features import FeatureLeak, best_by_view
 from splitvfl.leakage.many_auditing import auditor_of
 from splitvfl.report.brief import leak_style
 from splitvfl.report.findings import (
@@ -51,6 +53,8 @@ _NAME_WIDTH = 21
 _NARROW_NAME_WIDTH = 18
 _WIDE_NAME_WIDTH = 31
 _INTERVAL_WIDTH = 10
+# More stand in the page of the report.
+_COLUMNS_SHOWN = 8
 
 _LEAK_AUC = (
     "how well an attack tells positives from negatives, one class from the rest, or large numbers from small ones: "
@@ -90,6 +94,15 @@ _AFTER_LEGEND = {
     "chance": "what an attack that knows nothing is expected to get there, for being oriented",
 }
 
+_FEATURE_LEGEND = {
+    "error": "mean squared error of an estimate of the partner's columns, in units of each column's range over the "
+    "training records; beside it that of answering the column's mean, or the middle of its range",
+    "near": "share of entries that are estimated to within .05 of the range, of test records if there are some",
+    "scores": "what an attacker has who gets scores from somebody else; activation: who receives the partner's part "
+    "and computes them itself, as the label party does today",
+    "column": f"those {_COLUMNS_SHOWN} that the best attack reads best, compared with the mean",
+}
+
 _COMPARISON_LEGEND = {
     **_THREE,
     "±": "half of the 95 % t-interval of the mean over seeds; of two runs both figures stand, as a range",
@@ -112,7 +125,8 @@ def summary_table(runs: Sequence[RunSummary]) -> RenderableType:
     parts: list[RenderableType] = list(_sections(runs, compared=False))
     if len(runs) == 1 and headline(runs[0]):
         parts = [Text(headline(runs[0]), style="bold"), Text(), *parts]
-    return Group(*parts, *_said_once(runs), _legend(_fitting(_SUMMARY_LEGEND, runs) | _after_legend(runs)))
+    legend = _fitting(_SUMMARY_LEGEND, runs) | _feature_legend(runs) | _after_legend(runs)
+    return Group(*parts, *_said_once(runs), _legend(legend))
 
 
 def comparison_table(runs: Sequence[RunSummary]) -> RenderableType:
@@ -243,17 +257,53 @@ def _compared_costs(group: RunGroup, rows: Sequence[DefenseRow]) -> Table:
 
 
 def _features(rows: Sequence[DefenseRow]) -> Iterator[Table]:
-    leaks = [(row, party, leak) for row, party in with_parties(rows) for leak in party.features]
-    if not leaks:
+    found = [(row, party) for row, party in with_parties(rows) if party.features]
+    if not found:
         return
-    table = _table("What scores give away", _NAME_WIDTH)
-    table.add_column("of", overflow="fold", width=13)
-    table.add_column("to the attack", overflow="fold", width=18)
-    _numbers(table, ("squared error", 8), ("blind guess", 8))
-    for row, party, leak in leaks:
-        errors = (f"{leak.mse:.3g}", f"{leak.blind_mse:.3g}")
-        table.add_row(_two_lines(row.label), Text(party.name), Text(leak.attack), *errors)
+    table = _table("What predictions give away", 15)
+    table.add_column("of", overflow="fold", width=15)
+    table.add_column("to the attack", overflow="fold", width=14)
+    _numbers(table, ("error, test", 8), ("error, train", 8), ("of the mean", 7), ("near", 5))
+    for row, party in found:
+        for (sees, attack), parts in _by_view(party.features).items():
+            told = parts.get("test") or parts["train"]
+            errors = (f"{leak.mse:.3g}" if leak else MISSING for leak in (parts.get("test"), parts.get("train")))
+            near = MISSING if told.near is None else f"{told.near:.0%}"
+            name = _two_lines(row.label, width=15)
+            shown = Text(f"{party.name}, {sees}")
+            table.add_row(name, shown, Text(_hyphened(attack, 14)), *errors, f"{told.blind_mse:.3g}", near)
     yield table
+    yield from _columns(found)
+
+
+def _by_view(leaks: Sequence[FeatureLeak]) -> dict[tuple[str, str], dict[str, FeatureLeak]]:
+    """Return leaks by view and attack, and those by part."""
+    found: dict[tuple[str, str], dict[str, FeatureLeak]] = {}
+    for leak in leaks:
+        found.setdefault((leak.sees, leak.attack), {})[leak.part] = leak
+    return found
+
+
+def _columns(found: Sequence[tuple[DefenseRow, PartyRow]]) -> Iterator[Table]:
+    """Return the columns that the best attack of each view reads best, compared with their means."""
+    table = _table("Column by column", 15)
+    table.add_column("of", overflow="fold", width=15)
+    table.add_column("column", overflow="fold", width=18)
+    _numbers(table, ("error", 8), ("of the mean", 8), ("of a half", 8), ("near", 5))
+    for row, party in found:
+        for leak in best_by_view(party.features):
+            read = sorted(leak.columns, key=lambda one: one.mse / one.mean_mse if one.mean_mse else math.inf)
+            for one in read[:_COLUMNS_SHOWN]:
+                shown = Text(f"{party.name}, {leak.sees}")
+                figures = (f"{one.mse:.3g}", f"{one.mean_mse:.3g}", f"{one.half_mse:.3g}", f"{one.near:.0%}")
+                table.add_row(_two_lines(row.label, width=15), shown, Text(one.column), *figures)
+    if table.row_count:
+        yield table
+
+
+def _feature_legend(runs: Sequence[RunSummary]) -> dict[str, str]:
+    shown = any(party.features for run in runs for party in run.parties.values())
+    return _FEATURE_LEGEND if shown else {}
 
 
 def _after(rows: Sequence[DefenseRow]) -> Iterator[Table]:

@@ -19,12 +19,12 @@ from splitvfl.attacks import ComponentAttack, NormAttack
 from splitvfl.errors import ArgumentError, CheckpointError
 from splitvfl.leakage.after_training import AfterTraining
 from splitvfl.leakage.canaries import CanaryLeak
-from splitvfl.leakage.features import FeatureLeak
+from splitvfl.leakage.features import ColumnLeak, FeatureLeak
 from splitvfl.report import figures
 from splitvfl.report.provenance import PartyRecord, Provenance
 from splitvfl.report.report import finished_runs, unfinished_runs, write_report
 from splitvfl.report.rows import group_runs, rows_by_defense
-from splitvfl.report.summary import AttackResult, PartyResult, RunSummary
+from splitvfl.report.summary import AttackResult, PartyResult, RunSummary, read_summary
 
 EVIL = "<script>alert('x')</script> & \"$\\frac{1}$\" {{ 7*7 }}"
 VOID = {"meta", "link", "img", "br", "hr", "input"}
@@ -262,7 +262,16 @@ def test_names_are_never_markup(tmp_path: Path) -> None:
                 unavailable={EVIL: EVIL},
                 measurements={f"{EVIL}/power": 1.0},
                 own_columns_auc=0.8,
-                features=[FeatureLeak(attack=EVIL, mse=0.1, blind_mse=0.2, features=3)],
+                features=[
+                    FeatureLeak(
+                        attack=EVIL,
+                        mse=0.1,
+                        blind_mse=0.2,
+                        features=1,
+                        note=EVIL,
+                        columns=[ColumnLeak(EVIL, 0.1, 0.2, 0.3, 0.4)],
+                    )
+                ],
                 after_training={EVIL: AfterTraining(0.9, 0.9, 0.5, 0.5, known_positives=1, known_negatives=1)},
             ),
             "other": PartyResult(attacks={EVIL: result(0.6)}),
@@ -276,6 +285,35 @@ def test_names_are_never_markup(tmp_path: Path) -> None:
     assert text.count("<script>alert('x')</script>") > 20
     assert "{{ 7*7 }}" in text
     assert "\\frac{1}" in text, "the figures draw names as they are, not as formulas"
+
+
+def test_both_views_of_predictions_and_single_columns_are_shown(tmp_path: Path) -> None:
+    leaks = [
+        FeatureLeak("half-star", 0.0312, 0.08, 2, sees="scores", half_mse=0.0912, near=0.31, equations=1, joint=5),
+        FeatureLeak(
+            "half-star",
+            0.0017,
+            0.08,
+            2,
+            note="3 of 24 records lie beyond the known range",
+            sees="activation",
+            half_mse=0.0912,
+            near=0.97,
+            equations=2,
+            joint=2,
+            columns=[ColumnLeak("age", 0.0021, 0.0801, 0.0901, 0.96), ColumnLeak("calls", 0.0013, 0.07, 0.09, 0.98)],
+        ),
+    ]
+    shown = run(parties={"telecom": PartyResult(attacks={}, features=leaks)})
+    folder = stored(tmp_path / "run", shown)
+    assert read_summary(folder).parties["telecom"].features == leaks
+
+    text = text_of(write_report([folder], tmp_path / "report.html").read_text(encoding="utf-8"))
+
+    assert re.search(r"scores\s*test\s*half-star\s*2\s*1\s*in 5 columns\s*0.0312\s*0.08\s*0.0912\s*31%", text)
+    assert re.search(r"activation\s*test\s*half-star\s*2\s*2\s*0.0017\s*0.08\s*0.0912\s*97%", text)
+    assert re.search(r"activation\s*half-star\s*age\s*0.0021\s*0.0801\s*0.0901\s*96%", text)
+    assert "half-star (activation of test records): 3 of 24 records lie beyond the known range." in text
 
 
 def test_attacks_after_training_and_what_they_knew_are_shown(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from scipy import stats
 from splitvfl.errors import ArgumentError
 from splitvfl.leakage.after_training import AfterTraining
 from splitvfl.leakage.canaries import CanaryLeak
-from splitvfl.leakage.features import FeatureLeak
+from splitvfl.leakage.features import ColumnLeak, FeatureLeak
 from splitvfl.report.findings import advice, below, blind_half_width, headline, stopping_note
 from splitvfl.report.provenance import Provenance
 from splitvfl.report.rows import attack_names, attack_result, estimate, group_runs, rows_by_defense, written
@@ -208,11 +208,28 @@ def test_markup_in_names_is_text() -> None:
 def test_features_and_unavailable_attacks_are_listed() -> None:
     shown = replace(
         party(norm=result(0.5)),
-        features=[FeatureLeak(attack="least-squares", mse=0.0123, blind_mse=0.0834, features=5)],
+        features=[
+            FeatureLeak(attack="least-squares", mse=0.0123, blind_mse=0.0834, features=5),
+            FeatureLeak(
+                attack="least-squares",
+                mse=0.0011,
+                blind_mse=0.08,
+                features=2,
+                sees="activation",
+                near=0.5,
+                columns=[ColumnLeak("age", 0.0002, 0.07, 0.1, 0.9), ColumnLeak("calls", 0.002, 0.09, 0.2, 0.1)],
+            ),
+            FeatureLeak(
+                attack="least-squares", mse=0.0456, blind_mse=0.09, features=2, sees="activation", part="train"
+            ),
+        ],
         unavailable={"sign": "needs known_positives"},
     )
     text = printed(summary_table([run(parties={"telecom": shown})]))
-    assert re.search(r"telecom +least-squares +0\.0123 +0\.0834", text)
+    assert re.search(r"telecom, scores +least-squares +0\.0123 +– +0\.0834 +–", text)
+    assert re.search(r"activation +least-squares|telecom, +least-squares +0\.0011 +0\.0456 +0\.08 +50%", text)
+    assert re.search(r"telecom, +age +0\.0002 +0\.07 +0\.1 +90%", text)
+    assert text.index("age  ") < text.index("calls  ")
     assert "sign could not be run at telecom: needs known_positives" in text
 
 
@@ -431,6 +448,11 @@ def test_verdict_tells_of_recovered_columns() -> None:
     text = verdict(run(parties={"telecom": replace(party(norm=result(0.5)), features=[leak, held])}))
     assert "least-squares attack estimates them with a mean squared error of 0.001, against 0.08" in text
     assert "gradient-inversion" not in text
+    assert "scores give away" in text
+    seen = replace(leak, sees="activation", part="train")
+    text = verdict(run(parties={"telecom": replace(party(norm=result(0.5)), features=[held, seen])}))
+    assert "scores give away" not in text
+    assert "activation that the label party receives for a prediction gives away columns of telecom" in text
 
 
 @pytest.mark.parametrize("goal", [0.5, 1.1, float("nan")])
