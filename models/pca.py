@@ -114,4 +114,4 @@ class PCARecipe(Recipe):
     def fitted(self, bottom: nn.Module, columns: PartyData) -> nn.Module:
         """Return the projections, fitted to the party's training columns."""
         assert isinstance(bottom, PCA)
-        return bottom.fit(columns.train.columns.numeric)
+        return bottom.fit(columns.train.transformed.numeric)

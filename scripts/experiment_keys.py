@@ -65,7 +65,7 @@ data:
 parties:
   bank: {role: active, columns: [LIMIT_BAL, AGE], label: default}
   telecom: {role: passive, columns: ["PAY_*", "BILL_*"], address: "vfl.telecom.example:7000", identity: telecom.example}
-  shop: {role: passive, columns: rest}
+  shop: {role: passive, columns: rest, transform: {name: permute, columns: ["BOUGHT_*"]}}
 """,
     "network": """\
 network:

@@ -14,10 +14,11 @@ from splitvfl.app.exchanges import exchange_of, task_of
 from splitvfl.app.label_horizon import LabelHorizon
 from splitvfl.app.models import Models, own_code
 from splitvfl.app.noise import noise_plan
+from splitvfl.app.transforms import transform_for
 from splitvfl.config.sections import ExperimentConfig
 from splitvfl.data.columns import PartyData, TaskName
 from splitvfl.data.sets import TABLES
-from splitvfl.errors import ArgumentError, ConfigError
+from splitvfl.errors import ArgumentError, ConfigError, DataError
 from splitvfl.exchange.roll_call import UNSIGNED, Vouching
 from splitvfl.hooks import At, Attack, Defense, placed
 from splitvfl.leakage.canaries import check_canaries
@@ -82,6 +83,7 @@ class Assembly:
 
     def passive(self, data: PartyData, task: Task, *, seed: int | None) -> PassiveParty:
         """Return a passive party, its first weights drawn with a seed, or from entropy without one."""
+        data = self._transformed(data)
         with _first_weights(seed, data.name):
             bottom = self.models.bottom(data, task)
             party = PassiveParty(self.models.bounded(data), bottom, optimizer=self._optimizer())
@@ -90,6 +92,16 @@ class Assembly:
                 if not _is_built_in(bottom):
                     party.output_width()
         return party
+
+    def _transformed(self, data: PartyData) -> PartyData:
+        """Return a passive party's data with the transform that the file asks for, drawn anew if it is by chance."""
+        chosen = self._config.parties[data.name].transform
+        if chosen is None:
+            return data
+        try:
+            return data.with_transform(transform_for(chosen, data))
+        except (ArgumentError, DataError) as error:
+            raise ConfigError(f"{self._config.source}: parties.{data.name}.transform: {error}") from error
 
     def active(self, data: PartyData, task: Task, widths: Sequence[int], *, seed: int | None) -> ActiveParty:
         """Return the active party, as :meth:`passive`; ``widths`` are those of the activations, in the file's order."""

@@ -23,6 +23,7 @@ from splitvfl.config.registry import built_in
 from splitvfl.config.sections import LOSS, MODEL, ModelSection
 from splitvfl.data.columns import Columns, PartyData, Provenance, Records
 from splitvfl.data.schema import SCHEMA_FILE, PartySchema, read_party_schema
+from splitvfl.data.transform import Transform
 from splitvfl.errors import ArgumentError, ConfigError, DataError
 from splitvfl.exchange.handshake import TaskSpec
 from splitvfl.learning.losses import Loss
@@ -33,6 +34,7 @@ from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.party.recipe import Recipe
 from splitvfl.run.half_folder import (
     HALF_FILE,
+    TRANSFORM_FILE,
     WEIGHTS_FILE,
     HalfSchema,
     Origin,
@@ -40,6 +42,7 @@ from splitvfl.run.half_folder import (
     damaged,
     file_digest,
     read_half_schema,
+    read_transform,
     read_weights,
     save_half,
 )
@@ -80,6 +83,11 @@ class SavedHalf:
         """How the tables that it was trained on were made; ``None`` if it was not trained on tables."""
         return read_party_schema(self.folder) if SCHEMA_FILE in self.schema.files else None
 
+    @property
+    def transform(self) -> Transform | None:
+        """What the party does to its numeric columns, which is nobody else's to know; ``None``: nothing."""
+        return read_transform(self.folder) if TRANSFORM_FILE in self.schema.files else None
+
     def party(
         self,
         data: PartyData,
@@ -109,6 +117,7 @@ class SavedHalf:
             CheckpointError: If the weights do not fit the model.
         """
         self._check_columns(data)
+        data = data.with_transform(self.transform)
         if module is None:
             recipe = self._recipe(own)
             module, data = self._built(recipe, data), data.with_row_norm(recipe.row_norm)

@@ -135,9 +135,9 @@ class SavedRun:
         return JointRecords(self.bounded(records), *self._names(data.active.test.ids), {})
 
     def bounded(self, records: Mapping[str, Records]) -> dict[str, Records]:
-        """Return records as the models take them: without labels, and scaled down where a model asks for it."""
-        norms = {party.name: party.data.test.row_norm for party in (self.active, *self.passives.values())}
-        return {name: replace(own, row_norm=norms[name], labels=None) for name, own in records.items()}
+        """Return records as the models take them: without labels, transformed by their party, and of a model's norm."""
+        parts = {party.name: party.data.test for party in (self.active, *self.passives.values())}
+        return {name: replace(own, labels=None).taken_like(parts[name]) for name, own in records.items()}
 
     @cached_property
     def own_data(self) -> VerticalData:

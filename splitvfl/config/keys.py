@@ -18,7 +18,7 @@ from typing import Any, Literal
 from splitvfl.config.docstrings import docstring_of
 from splitvfl.config.named import Named, section_in
 from splitvfl.config.registry import SUPPLIED, PluginKind, arguments_of
-from splitvfl.config.sections import HOOK_LISTS, USUAL_NAMES, DataConfig, ExperimentConfig, HookConfig
+from splitvfl.config.sections import HOOK_LISTS, USUAL_NAMES, DataConfig, ExperimentConfig, HookConfig, TransformConfig
 from splitvfl.config.value_types import in_words, json_schema
 from splitvfl.learning.settings import Settings
 
@@ -56,6 +56,10 @@ class Key:
     short: bool = False
 
     @property
+    def _name(self) -> str:
+        return "a name of a data set" if self.name == "data" else "a name"
+
+    @property
     def takes(self) -> str:
         """What may stand there, in words."""
         if self.form == "value":
@@ -66,7 +70,7 @@ class Key:
             "named": f"a name of {self.kind}, or a section",
             "hooks": f"a list of names of {self.kind}, or sections",
         }[self.form]
-        said = f"a name of a data set, or {said}" if self.form == "section" and self.short else said
+        said = f"{self._name}, or {said}" if self.form == "section" and self.short else said
         return f"{said}; or {in_words(self.values)}" if self.values else said
 
 
@@ -141,7 +145,8 @@ def _key(name: str, annotation: Any, default: Any, meaning: str) -> Key:
     if _is_mapping(annotation):
         return Key(name, "parties", {}, written, meaning, keys_of(section))
     values = {"type": "boolean"} if _has_member(annotation, bool) else nullable
-    return Key(name, "section", values, written, meaning, keys_of(section), short=section is DataConfig)
+    short = section in (DataConfig, TransformConfig)
+    return Key(name, "section", values, written, meaning, keys_of(section), short=short)
 
 
 def _as_written(default: Any) -> Any:

@@ -61,9 +61,14 @@ def _section(key: Key) -> Schema:
     section = _object(key.keys, more={"lr": _LR} if key.name == "train" else {})
     if not key.short:
         return section
-    names = {"type": "string", "enum": sorted(DATA_SETS)}
+    names = {"type": "string", "enum": sorted(DATA_SETS)} if key.name == "data" else _names_of(key)
     section["properties"]["name"] |= names
     return {"anyOf": [names, section]}
+
+
+def _names_of(key: Key) -> Schema:
+    """Return what may stand for the name of a section that knows its names."""
+    return dict(next(inner.values for inner in key.keys if inner.name == "name"))
 
 
 def _parties(key: Key) -> Schema:

@@ -81,6 +81,7 @@ __all__ = [
     "NetworkConfig",
     "PartyConfig",
     "TrainConfig",
+    "TransformConfig",
     "config_to_yaml",
     "load_config",
     "parse_config",
@@ -222,6 +223,40 @@ class DataConfig(Settings):
     min_count: Count | None = None
 
 
+class TransformConfig(Settings):
+    """What a passive party does to its numeric columns before training, and to every record that it scores later.
+
+    It stays in its half of the model, and no partner is told: a linear model with a penalty on weights alone gives the
+    same scores, and weights that mislead who takes them for weights of the columns. See
+    :mod:`splitvfl.data.transform`.
+
+    Attributes:
+        name: ``flip`` is x → 1 − x, of columns in [0, 1]; ``permute`` shuffles columns that hold the same values;
+            ``orthonormal`` mixes all columns, by ``matrix`` or by chance.
+        columns: Which of the columns after encoding ``flip`` or ``permute`` is for, as names and patterns; ``null``:
+            all.
+        matrix: Of ``orthonormal``: the file of an orthonormal matrix (d, d), as ``numpy.save`` writes it, such as the
+            best one of :func:`splitvfl.data.transform.best_rotation`; ``null``: one is drawn.
+        seed_for_experiments: Makes what is drawn repeatable, and no secret; ``null``: it is drawn from the operating
+            system's entropy, and kept in checkpoints and in the half.
+    """
+
+    name: Literal["flip", "permute", "orthonormal"]
+    columns: Names | None = None
+    matrix: str | None = None
+    seed_for_experiments: Seed | None = None
+
+    @model_validator(mode="after")
+    def _check_use(self) -> TransformConfig:
+        if self.matrix is not None and (self.name != "orthonormal" or self.seed_for_experiments is not None):
+            raise ValueError("a matrix is of orthonormal, which then draws nothing and needs no seed; leave one out")
+        if self.name == "orthonormal" and self.columns is not None:
+            raise ValueError("orthonormal mixes all columns; leave columns out")
+        if self.name == "flip" and self.seed_for_experiments is not None:
+            raise ValueError("flip draws nothing; leave seed_for_experiments out")
+        return self
+
+
 class PartyConfig(Settings):
     """One party: its role, and the columns it holds.
 
@@ -239,6 +274,8 @@ class PartyConfig(Settings):
         address: Over a network: where this party is found. The party that runs the file dials it there, and waits to be
             dialled by parties without one.
         identity: The DNS name in its certificate, if that is not its name.
+        transform: At a passive party: what it does to its numeric columns before training. A name alone will do:
+            ``transform: flip``. It belongs into this party's own file alone.
     """
 
     role: Literal["active", "passive"]
@@ -247,9 +284,12 @@ class PartyConfig(Settings):
     label: str | None = None
     address: str | None = None
     identity: str | None = None
+    transform: TransformConfig | None = None
 
     @model_validator(mode="after")
     def _check_role(self) -> PartyConfig:
+        if self.role == "active" and self.transform is not None:
+            raise ValueError("a transform hides columns from who adds up the parts; the active party has none")
         if self.role == "passive" and self.label is not None:
             raise ValueError("labels are at the active party; a passive party has no label column")
         return self
@@ -779,6 +819,10 @@ def _write_out(document: Document) -> None:
     for kind in HOOK_LISTS:
         if isinstance(tree.get(kind), list):
             tree[kind] = [_named(hook) for hook in tree[kind]]
+    if isinstance(tree.get("parties"), dict):
+        for party in tree["parties"].values():
+            if isinstance(party, dict) and "transform" in party:
+                party["transform"] = _named(party["transform"])
     if isinstance(tree.get("train"), dict):
         _write_out_training(document, tree["train"])
 
@@ -817,9 +861,11 @@ def _find_data_files(document: Document, folder: Path) -> None:
     """Make the paths of the data absolute, so that the settings kept with a run stay true."""
     parties = document.tree.get("parties")
     sections: dict[Place, Any] = {("data",): document.tree.get("data")}
-    sections |= {("parties", name): party for name, party in parties.items()} if isinstance(parties, dict) else {}
+    for name, party in parties.items() if isinstance(parties, dict) else ():
+        sections[("parties", name)] = party
+        sections[("parties", name, "transform")] = party.get("transform") if isinstance(party, dict) else None
     for place, section in sections.items():
-        for key in ("path", "aligned"):
+        for key in ("path", "aligned", "matrix"):
             if isinstance(section, dict) and isinstance(section.get(key), str):
                 given = Path(section[key]).expanduser()
                 places = [folder, Path.cwd()]

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from splitvfl.data.doubts import Doubt
+from splitvfl.data.transform import Transform
 from splitvfl.errors import ArgumentError, DataError
 
 if TYPE_CHECKING:
@@ -86,6 +87,8 @@ class Records:
             which are trained on and sent like all, and count in no figure. ``None``: it holds all of them.
         row_norm: Numeric rows with a larger Euclidean norm are scaled down to it when they are taken
             (:meth:`rows`); ``columns`` holds them as they are. ``None``: they are taken as they are.
+        transform: What the party does to its numeric columns when rows are taken, before their norm is looked at; it
+            is nobody else's to know. ``columns`` holds them as they are; records that were taken have none left.
         positions: Of records that were taken from others (:meth:`rows`): where these are among them, int64 ``(n,)`` on
             the CPU.
     """
@@ -96,9 +99,10 @@ class Records:
     real: Tensor | None = None
     row_norm: float | None = None
     positions: Tensor | None = None
+    transform: Transform | None = None
 
     def __post_init__(self) -> None:
-        """Check that ids, columns and labels have one length."""
+        """Check that ids, columns and labels have one length, and a transform fits."""
         lengths = {
             "ids": self.ids.shape[0],
             "numeric": self.columns.count,
@@ -109,6 +113,11 @@ class Records:
                 lengths[name] = values.shape[0]
         if len(set(lengths.values())) > 1:
             raise DataError(f"expected one row per record everywhere, got {lengths}")
+        if self.transform is not None and self.transform.columns != self.columns.numeric.shape[1]:
+            raise DataError(
+                f"the transform is of {self.transform.columns} numeric columns, and there are "
+                f"{self.columns.numeric.shape[1]}"
+            )
 
     def __repr__(self) -> str:
         """Return how many there are, and what they have."""
@@ -124,7 +133,7 @@ class Records:
     def rows(self, index: Tensor) -> Records:
         """Return the records at these positions, int64 ``(k,)``, in their order."""
         labels, real = (None if own is None else _gathered(own, index) for own in (self.labels, self.real))
-        columns = self.columns.rows(index)
+        columns = self._transformed(self.columns.rows(index))
         if self.row_norm is not None:
             columns = columns.bounded(self.row_norm)
         return Records(_gathered(self.ids, index), columns, labels, real, self.row_norm, index)
@@ -132,7 +141,22 @@ class Records:
     def to(self, device: torch.device | str) -> Records:
         """Return the records on a device."""
         labels, real = (None if own is None else own.to(device) for own in (self.labels, self.real))
-        return Records(self.ids.to(device), self.columns.to(device), labels, real, self.row_norm, self.positions)
+        ids, columns = self.ids.to(device), self.columns.to(device)
+        return Records(ids, columns, labels, real, self.row_norm, self.positions, self.transform)
+
+    def taken_like(self, others: Records) -> Records:
+        """Return the same records, taken with the transform and the norm of others."""
+        return replace(self, row_norm=others.row_norm, transform=others.transform)
+
+    @property
+    def transformed(self) -> Columns:
+        """All columns after the transform, if there is one, and before rows are scaled down to a norm."""
+        return self._transformed(self.columns)
+
+    def _transformed(self, columns: Columns) -> Columns:
+        if self.transform is None:
+            return columns
+        return Columns(self.transform.of(columns.numeric), columns.categorical)
 
     @property
     def judged(self) -> Tensor | None:
@@ -205,6 +229,23 @@ class PartyData:
             norm: Above 0; ``None`` takes rows as they are.
         """
         return replace(self, train=replace(self.train, row_norm=norm), test=replace(self.test, row_norm=norm))
+
+    def with_transform(self, transform: Transform | None) -> PartyData:
+        """Return the same data, whose numeric columns are transformed when rows are taken.
+
+        Args:
+            transform: See :mod:`splitvfl.data.transform`; ``None`` takes them as they are.
+
+        Raises:
+            DataError: If it is of another number of columns.
+        """
+        parts = (replace(part, transform=transform) for part in (self.train, self.test))
+        return replace(self, **dict(zip(("train", "test"), parts, strict=True)))
+
+    @property
+    def transform(self) -> Transform | None:
+        """What is done to the numeric columns when rows are taken; ``None``: nothing."""
+        return self.train.transform
 
 
 @dataclass(frozen=True, eq=False)

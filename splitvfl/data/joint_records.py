@@ -133,7 +133,7 @@ def _encoded(read: _Table, party: PartyData, *, others: bool) -> Encoded:
 
 
 def _records(encoded: Encoded, ids: Rows, rows: Rows, party: PartyData) -> Records:
-    return replace(records_of(encoded, ids, rows, None), row_norm=party.test.row_norm)
+    return records_of(encoded, ids, rows, None).taken_like(party.test)
 
 
 def _of_one(
@@ -234,7 +234,7 @@ def _of_tables(source: Any, parties: Sequence[PartyData]) -> JointRecords:
         trained = _provenance(party).tables
         assert trained is not None, "all parties' tables were ingested together, or none"
         check_like(trained, own)
-        records[party.name] = replace(open_party(own).test, row_norm=party.test.row_norm, labels=None)
+        records[party.name] = replace(open_party(own).test, labels=None).taken_like(party.test)
     ids = records[parties[0].name].ids
     return JointRecords(records, ID_COLUMN, pa.array(ids.numpy()), {})
 

@@ -1,8 +1,8 @@
 """Transforms of a party's own columns before training: isometries ``z = H x + s`` that its partners are not told.
 
-A linear model that is trained on z in place of x, with a penalty on weights alone, has the weights ``W Hᵀ`` and the same
-scores (*Privacy Against Inference Attacks in Vertical Federated Learning*, theorem 3 and its remarks). An attacker who
-takes these weights for weights of x is misled. One who knows H, or d records, is not.
+A linear model that is trained on z in place of x, with a penalty on weights alone, has the weights ``W Hᵀ`` and the
+same scores (*Privacy Against Inference Attacks in Vertical Federated Learning*, theorem 3 and its remarks). An attacker
+who takes these weights for weights of x is misled. One who knows H, or d records, is not.
 
 Only numeric columns are transformed; codes of categorical fields stay.
 """
@@ -88,7 +88,7 @@ class Rearrangement:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return it as :func:`transform_of` takes it back."""
-        return {"order": self.order, "flipped": self.flipped}
+        return {"order": self.order.contiguous(), "flipped": self.flipped.contiguous()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +148,7 @@ class Rotation:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return it as :func:`transform_of` takes it back."""
-        return {"matrix": self.matrix}
+        return {"matrix": self.matrix.contiguous()}
 
 
 Transform = Rearrangement | Rotation
@@ -284,9 +284,9 @@ def random_rotation(columns: int, *, seed: int | None = None) -> Rotation:
 def best_rotation(known: Tensor, second_moments: Tensor) -> Rotation:
     """Return the orthonormal map with which least squares misses most: theorem 3.
 
-    With ``P K_0 = U Σ Vᵀ`` it is ``H = −V Uᵀ``, and ``d · MSE = Tr((I + P) K_0) + 2 Tr Σ``. P is that of the weights that
-    a training without a transform ends with; a training with H then ends with ``W Hᵀ``. It is no secret in itself: who
-    knows P and K_0 can compute it.
+    With ``P K_0 = U Σ Vᵀ`` it is ``H = −V Uᵀ``, and ``d · MSE = Tr((I + P) K_0) + 2 Tr Σ``. P is that of the weights
+    that a training without a transform ends with; a training with H then ends with ``W Hᵀ``. It is no secret in itself:
+    who knows P and K_0 can compute it.
 
     Args:
         known: P, the projector on the row space of the equations, ``(d, d)``.

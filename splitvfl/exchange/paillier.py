@@ -197,7 +197,7 @@ class Encryption(Settings):
         for part in (data.train, data.test):
             if not part.count or (part.row_norm is not None and part.row_norm <= self.feature_limit):
                 continue
-            largest, row = part.columns.numeric.abs().max(dim=0)
+            largest, row = part.transformed.numeric.abs().max(dim=0)
             for column in (largest > self.feature_limit).nonzero().flatten().tolist():
                 raise DataError(
                     f"{data.name}: column {data.numeric_names[column]!r} holds {largest[column].item():g} (record "

@@ -19,6 +19,7 @@ from splitvfl.cut.chain import ActivationDefenses, DefenseChain
 from splitvfl.cut.layer import CutLayer, Cuts, responses_of
 from splitvfl.cut.views import GRADIENTS, Shown, ViewSource, is_linear
 from splitvfl.data.columns import PartyData, Records
+from splitvfl.data.transform import transform_of
 from splitvfl.errors import ArgumentError, ProtocolError
 from splitvfl.hooks import Phase, View, all_finite, all_finite_together, hook_name, notes_of
 from splitvfl.leakage.canaries import CoinLabels
@@ -191,15 +192,18 @@ class Party(ABC):
         return list(dict.fromkeys(said))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return weights as trained and the best ones, optimiser and random state."""
+        """Return weights as trained and the best ones, optimiser, random state, and the transform of its columns."""
         return {
             **self.best.state_dict(),
             "optimizer": None if self.optimizer is None else self.optimizer.state_dict(),
             "random": self.random.state_dict(),
+            **({} if self.data.transform is None else {"transform": self.data.transform.tensors()}),
         }
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Take back what :meth:`state_dict` returned."""
+        # Of a party that draws its transform at random, the one that it was trained with so far.
+        self.data = self.data.with_transform(transform_of(state["transform"]) if "transform" in state else None)
         self.best.load_state_dict(state)
         if self.optimizer is not None:
             self.optimizer.load_state_dict(state["optimizer"])

@@ -30,10 +30,11 @@ _BESIDE = re.compile(
     r"(name|goal|network(\..*)?|data\.path|data\.aligned|parties\.[^.]+\.(address|identity|path)|train\.threads"
     r"|train\.checkpoint_every_steps|train\.(.*_)?seed(_for_experiments)?)"
 )
-_SECRET = re.compile("token|password|secret|passphrase|seed_for_experiments")
+_SECRET = re.compile("token|password|secret|passphrase|seed_for_experiments|transform")
 # In a text that is no YAML: the name of a secret, and what is behind it.
 _SECRET_TOLD = re.compile(rf"([\w.-]*(?:{_SECRET.pattern})[\w.-]*['\"]?\s*[=:]).*", re.DOTALL)
 _NOT_SHOWN = "(not shown)"
+_TRANSFORM = re.compile(r"(parties\.[^.]+\.transform)(\..*)?")
 
 # Keys as they are set on a command line; an option's name may stand in their place.
 _KEYS = re.compile(r"(?:-{1,2})?\w[\w-]*(?:\.[\w-]+)*")
@@ -131,7 +132,11 @@ def deciding_settings(settings: Mapping[str, Any]) -> dict[str, str]:
     {'train.epochs': '3'}
     """
     flat = ((key, json.dumps(value, sort_keys=True)) for key, value in _flat(settings))
-    return {key: text for key, text in flat if not _BESIDE.fullmatch(key)}
+    deciding = {key: text for key, text in flat if not _BESIDE.fullmatch(key)}
+    # That there is one decides figures; which, only its party knows.
+    hidden = {key: found[1] for key in deciding if (found := _TRANSFORM.match(key)) and deciding[key] != "null"}
+    shown = {key: text for key, text in deciding.items() if not _TRANSFORM.match(key)}
+    return shown | {key: json.dumps(_NOT_SHOWN) for key in hidden.values()}
 
 
 def _flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:

@@ -6,6 +6,7 @@
     model/weights.safetensors       its weights
     model/schema.json               of a half that was trained on tables: the party's PartySchema, and
     model/vocabulary.safetensors    the categories of its fields, if they have vocabularies
+    model/transform.safetensors     of a party that transforms its columns: how, which is its secret
 
 Everything is readable by its owner only, and appears when it is complete. There is no code in it. A passive party's
 half says nothing of the others; the active party's says how wide their activations are, by name. Of a run in one
@@ -31,8 +32,9 @@ from torch import Tensor
 from splitvfl.data.columns import TaskName
 from splitvfl.data.encoding import FittedEncoding
 from splitvfl.data.schema import SCHEMA_FILE, VOCABULARY_FILE, Role
+from splitvfl.data.transform import Transform, transform_of
 from splitvfl.data.writing import draft
-from splitvfl.errors import CheckpointError
+from splitvfl.errors import ArgumentError, CheckpointError
 from splitvfl.exchange.handshake import TaskSpec
 from splitvfl.learning.settings import Settings
 from splitvfl.party.party import ActiveParty, PassiveParty
@@ -41,6 +43,7 @@ FORMAT = "splitvfl half"
 VERSION = 1
 HALF_FILE = "half.json"
 WEIGHTS_FILE = "weights.safetensors"
+TRANSFORM_FILE = "transform.safetensors"
 
 _TABLE_FILES = (SCHEMA_FILE, VOCABULARY_FILE)
 _PIECE = 1 << 20
@@ -159,6 +162,9 @@ def save_half(folder: Path, party: ActiveParty | PassiveParty, origin: Origin) -
         folder.parent.mkdir(parents=True, exist_ok=True)
         with draft(folder, overwrite=True, holds="trained half", recognised=is_half, private=True) as inside:
             files = {WEIGHTS_FILE: _write(inside / WEIGHTS_FILE, [safetensors.torch.save(weights)])}
+            if party.data.transform is not None:
+                described = safetensors.torch.save(party.data.transform.tensors())
+                files[TRANSFORM_FILE] = _write(inside / TRANSFORM_FILE, [described])
             for source in _table_files(origin.tables):
                 files[source.name] = _write(inside / source.name, _pieces(source))
             _write(inside / HALF_FILE, [_encoded(_signed(_described(party, origin, files))), b"\n"])
@@ -309,7 +315,7 @@ def check_file(folder: Path, name: str, digest: str) -> None:
     Raises:
         CheckpointError: If it is another, cannot be read, or has no place there.
     """
-    if name not in (WEIGHTS_FILE, *_TABLE_FILES):
+    if name not in (WEIGHTS_FILE, TRANSFORM_FILE, *_TABLE_FILES):
         raise damaged(folder / HALF_FILE, f"there is no place for a file {name!r}")
     try:
         same = file_digest(folder / name) == digest
@@ -334,6 +340,19 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     if unfit:
         raise CheckpointError(f"{path}: {unfit[0]} holds NaN or infinite values: training has diverged")
     return weights
+
+
+def read_transform(folder: Path) -> Transform:
+    """Return the transform of a trained half that has one.
+
+    Raises:
+        CheckpointError: If it cannot be read, or is none.
+    """
+    path = folder / TRANSFORM_FILE
+    try:
+        return transform_of(safetensors.torch.load_file(path))
+    except (OSError, SafetensorError, ArgumentError) as error:
+        raise damaged(path, error) from error
 
 
 def damaged(path: Path, why: object) -> CheckpointError:
