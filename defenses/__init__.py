@@ -4,6 +4,7 @@ from splitvfl.defenses.abstaining_response import AbstainingResponse
 from splitvfl.defenses.asymmetric_response import AsymmetricResponse
 from splitvfl.defenses.axis_gaussian import AxisGaussian
 from splitvfl.defenses.axis_sumkl import AxisSumKL
+from splitvfl.defenses.class_label import ClassLabel
 from splitvfl.defenses.clip_gradient import ClipGradient
 from splitvfl.defenses.coefficient_noise import CoefficientNoise
 from splitvfl.defenses.discretise import Discretise
@@ -12,18 +13,22 @@ from splitvfl.defenses.gaussian_targets import GaussianTargets
 from splitvfl.defenses.isotropic import Isotropic
 from splitvfl.defenses.max_norm import MaxNorm
 from splitvfl.defenses.memoised_response import MemoisedResponse
+from splitvfl.defenses.purification import Purification
 from splitvfl.defenses.randomised_response import RandomisedResponse
 from splitvfl.defenses.record_gaussian import RecordGaussian
 from splitvfl.defenses.rounding import Rounding
+from splitvfl.defenses.score_noise import ScoreNoise, noise_direction
 from splitvfl.defenses.solve_sumkl import solve_sumkl
 from splitvfl.defenses.sumkl import SumKL
 from splitvfl.defenses.top_k import TopK
+from splitvfl.defenses.top_one import TopOne
 
 __all__ = [
     "AbstainingResponse",
     "AsymmetricResponse",
     "AxisGaussian",
     "AxisSumKL",
+    "ClassLabel",
     "ClipGradient",
     "CoefficientNoise",
     "Discretise",
@@ -32,10 +37,14 @@ __all__ = [
     "Isotropic",
     "MaxNorm",
     "MemoisedResponse",
+    "Purification",
     "RandomisedResponse",
     "RecordGaussian",
     "Rounding",
+    "ScoreNoise",
     "SumKL",
     "TopK",
+    "TopOne",
+    "noise_direction",
     "solve_sumkl",
 ]

@@ -1,0 +1,65 @@
+"""Published scores that tell the predicted class, and nothing else."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from splitvfl.defenses.score_noise import as_classes, largest, like_scores
+from splitvfl.errors import ArgumentError
+from splitvfl.hooks import Crossing, Secrets
+
+
+class ClassLabel:
+    """Publish ``1 − (k − 1) ε`` for the class with the largest score, and ε for all others.
+
+    Of several largest, each gets an equal share of what the others leave. A sigmoid is two classes: ε or 1 − ε.
+
+    Claim: one record's scores tell which class is predicted, and nothing else of its columns; that is one of k answers,
+    and tells on which side of the decision the record lies. Of many predictions nothing is promised: an attacker who
+    asks for records of their choice learns the boundary.
+
+    Cost: scores are no probabilities any more: nothing but the class is left for a threshold, a ranking or a cost.
+    Accuracy stays. AUC becomes that of the decision.
+
+    In a file: ``defenses: [{name: class-label, epsilon: 0.01}]``
+
+    Source: *Privacy Against Inference Attacks in Vertical Federated Learning*, section VII, the class label.
+
+    Args:
+        epsilon: ε, what the other classes get, at least 0 and below 1 / k. Attacks that take logarithms of scores have
+            the more to do the smaller it is: with 0 there are none.
+
+    Raises:
+        ArgumentError: If ``epsilon`` is not in [0, ½).
+    """
+
+    name: ClassVar[str] = "class-label"
+    crossing: ClassVar[Crossing] = "scores"
+
+    def __init__(self, *, epsilon: float) -> None:
+        if not 0.0 <= epsilon < 0.5:
+            raise ArgumentError(f"epsilon must lie in [0, 0.5), got {epsilon}")
+        self.epsilon = float(epsilon)
+
+    def __call__(self, scores: Tensor, _: Secrets, /) -> Tensor:
+        """Return what tells the class.
+
+        Args:
+            scores: ``(n,)`` sigmoid or ``(n, k)`` softmax, in [0, 1].
+
+        Returns:
+            A new tensor like ``scores``.
+
+        Raises:
+            ArgumentError: If ``epsilon`` is 1 / k or more: another class would have the larger score.
+        """
+        shares = as_classes(scores)
+        top, k = largest(shares), shares.shape[1]
+        if self.epsilon * k >= 1.0:
+            raise ArgumentError(f"epsilon must be below 1 / {k}, one over the number of classes, got {self.epsilon}")
+        count = top.sum(dim=1, keepdim=True)
+        told = torch.where(top, (1.0 - (k - count) * self.epsilon) / count, self.epsilon)
+        return like_scores(told, scores, top=top)

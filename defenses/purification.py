@@ -1,0 +1,88 @@
+"""Published scores after a map of one's own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from splitvfl.defenses.score_noise import as_classes, largest, like_scores
+from splitvfl.errors import ArgumentError
+from splitvfl.hooks import Crossing, Secrets
+
+# What the scores of a record may sum to, beside 1: sums of float32 numbers.
+_SUM_WITHIN = 1e-4
+
+
+class Purification:
+    """Publish a map of the scores, which keeps the predicted class: a temperature, or a function of one's own.
+
+    The map sees one batch of scores of k classes; a sigmoid is two, ``(1 − c, c)``. What it returns is checked: numbers
+    in [0, 1] that sum to one, and the same class, or classes, in front.
+
+    Claim: the predicted class stays. None of features: a map that can be inverted, as a temperature can, hides nothing
+    from who knows it.
+
+    Cost: what the map makes of the scores. A temperature changes calibration only.
+
+    In a file: ``defenses: [{name: purification, temperature: 4.0}]``
+
+    Source: after Yang et al., *Defending Model Inversion and Membership Inference Attacks via Prediction Purification*,
+    arXiv:2005.03915, where the map is a trained network.
+
+    Args:
+        temperature: T above 0: scores become ``∝ c^(1/T)``. Large ones come near to equal scores.
+        map: In Python: from scores ``(n, k)``, float64, to scores of the same form. It replaces the temperature.
+
+    Raises:
+        ArgumentError: If not exactly one of both is given, or the temperature is not positive and finite.
+    """
+
+    name: ClassVar[str] = "purification"
+    crossing: ClassVar[Crossing] = "scores"
+
+    def __init__(self, *, temperature: float | None = None, map: Callable[[Tensor], Tensor] | None = None) -> None:
+        if (temperature is None) == (map is None):
+            raise ArgumentError("expected a temperature or a map, and not both; a file can say a temperature")
+        if temperature is not None and not (temperature > 0 and math.isfinite(temperature)):
+            raise ArgumentError(f"temperature must be positive and finite, got {temperature}")
+        self._temperature, self._map = temperature, map
+
+    def __call__(self, scores: Tensor, _: Secrets, /) -> Tensor:
+        """Return the mapped scores.
+
+        Args:
+            scores: ``(n,)`` sigmoid or ``(n, k)`` softmax, in [0, 1].
+
+        Returns:
+            A new tensor like ``scores``.
+
+        Raises:
+            ArgumentError: If the map returns no scores, or another class in front.
+        """
+        shares = as_classes(scores)
+        top = largest(shares)
+        if self._map is None:
+            assert self._temperature is not None, "one of both is given"
+            return like_scores(torch.softmax(shares.log() / self._temperature, dim=1), scores, top=top)
+        mapped = self._map(shares.clone())
+        _check(mapped, shares, top)
+        return like_scores(mapped.double(), scores, top=top)
+
+
+def _check(mapped: Tensor, shares: Tensor, top: Tensor) -> None:
+    if mapped.shape != shares.shape or not mapped.is_floating_point():
+        raise ArgumentError(f"the map must return scores {tuple(shares.shape)}, got {tuple(mapped.shape)}")
+    within = ((mapped >= 0) & (mapped <= 1)).all(dim=1) & ((mapped.sum(dim=1) - 1.0).abs() <= _SUM_WITHIN)
+    if not within.all():  # NaN is not
+        raise ArgumentError(
+            f"the map must return scores in [0, 1] that sum to one, and {int((~within).sum())} of {len(mapped)} do not"
+        )
+    moved = (largest(mapped) != top).any(dim=1)
+    if moved.any():
+        raise ArgumentError(
+            f"the map must keep the predicted class, and it changes {int(moved.sum())} of {len(mapped)}"
+        )

@@ -1,0 +1,47 @@
+"""Published scores of which only the largest is told."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from splitvfl.defenses.score_noise import as_classes, largest, like_scores
+from splitvfl.hooks import Crossing, Secrets
+
+
+class TopOne:
+    """Publish the largest score of every record as it is, and divide the rest evenly among the other classes.
+
+    Of a sigmoid, and of two classes, nothing is hidden: the second score is one minus the first.
+
+    Claim: which class is predicted, and with what score, stays. Of k − 1 equations in the columns of a partner one is
+    left, that of the largest score's logit against the others' mean score; it is none that is linear in the columns for
+    k > 2. An attacker who guesses the shares of the others has all of them back.
+
+    Cost: what the other classes score is lost, and with it every cost or ranking beyond the first.
+
+    In a file: ``defenses: [top-one]``
+
+    Source: the usual restriction of answers to the first class: Shokri et al., IEEE S&P 2017, arXiv:1610.05820, section
+    IX.
+    """
+
+    name: ClassVar[str] = "top-one"
+    crossing: ClassVar[Crossing] = "scores"
+
+    def __call__(self, scores: Tensor, _: Secrets, /) -> Tensor:
+        """Return scores of which the largest alone are told.
+
+        Args:
+            scores: ``(n,)`` sigmoid or ``(n, k)`` softmax, in [0, 1].
+
+        Returns:
+            A new tensor like ``scores``.
+        """
+        shares = as_classes(scores)
+        top = largest(shares)
+        others = (~top).sum(dim=1, keepdim=True).clamp(min=1)
+        rest = shares.masked_fill(top, 0.0).sum(dim=1, keepdim=True)
+        return like_scores(torch.where(top, shares, rest / others), scores, top=top)
