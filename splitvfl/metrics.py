@@ -386,6 +386,72 @@ def reconstruction_mse(estimate: Tensor, truth: Tensor) -> float:
     return error
 
 
+# --- scores as probabilities
+
+
+def mean_divergence(scores: Tensor, published: Tensor) -> float:
+    """Return the mean over records of ``KL(c ‖ c̃) = Σ c ln(c / c̃)``, in nats: what a defense of scores changed.
+
+    Args:
+        scores: c, ``(n,)`` sigmoid or ``(n, k)`` with rows that sum to one.
+        published: c̃, of the same shape.
+
+    Returns:
+        A float of at least 0, up to roundings; infinite where a published score is 0 and the true one is not.
+
+    Raises:
+        ArgumentError: If shapes differ or are empty, or a score is not in [0, 1].
+    """
+    true, sent = (_class_shares(part) for part in (scores, published))
+    if true.shape != sent.shape or not len(true):
+        raise ArgumentError(f"expected scores of one shape, got {tuple(scores.shape)} and {tuple(published.shape)}")
+    # Logarithms apart: of a quotient that overflows nothing would be left.
+    return float((torch.special.xlogy(true, true) - torch.special.xlogy(true, sent)).sum(dim=1).mean())
+
+
+def calibration_error(scores: Tensor, labels: Tensor, *, bins: int = 15) -> float:
+    """Return the expected calibration error: how far largest scores are from the shares of records they are right on.
+
+    Records are put into bins of equal width by their largest score; the mean of ``|share right − mean score|`` is taken
+    over bins, weighted by their records. Of several classes with the largest score, the first is predicted.
+
+    Source: Guo et al., ICML 2017, arXiv:1706.04599, section 2.
+
+    Args:
+        scores: ``(n,)`` sigmoid or ``(n, k)``, in [0, 1].
+        labels: Classes from 0, ``(n,)``.
+        bins: At least 1.
+
+    Returns:
+        A float in [0, 1]; NaN without records.
+
+    Raises:
+        ArgumentError: If shapes do not fit, a score is not in [0, 1], a label is no class, or ``bins`` is below 1.
+    """
+    if bins < 1:
+        raise ArgumentError(f"bins must be at least 1, got {bins}")
+    shares = _class_shares(scores)
+    values, truth = scores_and_classes(shares, labels)
+    if not len(values):
+        return math.nan
+    largest = values.max(axis=1)
+    right = (values.argmax(axis=1) == truth).astype(np.float64)
+    # Half-open from below, (0, 1/bins], as in the source.
+    places = np.clip(np.ceil(largest * bins).astype(np.int64) - 1, 0, bins - 1)
+    gaps = np.bincount(places, right - largest, bins)
+    return float(np.abs(gaps).sum() / len(values))
+
+
+def _class_shares(scores: Tensor) -> Tensor:
+    """Return scores ``(n, k)``, float64; of a sigmoid those of two classes."""
+    shares = scores.detach().cpu().double()
+    if shares.dim() == 1:
+        shares = torch.stack([1.0 - shares, shares], dim=1)
+    if shares.dim() != 2 or not ((shares >= 0) & (shares <= 1)).all():  # NaN is not
+        raise ArgumentError(f"expected scores in [0, 1], (n,) or (n, k), got {tuple(scores.shape)} with others in it")
+    return shares
+
+
 # --- labels of k classes, and numbers
 
 
