@@ -70,7 +70,9 @@ class ScoreNoise:
                 "(splitvfl.defenses.noise_direction)"
             )
         self.power = float(power)
-        self.direction = None if direction is None else unit_direction(torch.tensor(list(direction)).double())
+        self.direction = (
+            None if direction is None else unit_direction(torch.tensor(list(direction), dtype=torch.float64))
+        )
 
     def __call__(self, scores: Tensor, secrets: Secrets, /) -> Tensor:
         """Return the scores with noise.
