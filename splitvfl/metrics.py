@@ -174,7 +174,7 @@ def chance_of_largest(chance: float, figures: int) -> float:
         figures: How many, at least 1.
 
     >>> round(chance_of_largest(0.54, 1), 2), round(chance_of_largest(0.54, 16), 2)
-    (0.54, 0.61)
+    (0.54, 0.6)
     """
     places = np.linspace(0.0, 12.0, 4001)
     above = 1.0 - np.array([math.erf(place / math.sqrt(2.0)) for place in places]) ** figures
