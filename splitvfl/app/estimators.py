@@ -212,8 +212,8 @@ class SplitClassifier(ClassifierMixin, _SplitEstimator):  # type: ignore[misc]
             (``{"name": "mlp", "bottom": [16]}``), or a :class:`~splitvfl.models.Recipe`.
         epochs: Passes over the records. Default: :func:`~splitvfl.learning.defaults.suggested_epochs`.
         batch_size: Records in a step. Default: :func:`~splitvfl.learning.defaults.suggested_batch_size`.
-        learning_rate: Of Adam. The default goes with ``mlp``; ``logistic-regression`` needs 1e-2 to get anywhere in as many
-            steps (:mod:`splitvfl.learning.defaults`).
+        learning_rate: Of Adam. The default goes with ``mlp``; ``logistic-regression`` needs 1e-2 to get anywhere in as
+            many steps (:mod:`splitvfl.learning.defaults`).
         defenses: Objects, or names with options as on the command line: ``"asymmetric-response(detection_error=0.4)"``.
             Each training starts with copies.
         attacks: Label attacks, likewise; their figures are in ``leakage_``.

@@ -716,3 +716,14 @@ def test_a_badge_is_not_green_where_a_run_missed_the_goal(tmp_path: Path) -> Non
     assert 'class="badge none">0.55' in page_of(tmp_path / "few", replace(run(leak=0.7), canaries=coins))
     certain = replace(coins, high=0.58)
     assert 'class="badge low">0.55' in page_of(tmp_path / "many", replace(run(leak=0.7), canaries=certain))
+
+
+def test_the_chart_is_green_below_what_the_partner_who_knows_least_knows() -> None:
+    """A leak of .7 to a partner who knows .55 misses the goal, whatever another one knows."""
+    known = {
+        name: replace(found, own_columns_auc=auc)
+        for name, auc in (("near", 0.8), ("far", 0.55))
+        for found in run(leak=0.7).parties.values()
+    }
+    (group,) = group_runs([replace(run(leak=0.7), parties=known)])
+    assert figures._limit(group, rows_by_defense(group)) == group.goal
