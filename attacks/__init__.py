@@ -1,6 +1,7 @@
 """Attacks: what a party can infer from what it holds and received. One idea per file."""
 
 from splitvfl.attacks.active_packing import PackingEngine
+from splitvfl.attacks.black_box_feature import black_box_feature
 from splitvfl.attacks.combined import CombinedAttack
 from splitvfl.attacks.component import ComponentAttack
 from splitvfl.attacks.constrained_least_squares import ConstrainedLeastSquaresAttack, constrained_least_squares
@@ -37,6 +38,7 @@ from splitvfl.attacks.sign import SignAttack
 from splitvfl.attacks.sign_horizon import initial_margin, sign_attack_horizon
 from splitvfl.attacks.single_feature import recover_single_feature
 from splitvfl.attacks.stacked_epochs import StackedEpochsAttack, stack_epochs, two_mean_labels
+from splitvfl.attacks.weight_estimation import WeightEstimate, estimate_weights
 from splitvfl.leakage.score_equations import activation_equations, equations, score_equations
 
 __all__ = [
@@ -64,10 +66,13 @@ __all__ = [
     "SignAttack",
     "StackedEpochsAttack",
     "constrained_least_squares",
+    "WeightEstimate",
     "ZeroAttack",
     "activation_equations",
+    "black_box_feature",
     "clamped_least_squares",
     "equations",
+    "estimate_weights",
     "gradient_inversion",
     "half",
     "half_star",

@@ -93,8 +93,9 @@ def score_equations(
     slack = _slack(logit_error, scores)
     own = torch.diff(known, dim=1)
     error = torch.maximum(high - own - right, right - low + own) + slack
-    # Of what float64 itself rounds: a few units of the logits' size.
-    return Equations(torch.diff(weight, dim=0), right, error + 8 * torch.finfo(torch.float64).eps * (1 + right.abs()))
+    # What float64 itself rounds: a few units of the logits' size.
+    size = 1.0 + right.abs() + known[:, 1:].abs() + known[:, :-1].abs()
+    return Equations(torch.diff(weight, dim=0), right, error + 8 * torch.finfo(torch.float64).eps * size)
 
 
 def activation_equations(

@@ -130,7 +130,8 @@ class Box:
     def outside(self, columns: Tensor) -> Tensor:
         """Return which records lie beyond the range in some column, ``(n,)`` bool; roundings do not count."""
         points = self.unit(columns)
-        return ((points < -1e-9) | (points > 1.0 + 1e-9)).any(dim=1)
+        largest = self.varying.to(points.device).double()  # 0 where there is one value
+        return ((points < -1e-9) | (points > largest + 1e-9)).any(dim=1)
 
     def _check(self, columns: Tensor) -> None:
         if columns.dim() != 2 or columns.shape[1] != self.lower.numel():

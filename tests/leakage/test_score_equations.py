@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 from splitvfl.attacks import LeastSquaresAttack, equations, least_squares, score_equations
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import View, call_attack, target_of
+from splitvfl.leakage.score_equations import activation_equations, count_scores, product_error, stacked
+from splitvfl.leakage.unit_box import Box
 from splitvfl.metrics import reconstruction_mse
 
 
@@ -146,6 +149,195 @@ def test_as_many_equations_as_features_are_enough() -> None:
     assert target_of(LeastSquaresAttack()) == "features"
     # Condition number below 1e3, logits with an error of about 1e-14.
     torch.testing.assert_close(estimate, features, rtol=0, atol=1e-10)
+
+
+@given(d=st.integers(1, 6), seed=st.integers(0, 1000), scale=st.floats(0.1, 3))
+def test_a_sigmoid_and_two_softmax_columns_give_one_result(d: int, seed: int, scale: float) -> None:
+    scores, known, weight, _ = system(6, 1, d, seed=seed, scale=scale)
+    split = torch.rand(6, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    other = torch.randn(d, generator=torch.Generator().manual_seed(seed + 1), dtype=torch.float64)
+
+    one = equations(scores, known, weight)
+    two = equations(
+        torch.stack([1 - scores, scores], dim=1),
+        torch.stack([split, split + known], dim=1),
+        torch.stack([other, other + weight]),
+    )
+
+    # The weights of a class cancel, up to roundings of numbers of size 100.
+    torch.testing.assert_close(two[0], one[0], rtol=0, atol=1e-13)
+    torch.testing.assert_close(two[1], one[1], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@given(
+    k=st.integers(1, 6),
+    d=st.integers(1, 5),
+    seed=st.integers(0, 2**32),
+    scale=st.floats(0.01, 60),
+    decimals=st.none() | st.integers(0, 4),
+)
+def test_the_error_holds_the_true_equations(
+    dtype: torch.dtype, k: int, d: int, seed: int, scale: float, decimals: int | None
+) -> None:
+    """Scores computed in few digits of logits that float64 knows, then rounded."""
+    generator = torch.Generator().manual_seed(seed)
+    features = torch.rand(8, d, generator=generator, dtype=torch.float64)
+    weight = scale * torch.randn(k, d, generator=generator, dtype=torch.float64)
+    known = scale * torch.randn(8, k, generator=generator, dtype=torch.float64)
+    logits = (known + features @ weight.T).to(dtype).double()
+    known = logits - features @ weight.T  # so that the logits are exact in this type
+    narrow = logits.to(dtype)
+    scores = torch.sigmoid(narrow[:, 0]) if k == 1 else torch.softmax(narrow, dim=1)
+    if decimals is not None:
+        scores = torch.round(scores.double(), decimals=decimals).to(dtype)
+    if k == 1:
+        weight, known = weight[0], known[:, 0]
+
+    left, right, error = score_equations(scores, known, weight, resolution=0.0 if decimals is None else 10.0**-decimals)
+
+    assert error.shape == right.shape
+    # Roundings of the products here, of numbers of up to 1,000.
+    assert ((features @ left.T - right).abs() <= error + 1e-12).all()
+    assert not right.isinf().any()
+
+
+def test_the_error_is_not_much_larger_than_it_has_to_be() -> None:
+    _, known, weight, features = (part.float() for part in system(500, 4, 5))
+    left, right, error = score_equations(torch.softmax(known + features @ weight.T, dim=1), known, weight)
+    off = (features.double() @ left.T - right).abs()
+    # Logits were not exact here; those errors are of the same kind.
+    assert error.max() < 100 * off.max()
+    exact = score_equations(*system(50, 4, 5)[:3])
+    assert exact.error.max() < 1e-12
+
+
+def test_the_error_of_three_decimals_is_that_of_the_interval() -> None:
+    """Against an exact interval: c = .250 means [.2495, .2505], and a logit between its ends."""
+    scores = torch.tensor([0.25, 0.999], dtype=torch.float64)
+    _, right, error = score_equations(
+        scores, torch.zeros(2, dtype=torch.float64), torch.ones(1, dtype=torch.float64), resolution=1e-3
+    )
+    for row, c in enumerate(scores.tolist()):
+        low, high = (math.log((c + off) / (1 - c - off)) for off in (-5e-4, 5e-4))
+        centre = math.log(c / (1 - c))
+        assert right[row, 0].item() == pytest.approx(centre, rel=1e-12)
+        assert error[row, 0].item() == pytest.approx(max(high - centre, centre - low), rel=1e-9)
+
+
+def test_a_score_that_may_be_zero_has_an_endless_error_until_there_is_a_box() -> None:
+    weight = torch.tensor([[1.0, -2.0], [0.0, 1.0], [3.0, 0.0]], dtype=torch.float64)
+    scores = torch.tensor([[0.0, 0.6, 0.4], [0.0, 1.0, 0.0]], dtype=torch.float64)
+    known = torch.zeros(2, 3, dtype=torch.float64)
+    raw = score_equations(scores, known, weight, resolution=0.1)
+    assert raw.error.isinf().tolist() == [[True, False], [True, True]]
+
+    boxed = Box(torch.zeros(2), torch.ones(2)).equations(raw)
+
+    assert torch.isfinite(boxed.error).all()
+    corners = torch.cartesian_prod(*(torch.tensor([0.0, 1.0], dtype=torch.float64) for _ in range(2)))
+    for row in range(2):
+        off = (corners @ boxed.A.T - boxed.b[row]).abs()
+        assert (off <= boxed.error[row] + 1e-12)[:, raw.error[row].isinf()].all()
+
+
+def test_saturated_tied_and_unnormalised_scores_are_counted() -> None:
+    scores = torch.tensor([[0.5, 0.5, 0.0], [0.0, 1.0, 0.0], [0.2, 0.3, 0.5], [0.2, 0.3, 0.4]])
+    counts = count_scores(scores)
+    assert counts == (4, 2, 1, 1, 1)
+    assert counts.note.split("; ") == [
+        "2 of 4 predictions hold scores of exactly 0 or 1, whose logits are bounded or left out, not known",
+        "1 of 4 predictions have no largest score alone",
+        "1 of 4 predictions do not sum to one: only ratios are read",
+    ]
+    assert count_scores(torch.tensor([0.5, 1.0, 0.3])) == (3, 1, 1, 1, 0)
+    assert count_scores(torch.tensor([0.1])).note == ""
+    assert count_scores(torch.zeros(0)) == (0, 0, 0, 0, 0)
+
+
+def test_tied_scores_say_that_logits_are_equal() -> None:
+    _, right = equations(torch.full((1, 3), 1 / 3), torch.tensor([[0.5, 1.0, -1.0]]), torch.eye(3))
+    assert right[0].tolist() == pytest.approx([-0.5, 2.0], rel=1e-6)
+
+
+def test_scores_need_not_sum_to_one() -> None:
+    scores, known, weight, _ = system(5, 4, 3)
+    for one, half in zip(equations(scores, known, weight), equations(scores / 2, known, weight), strict=True):
+        torch.testing.assert_close(one, half, rtol=1e-12, atol=1e-12)
+
+
+def test_no_prediction_gives_no_right_side() -> None:
+    left, right = equations(torch.zeros(0, 3), torch.zeros(0, 3), torch.ones(3, 2))
+    assert (tuple(left.shape), tuple(right.shape)) == ((2, 2), (0, 2))
+
+
+@given(k=st.integers(1, 5), d=st.integers(1, 6), seed=st.integers(0, 1000), flat=st.booleans())
+def test_an_activation_is_k_equations(k: int, d: int, seed: int, flat: bool) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    layer = torch.nn.Linear(d, k)
+    columns = torch.rand(9, d, generator=generator)
+    weight, bias = layer.weight.detach(), layer.bias.detach()
+    activation = layer(columns).detach()
+    if flat and k == 1:
+        activation, weight = activation[:, 0], weight[0]
+
+    found = activation_equations(activation, weight, bias, error=product_error(weight, columns.abs(), bias))
+
+    assert found.A.shape == (k, d)
+    assert ((columns.double() @ found.A.T - found.b).abs() <= found.error).all()
+    assert found.error.max() < 1e-4
+    assert (activation_equations(activation, weight).error == 0).all()
+
+
+def test_systems_of_one_models_repeats_are_stacked() -> None:
+    scores, known, weight, features = system(5, 3, 4)
+    again = system(5, 3, 4, seed=1)[2]
+    both = stacked(
+        [
+            score_equations(scores, known, weight),
+            score_equations(torch.softmax(known + features @ again.T, dim=1), known, again),
+        ]
+    )
+    assert both.A.shape == (4, 4)
+    assert (features @ both.A.T - both.b).abs().max() < 1e-9
+    # Four equations in four columns.
+    torch.testing.assert_close(least_squares(both.A, both.b), features, rtol=0, atol=1e-6)
+    with pytest.raises(ArgumentError, match="4 columns of 5 records, 3 columns of 5 records"):
+        stacked([both, both._replace(A=both.A[:, :3])])
+    with pytest.raises(ArgumentError, match="got none"):
+        stacked([])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"resolution": -0.1}, "resolution must lie in"),
+        ({"resolution": math.nan}, "resolution must lie in"),
+        ({"logit_error": -1.0}, "at least 0"),
+        ({"logit_error": torch.tensor([math.nan])}, "at least 0"),
+        ({"logit_error": torch.ones(7)}, r"extends to \(2, 1\), got \(7,\)"),
+    ],
+)
+def test_an_error_that_is_none_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        score_equations(torch.full((2,), 0.5), torch.zeros(2), torch.ones(3), **options)
+
+
+@pytest.mark.parametrize(
+    ("activation", "weight", "bias", "message"),
+    [
+        (torch.ones(3, 2), torch.ones(3, 4), None, r"got \(3, 2\), \(3, 4\) and \(3,\)"),
+        (torch.ones(3, 2), torch.ones(2, 4), torch.ones(3), "expected an activation"),
+        (torch.ones(3, 2), torch.ones(2, 0), None, "expected an activation"),
+        (torch.full((3, 2), math.nan), torch.ones(2, 4), None, "activation holds NaN"),
+        (torch.ones(3, 2), torch.full((2, 4), math.inf), None, "passive_weight holds NaN"),
+    ],
+)
+def test_bad_activations_are_refused(
+    activation: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, message: str
+) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        activation_equations(activation, weight, bias)
 
 
 @pytest.mark.parametrize(

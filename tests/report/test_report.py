@@ -308,7 +308,7 @@ def test_both_views_of_predictions_and_single_columns_are_shown(tmp_path: Path) 
     folder = stored(tmp_path / "run", shown)
     assert read_summary(folder).parties["telecom"].features == leaks
 
-    text = text_of(write_report([folder], tmp_path / "report.html").read_text(encoding="utf-8"))
+    text = text_of(write_report([folder], tmp_path / "report.html", title="views").read_text(encoding="utf-8"))
 
     assert re.search(r"scores\s*test\s*half-star\s*2\s*1\s*in 5 columns\s*0.0312\s*0.08\s*0.0912\s*31%", text)
     assert re.search(r"activation\s*test\s*half-star\s*2\s*2\s*0.0017\s*0.08\s*0.0912\s*97%", text)

@@ -1,0 +1,94 @@
+"""The equations' matrix, estimated from records whose columns the attacker knows: what a black-box attacker can do."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from splitvfl.errors import ArgumentError
+from splitvfl.leakage.score_equations import RANK_TOLERANCE
+
+
+class WeightEstimate(NamedTuple):
+    """What auxiliary records tell of a model's weights.
+
+    Attributes:
+        A: ``(m, d)``, float64: the estimate of the matrix in ``A x = b``.
+        intercept: ``(m,)``, float64: of what b exceeds ``A x`` by; zeros unless it was asked for.
+        error: ``(m, d)``, float64: no entry of A is off by more.
+        intercept_error: ``(m,)``, likewise.
+    """
+
+    A: Tensor
+    intercept: Tensor
+    error: Tensor
+    intercept_error: Tensor
+
+
+def estimate_weights(
+    columns: Tensor, b: Tensor, *, error: Tensor | float = 0.0, intercept: bool = False
+) -> WeightEstimate:
+    """Return the least-squares estimate of A in ``A x = b`` from records whose columns x are known.
+
+    Exact where b is; then any attack that takes the weights for known can be run. With right sides that are off by at
+    most ``error``, ``|Â − A| <= |X⁺| · error`` entry by entry, plus what float64 rounds. Where the errors of N records
+    are independent, the estimate's falls as 1/√N; the bound, which holds for any errors, need not fall.
+
+    Source: *Privacy Against Inference Attacks in Vertical Federated Learning*, the attacker with auxiliary data.
+
+    Args:
+        columns: Known columns X of the auxiliary records, ``(N, d)`` with N >= d, or N >= d + 1 with an intercept.
+        b: Right-hand sides of the same records, ``(N, m)``. Those of scores need no weights:
+            ``equations(scores, active_logits, zeros(k, d))[1]``.
+        error: How far each may be off, >= 0: ``(N, m)``, or what extends to it.
+        intercept: Whether b also holds a number that is unknown and the same for all records.
+
+    Raises:
+        ArgumentError: If shapes do not fit, an entry is not finite, there are too few records, or they do not determine
+            the weights: repeated records, say, or a column that does not vary beside an intercept.
+    """
+    known, right = _checked(columns, b, intercept)
+    off = torch.as_tensor(error, dtype=torch.float64, device=right.device)
+    if not bool((off >= 0).all()) or not bool(torch.isfinite(off).all()):
+        raise ArgumentError("expected a finite error of at least 0 everywhere")
+    try:
+        off = off.expand(right.shape)
+    except RuntimeError as problem:
+        raise ArgumentError(
+            f"expected an error that extends to {tuple(right.shape)}, got {tuple(off.shape)}"
+        ) from problem
+    inverse: Tensor = torch.linalg.pinv(known, rtol=RANK_TOLERANCE)
+    found = (inverse @ right).T
+    # What the pseudo-inverse rounds: units of the condition number, times the inverse's size and that of b.
+    units = 8 * known.shape[0] * torch.finfo(torch.float64).eps * torch.linalg.cond(known)
+    rounded = units * torch.linalg.matrix_norm(inverse, ord=2) * torch.linalg.vector_norm(right, dim=0)
+    bound = (inverse.abs() @ off).T + rounded.unsqueeze(1)
+    width = columns.shape[1]
+    if intercept:
+        return WeightEstimate(found[:, :width], found[:, width], bound[:, :width], bound[:, width])
+    none = found.new_zeros(found.shape[0])
+    return WeightEstimate(found, none, bound, none)
+
+
+def _checked(columns: Tensor, b: Tensor, intercept: bool) -> tuple[Tensor, Tensor]:
+    """Return X, with a column of ones for an intercept, and b, in float64."""
+    fits = columns.dim() == 2 and b.dim() == 2 and columns.shape[:1] == b.shape[:1]
+    if not fits or 0 in (columns.shape[1], b.shape[1]):
+        raise ArgumentError(f"expected columns (N, d) and b (N, m), got {tuple(columns.shape)} and {tuple(b.shape)}")
+    known, right = columns.double(), b.double()
+    if not (torch.isfinite(known).all() and torch.isfinite(right).all()):
+        raise ArgumentError("columns or b holds NaN or infinite values")
+    if intercept:
+        known = torch.cat([known, known.new_ones(len(known), 1)], dim=1)
+    wanted = known.shape[1]
+    if len(known) < wanted:
+        raise ArgumentError(f"expected at least {wanted} auxiliary records, one per unknown weight, got {len(known)}")
+    rank = int(torch.linalg.matrix_rank(known, rtol=RANK_TOLERANCE))
+    if rank < wanted:
+        raise ArgumentError(
+            f"the auxiliary records determine {rank} of {wanted} unknown weights: they repeat, or columns of theirs "
+            "depend on each other; take other records"
+        )
+    return known, right

@@ -1,0 +1,96 @@
+"""Ranges of columns, and the unit box in which attacks look for them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from splitvfl.errors import ArgumentError
+from splitvfl.hooks import Equations
+from splitvfl.leakage.unit_box import Box
+
+
+def random(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@given(n=st.integers(1, 6), d=st.integers(1, 6), m=st.integers(1, 4), seed=st.integers(0, 1000))
+def test_a_columns_equations_hold_for_its_point_of_the_unit_box(n: int, d: int, m: int, seed: int) -> None:
+    columns = 5 * torch.randn(n, d, generator=random(seed), dtype=torch.float64) + 3
+    left = torch.randn(m, d, generator=random(seed + 1), dtype=torch.float64)
+    box = Box.of(columns)
+
+    inside, right = box.to_unit(left, columns @ left.T)
+    points = box.unit(columns)
+
+    assert points.min() >= 0
+    assert points.max() <= 1
+    # Sums of at most six numbers of size 20.
+    torch.testing.assert_close(points @ inside.T, right, rtol=0, atol=1e-12)
+    torch.testing.assert_close(box.columns(points), columns, rtol=0, atol=1e-12)
+    assert not box.outside(columns).any()
+
+
+def test_a_column_without_a_range_is_known() -> None:
+    box = Box(torch.tensor([0.0, 7.0]), torch.tensor([4.0, 7.0]))
+    left, right = box.to_unit(torch.tensor([[2.0, 3.0]]), torch.tensor([[25.0]]))
+    assert left.tolist() == [[8.0, 0.0]]
+    assert right.tolist() == [[4.0]]
+    assert box.varying.tolist() == [True, False]
+    assert box.unit(torch.tensor([[2.0, 7.0]])).tolist() == [[0.5, 0.0]]
+    assert box.columns(torch.tensor([[0.5, 0.9]])).tolist() == [[2.0, 7.0]]
+    assert box.outside(torch.tensor([[2.0, 7.0], [2.0, 7.5], [4.5, 7.0]])).tolist() == [False, True, True]
+
+
+def test_what_leaves_the_range_leaves_the_box() -> None:
+    box = Box(torch.tensor([-1.0]), torch.tensor([1.0]))
+    points = box.unit(torch.tensor([[-2.0], [0.0], [3.0]]))
+    assert points.tolist() == [[-0.5], [0.5], [2.0]]
+    assert box.outside(torch.tensor([[1.0 + 1e-12], [1.0 + 1e-6]])).tolist() == [False, True]
+
+
+def test_boxes_stand_side_by_side() -> None:
+    joined = Box.joined([Box(torch.zeros(1), torch.ones(1)), Box(-torch.ones(2), torch.tensor([0.5, 0.25]))])
+    assert joined.lower.tolist() == [0.0, -1.0, -1.0]
+    assert joined.width.tolist() == [1.0, 1.5, 1.25]
+    assert joined.largest.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_an_endless_error_becomes_what_the_box_allows() -> None:
+    box = Box(torch.tensor([1.0, 0.0]), torch.tensor([3.0, 1.0]))
+    # A t = (2 t1 − t2) within [−1, 2]; b − A lower = 4 − 1 = 3.
+    known = Equations(torch.tensor([[1.0, -1.0]]), torch.tensor([[4.0], [4.0]]), torch.tensor([[math.inf], [0.25]]))
+    found = box.equations(known)
+    assert found.A.tolist() == [[2.0, -1.0]]
+    assert found.b.tolist() == [[3.0], [3.0]]
+    assert found.error.tolist() == [[4.0], [0.25]]
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper", "message"),
+    [
+        ([0.0], [math.inf], "column 0 has no finite range.*scale it"),
+        ([0.0, -math.inf], [1.0, 0.0], "column 1 has no finite range"),
+        ([0.0, math.nan], [1.0, 0.0], "column 1 has no finite range"),
+        ([0.0, 2.0], [1.0, 1.5], "range of column 1 is empty.*2.0 and 1.5"),
+        ([0.0], [1.0, 2.0], r"got \(1,\) and \(2,\)"),
+        ([], [], r"got \(0,\)"),
+    ],
+)
+def test_a_range_that_is_none_is_refused(lower: list[float], upper: list[float], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        Box(torch.tensor(lower), torch.tensor(upper))
+
+
+def test_shapes_that_do_not_fit_are_refused() -> None:
+    box = Box(torch.zeros(2), torch.ones(2))
+    with pytest.raises(ArgumentError, match=r"A \(m, 2\) and b \(n, m\), got \(1, 3\) and \(4, 1\)"):
+        box.to_unit(torch.ones(1, 3), torch.ones(4, 1))
+    with pytest.raises(ArgumentError, match=r"expected \(n, 2\), got \(4, 3\)"):
+        box.unit(torch.ones(4, 3))
+    with pytest.raises(ArgumentError, match=r"at least one record, got \(0, 2\)"):
+        Box.of(torch.zeros(0, 2))
