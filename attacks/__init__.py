@@ -18,6 +18,7 @@ from splitvfl.attacks.least_squares import (
 )
 from splitvfl.attacks.mixture import MixtureAttack
 from splitvfl.attacks.model_completion import ModelCompletionAttack
+from splitvfl.attacks.noise_subtraction import NoiseSubtractionAttack, feasible_powers, subtract_noise
 from splitvfl.attacks.norm import NormAttack
 from splitvfl.attacks.orthogonal_twin import orthogonal_twin
 from splitvfl.attacks.own_prediction import OwnPredictionAttack
@@ -29,6 +30,7 @@ from splitvfl.attacks.packed_equations import (
     solve_equations,
     unpack_equations,
 )
+from splitvfl.attacks.procrustes import recover_transform, undo_transform
 from splitvfl.attacks.rcc2 import RCC2Attack, rcc2
 from splitvfl.attacks.readout import ReadoutAttack
 from splitvfl.attacks.recover_labels import LabelSumAttack, label_sum, recover_labels
@@ -38,6 +40,7 @@ from splitvfl.attacks.sign import SignAttack
 from splitvfl.attacks.sign_horizon import initial_margin, sign_attack_horizon
 from splitvfl.attacks.single_feature import recover_single_feature
 from splitvfl.attacks.stacked_epochs import StackedEpochsAttack, stack_epochs, two_mean_labels
+from splitvfl.attacks.suspected_flip import suspect_flip
 from splitvfl.attacks.weight_estimation import WeightEstimate, estimate_weights
 from splitvfl.leakage.score_equations import activation_equations, equations, score_equations
 
@@ -55,6 +58,7 @@ __all__ = [
     "LeastSquaresAttack",
     "MixtureAttack",
     "ModelCompletionAttack",
+    "NoiseSubtractionAttack",
     "NormAttack",
     "OwnPredictionAttack",
     "PackingEngine",
@@ -73,6 +77,7 @@ __all__ = [
     "clamped_least_squares",
     "equations",
     "estimate_weights",
+    "feasible_powers",
     "gradient_inversion",
     "half",
     "half_star",
@@ -87,12 +92,16 @@ __all__ = [
     "recover_labels",
     "recover_single_feature",
     "score_equations",
+    "recover_transform",
     "sign_attack_horizon",
     "slot_bits_needed",
     "slots_available",
     "solve_equations",
     "solve_residues",
     "stack_epochs",
+    "subtract_noise",
+    "suspect_flip",
     "two_mean_labels",
+    "undo_transform",
     "unpack_equations",
 ]

@@ -16,6 +16,7 @@ from splitvfl.defenses.memoised_response import MemoisedResponse
 from splitvfl.defenses.purification import Purification
 from splitvfl.defenses.randomised_response import RandomisedResponse
 from splitvfl.defenses.record_gaussian import RecordGaussian
+from splitvfl.defenses.revealed_weights import rotated_weights, weight_shift
 from splitvfl.defenses.rounding import Rounding
 from splitvfl.defenses.score_noise import ScoreNoise, noise_direction
 from splitvfl.defenses.solve_sumkl import solve_sumkl
@@ -46,5 +47,7 @@ __all__ = [
     "TopK",
     "TopOne",
     "noise_direction",
+    "rotated_weights",
     "solve_sumkl",
+    "weight_shift",
 ]

@@ -180,7 +180,7 @@ def unit_direction(direction: Tensor) -> Tensor:
     Raises:
         ArgumentError: If it has fewer than two numbers, is not finite, or is 0.
     """
-    length = torch.linalg.vector_norm(direction)
+    length: Tensor = torch.linalg.vector_norm(direction)
     if direction.dim() != 1 or len(direction) < 2 or not (torch.isfinite(length) and length > 0):
         raise ArgumentError(f"direction: expected a finite number for each of k classes, not all 0, got {direction}")
     return direction / length

@@ -73,6 +73,7 @@ ATTACKS = {
     "gradient-inversion": AttackRow(attacks.GradientInversionAttack),
     "constrained-least-squares": AttackRow(attacks.ConstrainedLeastSquaresAttack),
     "rcc2": AttackRow(attacks.RCC2Attack),
+    "noise-subtraction": AttackRow(lambda: attacks.NoiseSubtractionAttack(scheme=1, power=0.5)),
     "gradient-classifier": AttackRow(attacks.GradientClassifierAttack),
     "model-completion": AttackRow(attacks.ModelCompletionAttack),
     "label-sum": AttackRow(lambda: attacks.LabelSumAttack(fallback=True), widths=(1,)),

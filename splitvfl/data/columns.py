@@ -239,8 +239,8 @@ class PartyData:
         Raises:
             DataError: If it is of another number of columns.
         """
-        parts = (replace(part, transform=transform) for part in (self.train, self.test))
-        return replace(self, **dict(zip(("train", "test"), parts, strict=True)))
+        train, test = (replace(part, transform=transform) for part in (self.train, self.test))
+        return replace(self, train=train, test=test)
 
     @property
     def transform(self) -> Transform | None:
