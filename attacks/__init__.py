@@ -31,6 +31,7 @@ from splitvfl.attacks.packed_equations import (
     unpack_equations,
 )
 from splitvfl.attacks.procrustes import recover_transform, undo_transform
+from splitvfl.attacks.rcc1 import BoundedCentre, RCC1Attack, rcc1, rcc1_with_value
 from splitvfl.attacks.rcc2 import RCC2Attack, rcc2
 from splitvfl.attacks.readout import ReadoutAttack
 from splitvfl.attacks.recover_labels import LabelSumAttack, label_sum, recover_labels
@@ -46,6 +47,7 @@ from splitvfl.leakage.score_equations import activation_equations, equations, sc
 
 __all__ = [
     "ClampedLeastSquaresAttack",
+    "BoundedCentre",
     "CombinedAttack",
     "ComponentAttack",
     "ConstrainedLeastSquaresAttack",
@@ -62,6 +64,7 @@ __all__ = [
     "NormAttack",
     "OwnPredictionAttack",
     "PackingEngine",
+    "RCC1Attack",
     "RCC2Attack",
     "RandomGuessAttack",
     "ReadoutAttack",
@@ -87,6 +90,8 @@ __all__ = [
     "orthogonal_twin",
     "packed_selections",
     "packed_weights",
+    "rcc1",
+    "rcc1_with_value",
     "rcc2",
     "projected_gradient",
     "recover_labels",

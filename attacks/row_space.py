@@ -30,7 +30,8 @@ class RowSpace(NamedTuple):
 
     def targets(self, b: Tensor) -> Tensor:
         """Return c with ``rows · x = c`` for the x that fit ``b (n, m)`` best, ``(n, rank)``."""
-        return b.double() @ self.left / self.sizes
+        targets: Tensor = b.double() @ self.left / self.sizes
+        return targets
 
     def contradiction(self, b: Tensor) -> Tensor:
         """Return what of ``b`` no x at all can give, ``(n,)``, in units of the features: a length over ``σ_max``."""

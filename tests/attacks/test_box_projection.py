@@ -33,7 +33,7 @@ def random_equations(
 
 
 def by_cvxpy(left: Tensor, right: Tensor, centre: float) -> np.ndarray[Any, Any]:
-    """Return the projections, one by one, by a solver that polishes: others stop 1e-4 short of bounds that hold."""
+    """The projections, one by one, by a solver that polishes: interior points stop 1e-4 short of bounds."""
     x = cvxpy.Variable(left.shape[1])
     target = cvxpy.Parameter(left.shape[0])
     problem = cvxpy.Problem(cvxpy.Minimize(cvxpy.sum_squares(x - centre)), [left.numpy() @ x == target, x >= 0, x <= 1])

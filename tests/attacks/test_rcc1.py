@@ -1,0 +1,178 @@
+"""RCC1: against a general solver of semidefinite programs, by hand, and what its bound promises."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cvxpy
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from splitvfl.attacks import rcc1, rcc1_with_value, rcc2
+from splitvfl.errors import ArgumentError
+
+
+def random_equations(
+    m: int, d: int, *, n: int, seed: int = 0, dominant: float = 1.0, corners: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
+    """A, b and the truth; ``dominant``: factor of the first weight of each row; ``corners``: a third of all at each."""
+    generator = torch.Generator().manual_seed(seed)
+    left = torch.randn(m, d, generator=generator, dtype=torch.float64)
+    left[:, 0] *= dominant
+    truth = torch.rand(n, d, generator=generator, dtype=torch.float64)
+    truth = (3 * truth - 1).clamp(0, 1) if corners else truth
+    return left, truth @ left.T, truth
+
+
+def by_cvxpy(left: Tensor, right: Tensor) -> list[tuple[np.ndarray[Any, Any], float]]:
+    """Points and values of the program as its definition has it, V on the null space."""
+    rank = int(torch.linalg.matrix_rank(left))
+    null = torch.linalg.svd(left).Vh[rank:].T.numpy()
+    x, spread = cvxpy.Variable(left.shape[1]), cvxpy.Variable((null.shape[1], null.shape[1]), PSD=True)
+    target = cvxpy.Parameter(left.shape[0])
+    bounded = cvxpy.diag(null @ spread @ null.T) <= x - cvxpy.square(x)
+    problem = cvxpy.Problem(cvxpy.Maximize(cvxpy.trace(spread)), [left.numpy() @ x == target, bounded])
+    found = []
+    for row in right.numpy():
+        target.value = row
+        # Tighter than its default, which leaves points 1e-3 away: the value is flat around the optimum.
+        problem.solve(solver="CLARABEL", tol_gap_abs=1e-9, tol_gap_rel=1e-9, tol_feas=1e-9)
+        found.append((np.asarray(x.value), float(problem.value)))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("m", "d", "dominant"),
+    [(1, 6, 1.0), (1, 6, 20.0), (2, 5, 1.0), (5, 8, 1.0), (9, 12, 1.0), (3, 12, 10.0), (0, 3, 1.0)],
+)
+def test_it_is_what_a_general_solver_finds(m: int, d: int, dominant: float) -> None:
+    left, right, _ = random_equations(m, d, n=3, dominant=dominant)
+
+    found = rcc1_with_value(left, right)
+
+    assert found.solved.all()
+    for point, bound, (expected, value) in zip(found.points, found.bound, by_cvxpy(left, right), strict=True):
+        # The agreement that is asked for.
+        np.testing.assert_allclose(point.numpy(), expected, rtol=0, atol=1e-4)
+        assert float(bound) == pytest.approx(value, abs=1e-5)
+
+
+def test_two_features_and_one_equation_by_hand() -> None:
+    # x + y = 1 is the diagonal, and its middle the centre. 2 x + y = 2 from (1, 0) to (½, 1): x = ¾, y = ½, and half
+    # its length, √1.25 / 2, is the radius: in one dimension the relaxation is V = v (1, −2)(1, −2)ᵀ with v <= x (1 − x)
+    # and 4 v <= y (1 − y), y = 2 − 2 x; both hold equal at x = ⅔, where Tr V = 5 · ¼ · ⅔ (1 − ⅔).
+    left = torch.tensor([[2.0, 1.0]], dtype=torch.float64)
+
+    found = rcc1_with_value(left, torch.tensor([[2.0]], dtype=torch.float64))
+    middle = rcc1_with_value(torch.ones(1, 2, dtype=torch.float64), torch.ones(1, 1, dtype=torch.float64))
+
+    grid = torch.linspace(0.5, 1.0, 100_001, dtype=torch.float64)
+    other = 2.0 - 2.0 * grid
+    trace = 5.0 * torch.minimum(grid * (1 - grid), other * (1 - other) / 4.0)
+    best = int(trace.argmax())
+    # The grid's spacing, and the slope of the trace there.
+    assert float(found.points[0, 0]) == pytest.approx(float(grid[best]), abs=1e-5)
+    assert float(found.bound[0]) == pytest.approx(float(trace[best]), abs=3e-5)
+    torch.testing.assert_close(middle.points, torch.full((1, 2), 0.5, dtype=torch.float64))
+    assert float(middle.bound[0]) == pytest.approx(0.5, abs=1e-9)
+
+
+def system(draw: st.DrawFn) -> tuple[Tensor, Tensor, Tensor]:
+    return random_equations(
+        draw(st.integers(1, 5)),
+        draw(st.integers(1, 7)),
+        n=4,
+        seed=draw(st.integers(0, 10_000)),
+        dominant=draw(st.sampled_from([1.0, 10.0])),
+        corners=draw(st.booleans()),
+    )
+
+
+@settings(max_examples=60)
+@given(st.composite(system)())
+def test_no_record_is_further_from_it_than_its_bound(equations: tuple[Tensor, Tensor, Tensor]) -> None:
+    left, right, truth = equations
+
+    found = rcc1_with_value(left, right)
+    nearest = rcc2(left, right)
+
+    assert ((found.points >= 0) & (found.points <= 1)).all()
+    torch.testing.assert_close(found.points @ left.T, right, rtol=0, atol=1e-7)
+    # Bounds hold to the solver's 1e-6.
+    assert ((found.points - truth).square().sum(dim=1) <= found.bound + 1e-6).all()
+    assert (found.bound <= (nearest * (1 - nearest)).sum(dim=1) + 1e-9).all()
+
+
+def test_where_the_solutions_are_one_point_the_bound_is_zero() -> None:
+    # The third feature is known, the first two are 0 as nothing else adds up to 0.
+    left = torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 1.0]], dtype=torch.float64)
+    right = torch.tensor([[0.0, 0.3]], dtype=torch.float64)
+
+    found = rcc1_with_value(left, right)
+
+    # Capped multipliers: the roots of 1 / 1e8.
+    torch.testing.assert_close(found.points, torch.tensor([[0.0, 0.0, 0.3]], dtype=torch.float64), rtol=0, atol=1e-4)
+    assert 0 <= float(found.bound[0]) <= 1e-3
+
+
+def test_with_as_many_equations_as_features_it_is_the_truth() -> None:
+    left, right, truth = random_equations(4, 4, n=5, corners=True)
+
+    found = rcc1_with_value(left, right)
+
+    torch.testing.assert_close(found.points, truth, rtol=0, atol=1e-9)
+    assert (found.bound == 0).all()
+    assert found.solved.all()
+
+
+def test_repeated_equations_count_once() -> None:
+    left, right, _ = random_equations(2, 5, n=5, dominant=8.0)
+
+    twice = rcc1(torch.cat([left, left]), torch.cat([right, right], dim=1))
+
+    torch.testing.assert_close(twice, rcc1(left, right), rtol=0, atol=1e-6)
+
+
+def test_without_a_solution_it_is_that_of_the_closest_right_side() -> None:
+    left, right, _ = random_equations(2, 5, n=5)
+    far = right + 20.0
+
+    torch.testing.assert_close(rcc1(left, far), rcc2(left, far), rtol=0, atol=1e-4)
+
+
+def test_no_equation_leaves_the_middle() -> None:
+    found = rcc1_with_value(torch.zeros(2, 3), torch.zeros(4, 2))
+
+    assert torch.equal(found.points, torch.full((4, 3), 0.5, dtype=torch.float64))
+    torch.testing.assert_close(found.bound, torch.full((4,), 0.75, dtype=torch.float64))
+    assert rcc1(torch.ones(1, 3), torch.ones(0, 1)).shape == (0, 3)
+
+
+def test_the_rest_of_the_predictions_does_not_matter() -> None:
+    left, right, _ = random_equations(2, 4, n=10_000, corners=True)
+
+    together = rcc1_with_value(left, right)
+
+    for place in (0, 8191, 8192, 9999):
+        alone = rcc1_with_value(left, right[place : place + 1])
+        torch.testing.assert_close(together.points[place], alone.points[0], rtol=0, atol=1e-6)
+        torch.testing.assert_close(together.bound[place], alone.bound[0], rtol=0, atol=1e-8)
+
+
+@pytest.mark.cuda
+def test_on_a_gpu_it_is_the_same() -> None:
+    left, right, _ = random_equations(1, 8, n=200, dominant=10.0)
+
+    there, here = rcc1_with_value(left.cuda(), right.cuda()), rcc1_with_value(left, right)
+
+    torch.testing.assert_close(there.points.cpu(), here.points, rtol=0, atol=1e-6)
+    torch.testing.assert_close(there.bound.cpu(), here.bound, rtol=0, atol=1e-8)
+
+
+def test_bad_equations_are_refused() -> None:
+    with pytest.raises(ArgumentError, match="got \\(1, 2\\) and \\(1, 3\\)"):
+        rcc1(torch.ones(1, 2), torch.ones(1, 3))
