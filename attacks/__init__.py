@@ -2,6 +2,7 @@
 
 from splitvfl.attacks.active_packing import PackingEngine
 from splitvfl.attacks.black_box_feature import black_box_feature
+from splitvfl.attacks.chebyshev_centre import Ball, ChebyshevCentreAttack, chebyshev_centre
 from splitvfl.attacks.combined import CombinedAttack
 from splitvfl.attacks.component import ComponentAttack
 from splitvfl.attacks.constrained_least_squares import ConstrainedLeastSquaresAttack, constrained_least_squares
@@ -47,7 +48,9 @@ from splitvfl.leakage.score_equations import activation_equations, equations, sc
 
 __all__ = [
     "ClampedLeastSquaresAttack",
+    "Ball",
     "BoundedCentre",
+    "ChebyshevCentreAttack",
     "CombinedAttack",
     "ComponentAttack",
     "ConstrainedLeastSquaresAttack",
@@ -72,6 +75,7 @@ __all__ = [
     "ResidueSolvingAttack",
     "SignAttack",
     "StackedEpochsAttack",
+    "chebyshev_centre",
     "constrained_least_squares",
     "WeightEstimate",
     "ZeroAttack",

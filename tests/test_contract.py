@@ -72,6 +72,7 @@ ATTACKS = {
     "random-guess": AttackRow(attacks.RandomGuessAttack),
     "gradient-inversion": AttackRow(attacks.GradientInversionAttack),
     "constrained-least-squares": AttackRow(attacks.ConstrainedLeastSquaresAttack),
+    "chebyshev-centre": AttackRow(attacks.ChebyshevCentreAttack),
     "rcc1": AttackRow(attacks.RCC1Attack),
     "rcc2": AttackRow(attacks.RCC2Attack),
     "noise-subtraction": AttackRow(lambda: attacks.NoiseSubtractionAttack(scheme=1, power=0.5)),
