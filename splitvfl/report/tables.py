@@ -286,9 +286,9 @@ def _by_view(leaks: Sequence[FeatureLeak]) -> dict[tuple[str, str], dict[str, Fe
 
 def _columns(found: Sequence[tuple[DefenseRow, PartyRow]]) -> Iterator[Table]:
     """Return the columns that the best attack of each view reads best, compared with their means."""
-    table = _table("Column by column", 15)
+    table = _table("Column by column", 14)
     table.add_column("of", overflow="fold", width=15)
-    table.add_column("column", overflow="fold", width=18)
+    table.add_column("column", overflow="fold", width=13)
     _numbers(table, ("error", 8), ("of the mean", 8), ("of a half", 8), ("near", 5))
     for row, party in found:
         for leak in best_by_view(party.features):
@@ -296,7 +296,7 @@ def _columns(found: Sequence[tuple[DefenseRow, PartyRow]]) -> Iterator[Table]:
             for one in read[:_COLUMNS_SHOWN]:
                 shown = Text(f"{party.name}, {leak.sees}")
                 figures = (f"{one.mse:.3g}", f"{one.mean_mse:.3g}", f"{one.half_mse:.3g}", f"{one.near:.0%}")
-                table.add_row(_two_lines(row.label, width=15), shown, Text(one.column), *figures)
+                table.add_row(_two_lines(row.label, width=14), shown, Text(one.column), *figures)
     if table.row_count:
         yield table
 

@@ -194,7 +194,7 @@ def _systems(active: ActiveParty, targets: Mapping[str, _Target], part: Part) ->
     if active.sums_parts:
         if not any(target.refused for target in targets.values()):
             sums = [sum_of(parts) for parts in zip(*sent.values(), strict=True)]
-            yield _of_activation(active, targets, torch.cat(sums).float(), **common)
+            yield _of_activation(active, targets, torch.cat(sums).float().to(active.device), **common)
         return
     for name, target in targets.items():
         if not target.refused:
