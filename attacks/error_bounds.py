@@ -24,8 +24,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from splitvfl.attacks.equation_solving import RANK_TOLERANCE
 from splitvfl.errors import ArgumentError
+from splitvfl.leakage.score_equations import RANK_TOLERANCE
 
 Seen = Literal["scores", "activation"]
 

@@ -14,10 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from splitvfl.attacks.equation_solving import equations, least_squares
+from splitvfl.attacks.least_squares import least_squares
 from splitvfl.defenses.score_noise import as_classes, noise_direction, scheme_noise, with_noise
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import Target, View
+from splitvfl.leakage.score_equations import equations
 
 KnownScheme = Literal[1, 2, 3]
 

@@ -37,7 +37,8 @@ class RowSpace(NamedTuple):
         """Return what of ``b`` no x at all can give, ``(n,)``, in units of the features: a length over ``σ_max``."""
         b = b.double()
         outside = torch.linalg.vector_norm(b - b @ self.left @ self.left.T, dim=1)
-        return outside / self.sizes[0] if len(self.sizes) else outside
+        relative: Tensor = outside / self.sizes[0] if len(self.sizes) else outside
+        return relative
 
 
 def row_space(A: Tensor) -> RowSpace:
