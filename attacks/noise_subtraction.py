@@ -128,6 +128,8 @@ class NoiseSubtractionAttack:
     :func:`feasible_powers` allows (of the roots), or its lower end where nothing bounds it from above, and promises
     nothing.
 
+    In a file: ``attacks: [{name: noise-subtraction, scheme: 3}]``
+
     Source: *Privacy Against Inference Attacks in Vertical Federated Learning*, section VII, whose noise this undoes.
 
     Args:

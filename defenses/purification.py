@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import ClassVar
 
 import torch
@@ -18,15 +17,16 @@ _SUM_WITHIN = 1e-4
 
 
 class Purification:
-    """Publish a map of the scores, which keeps the predicted class: a temperature, or a function of one's own.
+    """Publish a map of the scores, which keeps the predicted class: a temperature, or a map of one's own.
 
-    The map sees one batch of scores of k classes; a sigmoid is two, ``(1 − c, c)``. What it returns is checked: numbers
-    in [0, 1] that sum to one, and the same class, or classes, in front.
+    A map of one's own is a subclass with a method :meth:`purified`, which a file names as ``my_maps:Sharpened``. It
+    sees one batch of scores of k classes; a sigmoid is two, ``(1 − c, c)``. What it returns is checked: numbers in
+    [0, 1] that sum to one, and the same class, or classes, in front.
 
-    Claim: the predicted class stays. None of features: a map that can be inverted, as a temperature can, hides nothing
-    from who knows it.
+    Claim: the predicted class stays. Nothing of features: a map that can be inverted, as a temperature can, hides
+    nothing from who knows it.
 
-    Cost: what the map makes of the scores. A temperature changes calibration only.
+    Cost: what the map makes of the scores; a temperature changes calibration only. AUC is not measured here.
 
     In a file: ``defenses: [{name: purification, temperature: 4.0}]``
 
@@ -35,21 +35,29 @@ class Purification:
 
     Args:
         temperature: T above 0: scores become ``∝ c^(1/T)``. Large ones come near to equal scores.
-        map: In Python: from scores ``(n, k)``, float64, to scores of the same form. It replaces the temperature.
 
     Raises:
-        ArgumentError: If not exactly one of both is given, or the temperature is not positive and finite.
+        ArgumentError: If the temperature is not positive and finite.
     """
 
     name: ClassVar[str] = "purification"
     crossing: ClassVar[Crossing] = "scores"
 
-    def __init__(self, *, temperature: float | None = None, map: Callable[[Tensor], Tensor] | None = None) -> None:
-        if (temperature is None) == (map is None):
-            raise ArgumentError("expected a temperature or a map, and not both; a file can say a temperature")
-        if temperature is not None and not (temperature > 0 and math.isfinite(temperature)):
+    def __init__(self, *, temperature: float) -> None:
+        if not (temperature > 0 and math.isfinite(temperature)):
             raise ArgumentError(f"temperature must be positive and finite, got {temperature}")
-        self._temperature, self._map = temperature, map
+        self.temperature = float(temperature)
+
+    def purified(self, shares: Tensor) -> Tensor:
+        """Return the map of scores of k classes.
+
+        Args:
+            shares: ``(n, k)``, float64, its own copy.
+
+        Returns:
+            ``(n, k)``, in [0, 1], rows that sum to one, with the same classes in front.
+        """
+        return torch.softmax(shares.log() / self.temperature, dim=1)
 
     def __call__(self, scores: Tensor, _: Secrets, /) -> Tensor:
         """Return the mapped scores.
@@ -65,10 +73,7 @@ class Purification:
         """
         shares = as_classes(scores)
         top = largest(shares)
-        if self._map is None:
-            assert self._temperature is not None, "one of both is given"
-            return like_scores(torch.softmax(shares.log() / self._temperature, dim=1), scores, top=top)
-        mapped = self._map(shares.clone())
+        mapped = self.purified(shares.clone())
         _check(mapped, shares, top)
         return like_scores(mapped.double(), scores, top=top)
 
@@ -81,7 +86,8 @@ def _check(mapped: Tensor, shares: Tensor, top: Tensor) -> None:
         raise ArgumentError(
             f"the map must return scores in [0, 1] that sum to one, and {int((~within).sum())} of {len(mapped)} do not"
         )
-    moved = (largest(mapped) != top).any(dim=1)
+    # Classes that rounding let come level with the largest are put behind it later; one that overtakes it is not.
+    moved = (top & ~largest(mapped)).any(dim=1)
     if moved.any():
         raise ArgumentError(
             f"the map must keep the predicted class, and it changes {int(moved.sum())} of {len(mapped)}"

@@ -36,8 +36,8 @@ class ScoreNoise:
     weights. Of all directions it is the one in which noise of power t raises the error of least squares most, by
     ``t σ₁² / d`` with the noise of theorem 4.
 
-    Claim: the predicted class stays, with schemes 1 to 3. None of features: an attacker who knows the weights and the
-    power takes the noise off again (:mod:`splitvfl.attacks.noise_subtraction`), as schemes 1 to 3 draw nothing.
+    Claim: the predicted class stays, with schemes 1 to 3. Nothing of features: as schemes 1 to 3 draw nothing, an
+    attacker who knows the weights takes the noise off again (:mod:`splitvfl.attacks.noise_subtraction`).
 
     Cost: scores are further from calibrated, the more, the larger the power; schemes 1 to 3 leave accuracy as it is.
 
