@@ -109,7 +109,8 @@ class Rotation:
     matrix: Tensor
 
     def __post_init__(self) -> None:
-        """Check it."""
+        """Check it, and lay it out as it is kept: another layout is multiplied with other roundings."""
+        object.__setattr__(self, "matrix", self.matrix.contiguous())
         shape, matrix = tuple(self.matrix.shape), self.matrix
         if len(shape) != 2 or shape[0] != shape[1] or matrix.dtype != torch.float64:
             raise ArgumentError(f"expected an orthonormal matrix (d, d), float64, got {shape}, {matrix.dtype}")
@@ -148,7 +149,7 @@ class Rotation:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return it as :func:`transform_of` takes it back."""
-        return {"matrix": self.matrix.contiguous()}
+        return {"matrix": self.matrix}
 
 
 Transform = Rearrangement | Rotation

@@ -64,7 +64,11 @@ def test_rounded_estimates_are_undone_about_as_well_as_they_were_rounded() -> No
     estimates = least_squares(revealed, turn.of(x) @ revealed.T)
     noisy = (estimates * 100).round() / 100
 
-    undone = undo_transform(noisy[200:], recover_transform(noisy[:200], x[:200], rank=3))
+    recovered = recover_transform(noisy[:200], x[:200], rank=3)
+    undone = undo_transform(noisy[200:], recovered)
+
+    sizes = torch.linalg.svdvals(recovered)  # of a partial isometry, whatever was fitted
+    torch.testing.assert_close(sizes, torch.tensor([1.0, 1, 1, 0, 0, 0]).double(), rtol=0, atol=1e-12)
 
     plain = least_squares(A, x @ A.T)[200:]
     misled = reconstruction_mse(estimates[200:], x[200:])
