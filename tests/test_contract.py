@@ -375,13 +375,18 @@ def test_a_feature_attack_returns_one_column_per_feature(name: str) -> None:
         assert call_attack(ATTACKS[name].make(), prediction_view(width)).shape == (ROWS, width)
 
 
+def on_gpu(value: Any) -> Any:
+    """Return a field of a view on the GPU: a tensor, or equations."""
+    return type(value)(*(one.cuda() for one in value)) if isinstance(value, tuple) else value.cuda()
+
+
 @pytest.mark.cuda
 @pytest.mark.parametrize("name", ATTACKS)
 def test_an_attack_stays_on_its_views_device(name: str) -> None:
     for view in views(name, torch.float64):
         fields = {field: getattr(view, field) for field in view.fields if field != "weights"}
         moved = View(
-            party=view.party, step=0, ids=view.ids.cuda(), **{field: value.cuda() for field, value in fields.items()}
+            party=view.party, step=0, ids=view.ids.cuda(), **{field: on_gpu(value) for field, value in fields.items()}
         )
         assert call_attack(ATTACKS[name].make(), moved).device.type == "cuda"
 

@@ -136,3 +136,16 @@ class Box:
     def _check(self, columns: Tensor) -> None:
         if columns.dim() != 2 or columns.shape[1] != self.lower.numel():
             raise ArgumentError(f"expected (n, {self.lower.numel()}), got {tuple(columns.shape)}")
+
+
+def unsolvable(known: Equations) -> Tensor:
+    """Return which predictions have an equation that no point of the unit box solves within its error, ``(n,)`` bool.
+
+    Each equation is looked at alone: of a single one this is all, of several it is at least.
+
+    Args:
+        known: Equations in the unit box.
+    """
+    low, high = known.A.clamp(max=0.0).sum(dim=1), known.A.clamp(min=0.0).sum(dim=1)
+    slack = known.error + 1e-9 * (high - low)
+    return ((known.b < low - slack) | (known.b > high + slack)).any(dim=1)

@@ -33,7 +33,7 @@ from splitvfl.leakage.score_equations import (
     product_error,
     score_equations,
 )
-from splitvfl.leakage.unit_box import Box
+from splitvfl.leakage.unit_box import Box, unsolvable
 from splitvfl.messaging.messages import Message
 from splitvfl.party.party import ActiveParty, PassiveParty
 
@@ -314,11 +314,13 @@ def _judged(
     width = system.known.A.shape[1]
     estimate, warned = run_feature_attack(attack, view, width)
     rank = int(torch.linalg.matrix_rank(system.known.A, rtol=RANK_TOLERANCE))
+    count = int(unsolvable(system.known).sum())
+    without = f"at least {count} of {len(view.ids)} systems have no solution in the box" if count else ""
     first = 0
     for name, target in system.targets.items():
         truth = getattr(target.party.data, system.part).rows(system.rows).columns.numeric.double().cpu()
         beyond = int(target.box.outside(truth).sum())
-        notes = [system.note, _beyond(beyond, len(truth)), warned]
+        notes = [system.note, _beyond(beyond, len(truth)), without, warned]
         own = estimate[:, first : first + len(target.names)].cpu()
         first += len(target.names)
         inside = _varying(target.box.unit(truth), target.box)
@@ -337,4 +339,4 @@ def _judged(
 
 
 def _beyond(count: int, total: int) -> str:
-    return f"{count} of {total} records lie beyond the known range, where the box holds no solution" if count else ""
+    return f"{count} of {total} records lie beyond the known range of a column" if count else ""

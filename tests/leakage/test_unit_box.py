@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import Equations
-from splitvfl.leakage.unit_box import Box
+from splitvfl.leakage.unit_box import Box, unsolvable
 
 
 def random(seed: int) -> torch.Generator:
@@ -68,6 +68,24 @@ def test_an_endless_error_becomes_what_the_box_allows() -> None:
     assert found.A.tolist() == [[2.0, -1.0]]
     assert found.b.tolist() == [[3.0], [3.0]]
     assert found.error.tolist() == [[4.0], [0.25]]
+
+
+@given(d=st.integers(1, 4), seed=st.integers(0, 1000), error=st.floats(0, 1))
+def test_a_single_equation_is_unsolvable_where_no_corner_reaches_beyond_it(d: int, seed: int, error: float) -> None:
+    left = torch.randn(1, d, generator=random(seed), dtype=torch.float64)
+    right = 3 * torch.randn(20, 1, generator=random(seed + 1), dtype=torch.float64)
+    known = Equations(left, right, torch.full_like(right, error))
+
+    found = unsolvable(known)
+
+    sides = [torch.tensor([0.0, 1.0], dtype=torch.float64) for _ in range(d)]
+    corners = torch.cartesian_prod(*sides).reshape(-1, d) @ left[0]
+    # The box is convex: its values fill what lies between those of two corners.
+    expected = (right[:, 0] + error < corners.min() - 1e-6) | (right[:, 0] - error > corners.max() + 1e-6)
+    near = (
+        torch.minimum((right[:, 0] + error - corners.min()).abs(), (right[:, 0] - error - corners.max()).abs()) < 1e-5
+    )
+    assert torch.equal(found[~near], expected[~near])
 
 
 @pytest.mark.parametrize(

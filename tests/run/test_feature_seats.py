@@ -299,6 +299,17 @@ def test_a_column_that_does_not_vary_is_known_and_not_judged() -> None:
     assert max(leak.mse for leak in leaks) < 1e-9
 
 
+def test_systems_that_no_point_of_the_box_solves_are_counted() -> None:
+    trainer = linear_trainer(features=1, attacks=[LeastSquaresAttack()])
+    trainer.passives["telecom"].data.test.columns.numeric[:2, 0] = torch.tensor([5.0, -5.0])
+    trainer.fit(1)
+    for leak in trainer.feature_leaks()["telecom"]:
+        # One equation in one column: a record beyond the range has none.
+        told = "at least 2 of 24 systems have no solution in the box" in leak.note
+        assert told == (leak.part == "test")
+        assert ("2 of 24 records lie beyond the known range of a column" in leak.note) == told
+
+
 def test_columns_of_which_none_varies_have_nothing_to_find() -> None:
     trainer = with_columns(linear_trainer(features=2, attacks=[LeastSquaresAttack()]), torch.ones_like)
     trainer.fit(1)
