@@ -170,6 +170,32 @@ def test_joint_equations_of_scores_name_all_columns_parties() -> None:
     assert "one system" not in activation.note
 
 
+class Numbered:
+    """Answers a tenth of each column's number in the system."""
+
+    name: ClassVar[str] = "numbered"
+    target: ClassVar[Literal["features"]] = "features"
+    needs: ClassVar[frozenset[str]] = frozenset({"equations"})
+
+    def __call__(self, view: View, /) -> Tensor:
+        return (torch.arange(view.equations.A.shape[1]) / 10).double().expand(len(view.ids), -1)
+
+
+def test_each_party_is_judged_by_its_own_columns_of_the_joint_system() -> None:
+    trainer = two_parties(attacks=[Numbered()])
+    trainer.fit(1)
+    found = trainer.feature_leaks()
+    for name, first in (("telecom", 0), ("shop", 2)):
+        columns = trainer.passives[name].data.train.columns.numeric.numpy().astype(float)
+        points = (columns - columns.min(axis=0)) / np.ptp(columns, axis=0)
+        for sees, start in (("scores", first), ("activation", 0)):
+            leak = by_view(found[name])["numbered", sees, "train"]
+            answers = (start + np.arange(points.shape[1])) / 10
+            expected = ((points - answers) ** 2).mean(axis=0)
+            assert [one.mse for one in leak.columns] == pytest.approx(expected, rel=1e-9)
+            assert [one.column for one in leak.columns] == list(trainer.passives[name].data.numeric_names)
+
+
 def test_the_views_other_fields_give_the_same_equations() -> None:
     look = Look("equations", "scores", "active_logits", "passive_weight")
     trainer = linear_trainer(features=3, bias=True, attacks=[look])
