@@ -178,7 +178,7 @@ class Numbered:
     needs: ClassVar[frozenset[str]] = frozenset({"equations"})
 
     def __call__(self, view: View, /) -> Tensor:
-        return (torch.arange(view.equations.A.shape[1]) / 10).double().expand(len(view.ids), -1)
+        return (torch.arange(view.equations.A.shape[1]).double() / 10).expand(len(view.ids), -1)
 
 
 def test_each_party_is_judged_by_its_own_columns_of_the_joint_system() -> None:
