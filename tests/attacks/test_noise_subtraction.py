@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from splitvfl.attacks import LeastSquaresAttack, equations
+from splitvfl.attacks import LeastSquaresAttack, equations, score_equations
 from splitvfl.attacks.noise_subtraction import NoiseSubtractionAttack, feasible_powers, subtract_noise
 from splitvfl.defenses import ScoreNoise, noise_direction
 from splitvfl.defenses.score_noise import as_classes, scheme_noise
@@ -40,7 +40,8 @@ def defended(scores: Tensor, weight: Tensor, scheme: int, power: float) -> Tenso
 
 def view(scores: Tensor, known: Tensor, weight: Tensor) -> View:
     ids = torch.arange(len(scores))
-    return View(party="bank", step=0, ids=ids, scores=scores, active_logits=known, passive_weight=weight)
+    shown = {"scores": scores, "active_logits": known, "passive_weight": weight}
+    return View(party="bank", step=0, ids=ids, equations=score_equations(*shown.values()), **shown)
 
 
 @given(k=st.sampled_from([1, 2, 3, 6]), d=st.integers(1, 7), seed=st.integers(0, 200), scheme=SCHEMES)
