@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -103,9 +103,17 @@ class _Target:
         return [name for name, varies in zip(self.party.data.numeric_names, kept, strict=True) if varies]
 
 
+def _as_known(records: Records) -> Records:
+    """Return records as an attacker knows their columns: as the model takes them, but for a transform, which is secret.
+
+    Who takes transformed weights for true seeks the columns themselves, in the range that is known of these.
+    """
+    return replace(records, transform=None)
+
+
 def _box_of(party: PassiveParty) -> Box:
-    """Return the range of each column over the training records, as the party's model takes them."""
-    train = party.data.train
+    """Return the range of each column over the training records, before the party's transform of them."""
+    train = _as_known(party.data.train)
     if not train.count:
         raise ArgumentError("it has no training record: nobody knows the range of its columns")
     boxes = [
@@ -318,7 +326,8 @@ def _judged(
     without = f"at least {count} of {len(view.ids)} systems have no solution in the box" if count else ""
     first = 0
     for name, target in system.targets.items():
-        truth = getattr(target.party.data, system.part).rows(system.rows).columns.numeric.double().cpu()
+        part = _as_known(getattr(target.party.data, system.part))
+        truth = part.rows(system.rows).columns.numeric.double().cpu()
         beyond = int(target.box.outside(truth).sum())
         notes = [system.note, _beyond(beyond, len(truth)), without, warned]
         own = estimate[:, first : first + len(target.names)].cpu()

@@ -22,6 +22,7 @@ from splitvfl.attacks import (
     least_squares,
 )
 from splitvfl.data.columns import Columns
+from splitvfl.data.transform import flip
 from splitvfl.defenses import Rounding
 from splitvfl.exchange.taylor import Taylor
 from splitvfl.hooks import At, Secrets, View
@@ -93,6 +94,23 @@ def test_one_unknown_feature_is_solved_exactly_from_either_view(bias: bool) -> N
         assert (leak.attack, leak.features, leak.equations, leak.joint) == ("least-squares", 1, 1, 1)
         assert leak.near == 1.0
         assert [column.column for column in leak.columns] == ["telecom0"]
+
+
+def test_who_takes_the_weights_of_flipped_columns_for_true_finds_them_flipped() -> None:
+    """The truth is the column itself, and neither its range nor the truth gives the flip away."""
+    data = party_data("telecom", width=1, unit=True)
+    trainer = linear_trainer(features=1, attacks=[LeastSquaresAttack()])
+    bottom = trainer.passives["telecom"].bottom
+    flipped = PassiveParty(data.with_transform(flip(1)), bottom)
+    top = seeded("linear top", lambda: LinearTop(1, 1, active_inputs=2))
+    active = ActiveParty(party_data(ACTIVE, width=2, task="binary", unit=True), top)
+    leaks = Trainer(active, {"telecom": flipped}, batch_size=16, attacks=[LeastSquaresAttack()]).feature_leaks()
+    train, test = data.train.columns.numeric.double(), data.test.columns.numeric.double()
+    width = (train.max() - train.min()).square()
+    expected = {"train": (1 - 2 * train).square().mean() / width, "test": (1 - 2 * test).square().mean() / width}
+    for leak in leaks["telecom"]:
+        # As above, errors of float32 are below 6e-6 of columns of order one.
+        assert leak.mse == pytest.approx(expected[leak.part].item(), abs=2e-5)
 
 
 def test_an_activation_is_one_equation_more_than_scores() -> None:
