@@ -33,7 +33,7 @@ from splitvfl.attacks.packed_equations import (
 )
 from splitvfl.attacks.procrustes import recover_transform, undo_transform
 from splitvfl.attacks.rcc1 import BoundedCentre, RCC1Attack, rcc1, rcc1_with_value
-from splitvfl.attacks.rcc2 import RCC2Attack, rcc2
+from splitvfl.attacks.rcc2 import RCC2Attack, rcc2, rcc2_within
 from splitvfl.attacks.readout import ReadoutAttack
 from splitvfl.attacks.recover_labels import LabelSumAttack, label_sum, recover_labels
 from splitvfl.attacks.residual import ResidualAttack
@@ -98,6 +98,7 @@ __all__ = [
     "rcc1_with_value",
     "rcc2",
     "projected_gradient",
+    "rcc2_within",
     "recover_labels",
     "recover_single_feature",
     "score_equations",

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from splitvfl.attacks.box_projection import in_pieces, nearest_solution, project, unit_box
-from splitvfl.attacks.row_space import RowSpace, row_space
+from splitvfl.attacks.row_space import RowSpace, check_equations, row_space
 from splitvfl.hooks import Target, View
 
 # A certificate's diagonal is met to this: it is of numbers up to ¼, and comes from two Cholesky factors.
@@ -90,11 +90,19 @@ def rcc1_with_value(A: Tensor, b: Tensor) -> BoundedCentre:
     Raises:
         ArgumentError: If shapes do not fit, there is no feature, or an entry is not finite.
     """
-    points, feasible, _ = nearest_solution(A, b, 0.5)
+    check_equations(A, b)
     space = row_space(A)
-    entries = A.shape[1] ** 2
-    row = BoundedCentre(points.new_empty(A.shape[1]), points.new_empty(()), feasible.new_empty(()))
-    return BoundedCentre(*in_pieces(lambda part: _centres(space, part), points, entries=entries, like=row))
+    d = A.shape[1]
+    middle = space.rows.new_empty(d)
+    row = BoundedCentre(middle, middle.new_empty(()), middle.new_empty((), dtype=torch.bool))
+    return BoundedCentre(
+        *in_pieces(
+            lambda part: _centres(space, nearest_solution(A, part, 0.5).points),
+            b,
+            entries=d**2,
+            like=row,
+        )
+    )
 
 
 def _centres(space: RowSpace, nearest: Tensor) -> BoundedCentre:

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
-from splitvfl.attacks.box_projection import nearest_solution
+from splitvfl.attacks.box_projection import Box, in_pieces, nearest_solution, project, unit_box
+from splitvfl.attacks.row_space import check_equations
+from splitvfl.errors import ArgumentError
 from splitvfl.hooks import Target, View
+
+# What an error of one costs beside a feature that is off by one, before the root; and how often it is taken back.
+_SLACK_WEIGHT = 1e-2
+_ROUNDS = 20
+_REST = 1e-10
 
 
 def rcc2(A: Tensor, b: Tensor) -> Tensor:
@@ -42,6 +50,79 @@ def rcc2(A: Tensor, b: Tensor) -> Tensor:
     return nearest_solution(A, b, 0.5).points
 
 
+def rcc2_within(A: Tensor, b: Tensor, error: Tensor) -> Tensor:
+    """Return the nearest point to ½ among those of [0, 1]^d with ``|A x − b| <= error``, for every prediction.
+
+    What RCC2 is where scores were rounded: the truth need not satisfy the equations, but it lies in these intervals,
+    and for every truth that does the error is at most that of Half. Where the error is 0 the equation holds as it
+    stands. Where no point of the box lies within the intervals: :func:`rcc2` of b.
+
+    Source: this project's; the projection of :func:`rcc2` with a bounded slack for each equation.
+
+    Args:
+        A: Equations, ``(m, d)``.
+        b: Right-hand sides, ``(n, m)``.
+        error: How far each may be off, >= 0, ``(n, m)``.
+
+    Returns:
+        ``(n, d)``, float64, in [0, 1].
+
+    Raises:
+        ArgumentError: If shapes do not fit, there is no feature, an error is negative, or an entry is not finite.
+
+    >>> import torch
+    >>> one = torch.ones(1, 1)
+    >>> rcc2_within(torch.tensor([[1.0, 1.0]]), 1.6 * one, 0.2 * one).round(decimals=9)
+    tensor([[0.7000, 0.7000]], dtype=torch.float64)
+    """
+    check_equations(A, b)
+    _check_error(b, error)
+    d, m = A.shape[1], A.shape[0]
+    like = [torch.empty(d, dtype=torch.float64, device=A.device)]
+    both = torch.cat([b.double(), error.double()], dim=1)
+    (points,) = in_pieces(lambda part: [_within(A.double(), *part.split(m, dim=1))], both, entries=d + m**2, like=like)
+    return points
+
+
+def _check_error(b: Tensor, error: Tensor) -> None:
+    if error.shape != b.shape or not torch.isfinite(error).all() or bool((error < 0).any()):
+        raise ArgumentError(
+            f"expected errors >= 0 and finite, one for each entry of b {tuple(b.shape)}, got {tuple(error.shape)}"
+            f"{f' from {error.min().item():g} to {error.max().item():g}' if error.numel() else ''}"
+        )
+
+
+def _within(A: Tensor, b: Tensor, error: Tensor) -> Tensor:
+    """Return the points for some right sides: by projections of x and slack, in which slack weighs next to nothing."""
+    d = A.shape[1]
+    # Rows of unit length; those of zeros tell nothing and stay out.
+    lengths = torch.linalg.vector_norm(A, dim=1)
+    told = lengths > 0
+    rows, lengths = A[told] / lengths[told].unsqueeze(1), lengths[told]
+    targets, wide = b[:, told] / lengths, error[:, told] / lengths
+    points = torch.full((len(b), d), 0.5, dtype=torch.float64, device=b.device)
+    slack = torch.zeros_like(targets)
+    # Each projection pulls the slack, scaled, towards where it was: the proximal point method again.
+    unit = torch.eye(len(rows), dtype=torch.float64, device=b.device) / _SLACK_WEIGHT
+    both = torch.cat([rows, unit], dim=1)
+    box = unit_box(d, A)
+    zero, one = box.lower.expand(len(b), -1), box.upper.expand(len(b), -1)
+    limits = _SLACK_WEIGHT * wide
+    bounds = Box(torch.cat([zero, -limits], dim=1), torch.cat([one, limits], dim=1))
+    middle = torch.full_like(points, 0.5)
+    missed = torch.zeros(len(b), dtype=torch.bool, device=b.device)
+    for _ in range(_ROUNDS):
+        found = project(both, targets, torch.cat([middle, slack], dim=1), bounds)
+        missed = ~found.residual.isfinite()
+        moved = (found.points[:, :d] - points).abs().amax(dim=1)
+        points, slack = found.points[:, :d], found.points[:, d:]
+        if bool((missed | (moved <= _REST)).all()):
+            break
+    if missed.any():
+        points[missed] = nearest_solution(A, b[missed], 0.5).points
+    return points
+
+
 class RCC2Attack:
     """Estimate a party's features by the solution in their range that is nearest to its middle (RCC2).
 
@@ -60,7 +141,7 @@ class RCC2Attack:
         """Return the estimate.
 
         Args:
-            view: Its ``equations`` are read.
+            view: Its ``equations`` are read; where their error is above 0, they are taken as intervals.
 
         Returns:
             ``(n, d)``, float64, in [0, 1].
@@ -68,4 +149,8 @@ class RCC2Attack:
         Raises:
             ArgumentError: As :func:`rcc2`.
         """
-        return rcc2(view.equations.A, view.equations.b)
+        A, b, error = view.equations
+        rounded = (error > 0).any(dim=1)
+        points = rcc2(A, b)
+        points[rounded] = rcc2_within(A, b[rounded], error[rounded])
+        return points

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from scipy.optimize import lsq_linear
 from torch import Tensor
 
-from splitvfl.attacks import constrained_least_squares, least_squares, rcc2
+from splitvfl.attacks import RCC2Attack, constrained_least_squares, least_squares, rcc2, rcc2_within
 from splitvfl.attacks.box_projection import nearest_solution
 from splitvfl.errors import ArgumentError
+from splitvfl.hooks import Equations, View
 
 SHAPES = [(1, 19), (3, 24), (9, 36), (4, 5), (9, 10), (2, 3)]
 
@@ -238,3 +239,43 @@ def test_bad_equations_are_refused(left: Tensor, right: Tensor, message: str) ->
     for estimate in (rcc2, constrained_least_squares):
         with pytest.raises(ArgumentError, match=message):
             estimate(left, right)
+
+
+@pytest.mark.parametrize(("m", "d"), [(1, 6), (3, 5), (5, 3), (9, 36)])
+@pytest.mark.parametrize("corners", [False, True])
+def test_within_intervals_it_is_what_a_general_solver_finds(m: int, d: int, corners: bool) -> None:
+    left, right, truth = random_equations(m, d, corners=corners)
+    noise = torch.rand(right.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    error = torch.full_like(right, 0.05)
+    error[:, 0] = 0.0
+    off = right + error * (2 * noise - 1)
+
+    found = rcc2_within(left, off, error)
+
+    x, target, width = cvxpy.Variable(d), cvxpy.Parameter(m), cvxpy.Parameter(m, nonneg=True)
+    within = [cvxpy.abs(left.numpy() @ x - target) <= width, x >= 0, x <= 1]
+    problem = cvxpy.Problem(cvxpy.Minimize(cvxpy.sum_squares(x - 0.5)), within)
+    for point, centre, wide in zip(found.numpy(), off.numpy(), error.numpy(), strict=True):
+        target.value, width.value = centre, wide
+        problem.solve(solver="CLARABEL", tol_gap_abs=1e-12, tol_gap_rel=1e-12, tol_feas=1e-12)
+        # Of the distance, which is what the solver finds to 1e-12; points of a flat optimum are off by its root.
+        assert float(((point - 0.5) ** 2).sum()) == pytest.approx(problem.value, abs=1e-6)
+        np.testing.assert_allclose(point, x.value, rtol=0, atol=1e-4)
+    assert ((found - truth).square().sum(dim=1) <= (0.5 - truth).square().sum(dim=1) + 1e-8).all()
+
+
+def test_the_attack_takes_rounded_equations_as_intervals() -> None:
+    left = torch.ones(1, 2, dtype=torch.float64)
+    right = torch.tensor([[1.6], [1.6], [0.9], [5.0]], dtype=torch.float64)
+    error = torch.tensor([[0.0], [0.2], [0.2], [0.2]], dtype=torch.float64)
+
+    estimate = RCC2Attack()(View(party="bank", step=0, ids=torch.arange(4), equations=Equations(left, right, error)))
+
+    # As it stands; the nearest of [1.4, 1.8]; ½ + ½ lies within; none lies within.
+    torch.testing.assert_close(estimate[:, 0], torch.tensor([0.8, 0.7, 0.5, 1.0], dtype=torch.float64))
+
+
+@pytest.mark.parametrize("error", [torch.tensor([[-1.0]]), torch.tensor([[torch.nan]]), torch.zeros(1, 2)])
+def test_bad_errors_are_refused(error: Tensor) -> None:
+    with pytest.raises(ArgumentError, match="expected errors >= 0 and finite"):
+        rcc2_within(torch.ones(1, 2), torch.ones(1, 1), error)
