@@ -19,6 +19,8 @@ _TINY = 1e-13
 # solutions with next to no interior, of which it leaves one in a hundred, from the second.
 _STARTS = ((5.0, 0.3, 0.05), (20.0, 1.0, 1.0))
 _STEPS = 60
+# Programs that take their steps together.
+_TOGETHER = 256
 # Solved: the mean product of multipliers and slacks is below the first, so that V's trace and the bound differ by less
 # than d + p times that, and the conditions of each coordinate, times its multiplier, are met to the second.
 _GAP, _MET = 1e-11, 1e-7
@@ -69,7 +71,7 @@ def rcc1_with_value(A: Tensor, b: Tensor) -> BoundedCentre:
     over x and V with ``A x = b``, ``V ⪰ 0``, ``A V = 0`` and ``V_ii <= x_i (1 − x_i)``. The value is at least the
     squared radius of that ball, and at most ``Σ x_i (1 − x_i)`` at RCC2. The two are equal, and so are the points,
     where some V has all of ``x_i (1 − x_i)`` at RCC2 as its diagonal. So: RCC2; a search for such a V among ``P diag(γ)
-    P``, γ >= 0, with P the projector on the null space of A scaled by the roots of that diagonal (of one equation an
+    P`` with P the projector on the null space of A scaled by the roots of that diagonal (of one equation an
     exact condition: no scaled weight exceeds the sum of the others); and for the rest the dual, ``min f(α)`` over ``α
     >= 0`` with ``M = Σ α_i w_i w_iᵀ ⪰ I``, where rows w of W span the null space, ``f = gᵀ M⁻¹ g + Σ α_i q_i (1 −
     q_i)``, ``q = A⁺b``, ``g = Σ α_i (q_i − ½) w_i``, whose gradient is ``x_i (1 − x_i)`` at ``x = q − W M⁻¹ g``. Solved
@@ -95,32 +97,38 @@ def rcc1_with_value(A: Tensor, b: Tensor) -> BoundedCentre:
     d = A.shape[1]
     middle = space.rows.new_empty(d)
     row = BoundedCentre(middle, middle.new_empty(()), middle.new_empty((), dtype=torch.bool))
-    return BoundedCentre(
+    found = BoundedCentre(
         *in_pieces(
-            lambda part: _centres(space, nearest_solution(A, part, 0.5).points),
+            lambda part: _certified(space, nearest_solution(A, part, 0.5).points),
             b,
             entries=d**2,
             like=row,
         )
     )
-
-
-def _centres(space: RowSpace, nearest: Tensor) -> BoundedCentre:
-    """Return the centres of the solutions to which these, the nearest ones to ½, belong."""
-    spread = nearest * (1.0 - nearest)
-    found = BoundedCentre(nearest.clone(), spread.sum(dim=1), _is_tight(space.rows, spread))
-    if not space.null.shape[1]:
-        return BoundedCentre(nearest, torch.zeros_like(found.bound), torch.ones_like(found.solved))
     for start in _STARTS:
-        left = ~found.solved
-        if left.any():
-            centres = _Program(space.null, nearest[left] @ space.rows.T @ space.rows, start).optimum()
-            better = centres.solved | (centres.bound < found.bound[left])
-            places = left.nonzero().squeeze(1)[better]
-            found.points[places] = _within_box(space, centres.points[better])
-            found.bound[places] = torch.minimum(centres.bound, found.bound[left])[better]
-            found.solved[places] = centres.solved[better]
+        # Few are left of each piece, and steps of few take as long as those of many.
+        for places in (~found.solved).nonzero().squeeze(1).split(_TOGETHER):
+            _improve(found, places, space, start)
     return found
+
+
+def _certified(space: RowSpace, nearest: Tensor) -> BoundedCentre:
+    """Return the nearest solutions to ½ with their bound, and for which it is the value of the relaxation."""
+    spread = nearest * (1.0 - nearest)
+    if not space.null.shape[1]:
+        return BoundedCentre(nearest, torch.zeros_like(spread[:, 0]), torch.ones_like(spread[:, 0], dtype=torch.bool))
+    return BoundedCentre(nearest, spread.sum(dim=1), _is_tight(space.rows, spread))
+
+
+def _improve(found: BoundedCentre, places: Tensor, space: RowSpace, start: tuple[float, float, float]) -> None:
+    """Put in what the programs of some predictions give, where it is better."""
+    centres = _Program(space.null, found.points[places] @ space.rows.T @ space.rows, start).optimum()
+    before = found.bound[places]
+    better = centres.solved | (centres.bound < before)
+    places = places[better]
+    found.points[places] = _within_box(space, centres.points[better])
+    found.bound[places] = torch.minimum(centres.bound, before)[better]
+    found.solved[places] = centres.solved[better]
 
 
 def _within_box(space: RowSpace, points: Tensor) -> Tensor:
@@ -138,11 +146,15 @@ def _is_tight(rows: Tensor, spread: Tensor) -> Tensor:
     few, many = (torch.eye(size, dtype=rows.dtype, device=rows.device) for size in rows.shape)
     factor, _ = torch.linalg.cholesky_ex(scaled @ scaled.mT + _TINY * few)
     basis = torch.linalg.solve_triangular(factor, scaled, upper=False)
-    squares = (many - basis.mT @ basis).square()
+    outside = basis.mT @ basis
+    projector = many - outside
+    squares = projector.square()
     factor, failed = torch.linalg.cholesky_ex(squares + _TINY * many)
     weights = torch.cholesky_solve(torch.ones_like(spread).unsqueeze(2), factor)
     met = ((squares @ weights).squeeze(2) - 1.0).abs().amax(dim=1) <= _CERTIFIED
-    tight: Tensor = (failed == 0) & met & (weights.squeeze(2) >= 0).all(dim=1)
+    # Where all weights are positive, so is V; elsewhere it still may be.
+    _, negative = torch.linalg.cholesky_ex((projector * weights.mT) @ projector + outside + _CERTIFIED * many)
+    tight: Tensor = (failed == 0) & met & (negative == 0)
     return tight
 
 
