@@ -28,7 +28,7 @@ from splitvfl.errors import ArgumentError
 from splitvfl.exchange.prediction import predict
 from splitvfl.hooks import Attack, hook_name, placed, target_of
 from splitvfl.leakage.leak_table import LeakTable
-from splitvfl.learning.defaults import suggested_batch_size, suggested_epochs
+from splitvfl.learning.defaults import suggested_batch_size, suggested_epochs, suggested_learning_rate
 from splitvfl.learning.optimizers import PerParameter, fused_adam, rowwise_adagrad
 from splitvfl.learning.randomness import PartyRandom, derive_seed
 from splitvfl.learning.tasks import Binary, Multiclass, Regression, Task
@@ -50,7 +50,7 @@ class _SplitEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         model: Any = "mlp",
         epochs: int | None = None,
         batch_size: int | None = None,
-        learning_rate: float = 1e-3,
+        learning_rate: float | None = None,
         defenses: Sequence[Any] = (),
         attacks: Sequence[Any] = (),
         audit: bool = True,
@@ -119,7 +119,8 @@ class _SplitEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
             party.data(table, train=True, labels=None if number else labels, norm=recipe.row_norm)
             for number, party in enumerate(held)
         ]
-        active, passives = self._parties_of(data, recipe, task, seed)
+        rate = suggested_learning_rate(linear=recipe.is_linear) if self.learning_rate is None else self.learning_rate
+        active, passives = self._parties_of(data, recipe, task, seed, rate)
         epochs = suggested_epochs(table.num_rows) if self.epochs is None else self.epochs
         batch_size = suggested_batch_size(table.num_rows) if self.batch_size is None else self.batch_size
         trainer = Trainer(
@@ -154,10 +155,10 @@ class _SplitEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         """Return labels as they are trained on, and the task."""
 
     def _parties_of(
-        self, data: Sequence[PartyData], recipe: Recipe, task: Task, seed: int
+        self, data: Sequence[PartyData], recipe: Recipe, task: Task, seed: int, rate: float
     ) -> tuple[ActiveParty, dict[str, PassiveParty]]:
         """Return the parties with new models."""
-        optimizer = PerParameter(dense=partial(fused_adam, lr=self.learning_rate), embeddings=rowwise_adagrad)
+        optimizer = PerParameter(dense=partial(fused_adam, lr=rate), embeddings=rowwise_adagrad)
         own, *others = data
         passives = {}
         for party in others:
@@ -212,8 +213,7 @@ class SplitClassifier(ClassifierMixin, _SplitEstimator):  # type: ignore[misc]
             (``{"name": "mlp", "bottom": [16]}``), or a :class:`~splitvfl.models.Recipe`.
         epochs: Passes over the records. Default: :func:`~splitvfl.learning.defaults.suggested_epochs`.
         batch_size: Records in a step. Default: :func:`~splitvfl.learning.defaults.suggested_batch_size`.
-        learning_rate: Of Adam. The default goes with ``mlp``; ``logistic-regression`` needs 1e-2 to get anywhere in as
-            many steps (:mod:`splitvfl.learning.defaults`).
+        learning_rate: Of Adam. Default: :func:`~splitvfl.learning.defaults.suggested_learning_rate`.
         defenses: Objects, or names with options as on the command line: ``"asymmetric-response(detection_error=0.4)"``.
             Each training starts with copies.
         attacks: Label attacks, likewise; their figures are in ``leakage_``.
