@@ -155,7 +155,7 @@ def closest_fit(space: RowSpace, targets: Tensor) -> Tensor:
     for weight in _PROXIMAL:
         with_slack = torch.cat([rows, weight**0.5 * torch.eye(rank, dtype=torch.float64, device=rows.device)], dim=1)
         centre = torch.cat([points[left], torch.zeros_like(targets[left])], dim=1)
-        solved = project(with_slack, targets[left], centre, box)
+        solved = project(with_slack, targets[left], centre, box, edges=False)
         found = torch.where(solved.residual.isfinite().unsqueeze(1), solved.points[:, :d], points[left])
         moved = (found - points[left]).abs().amax(dim=1)
         points[left] = found
@@ -184,7 +184,7 @@ def in_pieces(
     return found
 
 
-def project(rows: Tensor, targets: Tensor, centre: Tensor, box: Box) -> Projection:
+def project(rows: Tensor, targets: Tensor, centre: Tensor, box: Box, *, edges: bool = True) -> Projection:
     """Return the nearest point to a centre among those of the box with ``rows · x = target``, for every target.
 
     The point is ``x(λ) = clip(centre + rowsᵀ λ)`` for the λ with ``rows · x(λ) = target``, a maximum of the dual,
@@ -199,14 +199,18 @@ def project(rows: Tensor, targets: Tensor, centre: Tensor, box: Box) -> Projecti
         targets: Right-hand sides, ``(n, m)``, float64.
         centre: ``(d,)`` or ``(n, d)``, float64.
         box: What points lie in.
+        edges: Whether coordinates that are exactly at a bound count as inside in the Hessian: either is right there.
+            From a centre in a corner they must, or it is zero; from the points of the search for the closest fit they
+            must not, or steps of it go astray.
     """
-    return _Search(rows, targets, centre, box).solved()
+    return _Search(rows, targets, centre, box, edges=edges).solved()
 
 
 class _Search:
     """Newton's method on the duals of a piece of the targets."""
 
-    def __init__(self, rows: Tensor, targets: Tensor, centre: Tensor, box: Box) -> None:
+    def __init__(self, rows: Tensor, targets: Tensor, centre: Tensor, box: Box, *, edges: bool) -> None:
+        self._edges = edges
         self._rows = rows
         self._products = (rows.T.unsqueeze(2) * rows.T.unsqueeze(1)).reshape(rows.shape[1], -1)
         self._targets = targets
@@ -236,7 +240,7 @@ class _Search:
         return self._found
 
     def _clipped(self, free: Tensor) -> Tensor:
-        return torch.minimum(torch.maximum(free, self._box.lower), self._box.upper)
+        return torch.clamp(free, self._box.lower, self._box.upper)
 
     def _residual(self) -> Tensor:
         if not self._missing.shape[1]:
@@ -281,7 +285,9 @@ class _Search:
         return points, self._targets - points @ self._rows.T
 
     def _newton(self) -> Tensor:
-        inside = (self._points > self._box.lower) & (self._points < self._box.upper)
+        inside = self._points == self._free
+        if not self._edges:
+            inside &= (self._free != self._box.lower) & (self._free != self._box.upper)
         count, m = self._missing.shape
         curvature = inside.to(self._rows.dtype) @ self._products
         if m == 1:

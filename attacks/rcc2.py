@@ -112,7 +112,7 @@ def _within(A: Tensor, b: Tensor, error: Tensor) -> Tensor:
     middle = torch.full_like(points, 0.5)
     missed = torch.zeros(len(b), dtype=torch.bool, device=b.device)
     for _ in range(_ROUNDS):
-        found = project(both, targets, torch.cat([middle, slack], dim=1), bounds)
+        found = project(both, targets, torch.cat([middle, slack], dim=1), bounds, edges=False)
         missed = ~found.residual.isfinite()
         moved = (found.points[:, :d] - points).abs().amax(dim=1)
         points, slack = found.points[:, :d], found.points[:, d:]

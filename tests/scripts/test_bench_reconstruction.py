@@ -34,7 +34,7 @@ def test_quick_run_writes_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert main("reconstruction", reconstruction.measure, ["--quick", "--json", str(out)]) == 0
 
     rows = json.loads(out.read_text())["results"]
-    assert [row["unit"] for row in rows] == ["ratio", "us", "ratio", "us", "of predictions"] * 3 + ["s", "MiB"] * 2
+    assert [row["unit"] for row in rows] == ["s", "MiB"] * 2 + ["ratio", "us", "ratio", "us", "of predictions"] * 3
     assert all(set(row) == {"name", "value", "unit", "target", "better", "holds", "note"} for row in rows)
 
 
