@@ -64,7 +64,8 @@ class Model:
     def right(self, count: int) -> Tensor:
         """Return right sides of records drawn with replacement, ``(count, k − 1)``."""
         drawn = torch.randint(len(self.records), (count,), generator=torch.Generator().manual_seed(0))
-        return self.records[drawn] @ self.left.T
+        # In parts: the records of a million would be what the peak of memory is.
+        return torch.cat([self.records[part] @ self.left.T for part in drawn.split(10_000)])
 
 
 def models() -> list[Model]:
