@@ -63,21 +63,26 @@ def w_of(n: int) -> int:
 # --- a forger who knows the factors
 
 
+def power(base: int, exponent: int, modulus: int) -> int:
+    """As :func:`pow` of three arguments, several times as fast."""
+    return int(gmpy2.powmod(base, exponent, modulus))
+
+
 def root_of_prime(value: int, prime: int) -> int | None:
     """A square root modulo a prime, by Tonelli and Shanks; none if there is none."""
     value %= prime
     if value == 0:
         return 0
-    if pow(value, (prime - 1) // 2, prime) != 1:
+    if power(value, (prime - 1) // 2, prime) != 1:
         return None
     odd, twos = prime - 1, 0
     while odd % 2 == 0:
         odd, twos = odd // 2, twos + 1
-    other = next(z for z in itertools.count(2) if pow(z, (prime - 1) // 2, prime) == prime - 1)
-    m, c, t, r = twos, pow(other, odd, prime), pow(value, odd, prime), pow(value, (odd + 1) // 2, prime)
+    other = next(z for z in itertools.count(2) if gmpy2.jacobi(z, prime) == -1)
+    m, c, t, r = twos, power(other, odd, prime), power(value, odd, prime), power(value, (odd + 1) // 2, prime)
     while t != 1:
-        i = next(i for i in range(1, m) if pow(t, 1 << i, prime) == 1)
-        b = pow(c, 1 << (m - i - 1), prime)
+        i = next(i for i in range(1, m) if power(t, 1 << i, prime) == 1)
+        b = power(c, 1 << (m - i - 1), prime)
         m, c, t, r = i, b * b % prime, t * b * b % prime, r * b % prime
     return r
 
@@ -88,14 +93,15 @@ def square_roots(value: int, factors: Sequence[int]) -> list[int]:
     if None in by_factor:
         return []
     n = math.prod(factors)
-    found = []
-    for signs in itertools.product((1, -1), repeat=len(factors)):
-        total = 0
-        for sign, root, factor in zip(signs, by_factor, factors, strict=True):
-            rest = n // factor
-            total += sign * root * rest * pow(rest, -1, factor)  # type: ignore[operator]
-        found.append(total % n)
-    return found
+    # What is a root modulo one factor, and zero modulo all others.
+    parts = [
+        root * (n // factor) * pow(n // factor, -1, factor)  # type: ignore[operator]
+        for root, factor in zip(by_factor, factors, strict=True)
+    ]
+    return [
+        sum(sign * part for sign, part in zip(signs, parts, strict=True)) % n
+        for signs in itertools.product((1, -1), repeat=len(factors))
+    ]
 
 
 def nth_root(value: int, factors: Sequence[int]) -> int | None:
@@ -107,8 +113,8 @@ def nth_root(value: int, factors: Sequence[int]) -> int | None:
         # Where exponent and order have a common factor, powers by it are left out: of these a root is known if one is.
         while (common := math.gcd(exponent, order)) > 1:
             order //= common
-        root = pow(value, pow(exponent, -1, order) if order > 1 else 0, factor)
-        if pow(root, n, factor) != value % factor:
+        root = power(value, pow(exponent, -1, order) if order > 1 else 0, factor)
+        if power(root, n, factor) != value % factor:
             return None
         rest = n // factor
         total += root * rest * pow(rest, -1, factor)

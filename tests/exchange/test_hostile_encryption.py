@@ -333,28 +333,30 @@ def test_what_is_no_key_and_no_number_of_columns_is_refused(place: Place, wrong:
         stage(place.exchange).attempt(place, spoiled)
 
 
-def bad_moduli() -> dict[str, list[int]]:
-    """Factors of moduli whose owner reads what others multiply its ciphertexts with, or learns their parities."""
+@cache
+def bad_key(shape: str) -> tuple[int, list[int]]:
+    """A modulus whose owner reads what others multiply its ciphertexts with, or learns their parities, and a proof.
+
+    Its owner knows all factors, and answers whatever has an answer.
+    """
     small = [int(gmpy2.next_prime((1 << 24) + (number << 20))) for number in range(4)]
     rest = SHORT.key_bits - math.prod(small).bit_length()
     half = next(p for k in itertools.count(1 << (rest // 2 - 98)) if gmpy2.is_prime(p := 2 * math.prod(small) * k + 1))
     whole = math.prod(small) * half
     last = int(blum_prime((3 << (SHORT.key_bits - 2)) // whole))
     third = int(blum_prime(3 << 168))
-    return {
+    factors = {
         "common factors": [*small, half, last],
         "three primes": [third, int(blum_prime(third)), int(blum_prime((3 << 510) // third**2))],
-    }
+    }[shape]
+    return math.prod(factors), [answer or 1 for answer in answers(factors)]
 
 
 @pytest.mark.parametrize("place", KEYED, ids=str)
 @pytest.mark.parametrize("shape", ["common factors", "three primes"])
 def test_a_dishonest_modulus_is_refused_before_anything_is_computed_under_it(place: Place, shape: str) -> None:
-    """Its owner knows all factors, and answers whatever has an answer."""
-    factors = bad_moduli()[shape]
-    n = math.prod(factors)
+    n, proof = bad_key(shape)
     assert PublicKey(n, insecure_for_tests=True).bits == SHORT.key_bits  # taken, as a bare number
-    proof = [answer or 1 for answer in answers(factors)]
 
     def spoiled(message: Message) -> tuple[Message, ...]:
         if message.payload.numel() < SHORT.key_bytes:
