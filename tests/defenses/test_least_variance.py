@@ -44,12 +44,8 @@ def variance(channel: Floats, targets: Floats, share: float) -> float:
 def auc(channel: Floats) -> float:
     """AUC of the best reader: every pair of answers, ranked by likelihood ratio, ties as a half."""
     ratios = channel[1] / np.maximum(channel.sum(axis=0), 1e-300)
-    pairs = itertools.product(range(channel.shape[1]), repeat=2)
-    return float(
-        sum(
-            channel[1, i] * channel[0, j] * ((ratios[i] > ratios[j]) + 0.5 * (ratios[i] == ratios[j])) for i, j in pairs
-        )
-    )
+    won = (ratios[:, None] > ratios) + 0.5 * (ratios[:, None] == ratios)
+    return float(channel[1] @ won @ channel[0])
 
 
 def total_variation(channel: Floats) -> float:
@@ -99,16 +95,23 @@ def test_the_best_targets_are_those_of_a_general_solver() -> None:
         assert least == pytest.approx(found.fun, rel=1e-5)
 
 
+@pytest.fixture(scope="module")
+def told() -> list[tuple[Floats, float, float, float]]:
+    """Channels, and of each the detection error, ε, and AUC."""
+    found = [
+        (channel, (1 - total_variation(channel)) / 2, privacy_loss(channel), auc(channel))
+        for channel in random_channels(4000, seed=0)
+    ]
+    return [one for one in found if 1e-3 < one[1] < 0.499]
+
+
 @pytest.mark.parametrize("share", [*SHARES, 0.8])
-def test_no_channel_costs_less_than_its_bounds(share: float) -> None:
+def test_no_channel_costs_less_than_its_bounds(share: float, told: list[tuple[Floats, float, float, float]]) -> None:
     nearest = math.inf
-    for channel in random_channels(4000, seed=0):
-        error, epsilon = (1 - total_variation(channel)) / 2, privacy_loss(channel)
-        if not 1e-3 < error < 0.499:
-            continue
+    for channel, error, epsilon, reached in told:
         _, least = best_unbiased(channel, share)
         bounds = {
-            "auc": least_variance_under_auc(auc=auc(channel), positive_share=share),
+            "auc": least_variance_under_auc(auc=reached, positive_share=share),
             "error": least_variance(positive_share=share, detection_error=error),
             "both": least_variance(positive_share=share, detection_error=error, epsilon=epsilon),
             "epsilon": least_variance(positive_share=share, epsilon=epsilon),
