@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ from splitvfl.leakage.monitor import read_metrics
 from splitvfl.learning.schedule import EarlyStopping
 from splitvfl.run import checkpoint
 from splitvfl.run.trainer import Trainer
-from splitvfl.run.training import Status
 from tests.builders import ACTIVE, bottom_model, same, small_trainer, top_model, weights
 
 EPOCHS = 40
@@ -34,7 +34,8 @@ def stopping_trainer(
     names: tuple[str, ...] = ("telecom",), *, stopping: EarlyStopping | None = None, **settings: Any
 ) -> Trainer:
     stopping = stopping or EarlyStopping(patience=2, validation_every=3)
-    return small_trainer(names, **{"optimizer": fast_adam, "seed": 3, "early_stopping": stopping, **settings})
+    usual = {"optimizer": fast_adam, "seed": 3, "early_stopping": stopping, "audit": False}
+    return small_trainer(names, **{**usual, **settings})
 
 
 def by_hand(trainer: Trainer, stopping: EarlyStopping, epochs: int, every: int) -> tuple[int, int, dict[str, Tensor]]:
@@ -135,7 +136,7 @@ def test_records_held_out_are_never_trained_on() -> None:
 
 
 def everything(folder: Path | None, **more: Any) -> Trainer:
-    """Dropout, noise on every kind of message, blocks, two passive parties, checkpoints between epochs."""
+    """Dropout, noise on every kind of message, blocks, an auditor, two passive parties, checkpoints between epochs."""
     return stopping_trainer(
         ("telecom", "shop"),
         stopping=EarlyStopping(patience=3, validation_every=3),
@@ -152,12 +153,9 @@ def everything(folder: Path | None, **more: Any) -> Trainer:
         log_dir=folder,
         log_every=3,
         checkpoint_every=3,
+        audit=True,
         **more,
     )
-
-
-class Kill(BaseException):
-    """Stands for whatever ends a process between two steps."""
 
 
 def outcome(trainer: Trainer) -> list[Any]:
@@ -166,9 +164,17 @@ def outcome(trainer: Trainer) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def straight(tmp_path_factory: pytest.TempPathFactory) -> Trainer:
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for what is on disk after each step of the straight run: what a process leaves that ends there."""
+    return tmp_path_factory.mktemp("killed")
+
+
+@pytest.fixture(scope="module")
+def straight(killed: Path, tmp_path_factory: pytest.TempPathFactory) -> Trainer:
     trainer = everything(tmp_path_factory.mktemp("straight"))
-    trainer.fit(EPOCHS)
+    assert trainer.folder is not None
+    folder = trainer.folder
+    trainer.fit(EPOCHS, progress=lambda status: shutil.copytree(folder, killed / str(status.step)))
     return trainer
 
 
@@ -181,17 +187,10 @@ def test_the_straight_run_stops_early_after_an_improvement(straight: Trainer) ->
 # Four steps make an epoch, and there are checkpoints at every third step: one step after the best evaluation the newest
 # is that of the evaluation, three steps after it one in the middle of the next epoch.
 @pytest.mark.parametrize("after_best", [-1, 0, 1, 3, 6])
-def test_killed_and_resumed_it_keeps_the_same_weights(after_best: int, straight: Trainer, tmp_path: Path) -> None:
+def test_killed_and_resumed_it_keeps_the_same_weights(after_best: int, straight: Trainer, killed: Path) -> None:
     assert straight.kept_epoch is not None
     fatal = 4 * straight.kept_epoch + after_best
-
-    def progress(status: Status) -> None:
-        if status.step == fatal:
-            raise Kill
-
-    with pytest.raises(Kill):
-        everything(tmp_path).fit(EPOCHS, progress=progress)
-    resumed = everything(tmp_path)
+    resumed = everything(killed / str(fatal))
     assert fatal - 4 < resumed.resume() < fatal
     resumed.fit(EPOCHS)
 
@@ -283,6 +282,7 @@ def test_how_often_a_run_evaluates_changes_nothing_of_the_training() -> None:
         trainer = small_trainer(
             dropout=0.2,
             evaluate_every=every,
+            audit=False,
             defenses=[GaussianIR(clip=2.0, sigma=0.1)],
             noise_seed_for_experiments=1,
         )

@@ -91,7 +91,7 @@ def adam(parameters: Any) -> torch.optim.Optimizer:
 def test_trainer_and_plain_loop_give_the_same_weights_to_the_bit(
     names: tuple[str, ...], optimizer: Any, task: str
 ) -> None:
-    trainer = small_trainer(names, task=task, optimizer=optimizer, seed=3)
+    trainer = small_trainer(names, task=task, optimizer=optimizer, seed=3, audit=False)
     before = weights(trainer)
     model = split_model_of(trainer)
     assert same(before, model_weights(model))
@@ -113,7 +113,7 @@ def test_it_holds_with_defenses_of_one_noise_seed_too() -> None:
 
 def test_noise_differs_between_runs_unless_an_experiment_asks_for_a_seed() -> None:
     def fitted(seed: int | None) -> dict[str, Tensor]:
-        trainer = small_trainer(defenses=[Isotropic()], noise_seed_for_experiments=seed)
+        trainer = small_trainer(defenses=[Isotropic()], noise_seed_for_experiments=seed, audit=False)
         trainer.fit(1)
         return weights(trainer)
 
@@ -298,9 +298,9 @@ def test_ctrl_c_in_the_last_step_is_a_finished_run() -> None:
 def test_a_full_disk_ends_the_run_and_the_last_checkpoint_still_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    straight = small_trainer(dropout=0.2, log_dir=tmp_path / "a")
+    straight = small_trainer(dropout=0.2, audit=False, log_dir=tmp_path / "a")
     straight.fit(2)
-    trainer = small_trainer(dropout=0.2, log_dir=tmp_path / "b")
+    trainer = small_trainer(dropout=0.2, audit=False, log_dir=tmp_path / "b")
     trainer.fit(1)
 
     def full(*_: object) -> None:
@@ -310,7 +310,7 @@ def test_a_full_disk_ends_the_run_and_the_last_checkpoint_still_resumes(
         patched.setattr(os, "fsync", full)
         with pytest.raises(CheckpointError, match=r"No space left.*step-000000003, is untouched.*--resume"):
             trainer.fit(2)
-    resumed = small_trainer(dropout=0.2, log_dir=tmp_path / "b")
+    resumed = small_trainer(dropout=0.2, audit=False, log_dir=tmp_path / "b")
     assert resumed.resume() == 3
     resumed.fit(2)
     assert same(weights(straight), weights(resumed))
@@ -332,7 +332,7 @@ def test_metrics_are_lines_of_json_in_order(tmp_path: Path) -> None:
 
 def test_progress_is_told_after_every_step() -> None:
     seen: list[Status] = []
-    trainer = small_trainer()
+    trainer = small_trainer(audit=False)
     figures = trainer.fit(2, progress=seen.append)
     assert [(status.epoch, status.step) for status in seen] == [(1, 1), (1, 2), (1, 3), (2, 4), (2, 5), (2, 6)]
     assert all((status.epochs, status.steps) == (2, 6) for status in seen)
@@ -349,7 +349,7 @@ def test_epochs_below_one_are_refused(epochs: int) -> None:
 @pytest.mark.parametrize("task", ["binary", "multiclass", "regression"])
 def test_each_task_learns_end_to_end(task: str) -> None:
     sizes = {"train": 400, "test": 200}
-    trainer = small_trainer(task=task, optimizer=adam, sizes=sizes, batch_size=50)
+    trainer = small_trainer(task=task, optimizer=adam, sizes=sizes, batch_size=50, audit=False)
     figures = trainer.fit(12)
     # Everybody's columns share the factor behind the labels; with its own noise (0.7) the ceiling is near AUC 0.9,
     # accuracy 0.7 and R² 0.65. Blind: 0.5, 0.4 and 0.
