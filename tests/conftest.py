@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import hypothesis
@@ -82,16 +82,19 @@ def data_folder() -> Path:
 _of_few_rounds: tuple[dict[bytes, OwnColumns], dict[bytes, float]] = ({}, {})
 
 
-@pytest.fixture
-def few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Judge what own columns predict by three rounds of boosting: for tests that ask only whether it was judged.
+@pytest.fixture(scope="module")
+def few_rounds() -> Iterator[None]:
+    """Judge what own columns predict by three rounds of boosting: for modules that ask only whether it was judged.
 
-    The fifty that users have take most of the time of a short run of many classes or categories.
+    The fifty that users have take most of the time of a short run of many classes or categories. It holds from the
+    first test that uses it to the end of its module, so that runs which several tests share have it too.
     """
-    monkeypatch.setattr(own_columns, "ROUNDS", 3)
-    monkeypatch.setattr(own_columns_many, "ROUNDS", 3)
-    monkeypatch.setattr(own_columns, "_measured", _of_few_rounds[0])
-    monkeypatch.setattr(own_columns, "_measured_alone", _of_few_rounds[1])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(own_columns, "ROUNDS", 3)
+        patch.setattr(own_columns_many, "ROUNDS", 3)
+        patch.setattr(own_columns, "_measured", _of_few_rounds[0])
+        patch.setattr(own_columns, "_measured_alone", _of_few_rounds[1])
+        yield
 
 
 @pytest.fixture

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import io
 import json
 import random
 import shutil
 import signal
 import time
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from splitvfl.cli import main
 from splitvfl.report.summary import read_summary
 from tests.commands import Command
+
+# What own columns predict is never asked here, only whether it was judged.
+pytestmark = pytest.mark.usefixtures("few_rounds")
 
 EXPERIMENT = """
 data: {name: breast-cancer}
@@ -38,6 +43,36 @@ def experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "credit.yaml"
     path.write_text(EXPERIMENT)
     return path
+
+
+@pytest.fixture(scope="module")
+def one_epoch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of one epoch."""
+    folder = tmp_path_factory.mktemp("one-epoch")
+    (folder / "credit.yaml").write_text(EXPERIMENT)
+    assert main(["train", str(folder / "credit.yaml"), "train.epochs=1", "--out", str(folder / "run")]) == 0
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def audited(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
+    """The folder of a run of two epochs with forty canaries, and what it wrote to a terminal of eighty columns."""
+    folder, out, errors = tmp_path_factory.mktemp("audited"), io.StringIO(), io.StringIO()
+    (folder / "credit.yaml").write_text(EXPERIMENT)
+    arguments = ["train", str(folder / "credit.yaml"), "train.epochs=2", "audit={canaries: 40}"]
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(errors):
+        patch.setenv("COLUMNS", "80")
+        patch.chdir(folder)
+        assert main(arguments) == 0
+    return folder / "runs/credit", out.getvalue(), errors.getvalue()
+
+
+@pytest.fixture
+def finished(experiment: Path, one_epoch: Path) -> Path:
+    """A copy of it where ``train`` writes the experiment's run."""
+    folder = Path("runs") / experiment.stem
+    shutil.copytree(one_epoch, folder)
+    return folder
 
 
 def run(*arguments: str) -> Command:
@@ -90,42 +125,40 @@ def test_ctrl_c_keeps_a_checkpoint_and_says_how_to_resume(experiment: Path) -> N
     assert list(Path("stopped/checkpoints").glob("step-*"))
 
 
-def test_an_existing_run_is_refused_unless_told_otherwise(experiment: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", str(experiment), "train.epochs=1"]) == 0
-    before = Path("runs/credit/summary.json").read_text()
+def test_an_existing_run_is_refused_unless_told_otherwise(
+    experiment: Path, finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = (finished / "summary.json").read_text()
 
     assert main(["train", str(experiment), "train.epochs=1"]) == 2
 
     assert "--resume" in capsys.readouterr().err
-    assert Path("runs/credit/summary.json").read_text() == before
+    assert (finished / "summary.json").read_text() == before
     assert main(["train", str(experiment), "train.epochs=2", "--overwrite"]) == 0
-    assert read_summary(Path("runs/credit")).epochs == 2
+    assert read_summary(finished).epochs == 2
 
 
 def test_a_run_that_ended_before_its_first_checkpoint_is_begun_again(
-    experiment: Path, capsys: pytest.CaptureFixture[str]
+    experiment: Path, finished: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["train", str(experiment), "train.epochs=1"]) == 0
-    folder = Path("runs/credit")
     for name in ("checkpoints", "weights", "model"):  # what a crash in the first step does not leave
-        shutil.rmtree(folder / name, ignore_errors=True)
-    (folder / "summary.json").unlink()
+        shutil.rmtree(finished / name, ignore_errors=True)
+    (finished / "summary.json").unlink()
 
     assert main(["train", str(experiment), "train.epochs=1", "--resume"]) == 2
     assert "start it without --resume" in capsys.readouterr().err
     assert main(["train", str(experiment), "train.epochs=1"]) == 0
-    assert read_summary(folder).epochs == 1
+    assert read_summary(finished).epochs == 1
 
 
-def test_a_run_is_not_resumed_with_other_settings_but_may_be_prolonged(
-    experiment: Path, capsys: pytest.CaptureFixture[str]
+def test_a_run_is_not_resumed_with_other_settings_but_may_be_prolonged_and_then_says_so(
+    experiment: Path, finished: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["train", str(experiment), "train.epochs=1"]) == 0
-
     assert main(["train", str(experiment), "train.epochs=2", "train.lr=0.5", "--resume"]) == 2
     assert "train.optimizer.lr" in capsys.readouterr().err
     assert main(["train", str(experiment), "train.epochs=2", "--resume"]) == 0
-    assert read_summary(Path("runs/credit")).epochs == 2
+    assert read_summary(finished).epochs == 2
+    assert "epochs: 2" in (finished / "experiment.yaml").read_text()
 
 
 def test_a_comparison_goes_on_where_it_was_stopped(experiment: Path) -> None:
@@ -155,13 +188,12 @@ def test_a_folder_that_is_no_run_is_never_overwritten(experiment: Path, capsys: 
     assert "not a run" in capsys.readouterr().err
 
 
-def test_overwriting_spares_what_a_run_did_not_write(experiment: Path) -> None:
-    assert main(["train", str(experiment), "train.epochs=1"]) == 0
-    Path("runs/credit/notes.txt").write_text("keep me")
+def test_overwriting_spares_what_a_run_did_not_write(experiment: Path, finished: Path) -> None:
+    (finished / "notes.txt").write_text("keep me")
 
     assert main(["train", str(experiment), "train.epochs=1", "--overwrite"]) == 0
 
-    assert Path("runs/credit/notes.txt").read_text() == "keep me"
+    assert (finished / "notes.txt").read_text() == "keep me"
 
 
 def test_a_folder_with_an_experiment_of_the_users_is_no_run(
@@ -176,13 +208,12 @@ def test_a_folder_with_an_experiment_of_the_users_is_no_run(
     assert "not a run" in capsys.readouterr().err
 
 
-def test_a_run_is_kept_when_the_one_that_was_to_replace_it_cannot_start(experiment: Path) -> None:
-    assert main(["train", str(experiment), "train.epochs=1"]) == 0
-    before = Path("runs/credit/summary.json").read_text()
+def test_a_run_is_kept_when_the_one_that_was_to_replace_it_cannot_start(experiment: Path, finished: Path) -> None:
+    before = (finished / "summary.json").read_text()
 
     assert main(["train", str(experiment), "--overwrite", "parties.lab.columns=[nonsense]"]) == 2
 
-    assert Path("runs/credit/summary.json").read_text() == before
+    assert (finished / "summary.json").read_text() == before
 
 
 @pytest.mark.parametrize("command", ["train", "compare"])
@@ -194,13 +225,6 @@ def test_a_file_in_place_of_a_folder_is_a_clear_error(
     assert main([command, str(experiment), "train.epochs=1", "--out", "occupied"]) == 2
 
     assert "occupied" in capsys.readouterr().err
-
-
-def test_settings_of_a_prolonged_run_are_written_again(experiment: Path) -> None:
-    assert main(["train", str(experiment), "train.epochs=1"]) == 0
-    assert main(["train", str(experiment), "train.epochs=2", "--resume"]) == 0
-
-    assert "epochs: 2" in Path("runs/credit/experiment.yaml").read_text()
 
 
 def test_mistakes_are_told_all_at_once_and_without_a_traceback(
@@ -312,54 +336,53 @@ def test_report_of_an_unfinished_run_says_so(tmp_path: Path, capsys: pytest.Capt
     assert "no finished run" in capsys.readouterr().err
 
 
-def test_the_first_thing_that_is_read_are_three_figures(
-    experiment: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    assert main(["train", str(experiment), "train.epochs=2", "audit={canaries: 40}"]) == 0
-
-    shown = capsys.readouterr()
-    leak = read_summary(Path("runs/credit")).parties["lab"].label_leak
+def test_the_first_thing_that_is_read_are_three_figures(audited: tuple[Path, str, str]) -> None:
+    folder, shown, told = audited
+    leak = read_summary(folder).parties["lab"].label_leak
     assert leak.total is not None
     assert leak.known is not None
     assert (
         f"Labels: {leak.beyond:.2f} ({leak.low:.2f} to {leak.high:.2f}) beyond the prediction, {leak.total:.2f} in all"
-        in " ".join(shown.out[:200].split())
+        in " ".join(shown[:200].split())
     )
-    assert shown.out.startswith("Labels: ")
-    assert f"beyond {leak.beyond:.2f}" in shown.err
-    assert max(map(len, shown.err.splitlines())) <= 80
-    assert max(map(len, shown.out.split("next:")[0].splitlines())) <= 80
+    assert shown.startswith("Labels: ")
+    assert f"beyond {leak.beyond:.2f}" in told
+    assert max(map(len, told.splitlines())) <= 80
+    assert max(map(len, shown.split("next:")[0].splitlines())) <= 80
 
 
-@pytest.mark.parametrize("canaries", [True, False])
-def test_tensorboard_and_metrics_have_the_three_figures_of_every_epoch(experiment: Path, *, canaries: bool) -> None:
-    audit = "{canaries: 40}" if canaries else "true"
-    assert main(["train", str(experiment), "train.epochs=2", f"audit={audit}"]) == 0
+def test_tensorboard_and_metrics_have_the_three_figures_of_every_epoch(audited: tuple[Path, str, str]) -> None:
+    beyond = "beyond_prediction"
+    assert_figures(audited[0], beyond, ends={f"{beyond}_low", f"{beyond}_high"})
 
-    events = EventAccumulator("runs/credit")
+
+def test_without_canaries_tensorboard_and_metrics_have_the_matched_figure(experiment: Path) -> None:
+    assert main(["train", str(experiment), "train.epochs=2", "audit=true"]) == 0
+
+    assert_figures(Path("runs/credit"), "beyond_prediction_matched", ends=set())
+
+
+def assert_figures(folder: Path, beyond: str, *, ends: set[str]) -> None:
+    events = EventAccumulator(str(folder))
     events.Reload()
     found = {
         tag.removeprefix("labels/lab/"): [event.value for event in events.Scalars(tag)]
         for tag in events.Tags()["scalars"]
         if tag.startswith("labels/lab/")
     }
-    beyond = "beyond_prediction" if canaries else "beyond_prediction_matched"
-    ends = {f"{beyond}_low", f"{beyond}_high"} if canaries else set()
     assert found.keys() == {"total", beyond, "known_without_messages", *ends}
-    leak = read_summary(Path("runs/credit")).parties["lab"].label_leak
+    leak = read_summary(folder).parties["lab"].label_leak
     last = {name: values[-1] for name, values in found.items()}
     # Events hold single precision.
     assert (last["total"], last[beyond], last["known_without_messages"]) == pytest.approx(
         (leak.total, leak.beyond, leak.known), abs=1e-6
     )
     assert all(len(values) == 2 for values in found.values())
-    logged = json.loads(Path("runs/credit/metrics.jsonl").read_text().splitlines()[-1])
+    logged = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
     assert logged["labels/lab/total"] == leak.total
 
 
 @pytest.mark.slow(reason="21 runs, and a report of them")
-@pytest.mark.usefixtures("few_rounds")
 def test_demo_runs_and_its_report_stands_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
