@@ -51,6 +51,13 @@ PAGES: Mapping[str, Page] = {
     "list": Page(SEE, ("splitvfl list defenses", "splitvfl list defenses asymmetric-response", "splitvfl list data")),
     "schema": Page(SEE, ("splitvfl schema --out experiment.schema.json",)),
     "report": Page(SEE, ("splitvfl report runs/breast_cancer", "splitvfl report runs/a runs/b --out both.html")),
+    "forecast": Page(
+        SEE,
+        (
+            "splitvfl forecast telecom.yaml --as telecom",
+            "splitvfl forecast telecom.yaml --as telecom --model runs/credit-telecom/model --json forecast.json",
+        ),
+    ),
     "ingest": Page(
         PARTNERS,
         (

@@ -1,0 +1,311 @@
+"""A forecast in numbers: what a passive party's scores will tell of its columns, by its own calculation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar
+
+from splitvfl.attacks.error_bounds import ErrorForecast, Seen
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ClassesForecast:
+    """What one prediction of a model of so many classes tells, whatever its weights will be.
+
+    Attributes:
+        classes: k.
+        sees: Of what an attacker reads a prediction.
+        equations: How many it gives.
+        errors: Between what the estimates' MSE per feature lies.
+    """
+
+    classes: int
+    sees: Seen
+    equations: int
+    errors: ErrorForecast
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON takes it."""
+        errors = self.errors
+        return {
+            "classes": self.classes,
+            "sees": self.sees,
+            "equations": self.equations,
+            "rank": errors.rank,
+            "exact": errors.exact,
+            "least_squares": errors.least_squares._asdict(),
+            "half_star": errors.half_star._asdict(),
+            "means_known": errors.best._asdict(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class OwnColumn:
+    """One of the party's columns as nobody sees it who knows nothing of a record.
+
+    Attributes:
+        column: Its name.
+        mean_mse: Mean squared error of answering its mean, in the unit box: its variance.
+        half_mse: The same of answering ½.
+        near_mean: Share of the judged records within .05 of the mean.
+        bits: Entropy in bits (:func:`splitvfl.leakage.remaining_bits.bits_of`).
+    """
+
+    column: str
+    mean_mse: float
+    half_mse: float
+    near_mean: float
+    bits: float
+
+
+@dataclass(frozen=True, slots=True)
+class EstimatedColumn:
+    """One of the party's columns as an attack estimates it.
+
+    Attributes:
+        column: Its name.
+        mse: Mean squared error, in the unit box.
+        near: Share of records within .05.
+        bits_left: What is still to be asked of it, in bits.
+    """
+
+    column: str
+    mse: float
+    near: float
+    bits_left: float
+
+
+@dataclass(frozen=True, slots=True)
+class AttackForecast:
+    """What an attack finds of the party's own records.
+
+    Attributes:
+        attack: Its name.
+        mse: Mean squared error per column, in the unit box.
+        near: Share of entries within .05.
+        bits_left: Bits still to be asked, on average over columns.
+        categories: Share of records whose category is right, by column; empty without categories.
+        columns: Column by column.
+        note: What it warned of.
+    """
+
+    attack: str
+    mse: float
+    near: float
+    bits_left: float
+    categories: Mapping[str, float]
+    columns: tuple[EstimatedColumn, ...]
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DefenseForecast:
+    """What a defense changes, in closed form, at attackers who do not know that it is there.
+
+    Attributes:
+        defense: ``flip``: the columns' flip x → 1 − x; ``best-rotation``: the H of theorem 3; ``noise``: of power 1 on
+            the logits, in the direction that moves estimates most (theorem 4).
+        least_squares: MSE per column of least squares with it.
+        half_star: Of Half*.
+        gain: Of noise: what each unit of power adds to either, ``σ₁² / d``; ``None`` for transforms.
+        power: Of noise: the power at which least squares is as wrong as answering ½; ``None``: it is so without, or it
+            is no noise.
+        helps_against: Whom, in words; nobody else.
+    """
+
+    defense: str
+    least_squares: float
+    half_star: float
+    gain: float | None
+    power: float | None
+    helps_against: str
+
+
+@dataclass(frozen=True, slots=True)
+class ViewForecast:
+    """What a trained model's predictions tell in one view.
+
+    Attributes:
+        sees: Of what an attacker reads a prediction.
+        equations: How many independent ones it gives.
+        exact: Whether every column is found exactly, of every record.
+        least_squares: MSE per column over all training records, in closed form.
+        half_star: Likewise of Half*.
+        means_known: Likewise of ``A⁺b + (I − P) mean``.
+        attacks: What the attacks found of some records, the best first.
+        defenses: What each would change.
+        skipped: Why an attack was not run, by its name.
+    """
+
+    sees: Seen
+    equations: int
+    exact: bool
+    least_squares: float
+    half_star: float
+    means_known: float
+    attacks: tuple[AttackForecast, ...]
+    defenses: tuple[DefenseForecast, ...]
+    skipped: Mapping[str, str]
+
+    @property
+    def best(self) -> AttackForecast:
+        """The attack with the smallest error."""
+        return self.attacks[0]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelForecast:
+    """What a trained model's predictions tell.
+
+    Attributes:
+        outputs: Logits of a prediction; 1 of two classes, and of regression.
+        judged: Records on which attacks were run.
+        half_mse: MSE per column of answering ½, over all training records.
+        mean_mse: Of answering the columns' means.
+        baselines: The columns, as nobody sees them.
+        commonest: Share of the commonest category, by column.
+        views: By view.
+    """
+
+    outputs: int
+    judged: int
+    half_mse: float
+    mean_mse: float
+    baselines: tuple[OwnColumn, ...]
+    commonest: Mapping[str, float]
+    views: tuple[ViewForecast, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """What a passive party can know, alone, of what predictions will tell of its columns.
+
+    Attributes:
+        party: Its name.
+        records: Training records, over which closed forms and bounds are taken.
+        columns: Its columns that vary, by name; d is their number.
+        constant: Number of columns that do not vary, which everybody knows who knows the ranges.
+        half_mse: MSE per column of answering ½.
+        mean_mse: MSE per column of answering the columns' means.
+        before_training: Bounds by number of classes and view.
+        exact_from: Number of classes from which on every column is found exactly, by view.
+        model: Of a trained model; ``None``: none was given.
+        notes: What there is to say of it.
+    """
+
+    party: str
+    records: int
+    columns: tuple[str, ...]
+    constant: int
+    half_mse: float
+    mean_mse: float
+    before_training: tuple[ClassesForecast, ...]
+    exact_from: Mapping[Seen, int]
+    model: ModelForecast | None = None
+    notes: tuple[str, ...] = field(default=())
+
+    FORMAT: ClassVar[str] = "splitvfl forecast"
+
+    @property
+    def sentence(self) -> str:
+        """What to do about it, in one sentence."""
+        return _before(self) if self.model is None else _after(self, self.model)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON takes it."""
+        return {
+            "format": self.FORMAT,
+            "version": VERSION,
+            "party": self.party,
+            "records": self.records,
+            "columns": list(self.columns),
+            "constant_columns": self.constant,
+            "half_mse": self.half_mse,
+            "mean_mse": self.mean_mse,
+            "before_training": [row.as_json() for row in self.before_training],
+            "exact_from_classes": dict(self.exact_from),
+            "model": None if self.model is None else asdict(self.model),
+            "notes": list(self.notes),
+            "sentence": self.sentence,
+        }
+
+
+# A column is told when an attack leaves less than this share of its variance.
+_TOLD = 0.5
+_NAMED = 3
+_SEEN = {"scores": "scores alone", "activation": "your part of the logits, as the label party does today,"}
+
+
+def off(mse: float) -> str:
+    """Return how far off an estimate of this mean squared error typically is, in per cent of a column's range."""
+    return f"{100 * math.sqrt(max(mse, 0.0)):.1f} %"
+
+
+def _before(found: Forecast) -> str:
+    d, exact = len(found.columns), found.exact_from
+    later = f"from {exact['scores']} classes on ({exact['activation']} where your part of the logits is seen)"
+    told = f"every value of your {_counted(d, 'column')} is found exactly"
+    # What the label party sees today, which is no less than scores tell.
+    first = next(row for row in found.before_training if row.sees == "activation")
+    if first.errors.exact:
+        return (
+            f"Of a linear model of {first.classes} classes {told} by whoever knows your weights and sees your part of "
+            "the logits: do not take part in its predictions with columns that must stay with you."
+        )
+    errors = first.errors
+    low, high = min(errors.least_squares.low, errors.half_star.low), errors.half_star.high
+    return (
+        f"Of a linear model of {first.classes} classes, who knows your weights misses your columns by {off(low)} to "
+        f"{off(high)} of their range with the estimates that can be computed before training, and who knows only their "
+        f"means by {off(found.mean_mse)}; {later} {told}: agree on fewer classes before you train, and run this again "
+        "with --model after it."
+    )
+
+
+def _after(found: Forecast, model: ModelForecast) -> str:
+    view = model.views[-1]  # the activation, which tells no less than scores do
+    d, who = len(found.columns), f"whoever knows your weights and means and sees {_SEEN[view.sees]}"
+    if view.exact:
+        scores = next((one for one in model.views if not one.exact), None)
+        hope = "do not let it predict records whose values must stay with you"
+        if scores is not None:
+            hope += f", or have a third party compute the scores, which leave {off(scores.best.mse)}"
+        return f"Every value of your {_counted(d, 'column')} is found exactly by {who.rstrip(',')}: {hope}."
+    best = view.best
+    errors = zip(best.columns, model.baselines, strict=True)
+    left = {one.column: one.mse / own.mean_mse for one, own in errors if own.mean_mse > 0}
+    told = sorted((name for name, share in left.items() if share < _TOLD), key=lambda name: left[name])
+    figures = f"misses your columns by {off(best.mse)} of their range, and who knows only their means by " + off(
+        model.mean_mse
+    )
+    if not told:
+        return (
+            f"{_capital(who)} {figures}, and learns less than half of the variance of any column: as far as one "
+            "training and these attacks can say, predictions may be given; run this again after every training, as "
+            "equations of several models add up."
+        )
+    return (
+        f"{_capital(who)} {figures}, and learns more than half of the variance of {_list(told)}: leave "
+        f"{'it' if len(told) == 1 else 'them'} out or coarsen {'it' if len(told) == 1 else 'them'} before the next "
+        "training if that must stay with you."
+    )
+
+
+def _counted(count: int, what: str) -> str:
+    return f"1 {what}" if count == 1 else f"{count} {what}s"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _list(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED
+    named = [repr(name) for name in names[:_NAMED]]
+    if more > 0:
+        return f"{', '.join(named)} and {more} more"
+    return " and ".join([", ".join(named[:-1]), named[-1]] if len(named) > 1 else named)

@@ -1,0 +1,418 @@
+"""What predictions will tell of a passive party's columns, computed by that party alone: ``splitvfl forecast``.
+
+Nothing is sent and nobody is met. Before training, theorem 2's bounds need the party's columns alone. Of a trained
+linear model the party knows ``A x`` for its own records, and so everything that white-box attacks are given: it runs
+them on itself.
+
+Attackers are assumed to know the weights and the range of every column over the training records, and the parts of all
+other parties: the worst there is, as one prediction of several passive parties is one system in the columns of all.
+
+Source: *Privacy Against Inference Attacks in Vertical Federated Learning*, theorems 2 to 4.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import ClassVar, Final
+
+import torch
+from torch import Tensor
+
+from splitvfl.app.forecast_result import (
+    AttackForecast,
+    ClassesForecast,
+    DefenseForecast,
+    EstimatedColumn,
+    Forecast,
+    ModelForecast,
+    OwnColumn,
+    ViewForecast,
+)
+from splitvfl.app.records import own_data
+from splitvfl.app.run_folder import MODEL_FOLDER
+from splitvfl.app.saved_model import HALF_FILE, SavedHalf, load_half
+from splitvfl.attacks.error_bounds import (
+    ColumnMoments,
+    Seen,
+    classes_for_exactness,
+    equation_count,
+    errors_before_training,
+    guess_error,
+    half_star_error,
+    least_error,
+    least_squares_error,
+    row_space,
+    transformed_error,
+)
+from splitvfl.attacks.least_squares import least_squares
+from splitvfl.config.registry import arguments_of, built_in
+from splitvfl.config.sections import ExperimentConfig
+from splitvfl.data.columns import PartyData, Records
+from splitvfl.data.transform import MOST_ROTATED, Rearrangement, best_rotation
+from splitvfl.defenses.score_noise import noise_direction
+from splitvfl.errors import ConfigError, DataError
+from splitvfl.hooks import Attack, Equations, Target, View, hook_name, needs_of, target_of
+from splitvfl.leakage.categories import CategoryGroup, category_groups, commonest_share, flags, share_right
+from splitvfl.leakage.features import NEAR, judge_estimate, run_feature_attack
+from splitvfl.leakage.remaining_bits import bits_left, bits_of
+from splitvfl.leakage.score_equations import RANK_TOLERANCE
+from splitvfl.leakage.unit_box import Box
+from splitvfl.party.party import PassiveParty
+
+JUDGED: Final = 2_000
+"""Records on which attacks are run: as many predictions as the paper draws."""
+
+_PIECE = 65_536  # records that are read at a time
+_FIRST_CLASSES = (2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 50, 100, 200, 500, 1_000)
+# Corners of boxes over all records that the exact centre may take: a few seconds.
+_MOST_CORNERS = 4_000_000
+_VIEWS: tuple[Seen, ...] = ("scores", "activation")
+
+
+def forecast(
+    config: ExperimentConfig,
+    name: str,
+    *,
+    model: Path | None = None,
+    classes: int | None = None,
+    judged: int = JUDGED,
+) -> Forecast:
+    """Return what predictions will tell of a passive party's columns.
+
+    Args:
+        config: The experiment, or the party's own file.
+        name: The party.
+        model: Folder of its trained half, or of the run that holds it. Default: bounds before training alone.
+        classes: Number of classes, if it is known: bounds begin there.
+        judged: Records on which attacks are run, at most.
+
+    Raises:
+        ConfigError: If the party is not a passive one, the model is not linear, or there are fewer than two classes.
+        DataError: If the data are not what the file says, or no column varies.
+        CheckpointError: If there is no trained half, or it is damaged.
+    """
+    _check(config, name, classes, judged)
+    half = None if model is None else load_half(_half_folder(model, name))
+    if half is not None:
+        _check_half(half, name)
+    own = _Own(*_columns_of(config, name, half))
+    if classes is None and half is not None and half.schema.task != "regression":
+        classes = max(2, half.schema.outputs)
+    return Forecast(
+        party=name,
+        records=own.moments.count,
+        columns=own.names,
+        constant=own.constant,
+        half_mse=guess_error(own.moments, 0.5),
+        mean_mse=guess_error(own.moments, own.moments.mean),
+        before_training=tuple(_before_training(own.moments, classes)),
+        exact_from={sees: classes_for_exactness(len(own.names), seen=sees) for sees in _VIEWS},
+        model=None if half is None else _of_model(own, half, config, judged),
+        notes=tuple(_notes(own, config, name, half)),
+    )
+
+
+def _check(config: ExperimentConfig, name: str, classes: int | None, judged: int) -> None:
+    if name not in config.parties or config.parties[name].role != "passive":
+        raise ConfigError(
+            f"--as: a forecast is of a passive party's columns, and {name} is none; there are "
+            + ", ".join(other for other, party in config.parties.items() if party.role == "passive")
+        )
+    if not config.model.recipe.is_linear:
+        raise ConfigError(
+            f"{config.source}: model: {config.model.name} is not linear, and a forecast is of equations that a linear "
+            "model's predictions give (model: logistic-regression); what others tell, nobody can say beforehand"
+        )
+    if classes is not None and classes < 2:
+        raise ConfigError(f"--classes: expected at least 2 classes, got {classes}: one class tells nothing")
+    if judged < 1:
+        raise ConfigError(f"--judged: expected at least 1 record, got {judged}")
+
+
+def _half_folder(folder: Path, name: str) -> Path:
+    """Return the folder of a party's half: this one, or where a run keeps it."""
+    within = (folder, folder / MODEL_FOLDER, folder / name, folder / MODEL_FOLDER / name)
+    return next((one for one in within if (one / HALF_FILE).is_file()), folder)
+
+
+def _check_half(half: SavedHalf, name: str) -> None:
+    schema = half.schema
+    if (schema.party, schema.role) != (name, "passive"):
+        raise ConfigError(
+            f"--model: {half.folder} is the half of {schema.party} as the {schema.role} party, and the forecast is of "
+            f"{name} as a passive one"
+        )
+
+
+# --- the party's own columns
+
+
+def _columns_of(
+    config: ExperimentConfig, name: str, half: SavedHalf | None
+) -> tuple[PartyData, Tensor | None, list[CategoryGroup]]:
+    """Return the party's data as its model takes them, the model's weights, and the categories among the columns."""
+    data = own_data(config, name).data
+    if not data.width:
+        raise DataError(
+            f"{name} has no columns of numbers: there is nothing to forecast (data.categorical: onehot makes numbers "
+            "of categories)"
+        )
+    if not data.train.count:
+        raise DataError(f"{name} has no training record: nobody knows the range of its columns")
+    groups = category_groups(data)
+    if half is None:
+        return data.with_row_norm(config.model.recipe.row_norm), None, groups
+    party = half.party(data, device=torch.device("cpu"), own=config.model)
+    if not isinstance(party, PassiveParty) or not party.is_linear:
+        raise ConfigError(
+            f"--model: the half in {half.folder} is not one linear layer on columns of numbers "
+            f"({half.schema.model.get('name', 'made in Python')}), and a forecast is of a linear model's equations"
+        )
+    weight = next(iter(party.bottom.parameters())).detach().cpu().double()
+    if weight.shape[0] != half.schema.outputs:
+        raise ConfigError(
+            f"--model: the half in {half.folder} sends {weight.shape[0]} numbers of a record, and the scores are of "
+            f"{half.schema.outputs}: they are no parts of logits, and scores no linear equations"
+        )
+    return party.data, weight, [] if party.data.transform is not None else groups
+
+
+class _Own:
+    """A party's columns in the unit box: those that vary.
+
+    Args:
+        data: Its data, as its model takes them.
+        weight: Its model's weights, ``(k, d)``, if there are any.
+        groups: Categories among the columns.
+    """
+
+    def __init__(self, data: PartyData, weight: Tensor | None, groups: Sequence[CategoryGroup]) -> None:
+        self.data = data
+        self.box = _box(data.train)
+        varying = self.box.varying
+        if not bool(varying.any()):
+            raise DataError(f"none of {data.name}'s columns varies over the training records: there is nothing to find")
+        self.constant = int((~varying).sum())
+        self.names = tuple(name for name, kept in zip(_names(data), varying.tolist(), strict=True) if kept)
+        self.weight = None if weight is None else (weight * self.box.width)[:, varying]
+        self.moments = ColumnMoments.of(self._points(data.train, piece) for piece in _pieces(data.train.count))
+        place = {int(column): number for number, column in enumerate(varying.nonzero().flatten())}
+        kept = [CategoryGroup(one.column, tuple(place[p] for p in one.places if p in place)) for one in groups]
+        self.groups = [one for one in kept if len(one.places) > 1]
+
+    def sample(self, count: int) -> Tensor:
+        """Return some training records, spread evenly: ``(count, d)``, or all if there are fewer."""
+        total = self.data.train.count
+        rows = torch.linspace(0, total - 1, min(total, count), dtype=torch.float64).round().long()
+        return self._points(self.data.train, rows)
+
+    def _points(self, records: Records, rows: Tensor) -> Tensor:
+        return self.box.unit(records.rows(rows).columns.numeric)[:, self.box.varying]
+
+
+def _pieces(count: int) -> Iterator[Tensor]:
+    for start in range(0, count, _PIECE):
+        yield torch.arange(start, min(start + _PIECE, count))
+
+
+def _box(records: Records) -> Box:
+    """Return the range of each column, as the party's model takes it."""
+    boxes = [Box.of(records.rows(rows).columns.numeric.double()) for rows in _pieces(records.count)]
+    return Box(
+        torch.stack([box.lower for box in boxes]).amin(dim=0), torch.stack([box.upper for box in boxes]).amax(dim=0)
+    )
+
+
+def _names(data: PartyData) -> list[str]:
+    """Return what the columns that the model takes are called."""
+    if data.transform is None:
+        return list(data.numeric_names)
+    if isinstance(data.transform, Rearrangement):
+        return [data.numeric_names[place] for place in data.transform.order.tolist()]
+    return [f"mixture {number}" for number in range(1, data.width + 1)]
+
+
+# --- before training
+
+
+def _before_training(moments: ColumnMoments, first: int | None) -> Iterator[ClassesForecast]:
+    """Yield bounds for numbers of classes from the first one to that from which all is exact."""
+    least, last = first or 2, classes_for_exactness(moments.columns, seen="scores")
+    errors = lru_cache(maxsize=None)(lambda rank: errors_before_training(moments, rank))
+    for classes in sorted({least, *(k for k in (*_FIRST_CLASSES, last - 1, last) if least <= k <= last)}):
+        for sees in _VIEWS:
+            count = equation_count(classes, seen=sees)
+            yield ClassesForecast(classes, sees, count, errors(min(count, moments.columns)))
+
+
+# --- with a model
+
+
+def _of_model(own: _Own, half: SavedHalf, config: ExperimentConfig, judged: int) -> ModelForecast:
+    assert own.weight is not None, "there is a model"
+    truth = own.sample(judged)
+    groups = [*own.groups, *flags(truth, own.names, own.groups)]
+    views = [_view(sees, own, truth, groups) for sees in _VIEWS]
+    return ModelForecast(
+        outputs=half.schema.outputs,
+        judged=len(truth),
+        half_mse=guess_error(own.moments, 0.5),
+        mean_mse=guess_error(own.moments, own.moments.mean),
+        baselines=tuple(_baselines(own, truth)),
+        commonest={one.column: commonest_share(truth[:, list(one.places)]) for one in groups},
+        views=tuple(views),
+    )
+
+
+def _baselines(own: _Own, truth: Tensor) -> Iterator[OwnColumn]:
+    mean = own.moments.mean
+    variances, middles = (own.moments.around(point).diagonal().tolist() for point in (mean, 0.5))
+    near = ((truth - mean).abs() <= NEAR).double().mean(dim=0).tolist()
+    for place, name in enumerate(own.names):
+        yield OwnColumn(name, variances[place], middles[place], near[place], bits_of(truth[:, place]))
+
+
+def _view(sees: Seen, own: _Own, truth: Tensor, groups: Sequence[CategoryGroup]) -> ViewForecast:
+    weight = own.weight
+    assert weight is not None, "there is a model"
+    # Of one logit a score tells what the activation does.
+    A = torch.diff(weight, dim=0) if sees == "scores" and len(weight) > 1 else weight
+    rank = int(torch.linalg.matrix_rank(A, rtol=RANK_TOLERANCE))
+    known = Equations(A, truth @ A.T, torch.zeros(len(truth), len(A), dtype=torch.float64))
+    skipped: dict[str, str] = {}
+    attacks = [*_attacks(A, len(truth), skipped), _KnownMeans(own.moments.mean)]
+    found = [_judged(attack, known, truth, own, groups) for attack in attacks]
+    errors = least_squares_error(A, own.moments), half_star_error(A, own.moments)
+    return ViewForecast(
+        sees=sees,
+        equations=rank,
+        exact=rank == len(own.names),
+        least_squares=errors[0],
+        half_star=errors[1],
+        means_known=least_error(A, own.moments),
+        attacks=tuple(sorted(found, key=lambda one: one.mse)),
+        defenses=tuple(_defenses(sees, A, own, *errors)),
+        skipped=skipped,
+    )
+
+
+def _attacks(A: Tensor, records: int, skipped: dict[str, str]) -> Iterator[Attack]:
+    """Yield every feature attack that needs equations alone; say which is left out, and why."""
+    free = A.shape[1] - int(torch.linalg.matrix_rank(A, rtol=RANK_TOLERANCE))
+    for name, factory in built_in("attacks").items():
+        if getattr(factory, "target", None) != "features":
+            continue
+        if any(default is ... for _, default in arguments_of(factory).values()):
+            skipped[name] = "it needs settings"
+            continue
+        attack = factory()
+        assert target_of(attack) == "features", "its class says so"
+        needs = needs_of(attack) - {"equations"}
+        if needs:
+            skipped[name] = f"needs {', '.join(sorted(needs))}"
+        elif name == "chebyshev-centre" and _corners(A.shape[1], free) * records > _MOST_CORNERS:
+            skipped[name] = f"{free} dimensions of {A.shape[1]} are free: too many corners to look at"
+        else:
+            yield attack
+
+
+class _KnownMeans:
+    """Answer the solution nearest to the columns' means, clamped to the unit box: for who knows statistics of them.
+
+    Of all estimates ``A⁺b + (I − P)m`` none has a smaller error, before it is clamped.
+
+    Source: *Privacy Against Inference Attacks in Vertical Federated Learning*, proof of theorem 2.
+
+    Args:
+        mean: Of the columns, ``(d,)``, float64.
+    """
+
+    name: ClassVar[str] = "known-means"
+    target: ClassVar[Target] = "features"
+    needs: ClassVar[frozenset[str]] = frozenset({"equations"})
+
+    def __init__(self, mean: Tensor) -> None:
+        self._mean = mean
+
+    def __call__(self, view: View, /) -> Tensor:
+        """Return the estimate, ``(n, d)``, float64."""
+        A, b, _ = view.equations
+        return (self._mean + least_squares(A, b - A @ self._mean)).clamp(0.0, 1.0)
+
+
+def _corners(columns: int, free: int) -> int:
+    return math.comb(columns, free) << free
+
+
+def _judged(
+    attack: Attack, known: Equations, truth: Tensor, own: _Own, groups: Sequence[CategoryGroup]
+) -> AttackForecast:
+    """Run an attack on the party's own equations, and compare it with the columns, which it does not see."""
+    view = View(party=own.data.name, step=0, ids=torch.arange(len(truth)), equations=known)
+    estimate, note = run_feature_attack(attack, view, truth.shape[1])
+    leak = judge_estimate(hook_name(attack), estimate, truth, names=own.names, part="train")
+    columns = tuple(
+        EstimatedColumn(one.column, one.mse, one.near, bits_left(truth[:, place], estimate[:, place].double()))
+        for place, one in enumerate(leak.columns)
+    )
+    assert leak.near is not None, "it was judged now"
+    places = {one.column: list(one.places) for one in groups}
+    return AttackForecast(
+        attack=leak.attack,
+        mse=leak.mse,
+        near=leak.near,
+        bits_left=sum(one.bits_left for one in columns) / len(columns),
+        categories={column: share_right(estimate[:, at], truth[:, at]) for column, at in places.items()},
+        columns=columns,
+        note=note,
+    )
+
+
+# --- what defenses would change
+
+_SHOWN = "who takes the weights shown for those of the columns themselves"
+_UNAWARE = "who sees scores alone, and does not know the noise: else it is taken off again"
+
+
+def _defenses(sees: Seen, A: Tensor, own: _Own, ls_mse: float, half_star: float) -> Iterator[DefenseForecast]:
+    d, moments = len(own.names), own.moments
+    turns = {"flip": (-torch.eye(d, dtype=torch.float64), torch.ones(d, dtype=torch.float64))}
+    if d <= MOST_ROTATED:
+        best = best_rotation(row_space(A), moments.around(0.0))
+        turns["best-rotation"] = (best.matrix, best.shift)
+    for defense, (H, shift) in turns.items():
+        ls, star = (transformed_error(A, moments, H, shift, fill=fill) for fill in (0.0, 0.5))
+        yield DefenseForecast(defense, ls, star, None, None, _SHOWN)
+    weight = own.weight
+    if sees == "scores" and weight is not None and A.any():
+        _, gain = noise_direction(weight if len(weight) > 1 else weight[0])
+        missing = guess_error(own.moments, 0.5) - ls_mse
+        power = missing / gain if missing > 0 else None
+        yield DefenseForecast("noise", ls_mse + gain, half_star + gain, gain, power, _UNAWARE)
+
+
+def _notes(own: _Own, config: ExperimentConfig, name: str, half: SavedHalf | None) -> Iterator[str]:
+    others = [other for other, party in config.parties.items() if party.role == "passive" and other != name]
+    if others:
+        yield (
+            f"the parts of {' and '.join(others)} are taken to be known to the attacker: the worst case, as scores are "
+            "one system of equations in the columns of all"
+        )
+    if own.data.train.row_norm is not None:
+        yield f"rows are taken as the model takes them, scaled down to a norm of {own.data.train.row_norm:g}"
+    if own.constant:
+        yield f"{own.constant} columns do not vary over the training records, and are known with their range"
+    if own.groups:
+        yield "who knows that columns of one category sum to one has an equation more for each such category"
+    if own.data.transform is not None:
+        yield (
+            "columns are those that your model takes, after your transform: who knows the transform undoes it, and who "
+            "takes them for the true ones misses more"
+        )
+    elif half is None and config.parties[name].transform is not None:
+        yield "your transform is left out: it changes nothing for who knows it"
+    if own.data.field_sizes:
+        yield f"{len(own.data.field_sizes)} categorical fields are codes, of which a forecast says nothing"

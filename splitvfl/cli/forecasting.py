@@ -1,0 +1,181 @@
+"""The command that says what predictions will tell, before anybody gets one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from splitvfl.cli.console import ExperimentFile, Overrides
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from splitvfl.app.forecast_result import Forecast, ModelForecast, ViewForecast
+
+# Of many columns these are shown: those of which most is told. JSON has all.
+_MOST_SHOWN = 12
+_ROWS_BEFORE = 6
+_LONGEST_NAME = 26
+
+
+def forecast(
+    experiment: ExperimentFile,
+    as_: Annotated[str, typer.Option("--as", help="Which passive party this is.")],
+    overrides: Overrides = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Its trained half, or its run. Default: what is known before training."),
+    ] = None,
+    classes: Annotated[
+        int | None,
+        typer.Option(metavar="K", help="Number of classes, if it is known. Default: the model's, or 2, 3, …"),
+    ] = None,
+    judged: Annotated[int, typer.Option(metavar="N", help="Records on which attacks are run, at most.")] = 2_000,
+    json_: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write all figures there, too.")] = None,
+) -> None:
+    """Compute, as a passive party, alone, what predictions will tell of your columns; nothing is sent."""
+    import json
+
+    from splitvfl.app.forecasting import forecast as forecast_of
+    from splitvfl.config.sections import load_config
+    from splitvfl.system.private_folder import closed_for_writing
+
+    config = load_config(experiment, overrides or [])
+    found = forecast_of(config, config.own_name(as_), model=model, classes=classes, judged=judged)
+    if json_ is not None:
+        with closed_for_writing():
+            json_.write_text(json.dumps(found.as_json(), ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+    _print(found)
+    if json_ is not None:
+        print(json_)
+
+
+def _print(found: Forecast) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console()
+    console.print(_before_table(found))
+    if found.model is not None:
+        for view in _different(found.model):
+            console.print(_attack_table(view, found.model))
+            console.print(_column_table(view, found.model))
+            if view.best.categories:
+                console.print(_category_table(view, found.model))
+            console.print(_defense_table(view, found.model))
+    for note in found.notes:
+        console.print(Text(f"note: {note}"))
+    console.print()
+    console.print(Text(found.sentence, style="bold"))
+
+
+def _different(model: ModelForecast) -> Sequence[ViewForecast]:
+    """Return the views that tell different things: of one logit a score and the activation tell the same."""
+    return model.views[:1] if model.outputs == 1 else model.views
+
+
+def _seen(view: ViewForecast, model: ModelForecast) -> str:
+    return view.sees if model.outputs > 1 else "scores or activation"
+
+
+def _equations(view: ViewForecast) -> str:
+    return f"{view.equations} equation{'' if view.equations == 1 else 's'}"
+
+
+def _table(title: str, *headers: str) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold")
+    for place, header in enumerate(headers):
+        table.add_column(header, justify="left" if place == 0 else "right", overflow="fold")
+    return table
+
+
+def _before_table(found: Forecast) -> Table:
+    d = len(found.columns)
+    table = _table(
+        f"{found.party}: {d} column{'' if d == 1 else 's'}, {found.records:,} records. Mean squared error per column "
+        f"in the unit box, whatever the weights; ½ alone {found.half_mse:.3f}, means alone {found.mean_mse:.3f}",
+        *("classes", "of", "equations", "least squares", "Half*", "means known"),
+    )
+    rows = list(found.before_training)
+    kept = rows if len(rows) <= 2 * _ROWS_BEFORE else [*rows[: 2 * _ROWS_BEFORE - 4], *rows[-4:]]
+    for row in kept:
+        errors = row.errors
+        ranges = (errors.least_squares, errors.half_star, errors.best)
+        shown = ["exact"] * 3 if errors.exact else [f"{one.low:.3f}–{one.high:.3f}" for one in ranges]
+        table.add_row(str(row.classes), row.sees, str(row.equations), *shown)
+    return table
+
+
+def _attack_table(view: ViewForecast, model: ModelForecast) -> Table:
+    table = _table(
+        f"{_seen(view, model)}, {_equations(view)}: attacks on {model.judged:,} training records. Over all, in closed "
+        f"form: least squares {view.least_squares:.4f}, Half* {view.half_star:.4f}, means known "
+        f"{view.means_known:.4f}; ½ alone {model.half_mse:.4f}, means alone {model.mean_mse:.4f}",
+        *("attack", "MSE", "within .05", "categories", "bits left"),
+    )
+    for one in view.attacks:
+        right = "–" if not one.categories else f"{sum(one.categories.values()) / len(one.categories):.0%}"
+        table.add_row(one.attack, f"{one.mse:.4f}", f"{one.near:.0%}", right, f"{one.bits_left:.2f}")
+    bits = sum(one.bits for one in model.baselines) / len(model.baselines)
+    near = sum(one.near_mean for one in model.baselines) / len(model.baselines)
+    common = "–" if not model.commonest else f"{sum(model.commonest.values()) / len(model.commonest):.0%}"
+    table.add_row("(means alone)", f"{model.mean_mse:.4f}", f"{near:.0%}", common, f"{bits:.2f}", style="dim")
+    return table
+
+
+def _column_table(view: ViewForecast, model: ModelForecast) -> Table:
+    best = view.best
+    order = sorted(
+        range(len(best.columns)),
+        key=lambda place: best.columns[place].mse / max(model.baselines[place].mean_mse, 1e-300),
+    )
+    more = "" if len(order) <= _MOST_SHOWN else f", the {_MOST_SHOWN} of {len(order)} of which most is told"
+    title = f"{_seen(view, model)}, by {best.attack}{more}"
+    table = _table(title, "column", "MSE", "mean", "½", "within .05", "bits left")
+    for place in order[:_MOST_SHOWN]:
+        one, own = best.columns[place], model.baselines[place]
+        errors = (one.mse, own.mean_mse, own.half_mse)
+        table.add_row(
+            _short(one.column),
+            *(f"{error:.4f}" for error in errors),
+            f"{one.near:.0%}",
+            f"{one.bits_left:.1f} of {own.bits:.1f}",
+        )
+    return table
+
+
+def _category_table(view: ViewForecast, model: ModelForecast) -> Table:
+    best = view.best
+    table = _table(
+        f"{_seen(view, model)}, by {best.attack}: categories right", "category", "right", "the commonest alone"
+    )
+    order = sorted(best.categories, key=lambda column: model.commonest[column] - best.categories[column])
+    for column in order[:_MOST_SHOWN]:
+        table.add_row(_short(column), f"{best.categories[column]:.0%}", f"{model.commonest[column]:.0%}")
+    return table
+
+
+def _defense_table(view: ViewForecast, model: ModelForecast) -> Table:
+    table = _table(
+        f"{_seen(view, model)}: what defenses would change, in closed form", "defense", "least squares", "Half*"
+    )
+    table.add_row("none", f"{view.least_squares:.4f}", f"{view.half_star:.4f}")
+    for one in view.defenses:
+        name = one.defense if one.gain is None else "noise of power 1 on the logits"
+        table.add_row(name, f"{one.least_squares:.4f}", f"{one.half_star:.4f}")
+    against: dict[str, list[str]] = {}
+    for one in view.defenses:
+        against.setdefault(one.helps_against, []).append(one.defense)
+    table.caption = "; ".join(f"{' and '.join(names)}: only against {whom}" for whom, names in against.items())
+    table.caption_justify = "left"
+    return table
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"

@@ -1,0 +1,93 @@
+"""Categories among a party's columns of numbers, and how many of them an estimate gets right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from splitvfl.data.columns import PartyData
+from splitvfl.data.encoding import FittedCategories
+from splitvfl.errors import ArgumentError
+
+_ROUNDING = 1e-9  # float64 breaks no tie
+
+
+@dataclass(frozen=True, slots=True)
+class CategoryGroup:
+    """What a record has one of several of: one-hot columns side by side, or one column of two values.
+
+    Attributes:
+        column: Name of the table's column that they stand for.
+        places: Which columns they are, from 0.
+    """
+
+    column: str
+    places: tuple[int, ...]
+
+
+def category_groups(data: PartyData) -> list[CategoryGroup]:
+    """Return the categories that became columns of 0 and 1, as far as it is known how columns were encoded."""
+    if data.provenance is None or data.provenance.encoding is None:
+        return []
+    place = {name: number for number, name in enumerate(data.numeric_names)}
+    return [
+        CategoryGroup(one.column, tuple(place[name] for name in one.names))
+        for one in data.provenance.encoding.columns
+        if isinstance(one, FittedCategories) and one.names
+    ]
+
+
+def flags(truth: Tensor, names: Sequence[str], groups: Sequence[CategoryGroup]) -> list[CategoryGroup]:
+    """Return the columns that hold 0 and 1 alone and are in no group, each as a category of its own.
+
+    Args:
+        truth: ``(n, d)``.
+        names: Of the columns.
+        groups: Those that there are.
+    """
+    taken = {place for group in groups for place in group.places}
+    two = ((truth == 0) | (truth == 1)).all(dim=0).tolist()
+    return [
+        CategoryGroup(name, (place,))
+        for place, (name, is_flag) in enumerate(zip(names, two, strict=True))
+        if is_flag and place not in taken
+    ]
+
+
+def share_right(estimate: Tensor, truth: Tensor) -> float:
+    """Return the share of records whose category is the one with the largest estimate; a tie counts in part.
+
+    A record without any of the categories cannot be right.
+
+    Args:
+        estimate: ``(n, c)``; of a flag ``(n, 1)``, which is right on its side of ½.
+        truth: ``(n, c)``, positive in one column or in none, and 0 elsewhere.
+
+    Raises:
+        ArgumentError: If shapes differ, or there is nothing in them.
+
+    >>> share_right(torch.tensor([[0.2, 0.3], [0.4, 0.4]]), torch.tensor([[0.0, 1.0], [1.0, 0.0]]))
+    0.75
+    """
+    if estimate.shape != truth.shape or truth.dim() != 2 or not truth.numel():
+        raise ArgumentError(f"expected estimate and truth (n, c), got {tuple(estimate.shape)}, {tuple(truth.shape)}")
+    guessed, true = (_both_sides(columns.double()) for columns in (estimate, truth))
+    largest = guessed >= guessed.amax(dim=1, keepdim=True) - _ROUNDING
+    hit = (largest & (true > 0)).any(dim=1).double()
+    return (hit / largest.sum(dim=1)).mean().item()
+
+
+def commonest_share(truth: Tensor) -> float:
+    """Return how often one category alone is right: what knowing nothing of a record gives.
+
+    Args:
+        truth: As of :func:`share_right`.
+    """
+    return (_both_sides(truth.double()) > 0).double().mean(dim=0).max().item()
+
+
+def _both_sides(columns: Tensor) -> Tensor:
+    return torch.cat([1.0 - columns, columns], dim=1) if columns.shape[1] == 1 else columns

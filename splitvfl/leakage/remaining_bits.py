@@ -1,0 +1,79 @@
+"""How many bits of a column are still unknown to who has an estimate of it: conditional entropy, from samples."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from splitvfl.errors import ArgumentError
+
+BINS: Final = 16
+"""Values are told apart to this part of a column's range; a column of no more values than this, exactly."""
+
+_SAME = 1e-9  # values closer than this are one value: float64 solves equations to less
+
+
+def bits_of(values: Tensor) -> float:
+    """Return the entropy ``H(X)`` of a column in bits, as :func:`bits_left` counts them.
+
+    Args:
+        values: ``(n,)``, in the unit box.
+
+    Raises:
+        ArgumentError: As :func:`bits_left`.
+
+    >>> round(bits_of(torch.tensor([0.0, 1.0]).repeat(5000)), 3)
+    1.0
+    """
+    return bits_left(values, torch.zeros_like(values))
+
+
+def bits_left(values: Tensor, estimate: Tensor) -> float:
+    """Return the conditional entropy ``H(X | X̂)`` in bits: what is left to ask of X by who knows an estimate of it.
+
+    0 where the estimate tells the bin of every value, ``H(X)`` where it tells nothing. A column of at most 16 values is
+    taken value by value, another in 16 bins of equal width; the estimate likewise. Of n records the entropy is that of
+    the pairs less that of the estimates, each of shares and with the correction of Miller and Madow, ``(cells that
+    occur − 1) / 2n`` nats; the result is kept between 0 and the corrected H(X).
+
+    It is for any use of the estimate, the best one: an estimate of 1 − x leaves nothing. Not promised: an unbiased
+    figure. With few records beside the number of cells, up to 256, the correction is too small, and the result too low.
+
+    Source: Miller, *Note on the bias of information estimates* (1955).
+
+    Args:
+        values: X, ``(n,)``, in the unit box, n of at least 1. Values outside count as the nearest end's bin.
+        estimate: X̂, ``(n,)``.
+
+    Raises:
+        ArgumentError: If shapes differ, there is no record, or an entry is not finite.
+    """
+    if values.dim() != 1 or values.shape != estimate.shape or not len(values):
+        raise ArgumentError(
+            f"expected values and estimates (n,), n of at least 1, got {tuple(values.shape)}, {tuple(estimate.shape)}"
+        )
+    if not bool(torch.isfinite(values).all() and torch.isfinite(estimate).all()):
+        raise ArgumentError("values or estimates are NaN or infinite")
+    own, other = _cells(values), _cells(estimate)
+    left = _entropy(own * (int(other.max()) + 1) + other) - _entropy(other)
+    return min(max(left, 0.0), _entropy(own))
+
+
+def _cells(values: Tensor) -> Tensor:
+    """Return the number of each value's cell, from 0."""
+    levels, numbers = torch.unique((values.double() / _SAME).round(), return_inverse=True)
+    # An end of a bin belongs to the bin above it, whatever was rounded.
+    bins = (values.double() * BINS + 2 * _SAME * BINS).floor().clamp(0, BINS - 1).long()
+    found: Tensor = numbers if len(levels) <= BINS else bins
+    return found
+
+
+def _entropy(cells: Tensor) -> float:
+    """Return the entropy of cells in bits, corrected for the number of records."""
+    counts = torch.unique(cells, return_counts=True)[1].double()
+    shares = counts / counts.sum()
+    nats: float = -(shares * shares.log()).sum().item() + (len(counts) - 1) / (2 * len(cells))
+    return nats / math.log(2)
