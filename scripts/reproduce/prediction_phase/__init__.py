@@ -1,0 +1,1 @@
+"""The figures of *Privacy Against Inference Attacks in Vertical Federated Learning* (Rassouli, Varasteh, Gündüz)."""
