@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from scripts.reproduce.prediction_phase import figures
+from scripts.reproduce.prediction_phase import black_box, figures, gradient, noise, penalties
 from scripts.reproduce.prediction_phase.study import TITLES, VARIANTS, problems, table_of
 from scripts.reproduce.shared.claims import grouped, markdown_table, shown
 from scripts.reproduce.shared.command import Reproduction
@@ -24,8 +24,12 @@ from scripts.reproduce.shared.settings import Settings
 
 PARTS: Mapping[str, Callable[[Settings], list[Section]]] = {
     "anchors": figures.anchor_sections,
+    "penalties": penalties.sections,
     "bounds": figures.bound_sections,
+    "black-box": black_box.sections,
     "flip": figures.flip_sections,
+    "noise": noise.sections,
+    "gradient": gradient.sections,
 }
 
 

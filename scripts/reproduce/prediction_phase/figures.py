@@ -214,12 +214,12 @@ def _counted(claims: Sequence[Claim]) -> str:
 _BOUND_PENS = {
     "LS": Pen(PALETTE[0]),
     "LS, closed form": Pen(PALETTE[5], dashed=True),
-    "LS, bounds before training": Pen(PALETTE[0], dashed=True),
-    "(upper)": Pen(PALETTE[0], dashed=True),
+    "LS, lower bound": Pen(PALETTE[0], dashed=True),
+    "LS, upper bound": Pen(PALETTE[0], dashed=True),
     "Half*": Pen(PALETTE[1]),
     "Half*, closed form": Pen(PALETTE[4], dashed=True),
-    "Half*, bounds before training": Pen(PALETTE[1], dashed=True),
-    "(upper) ": Pen(PALETTE[1], dashed=True),
+    "Half*, lower bound": Pen(PALETTE[1], dashed=True),
+    "Half*, upper bound": Pen(PALETTE[1], dashed=True),
     "least of the form": Pen(PALETTE[2]),
     "Half": Pen(MUTED),
 }
@@ -250,8 +250,8 @@ def bound_sections(settings: Settings) -> list[Section]:
 
 _BOUNDS = """\
 The model is not regularised. Theorem 2: d · MSE(LS) = Tr((I − P) K₀) and d · MSE(Half*) = Tr((I − P) K_½), with K the
-second moments of the unknown columns around 0 and ½. The bounds use the number of classes and the columns alone: sums of
-the smallest and the largest eigenvalues of K. They are known before training. The lower limit that both share,
+second moments of the unknown columns around 0 and ½. The bounds use the number of classes and the columns alone: sums
+of the smallest and the largest eigenvalues of K. They are known before training. The lower limit that both share,
 Tr((I − P) K_mean), needs the weights."""
 
 
@@ -267,12 +267,12 @@ def _bound_panel(source: Source, variant: Variant, found: Sequence[Result]) -> P
         lines={
             "LS": (across, mean_over(found, LS)),
             "LS, closed form": bound("LS"),
-            "LS, bounds before training": bound("LS, low"),
-            "(upper)": bound("LS, high"),
+            "LS, lower bound": bound("LS, low"),
+            "LS, upper bound": bound("LS, high"),
             "Half*": (across, mean_over(found, HALF_STAR)),
             "Half*, closed form": bound("Half*"),
-            "Half*, bounds before training": bound("Half*, low"),
-            "(upper) ": bound("Half*, high"),
+            "Half*, lower bound": bound("Half*, low"),
+            "Half*, upper bound": bound("Half*, high"),
             "least of the form": bound("least"),
             "Half": (across, mean_over(found, HALF)),
         },
@@ -382,8 +382,8 @@ def flip_sections(settings: Settings) -> list[Section]:
         found = runs[source, "curves"]
         figures[name] = draw_panels(name, [_flip_panel(found, when) for when in ("before", "after")], _FLIP_PENS)
         captions[name] = (
-            f"Figure {_NUMBERS[source]}, {source.capitalize()}, {TITLES['curves']}: errors before the flip, and after it "
-            "of an attacker who knows nothing of it"
+            f"Figure {_NUMBERS[source]}, {source.capitalize()}, {TITLES['curves']}: errors before the flip, "
+            "and after it of an attacker who knows nothing of it"
         )
         claims += [_gain_claim(source, variant, runs[source, variant]) for variant in VARIANTS]
         claims.append(_divergence_claim(source, {variant: runs[source, variant] for variant in VARIANTS}))
@@ -399,11 +399,11 @@ def flip_sections(settings: Settings) -> list[Section]:
 
 
 _FLIP = f"""\
-Regularised models (λ = {REGULAR:g}), trained to the optimum on the columns and on the flipped columns x → 1 − x. After the
-flip the attacker solves for 1 − x and takes it for x. An attacker who suspects a flip and believes it as likely as not
-answers ½ and is at Half; one who knows of it takes it off and is back at the left panel. Which figure of the paper has
-which data set is numbered here in the order of the paper's list of data. Figure 12: scores of the flipped model are the
-same where only weights are penalised (the text), and differ where biases are penalised, too (the published curves)."""
+Regularised models (λ = {REGULAR:g}), trained to the optimum on the columns and on the flipped columns x → 1 − x. After
+the flip the attacker solves for 1 − x and takes it for x. An attacker who suspects a flip and believes it as likely as
+not answers ½ and is at Half; one who knows of it takes it off and is back at the left panel. Which figure of the paper
+has which data set is numbered here in the order of the paper's list of data. Figure 12: scores of the flipped model are
+the same where only weights are penalised (the text), and differ where biases are, too (the published curves)."""
 
 
 def _flip_panel(found: Sequence[Result], when: str) -> Panel:

@@ -249,7 +249,7 @@ def unit_scaled(columns: Array) -> Array:
 
 
 def optimum(columns: Array, labels: Labels, penalty: float, *, biases: bool) -> Model:
-    """Return the softmax regression of least mean cross entropy plus ``penalty · Σθ²``, by a trust-region Newton method.
+    """Return the softmax regression of least mean cross entropy plus ``penalty · Σθ²``, by a trust-region method.
 
     Args:
         columns: ``(n, p)``.
