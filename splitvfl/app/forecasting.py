@@ -13,10 +13,10 @@ Source: *Privacy Against Inference Attacks in Vertical Federated Learning*, theo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import torch
 from torch import Tensor
@@ -31,7 +31,7 @@ from splitvfl.app.forecast_result import (
     OwnColumn,
     ViewForecast,
 )
-from splitvfl.app.records import own_data
+from splitvfl.app.records import load_data, own_data
 from splitvfl.app.run_folder import MODEL_FOLDER
 from splitvfl.app.saved_model import HALF_FILE, SavedHalf, load_half
 from splitvfl.attacks.error_bounds import (
@@ -53,7 +53,7 @@ from splitvfl.config.sections import ExperimentConfig
 from splitvfl.data.columns import PartyData, Records
 from splitvfl.data.transform import MOST_ROTATED, Rearrangement, best_rotation
 from splitvfl.defenses.score_noise import noise_direction
-from splitvfl.errors import ConfigError, DataError
+from splitvfl.errors import AttackRefused, ConfigError, DataError, SplitVFLError
 from splitvfl.hooks import Attack, Equations, Target, View, hook_name, needs_of, target_of
 from splitvfl.leakage.categories import CategoryGroup, category_groups, commonest_share, flags, share_right
 from splitvfl.leakage.features import NEAR, judge_estimate, run_feature_attack
@@ -69,6 +69,8 @@ _PIECE = 65_536  # records that are read at a time
 _FIRST_CLASSES = (2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 50, 100, 200, 500, 1_000)
 # Corners of boxes over all records that the exact centre may take: a few seconds.
 _MOST_CORNERS = 4_000_000
+# What does not rest after so many steps of descent is told; the other attacks solve the same equations at once.
+_OPTIONS: Mapping[str, Mapping[str, Any]] = {"gradient-inversion": {"steps": 2_000}}
 _VIEWS: tuple[Seen, ...] = ("scores", "activation")
 
 
@@ -154,7 +156,7 @@ def _columns_of(
     config: ExperimentConfig, name: str, half: SavedHalf | None
 ) -> tuple[PartyData, Tensor | None, list[CategoryGroup]]:
     """Return the party's data as its model takes them, the model's weights, and the categories among the columns."""
-    data = own_data(config, name).data
+    data = _data_of(config, name, half)
     if not data.width:
         raise DataError(
             f"{name} has no columns of numbers: there is nothing to forecast (data.categorical: onehot makes numbers "
@@ -178,6 +180,26 @@ def _columns_of(
             f"{half.schema.outputs}: they are no parts of logits, and scores no linear equations"
         )
     return party.data, weight, [] if party.data.transform is not None else groups
+
+
+def _data_of(config: ExperimentConfig, name: str, half: SavedHalf | None) -> PartyData:
+    """Return the party's data: the training records of its half, as far as can be told.
+
+    A party alone divides its records otherwise than an experiment in one process divides the whole file; the encoding
+    that was learned of them tells which it was.
+    """
+    own = own_data(config, name).data
+    if half is None or _encoded_alike(own, half):
+        return own
+    try:
+        whole = load_data(config)[name]
+    except SplitVFLError:  # the file is of this party alone
+        return own
+    return whole if _encoded_alike(whole, half) else own
+
+
+def _encoded_alike(data: PartyData, half: SavedHalf) -> bool:
+    return (None if data.provenance is None else data.provenance.encoding) == half.schema.encoding
 
 
 class _Own:
@@ -283,8 +305,12 @@ def _view(sees: Seen, own: _Own, truth: Tensor, groups: Sequence[CategoryGroup])
     rank = int(torch.linalg.matrix_rank(A, rtol=RANK_TOLERANCE))
     known = Equations(A, truth @ A.T, torch.zeros(len(truth), len(A), dtype=torch.float64))
     skipped: dict[str, str] = {}
-    attacks = [*_attacks(A, len(truth), skipped), _KnownMeans(own.moments.mean)]
-    found = [_judged(attack, known, truth, own, groups) for attack in attacks]
+    found = []
+    for attack in (*_attacks(A, len(truth), skipped), _KnownMeans(own.moments.mean)):
+        try:
+            found.append(_judged(attack, known, truth, own, groups))
+        except AttackRefused as refusal:
+            skipped[hook_name(attack)] = str(refusal)
     errors = least_squares_error(A, own.moments), half_star_error(A, own.moments)
     return ViewForecast(
         sees=sees,
@@ -305,10 +331,11 @@ def _attacks(A: Tensor, records: int, skipped: dict[str, str]) -> Iterator[Attac
     for name, factory in built_in("attacks").items():
         if getattr(factory, "target", None) != "features":
             continue
+        options = _OPTIONS.get(name, {})
         if any(default is ... for _, default in arguments_of(factory).values()):
             skipped[name] = "it needs settings"
             continue
-        attack = factory()
+        attack = factory(**options)
         assert target_of(attack) == "features", "its class says so"
         needs = needs_of(attack) - {"equations"}
         if needs:
@@ -401,10 +428,12 @@ def _notes(own: _Own, config: ExperimentConfig, name: str, half: SavedHalf | Non
             f"the parts of {' and '.join(others)} are taken to be known to the attacker: the worst case, as scores are "
             "one system of equations in the columns of all"
         )
+    if half is not None and not _encoded_alike(own.data, half):
+        yield "the records at hand are encoded otherwise than those of the training: figures are of these records"
     if own.data.train.row_norm is not None:
         yield f"rows are taken as the model takes them, scaled down to a norm of {own.data.train.row_norm:g}"
     if own.constant:
-        yield f"{own.constant} columns do not vary over the training records, and are known with their range"
+        yield f"columns that do not vary over the training records, and are known with their range: {own.constant}"
     if own.groups:
         yield "who knows that columns of one category sum to one has an equation more for each such category"
     if own.data.transform is not None:
@@ -415,4 +444,4 @@ def _notes(own: _Own, config: ExperimentConfig, name: str, half: SavedHalf | Non
     elif half is None and config.parties[name].transform is not None:
         yield "your transform is left out: it changes nothing for who knows it"
     if own.data.field_sizes:
-        yield f"{len(own.data.field_sizes)} categorical fields are codes, of which a forecast says nothing"
+        yield f"categories that stay codes, of which a forecast says nothing: {len(own.data.field_sizes)}"

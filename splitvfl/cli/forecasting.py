@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -41,16 +42,20 @@ def forecast(
 
     from splitvfl.app.forecasting import forecast as forecast_of
     from splitvfl.config.sections import load_config
-    from splitvfl.system.private_folder import closed_for_writing
 
     config = load_config(experiment, overrides or [])
     found = forecast_of(config, config.own_name(as_), model=model, classes=classes, judged=judged)
     if json_ is not None:
-        with closed_for_writing():
-            json_.write_text(json.dumps(found.as_json(), ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+        # Statistics of the party's columns are in it: nobody else is to read them.
+        with open(json_, "w", encoding="utf-8", opener=_private) as file:
+            file.write(json.dumps(found.as_json(), ensure_ascii=False, indent=2) + "\n")
     _print(found)
     if json_ is not None:
         print(json_)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _print(found: Forecast) -> None:

@@ -1,0 +1,401 @@
+"""What a passive party forecasts of its columns, against direct computation; and the command that prints it."""
+
+from __future__ import annotations
+
+import json
+import socket
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pytest
+
+from splitvfl.app.forecast_result import Forecast, ModelForecast, ViewForecast
+from splitvfl.app.forecasting import forecast
+from splitvfl.app.saved_model import load_half
+from splitvfl.cli import main
+from splitvfl.config.sections import load_config
+from splitvfl.data import load
+from splitvfl.errors import CheckpointError, ConfigError, DataError
+
+Floats = npt.NDArray[np.float64]
+
+EXPERIMENT = """
+data: {{name: table, path: all.csv, id_column: customer, scale: standard, task: {task}, drop: [{drop}]}}
+parties:
+  bank: {{role: active, columns: [age], label: {label}}}
+  telecom: {{role: passive, columns: [{columns}]{more}}}
+model: logistic-regression
+train: {{epochs: 2, batch_size: 32, device: cpu, seed: 0}}
+audit: false
+attacks: []
+"""
+COLUMNS = "calls, hours, loud, plan, same"
+# By name: task, label, the passive party's columns, and further settings of it.
+CASES = {
+    "binary": ("binary", "default", COLUMNS, ""),
+    "four": ("multiclass", "class", COLUMNS, ""),
+    "exact": ("multiclass", "class", "calls, hours, loud", ""),
+    "one-short": ("multiclass", "class", "calls, hours, loud, late", ""),
+    "flipped": ("binary", "default", "calls, hours", ", transform: flip"),
+    "turned": ("multiclass", "class", "calls, hours, loud", ", transform: orthonormal"),
+    "regression": ("regression", "age2", "calls, hours", ""),
+}
+
+
+ALL = ("age", "calls", "hours", "loud", "late", "same", "age2", "plan", "default", "class")
+
+
+def unused(name: str) -> list[str]:
+    _, label, columns, _ = CASES[name]
+    return [column for column in ALL if column not in ("age", label, *columns.split(", "))]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table, and a finished run of each case."""
+    place = tmp_path_factory.mktemp("forecasts")
+    draw = np.random.default_rng(0)
+    numbers = {name: draw.random(300).round(6) for name in ("age", "calls", "hours", "loud")}
+    numbers |= {"late": draw.integers(0, 2, 300), "same": np.ones(300), "age2": numbers["age"] + numbers["calls"]}
+    plan = draw.choice(["a", "b", "c"], 300)
+    score = numbers["calls"] + numbers["hours"] - numbers["loud"] + (plan == "a") + draw.normal(0, 0.2, 300)
+    labels = {"default": (score > 0.8).astype(int), "class": np.digitize(score, [0.3, 0.8, 1.3])}
+    names = [f"c{number:03d}" for number in range(300)]
+    pd.DataFrame({"customer": names, **numbers, "plan": plan, **labels}).to_csv(place / "all.csv", index=False)
+    for name, (task, label, columns, more) in CASES.items():
+        text = EXPERIMENT.format(task=task, label=label, columns=columns, more=more, drop=", ".join(unused(name)))
+        if name == "flipped":
+            text = text.replace("standard", "minmax")
+        (place / f"{name}.yaml").write_text(text.replace("all.csv", str(place / "all.csv")))
+        assert main(["train", str(place / f"{name}.yaml"), "--out", str(place / name)]) == 0
+    return place
+
+
+@cache
+def found(folder: Path, name: str, **settings: Any) -> Forecast:
+    return forecast(load_config(folder / f"{name}.yaml"), "telecom", model=folder / name, **settings)
+
+
+def with_model(folder: Path, name: str, **settings: Any) -> ModelForecast:
+    model = found(folder, name, **settings).model
+    assert model is not None
+    return model
+
+
+def view_of(model: ModelForecast, sees: str) -> ViewForecast:
+    return next(view for view in model.views if view.sees == sees)
+
+
+def own(folder: Path, name: str) -> tuple[Floats, Floats]:
+    """Return the varying columns in the unit box and the weights there, computed without the forecast."""
+    columns = CASES[name][2].split(", ")
+    task, label = CASES[name][:2]
+    data = load(
+        "table",
+        path=folder / "all.csv",
+        label=label,
+        task=task,
+        id_column="customer",
+        scale="standard",
+        drop=unused(name),
+        passive={"telecom": columns},
+        active=["age"],
+        active_name="bank",
+    )["telecom"]
+    numeric = data.train.columns.numeric.double().numpy()
+    low, high = numeric.min(axis=0), numeric.max(axis=0)
+    varies = high > low
+    weight = load_half(folder / name / "model/telecom").weights["weight"].double().numpy()
+    return ((numeric - low) / np.where(varies, high - low, 1))[:, varies], (weight * (high - low))[:, varies]
+
+
+def equations(weight: Floats, sees: str) -> Floats:
+    return np.diff(weight, axis=0) if sees == "scores" and len(weight) > 1 else weight
+
+
+# --- figures
+
+
+@pytest.mark.parametrize("sees", ["scores", "activation"])
+@pytest.mark.parametrize("name", ["binary", "four", "one-short"])
+def test_closed_forms_are_the_errors_of_the_estimates(folder: Path, name: str, sees: str) -> None:
+    x, weight = own(folder, name)
+    view = view_of(with_model(folder, name), sees)
+    A = equations(weight, sees)
+    P, d = np.linalg.pinv(A) @ A, x.shape[1]
+
+    def missed(middle: Any) -> float:
+        estimate = x @ P + (np.eye(d) - P) @ (middle * np.ones(d))
+        return float(((x - estimate) ** 2).mean())
+
+    # Sums over rows in float64; own columns are float32 in both.
+    assert view.least_squares == pytest.approx(missed(0.0), rel=1e-9, abs=1e-12)
+    assert view.half_star == pytest.approx(missed(0.5), rel=1e-9, abs=1e-12)
+    assert view.means_known == pytest.approx(missed(x.mean(axis=0)), rel=1e-9, abs=1e-12)
+    assert view.equations == np.linalg.matrix_rank(A)
+
+
+def test_attacks_on_all_records_are_as_wrong_as_the_closed_forms_say(folder: Path) -> None:
+    for view in with_model(folder, "four").views:
+        mse = {one.attack: one.mse for one in view.attacks}
+
+        assert mse["least-squares"] == pytest.approx(view.least_squares, rel=1e-9)
+        assert mse["half-star"] == pytest.approx(view.half_star, rel=1e-9)
+        assert mse["known-means"] <= view.means_known
+        # Facts of the estimates: section 2 of the specification.
+        assert mse["rcc2"] <= mse["half-star"] <= mse["half"]
+        assert mse["clamped-least-squares"] <= mse["least-squares"]
+        assert view.best.mse == min(mse.values())
+
+
+def test_every_attack_that_needs_equations_alone_was_run(folder: Path) -> None:
+    (view, _) = with_model(folder, "four").views
+
+    run = {one.attack for one in view.attacks}
+    assert run >= {"least-squares", "constrained-least-squares", "half-star", "rcc1", "rcc2", "gradient-inversion"}
+    assert run >= {"zero", "random-guess", "half", "chebyshev-centre"}
+    assert "noise-subtraction" in view.skipped
+    assert not run & view.skipped.keys()
+
+
+def test_what_the_trained_model_gives_lies_between_the_bounds_from_before(folder: Path) -> None:
+    for name, classes in (("binary", 2), ("four", 4)):
+        result = found(folder, name)
+        for view in with_model(folder, name).views:
+            (before,) = [row for row in result.before_training if (row.classes, row.sees) == (classes, view.sees)]
+            for error, bounds in (
+                (view.least_squares, before.errors.least_squares),
+                (view.half_star, before.errors.half_star),
+                (view.means_known, before.errors.best),
+            ):
+                assert bounds.low - 1e-12 <= error <= bounds.high + 1e-12
+
+
+def test_bounds_before_training_are_sums_of_eigenvalues(folder: Path) -> None:
+    x, _ = own(folder, "four")
+    d = x.shape[1]
+    result = found(folder, "four", classes=2)
+    values = np.linalg.eigvalsh((x - 0.5).T @ (x - 0.5) / len(x))
+
+    assert result.exact_from == {"scores": d + 1, "activation": d}
+    for row in result.before_training:
+        rank = min(d, 1 if row.classes == 2 else row.classes - (row.sees == "scores"))
+        low, high = values[: d - rank].sum() / d, values[rank:].sum() / d
+        assert row.errors.half_star == pytest.approx((low, high), abs=1e-9)
+    assert [row.classes for row in result.before_training[::2]] == [2, 3, 4, 5, 6, 7]  # d = 6
+
+
+def test_as_many_equations_as_columns_give_all_away(folder: Path) -> None:
+    result, model = found(folder, "exact"), with_model(folder, "exact")
+
+    for view in model.views:
+        assert view.exact
+        assert view.best.mse == pytest.approx(0.0, abs=1e-18)  # digits that A's condition leaves of float64
+        assert view.best.near == 1.0
+        assert view.best.bits_left == pytest.approx(0.0, abs=0.05)
+    assert "Every value of your 3 columns is found exactly" in result.sentence
+    assert "third party" not in result.sentence
+
+
+def test_one_equation_fewer_is_worth_a_third_party(folder: Path) -> None:
+    result, model = found(folder, "one-short"), with_model(folder, "one-short")
+
+    assert [view.exact for view in model.views] == [False, True]
+    assert "a third party compute the scores" in result.sentence
+    assert view_of(model, "activation").best.categories == {"late": 1.0}
+
+
+def test_of_one_logit_both_views_are_the_same(folder: Path) -> None:
+    scores, activation = with_model(folder, "binary").views
+
+    assert scores.attacks == activation.attacks
+    assert scores.equations == activation.equations == 1
+
+
+def test_categories_and_baselines_are_those_of_the_records(folder: Path) -> None:
+    model = with_model(folder, "four")
+    x, weight = own(folder, "four")
+
+    plan = x[:, 3:6]
+    assert model.commonest == {"plan": pytest.approx(plan.mean(axis=0).max())}
+    assert [one.mean_mse for one in model.baselines] == pytest.approx(x.var(axis=0).tolist())
+    assert [one.half_mse for one in model.baselines] == pytest.approx(((x - 0.5) ** 2).mean(axis=0).tolist())
+    estimate = x @ weight.T @ np.linalg.pinv(weight).T
+    found_ls = next(one for one in view_of(model, "activation").attacks if one.attack == "least-squares")
+    right = (estimate[:, 3:6].argmax(axis=1) == plan.argmax(axis=1)).mean()
+    assert found_ls.categories["plan"] == pytest.approx(right)
+    assert [one.near for one in found_ls.columns] == pytest.approx((abs(estimate - x) <= 0.05).mean(axis=0).tolist())
+
+
+def test_a_flip_and_noise_change_what_the_closed_forms_say(folder: Path) -> None:
+    x, weight = own(folder, "four")
+    view = view_of(with_model(folder, "four"), "scores")
+    A, d = np.diff(weight, axis=0), x.shape[1]
+    inverse = np.linalg.pinv(A)
+    by_name = {one.defense: one for one in view.defenses}
+
+    # Trained on 1 − x the weights are −A: the attacker solves −A z = A (x − 1) … for z = 1 − x, and takes z for x.
+    flipped = (1 - x) @ A.T @ inverse.T
+    assert by_name["flip"].least_squares == pytest.approx(((flipped - x) ** 2).mean(), rel=1e-9)
+    assert by_name["best-rotation"].least_squares >= by_name["flip"].least_squares - 1e-9 or d == 1
+    # Noise of either sign, in the direction that moves the estimate most.
+    J = np.diff(np.eye(len(weight)), axis=0)
+    v = np.linalg.svd(inverse @ J)[2][0]
+    errors = [(((x @ A.T + sign * J @ v) @ inverse.T - x) ** 2).mean() for sign in (1, -1)]
+    assert by_name["noise"].least_squares == pytest.approx(np.mean(errors), rel=1e-9)
+    assert "noise" not in {one.defense for one in view_of(with_model(folder, "four"), "activation").defenses}
+
+
+# --- what is looked at
+
+
+def test_no_more_records_are_attacked_than_were_asked_for(folder: Path) -> None:
+    few, all_of_them = with_model(folder, "binary", judged=50), with_model(folder, "binary")
+
+    assert (few.judged, all_of_them.judged) == (50, 240)
+    assert few.views[0].least_squares == all_of_them.views[0].least_squares
+
+
+def test_columns_that_do_not_vary_are_left_out_and_said(folder: Path) -> None:
+    result = found(folder, "binary")
+
+    assert (result.constant, result.columns) == (1, ("calls", "hours", "loud", "plan=a", "plan=b", "plan=c"))
+    assert any("do not vary" in note for note in result.notes)
+
+
+def test_after_a_transform_it_is_the_models_columns(folder: Path) -> None:
+    flipped, turned = found(folder, "flipped"), found(folder, "turned")
+
+    assert flipped.columns == ("calls", "hours")
+    assert turned.columns == ("mixture 1", "mixture 2", "mixture 3")
+    assert any("your transform" in note for note in flipped.notes)
+    assert turned.model is not None
+    assert turned.model.views[0].exact
+
+
+def test_known_classes_are_where_bounds_begin(folder: Path) -> None:
+    result = forecast(load_config(folder / "binary.yaml"), "telecom", classes=5)
+
+    assert result.model is None
+    assert [row.classes for row in result.before_training[::2]] == [5, 6, 7]
+
+
+def test_a_regression_has_one_equation(folder: Path) -> None:
+    assert [view.equations for view in with_model(folder, "regression").views] == [1, 1]
+
+
+# --- the command
+
+
+def run(folder: Path, *words: str) -> int:
+    return main(["forecast", *words, "--as", "telecom"])
+
+
+@pytest.fixture
+def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("COLUMNS", "80")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "words", [["four.yaml"], ["four.yaml", "--model", "four"], ["binary.yaml", "--model", "binary"]]
+)
+def test_it_fits_eighty_columns_and_ends_in_a_sentence(
+    here: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(here, *words) == 0
+
+    lines = capsys.readouterr().out.rstrip().splitlines()
+    assert max(map(len, lines)) <= 80
+    last = " ".join(line.strip() for line in lines[max(n for n, line in enumerate(lines) if not line.strip()) :])
+    settings = {"model": here / words[2]} if len(words) > 1 else {}
+    assert last.strip() == forecast(load_config(words[0]), "telecom", **settings).sentence
+    assert last.endswith(".")
+
+
+def test_nothing_is_sent(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a socket was asked for")
+
+    monkeypatch.setattr(socket, "socket", refuse)
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+
+    assert run(here, "four.yaml", "--model", "four") == 0
+
+
+def test_json_holds_all_of_it_and_is_the_owners_alone(here: Path) -> None:
+    assert run(here, "four.yaml", "--model", "four", "--json", "f.json") == 0
+
+    def no_constants(text: str) -> None:
+        raise AssertionError(f"{text} is no JSON")
+
+    said = json.loads(Path("f.json").read_text(), parse_constant=no_constants)
+    assert Path("f.json").stat().st_mode & 0o077 == 0
+    assert (said["format"], said["version"], said["party"]) == ("splitvfl forecast", 1, "telecom")
+    assert said.keys() == {
+        *("format", "version", "party", "records", "columns", "constant_columns", "half_mse", "mean_mse"),
+        *("before_training", "exact_from_classes", "model", "notes", "sentence"),
+    }
+    for row in said["before_training"]:
+        assert row.keys() == {
+            *("classes", "sees", "equations", "rank", "exact", "least_squares", "half_star", "means_known")
+        }
+        assert row["half_star"].keys() == {"low", "high"}
+    model = said["model"]
+    assert model.keys() == {"outputs", "judged", "half_mse", "mean_mse", "baselines", "commonest", "views"}
+    for view in model["views"]:
+        assert view.keys() == {
+            *("sees", "equations", "exact", "least_squares", "half_star", "means_known"),
+            *("attacks", "defenses", "skipped"),
+        }
+        for attack in view["attacks"]:
+            assert attack.keys() == {"attack", "mse", "near", "bits_left", "categories", "columns", "note"}
+            assert [column["column"] for column in attack["columns"]] == said["columns"]
+            assert attack["columns"][0].keys() == {"column", "mse", "near", "bits_left"}
+    assert said == json.loads(json.dumps(found(here, "four").as_json()))
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["nowhere.yaml"], "no such file"),
+        (["four.yaml", "model=mlp"], "is not linear"),
+        (["four.yaml", "parties.telecom.columns=[plan]", "data.categorical=index"], "no columns of numbers"),
+        (["four.yaml", "parties.telecom.columns=[same]"], "none of telecom's columns varies"),
+        (["four.yaml", "--classes", "1"], "at least 2 classes"),
+        (["four.yaml", "--judged", "0"], "at least 1 record"),
+        (["four.yaml", "--model", "nowhere"], "expected a trained half"),
+        (["four.yaml", "--model", "four/model/bank"], "is the half of bank"),
+        (["four.yaml", "--model", "exact"], "expected 3 numeric names as in training"),
+        (["four.yaml", "data.path=gone.csv"], "gone.csv"),
+        (["four.yaml", "--json", "no/folder/f.json"], "cannot read or write"),
+    ],
+)
+def test_mistakes_are_told_in_a_line(
+    here: Path, words: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(here, *words) == 2
+
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    assert expected in said
+
+
+def test_it_is_for_passive_parties(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["forecast", "four.yaml", "--as", "bank"]) == 2
+    assert "there are telecom" in capsys.readouterr().err
+
+
+def test_a_bottom_of_several_layers_is_refused(here: Path) -> None:
+    text = Path("four.yaml").read_text().replace("logistic-regression", "mlp")
+    Path("mlp.yaml").write_text(text)
+    assert main(["train", "mlp.yaml", "--out", "mlp"]) == 0
+
+    with pytest.raises((ConfigError, CheckpointError, DataError), match="linear"):
+        forecast(load_config("four.yaml"), "telecom", model=Path("mlp"))
