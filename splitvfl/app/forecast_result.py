@@ -49,13 +49,15 @@ class OwnColumn:
 
     Attributes:
         column: Its name.
-        mean_mse: Mean squared error of answering its mean, in the unit box: its variance.
+        variance: Over all training records, in the unit box.
+        mean_mse: Mean squared error of answering its mean, over the judged records.
         half_mse: The same of answering ½.
         near_mean: Share of the judged records within .05 of the mean.
-        bits: Entropy in bits (:func:`splitvfl.leakage.remaining_bits.bits_of`).
+        bits: Entropy in bits (:func:`splitvfl.leakage.remaining_bits.bits_of`), of the judged records.
     """
 
     column: str
+    variance: float
     mean_mse: float
     half_mse: float
     near_mean: float
@@ -136,6 +138,8 @@ class ViewForecast:
         least_squares: MSE per column over all training records, in closed form.
         half_star: Likewise of Half*.
         means_known: Likewise of ``A⁺b + (I − P) mean``.
+        untold: By column, the share of its variance that this estimate leaves, over all training records; rare values
+            among them, which the judged records may not hold.
         attacks: What the attacks found of some records, the best first.
         defenses: What each would change.
         skipped: Why an attack was not run, by its name.
@@ -147,9 +151,22 @@ class ViewForecast:
     least_squares: float
     half_star: float
     means_known: float
+    untold: Mapping[str, float]
     attacks: tuple[AttackForecast, ...]
     defenses: tuple[DefenseForecast, ...]
     skipped: Mapping[str, str]
+
+    def left(self, model: ModelForecast) -> dict[str, float]:
+        """Return, by column, which share of its variance is left: by the best attack, or by who knows the means.
+
+        What a column of next to no bits loses is not looked for in the judged records: too few of them differ.
+        """
+        judged = {
+            one.column: one.mse / own.mean_mse
+            for one, own in zip(self.best.columns, model.baselines, strict=True)
+            if own.bits >= _FEW_BITS
+        }
+        return {column: min(share, judged.get(column, share)) for column, share in self.untold.items()}
 
     @property
     def best(self) -> AttackForecast:
@@ -236,6 +253,7 @@ class Forecast:
 
 # A column is told when an attack leaves less than this share of its variance.
 _TOLD = 0.5
+_FEW_BITS = 0.05  # half a per cent of the records differ
 _NAMED = 3
 _SEEN = {"scores": "scores alone", "activation": "your part of the logits, as the label party does today,"}
 
@@ -276,17 +294,16 @@ def _after(found: Forecast, model: ModelForecast) -> str:
             hope += f", or have a third party compute the scores, which leave {off(scores.best.mse)}"
         return f"Every value of your {_counted(d, 'column')} is found exactly by {who.rstrip(',')}: {hope}."
     best = view.best
-    errors = zip(best.columns, model.baselines, strict=True)
-    left = {one.column: one.mse / own.mean_mse for one, own in errors if own.mean_mse > 0}
+    left = view.left(model)
     told = sorted((name for name, share in left.items() if share < _TOLD), key=lambda name: left[name])
     figures = f"misses your columns by {off(best.mse)} of their range, and who knows only their means by " + off(
         model.mean_mse
     )
     if not told:
         return (
-            f"{_capital(who)} {figures}, and learns less than half of the variance of any column: as far as one "
-            "training and these attacks can say, predictions may be given; run this again after every training, as "
-            "equations of several models add up."
+            f"{_capital(who)} {figures}, and learns less than half of the variance of any column: nothing here "
+            "speaks against giving predictions of this one model; run this again after every training, as equations of "
+            "several models add up."
         )
     return (
         f"{_capital(who)} {figures}, and learns more than half of the variance of {_list(told)}: leave "

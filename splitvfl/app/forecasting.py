@@ -38,6 +38,7 @@ from splitvfl.attacks.error_bounds import (
     ColumnMoments,
     Seen,
     classes_for_exactness,
+    column_errors,
     equation_count,
     errors_before_training,
     guess_error,
@@ -55,7 +56,7 @@ from splitvfl.data.transform import MOST_ROTATED, Rearrangement, best_rotation
 from splitvfl.defenses.score_noise import noise_direction
 from splitvfl.errors import AttackRefused, ConfigError, DataError, SplitVFLError
 from splitvfl.hooks import Attack, Equations, Target, View, hook_name, needs_of, target_of
-from splitvfl.leakage.categories import CategoryGroup, category_groups, commonest_share, flags, share_right
+from splitvfl.leakage.categories import CategoryGroup, category_groups, commonest_share, share_right
 from splitvfl.leakage.features import NEAR, judge_estimate, run_feature_attack
 from splitvfl.leakage.remaining_bits import bits_left, bits_of
 from splitvfl.leakage.score_equations import RANK_TOLERANCE
@@ -71,6 +72,8 @@ _FIRST_CLASSES = (2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 50, 100, 200, 500, 1_000)
 _MOST_CORNERS = 4_000_000
 # What does not rest after so many steps of descent is told; the other attacks solve the same equations at once.
 _OPTIONS: Mapping[str, Mapping[str, Any]] = {"gradient-inversion": {"steps": 2_000}}
+# Of a mean of x (1 − x), in float64: roundings of sums, and less than one value of ½ in a thousand million records.
+_TWO_VALUED = 1e-10
 _VIEWS: tuple[Seen, ...] = ("scores", "activation")
 
 
@@ -225,6 +228,16 @@ class _Own:
         kept = [CategoryGroup(one.column, tuple(place[p] for p in one.places if p in place)) for one in groups]
         self.groups = [one for one in kept if len(one.places) > 1]
 
+    @property
+    def flags(self) -> list[CategoryGroup]:
+        """Columns of two values that are in no group, by the moments of all records: there, x (1 − x) is 0."""
+        squares = self.moments.around(0.0).diagonal()
+        two = ((self.moments.mean - squares).abs() <= _TWO_VALUED).tolist()
+        taken = {place for group in self.groups for place in group.places}
+        return [
+            CategoryGroup(name, (place,)) for place, name in enumerate(self.names) if two[place] and place not in taken
+        ]
+
     def sample(self, count: int) -> Tensor:
         """Return some training records, spread evenly: ``(count, d)``, or all if there are fewer."""
         total = self.data.train.count
@@ -276,7 +289,7 @@ def _before_training(moments: ColumnMoments, first: int | None) -> Iterator[Clas
 def _of_model(own: _Own, half: SavedHalf, config: ExperimentConfig, judged: int) -> ModelForecast:
     assert own.weight is not None, "there is a model"
     truth = own.sample(judged)
-    groups = [*own.groups, *flags(truth, own.names, own.groups)]
+    groups = [*own.groups, *own.flags]
     views = [_view(sees, own, truth, groups) for sees in _VIEWS]
     return ModelForecast(
         outputs=half.schema.outputs,
@@ -291,10 +304,12 @@ def _of_model(own: _Own, half: SavedHalf, config: ExperimentConfig, judged: int)
 
 def _baselines(own: _Own, truth: Tensor) -> Iterator[OwnColumn]:
     mean = own.moments.mean
-    variances, middles = (own.moments.around(point).diagonal().tolist() for point in (mean, 0.5))
+    variances = own.moments.around(mean).diagonal().tolist()
+    errors, middles = ((truth - point).square().mean(dim=0).tolist() for point in (mean, 0.5))
     near = ((truth - mean).abs() <= NEAR).double().mean(dim=0).tolist()
     for place, name in enumerate(own.names):
-        yield OwnColumn(name, variances[place], middles[place], near[place], bits_of(truth[:, place]))
+        bits = bits_of(truth[:, place])
+        yield OwnColumn(name, variances[place], errors[place], middles[place], near[place], bits)
 
 
 def _view(sees: Seen, own: _Own, truth: Tensor, groups: Sequence[CategoryGroup]) -> ViewForecast:
@@ -319,10 +334,19 @@ def _view(sees: Seen, own: _Own, truth: Tensor, groups: Sequence[CategoryGroup])
         least_squares=errors[0],
         half_star=errors[1],
         means_known=least_error(A, own.moments),
-        attacks=tuple(sorted(found, key=lambda one: one.mse)),
+        untold=dict(zip(own.names, _untold(A, own.moments), strict=True)),
+        # Roundings do not decide which of two equal estimates is named first.
+        attacks=tuple(sorted(found, key=lambda one: (round(one.mse, 9), one.attack))),
         defenses=tuple(_defenses(sees, A, own, *errors)),
         skipped=skipped,
     )
+
+
+def _untold(A: Tensor, moments: ColumnMoments) -> list[float]:
+    """Return which share of each column's variance is left to who knows the means, at most 1."""
+    variances = moments.around(moments.mean).diagonal()
+    shares: list[float] = (column_errors(A, moments, fill=moments.mean) / variances).clamp(max=1.0).tolist()
+    return shares
 
 
 def _attacks(A: Tensor, records: int, skipped: dict[str, str]) -> Iterator[Attack]:
@@ -434,8 +458,11 @@ def _notes(own: _Own, config: ExperimentConfig, name: str, half: SavedHalf | Non
         yield f"rows are taken as the model takes them, scaled down to a norm of {own.data.train.row_norm:g}"
     if own.constant:
         yield f"columns that do not vary over the training records, and are known with their range: {own.constant}"
-    if own.groups:
-        yield "who knows that columns of one category sum to one has an equation more for each such category"
+    if own.groups or own.flags:
+        yield (
+            "categories and flags have few values, of which who searches may find more than these estimates do; columns "
+            "of one category sum to one, which is an equation more for each"
+        )
     if own.data.transform is not None:
         yield (
             "columns are those that your model takes, after your transform: who knows the transform undoes it, and who "

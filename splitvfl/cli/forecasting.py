@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # Of many columns these are shown: those of which most is told. JSON has all.
 _MOST_SHOWN = 12
 _ROWS_BEFORE = 6
-_LONGEST_NAME = 26
+_LONGEST_NAME = 24
 
 
 def forecast(
@@ -136,10 +136,8 @@ def _attack_table(view: ViewForecast, model: ModelForecast) -> Table:
 
 def _column_table(view: ViewForecast, model: ModelForecast) -> Table:
     best = view.best
-    order = sorted(
-        range(len(best.columns)),
-        key=lambda place: best.columns[place].mse / max(model.baselines[place].mean_mse, 1e-300),
-    )
+    left = view.left(model)
+    order = sorted(range(len(best.columns)), key=lambda place: left[best.columns[place].column])
     more = "" if len(order) <= _MOST_SHOWN else f", the {_MOST_SHOWN} of {len(order)} of which most is told"
     title = f"{_seen(view, model)}, by {best.attack}{more}"
     table = _table(title, "column", "MSE", "mean", "½", "within .05", "bits left")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -37,23 +36,6 @@ def category_groups(data: PartyData) -> list[CategoryGroup]:
         CategoryGroup(one.column, tuple(place[name] for name in one.names))
         for one in data.provenance.encoding.columns
         if isinstance(one, FittedCategories) and one.names
-    ]
-
-
-def flags(truth: Tensor, names: Sequence[str], groups: Sequence[CategoryGroup]) -> list[CategoryGroup]:
-    """Return the columns that hold 0 and 1 alone and are in no group, each as a category of its own.
-
-    Args:
-        truth: ``(n, d)``.
-        names: Of the columns.
-        groups: Those that there are.
-    """
-    taken = {place for group in groups for place in group.places}
-    two = ((truth == 0) | (truth == 1)).all(dim=0).tolist()
-    return [
-        CategoryGroup(name, (place,))
-        for place, (name, is_flag) in enumerate(zip(names, two, strict=True))
-        if is_flag and place not in taken
     ]
 
 

@@ -137,6 +137,8 @@ def test_closed_forms_are_the_errors_of_the_estimates(folder: Path, name: str, s
     assert view.half_star == pytest.approx(missed(0.5), rel=1e-9, abs=1e-12)
     assert view.means_known == pytest.approx(missed(x.mean(axis=0)), rel=1e-9, abs=1e-12)
     assert view.equations == np.linalg.matrix_rank(A)
+    unknown = (x - x.mean(axis=0)) @ (np.eye(d) - P)
+    assert list(view.untold.values()) == pytest.approx(np.minimum((unknown**2).mean(axis=0) / x.var(axis=0), 1))
 
 
 def test_attacks_on_all_records_are_as_wrong_as_the_closed_forms_say(folder: Path) -> None:
@@ -258,6 +260,9 @@ def test_no_more_records_are_attacked_than_were_asked_for(folder: Path) -> None:
 
     assert (few.judged, all_of_them.judged) == (50, 240)
     assert few.views[0].least_squares == all_of_them.views[0].least_squares
+    # Baselines are of the records on which attacks were run, so that one may be divided by the other.
+    half = next(one for one in few.views[0].attacks if one.attack == "half")
+    assert [one.half_mse for one in few.baselines] == pytest.approx([one.mse for one in half.columns])
 
 
 def test_columns_that_do_not_vary_are_left_out_and_said(folder: Path) -> None:
@@ -352,7 +357,7 @@ def test_json_holds_all_of_it_and_is_the_owners_alone(here: Path) -> None:
     for view in model["views"]:
         assert view.keys() == {
             *("sees", "equations", "exact", "least_squares", "half_star", "means_known"),
-            *("attacks", "defenses", "skipped"),
+            *("attacks", "defenses", "skipped", "untold"),
         }
         for attack in view["attacks"]:
             assert attack.keys() == {"attack", "mse", "near", "bits_left", "categories", "columns", "note"}

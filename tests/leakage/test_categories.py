@@ -7,7 +7,7 @@ import torch
 
 from splitvfl.data import load
 from splitvfl.errors import ArgumentError
-from splitvfl.leakage.categories import CategoryGroup, category_groups, commonest_share, flags, share_right
+from splitvfl.leakage.categories import CategoryGroup, category_groups, commonest_share, share_right
 
 
 def test_one_hot_columns_are_grouped_and_numbers_are_not(tmp_path: object) -> None:
@@ -36,12 +36,6 @@ def test_a_flag_is_right_on_its_side_of_one_half() -> None:
 
     assert share_right(estimate, truth) == pytest.approx(2.5 / 3)
     assert commonest_share(truth) == pytest.approx(2 / 3)
-
-
-def test_flags_are_columns_of_two_values_that_are_in_no_group() -> None:
-    truth = torch.tensor([[0.0, 1, 0, 0.5], [1, 0, 1, 1.0]])
-
-    assert flags(truth, list("abcd"), [CategoryGroup("g", (0, 1))]) == [CategoryGroup("c", (2,))]
 
 
 def test_shapes_that_do_not_fit_are_refused() -> None:
