@@ -129,9 +129,10 @@ def _section(settings: Settings) -> Section:
 
 _TEXT = f"""\
 Bank's `{COLUMN}` (number 14 of the 19, counted from 0), λ as coded, N = 2, 7, …, 97 predictions drawn with
-replacement, {REPETITIONS} times for each seed. "Without absolute values" is the published code's estimate, which is right
-for a positive weight: with a negative one it returns 1 − x. Which of the paper's cases it is follows from the signs of
-the trained weight and bias, of the logit of a positive; the attacker is told these. The bound is (1 − max x)² + (min x)²."""
+replacement, {REPETITIONS} times for each seed. "Without absolute values" is the published code's estimate, which is
+right for a positive weight: with a negative one it returns 1 − x. Which of the paper's cases it is follows from the
+signs of the trained weight and bias, of the logit of a positive; the attacker is told these. The bound is
+(1 − max x)² + (min x)²."""
 
 
 def _means(found: Sequence[Result], name: str) -> list[float]:

@@ -41,8 +41,8 @@ POWERS = (0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 EPSILONS = (0.15, 0.05, 0.01, 0.001, 0.0001)
 LABEL = "class label"
 
-_PREDICTIONS = 400
-_WINDOW_STEP = 5
+_PREDICTIONS, _WINDOWS = 300, 4
+MOST_SEEDS = 3
 _PENS = {
     "scheme 1": Pen(PALETTE[0]),
     "scheme 2": Pen(PALETTE[1]),
@@ -71,7 +71,7 @@ def measure(problem: Mapping[str, Any], seed: int, penalty: float, count: int) -
     weight, bias = tensor(model.weight), tensor(model.bias)
     scores = torch.softmax(rows @ weight.T + bias, dim=1)
     total, width = rows.shape[1], middle_width(given)
-    windows = [window(start, width, total) for start in range(0, total, _WINDOW_STEP)]
+    windows = [window(start, width, total) for start in range(0, total, -(-total // _WINDOWS))]
     found: dict[str, list[Result]] = {}
     plain = []
     for columns in windows:
@@ -147,7 +147,7 @@ def sections(settings: Settings) -> list[Section]:
         (problem, seed)
         for variant in VARIANTS
         for problem in problems(settings, variant)
-        for seed in range(settings.seeds)
+        for seed in range(min(settings.seeds, MOST_SEEDS))
     ]
     count = 100 if settings.quick else _PREDICTIONS
     jobs = [
@@ -178,8 +178,8 @@ def sections(settings: Settings) -> list[Section]:
 
 
 _TEXT = f"""\
-Regularised models (λ = {REGULAR:g}), half of the columns unknown, every {_WINDOW_STEP}th cyclic window, {_PREDICTIONS}
-predictions. Powers t are {", ".join(f"{power:g}" for power in POWERS)}; ε of the class label
+Regularised models (λ = {REGULAR:g}), half of the columns unknown, {_WINDOWS} windows, {_PREDICTIONS} predictions,
+{MOST_SEEDS} seeds at most. Powers t are {", ".join(f"{power:g}" for power in POWERS)}; ε of the class label
 {", ".join(f"{epsilon:g}" for epsilon in EPSILONS)}. The formulas of schemes 1 to 3 are this library's, as those of the
 paper are not legible. The direction is that of theorem 4 for each window. Noise is no secret: an attacker who knows the
 weights and t subtracts it, and the last columns show what is then left of the defense. The class label alone cannot be

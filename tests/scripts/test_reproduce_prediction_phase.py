@@ -1,0 +1,159 @@
+"""The reproduction of the prediction phase: its models are optima, its columns as they are said to be, and it runs."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+
+from scripts.reproduce.prediction_phase import __main__ as reproduction
+from scripts.reproduce.prediction_phase import black_box, figures, study, white_box
+from scripts.reproduce.prediction_phase.study import Fit, Problem, by_adam, optimum, table_of, tensor, window
+
+
+def _classes(count: int, k: int) -> tuple[study.Array, study.Labels]:
+    generator = np.random.default_rng(3)
+    columns = generator.random((count, 3))
+    logits = columns @ generator.normal(size=(3, k)) * 3 + generator.gumbel(size=(count, k))
+    return columns, logits.argmax(axis=1)
+
+
+def test_the_optimum_is_scikit_learns() -> None:
+    columns, labels = _classes(300, 3)
+    penalty = 1e-3
+
+    found = optimum(columns, labels, penalty, biases=False)
+
+    # scikit-learn: C Σ entropy + ½ ‖w‖²; ours: mean entropy + λ ‖w‖².
+    reference = LogisticRegression(C=1 / (2 * penalty * len(labels)), tol=1e-10, max_iter=10_000).fit(columns, labels)
+    np.testing.assert_allclose(found.scores(columns), reference.predict_proba(columns), rtol=0, atol=1e-6)
+    assert found.slope < 1e-8
+
+
+def test_penalised_biases_are_smaller_and_change_the_scores_of_a_flip() -> None:
+    columns, labels = _classes(300, 2)
+
+    free, held = (optimum(columns, labels, 0.05, biases=biases) for biases in (False, True))
+    flipped = [optimum(1 - columns, labels, 0.05, biases=biases) for biases in (False, True)]
+
+    def spread(model: study.Model) -> float:
+        return float(np.ptp(model.bias))
+
+    assert spread(held) < spread(free)
+    np.testing.assert_allclose(flipped[0].weight, -free.weight, atol=1e-6)
+    np.testing.assert_allclose(flipped[0].scores(1 - columns), free.scores(columns), atol=1e-7)
+    assert np.abs(flipped[1].scores(1 - columns) - held.scores(columns)).max() > 1e-3
+
+
+def test_adam_comes_to_the_optimum_of_its_own_objective() -> None:
+    columns, labels = _classes(300, 3)
+    best = optimum(columns, labels, 1e-2, biases=True)
+
+    found = by_adam(columns, labels, 1e-2, seed=0, epochs=400)
+
+    # One batch of all records: nothing is drawn but the start.
+    np.testing.assert_allclose(found.scores(columns), best.scores(columns), atol=1e-3)
+
+
+def test_bank_columns_of_both_variants(tmp_path: Path) -> None:
+    """A category is the share of positives of its value: of all records, or of those trained on."""
+    count = 40
+    columns = {name: np.arange(count) % (3 + place) for place, name in enumerate(("age", "duration", "campaign"))}
+    jobs, confidence = np.array(["a", "b"] * (count // 2)), np.repeat([-40.0, -30.0], count // 2)
+    y = np.array([1, 0, 0, 1] * (count // 4))
+    y[: count // 2] = 1
+    path = tmp_path / "bank.parquet"
+    pd.DataFrame({**columns, "job": jobs, "cons_conf_idx": confidence, "y": y}).to_parquet(path)
+
+    text = table_of(Problem(source="bank", variant="text", path=str(path)), 0)
+    curves = table_of(Problem(source="bank", variant="curves", path=str(path)), 0)
+
+    assert text.names == ("age", "campaign", "job", "cons_conf_idx")
+    assert curves.names == ("age", "duration", "job", "cons_conf_idx")
+    assert (len(text.test), len(curves.test)) == (8, 4)
+    # The number -40 has all the positives: as a share of positives it is 1, as a number 0.
+    high = curves.train[:, 3] == 1.0
+    assert curves.labels[high].all()
+    assert text.labels[text.train[:, 3] == 0.0].all()
+    for table in (text, curves):
+        rows = np.vstack([table.train, table.test])
+        assert rows.min() == 0.0
+        assert rows.max() == 1.0
+
+
+def test_shares_of_positives_are_of_the_known_records() -> None:
+    values, labels = np.array(["a", "a", "b", "b", "c"]), np.array([1, 0, 1, 1, 0])
+
+    found = study._positive_shares(values, labels, np.array([0, 1, 2]))
+
+    # Of c nothing is known: the share among all that are.
+    np.testing.assert_allclose(found, [0.5, 0.5, 1.0, 1.0, 2 / 3])
+
+
+def test_windows_are_cyclic() -> None:
+    assert [window(start, 3, 4).tolist() for start in range(4)] == [[0, 1, 2], [1, 2, 3], [2, 3, 0], [3, 0, 1]]
+
+
+def test_equations_of_a_window_hold_of_the_truth() -> None:
+    table = table_of(Problem(source="synthetic", variant="text", rows=200), 0)
+    model = Fit(1e-3)(table.train, table.labels, "text", 0)
+    rows, columns = tensor(table.test), window(8, 4, 10)
+
+    A, b = white_box.system(model, rows, columns)
+
+    # Logits of a few units, from scores with 16 digits.
+    torch.testing.assert_close(rows[:, columns] @ A.T, b, rtol=0, atol=1e-11)
+
+
+def test_a_verdict_is_of_the_text_first() -> None:
+    def verdict(text: float, curves: float) -> str:
+        return figures.judged("", 0.1, {"text": [text, text], "curves": [curves, curves]}).verdict
+
+    assert verdict(0.11, 0.5) == "reproduces"
+    assert verdict(0.13, 0.11) == "only with a variant"
+    assert verdict(0.13, 0.13) == "does not"
+
+
+def test_the_case_of_the_black_box_is_by_the_signs() -> None:
+    assert [black_box.case_of(*signs) for signs in ((1.0, 2.0), (-1.0, -2.0), (1.0, -2.0), (-1.0, 2.0))] == [2, 2, 3, 3]
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("prediction_phase")
+    assert reproduction.main(["--quick", "--seeds", "2", "--out", str(out), "--page", str(out / "page")]) == 0
+    return out
+
+
+def test_the_quick_run_writes_claims_page_and_figures(quick: Path) -> None:
+    claims = json.loads((quick / "results.json").read_text())["claims"]
+
+    fields = {"claim", "published", "ours", "interval", "seeds", "verdict", "why"}
+    assert claims
+    assert all(set(claim) == fields for claim in claims)
+    assert {claim["seeds"] for claim in claims} == {2}
+    page = (quick / "page" / "prediction-phase.md").read_text()
+    assert (quick / "prediction-phase.md").read_text() == page
+    assert not re.search(r"\{[a-zA-Z]", page)
+    pictures = re.findall(r"\]\((figures/[^)]+\.svg)\)", page)
+    assert {path.name for path in (quick / "page" / "figures").iterdir()} == {Path(name).name for name in pictures}
+    for picture in pictures:
+        assert ElementTree.fromstring((quick / "page" / picture).read_text()).tag.endswith("svg")
+
+
+def test_what_is_a_theorem_holds_in_the_quick_run(quick: Path) -> None:
+    claims = json.loads((quick / "results.json").read_text())["claims"]
+
+    for said in ("theorem 2", "Half* never misses more", "keep every predicted class", "the flip leaves scores"):
+        found = [claim for claim in claims if said in claim["claim"]]
+        assert found, said
+        assert {claim["verdict"] for claim in found} == {"reproduces"}, said
+    undone = [claim for claim in claims if "help against who knows weights" in claim["claim"]]
+    assert {claim["verdict"] for claim in undone} == {"does not"}
