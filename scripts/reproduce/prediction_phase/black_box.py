@@ -35,7 +35,7 @@ from splitvfl.report.drawing import MUTED, PALETTE
 
 COLUMN = "emp_var_rate"
 COUNTS = tuple(range(2, 98, 5))
-REPETITIONS = 1000
+REPETITIONS = 300
 
 OURS, SIGNED, BOUND, HALF = "black box", "without absolute values", "bound", "Half"
 _PENS = {OURS: Pen(PALETTE[0]), SIGNED: Pen(PALETTE[1]), BOUND: Pen(PALETTE[2], dashed=True), HALF: Pen(MUTED)}

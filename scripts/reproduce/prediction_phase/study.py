@@ -199,7 +199,7 @@ def _robot(problem: Problem, seed: int) -> Table:
     return Table(columns[train], labels[train], columns[test], labels[test], tuple(frame.columns))
 
 
-def _satellite(problem: Problem, _: int) -> Table:
+def _satellite(problem: Problem, _seed: int) -> Table:
     frame = pd.read_parquet(problem.path)
     first = frame.pop("split").to_numpy() == "train"
     _, labels = np.unique(frame.pop("label").to_numpy(), return_inverse=True)
@@ -316,7 +316,7 @@ def by_adam(columns: Array, labels: Labels, penalty: float, *, seed: int, epochs
             entropy = torch.nn.functional.cross_entropy(rows[batch] @ weight.T + bias, truth[batch])
             loss = entropy + penalty * (weight.square().sum() + bias.square().sum())
             optimiser.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimiser.step()
             losses.append(loss.item())
         if epoch % 100 == 0:
