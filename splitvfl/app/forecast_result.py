@@ -255,6 +255,7 @@ class Forecast:
 _TOLD = 0.5
 _FEW_BITS = 0.05  # half a per cent of the records differ
 _NAMED = 3
+_ENDS = ((min, "low"), (max, "high"))
 _SEEN = {"scores": "scores alone", "activation": "your part of the logits, as the label party does today,"}
 
 
@@ -275,11 +276,11 @@ def _before(found: Forecast) -> str:
             "the logits: do not take part in its predictions with columns that must stay with you."
         )
     errors = first.errors
-    low, high = min(errors.least_squares.low, errors.half_star.low), errors.half_star.high
+    low, high = (end(getattr(errors.least_squares, name), getattr(errors.half_star, name)) for end, name in _ENDS)
     return (
         f"Of a linear model of {first.classes} classes, who knows your weights misses your columns by {off(low)} to "
-        f"{off(high)} of their range with the estimates that can be computed before training, and who knows only their "
-        f"means by {off(found.mean_mse)}; {later} {told}: agree on fewer classes before you train, and run this again "
+        f"{off(high)} of their range with least squares or Half*, and who knows only their means by "
+        f"{off(found.mean_mse)}; {later} {told}: agree on the number of classes before you train, and run this again "
         "with --model after it."
     )
 

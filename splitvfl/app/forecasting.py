@@ -460,8 +460,8 @@ def _notes(own: _Own, config: ExperimentConfig, name: str, half: SavedHalf | Non
         yield f"columns that do not vary over the training records, and are known with their range: {own.constant}"
     if own.groups or own.flags:
         yield (
-            "categories and flags have few values, of which who searches may find more than these estimates do; columns "
-            "of one category sum to one, which is an equation more for each"
+            "categories and flags have few values, and who searches among these may find more than these estimates do; "
+            "columns of one category sum to one, which is an equation more for each"
         )
     if own.data.transform is not None:
         yield (
