@@ -13,13 +13,16 @@ import numpy.typing as npt
 import pandas as pd
 import pytest
 
+from splitvfl.app.assembly import Assembly
 from splitvfl.app.forecast_result import Forecast, ModelForecast, ViewForecast
 from splitvfl.app.forecasting import forecast
-from splitvfl.app.saved_model import load_half
+from splitvfl.app.records import own_data
+from splitvfl.app.saved_model import Origin, load_half, save_half
 from splitvfl.cli import main
 from splitvfl.config.sections import load_config
 from splitvfl.data import load
 from splitvfl.errors import CheckpointError, ConfigError, DataError
+from splitvfl.exchange.handshake import TaskSpec
 
 Floats = npt.NDArray[np.float64]
 
@@ -291,6 +294,46 @@ def test_known_classes_are_where_bounds_begin(folder: Path) -> None:
 
 def test_a_regression_has_one_equation(folder: Path) -> None:
     assert [view.equations for view in with_model(folder, "regression").views] == [1, 1]
+
+
+def test_weights_of_zero_tell_nothing(folder: Path) -> None:
+    config = load_config(folder / "four.yaml", ["model={name: logistic-regression, init: zero}"])
+    own = own_data(config, "telecom")
+    assembly = Assembly(config, own.data)
+    party = assembly.passive(own.data, assembly.task("multiclass", 4), seed=0)
+    origin = Origin(
+        learned=TaskSpec("multiclass", 4), model=config.model, run="0" * 32, step=1, epoch=1, encoding=own.encoding
+    )
+    save_half(folder / "zero", party, origin)
+
+    result = forecast(config, "telecom", model=folder / "zero")
+
+    assert result.model is not None
+    for view in result.model.views:
+        assert view.equations == 0
+        assert view.means_known == pytest.approx(result.mean_mse)
+        assert view.half_star == pytest.approx(result.half_mse)
+        assert set(view.untold.values()) == {1.0}
+        assert "noise" not in {one.defense for one in view.defenses}
+    assert "nothing here speaks against" in result.sentence
+
+
+def test_parts_of_other_passive_parties_are_taken_as_known(folder: Path) -> None:
+    config = load_config(folder / "four.yaml", ["parties.shop={role: passive, columns: [late]}"])
+
+    notes = forecast(config, "telecom").notes
+
+    assert any("the parts of shop are taken to be known" in note for note in notes)
+
+
+def test_records_that_are_not_those_of_the_training_are_said(folder: Path, tmp_path: Path) -> None:
+    pd.read_csv(folder / "all.csv").iloc[:150].to_csv(tmp_path / "fewer.csv", index=False)
+    config = load_config(folder / "binary.yaml", [f"data.path={tmp_path / 'fewer.csv'}"])
+
+    notes = forecast(config, "telecom", model=folder / "binary", judged=20).notes
+
+    assert any("encoded otherwise" in note for note in notes)
+    assert not any("encoded otherwise" in note for note in found(folder, "binary").notes)
 
 
 # --- the command
