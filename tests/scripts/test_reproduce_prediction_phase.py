@@ -116,9 +116,9 @@ def test_a_verdict_is_of_the_text_first() -> None:
     def verdict(text: float, curves: float) -> str:
         return figures.judged("", 0.1, {"text": [text, text], "curves": [curves, curves]}).verdict
 
-    assert verdict(0.11, 0.5) == "reproduces"
-    assert verdict(0.13, 0.11) == "only with a variant"
-    assert verdict(0.13, 0.13) == "does not"
+    assert verdict(0.104, 0.5) == "reproduces"
+    assert verdict(0.13, 0.104) == "only with a variant"
+    assert verdict(0.13, 0.106) == "does not"
 
 
 def test_the_case_of_the_black_box_is_by_the_signs() -> None:

@@ -38,8 +38,8 @@ CODED: Mapping[Source, float] = {"bank": 1e-4, "robot": 1e-7, "satellite": 1e-4,
 
 EPOCHS = 1000
 
-TOLERANCE = 0.02
-"""A figure reproduces within this, or within a tenth of it if that is more: published ones are read off curves."""
+TOLERANCE, LEAST = 0.05, 0.003
+"""A figure reproduces within this share of the published one, or within the second if that is more."""
 
 _NAMES = (LS, CLAMPED, CLS, HALF_CLAMPED, RCC2, HALF)
 
@@ -153,9 +153,10 @@ def anchor_sections(settings: Settings) -> list[Section]:
 _ANCHORS = f"""\
 Mean squared error per column, averaged over all cyclic windows of d columns. The published rows are read off curves.
 "Regularised" is λ = {REGULAR:g} here: the paper names no λ for them. A figure **reproduces** where the variant of the
-paper's text is within .02 of it or within a tenth of it, whichever is more, **only with a variant** where only the
-published curves' settings are. Half needs nothing but the range, and is the trivial attacker: an estimate above it has
-told its maker nothing that it could use."""
+paper's text is within 5 % of it, or within .003 if that is more, **only with a variant** where only the published
+curves' settings are, and **does not** else. "The interval holds it" says that seeds vary by as much. CLS is not one
+estimate: of many minimisers solvers return what their start leads to, and this library the one nearest to 0. Half needs
+nothing but the range, and is the trivial attacker: an estimate above it has told its maker nothing that it could use."""
 
 
 def _cells(value: object) -> list[str]:
@@ -170,7 +171,7 @@ def _values(found: Sequence[Result], anchor: Anchor, name: str) -> list[float]:
 
 def near(ours: float, published: float) -> bool:
     """Return whether a figure is within the tolerance of one that was read off a curve."""
-    return abs(ours - published) <= max(TOLERANCE, 0.1 * published)
+    return abs(ours - published) <= max(LEAST, TOLERANCE * published)
 
 
 def _claim(anchor: Anchor, name: str, found: Mapping[Variant, Sequence[Result]]) -> Claim:
@@ -183,20 +184,22 @@ def judged(claim: str, published: float, values: Mapping[Variant, Sequence[float
     """Return a claim on a figure that was measured in both variants; the one that decides is quoted."""
     verdict: Verdict
     text, curves = mean(values["text"]), mean(values["curves"])
+    as_text = f"{shown(text)} as the paper's text has it"
     if near(text, published):
         quoted, verdict = values["text"], "reproduces"
         why = f"as the paper's text has it; {shown(curves)} with the published curves' settings"
     elif near(curves, published):
-        quoted, verdict = values["curves"], "only with a variant"
-        why = f"with the published curves' settings; {shown(text)} as the paper's text has it"
+        quoted, verdict, why = values["curves"], "only with a variant", f"the published curves' settings; {as_text}"
     else:
-        quoted, verdict = values["curves"], "does not"
-        why = f"with the published curves' settings; {shown(text)} as the paper's text has it"
+        quoted, verdict, why = values["curves"], "does not", f"the published curves' settings; {as_text}"
+    ends = interval(quoted)
+    if verdict == "does not" and ends is not None and ends[0] <= published <= ends[1]:
+        why += "; the interval holds it"
     return Claim(
         claim=claim,
         published=published,
         ours=mean(quoted),
-        interval=interval(quoted),
+        interval=ends,
         seeds=len(quoted),
         verdict=verdict,
         why=why,
