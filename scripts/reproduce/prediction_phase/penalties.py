@@ -13,7 +13,7 @@ from scripts.reproduce.shared.jobs import Job, Result, run_jobs
 from scripts.reproduce.shared.pages import Section
 from scripts.reproduce.shared.settings import Settings
 
-PENALTIES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
+PENALTIES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 2e-2, 3e-2)
 _NAMES = (LS, CLAMPED, CLS, HALF_CLAMPED, RCC2)
 _SEED = 0
 
