@@ -170,7 +170,6 @@ def _claim(source: Source, variant: Variant, found: Sequence[Result]) -> Claim:
         order,
         claim=f"starting from ½ misses no more than starting from 0 (share of d), {source.capitalize()}, "
         f"{TITLES[variant]}",
-        published=1.0,
         holds=min(order) == 1.0,
         why=f"without dropping predictions; at the largest d {shown(_curve(found, 'from ½')[-1])} from ½ and "
         f"{shown(_curve(found, 'from 0')[-1])} from 0",
