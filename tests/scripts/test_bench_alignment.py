@@ -11,6 +11,7 @@ from scripts.bench import alignment
 from scripts.bench.measuring import main
 
 
+@pytest.mark.slow(reason="an alignment, and four trainings over what it gives")
 def test_quick_run_writes_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(alignment, "QUICK_SIZES", (20,))
     monkeypatch.setattr(alignment, "BATCH", 32)
