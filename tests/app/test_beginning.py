@@ -9,6 +9,7 @@ import re
 import shutil
 import stat
 from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -74,7 +75,7 @@ def test_a_summary_says_when_how_and_on_what(here: Path) -> None:
     )
     assert began <= ended <= datetime.now(UTC)
     assert found.command == "splitvfl train credit.yaml train.seed=3 --out run"
-    assert found.versions["torch"] == torch.__version__
+    assert found.versions["torch"] == metadata.version("torch")
     assert found.versions["numpy"] == np.__version__
     assert (found.train, found.test, found.held_out) == (32, 8, 0)
     assert {name: (party.role, party.numeric, party.fields) for name, party in found.parties.items()} == {
