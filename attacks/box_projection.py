@@ -68,21 +68,21 @@ class Nearest(NamedTuple):
     certified: Tensor
 
 
-class Box(NamedTuple):
+class Bounds(NamedTuple):
     """Bounds of each coordinate, each ``(d,)`` or ``(n, d)``; infinite where there are none."""
 
     lower: Tensor
     upper: Tensor
 
-    def of(self, chosen: Tensor) -> Box:
+    def of(self, chosen: Tensor) -> Bounds:
         """Return the bounds of some right-hand sides; those that all share stay as they are."""
-        return Box(*(bound if bound.dim() == 1 else bound[chosen] for bound in self))
+        return Bounds(*(bound if bound.dim() == 1 else bound[chosen] for bound in self))
 
 
-def unit_box(d: int, like: Tensor) -> Box:
+def unit_box(d: int, like: Tensor) -> Bounds:
     """Return the box [0, 1]^d, float64, on the device of ``like``."""
     lower = torch.zeros(d, dtype=torch.float64, device=like.device)
-    return Box(lower, torch.ones_like(lower))
+    return Bounds(lower, torch.ones_like(lower))
 
 
 def nearest_solution(A: Tensor, b: Tensor, centre: float) -> Nearest:
@@ -149,7 +149,7 @@ def closest_fit(space: RowSpace, targets: Tensor) -> Tensor:
     targets = scale * targets
     slack = torch.full((rank,), torch.inf, dtype=torch.float64, device=rows.device)
     inside = unit_box(d, rows)
-    box = Box(torch.cat([inside.lower, -slack]), torch.cat([inside.upper, slack]))
+    box = Bounds(torch.cat([inside.lower, -slack]), torch.cat([inside.upper, slack]))
     points = torch.full((len(targets), d), 0.5, dtype=torch.float64, device=rows.device)
     left = torch.arange(len(targets), device=rows.device)
     for weight in _PROXIMAL:
@@ -184,7 +184,7 @@ def in_pieces(
     return found
 
 
-def project(rows: Tensor, targets: Tensor, centre: Tensor, box: Box, *, edges: bool = True) -> Projection:
+def project(rows: Tensor, targets: Tensor, centre: Tensor, box: Bounds, *, edges: bool = True) -> Projection:
     """Return the nearest point to a centre among those of the box with ``rows · x = target``, for every target.
 
     The point is ``x(λ) = clip(centre + rowsᵀ λ)`` for the λ with ``rows · x(λ) = target``, a maximum of the dual,
@@ -209,7 +209,7 @@ def project(rows: Tensor, targets: Tensor, centre: Tensor, box: Box, *, edges: b
 class _Search:
     """Newton's method on the duals of a piece of the targets."""
 
-    def __init__(self, rows: Tensor, targets: Tensor, centre: Tensor, box: Box, *, edges: bool) -> None:
+    def __init__(self, rows: Tensor, targets: Tensor, centre: Tensor, box: Bounds, *, edges: bool) -> None:
         self._edges = edges
         self._rows = rows
         self._products = (rows.T.unsqueeze(2) * rows.T.unsqueeze(1)).reshape(rows.shape[1], -1)

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from splitvfl.attacks.box_projection import FEASIBLE, in_pieces, nearest_solution
+from splitvfl.attacks.equation_attack import EquationAttack
 from splitvfl.attacks.row_space import row_space
 from splitvfl.errors import ArgumentError, AttackRefused
-from splitvfl.hooks import Target, View
+from splitvfl.hooks import Equations
 
 # The number of vertices grows with the power of it.
 MOST_UNKNOWN = 4
@@ -175,7 +176,7 @@ def _through(points: Tensor) -> tuple[Tensor, Tensor]:
     return first + away, away.square().sum(dim=1)
 
 
-class ChebyshevCentreAttack:
+class ChebyshevCentreAttack(EquationAttack):
     """Estimate a party's features by the centre of the smallest ball around all that the equations allow.
 
     Promises, for records whose features lie in their range and equations without error: no estimate has a smaller
@@ -186,23 +187,14 @@ class ChebyshevCentreAttack:
     """
 
     name: ClassVar[str] = "chebyshev-centre"
-    target: ClassVar[Target] = "features"
-    needs: ClassVar[frozenset[str]] = frozenset({"equations"})
 
-    def __call__(self, view: View, /) -> Tensor:
-        """Return the estimate.
-
-        Args:
-            view: Its ``equations`` are read.
-
-        Returns:
-            ``(n, d)``, float64, in [0, 1].
+    def estimate(self, known: Equations) -> Tensor:
+        """Return :func:`chebyshev_centre`'s centres.
 
         Raises:
             AttackRefused: If the equations leave more than 4 dimensions free.
-            ArgumentError: As :func:`chebyshev_centre` otherwise.
         """
-        A, b, _ = view.equations
+        A, b, _ = known
         free = row_space(A).null.shape[1]
         if free > MOST_UNKNOWN:
             raise AttackRefused(f"the equations leave {free} dimensions free; at most {MOST_UNKNOWN} can be searched")

@@ -7,7 +7,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from splitvfl.attacks.box_projection import nearest_solution
-from splitvfl.hooks import Target, View
+from splitvfl.attacks.equation_attack import EquationAttack
+from splitvfl.hooks import Equations
 
 
 def constrained_least_squares(A: Tensor, b: Tensor) -> Tensor:
@@ -40,7 +41,7 @@ def constrained_least_squares(A: Tensor, b: Tensor) -> Tensor:
     return nearest_solution(A, b, 0.0).points
 
 
-class ConstrainedLeastSquaresAttack:
+class ConstrainedLeastSquaresAttack(EquationAttack):
     """Estimate a party's features by least squares within their range, nearest to its lower end (CLS).
 
     Promises: features in [0, 1] of which the equations hold as well as they can; the truth where there are as many
@@ -50,19 +51,7 @@ class ConstrainedLeastSquaresAttack:
     """
 
     name: ClassVar[str] = "constrained-least-squares"
-    target: ClassVar[Target] = "features"
-    needs: ClassVar[frozenset[str]] = frozenset({"equations"})
 
-    def __call__(self, view: View, /) -> Tensor:
-        """Return the estimate.
-
-        Args:
-            view: Its ``equations`` are read; their error is not, as least squares are meant for it.
-
-        Returns:
-            ``(n, d)``, float64, in [0, 1].
-
-        Raises:
-            ArgumentError: As :func:`constrained_least_squares`.
-        """
-        return constrained_least_squares(view.equations.A, view.equations.b)
+    def estimate(self, known: Equations) -> Tensor:
+        """Return :func:`constrained_least_squares` of them; least squares are meant for what errors they have."""
+        return constrained_least_squares(known.A, known.b)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from splitvfl.attacks.guesses import check_seed, uniform_points
-from splitvfl.attacks.least_squares import check_system
+from splitvfl.attacks.row_space import check_equations
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import Target, View
 from splitvfl.leakage.score_equations import equations
@@ -96,7 +96,7 @@ def projected_gradient(A: Tensor, b: Tensor, *, start: Start = 0.5, seed: int = 
         ArgumentError: If shapes do not fit, an entry is not finite, or an argument is out of range.
     """
     _check(start, "squares", seed, steps)
-    check_system(A, b)
+    check_equations(A, b)
     left, right = A.double(), b.double()
     estimate = _first(start, right.shape[0], left.shape[1], seed, right.device)
     largest = torch.linalg.matrix_norm(left, ord=2)
@@ -222,7 +222,7 @@ class GradientInversionAttack:
         known = view.equations
         if self._loss == "squares":
             return projected_gradient(known.A, known.b, start=self._start, seed=self._seed, steps=self._steps or _STEPS)
-        check_system(known.A, known.b)
+        check_equations(known.A, known.b)
         return _match_scores(
             known.A,
             known.b,

@@ -7,34 +7,25 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from splitvfl.attacks.equation_attack import EquationAttack
 from splitvfl.errors import ArgumentError
-from splitvfl.hooks import Target, View
+from splitvfl.hooks import Equations
 
 
-class ZeroAttack:
+class ZeroAttack(EquationAttack):
     """Answer 0 everywhere, in the unit box: the lower end of each column's range.
 
     Source: *Privacy Against Inference Attacks in Vertical Federated Learning*, the experiments' baseline.
     """
 
     name: ClassVar[str] = "zero"
-    target: ClassVar[Target] = "features"
-    needs: ClassVar[frozenset[str]] = frozenset({"equations"})
 
-    def __call__(self, view: View, /) -> Tensor:
-        """Return zeros.
-
-        Args:
-            view: Of its ``equations`` only the shapes are read.
-
-        Returns:
-            ``(n, d)``, float64.
-        """
-        known = view.equations
+    def estimate(self, known: Equations) -> Tensor:
+        """Return zeros; of the equations only the shapes are read."""
         return known.b.new_zeros((known.b.shape[0], known.A.shape[1]), dtype=torch.float64)
 
 
-class RandomGuessAttack:
+class RandomGuessAttack(EquationAttack):
     """Answer a uniform random number for every entry, in the unit box.
 
     Its expected squared error is 1/12 per feature more than that of ½, for any data: a guess is worse than its mean by
@@ -50,23 +41,13 @@ class RandomGuessAttack:
     """
 
     name: ClassVar[str] = "random-guess"
-    target: ClassVar[Target] = "features"
-    needs: ClassVar[frozenset[str]] = frozenset({"equations"})
 
     def __init__(self, *, seed: int = 0) -> None:
         check_seed(seed)
         self._seed = seed
 
-    def __call__(self, view: View, /) -> Tensor:
-        """Return the guesses.
-
-        Args:
-            view: Of its ``equations`` only the shapes are read.
-
-        Returns:
-            ``(n, d)``, float64, in [0, 1).
-        """
-        known = view.equations
+    def estimate(self, known: Equations) -> Tensor:
+        """Return the guesses; of the equations only the shapes are read."""
         return uniform_points(known.b.shape[0], known.A.shape[1], seed=self._seed).to(known.b.device)
 
 

@@ -7,8 +7,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from splitvfl.attacks.least_squares import check_system, least_squares
-from splitvfl.hooks import Target, View
+from splitvfl.attacks.equation_attack import EquationAttack
+from splitvfl.attacks.least_squares import least_squares
+from splitvfl.attacks.row_space import check_equations
+from splitvfl.hooks import Equations
 
 
 def half(A: Tensor, b: Tensor) -> Tensor:
@@ -28,7 +30,7 @@ def half(A: Tensor, b: Tensor) -> Tensor:
     Raises:
         ArgumentError: If shapes do not fit or an entry is not finite.
     """
-    check_system(A, b)
+    check_equations(A, b)
     return torch.full((b.shape[0], A.shape[1]), 0.5, dtype=torch.float64, device=b.device)
 
 
@@ -53,36 +55,24 @@ def half_star(A: Tensor, b: Tensor) -> Tensor:
     >>> half_star(torch.tensor([[2.0, 0.0]]), torch.tensor([[0.5]])).tolist()
     [[0.25, 0.5]]
     """
-    check_system(A, b)
+    check_equations(A, b)
     return 0.5 + least_squares(A, b.double() - 0.5 * A.double().sum(dim=1))
 
 
-class HalfAttack:
+class HalfAttack(EquationAttack):
     """Answer ½ everywhere, in the unit box: the middle of each column's range, for comparison.
 
     Source: *Privacy Against Inference Attacks in Vertical Federated Learning*, the Half estimate.
     """
 
     name: ClassVar[str] = "half"
-    target: ClassVar[Target] = "features"
-    needs: ClassVar[frozenset[str]] = frozenset({"equations"})
 
-    def __call__(self, view: View, /) -> Tensor:
-        """Return the estimate.
-
-        Args:
-            view: Of its ``equations`` only the shapes are read.
-
-        Returns:
-            ``(n, d)``, float64.
-
-        Raises:
-            ArgumentError: As :func:`half`.
-        """
-        return half(view.equations.A, view.equations.b)
+    def estimate(self, known: Equations) -> Tensor:
+        """Return ½ everywhere; of the equations only the shapes are read."""
+        return half(known.A, known.b)
 
 
-class HalfStarAttack:
+class HalfStarAttack(EquationAttack):
     """Estimate the other parties' columns as the solution nearest to ½.
 
     Promises a squared error of no more than that of ½, for every record in the box, where the equations are exact; see
@@ -92,19 +82,7 @@ class HalfStarAttack:
     """
 
     name: ClassVar[str] = "half-star"
-    target: ClassVar[Target] = "features"
-    needs: ClassVar[frozenset[str]] = frozenset({"equations"})
 
-    def __call__(self, view: View, /) -> Tensor:
-        """Return the estimate.
-
-        Args:
-            view: Its ``equations`` are read.
-
-        Returns:
-            ``(n, d)``, float64.
-
-        Raises:
-            ArgumentError: As :func:`half_star`.
-        """
-        return half_star(view.equations.A, view.equations.b)
+    def estimate(self, known: Equations) -> Tensor:
+        """Return :func:`half_star` of them."""
+        return half_star(known.A, known.b)

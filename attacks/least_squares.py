@@ -7,8 +7,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from splitvfl.errors import ArgumentError
-from splitvfl.hooks import Target, View
+from splitvfl.attacks.equation_attack import EquationAttack
+from splitvfl.attacks.row_space import check_equations
+from splitvfl.hooks import Equations
 from splitvfl.leakage.score_equations import RANK_TOLERANCE
 
 
@@ -34,7 +35,7 @@ def least_squares(A: Tensor, b: Tensor) -> Tensor:
     >>> least_squares(torch.tensor([[2.0, 0.0]]), torch.tensor([[1.0]])).tolist()
     [[0.5, 0.0]]
     """
-    check_system(A, b)
+    check_equations(A, b)
     inverse: Tensor = torch.linalg.pinv(A.double(), rtol=RANK_TOLERANCE)
     return b.double() @ inverse.T
 
@@ -62,21 +63,7 @@ def clamped_least_squares(A: Tensor, b: Tensor) -> Tensor:
     return least_squares(A, b).clamp(0.0, 1.0)
 
 
-def check_system(A: Tensor, b: Tensor) -> None:
-    """Check that ``A`` is ``(m, d)`` and ``b`` is ``(n, m)``, with m and d of at least 1, and both finite.
-
-    Raises:
-        ArgumentError: If not.
-    """
-    if A.dim() != 2 or b.dim() != 2 or b.shape[1] != A.shape[0] or 0 in A.shape:
-        raise ArgumentError(
-            f"expected A (m, d) and b (n, m), m and d at least 1, got {tuple(A.shape)} and {tuple(b.shape)}"
-        )
-    if not (torch.isfinite(A).all() and torch.isfinite(b).all()):
-        raise ArgumentError("A or b holds NaN or infinite values")
-
-
-class LeastSquaresAttack:
+class LeastSquaresAttack(EquationAttack):
     """Estimate the other parties' columns as the smallest solution of the equations that a prediction gives.
 
     Promises the truth only where there are at least as many independent equations as columns: k − 1 of k classes'
@@ -87,25 +74,13 @@ class LeastSquaresAttack:
     """
 
     name: ClassVar[str] = "least-squares"
-    target: ClassVar[Target] = "features"
-    needs: ClassVar[frozenset[str]] = frozenset({"equations"})
 
-    def __call__(self, view: View, /) -> Tensor:
-        """Return the estimate.
-
-        Args:
-            view: Its ``equations`` are read.
-
-        Returns:
-            ``(n, d)``, float64.
-
-        Raises:
-            ArgumentError: As :func:`least_squares`.
-        """
-        return least_squares(view.equations.A, view.equations.b)
+    def estimate(self, known: Equations) -> Tensor:
+        """Return :func:`least_squares` of them."""
+        return least_squares(known.A, known.b)
 
 
-class ClampedLeastSquaresAttack:
+class ClampedLeastSquaresAttack(EquationAttack):
     """Estimate the other parties' columns as the smallest solution of the equations, clamped to the unit box.
 
     Promises what :func:`clamped_least_squares` does; the attacker is assumed to know the weights and the range of each
@@ -115,19 +90,7 @@ class ClampedLeastSquaresAttack:
     """
 
     name: ClassVar[str] = "clamped-least-squares"
-    target: ClassVar[Target] = "features"
-    needs: ClassVar[frozenset[str]] = frozenset({"equations"})
 
-    def __call__(self, view: View, /) -> Tensor:
-        """Return the estimate.
-
-        Args:
-            view: Its ``equations`` are read.
-
-        Returns:
-            ``(n, d)``, float64, in [0, 1].
-
-        Raises:
-            ArgumentError: As :func:`least_squares`.
-        """
-        return clamped_least_squares(view.equations.A, view.equations.b)
+    def estimate(self, known: Equations) -> Tensor:
+        """Return :func:`clamped_least_squares` of them."""
+        return clamped_least_squares(known.A, known.b)

@@ -8,6 +8,7 @@ not, knows that the equations ``A x = b̃ − √t J u`` have a solution in the 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from splitvfl.attacks.least_squares import least_squares
-from splitvfl.defenses.score_noise import as_classes, noise_direction, scheme_noise, with_noise
+from splitvfl.defenses.score_noise import as_classes, noise_direction, scheme_noise, unit_direction, with_noise
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import Target, View
 from splitvfl.leakage.score_equations import equations
@@ -123,8 +124,10 @@ def _feasible_roots(A: Tensor, right: Tensor, moved: Tensor) -> tuple[float, flo
 class NoiseSubtractionAttack:
     """Estimate the passive party's features from scores with noise of a known scheme: least squares without the noise.
 
-    The attacker knows the passive party's weights, so also the direction of the noise, and the scheme. With the power
-    too it is back where :class:`LeastSquaresAttack` is without a defense. Without it, it takes the middle of what
+    The attacker knows the passive party's weights, so also the direction of the noise, and the scheme. In a run it is
+    given weights of columns in the unit box, and takes the direction from these: it is the defense's where columns are
+    scaled to a range (``minmax``); elsewhere say it. With the power too it is back where
+    :class:`LeastSquaresAttack` is without a defense. Without it, it takes the middle of what
     :func:`feasible_powers` allows (of the roots), or its lower end where nothing bounds it from above, and promises
     nothing.
 
@@ -135,21 +138,26 @@ class NoiseSubtractionAttack:
     Args:
         scheme: 1, 2 or 3.
         power: t, at least 0; ``None``: not known.
+        direction: The defense's, one number for each class, as :class:`~splitvfl.defenses.ScoreNoise` takes it.
+            Default: what follows from the weights.
 
     Raises:
-        ArgumentError: If there is no such scheme, or the power is negative or not finite.
+        ArgumentError: If there is no such scheme, the power is negative or not finite, or the direction has no length.
     """
 
     name: ClassVar[str] = "noise-subtraction"
     target: ClassVar[Target] = "features"
     needs: ClassVar[frozenset[str]] = frozenset({"scores", "active_logits", "passive_weight"})
 
-    def __init__(self, *, scheme: KnownScheme, power: float | None = None) -> None:
+    def __init__(
+        self, *, scheme: KnownScheme, power: float | None = None, direction: Sequence[float] | None = None
+    ) -> None:
         if isinstance(scheme, bool) or scheme not in get_args(KnownScheme):
             raise ArgumentError(f"scheme must be 1, 2 or 3, got {scheme!r}")
         if power is not None:
             _check_power(power)
         self._scheme, self._power = scheme, power
+        self._direction = None if direction is None else unit_direction(torch.tensor(direction, dtype=torch.float64))
 
     def __call__(self, view: View, /) -> Tensor:
         """Return the estimate.
@@ -164,7 +172,7 @@ class NoiseSubtractionAttack:
             ArgumentError: As :func:`splitvfl.attacks.equations` and :func:`feasible_powers`.
         """
         scores, known, weight = view.scores, view.active_logits, view.passive_weight
-        direction = noise_direction(weight)[0].to(scores.device)
+        direction = (noise_direction(weight)[0] if self._direction is None else self._direction).to(scores.device)
         A, b = equations(scores, known, weight)
         unit = scheme_noise(as_classes(scores), self._scheme, power=1.0, direction=direction)
         step = torch.diff(unit, dim=1)

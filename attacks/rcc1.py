@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from splitvfl.attacks.box_projection import in_pieces, nearest_solution, project, unit_box
+from splitvfl.attacks.equation_attack import EquationAttack
 from splitvfl.attacks.row_space import RowSpace, check_equations, row_space
-from splitvfl.hooks import Target, View
+from splitvfl.hooks import Equations
 
 # A certificate's diagonal is met to this: it is of numbers up to ¼, and comes from two Cholesky factors.
 _CERTIFIED = 1e-9
@@ -289,7 +290,7 @@ def _until_singular(factor: Tensor, change: Tensor) -> Tensor:
     return torch.where(sound, torch.where(least < 0, -1.0 / least, torch.inf), torch.nan)
 
 
-class RCC1Attack:
+class RCC1Attack(EquationAttack):
     """Estimate a party's features by the relaxed Chebyshev centre of the solutions in their range (RCC1).
 
     Promises, for records whose features lie in their range and equations without error: the truth is no further from
@@ -301,19 +302,7 @@ class RCC1Attack:
     """
 
     name: ClassVar[str] = "rcc1"
-    target: ClassVar[Target] = "features"
-    needs: ClassVar[frozenset[str]] = frozenset({"equations"})
 
-    def __call__(self, view: View, /) -> Tensor:
-        """Return the estimate.
-
-        Args:
-            view: Its ``equations`` are read.
-
-        Returns:
-            ``(n, d)``, float64, in [0, 1].
-
-        Raises:
-            ArgumentError: As :func:`rcc1`.
-        """
-        return rcc1(view.equations.A, view.equations.b)
+    def estimate(self, known: Equations) -> Tensor:
+        """Return :func:`rcc1` of them."""
+        return rcc1(known.A, known.b)

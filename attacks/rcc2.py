@@ -7,10 +7,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from splitvfl.attacks.box_projection import Box, in_pieces, nearest_solution, project, unit_box
+from splitvfl.attacks.box_projection import Bounds, in_pieces, nearest_solution, project, unit_box
+from splitvfl.attacks.equation_attack import EquationAttack
 from splitvfl.attacks.row_space import check_equations
 from splitvfl.errors import ArgumentError
-from splitvfl.hooks import Target, View
+from splitvfl.hooks import Equations
 
 # What an error of one costs beside a feature that is off by one, before the root; and how often it is taken back.
 _SLACK_WEIGHT = 1e-2
@@ -108,7 +109,7 @@ def _within(A: Tensor, b: Tensor, error: Tensor) -> Tensor:
     box = unit_box(d, A)
     zero, one = box.lower.expand(len(b), -1), box.upper.expand(len(b), -1)
     limits = _SLACK_WEIGHT * wide
-    bounds = Box(torch.cat([zero, -limits], dim=1), torch.cat([one, limits], dim=1))
+    bounds = Bounds(torch.cat([zero, -limits], dim=1), torch.cat([one, limits], dim=1))
     middle = torch.full_like(points, 0.5)
     missed = torch.zeros(len(b), dtype=torch.bool, device=b.device)
     for _ in range(_ROUNDS):
@@ -123,7 +124,7 @@ def _within(A: Tensor, b: Tensor, error: Tensor) -> Tensor:
     return points
 
 
-class RCC2Attack:
+class RCC2Attack(EquationAttack):
     """Estimate a party's features by the solution in their range that is nearest to its middle (RCC2).
 
     Promises, for every record whose features lie in their range and equations without error: a squared error of at
@@ -134,22 +135,10 @@ class RCC2Attack:
     """
 
     name: ClassVar[str] = "rcc2"
-    target: ClassVar[Target] = "features"
-    needs: ClassVar[frozenset[str]] = frozenset({"equations"})
 
-    def __call__(self, view: View, /) -> Tensor:
-        """Return the estimate.
-
-        Args:
-            view: Its ``equations`` are read; where their error is above 0, they are taken as intervals.
-
-        Returns:
-            ``(n, d)``, float64, in [0, 1].
-
-        Raises:
-            ArgumentError: As :func:`rcc2`.
-        """
-        A, b, error = view.equations
+    def estimate(self, known: Equations) -> Tensor:
+        """Return :func:`rcc2` of them; where their error is above 0, they are taken as intervals."""
+        A, b, error = known
         rounded = (error > 0).any(dim=1)
         points = rcc2(A, b)
         points[rounded] = rcc2_within(A, b[rounded], error[rounded])

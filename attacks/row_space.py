@@ -8,9 +8,7 @@ import torch
 from torch import Tensor
 
 from splitvfl.errors import ArgumentError
-
-# Singular values below this share of the largest are treated as zero.
-RANK_TOLERANCE = 1e-10
+from splitvfl.leakage.score_equations import RANK_TOLERANCE
 
 
 class RowSpace(NamedTuple):

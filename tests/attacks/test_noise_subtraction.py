@@ -135,3 +135,19 @@ def test_bad_input_is_told() -> None:
         NoiseSubtractionAttack(scheme="optimum")  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="power must be"):
         NoiseSubtractionAttack(scheme=1, power=-1.0)
+
+
+@pytest.mark.parametrize("scheme", [1, 2])
+def test_a_direction_that_does_not_follow_from_the_weights_is_told(scheme: int) -> None:
+    scores, known, weight, _ = case(4, 6)
+    chosen = [0.1, -0.7, 0.2, 0.5]
+    own = Secrets(party="bank", step=0, generator=torch.Generator())
+    sent = ScoreNoise(scheme=scheme, power=2.0, direction=chosen)(scores, own)  # type: ignore[arg-type]
+    undefended = call_attack(LeastSquaresAttack(), view(scores, known, weight))
+
+    told = NoiseSubtractionAttack(scheme=scheme, power=2.0, direction=chosen)  # type: ignore[arg-type]
+    guessing = NoiseSubtractionAttack(scheme=scheme, power=2.0)  # type: ignore[arg-type]
+
+    # As above.
+    torch.testing.assert_close(call_attack(told, view(sent, known, weight)), undefended, rtol=0, atol=1e-6)
+    assert (call_attack(guessing, view(sent, known, weight)) - undefended).abs().max() > 0.01

@@ -333,7 +333,11 @@ def test_primes_of_any_length_pass_as_it_is_said_that_they_do() -> None:
     while q % 4 != 3 or (q - 1) % 4099 == 0 or any(gmpy2.gcd(y, 4099) != 1 for y in _asked(4099 * q)):
         q = gmpy2.next_prime(q)
     roots = key_proof.prove(mpz(4099), q)
-    key_proof.verify(PublicKey(int(4099 * q), insecure_for_tests=True).modulus, roots)
+    modulus = PublicKey(int(4099 * q), insecure_for_tests=True).modulus
+    assert modulus % 4099 == 0
+    key_proof.verify(modulus, roots)  # raises where it does not pass
+    with pytest.raises(CryptoError):
+        key_proof.verify(modulus, [roots[0] + 1, *roots[1:]])
 
 
 def _asked(n: mpz) -> list[mpz]:

@@ -13,7 +13,7 @@ from torch.nn import functional
 from splitvfl.defenses import SumKL
 from splitvfl.errors import ArgumentError, ConfigError, DataError
 from splitvfl.learning.losses import Loss
-from splitvfl.learning.tasks import Binary, Multiclass, Regression, task_for
+from splitvfl.learning.tasks import Binary, Multiclass, Regression, Task, task_for
 from tests.builders import generator, small_trainer
 
 # Sums of 40 float32 terms of size about 1, each within 2**-24 relative: 40 * 6e-8.
@@ -148,11 +148,15 @@ def test_regression_refuses_labels_that_do_not_vary() -> None:
         Regression().check(torch.full((3,), 2.5))
 
 
-def test_good_labels_pass() -> None:
-    Binary().check(BINARY)
-    Multiclass(3).check(CLASSES)
-    Multiclass(4).check(CLASSES)
-    Regression().check(REAL)
+@pytest.mark.parametrize(
+    ("task", "labels"),
+    [(Binary(), BINARY), (Multiclass(3), CLASSES), (Multiclass(4), CLASSES), (Regression(), REAL)],
+    ids=["binary", "three classes", "four classes", "numbers"],
+)
+def test_good_labels_pass_and_stay_as_they_are(task: Task, labels: Tensor) -> None:
+    before = labels.clone()
+    task.check(labels)  # raises where they do not pass
+    assert torch.equal(labels, before)
 
 
 def test_tasks_by_name() -> None:

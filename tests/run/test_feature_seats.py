@@ -17,13 +17,14 @@ from splitvfl.attacks import (
     HalfAttack,
     HalfStarAttack,
     LeastSquaresAttack,
+    NoiseSubtractionAttack,
     ZeroAttack,
     equations,
     least_squares,
 )
 from splitvfl.data.columns import Columns
 from splitvfl.data.transform import flip
-from splitvfl.defenses import Rounding
+from splitvfl.defenses import Rounding, ScoreNoise, noise_direction
 from splitvfl.exchange.taylor import Taylor
 from splitvfl.hooks import At, Secrets, View
 from splitvfl.leakage.features import FeatureLeak
@@ -111,6 +112,32 @@ def test_who_takes_the_weights_of_flipped_columns_for_true_finds_them_flipped() 
     for leak in leaks["telecom"]:
         # As above, errors of float32 are below 6e-6 of columns of order one.
         assert leak.mse == pytest.approx(expected[leak.part].item(), abs=2e-5)
+
+
+def test_noise_whose_direction_is_told_is_taken_off_whatever_the_columns_range() -> None:
+    """A view's weights are of columns in the unit box, and the defense's direction was of the columns themselves."""
+
+    def error(*attacks: Any, defended: bool) -> float:
+        passive = PassiveParty(party_data("telecom", width=4), seeded("linear", lambda: Linear(4, 3)))
+        top = seeded("top", lambda: LinearTop(1, 3, active_inputs=2))
+        active = ActiveParty(party_data(ACTIVE, width=2, task="multiclass"), top, task=task_for("multiclass", 3))
+        direction = noise_direction(next(passive.bottom.parameters()))[0].tolist()
+        noise = [ScoreNoise(scheme=2, power=9.0, direction=direction)] if defended else []
+        makes = [make(direction) for make in attacks]
+        leaks = Trainer(active, {"telecom": passive}, batch_size=16, attacks=makes, defenses=noise).feature_leaks()
+        (found,) = (one for one in leaks["telecom"] if (one.sees, one.part) == ("scores", "test"))
+        return found.mse
+
+    def told(direction: list[float]) -> NoiseSubtractionAttack:
+        return NoiseSubtractionAttack(scheme=2, power=9.0, direction=direction)
+
+    def plain(_: list[float]) -> LeastSquaresAttack:
+        return LeastSquaresAttack()
+
+    undefended = error(plain, defended=False)
+    # Scores of float32: logits are off by 1e-6, and A⁺ is of order one to ten.
+    assert error(told, defended=True) == pytest.approx(undefended, rel=1e-3)
+    assert error(plain, defended=True) > 1.2 * undefended
 
 
 def test_an_activation_is_one_equation_more_than_scores() -> None:
