@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -32,6 +33,7 @@ from scripts.bench.faults import (
 )
 from splitvfl.net.certs import make_certificates
 from splitvfl.run import checkpoint
+from splitvfl.run.half_folder import read_transform
 from splitvfl.run.party_folder import FAREWELL_FILE
 from tests.run.forked import PACE, Forked
 
@@ -135,6 +137,27 @@ def test_a_party_that_is_killed_before_its_first_checkpoint_starts_with_the_same
             assert run.processes["lab"].code() == -signal.SIGKILL
     finally:
         run.__exit__()
+
+
+def test_a_party_that_drew_its_transform_goes_on_with_it(workplace: Path) -> None:
+    """Killed in the second epoch: what it drew from entropy is in its checkpoint, and in the half that it leaves."""
+    run = Run(scenarios(epochs=2, batch=64, patience=1)[0], workplace / "rotated", pace=PACE, launch=Forked)
+    file, checkpoints = run.folder / "lab" / "run.yaml", run.out("lab") / "checkpoints"
+    file.write_text(file.read_text().replace("lab: {role: passive,", "lab: {role: passive, transform: orthonormal,"))
+
+    def kept() -> Any:
+        newest = checkpoint.latest(checkpoints)
+        assert newest is not None
+        return checkpoint.load(newest, only="party")["party"]["transform"]
+
+    with run:
+        run.until(lambda: run.steps("lab")[0] > 7, "the second epoch")
+        drawn = kept()
+        run.signal("lab", signal.SIGKILL)
+        run.finish()
+    assert [one.party for one in run.ended].count("lab") == 2
+    assert differences(drawn, kept()) == []
+    assert differences(drawn, read_transform(run.out("lab") / "model").tensors()) == []
 
 
 @pytest.mark.parametrize(
