@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import Equations
+from splitvfl.leakage.score_equations import RANK_TOLERANCE
+
+# How often points are projected by turns before a linear program is asked.
+_ROUNDS = 200
+# What such a program may miss equations by, over their length: its own tolerance.
+_PROGRAM_WITHIN = 1e-7
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,13 +146,59 @@ class Box:
 
 
 def unsolvable(known: Equations) -> Tensor:
-    """Return which predictions have an equation that no point of the unit box solves within its error, ``(n,)`` bool.
+    """Return for which predictions no point of the unit box solves every equation within its error, ``(n,)``, bool.
 
-    Each equation is looked at alone: of a single one this is all, of several it is at least.
+    Decided to 1e-7 of each equation's length. Points are projected on the equations and on the box
+    by turns: either one is found that is in both, or a direction in which they lie apart. What neither is found for
+    soon, on the border, a linear program decides.
 
     Args:
         known: Equations in the unit box.
+
+    Raises:
+        ArgumentError: If an entry is not finite.
+
+    >>> known = Equations(torch.ones(1, 2), torch.tensor([[2.0], [2.2], [2.4]]), torch.tensor([[0.0], [0.3], [0.3]]))
+    >>> unsolvable(known).tolist()
+    [False, False, True]
     """
-    low, high = known.A.clamp(max=0.0).sum(dim=1), known.A.clamp(min=0.0).sum(dim=1)
-    slack = known.error + 1e-9 * (high - low)
-    return ((known.b < low - slack) | (known.b > high + slack)).any(dim=1)
+    A, b, error = (part.double() for part in known)
+    if not all(bool(torch.isfinite(part).all()) for part in (A, b, error)):
+        raise ArgumentError("expected finite equations, got NaN or infinite values; Box.equations bounds the errors")
+    slack = error + 1e-9 * A.abs().sum(dim=1)
+    found = torch.zeros(len(b), dtype=torch.bool, device=b.device)
+    left = torch.arange(len(b), device=b.device)
+    points = torch.full((len(b), A.shape[1]), 0.5, dtype=torch.float64, device=b.device)
+    inverse: Tensor = torch.linalg.pinv(A, rtol=RANK_TOLERANCE)
+    for _ in range(_ROUNDS):
+        if not len(left):
+            return found
+        reached = points @ A.T
+        missing = torch.clamp(reached, b[left] - slack[left], b[left] + slack[left]) - reached
+        way = missing @ inverse.T
+        apart = _apart(A, b[left], slack[left], way @ inverse)
+        found[left] = apart
+        kept = ~apart & (missing != 0).any(dim=1)
+        left, points = left[kept], (points + way)[kept].clamp(0.0, 1.0)
+    for place in left.tolist():
+        found[place] = _has_no_point(A, b[place], slack[place])
+    return found
+
+
+def _apart(A: Tensor, b: Tensor, slack: Tensor, weights: Tensor) -> Tensor:
+    """Return where all of the box lies on one side of what a sum of the equations, so weighted, allows."""
+    least = (weights * b - weights.abs() * slack).sum(dim=1)
+    return (weights @ A).clamp(min=0.0).sum(dim=1) < least
+
+
+def _has_no_point(A: Tensor, b: Tensor, slack: Tensor) -> bool:
+    """Return whether all points miss the equations of one prediction; a linear program says by how much at least."""
+    from scipy.optimize import linprog  # slow to import, and needed for few
+
+    rows, low, high = A.cpu().numpy(), (b - slack).cpu().numpy(), (b + slack).cpu().numpy()
+    sizes = np.linalg.norm(rows, axis=1, keepdims=True)
+    limits = np.vstack([np.hstack([rows, -sizes]), np.hstack([-rows, -sizes])])
+    costs = np.eye(rows.shape[1] + 1)[-1]
+    box = [(0.0, 1.0)] * rows.shape[1] + [(0.0, None)]
+    solved = linprog(costs, A_ub=limits, b_ub=np.concatenate([high, -low]), bounds=box, method="highs")
+    return not (solved.status == 0 and solved.fun <= _PROGRAM_WITHIN)

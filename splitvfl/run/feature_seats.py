@@ -71,8 +71,9 @@ def feature_leaks(
             continue
         systems = list(_systems(active, targets, part))
         for system in systems:
+            unsolved = _unsolved(system)
             for attack in attacks:
-                for name, leak in _judged(attack, system, active.name, unavailable):
+                for name, leak in _judged(attack, system, unsolved, active.name, unavailable):
                     found.setdefault(name, []).append(leak)
     return found
 
@@ -306,8 +307,27 @@ def _defended(hooks: Sequence[str]) -> str:
     return f"the stated error of the equations leaves out what {' and '.join(hooks)} changed" if hooks else ""
 
 
+def _unsolved(system: _System) -> str:
+    """Say how many predictions no point of the box explains; those that the truth explains need no search."""
+    left, right, error = system.known
+    truth = torch.cat([_inside(system, target) for target in system.targets.values()], dim=1).to(left.device)
+    explained = ((truth >= 0) & (truth <= 1)).all(dim=1) & ((truth @ left.T - right).abs() <= error).all(dim=1)
+    others = Equations(left, right[~explained], error[~explained])
+    count = int(unsolvable(others).sum())
+    return f"{count} of {len(right)} systems have no solution in the box" if count else ""
+
+
+def _inside(system: _System, target: _Target) -> Tensor:
+    """Return the true columns that vary as points of the unit box, outside [0, 1] where beyond the known range."""
+    return _varying(target.box.unit(_truth(system, target)), target.box)
+
+
+def _truth(system: _System, target: _Target) -> Tensor:
+    return _as_known(getattr(target.party.data, system.part)).rows(system.rows).columns.numeric.double().cpu()
+
+
 def _judged(
-    attack: Attack, system: _System, seat: str, unavailable: Mapping[str, dict[str, str]]
+    attack: Attack, system: _System, unsolved: str, seat: str, unavailable: Mapping[str, dict[str, str]]
 ) -> Iterator[tuple[str, FeatureLeak]]:
     """Run an attack on a system and judge its estimate of each party's columns."""
     shown = {"equations": system.known, **system.fields}
@@ -322,21 +342,16 @@ def _judged(
     width = system.known.A.shape[1]
     estimate, warned = run_feature_attack(attack, view, width)
     rank = int(torch.linalg.matrix_rank(system.known.A, rtol=RANK_TOLERANCE))
-    count = int(unsolvable(system.known).sum())
-    without = f"at least {count} of {len(view.ids)} systems have no solution in the box" if count else ""
     first = 0
     for name, target in system.targets.items():
-        part = _as_known(getattr(target.party.data, system.part))
-        truth = part.rows(system.rows).columns.numeric.double().cpu()
-        beyond = int(target.box.outside(truth).sum())
-        notes = [system.note, _beyond(beyond, len(truth)), without, warned]
+        beyond = int(target.box.outside(_truth(system, target)).sum())
+        notes = [system.note, _beyond(beyond, len(system.rows)), unsolved, warned]
         own = estimate[:, first : first + len(target.names)].cpu()
         first += len(target.names)
-        inside = _varying(target.box.unit(truth), target.box)
         leak = judge_estimate(
             hook_name(attack),
             own,
-            inside,
+            _inside(system, target),
             names=target.names,
             note=_joined(notes),
             sees=system.sees,

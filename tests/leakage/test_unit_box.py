@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import cvxpy
 import pytest
 import torch
 from hypothesis import given
@@ -86,6 +87,45 @@ def test_a_single_equation_is_unsolvable_where_no_corner_reaches_beyond_it(d: in
         torch.minimum((right[:, 0] + error - corners.min()).abs(), (right[:, 0] - error - corners.max()).abs()) < 1e-5
     )
     assert torch.equal(found[~near], expected[~near])
+
+
+@pytest.mark.parametrize(("m", "d"), [(2, 3), (3, 2), (3, 5)])
+@pytest.mark.parametrize("error", [0.0, 0.2])
+def test_several_equations_are_unsolvable_where_a_general_solver_finds_no_point(m: int, d: int, error: float) -> None:
+    left = torch.randn(m, d, generator=random(0), dtype=torch.float64)
+    near = torch.rand(30, d, generator=random(1), dtype=torch.float64) @ left.T
+    right = near + 0.5 * torch.randn(30, m, generator=random(2), dtype=torch.float64)
+    right[:10] = near[:10]  # more equations than columns have a solution only then
+
+    found = unsolvable(Equations(left, right, torch.full_like(right, error)))
+
+    x, target = cvxpy.Variable(d), cvxpy.Parameter(m)
+    missed = cvxpy.max(cvxpy.abs(left.numpy() @ x - target))
+    problem = cvxpy.Problem(cvxpy.Minimize(missed), [x >= 0, x <= 1])
+    for place, row in enumerate(right.numpy()):
+        target.value = row
+        least = problem.solve(solver="CLARABEL")
+        assert abs(least - error) > 1e-6 or least < 1e-6  # not on the border, but for what is solved exactly
+        assert bool(found[place]) == (least > error + 1e-6)
+    assert 0 < int(found.sum()) < 30
+
+
+def test_true_points_of_the_box_and_its_corners_are_solvable_and_no_equation_is() -> None:
+    left = torch.randn(9, 12, generator=random(0), dtype=torch.float64)
+    truth = (1.4 * torch.rand(60, 12, generator=random(1), dtype=torch.float64) - 0.2).clamp(0.0, 1.0)
+    right = truth @ left.T
+    beyond = torch.full((2, 12), 1.5, dtype=torch.float64) @ left.T
+
+    found = unsolvable(Equations(left, torch.cat([right, beyond]), torch.zeros(62, 9, dtype=torch.float64)))
+
+    assert not found[:60].any()
+    assert unsolvable(Equations(left[:0], right[:, :0], right[:, :0])).tolist() == [False] * 60
+    contradiction = Equations(
+        torch.zeros(1, 2), torch.tensor([[0.0], [0.1], [0.1]]), torch.tensor([[0.0], [0.0], [0.2]])
+    )
+    assert unsolvable(contradiction).tolist() == [False, True, False]
+    with pytest.raises(ArgumentError, match="finite"):
+        unsolvable(Equations(left, right, torch.full_like(right, math.inf)))
 
 
 @pytest.mark.parametrize(
