@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from splitvfl.crypto.sum_masks import FRACTION_BITS, sum_of
 from splitvfl.data.columns import Records
-from splitvfl.errors import ArgumentError
+from splitvfl.errors import ArgumentError, AttackRefused
 from splitvfl.exchange.prediction import predict_records
 from splitvfl.hooks import Attack, Equations, View, hook_name, needs_of, resolution_of
 from splitvfl.leakage.features import FeatureLeak, Part, Sees, judge_estimate, run_feature_attack
@@ -73,7 +73,7 @@ def feature_leaks(
         for system in systems:
             unsolved = _unsolved(system)
             for attack in attacks:
-                for name, leak in _judged(attack, system, unsolved, active.name, unavailable):
+                for name, leak in _tried(attack, system, unsolved, active.name, unavailable):
                     found.setdefault(name, []).append(leak)
     return found
 
@@ -324,6 +324,17 @@ def _inside(system: _System, target: _Target) -> Tensor:
 
 def _truth(system: _System, target: _Target) -> Tensor:
     return _as_known(getattr(target.party.data, system.part)).rows(system.rows).columns.numeric.double().cpu()
+
+
+def _tried(
+    attack: Attack, system: _System, unsolved: str, seat: str, unavailable: Mapping[str, dict[str, str]]
+) -> Iterator[tuple[str, FeatureLeak]]:
+    """Do what :func:`_judged` does; of an attack that refuses, write down why: a finished run is not lost for that."""
+    try:
+        yield from _judged(attack, system, unsolved, seat, unavailable)
+    except AttackRefused as refusal:
+        for name in system.targets:
+            unavailable[name][f"{hook_name(attack)} ({system.sees})"] = str(refusal)
 
 
 def _judged(

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from splitvfl.attacks import (
+    ChebyshevCentreAttack,
     GradientInversionAttack,
     HalfAttack,
     HalfStarAttack,
@@ -259,6 +260,15 @@ def test_the_losses_of_scores_need_scores() -> None:
     trainer.fit(1)
     assert {leak.sees for leak in trainer.feature_leaks()["telecom"]} == {"scores"}
     assert trainer.unavailable["telecom"] == {"gradient-inversion (activation)": "needs active_logits"}
+
+
+def test_an_attack_that_refuses_costs_no_finished_run() -> None:
+    trainer = linear_trainer(features=6, attacks=[ChebyshevCentreAttack(), HalfAttack()])
+    trainer.fit(1)
+    assert {leak.attack for leak in trainer.feature_leaks()["telecom"]} == {"half"}
+    reasons = trainer.unavailable["telecom"]
+    assert reasons.keys() == {f"chebyshev-centre ({sees})" for sees in ("scores", "activation")}
+    assert all("leave 5 dimensions free" in reason for reason in reasons.values())
 
 
 def test_feature_attacks_on_softmax_regression() -> None:
