@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
 from splitvfl.attacks.error_bounds import ErrorForecast, Seen
+from splitvfl.leakage.estimates import TOLD, JudgedAttack, OwnColumn, off_by, quoted, shares_left
 
 VERSION = 1
 
@@ -41,67 +41,6 @@ class ClassesForecast:
             "half_star": errors.half_star._asdict(),
             "means_known": errors.best._asdict(),
         }
-
-
-@dataclass(frozen=True, slots=True)
-class OwnColumn:
-    """One of the party's columns as nobody sees it who knows nothing of a record.
-
-    Attributes:
-        column: Its name.
-        variance: Over all training records, in the unit box.
-        mean_mse: Mean squared error of answering its mean, over the judged records.
-        half_mse: The same of answering ½.
-        near_mean: Share of the judged records within .05 of the mean.
-        bits: Entropy in bits (:func:`splitvfl.leakage.remaining_bits.bits_of`), of the judged records.
-    """
-
-    column: str
-    variance: float
-    mean_mse: float
-    half_mse: float
-    near_mean: float
-    bits: float
-
-
-@dataclass(frozen=True, slots=True)
-class EstimatedColumn:
-    """One of the party's columns as an attack estimates it.
-
-    Attributes:
-        column: Its name.
-        mse: Mean squared error, in the unit box.
-        near: Share of records within .05.
-        bits_left: What is still to be asked of it, in bits.
-    """
-
-    column: str
-    mse: float
-    near: float
-    bits_left: float
-
-
-@dataclass(frozen=True, slots=True)
-class AttackForecast:
-    """What an attack finds of the party's own records.
-
-    Attributes:
-        attack: Its name.
-        mse: Mean squared error per column, in the unit box.
-        near: Share of entries within .05.
-        bits_left: Bits still to be asked, on average over columns.
-        categories: Share of records whose category is right, by column; empty without categories.
-        columns: Column by column.
-        note: What it warned of.
-    """
-
-    attack: str
-    mse: float
-    near: float
-    bits_left: float
-    categories: Mapping[str, float]
-    columns: tuple[EstimatedColumn, ...]
-    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +91,7 @@ class ViewForecast:
     half_star: float
     means_known: float
     untold: Mapping[str, float]
-    attacks: tuple[AttackForecast, ...]
+    attacks: tuple[JudgedAttack, ...]
     defenses: tuple[DefenseForecast, ...]
     skipped: Mapping[str, str]
 
@@ -161,15 +100,11 @@ class ViewForecast:
 
         What a column of next to no bits loses is not looked for in the judged records: too few of them differ.
         """
-        judged = {
-            one.column: one.mse / own.mean_mse
-            for one, own in zip(self.best.columns, model.baselines, strict=True)
-            if own.bits >= _FEW_BITS
-        }
+        judged = shares_left(self.best, model.baselines)
         return {column: min(share, judged.get(column, share)) for column, share in self.untold.items()}
 
     @property
-    def best(self) -> AttackForecast:
+    def best(self) -> JudgedAttack:
         """The attack with the smallest error."""
         return self.attacks[0]
 
@@ -251,17 +186,8 @@ class Forecast:
         }
 
 
-# A column is told when an attack leaves less than this share of its variance.
-_TOLD = 0.5
-_FEW_BITS = 0.05  # half a per cent of the records differ
-_NAMED = 3
 _ENDS = ((min, "low"), (max, "high"))
 _SEEN = {"scores": "scores alone", "activation": "your part of the logits, as the label party does today,"}
-
-
-def off(mse: float) -> str:
-    """Return how far off an estimate of this mean squared error typically is, in per cent of a column's range."""
-    return f"{100 * math.sqrt(max(mse, 0.0)):.1f} %"
 
 
 def _before(found: Forecast) -> str:
@@ -278,10 +204,10 @@ def _before(found: Forecast) -> str:
     errors = first.errors
     low, high = (end(getattr(errors.least_squares, name), getattr(errors.half_star, name)) for end, name in _ENDS)
     return (
-        f"Of a linear model of {first.classes} classes, who knows your weights misses your columns by {off(low)} to "
-        f"{off(high)} of their range with least squares or Half*, and who knows only their means by "
-        f"{off(found.mean_mse)}; {later} {told}: agree on the number of classes before you train, and run this again "
-        "with --model after it."
+        f"Of a linear model of {first.classes} classes, who knows your weights misses your columns by {off_by(low)} to "
+        f"{off_by(high)} of their range with least squares or Half*, and who knows only their means by "
+        f"{off_by(found.mean_mse)}; {later} {told}: agree on the number of classes before you train, and run this "
+        "again with --model after it."
     )
 
 
@@ -292,12 +218,12 @@ def _after(found: Forecast, model: ModelForecast) -> str:
         scores = next((one for one in model.views if not one.exact), None)
         hope = "do not let it predict records whose values must stay with you"
         if scores is not None:
-            hope += f", or have a third party compute the scores, which leave {off(scores.best.mse)}"
+            hope += f", or have a third party compute the scores, which leave {off_by(scores.best.mse)}"
         return f"Every value of your {_counted(d, 'column')} is found exactly by {who.rstrip(',')}: {hope}."
     best = view.best
     left = view.left(model)
-    told = sorted((name for name, share in left.items() if share < _TOLD), key=lambda name: left[name])
-    figures = f"misses your columns by {off(best.mse)} of their range, and who knows only their means by " + off(
+    told = sorted((name for name, share in left.items() if share < TOLD), key=lambda name: left[name])
+    figures = f"misses your columns by {off_by(best.mse)} of their range, and who knows only their means by " + off_by(
         model.mean_mse
     )
     if not told:
@@ -307,7 +233,7 @@ def _after(found: Forecast, model: ModelForecast) -> str:
             "several models add up."
         )
     return (
-        f"{_capital(who)} {figures}, and learns more than half of the variance of {_list(told)}: leave "
+        f"{_capital(who)} {figures}, and learns more than half of the variance of {quoted(told)}: leave "
         f"{'it' if len(told) == 1 else 'them'} out or coarsen {'it' if len(told) == 1 else 'them'} before the next "
         "training if that must stay with you."
     )
@@ -319,11 +245,3 @@ def _counted(count: int, what: str) -> str:
 
 def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
-
-
-def _list(names: Sequence[str]) -> str:
-    more = len(names) - _NAMED
-    named = [repr(name) for name in names[:_NAMED]]
-    if more > 0:
-        return f"{', '.join(named)} and {more} more"
-    return " and ".join([", ".join(named[:-1]), named[-1]] if len(named) > 1 else named)

@@ -22,13 +22,10 @@ import torch
 from torch import Tensor
 
 from splitvfl.app.forecast_result import (
-    AttackForecast,
     ClassesForecast,
     DefenseForecast,
-    EstimatedColumn,
     Forecast,
     ModelForecast,
-    OwnColumn,
     ViewForecast,
 )
 from splitvfl.app.records import load_data, own_data
@@ -56,9 +53,9 @@ from splitvfl.data.transform import MOST_ROTATED, Rearrangement, best_rotation
 from splitvfl.defenses.score_noise import noise_direction
 from splitvfl.errors import AttackRefused, ConfigError, DataError, SplitVFLError
 from splitvfl.hooks import Attack, Equations, Target, View, hook_name, needs_of, target_of
-from splitvfl.leakage.categories import CategoryGroup, category_groups, commonest_share, share_right
-from splitvfl.leakage.features import NEAR, judge_estimate, run_feature_attack
-from splitvfl.leakage.remaining_bits import bits_left, bits_of
+from splitvfl.leakage.categories import CategoryGroup, category_groups, commonest_share
+from splitvfl.leakage.estimates import JudgedAttack, OwnColumn, best_first, judged_attack, own_columns
+from splitvfl.leakage.features import judge_estimate, run_feature_attack
 from splitvfl.leakage.score_equations import RANK_TOLERANCE
 from splitvfl.leakage.unit_box import Box
 from splitvfl.party.party import PassiveParty
@@ -304,12 +301,7 @@ def _of_model(own: _Own, half: SavedHalf, config: ExperimentConfig, judged: int)
 
 def _baselines(own: _Own, truth: Tensor) -> Iterator[OwnColumn]:
     mean = own.moments.mean
-    variances = own.moments.around(mean).diagonal().tolist()
-    errors, middles = ((truth - point).square().mean(dim=0).tolist() for point in (mean, 0.5))
-    near = ((truth - mean).abs() <= NEAR).double().mean(dim=0).tolist()
-    for place, name in enumerate(own.names):
-        bits = bits_of(truth[:, place])
-        yield OwnColumn(name, variances[place], errors[place], middles[place], near[place], bits)
+    return own_columns(own.names, truth, mean, own.moments.around(mean).diagonal().tolist())
 
 
 def _view(sees: Seen, own: _Own, truth: Tensor, groups: Sequence[CategoryGroup]) -> ViewForecast:
@@ -335,8 +327,7 @@ def _view(sees: Seen, own: _Own, truth: Tensor, groups: Sequence[CategoryGroup])
         half_star=errors[1],
         means_known=least_error(A, own.moments),
         untold=dict(zip(own.names, _untold(A, own.moments), strict=True)),
-        # Roundings do not decide which of two equal estimates is named first.
-        attacks=tuple(sorted(found, key=lambda one: (round(one.mse, 9), one.attack))),
+        attacks=best_first(found),
         defenses=tuple(_defenses(sees, A, own, *errors)),
         skipped=skipped,
     )
@@ -400,26 +391,12 @@ def _corners(columns: int, free: int) -> int:
 
 def _judged(
     attack: Attack, known: Equations, truth: Tensor, own: _Own, groups: Sequence[CategoryGroup]
-) -> AttackForecast:
+) -> JudgedAttack:
     """Run an attack on the party's own equations, and compare it with the columns, which it does not see."""
     view = View(party=own.data.name, step=0, ids=torch.arange(len(truth)), equations=known)
     estimate, note = run_feature_attack(attack, view, truth.shape[1])
-    leak = judge_estimate(hook_name(attack), estimate, truth, names=own.names, part="train")
-    columns = tuple(
-        EstimatedColumn(one.column, one.mse, one.near, bits_left(truth[:, place], estimate[:, place].double()))
-        for place, one in enumerate(leak.columns)
-    )
-    assert leak.near is not None, "it was judged now"
-    places = {one.column: list(one.places) for one in groups}
-    return AttackForecast(
-        attack=leak.attack,
-        mse=leak.mse,
-        near=leak.near,
-        bits_left=sum(one.bits_left for one in columns) / len(columns),
-        categories={column: share_right(estimate[:, at], truth[:, at]) for column, at in places.items()},
-        columns=columns,
-        note=note,
-    )
+    leak = judge_estimate(hook_name(attack), estimate, truth, names=own.names, note=note, part="train")
+    return judged_attack(leak, estimate, truth, groups)
 
 
 # --- what defenses would change

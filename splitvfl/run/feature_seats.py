@@ -15,7 +15,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -62,24 +63,50 @@ def feature_leaks(
     found: dict[str, list[FeatureLeak]] = {}
     if not attacks:
         return found
-    targets = {name: _Target(party) for name, party in passives.items()}
-    _note_missing(attacks, active, targets, unavailable)
-    if all(target.refused for target in targets.values()):
-        return found
-    for part in _PARTS:
-        if not active.data.train.count or not getattr(active.data, part).count:
-            continue
-        systems = list(_systems(active, targets, part))
-        for system in systems:
-            unsolved = _unsolved(system)
-            for attack in attacks:
-                for name, leak in _tried(attack, system, unsolved, active.name, unavailable):
-                    found.setdefault(name, []).append(leak)
+    targets = targets_of(passives)
+    note_missing(attacks, active, targets, unavailable)
+    for system in scored_systems(active, targets):
+        for attack in attacks:
+            for one in judged(attack, system, active.name, unavailable):
+                found.setdefault(one.party, []).append(one.leak)
     return found
 
 
-class _Target:
-    """A passive party whose columns are sought: its weights, and the box of its columns."""
+def targets_of(passives: Mapping[str, PassiveParty]) -> dict[str, FeatureTarget]:
+    """Return the passive parties as those whose columns are sought, by name."""
+    return {name: FeatureTarget(party) for name, party in passives.items()}
+
+
+def scored_systems(
+    active: ActiveParty, targets: Mapping[str, FeatureTarget], *, most: int | None = None
+) -> Iterator[System]:
+    """Yield what predictions of training and of test records show, as equations; none where all parties are refused.
+
+    Args:
+        active: The party that scores.
+        targets: Of :func:`targets_of`.
+        most: How many records of each part are scored, spread evenly over it; default: 2,000.
+    """
+    if all(target.refused for target in targets.values()):
+        return
+    for part in _PARTS:
+        if active.data.train.count and getattr(active.data, part).count:
+            yield from _systems(active, targets, part, most or MOST_RECORDS)
+
+
+class FeatureTarget:
+    """A passive party whose columns are sought: its weights, and the box of its columns.
+
+    Args:
+        party: The party.
+
+    Attributes:
+        party: As given.
+        refused: Why its columns cannot be sought; empty: they can, and it has what follows.
+        box: Range of each column over the training records.
+        weight: Its weights, ``(k, d)``.
+        bias: Its intercept, ``(k,)``.
+    """
 
     def __init__(self, party: PassiveParty) -> None:
         self.party = party
@@ -102,6 +129,15 @@ class _Target:
         """Names of the columns that vary."""
         kept = self.box.varying.tolist()
         return [name for name, varies in zip(self.party.data.numeric_names, kept, strict=True) if varies]
+
+    def points(self, part: Part, rows: Tensor) -> Tensor:
+        """Return records of a part as points of the unit box, ``(n, d)``, float64, without columns that do not vary."""
+        columns = _as_known(getattr(self.party.data, part)).rows(rows).columns.numeric
+        return _varying(self.box.unit(columns.double().cpu()), self.box)
+
+    def beyond(self, part: Part, rows: Tensor) -> Tensor:
+        """Return which records of a part lie beyond the known range of a column, ``(n,)``, bool."""
+        return self.box.outside(_as_known(getattr(self.party.data, part)).rows(rows).columns.numeric.double().cpu())
 
 
 def _as_known(records: Records) -> Records:
@@ -126,7 +162,7 @@ def _box_of(party: PassiveParty) -> Box:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _System:
+class System:
     """One system of equations in the unit box, and whose columns it is in.
 
     Attributes:
@@ -143,17 +179,44 @@ class _System:
     sees: Sees
     part: Part
     ids: Tensor
-    targets: Mapping[str, _Target]
+    targets: Mapping[str, FeatureTarget]
     known: Equations
     fields: Mapping[str, Tensor]
     rows: Tensor
     note: str
 
+    @cached_property
+    def unsolved(self) -> str:
+        """How many predictions no point of the box explains, in words; those that the truth explains need no search."""
+        left, right, error = self.known
+        points = [target.points(self.part, self.rows) for target in self.targets.values()]
+        truth = torch.cat(points, dim=1).to(left.device)
+        explained = ((truth >= 0) & (truth <= 1)).all(dim=1) & ((truth @ left.T - right).abs() <= error).all(dim=1)
+        others = Equations(left, right[~explained], error[~explained])
+        count = int(unsolvable(others).sum())
+        return f"{count} of {len(right)} systems have no solution in the box" if count else ""
 
-def _note_missing(
+
+class Judgement(NamedTuple):
+    """What an attack found of one party's columns.
+
+    Attributes:
+        party: Its name.
+        leak: The figures.
+        estimate: ``(n, d)``, in the unit box, on the CPU.
+        truth: The same of the columns themselves, float64.
+    """
+
+    party: str
+    leak: FeatureLeak
+    estimate: Tensor
+    truth: Tensor
+
+
+def note_missing(
     attacks: Sequence[Attack],
     active: ActiveParty,
-    targets: Mapping[str, _Target],
+    targets: Mapping[str, FeatureTarget],
     unavailable: Mapping[str, dict[str, str]],
 ) -> None:
     """Write down why an attack cannot be run at a party, or in one of the two views."""
@@ -171,7 +234,7 @@ def _note_missing(
                 unavailable[name][f"{label} (scores)"] = of_scores
 
 
-def _no_scores(active: ActiveParty, targets: Mapping[str, _Target]) -> str:
+def _no_scores(active: ActiveParty, targets: Mapping[str, FeatureTarget]) -> str:
     if active.private_top is not None:
         return "needs the scores of the top that sends, and the private one predicts"
     refused = [f"{name}: {target.refused}" for name, target in targets.items() if target.refused]
@@ -182,10 +245,10 @@ def _no_scores(active: ActiveParty, targets: Mapping[str, _Target]) -> str:
     return ""
 
 
-def _systems(active: ActiveParty, targets: Mapping[str, _Target], part: Part) -> Iterator[_System]:
+def _systems(active: ActiveParty, targets: Mapping[str, FeatureTarget], part: Part, most: int) -> Iterator[System]:
     """Score some records of a part, and return what that shows."""
     total = getattr(active.data, part).count
-    rows = torch.linspace(0, total - 1, min(total, MOST_RECORDS), dtype=torch.float64).round().long()
+    rows = torch.linspace(0, total - 1, min(total, most), dtype=torch.float64).round().long()
     parties = (active, *(target.party for target in targets.values()))
     records: dict[str, Records] = {party.name: getattr(party.data, part).rows(rows) for party in parties}
     sent: dict[str, list[Tensor]] = {name: [] for name in targets}
@@ -212,8 +275,8 @@ def _systems(active: ActiveParty, targets: Mapping[str, _Target], part: Part) ->
 
 
 def _of_scores(
-    active: ActiveParty, targets: Mapping[str, _Target], own: Records, scores: Tensor, **common: Any
-) -> _System:
+    active: ActiveParty, targets: Mapping[str, FeatureTarget], own: Records, scores: Tensor, **common: Any
+) -> System:
     """Return what scores tell of the columns of all passive parties."""
     device = scores.device
     columns = own.columns.numeric.to(device)
@@ -246,10 +309,12 @@ def _of_scores(
         _defended([hook_name(hook) for hook, one in zip(active.scores, resolutions, strict=True) if one is None]),
         count_scores(scores).note,
     ]
-    return _System(sees="scores", targets=targets, known=_boxed(box, raw), fields=fields, note=_joined(notes), **common)
+    return System(sees="scores", targets=targets, known=_boxed(box, raw), fields=fields, note=_joined(notes), **common)
 
 
-def _of_activation(active: ActiveParty, targets: Mapping[str, _Target], received: Tensor, **common: Any) -> _System:
+def _of_activation(
+    active: ActiveParty, targets: Mapping[str, FeatureTarget], received: Tensor, **common: Any
+) -> System:
     """Return what an activation tells of its sender's columns, or a sum of all activations of all senders'."""
     device = received.device
     weight = torch.cat([target.weight for target in targets.values()], dim=1).to(device).double()
@@ -264,7 +329,7 @@ def _of_activation(active: ActiveParty, targets: Mapping[str, _Target], received
     raw = activation_equations(received, weight, bias, error=off)
     hooks = [hook_name(hook) for target in targets.values() for hook in target.party.activation["prediction"]]
     notes = [summed, _shared(targets), _defended(hooks)]
-    return _System(sees="activation", targets=targets, known=_boxed(box, raw), fields={}, note=_joined(notes), **common)
+    return System(sees="activation", targets=targets, known=_boxed(box, raw), fields={}, note=_joined(notes), **common)
 
 
 def _own_weights(top: nn.Module) -> list[Tensor]:
@@ -277,7 +342,7 @@ def _intercept(top: nn.Module, like: Tensor) -> Tensor:
     return torch.zeros_like(like) if found is None else found.detach().abs()
 
 
-def _coarsest(active: ActiveParty, targets: Mapping[str, _Target]) -> torch.dtype:
+def _coarsest(active: ActiveParty, targets: Mapping[str, FeatureTarget]) -> torch.dtype:
     """Return the least precise type in which anything of a prediction is computed or sent."""
     parties = (active, *(target.party for target in targets.values()))
     used = [dtype for party in parties for dtype in (party.autocast, party.wire) if dtype is not None]
@@ -297,7 +362,7 @@ def _joined(notes: Sequence[str]) -> str:
     return "; ".join(note for note in notes if note)
 
 
-def _shared(targets: Mapping[str, _Target]) -> str:
+def _shared(targets: Mapping[str, FeatureTarget]) -> str:
     if len(targets) == 1:
         return ""
     return f"one system of equations in the columns of {' and '.join(targets)}"
@@ -307,62 +372,45 @@ def _defended(hooks: Sequence[str]) -> str:
     return f"the stated error of the equations leaves out what {' and '.join(hooks)} changed" if hooks else ""
 
 
-def _unsolved(system: _System) -> str:
-    """Say how many predictions no point of the box explains; those that the truth explains need no search."""
-    left, right, error = system.known
-    truth = torch.cat([_inside(system, target) for target in system.targets.values()], dim=1).to(left.device)
-    explained = ((truth >= 0) & (truth <= 1)).all(dim=1) & ((truth @ left.T - right).abs() <= error).all(dim=1)
-    others = Equations(left, right[~explained], error[~explained])
-    count = int(unsolvable(others).sum())
-    return f"{count} of {len(right)} systems have no solution in the box" if count else ""
+def judged(attack: Attack, system: System, seat: str, unavailable: Mapping[str, dict[str, str]]) -> Iterator[Judgement]:
+    """Run an attack on a system and judge its estimate of each party's columns.
 
-
-def _inside(system: _System, target: _Target) -> Tensor:
-    """Return the true columns that vary as points of the unit box, outside [0, 1] where beyond the known range."""
-    return _varying(target.box.unit(_truth(system, target)), target.box)
-
-
-def _truth(system: _System, target: _Target) -> Tensor:
-    return _as_known(getattr(target.party.data, system.part)).rows(system.rows).columns.numeric.double().cpu()
-
-
-def _tried(
-    attack: Attack, system: _System, unsolved: str, seat: str, unavailable: Mapping[str, dict[str, str]]
-) -> Iterator[tuple[str, FeatureLeak]]:
-    """Do what :func:`_judged` does; of an attack that refuses, write down why: a finished run is not lost for that."""
+    Args:
+        attack: The attack.
+        system: What a prediction shows.
+        seat: Name of the party in whose seat it is.
+        unavailable: Gets the reason, by party and attack, where it cannot be run.
+    """
+    shown = {"equations": system.known, **system.fields}
+    needs = needs_of(attack)
+    view = View(
+        party=seat,
+        step=0,
+        ids=system.ids,
+        **{field: value for field, value in shown.items() if field in needs},
+    )
+    width = system.known.A.shape[1]
+    missing = sorted(needs - shown.keys())
     try:
-        yield from _judged(attack, system, unsolved, seat, unavailable)
+        if missing:
+            raise AttackRefused(f"needs {', '.join(missing)}")
+        estimate, warned = run_feature_attack(attack, view, width)
     except AttackRefused as refusal:
         for name in system.targets:
             unavailable[name][f"{hook_name(attack)} ({system.sees})"] = str(refusal)
-
-
-def _judged(
-    attack: Attack, system: _System, unsolved: str, seat: str, unavailable: Mapping[str, dict[str, str]]
-) -> Iterator[tuple[str, FeatureLeak]]:
-    """Run an attack on a system and judge its estimate of each party's columns."""
-    shown = {"equations": system.known, **system.fields}
-    needs = needs_of(attack)
-    missing = sorted(needs - shown.keys())
-    if missing:
-        for name in system.targets:
-            unavailable[name][f"{hook_name(attack)} ({system.sees})"] = f"needs {', '.join(missing)}"
         return
-    seen = {field: value for field, value in shown.items() if field in needs}
-    view = View(party=seat, step=0, ids=system.ids, **seen)
-    width = system.known.A.shape[1]
-    estimate, warned = run_feature_attack(attack, view, width)
     rank = int(torch.linalg.matrix_rank(system.known.A, rtol=RANK_TOLERANCE))
     first = 0
     for name, target in system.targets.items():
-        beyond = int(target.box.outside(_truth(system, target)).sum())
-        notes = [system.note, _beyond(beyond, len(system.rows)), unsolved, warned]
+        truth = target.points(system.part, system.rows)
+        beyond = int(target.beyond(system.part, system.rows).sum())
+        notes = [system.note, _beyond(beyond, len(truth)), system.unsolved, warned]
         own = estimate[:, first : first + len(target.names)].cpu()
         first += len(target.names)
         leak = judge_estimate(
             hook_name(attack),
             own,
-            _inside(system, target),
+            truth,
             names=target.names,
             note=_joined(notes),
             sees=system.sees,
@@ -370,7 +418,7 @@ def _judged(
             equations=rank,
             joint=width,
         )
-        yield name, leak
+        yield Judgement(name, leak, own, truth)
 
 
 def _beyond(count: int, total: int) -> str:

@@ -205,7 +205,7 @@ class Trainer(Training):
         self.known_positives, self.known_negatives = known_allowed(
             active.training_labels.judged_records, known_positives, known_negatives, classes=active.task.classes
         )
-        self._feature_attacks = [attack for attack in attacks if target_of(attack) == "features"]
+        self.feature_attacks = [attack for attack in attacks if target_of(attack) == "features"]
         self.labels_of = LabelBook(active.data.train, canaries=active.canaries)
         self._seats = Seats(
             active,
@@ -392,7 +392,7 @@ class Trainer(Training):
         records; errors are in units of that range. Only passive parties whose bottom is one linear layer are attacked;
         others are listed in :attr:`unavailable`.
         """
-        return feature_leaks(self._feature_attacks, self.active, self.passives, self.unavailable)
+        return feature_leaks(self.feature_attacks, self.active, self.passives, self.unavailable)
 
     def save_checkpoint(self) -> None:
         """Write a checkpoint, if the run has a folder.
