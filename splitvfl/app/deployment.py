@@ -22,6 +22,7 @@ from splitvfl.app.beginning import Beginning
 from splitvfl.app.data_summary import own_summary_of
 from splitvfl.app.exchanges import exchange_of
 from splitvfl.app.label_horizon import before
+from splitvfl.app.own_columns import own_summary
 from splitvfl.app.records import OwnData, in_words_of, own_data
 from splitvfl.app.run_folder import (
     MODEL_FOLDER,
@@ -307,7 +308,7 @@ class Deployment:
         known = self.assembly.known_records(party)
         for name, cut in party.cuts.items():
             for attack in self.assembly.attacks():
-                reason = _unavailable(attack, party, cut.shows, exchange)
+                reason = _unavailable(attack, party, cut.shows, exchange, partner=name)
                 if reason:
                     watch.unavailable[name][hook_name(attack)] = reason
                 else:
@@ -346,10 +347,13 @@ class Deployment:
         return self.assembly.summary(run, run.party, data=self._config.data.name, epoch_steps=steps)
 
 
-def _unavailable(attack: Attack, party: ActiveParty, shows: frozenset[str], exchange: Exchange) -> str:
-    """Return why the label party cannot run a partner's attack in its place, or nothing."""
+def _unavailable(attack: Attack, party: ActiveParty, shows: frozenset[str], exchange: Exchange, *, partner: str) -> str:
+    """Return why the label party cannot run an attack of its own, or of a partner in its place, or nothing."""
     if target_of(attack) == "features":
-        return "it attacks features, with what only an experiment in one process has"
+        return (
+            f"it needs the weights of {partner}, which whoever runs it is assumed to know and {party.name} does not, "
+            f"and the columns to judge it by; {partner} runs it on itself, if its own file lists it"
+        )
     refused = refusal_of(attack, party.task.name)
     if refused:
         return refused
@@ -414,7 +418,8 @@ def run_party(
         command: The command that was given, as it may be shown.
 
     Returns:
-        The finished run, and at the active party its summary.
+        The finished run and its summary: at the active party of what it sent, at a passive one of its own columns, if
+        its file lists feature attacks; else ``None``.
 
     Raises:
         ConfigError: If parts do not fit together, or the folder holds something else, or is in use.
@@ -437,7 +442,11 @@ def run_party(
         begun = Beginning.noted(folder, going_on=going_on)
         run.run()
         deployment.keep_half(run, folder / MODEL_FOLDER)
-        if not isinstance(run, ActiveRun):
+        if isinstance(run, ActiveRun):
+            found: RunSummary | None = deployment.summary(run)
+        else:
+            found = own_summary(config, deployment.assembly, run)
+        if found is None:
             return run, None
         settings = run.settings
         provenance = begun.provenance(
@@ -448,7 +457,7 @@ def run_party(
             held_out=len(settings.batches.held_out),
             command=command,
         )
-        summary = replace(deployment.summary(run), provenance=provenance)
+        summary = replace(found, provenance=provenance)
         summary.save(folder)
         show_on_board(summary, folder)
         return run, summary

@@ -192,11 +192,11 @@ def party(
             progress=progress.run(name),
             command=given_command(),
         )
-    crossed = config.exchange.factory.one_way and summary is None
+    crossed = config.exchange.factory.one_way and name != config.active
     done = "its activations have crossed, and nothing more is needed of it" if crossed else f"{run.step} steps done"
     print(f"{name}: {done}; the {'half' if crossed else 'trained half'} is in {folder / 'model'}")
     if summary is not None:
-        _print_run(summary, explain=explain)
+        _print_own_columns(summary) if summary.seat else _print_run(summary, explain=explain)
         next_steps(f"splitvfl report {folder}", f"tensorboard --logdir {folder}")
 
 
@@ -260,6 +260,21 @@ def _print_run(summary: RunSummary, *, explain: bool) -> None:
     if explain:
         console.print()
         console.print(summary_table([summary]))
+
+
+def _print_own_columns(summary: RunSummary) -> None:
+    from splitvfl.leakage.features import feature_notes
+    from splitvfl.report.own_seat import seat_lines
+    from splitvfl.report.tables import summary_table
+
+    console = Console()
+    for line in seat_lines(summary):
+        console.print(Text(line, style="bold"))
+    console.print()
+    console.print(summary_table([summary]))
+    noted = feature_notes(summary.parties[summary.seat].features)
+    for line in [*summary.notes, *(f"{note}." for note in noted)]:
+        console.print(Text(line))
 
 
 def _print_runs(summaries: Sequence[RunSummary], *, explain: bool, compared: bool = False) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from splitvfl.leakage.event_file import EventFile
 
@@ -23,6 +24,10 @@ LAYOUT: Mapping[str, Mapping[str, Sequence[str]]] = {
     "Each attack": {
         "leak AUC over the run": [r"leak_auc_accumulated(_tied)?/.*"],
         "leak AUC of a step": [r"leak_auc(_tied)?/.+/.+"],
+    },
+    "Columns": {
+        "error of estimates": [r"columns/.*/mse$"],
+        "error of guessing means": [r"columns/.*/mse_of_means$"],
     },
     "Training": {
         "loss": [r"train/loss$", r"test/loss$"],
@@ -43,7 +48,12 @@ def add_layout(events: EventFile) -> None:
 
 
 def add_row(
-    folder: Path, step: int, settings: Mapping[str, str | float | bool], figures: Mapping[str, float | None]
+    folder: Path,
+    step: int,
+    settings: Mapping[str, str | float | bool],
+    figures: Mapping[str, float | None],
+    *,
+    beside: Mapping[str, float] = MappingProxyType({}),
 ) -> None:
     """Write a finished run's row in TensorBoard's table of runs (HParams) into the run's folder.
 
@@ -52,6 +62,7 @@ def add_row(
         step: Number of steps done.
         settings: Columns of settings, by name.
         figures: Columns of figures, by name; ``None``: not measured, and its cell is empty.
+        beside: Figures that are in no column of that table, by tag.
 
     Raises:
         OSError: If it cannot be written.
@@ -59,10 +70,13 @@ def add_row(
     from torch.utils.tensorboard.summary import hparams
 
     tags = {f"run/{name}": value for name, value in figures.items()}
+    logged = any(folder.glob("events.out.tfevents.*"))
     events = EventFile.last_of(folder)
     try:
+        if not logged:
+            add_layout(events)
         for summary in hparams(dict(settings), dict.fromkeys(tags, 0.0)):
             events.add(0, summary)
-        events.add_scalars(step, {tag: value for tag, value in tags.items() if value is not None})
+        events.add_scalars(step, {tag: value for tag, value in tags.items() if value is not None} | dict(beside))
     finally:
         events.close()

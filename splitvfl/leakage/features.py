@@ -75,6 +75,15 @@ class FeatureLeak:
     records: int | None = None
     columns: list[ColumnLeak] = field(default_factory=list)
 
+    def scalars(self, party: str) -> dict[str, float]:
+        """Return its figures for a log, by tag.
+
+        Args:
+            party: Whose columns they are.
+        """
+        tag = f"columns/{party}/{self.attack}/{self.sees}/{self.part}"
+        return {f"{tag}/mse": self.mse, f"{tag}/mse_of_means": self.blind_mse}
+
 
 def run_feature_attack(attack: Attack, view: View, width: int) -> tuple[Tensor, str]:
     """Run a feature attack on a view; return its estimate and what it warned of.

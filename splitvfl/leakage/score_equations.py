@@ -135,6 +135,21 @@ def activation_equations(
     return Equations(weight.double(), right.double() - bias.double(), _extended(error, right))
 
 
+def score_part(known: Equations) -> Equations:
+    """Return what scores alone tell of the equations of the logits' parts: ``J A x = J b``, one equation fewer.
+
+    J takes differences of neighbouring classes, as :func:`equations` does: what all logits have in common cancels in a
+    softmax. Of one logit a score tells what the logit does.
+
+    Args:
+        known: The equations of k logits, ``A = W``: :func:`activation_equations`, or a party's own ``W x``.
+    """
+    if len(known.A) < 2:
+        return known
+    error = known.error[:, 1:] + known.error[:, :-1]
+    return Equations(torch.diff(known.A, dim=0), torch.diff(known.b, dim=1), error)
+
+
 def stacked(systems: Sequence[Equations]) -> Equations:
     """Return several systems in the same columns of the same records as one: of a model that was trained again, say.
 

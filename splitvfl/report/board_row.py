@@ -30,8 +30,14 @@ def show_on_board(summary: RunSummary, folder: Path) -> None:
         "messages and prediction": summary.total,
         "known without messages": summary.known,
     }
+    columns = {
+        tag: value
+        for name, party in summary.parties.items()
+        for leak in party.features
+        for tag, value in leak.scalars(name).items()
+    }
     try:
-        add_row(folder, summary.steps, settings, figures)
+        add_row(folder, summary.steps, settings, figures, beside=columns)
     except OSError as error:
         raise CheckpointError(f"cannot write the run's row for TensorBoard in {folder}: {error}") from error
 

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from splitvfl.report.findings import PARTLY_VISIBLE, VISIBLE, below, figure, leakiest, unavailable_notes
+from splitvfl.report.own_seat import seat_lines
 from splitvfl.report.rows import (
     DefenseRow,
     Estimate,
@@ -59,6 +60,8 @@ def _parts(runs: Sequence[RunSummary], *, compared: bool) -> Iterator[Renderable
         yield from (Text(line, style="bold") for line in two_lines(group))
         yield Text()
         yield from [title] if alone else []
+        if group.seat:  # it has no figures of labels
+            continue
         yield _table(group, rows_by_defense(group) if compared else rows_by_run(group), compared=compared)
         yield Text("own: what the partner's own columns tell without any message", style="dim")
         if len(runs) == 1:
@@ -71,6 +74,8 @@ def _parts(runs: Sequence[RunSummary], *, compared: bool) -> Iterator[Renderable
 
 def two_lines(group: RunGroup) -> list[str]:
     """Return what leaks and what the model is worth: of one run, or of the defense to take among several."""
+    if group.seat:
+        return seat_lines(group.runs[0])
     row = chosen_row(group)
     return [leak_line(group, row), test_line(group, row)]
 

@@ -18,6 +18,7 @@ from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.features import best_by_view
 from splitvfl.leakage.label_leak import LabelLeak, largest
 from splitvfl.metrics import chance_of_largest, oriented, turned_round
+from splitvfl.report.own_seat import seat_verdict
 from splitvfl.report.rows import (
     AUDITOR,
     AfterRow,
@@ -236,6 +237,8 @@ def verdict(run: RunSummary, goal: float | None = None, *, own_columns: bool = T
     goal = run.goal if goal is None else goal
     if not 0.5 < goal <= 1.0:
         raise ArgumentError(f"goal must be in (0.5, 1], got {goal}")
+    if run.seat:
+        return seat_verdict(run)
     worst = run.worst[0]
     if worst is None:
         sentences = [_nothing_measured(run)]

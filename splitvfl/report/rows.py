@@ -123,6 +123,11 @@ class RunGroup:
     runs: list[RunSummary]
 
     @property
+    def seat(self) -> str:
+        """The passive party that knows of nothing but its own columns, if the runs are as it has seen them."""
+        return self.runs[0].seat
+
+    @property
     def judged(self) -> bool:
         """Whether any run has a leak AUC."""
         return any(run.worst[0] is not None for run in self.runs)
@@ -237,7 +242,8 @@ def group_runs(runs: Sequence[RunSummary]) -> list[RunGroup]:
 
 def _title(run: RunSummary) -> str:
     exchange = f", exchange {run.exchange}" if run.traits.in_headings else ""
-    return f"{run.data}, {run.model}{exchange}"
+    seat = f", as {run.seat} has seen it" if run.seat else ""
+    return f"{run.data}, {run.model}{exchange}{seat}"
 
 
 def _length(run: RunSummary) -> str:

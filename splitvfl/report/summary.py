@@ -256,6 +256,8 @@ class RunSummary:
         alone: Test AUC of the label party's own columns alone, of the better of two models; ``None`` where it has none,
             or nobody measured it.
         provenance: Where the figures come from; ``None`` in summaries that were written before it was kept.
+        seat: The passive party that has written it of its own columns, in a networked run: it knows of nothing else.
+            Empty at the label party, and where one process has all.
     """
 
     name: str
@@ -287,6 +289,7 @@ class RunSummary:
     provenance: Provenance | None = None
     goal: float = GOAL
     alone: float | None = None
+    seat: str = ""
 
     @property
     def traits(self) -> ExchangeTraits:

@@ -125,7 +125,8 @@ def summary_table(runs: Sequence[RunSummary]) -> RenderableType:
     parts: list[RenderableType] = list(_sections(runs, compared=False))
     if len(runs) == 1 and headline(runs[0]):
         parts = [Text(headline(runs[0]), style="bold"), Text(), *parts]
-    legend = _fitting(_SUMMARY_LEGEND, runs) | _feature_legend(runs) | _after_legend(runs)
+    of_labels = {} if all(run.seat for run in runs) else _fitting(_SUMMARY_LEGEND, runs)
+    legend = of_labels | _feature_legend(runs) | _after_legend(runs)
     return Group(*parts, *_said_once(runs), _legend(legend))
 
 
@@ -161,6 +162,9 @@ def _sections(runs: Sequence[RunSummary], *, compared: bool) -> Iterator[Rendera
 
 
 def _tables(group: RunGroup, rows: Sequence[DefenseRow], *, compared: bool) -> Iterator[Table]:
+    if group.seat:
+        yield from _features(rows)
+        return
     yield from _labels(rows, compared=compared)
     yield (_compared_costs if compared else _costs)(group, rows)
     if group.judged:

@@ -8,6 +8,9 @@ sum is its part.
 The attacker is assumed to know the passive parties' weights, and the range of each column over the training records.
 Estimates are of points in the unit box; what leaves the box is a record beyond the range, whose equations need not have
 a solution there.
+
+Over a network nobody has all that. But a passive party knows its weights, its columns and what it sends: it takes its
+partner's seat, and attacks itself (:func:`own_feature_leaks`). Nothing is sent for that.
 """
 
 from __future__ import annotations
@@ -33,10 +36,11 @@ from splitvfl.leakage.score_equations import (
     count_scores,
     product_error,
     score_equations,
+    score_part,
 )
 from splitvfl.leakage.unit_box import Box, unsolvable
 from splitvfl.messaging.messages import Message
-from splitvfl.party.party import ActiveParty, PassiveParty
+from splitvfl.party.party import ActiveParty, Party, PassiveParty
 
 # Records of a part that attacks are judged on: as many predictions as the paper draws. A mean over them is off by .01
 # of a standard deviation.
@@ -70,6 +74,83 @@ def feature_leaks(
             for one in judged(attack, system, active.name, unavailable):
                 found.setdefault(one.party, []).append(one.leak)
     return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelParty:
+    """What a passive party knows of who sees its part of predictions.
+
+    Attributes:
+        name: The label party.
+        logits: Logits of a prediction, where scores are made of the sum of all parties' parts and nothing else; 0: they
+            are not, or nobody here knows it.
+        others: Other passive parties, as far as they are known.
+        all_named: Whether there are no others than these.
+        sums: Whether it learns only the sum of all passive parties' parts.
+    """
+
+    name: str
+    logits: int
+    others: Sequence[str] = ()
+    all_named: bool = False
+    sums: bool = False
+
+    @property
+    def worst_case(self) -> str:
+        """What has to be assumed of the parts of others; empty if there are none."""
+        if self.all_named and not self.others:
+            return ""
+        whose = " and ".join(self.others) or "other passive parties, if there are any,"
+        return (
+            f"the parts of {whose} are taken to be known to the attacker, the worst case: the equations in the columns "
+            "of all no party can write alone"
+        )
+
+
+def own_feature_leaks(
+    attacks: Sequence[Attack], party: PassiveParty, seen_by: LabelParty, unavailable: dict[str, str]
+) -> list[FeatureLeak]:
+    """Run feature attacks on a passive party's own training and test records, by that party alone.
+
+    ``"activation"`` is what it sends of a prediction, after its defenses; ``"scores"`` what remains of that in scores,
+    whatever the label party adds to it. What only the label party knows is left out: defenses of scores, scores that
+    are saturated, and, where the parts of several parties meet in a sum, what is not known of the others'. All of that
+    tells an attacker less, not more.
+
+    Where the party transforms its columns, every attack is run twice: by who takes the weights shown for those of the
+    columns, and by who knows the transform. Both seek the columns themselves.
+
+    Args:
+        attacks: The attacks.
+        party: The party.
+        seen_by: Who sees its part.
+        unavailable: Gets the reason, by attack, where one cannot be run, as in :func:`feature_leaks`.
+    """
+    target = FeatureTarget(party)
+    if target.refused:
+        unavailable.update({hook_name(attack): target.refused for attack in attacks})
+        return []
+    aware = None if party.data.transform is None else target.with_transform_known()
+    added_up = len(target.weight) == seen_by.logits
+    for label in map(hook_name, attacks):
+        if not added_up:
+            unavailable[f"{label} (scores)"] = "needs scores that are made of the sum of all parts, and nothing else"
+        if aware is not None and aware.refused:
+            unavailable[f"{label}{_AWARE}"] = aware.refused
+    found: list[FeatureLeak] = []
+    for part in _PARTS:
+        for whose, suffix in ((target, ""), (aware, _AWARE)):
+            if whose is None or whose.refused or not getattr(party.data, part).count:
+                continue
+            for system in _own_systems(whose, seen_by, part, added_up=added_up):
+                for attack in attacks:
+                    seen = judged(attack, system, seen_by.name, {party.name: unavailable})
+                    found += [replace(one.leak, attack=f"{one.leak.attack}{suffix}") for one in seen]
+    return found
+
+
+# Behind the name of an attack whose attacker knows it.
+_AWARE = " (knows the transform)"
 
 
 def targets_of(passives: Mapping[str, PassiveParty]) -> dict[str, FeatureTarget]:
@@ -123,6 +204,17 @@ class FeatureTarget:
         weight, *bias = (parameter.detach().cpu() for parameter in party.bottom.parameters())
         self.weight = weight
         self.bias = bias[0] if bias else weight.new_zeros(weight.shape[0])
+
+    def with_transform_known(self) -> FeatureTarget:
+        """Return the same for who knows the party's transform z = H x + s, and so the weights W H of x itself."""
+        transform = self.party.data.transform
+        assert transform is not None, "else there is nothing to know"
+        known = copy.copy(self)
+        known.weight = self.weight.double() @ transform.matrix
+        known.bias = self.bias.double() + self.weight.double() @ transform.shift
+        if self.party.data.train.row_norm is not None and bool(transform.shift.any()):
+            known.refused = "rows are scaled down to a norm after the transform: there is no equation in the columns"
+        return known
 
     @property
     def names(self) -> list[str]:
@@ -247,8 +339,7 @@ def _no_scores(active: ActiveParty, targets: Mapping[str, FeatureTarget]) -> str
 
 def _systems(active: ActiveParty, targets: Mapping[str, FeatureTarget], part: Part, most: int) -> Iterator[System]:
     """Score some records of a part, and return what that shows."""
-    total = getattr(active.data, part).count
-    rows = torch.linspace(0, total - 1, min(total, most), dtype=torch.float64).round().long()
+    rows = _sampled(getattr(active.data, part).count, most)
     parties = (active, *(target.party for target in targets.values()))
     records: dict[str, Records] = {party.name: getattr(party.data, part).rows(rows) for party in parties}
     sent: dict[str, list[Tensor]] = {name: [] for name in targets}
@@ -266,12 +357,37 @@ def _systems(active: ActiveParty, targets: Mapping[str, FeatureTarget], part: Pa
     if active.sums_parts:
         if not any(target.refused for target in targets.values()):
             sums = [sum_of(parts) for parts in zip(*sent.values(), strict=True)]
-            yield _of_activation(active, targets, torch.cat(sums).float().to(active.device), **common)
+            received = torch.cat(sums).float().to(active.device)
+            summed = _summed(alone=len(targets) == 1)
+            yield _of_activation(targets, received, _dtype_of(active, targets), summed=summed, **common)
         return
     for name, target in targets.items():
         if not target.refused:
             received = torch.cat([active.received(payload).float() for payload in sent[name]])
-            yield _of_activation(active, {name: target}, received, **common)
+            yield _of_activation({name: target}, received, _dtype_of(active, {name: target}), **common)
+
+
+def _own_systems(target: FeatureTarget, seen_by: LabelParty, part: Part, *, added_up: bool) -> Iterator[System]:
+    """Return what a party's part of some predictions shows; ``added_up``: scores are made of the sum of parts."""
+    party = target.party
+    rows = _sampled(getattr(party.data, part).count)
+    records = getattr(party.data, part).rows(rows).to(party.device)
+    with party.evaluating(), party.random, torch.no_grad():
+        sent = party.defend_activation(party.activate(records), records, 0, "prediction")
+    common: dict[str, Any] = {"part": part, "ids": records.ids, "rows": rows}
+    targets = {party.name: target}
+    summed = _summed(alone=not seen_by.worst_case) if seen_by.sums else ""
+    shown = _of_activation(targets, sent.float(), _coarsest([party]), summed=summed, **common)
+    if added_up:
+        notes = [_defended(_activation_defenses(targets)), seen_by.worst_case]
+        yield replace(shown, sees="scores", known=score_part(shown.known), note=_joined(notes))
+    together = seen_by.worst_case if seen_by.sums else ""
+    yield replace(shown, note=_joined([shown.note, together]))
+
+
+def _sampled(total: int, most: int = MOST_RECORDS) -> Tensor:
+    """Return positions of the records that attacks are judged on, spread evenly."""
+    return torch.linspace(0, total - 1, min(total, most), dtype=torch.float64).round().long()
 
 
 def _of_scores(
@@ -291,7 +407,7 @@ def _of_scores(
         torch.cat([weight, *_own_weights(top)], dim=1),
         torch.cat([box.largest.to(device).expand(len(columns), -1), columns.double().abs()], dim=1),
         bias.abs() + _intercept(top, bias),
-        dtype=_coarsest(active, targets),
+        dtype=_dtype_of(active, targets),
     )
     resolutions = [resolution_of(defense) for defense in active.scores]
     resolution = max((one for one in resolutions if one is not None), default=0.0)
@@ -313,23 +429,36 @@ def _of_scores(
 
 
 def _of_activation(
-    active: ActiveParty, targets: Mapping[str, FeatureTarget], received: Tensor, **common: Any
+    targets: Mapping[str, FeatureTarget], received: Tensor, dtype: torch.dtype, *, summed: str = "", **common: Any
 ) -> System:
-    """Return what an activation tells of its sender's columns, or a sum of all activations of all senders'."""
+    """Return what an activation tells of its sender's columns, or a sum of all activations of all senders'.
+
+    Args:
+        targets: The senders.
+        received: What arrived.
+        dtype: The least precise type in which it was computed or sent.
+        summed: What is said of a sum.
+        common: The rest of the system.
+    """
     device = received.device
     weight = torch.cat([target.weight for target in targets.values()], dim=1).to(device).double()
     bias = torch.stack([target.bias for target in targets.values()]).sum(dim=0).to(device).double()
     box = Box.joined([target.box for target in targets.values()])
-    off = product_error(weight, box.largest.to(device), bias.abs(), dtype=_coarsest(active, targets))
-    summed = ""
-    if active.sums_parts:
+    off = product_error(weight, box.largest.to(device), bias.abs(), dtype=dtype)
+    if summed:
         off = off + len(targets) * 2.0**-FRACTION_BITS
-        summed = "the label party learns only the sum of all parts"
-        summed += ", which of one passive party is its part" if len(targets) == 1 else ""
     raw = activation_equations(received, weight, bias, error=off)
-    hooks = [hook_name(hook) for target in targets.values() for hook in target.party.activation["prediction"]]
-    notes = [summed, _shared(targets), _defended(hooks)]
+    notes = [summed, _shared(targets), _defended(_activation_defenses(targets))]
     return System(sees="activation", targets=targets, known=_boxed(box, raw), fields={}, note=_joined(notes), **common)
+
+
+def _summed(*, alone: bool) -> str:
+    part = ", which of one passive party is its part" if alone else ""
+    return f"the label party learns only the sum of all parts{part}"
+
+
+def _activation_defenses(targets: Mapping[str, FeatureTarget]) -> list[str]:
+    return [hook_name(hook) for target in targets.values() for hook in target.party.activation["prediction"]]
 
 
 def _own_weights(top: nn.Module) -> list[Tensor]:
@@ -342,9 +471,12 @@ def _intercept(top: nn.Module, like: Tensor) -> Tensor:
     return torch.zeros_like(like) if found is None else found.detach().abs()
 
 
-def _coarsest(active: ActiveParty, targets: Mapping[str, FeatureTarget]) -> torch.dtype:
+def _dtype_of(active: ActiveParty, targets: Mapping[str, FeatureTarget]) -> torch.dtype:
+    return _coarsest([active, *(target.party for target in targets.values())])
+
+
+def _coarsest(parties: Sequence[Party]) -> torch.dtype:
     """Return the least precise type in which anything of a prediction is computed or sent."""
-    parties = (active, *(target.party for target in targets.values()))
     used = [dtype for party in parties for dtype in (party.autocast, party.wire) if dtype is not None]
     return max([torch.float32, *used], key=lambda dtype: torch.finfo(dtype).eps)
 

@@ -1,0 +1,66 @@
+"""What a passive party's networked run says of its own columns: found by that party alone, when it has trained."""
+
+from __future__ import annotations
+
+from splitvfl.app.assembly import Assembly
+from splitvfl.config.sections import ExperimentConfig
+from splitvfl.hooks import target_of
+from splitvfl.leakage.judging import task_name
+from splitvfl.metrics import known
+from splitvfl.report.summary import ExchangeTraits, PartyResult, RunSummary
+from splitvfl.run.feature_seats import LabelParty, own_feature_leaks
+from splitvfl.run.networked import PassiveRun
+
+
+def own_summary(config: ExperimentConfig, assembly: Assembly, run: PassiveRun) -> RunSummary | None:
+    """Return a passive party's finished run in numbers: what its partner can read of its columns, and nothing else.
+
+    Nothing is sent for it. ``None`` if its file lists no feature attacks.
+
+    Args:
+        config: The party's file.
+        assembly: What its parts were made by.
+        run: Its run.
+    """
+    attacks = [attack for attack in assembly.attacks() if target_of(attack) == "features"]
+    if not attacks:
+        return None
+    learned = run.learned
+    task = assembly.task(learned.task, learned.outputs)
+    unavailable: dict[str, str] = {}
+    features = own_feature_leaks(attacks, run.party, _label_party(config, assembly, run), unavailable)
+    return RunSummary(
+        name=config.name,
+        seat=run.name,
+        data=config.data.name,
+        task=task_name(task.classes),
+        model=config.model.name,
+        defenses=[*map(str, config.defenses)],
+        exchange=config.exchange.name,
+        exchange_traits=ExchangeTraits.of(config.exchange.factory),
+        notes=run.party.notes,
+        seed=config.train.seed,
+        epochs=run.step // len(run.settings.batches),
+        steps=run.step,
+        batch_size=config.train.batch_size,
+        metric=task.metric,
+        test_metric=None,
+        test_loss=None,
+        step_ms=known(run.step_ms),
+        known_positives=0,
+        parties={run.name: PartyResult({}, unavailable=unavailable, features=features)},
+        goal=config.goal,
+    )
+
+
+def _label_party(config: ExperimentConfig, assembly: Assembly, run: PassiveRun) -> LabelParty:
+    """Return who sees the party's predictions, as far as its file and the exchange say."""
+    recipe, exchange = config.model.recipe, assembly.exchange
+    return LabelParty(
+        name=config.active,
+        # A private top, which predicts then, is no sum of the parts that cross.
+        logits=run.learned.outputs if recipe.is_linear and not recipe.private_top else 0,
+        others=[name for name, party in config.parties.items() if party.role == "passive" and name != run.name],
+        all_named=exchange.hides_parts,  # only then a party has to know of all others
+        sums=exchange.hides_parts,
+    )
