@@ -56,7 +56,7 @@ from splitvfl.hooks import Attack, Equations, Target, View, hook_name, needs_of,
 from splitvfl.leakage.categories import CategoryGroup, category_groups, commonest_share
 from splitvfl.leakage.estimates import JudgedAttack, OwnColumn, best_first, judged_attack, own_columns
 from splitvfl.leakage.features import judge_estimate, run_feature_attack
-from splitvfl.leakage.score_equations import RANK_TOLERANCE
+from splitvfl.leakage.score_equations import RANK_TOLERANCE, score_part
 from splitvfl.leakage.unit_box import Box
 from splitvfl.party.party import PassiveParty
 
@@ -307,10 +307,11 @@ def _baselines(own: _Own, truth: Tensor) -> Iterator[OwnColumn]:
 def _view(sees: Seen, own: _Own, truth: Tensor, groups: Sequence[CategoryGroup]) -> ViewForecast:
     weight = own.weight
     assert weight is not None, "there is a model"
-    # Of one logit a score tells what the activation does.
-    A = torch.diff(weight, dim=0) if sees == "scores" and len(weight) > 1 else weight
+    known = Equations(weight, truth @ weight.T, torch.zeros(len(truth), len(weight), dtype=torch.float64))
+    if sees == "scores":
+        known = score_part(known)
+    A = known.A
     rank = int(torch.linalg.matrix_rank(A, rtol=RANK_TOLERANCE))
-    known = Equations(A, truth @ A.T, torch.zeros(len(truth), len(A), dtype=torch.float64))
     skipped: dict[str, str] = {}
     found = []
     for attack in (*_attacks(A, len(truth), skipped), _KnownMeans(own.moments.mean)):

@@ -351,7 +351,7 @@ def _systems(active: ActiveParty, targets: Mapping[str, FeatureTarget], part: Pa
     passives = {name: target.party for name, target in targets.items()}
     piece = 0 if part == "test" else 1
     prediction = predict_records(active, passives, records, piece=piece, record=keep)
-    common = {"part": part, "ids": records[active.name].ids.to(active.device), "rows": rows}
+    common: dict[str, Any] = {"part": part, "ids": records[active.name].ids.to(active.device), "rows": rows}
     if not _no_scores(active, targets):
         yield _of_scores(active, targets, records[active.name], prediction.scores, **common)
     if active.sums_parts:
