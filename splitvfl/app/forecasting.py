@@ -53,7 +53,7 @@ from splitvfl.data.transform import MOST_ROTATED, Rearrangement, best_rotation
 from splitvfl.defenses.score_noise import noise_direction
 from splitvfl.errors import AttackRefused, ConfigError, DataError, SplitVFLError
 from splitvfl.hooks import Attack, Equations, Target, View, hook_name, needs_of, target_of
-from splitvfl.leakage.categories import CategoryGroup, category_groups, commonest_share
+from splitvfl.leakage.categories import CategoryGroup, category_groups, commonest_share, flags_among, varying_groups
 from splitvfl.leakage.estimates import JudgedAttack, OwnColumn, best_first, judged_attack, own_columns
 from splitvfl.leakage.features import judge_estimate, run_feature_attack
 from splitvfl.leakage.score_equations import RANK_TOLERANCE, score_part
@@ -221,19 +221,12 @@ class _Own:
         self.names = tuple(name for name, kept in zip(_names(data), varying.tolist(), strict=True) if kept)
         self.weight = None if weight is None else (weight * self.box.width)[:, varying]
         self.moments = ColumnMoments.of(self._points(data.train, piece) for piece in _pieces(data.train.count))
-        place = {int(column): number for number, column in enumerate(varying.nonzero().flatten())}
-        kept = [CategoryGroup(one.column, tuple(place[p] for p in one.places if p in place)) for one in groups]
-        self.groups = [one for one in kept if len(one.places) > 1]
+        self.groups = varying_groups(groups, varying)
 
     @property
     def flags(self) -> list[CategoryGroup]:
-        """Columns of two values that are in no group, by the moments of all records: there, x (1 − x) is 0."""
-        squares = self.moments.around(0.0).diagonal()
-        two = ((self.moments.mean - squares).abs() <= _TWO_VALUED).tolist()
-        taken = {place for group in self.groups for place in group.places}
-        return [
-            CategoryGroup(name, (place,)) for place, name in enumerate(self.names) if two[place] and place not in taken
-        ]
+        """Columns of two values that are in no group, by the moments of all records."""
+        return flags_among(self.names, two_valued(self.moments), self.groups)
 
     def sample(self, count: int) -> Tensor:
         """Return some training records, spread evenly: ``(count, d)``, or all if there are fewer."""
@@ -243,6 +236,13 @@ class _Own:
 
     def _points(self, records: Records, rows: Tensor) -> Tensor:
         return self.box.unit(records.rows(rows).columns.numeric)[:, self.box.varying]
+
+
+def two_valued(moments: ColumnMoments) -> list[bool]:
+    """Return which columns of the unit box have no values but 0 and 1: there, the mean of x (1 − x) is 0."""
+    squares = moments.around(0.0).diagonal()
+    found: list[bool] = ((moments.mean - squares).abs() <= _TWO_VALUED).tolist()
+    return found
 
 
 def _pieces(count: int) -> Iterator[Tensor]:
@@ -314,7 +314,7 @@ def _view(sees: Seen, own: _Own, truth: Tensor, groups: Sequence[CategoryGroup])
     rank = int(torch.linalg.matrix_rank(A, rtol=RANK_TOLERANCE))
     skipped: dict[str, str] = {}
     found = []
-    for attack in (*_attacks(A, len(truth), skipped), _KnownMeans(own.moments.mean)):
+    for attack in (*equation_attacks(A, len(truth), skipped), KnownMeans(own.moments.mean)):
         try:
             found.append(_judged(attack, known, truth, own, groups))
         except AttackRefused as refusal:
@@ -341,7 +341,7 @@ def _untold(A: Tensor, moments: ColumnMoments) -> list[float]:
     return shares
 
 
-def _attacks(A: Tensor, records: int, skipped: dict[str, str]) -> Iterator[Attack]:
+def equation_attacks(A: Tensor, records: int, skipped: dict[str, str]) -> Iterator[Attack]:
     """Yield every feature attack that needs equations alone; say which is left out, and why."""
     free = A.shape[1] - int(torch.linalg.matrix_rank(A, rtol=RANK_TOLERANCE))
     for name, factory in built_in("attacks").items():
@@ -362,7 +362,7 @@ def _attacks(A: Tensor, records: int, skipped: dict[str, str]) -> Iterator[Attac
             yield attack
 
 
-class _KnownMeans:
+class KnownMeans:
     """Answer the solution nearest to the columns' means, clamped to the unit box: for who knows statistics of them.
 
     Of all estimates ``A⁺b + (I − P)m`` none has a smaller error, before it is clamped.

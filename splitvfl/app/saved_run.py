@@ -6,6 +6,7 @@ experiment, and is nothing to hand to a partner; its half alone is.
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -128,11 +129,28 @@ class SavedRun:
         Raises:
             DataError: If nobody knows which they were, or they have changed.
         """
+        data = self._same_data
+        records = {name: data[name].test for name in self.halves}
+        return JointRecords(self.bounded(records), *self._names(data.active.test.ids), {})
+
+    @property
+    def _same_data(self) -> VerticalData:
         data = self.own_data
         for name, half in self.halves.items():
             _check_same(data[name], half)
-        records = {name: data[name].test for name in self.halves}
-        return JointRecords(self.bounded(records), *self._names(data.active.test.ids), {})
+        return data
+
+    def beside_own_records(self) -> SavedRun:
+        """Return the same run, whose parties hold the training and test records of the run again.
+
+        Raises:
+            DataError: If nobody knows which they were, or they have changed.
+        """
+        data = self._same_data
+        active, *passives = (_with_records(party, data[party.name]) for party in (self.active, *self.passives.values()))
+        assert isinstance(active, ActiveParty), "the same party"
+        found = {party.name: party for party in passives if isinstance(party, PassiveParty)}
+        return SavedRun(self.folder, active, found, halves=self.halves, config=self.config)
 
     def bounded(self, records: Mapping[str, Records]) -> dict[str, Records]:
         """Return records as the models take them: without labels, transformed by their party, and of a model's norm."""
@@ -161,6 +179,14 @@ class SavedRun:
             return column or ID_COLUMN, pa.array(ids.numpy())
         names = column_of(read_table(Path(path), text={column}), column, source=path)
         return column, names.take(pa.array(ids.numpy())) if is_text(names) else pa.array(ids.numpy())
+
+
+def _with_records(party: ActiveParty | PassiveParty, data: PartyData) -> ActiveParty | PassiveParty:
+    """Return a party with records, taken as its model takes them."""
+    found = copy.copy(party)
+    parts = (data.train.taken_like(party.data.train), data.test.taken_like(party.data.test))
+    found.data = replace(data, train=parts[0], test=parts[1])
+    return found
 
 
 def _check_same(data: PartyData, half: SavedHalf) -> None:

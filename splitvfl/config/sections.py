@@ -64,7 +64,7 @@ from splitvfl.data.partition import REST
 from splitvfl.data.sets import DATA_SETS, TABLES
 from splitvfl.errors import ArgumentError, ConfigError, HookError
 from splitvfl.exchange.base import NO_PRIVATE_TOP, Exchange
-from splitvfl.hooks import PHASES, At, Crossing, Phase, checked_phases, crossing_of, record_loss_of
+from splitvfl.hooks import PHASES, At, Attack, Crossing, Phase, checked_phases, crossing_of, record_loss_of
 from splitvfl.leakage.canaries import LEAST_CANARIES
 from splitvfl.learning.schedule import EarlyStopping
 from splitvfl.learning.settings import Settings
@@ -84,6 +84,7 @@ __all__ = [
     "TransformConfig",
     "config_to_yaml",
     "load_config",
+    "parse_attacks",
     "parse_config",
     "parse_defenses",
 ]
@@ -774,6 +775,24 @@ def parse_defenses(text: str, *, folder: Path, source: str = "--defenses") -> li
         chosen.append([(hook, _check_hook(document, "defenses", (), hook, folder)) for hook in hooks])
     document.raise_problems()
     return [[_with_found(HookConfig(**hook), found) for hook, found in hooks] for hooks in chosen]
+
+
+def parse_attacks(text: str, *, folder: Path, source: str = "--attacks") -> list[Attack]:
+    """Return new attacks that a command line lists by comma, some with options.
+
+    Args:
+        text: Such as ``"rcc2,gradient-inversion(steps=500)"``.
+        folder: Where the user's own modules are looked for.
+        source: What to call the text in messages.
+
+    Raises:
+        ConfigError: If the text has another form, or an attack does not exist or does not take its options.
+    """
+    document = Document("{}", source=source)
+    hooks = [_hook_of(part.strip(), source) for part in _divided(text, ",")]
+    found = [(hook, _check_hook(document, "attacks", (), hook, folder)) for hook in hooks]
+    document.raise_problems()
+    return [_with_found(HookConfig(**hook), one).made("attacks", folder) for hook, one in found]
 
 
 def _with_found(hook: HookConfig, found: FoundHook | None) -> HookConfig:

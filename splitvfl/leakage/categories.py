@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -36,6 +37,34 @@ def category_groups(data: PartyData) -> list[CategoryGroup]:
         CategoryGroup(one.column, tuple(place[name] for name in one.names))
         for one in data.provenance.encoding.columns
         if isinstance(one, FittedCategories) and one.names
+    ]
+
+
+def varying_groups(groups: Sequence[CategoryGroup], varying: Tensor) -> list[CategoryGroup]:
+    """Return groups by their places among the columns that vary; those of which less than two vary are none.
+
+    Args:
+        groups: By places among all columns.
+        varying: Which columns vary, ``(d,)``, bool.
+    """
+    place = {int(column): number for number, column in enumerate(varying.nonzero().flatten())}
+    kept = [CategoryGroup(one.column, tuple(place[p] for p in one.places if p in place)) for one in groups]
+    return [one for one in kept if len(one.places) > 1]
+
+
+def flags_among(
+    names: Sequence[str], two_valued: Sequence[bool], groups: Sequence[CategoryGroup]
+) -> list[CategoryGroup]:
+    """Return columns of two values that are in no group.
+
+    Args:
+        names: Of the columns.
+        two_valued: Which of them have two values.
+        groups: The groups among them.
+    """
+    taken = {place for group in groups for place in group.places}
+    return [
+        CategoryGroup(name, (place,)) for place, name in enumerate(names) if two_valued[place] and place not in taken
     ]
 
 

@@ -297,12 +297,14 @@ class Judgement(NamedTuple):
         leak: The figures.
         estimate: ``(n, d)``, in the unit box, on the CPU.
         truth: The same of the columns themselves, float64.
+        warned: What the attack itself warned of, which is in the figures' note among what is said of the system.
     """
 
     party: str
     leak: FeatureLeak
     estimate: Tensor
     truth: Tensor
+    warned: str
 
 
 def note_missing(
@@ -550,7 +552,7 @@ def judged(attack: Attack, system: System, seat: str, unavailable: Mapping[str, 
             equations=rank,
             joint=width,
         )
-        yield Judgement(name, leak, own, truth)
+        yield Judgement(name, leak, own, truth, warned)
 
 
 def _beyond(count: int, total: int) -> str:

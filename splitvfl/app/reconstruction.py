@@ -1,0 +1,485 @@
+"""What the real scores of a trained model tell of passive parties' columns: ``splitvfl reconstruct``.
+
+Where one process has the columns of all parties, an experiment or an auditor's copy of all halves, attacks need not be
+imagined: records are scored once more, every attack solves what the scores and the activations show, and its estimates
+are compared with the columns. What :mod:`splitvfl.app.forecasting` computes for one party alone, in exact arithmetic,
+is measured here with the rounding, the defenses and the saturation that real scores have.
+
+Attackers are assumed to know the weights, the range of every column over the training records, and everything of the
+label party's. With ``weights`` of another kind they are given transformed ones and take these for the model's own.
+
+Source: *Privacy Against Inference Attacks in Vertical Federated Learning*, remark 6 for transformed weights.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from splitvfl.app.forecasting import KnownMeans, equation_attacks, two_valued
+from splitvfl.app.saved_run import SavedRun, load_run
+from splitvfl.attacks.error_bounds import ColumnMoments, row_space
+from splitvfl.attacks.rcc1 import rcc1_with_value
+from splitvfl.config.sections import parse_attacks
+from splitvfl.data.transform import MOST_ROTATED, best_rotation
+from splitvfl.defenses.revealed_weights import least_singular_value, rotated_weights, weight_shift
+from splitvfl.errors import ArgumentError, CheckpointError, ConfigError
+from splitvfl.exchange.masking import active_masking, passive_masking
+from splitvfl.exchange.roll_call import UNSIGNED
+from splitvfl.hooks import Attack, hook_name, target_of
+from splitvfl.leakage.categories import CategoryGroup, category_groups, commonest_share, flags_among, varying_groups
+from splitvfl.leakage.estimates import best_first, judged_attack, own_columns
+from splitvfl.leakage.features import FeatureLeak, Sees
+from splitvfl.leakage.reconstruction import (
+    PLOTTED,
+    Certificate,
+    PlottedColumn,
+    ReconstructedView,
+    Reconstruction,
+    Weights,
+)
+from splitvfl.leakage.score_equations import RANK_TOLERANCE, ScoreCounts, count_scores
+from splitvfl.leakage.unit_box import unsolvable
+from splitvfl.messaging.conversation import converse
+from splitvfl.party.party import ActiveParty
+from splitvfl.run.feature_seats import FeatureTarget, Judgement, System, judged, scored_systems, targets_of
+from splitvfl.run.half_folder import is_half
+from splitvfl.run.trainer import Trainer
+
+RECORDS: Final = 2_000
+"""Records of each part that are scored, at most: as many predictions as the paper draws."""
+
+SHIFT: Final = 0.6
+"""Norm of a shift of weights, in units of the least singular value of the equations, from which on it has no largest
+error."""
+
+VIEWS: tuple[Sees, ...] = ("scores", "activation")
+_MOST_PLOTTED = 9
+_PIECE = 65_536  # records that are read at a time
+# Scores of float32 hold logits to about 1e-6 of their size; estimates are off by that over the least singular value.
+_CERTIFIED_WITHIN = 1e-3
+
+Chosen = Callable[[System, dict[str, dict[str, str]]], Iterable[Attack]]
+"""Given a system and where to say what is left out, returns the attacks that are run on it."""
+
+
+def reconstruct(
+    run: str | os.PathLike[str] | SavedRun | Trainer,
+    *,
+    attacks: str | Sequence[Attack] | None = None,
+    views: Sequence[Sees] = VIEWS,
+    records: int = RECORDS,
+    weights: Weights = "true",
+    plots: bool = True,
+    modules: str | os.PathLike[str] | None = None,
+) -> Reconstruction:
+    """Return what the scores of a run tell of every passive party's columns.
+
+    Training and test records are scored, up to ``records`` of each. Nothing is written.
+
+    Args:
+        run: Folder of a finished run with the halves of all parties, as ``splitvfl train`` writes it, one that
+            was read, or a trainer.
+        attacks: Feature attacks, or their names by comma, with options as in ``gradient-inversion(steps=500)``.
+            Default: all that come with the library and need only what equations tell, and who knows the means.
+        views: Of what predictions are read: ``"scores"``, ``"activation"``, or both.
+        records: How many records of each part, at least 1.
+        weights: ``"rotated"`` or ``"shifted"``: the attacker is given these (see
+            :mod:`splitvfl.defenses.revealed_weights`), beside one who is given the true ones.
+        plots: Whether true and estimated values of up to 200 records are kept, for pictures.
+        modules: Where modules of one's own lie that the run's experiment names; default: the current folder.
+
+    Raises:
+        ConfigError: If no party's model is linear with columns of a finite range, an option is unknown, or weights
+            cannot be transformed.
+        DataError: If the run's records are not there any more, or have changed.
+        CheckpointError: If there is no finished run, or not the halves of all parties.
+    """
+    _check(views, records, weights)
+    given = Path(modules) if modules is not None else Path.cwd()
+    named = parse_attacks(attacks, folder=given) if isinstance(attacks, str) else attacks
+    found = run if isinstance(run, Trainer) else _with_records(run, modules)
+    active, passives = found.active, found.passives
+    name = str(found.folder or "trainer")
+    skipped: dict[str, dict[str, str]] = {party: {} for party in passives}
+    targets = targets_of(passives)
+    _check_targets(targets, name)
+    for party, target in targets.items():
+        if target.refused:
+            skipped[party]["all attacks"] = target.refused
+    judgements = judge_columns(
+        active,
+        targets,
+        _every if named is None else _listed(named),
+        skipped,
+        records=records,
+        weights=("true",) if weights == "true" else ("true", weights),
+        views=views,
+        plots=plots,
+    )
+    return reconstruction_of(judgements, active, Path(name).name, skipped)
+
+
+def _check(views: Sequence[str], records: int, weights: str) -> None:
+    unknown = [view for view in views if view not in VIEWS]
+    if unknown or not views:
+        raise ConfigError(f"--views: expected scores, activation or both, got {', '.join(unknown) or 'none'}")
+    if records < 1:
+        raise ConfigError(f"--records: expected at least 1 record, got {records}")
+    if weights not in ("true", "rotated", "shifted"):
+        raise ConfigError(f"--transformed-weights: expected rotated or shifted, got {weights}")
+
+
+def _check_targets(targets: Mapping[str, FeatureTarget], name: str) -> None:
+    if not targets:
+        raise ConfigError(f"{name}: there is no passive party, and so nobody's columns to reconstruct")
+    if all(target.refused for target in targets.values()):
+        why = "; ".join(f"{party}: {_why(target)}" for party, target in targets.items())
+        raise ConfigError(f"{name}: there is no column that scores give equations of: {why}")
+
+
+def _why(target: FeatureTarget) -> str:
+    party = target.party
+    if not party.data.width:
+        return "it has no columns of numbers (data.categorical: onehot makes numbers of categories)"
+    if not party.is_linear:
+        return (
+            f"{type(party.bottom).__name__} is not one linear layer on columns of numbers (model: logistic-regression)"
+        )
+    return target.refused
+
+
+# --- the run
+
+
+def _with_records(run: str | os.PathLike[str] | SavedRun, modules: str | os.PathLike[str] | None) -> SavedRun:
+    """Return a run's parties with the records that they were trained and tested on, ready to send."""
+    found = run if isinstance(run, SavedRun) else _loaded(Path(run), modules)
+    if found.config is not None and found.config.exchange.factory.hides_parts:
+        halves = {name: passive_masking(party, found.active.name, UNSIGNED) for name, party in found.passives.items()}
+        converse({found.active.name: active_masking(found.active, UNSIGNED), **halves})
+    return found.beside_own_records()
+
+
+def _loaded(folder: Path, modules: str | os.PathLike[str] | None) -> SavedRun:
+    if is_half(folder) or is_half(folder / "model"):
+        raise CheckpointError(
+            f"{folder} holds one party's half of a run over a network, and reconstruction needs the halves and the "
+            "columns of all: put every party's model folder, by the party's name, into one folder beside an "
+            "experiment.yaml of all columns; a passive party alone computes the same without anybody: splitvfl "
+            "forecast EXPERIMENT --as NAME --model FOLDER"
+        )
+    return load_run(folder, modules=modules)
+
+
+# --- attacks
+
+
+def _every(system: System, skipped: dict[str, dict[str, str]]) -> Iterator[Attack]:
+    """Yield every attack that needs equations alone, and who knows the columns' means."""
+    left_out: dict[str, str] = {}
+    yield from equation_attacks(system.known.A, len(system.known.b), left_out)
+    for name in system.targets:
+        skipped[name] |= {f"{attack} ({system.sees})": why for attack, why in left_out.items()}
+    yield KnownMeans(_joint_mean(system).to(system.known.A.device))
+
+
+def _joint_mean(system: System) -> Tensor:
+    return torch.cat([_TargetColumns(target).moments.mean for target in system.targets.values()])
+
+
+def _listed(attacks: Sequence[Attack]) -> Chosen:
+    """Return a choice of these attacks."""
+    if not attacks:
+        raise ConfigError("--attacks: expected at least one attack on columns, got none")
+    for attack in attacks:
+        if target_of(attack) != "features":
+            raise ConfigError(
+                f"--attacks: {hook_name(attack)} reads {target_of(attack)}, and a reconstruction is of columns; the "
+                "attacks on columns are in splitvfl list attacks"
+            )
+    return lambda system, skipped: attacks
+
+
+# --- judging
+
+
+class _TargetColumns:
+    """What there is to know of a passive party's columns that vary, beside a single record.
+
+    Args:
+        target: The party.
+    """
+
+    def __init__(self, target: FeatureTarget) -> None:
+        self.target = target
+
+    @cached_property
+    def moments(self) -> ColumnMoments:
+        """First and second moments over the training records, in the unit box."""
+        rows = torch.arange(self.target.party.data.train.count).split(_PIECE)
+        return ColumnMoments.of(self.target.points("train", piece) for piece in rows)
+
+    @cached_property
+    def groups(self) -> list[CategoryGroup]:
+        """Categories and flags among the columns."""
+        groups = varying_groups(category_groups(self.target.party.data), self.target.box.varying)
+        return [*groups, *flags_among(self.target.names, two_valued(self.moments), groups)]
+
+    @property
+    def weight(self) -> Tensor:
+        """The model's weights in the unit box, ``(k, d)``, float64."""
+        weight = self.target.weight.double() * self.target.box.width
+        return weight[:, self.target.box.varying]
+
+
+@dataclass(frozen=True)
+class JudgedSystem:
+    """What one system of equations told of one party's columns.
+
+    Attributes:
+        party: Its name.
+        leaks: What every attack found, in the order in which they were given.
+        view: The same with all that a table shows, the best attack first.
+    """
+
+    party: str
+    leaks: Sequence[FeatureLeak]
+    view: ReconstructedView
+
+
+def judge_columns(
+    active: ActiveParty,
+    targets: Mapping[str, FeatureTarget],
+    chosen: Chosen,
+    skipped: dict[str, dict[str, str]],
+    *,
+    records: int = RECORDS,
+    weights: Sequence[Weights] = ("true",),
+    views: Sequence[Sees] = VIEWS,
+    plots: bool = True,
+) -> Iterator[JudgedSystem]:
+    """Score some training and test records, and yield what attacks find in what that shows, by party.
+
+    Args:
+        active: The party in whose seat the attacks are.
+        targets: The passive parties.
+        chosen: Returns the attacks that are run on a system.
+        skipped: Gets the reason, by party and attack, where one cannot be run.
+        records: How many records of each part are scored, at most.
+        weights: Which weights the attacker is given, one after the other.
+        views: Of what predictions are read.
+        plots: Whether some records' values are kept.
+
+    Raises:
+        ConfigError: If weights cannot be transformed.
+    """
+    columns = {name: _TargetColumns(target) for name, target in targets.items()}
+    for system in scored_systems(active, targets, most=records):
+        if system.sees not in views:
+            continue
+        for given in weights:
+            shown = system if given == "true" else _misled(system, columns, given)
+            yield from _judge_system(shown, active.name, columns, chosen, skipped, weights=given, plots=plots)
+
+
+def _judge_system(
+    system: System,
+    seat: str,
+    columns: Mapping[str, _TargetColumns],
+    chosen: Chosen,
+    skipped: dict[str, dict[str, str]],
+    *,
+    weights: Weights,
+    plots: bool,
+) -> Iterator[JudgedSystem]:
+    attacks = list(chosen(system, skipped))
+    judgements: dict[str, list[Judgement]] = {}
+    for attack in attacks:
+        for one in judged(attack, system, seat, skipped):
+            judgements.setdefault(one.party, []).append(one)
+    certified = weights == "true" and any(hook_name(attack) == "rcc1" for attack in attacks)
+    certificate = _certificate(system) if certified else None
+    for name, found in judgements.items():
+        view = _view(system, columns[name], found, weights=weights, certificate=certificate, plots=plots)
+        yield JudgedSystem(name, [one.leak for one in found], view)
+
+
+def _view(
+    system: System,
+    columns: _TargetColumns,
+    judgements: Sequence[Judgement],
+    *,
+    weights: Weights,
+    certificate: Certificate | None,
+    plots: bool,
+) -> ReconstructedView:
+    target, truth = columns.target, judgements[0].truth
+    notes = [note for note in system.note.split("; ") if note]
+    counted = _counted(system)
+    leaks = (replace(one.leak, note=one.warned) for one in judgements)
+    best = best_first(
+        [judged_attack(leak, one.estimate, truth, columns.groups) for leak, one in zip(leaks, judgements, strict=True)]
+    )
+    first = judgements[0].leak
+    view = ReconstructedView(
+        sees=system.sees,
+        part=system.part,
+        weights=weights,
+        equations=first.equations or 0,
+        joint=first.joint or 0,
+        records=len(truth),
+        attacks=best,
+        baselines=tuple(own_columns(target.names, truth, truth.mean(dim=0), truth.var(dim=0, correction=0).tolist())),
+        commonest={one.column: commonest_share(truth[:, list(one.places)]) for one in columns.groups},
+        beyond=_places(system.rows, target.beyond(system.part, system.rows)),
+        unsolvable=_places(system.rows, unsolvable(system.known).cpu()),
+        saturated=counted.saturated,
+        clipped=counted.bounded,
+        tied=counted.tied,
+        certificate=certificate,
+        notes=tuple(notes),
+    )
+    if not plots or weights != "true":
+        return view
+    estimate = next(one.estimate for one in judgements if one.leak.attack == best[0].attack)
+    return replace(view, plots=tuple(_plotted(view, estimate, truth)))
+
+
+def _places(rows: Tensor, which: Tensor) -> tuple[int, ...]:
+    return tuple(rows[which].tolist())
+
+
+def _counted(system: System) -> ScoreCounts:
+    scores = system.fields.get("scores")
+    return count_scores(scores) if scores is not None else ScoreCounts(0, 0, 0, 0, 0)
+
+
+def _certificate(system: System) -> Certificate:
+    """Return how far the truth can be from RCC1's estimates, and of how many records it is farther."""
+    known = system.known
+    found = rcc1_with_value(known.A, known.b)
+    truth = torch.cat([target.points(system.part, system.rows) for target in system.targets.values()], dim=1)
+    radii = found.bound.clamp(min=0.0).sqrt()
+    away = torch.linalg.vector_norm(truth.to(found.points.device) - found.points, dim=1)
+    return Certificate(
+        mean_radius=radii.mean().item(),
+        largest_radius=radii.max().item(),
+        mean_mse=found.bound.mean().item() / known.A.shape[1],
+        optimal=int(found.solved.sum()),
+        outside=int((away > radii + _CERTIFIED_WITHIN).sum()),
+    )
+
+
+def _plotted(view: ReconstructedView, estimate: Tensor, truth: Tensor) -> Iterator[PlottedColumn]:
+    """Yield the columns that are told most, with values of records that are spread evenly over those judged."""
+    left = view.left
+    names = [one.column for one in view.baselines]
+    order = sorted(range(len(names)), key=lambda place: (left.get(names[place], float("inf")), place))
+    rows = torch.linspace(0, len(truth) - 1, min(len(truth), PLOTTED), dtype=torch.float64).round().long()
+    for place in order[:_MOST_PLOTTED]:
+        true, estimated = (values[rows, place].double().tolist() for values in (truth, estimate))
+        yield PlottedColumn(names[place], tuple(true), tuple(estimated))
+
+
+def reconstruction_of(
+    judged_systems: Iterable[JudgedSystem],
+    active: ActiveParty,
+    run: str,
+    skipped: Mapping[str, Mapping[str, str]],
+) -> Reconstruction:
+    """Return what was judged, by party.
+
+    Args:
+        judged_systems: Of :func:`judge_columns`.
+        active: The party in whose seat the attacks were.
+        run: What the run is called.
+        skipped: Why attacks were not run, by party and attack.
+    """
+    views: dict[str, list[ReconstructedView]] = {}
+    for one in judged_systems:
+        views.setdefault(one.party, []).append(one.view)
+    return Reconstruction(
+        run=run,
+        attacker=active.name,
+        parties={name: tuple(found) for name, found in views.items()},
+        skipped={name: dict(why) for name, why in skipped.items() if why},
+    )
+
+
+# --- transformed weights
+
+
+def _misled(system: System, columns: Mapping[str, _TargetColumns], given: Weights) -> System:
+    """Return a system as it is for who is given transformed weights, and takes them for the model's own."""
+    parts, weights, first = [], [], 0
+    own = system.fields.get("passive_weight")
+    for name in system.targets:
+        one = columns[name]
+        width = len(one.target.names)
+        span = slice(first, first + width)
+        change = _change(one, given, sees=system.sees)
+        parts.append(change.of_equations(system.known.A[:, span]))
+        if own is not None:
+            weights.append(change.of_weights(own[..., span]))
+        first += width
+    fields = dict(system.fields) if own is None else {**system.fields, "passive_weight": torch.cat(weights, dim=-1)}
+    return replace(system, known=system.known._replace(A=torch.cat(parts, dim=1)), fields=fields)
+
+
+@dataclass(frozen=True)
+class _Change:
+    """What is done to the weights of one party's columns: turned by H, or shifted by Δ."""
+
+    sees: Sees
+    H: Tensor | None = None
+    shift: Tensor | None = None
+
+    def of_weights(self, weight: Tensor) -> Tensor:
+        if self.H is not None:
+            return rotated_weights(weight, self.H)
+        assert self.shift is not None, "one of the two"
+        return weight + self.shift.reshape(weight.shape).to(weight)
+
+    def of_equations(self, A: Tensor) -> Tensor:
+        if self.H is not None:
+            return rotated_weights(A, self.H)
+        assert self.shift is not None, "one of the two"
+        differences = self.sees == "scores" and len(self.shift) > 1
+        return A + (torch.diff(self.shift, dim=0) if differences else self.shift).to(A)
+
+
+def _change(columns: _TargetColumns, given: Weights, *, sees: Sees) -> _Change:
+    """Return what a party does to the weights that it shows; the same for both views, as they are shown once.
+
+    Raises:
+        ConfigError: If they have too many columns, or equations that depend on each other.
+    """
+    name, weight, moments = columns.target.party.name, columns.weight, columns.moments
+    A = torch.diff(weight, dim=0) if len(weight) > 1 else weight
+    if given == "rotated":
+        if weight.shape[1] > MOST_ROTATED:
+            raise ConfigError(
+                f"--transformed-weights: rotated: {name} has {weight.shape[1]} columns, and at most {MOST_ROTATED} can "
+                "be turned"
+            )
+        return _Change(sees, H=best_rotation(row_space(A), moments.around(0.0)).matrix)
+    flat = weight if len(weight) > 1 else weight[0]
+    least = least_singular_value(flat)
+    if int(torch.linalg.matrix_rank(A, rtol=RANK_TOLERANCE)) < min(A.shape):
+        raise ConfigError(
+            f"--transformed-weights: shifted: the equations of {name} depend on each other, so that its weights can be "
+            "shifted by next to nothing before their error has no bound; take rotated"
+        )
+    try:
+        shift = weight_shift(flat, moments.around(0.0), moments.mean, norm=SHIFT * least)
+    except ArgumentError as error:
+        raise ConfigError(f"--transformed-weights: shifted: {name}: {error}") from error
+    return _Change(sees, shift=shift.reshape(weight.shape))

@@ -1,0 +1,258 @@
+"""What the scores of a trained model told of passive parties' columns, in numbers, and the file that keeps it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+
+from splitvfl.errors import CheckpointError, printable
+from splitvfl.leakage.estimates import TOLD, JudgedAttack, OwnColumn, off_by, quoted, shares_left
+from splitvfl.leakage.features import Part, Sees
+
+RECONSTRUCTION_FILE: Final = "reconstruct.json"
+VERSION: Final = 1
+
+Weights = Literal["true", "rotated", "shifted"]
+"""Which weights the attacker is given: the model's own, ``W Hᵀ`` with the H of theorem 3, or ``W + Δ``."""
+
+_SAME = 5e-4  # of a mean squared error: saturated scores of float32 are off by such
+
+PLOTTED = 200
+"""Records whose values are kept of a plotted column, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """How far the truth can be from RCC1's estimate at most, if it solves the equations and lies in the box.
+
+    Radii are distances in the unit box of all columns that the equations are in, of at most √d.
+
+    Attributes:
+        mean_radius: Mean over records of the root of the bound.
+        largest_radius: The largest of them.
+        mean_mse: Mean over records of the bound, by column: no reconstruction that solves the equations has more.
+        optimal: Of how many records the bound is the value of the semidefinite program, and not merely above it.
+        outside: How many records' true columns are farther from the estimate nevertheless: their equations do not hold
+            for them, because scores were rounded, saturated or changed, or they lie beyond the known range.
+    """
+
+    mean_radius: float
+    largest_radius: float
+    mean_mse: float
+    optimal: int
+    outside: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlottedColumn:
+    """True and estimated values of a column, of some records, in the unit box.
+
+    Attributes:
+        column: Its name.
+        true: Values as they are; outside [0, 1] where a record lies beyond the known range.
+        estimated: The best attack's estimates of them.
+    """
+
+    column: str
+    true: tuple[float, ...]
+    estimated: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReconstructedView:
+    """What predictions of one part of the records told of one party's columns, in one view.
+
+    Attributes:
+        sees: Of what the attacker read a prediction.
+        part: Whose records they are.
+        weights: Which weights it was given.
+        equations: Number of independent equations.
+        joint: Number of columns that they are in, of all passive parties.
+        records: Number of predictions.
+        attacks: What the attacks found, the best first.
+        baselines: The columns, as nobody sees them.
+        commonest: Share of the commonest category, by column.
+        beyond: Records that lie beyond the known range of a column, by their place in the part, from 0.
+        unsolvable: Records whose equations have no solution in the box, likewise.
+        saturated: Predictions with a score of exactly 0 or 1.
+        clipped: Those of them of which no logit is known, so that zeros were raised to solve for anything.
+        tied: Predictions whose largest score is not one class's alone.
+        certificate: Of RCC1, if it was run with the true weights.
+        plots: Columns of which true and estimated values were kept, those that are told most first.
+        notes: What else there is to say of it.
+    """
+
+    sees: Sees
+    part: Part
+    weights: Weights = "true"
+    equations: int
+    joint: int
+    records: int
+    attacks: tuple[JudgedAttack, ...]
+    baselines: tuple[OwnColumn, ...]
+    commonest: dict[str, float] = field(default_factory=dict)
+    beyond: tuple[int, ...] = ()
+    unsolvable: tuple[int, ...] = ()
+    saturated: int = 0
+    clipped: int = 0
+    tied: int = 0
+    certificate: Certificate | None = None
+    plots: tuple[PlottedColumn, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def best(self) -> JudgedAttack:
+        """The attack with the smallest error."""
+        return self.attacks[0]
+
+    @property
+    def mean_mse(self) -> float:
+        """Mean squared error per column of answering the columns' means."""
+        return sum(one.mean_mse for one in self.baselines) / len(self.baselines)
+
+    @property
+    def half_mse(self) -> float:
+        """Mean squared error per column of answering ½."""
+        return sum(one.half_mse for one in self.baselines) / len(self.baselines)
+
+    @property
+    def left(self) -> dict[str, float]:
+        """By column, which share of its variance the best attack leaves; without columns of next to no bits."""
+        return shares_left(self.best, self.baselines)
+
+    @property
+    def counts(self) -> list[str]:
+        """Return what is to be counted of its records, in words; nothing where all are as they should be."""
+        certified = 0 if self.certificate is None else self.certificate.outside
+        found = (
+            (len(self.beyond), "lie beyond the known range of a column"),
+            (len(self.unsolvable), "have equations without a solution in the box"),
+            (self.saturated, "hold a score of exactly 0 or 1, whose logit is bounded or left out"),
+            (self.clipped, "have no two positive scores, so that zeros were raised"),
+            (self.tied, "have no largest score alone"),
+            (certified, "lie outside RCC1's radius, as their equations do not hold for them"),
+        )
+        return [f"{count:,} of {self.records:,} records {what}" for count, what in found if count]
+
+    def tells_as(self, other: ReconstructedView) -> bool:
+        """Return whether another view tells the same, but for roundings: scores and activation of one logit do."""
+        errors = [{one.attack: one.mse for one in view.attacks} for view in (self, other)]
+        same = [(view.part, view.weights, view.equations, view.joint) for view in (self, other)]
+        return (
+            same[0] == same[1]
+            and errors[0].keys() == errors[1].keys()
+            and all(abs(error - errors[1][attack]) < _SAME for attack, error in errors[0].items())
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reconstruction:
+    """What the scores of a run told of every passive party's columns.
+
+    Attributes:
+        run: What the run is called.
+        attacker: The party in whose seat the attacks were: that with the labels.
+        parties: By passive party, by part, view and weights.
+        skipped: Why an attack was not run, by passive party and attack.
+    """
+
+    run: str
+    attacker: str
+    parties: Mapping[str, tuple[ReconstructedView, ...]]
+    skipped: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    format: Literal["splitvfl reconstruct"] = "splitvfl reconstruct"
+    version: int = VERSION
+
+    @property
+    def sentences(self) -> dict[str, str]:
+        """What the scores told, by party, in one sentence each."""
+        return {name: _sentence(name, views) for name, views in self.parties.items() if views}
+
+    def without_plots(self) -> Reconstruction:
+        """Return the same without any record's values."""
+        bare = {name: tuple(replace(view, plots=()) for view in views) for name, views in self.parties.items()}
+        return replace(self, parties=bare)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON takes it."""
+        found: dict[str, Any] = msgspec.to_builtins(self)
+        return found | {"sentences": self.sentences}
+
+    def save(self, path: Path) -> None:
+        """Write it as JSON, all at once, readable by its owner alone: statistics of the parties' columns are in it."""
+        draft = path.with_name(f".{path.name}")
+        with open(draft, "wb", opener=_private) as file:
+            file.write(msgspec.json.format(msgspec.json.encode(self.as_json()), indent=2) + b"\n")
+        os.replace(draft, path)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def read_reconstruction(folder: Path) -> Reconstruction | None:
+    """Return what a run's ``reconstruct.json`` says, which another may have handed on; ``None`` without one.
+
+    Raises:
+        CheckpointError: If it is damaged.
+    """
+    path = folder / RECONSTRUCTION_FILE
+    if not path.is_file():
+        return None
+    try:
+        return msgspec.convert(_harmless(msgspec.json.decode(path.read_bytes())), Reconstruction)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise CheckpointError(
+            f"{path} is damaged: {error}; make it anew (splitvfl reconstruct {folder}), or delete it"
+        ) from error
+
+
+def _harmless(value: Any) -> Any:
+    """Return what was read with every text printable."""
+    if isinstance(value, dict):
+        return {printable(key): _harmless(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_harmless(inner) for inner in value]
+    return printable(value) if isinstance(value, str) else value
+
+
+# --- in words
+
+_SEEN = {"scores": "the scores alone", "activation": "its part of the logits, as the label party does today,"}
+
+
+def shown_views(views: Iterable[ReconstructedView]) -> list[tuple[str, ReconstructedView]]:
+    """Return the views that tell different things, each with its name; of two that tell the same, one."""
+    found: list[tuple[str, ReconstructedView]] = []
+    for view in views:
+        same = next((place for place, (_, earlier) in enumerate(found) if earlier.tells_as(view)), None)
+        if same is None:
+            found.append((view.sees, view))
+        else:
+            found[same] = (f"{found[same][1].sees} or {view.sees}", found[same][1])
+    return found
+
+
+def _sentence(name: str, views: Iterable[ReconstructedView]) -> str:
+    """Return what the last view told, the activation's, of records that nobody trained on where there are any."""
+    of_true = [view for view in views if view.weights == "true"]
+    view = ([one for one in of_true if one.part == "test"] or of_true)[-1]
+    d, who = len(view.baselines), f"Whoever knows the weights of {name} and sees {_SEEN[view.sees]}"
+    if view.equations == view.joint and view.best.near == 1.0:
+        found = f"every value of its {d} columns" if d > 1 else "every value of its one column"
+        return f"{who.rstrip(',')} finds {found}, to within .05 of its range."
+    figures = (
+        f"misses its columns by {off_by(view.best.mse)} of their range ({view.best.attack}), where their means alone "
+        f"miss them by {off_by(view.mean_mse)}"
+    )
+    left = view.left
+    told = sorted((column for column, share in left.items() if share < TOLD), key=lambda column: left[column])
+    learned = (
+        f"more than half of the variance of {quoted(told)}" if told else "less than half of the variance of any column"
+    )
+    return f"{who} {figures}, and learns {learned}."
