@@ -115,4 +115,6 @@ def test_tags_of_a_run_are_in_the_chart_that_is_named_after_them() -> None:
     assert charts("leak_auc/lab/norm") == charts("leak_auc_tied/lab/norm") == ["leak AUC of a step"]
     assert charts("leak_auc_accumulated/lab/norm") == ["leak AUC over the run"]
     assert charts("defense/clinic/sumkl/power") == ["what defenses did"]
+    assert charts("columns/lab/least-squares/scores/test/mse") == ["error of estimates"]
+    assert charts("columns/lab/least-squares/scores/test/mse_of_means") == ["error of guessing means"]
     assert charts("seconds") == []

@@ -6,10 +6,16 @@ import json
 import stat
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
+from splitvfl.app.records import own_data
+from splitvfl.app.saved_model import load_half
 from splitvfl.cli import main
+from splitvfl.config.sections import ExperimentConfig, load_config
 from splitvfl.net.certs import make_certificates
+from splitvfl.report.summary import read_summary
 from splitvfl.run import checkpoint
 from tests.run.parties import SHORT_KEYS, finished, free_ports, same_weights, start_party, weights_of
 
@@ -50,7 +56,7 @@ train:
   optimizer: {name: sgd, lr: 0.5}
   early_stopping: {patience: 2, validation_every: 5}
 network: {listen: "127.0.0.1:PORT", certificates: certs}
-attacks: [norm]
+attacks: [norm, least-squares]
 """
 
 # Every exchange of logistic regression; with noise, Taylor's has no loss.
@@ -70,6 +76,7 @@ train:
   checkpoint_every_steps: 3
   optimizer: {name: sgd, lr: 0.02}
 network: {listen: "127.0.0.1:PORT", certificates: certs}
+attacks: [least-squares]
 """
 EXCHANGES = {
     "oracle": "{name: oracle, approximation: piecewise}",
@@ -135,6 +142,8 @@ def test_a_networked_run_ends_like_the_run_in_one_process(
     assert (apart["canaries"] is not None) == ("canaries" in text)
     for figure in ("test_metric", "test_loss", "steps", "epochs", "canaries"):
         assert apart[figure] == together[figure]
+    for name in set(passives) - {"coordinator"}:
+        _check_own_columns(tmp_path / "runs", name, load_config(tmp_path / "run.yaml"))
     for name in set(names) - {"coordinator"}:  # who keeps nothing
         inside = [path for path in (tmp_path / "runs" / name).rglob("*") if path.is_dir()]
         assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "runs" / name, *inside)} == {0o700}
@@ -161,7 +170,7 @@ def test_an_attack_that_writes_in_the_label_partys_monitor_changes_nothing_that_
     make_certificates(tmp_path / "certs", ["clinic", "lab"])
     text = TWO.replace("PORT", str(free_ports(1)[0])).replace("epochs: 30", "epochs: 1")
     (tmp_path / "centring.py").write_text(CENTRING)
-    (tmp_path / "run.yaml").write_text(text.replace("[norm]", '["centring:Centring", norm]'))
+    (tmp_path / "run.yaml").write_text(text.replace("[norm", '["centring:Centring", norm'))
     (tmp_path / "plain.yaml").write_text(text)
     finished({name: start_party(checkout, tmp_path, "run.yaml", name) for name in ("clinic", "lab")})
     assert main(["train", "plain.yaml", "--out", "runs/plain"]) == 0
@@ -177,6 +186,35 @@ def test_an_attack_that_writes_in_the_label_partys_monitor_changes_nothing_that_
         for tag in ("leak_auc/worst", "labels/lab/total"):  # that of the attack itself, perhaps
             line.pop(tag, None)
     assert others == alone
+
+
+def _check_own_columns(runs: Path, name: str, config: ExperimentConfig) -> None:
+    """What a passive party found of its columns: by hand, and as the label party's seat of one process has it."""
+    if not config.model.recipe.is_linear:
+        assert not (runs / name / "summary.json").exists()  # its file lists no feature attack
+        return
+    found, whole, clinic = (read_summary(runs / run) for run in (name, "whole", "clinic"))
+    assert (found.seat, list(found.parties), found.worst) == (name, [name], (None, "", ""))
+    assert f"needs the weights of {name}" in clinic.parties[name].unavailable["least-squares"]
+    leaks = {(leak.sees, leak.part): leak for leak in found.parties[name].features}
+    together = {(leak.sees, leak.part): leak for leak in whole.parties[name].features}
+    assert leaks.keys() == {(sees, part) for sees in ("scores", "activation") for part in ("train", "test")}
+    if config.exchange.factory.hides_parts:  # of two parties only the sum is seen
+        assert all(leak.joint == leak.features == 10 for leak in leaks.values())
+        assert all("worst case" in leak.note for leak in leaks.values())
+    else:
+        for part in ("train", "test"):
+            assert leaks["activation", part] == together["activation", part]
+    records = own_data(config, name).data.with_row_norm(config.model.recipe.row_norm).train
+    x = records.rows(torch.arange(records.count)).columns.numeric.double().numpy()
+    width = np.ptp(x, axis=0)
+    A = load_half(runs / name / "model").weights["weight"].double().numpy() * width
+    untold = (x - x.min(axis=0)) / width @ (np.eye(A.shape[1]) - np.linalg.pinv(A) @ A)
+    # What crossed in bfloat16 has 8 bits; the float32 of others is off by less than 1e-6.
+    rough = config.exchange.wire is not None
+    for sees in ("scores", "activation"):
+        assert leaks[sees, "train"].mse == pytest.approx((untold**2).mean(), rel=1e-3 if rough else 1e-6)
+        assert leaks[sees, "train"].equations == 1
 
 
 def _figures(run: Path) -> list[dict[str, float]]:

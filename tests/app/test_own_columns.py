@@ -1,0 +1,151 @@
+"""A networked run's end at a passive party: what its partner can read of its columns, in all that it shows a person."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from splitvfl.app import deployment
+from splitvfl.app.forecasting import forecast
+from splitvfl.cli import main
+from splitvfl.config.sections import load_config
+from splitvfl.messaging.messages import Message
+from splitvfl.net.link import Link
+from splitvfl.report.summary import read_summary
+from tests.run.parties import free_ports
+
+FILE = """
+data: {{name: breast-cancer, scale: minmax}}
+parties:
+  clinic: {{role: active, columns: ["mean *"], address: "127.0.0.1:{port}"}}
+  lab: {{role: passive, columns: ["* error", "worst *"]}}
+model: logistic-regression
+train: {{epochs: 2, batch_size: 128, private_seed_for_experiments: 1, optimizer: {{name: adam, lr: 0.05}}}}
+network: {{listen: "127.0.0.1:{port}", plaintext_on_loopback: true, meeting_s: 60, message_s: 60}}
+attacks: [norm, least-squares, clamped-least-squares, half-star, rcc2, chebyshev-centre]
+audit: false
+"""
+
+
+class Finished(NamedTuple):
+    """A run of two parties.
+
+    Attributes:
+        folder: Where its file and the folder of each party are.
+        said: What the passive party printed.
+        sent: All messages that crossed.
+        before: Those that had crossed when the passive party began to look at its columns.
+    """
+
+    folder: Path
+    said: str
+    sent: list[Message]
+    before: list[Message]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    folder = tmp_path_factory.mktemp("own-columns")
+    file = folder / "run.yaml"
+    file.write_text(FILE.format(port=free_ports(1)[0]))
+    sent, before = list[Message](), list[Message]()
+    send, look = Link.send, deployment.own_summary
+
+    def noted(link: Link, message: Message, *, timeout: float) -> None:
+        sent.append(message)
+        send(link, message, timeout=timeout)
+
+    def looked(*arguments: object) -> object:
+        before.extend(sent)
+        return look(*arguments)  # type: ignore[arg-type]
+
+    def take_part(name: str) -> int:
+        return main(["party", str(file), "--as", name, "--out", str(folder / name)])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Link, "send", noted)
+        patch.setattr(deployment, "own_summary", looked)
+        clinic = threading.Thread(target=deployment.run_party, args=(load_config(file), "clinic", folder / "clinic"))
+        clinic.start()
+        with redirect_stdout(StringIO()) as said:
+            assert take_part("lab") == 0
+        clinic.join(60)
+    return Finished(folder, said.getvalue(), sent, before)
+
+
+def test_nothing_is_sent_for_it(run: Finished) -> None:
+    assert run.before == run.sent
+    assert {message.kind for message in run.sent[-2:]} == {"farewell"}
+    assert {message.kind for message in run.sent} == {
+        *("introduction", "agreement", "resuming", "farewell", "activation", "gradient", "evaluation", "verdict")
+    }
+
+
+def test_figures_are_the_forecasts_of_the_same_half(run: Finished) -> None:
+    model = forecast(load_config(run.folder / "run.yaml"), "lab", model=run.folder / "lab").model
+    assert model is not None
+    leaks = read_summary(run.folder / "lab").parties["lab"].features
+    for view in model.views:
+        forecasts = {attack.attack: attack for attack in view.attacks}
+        found = [leak for leak in leaks if (leak.sees, leak.part) == (view.sees, "train")]
+        assert {leak.attack for leak in found} == {"least-squares", "clamped-least-squares", "half-star", "rcc2"}
+        for leak in found:
+            # The forecast computes in float64 what crosses in float32.
+            assert leak.mse == pytest.approx(forecasts[leak.attack].mse, rel=1e-5)
+            assert leak.near == pytest.approx(forecasts[leak.attack].near, abs=1e-3)
+            assert leak.blind_mse == pytest.approx(model.mean_mse, rel=1e-9)
+            for one, column in zip(leak.columns, forecasts[leak.attack].columns, strict=True):
+                assert (one.column, one.mse) == (column.column, pytest.approx(column.mse, rel=1e-4, abs=1e-9))
+            assert leak.equations == view.equations
+        closed = {"least-squares": view.least_squares, "half-star": view.half_star}
+        assert {leak.attack: leak.mse for leak in found if leak.attack in closed} == pytest.approx(closed, rel=1e-5)
+
+
+def test_terminal_and_page_say_what_the_partner_can_read(run: Finished) -> None:
+    said = " ".join(run.said.split())
+    best = min(read_summary(run.folder / "lab").parties["lab"].features, key=lambda leak: (leak.part, leak.mse))
+    assert f"Columns of lab: {best.attack} estimates them from scores alone" in said
+    assert f"mean squared error of {best.mse:.3g}; guessing their means has {best.blind_mse:.3g}" in said
+    assert "chebyshev-centre (scores) could not be run at lab: the equations leave 19 dimensions free" in said
+    assert "all feature attacks (scores of train records, scores of test records): the parts of other passive" in said
+    assert "AUC" not in said  # of which it knows nothing
+
+    assert main(["report", str(run.folder / "lab")]) == 0
+    page = (run.folder / "lab" / "report.html").read_text()
+    assert "What your partner can read of your columns" in page
+    assert "What each defense costs" not in page
+    assert f"{best.mse:.3g}" in page
+    assert "as lab has seen it" in page
+
+
+def test_tensorboard_has_the_figures(run: Finished) -> None:
+    board = EventAccumulator(str(run.folder / "lab"))
+    board.Reload()
+    for leak in read_summary(run.folder / "lab").parties["lab"].features:
+        tag = f"columns/lab/{leak.attack}/{leak.sees}/{leak.part}"
+        for name, value in (("mse", leak.mse), ("mse_of_means", leak.blind_mse)):
+            assert board.Scalars(f"{tag}/{name}")[-1].value == pytest.approx(value, rel=1e-6)
+    assert "custom_scalars__config__" in board.Tags()["tensors"]
+
+
+def test_the_label_party_says_what_it_lacks(run: Finished) -> None:
+    found = read_summary(run.folder / "clinic")
+    assert found.seat == ""
+    reasons = found.parties["lab"].unavailable
+    assert reasons.keys() == {"least-squares", "clamped-least-squares", "half-star", "rcc2", "chebyshev-centre"}
+    assert all("needs the weights of lab" in reason and "clinic does not" in reason for reason in reasons.values())
+    assert found.parties["lab"].features == []
+
+
+def test_a_run_that_had_ended_says_it_again(run: Finished) -> None:
+    before = read_summary(run.folder / "lab")
+    _, again = deployment.run_party(load_config(run.folder / "run.yaml"), "lab", run.folder / "lab")
+    assert again is not None
+    assert again.parties == before.parties
+    assert again.steps == before.steps == 8
