@@ -200,14 +200,12 @@ def known_note(runs: Iterable[RunSummary]) -> str:
 
 
 def unavailable_notes(rows: Sequence[DefenseRow]) -> list[str]:
-    """Return a sentence for every attack that could not be run at a party, once for all defenses."""
-    return list(
-        dict.fromkeys(
-            f"{attack} could not be run at {party.name}: {reason}"
-            for _, party in with_parties(rows)
-            for attack, reason in party.unavailable.items()
-        )
-    )
+    """Return a sentence for every reason why attacks could not be run at a party, once for all defenses."""
+    found: dict[tuple[str, str], dict[str, None]] = {}
+    for _, party in with_parties(rows):
+        for attack, reason in party.unavailable.items():
+            found.setdefault((party.name, reason), {})[attack] = None
+    return [f"{', '.join(attacks)} could not be run at {name}: {reason}" for (name, reason), attacks in found.items()]
 
 
 def leakiest(runs: Sequence[RunSummary]) -> RunSummary:

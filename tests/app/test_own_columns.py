@@ -17,6 +17,7 @@ from splitvfl.cli import main
 from splitvfl.config.sections import load_config
 from splitvfl.messaging.messages import Message
 from splitvfl.net.link import Link
+from splitvfl.report.report import write_report
 from splitvfl.report.summary import read_summary
 from tests.run.parties import free_ports
 
@@ -112,7 +113,8 @@ def test_terminal_and_page_say_what_the_partner_can_read(run: Finished) -> None:
     best = min(read_summary(run.folder / "lab").parties["lab"].features, key=lambda leak: (leak.part, leak.mse))
     assert f"Columns of lab: {best.attack} estimates them from scores alone" in said
     assert f"mean squared error of {best.mse:.3g}; guessing their means has {best.blind_mse:.3g}" in said
-    assert "chebyshev-centre (scores) could not be run at lab: the equations leave 19 dimensions free" in said
+    views = ", ".join(f"chebyshev-centre ({sees})" for sees in ("scores", "activation"))
+    assert f"{views} could not be run at lab: the equations leave 19 dimensions free" in said
     assert "all feature attacks (scores of train records, scores of test records): the parts of other passive" in said
     assert "AUC" not in said  # of which it knows nothing
 
@@ -122,6 +124,17 @@ def test_terminal_and_page_say_what_the_partner_can_read(run: Finished) -> None:
     assert "What each defense costs" not in page
     assert f"{best.mse:.3g}" in page
     assert "as lab has seen it" in page
+
+
+def test_a_page_of_both_parties_keeps_them_apart(run: Finished) -> None:
+    """What each has seen of one run: no table puts the two side by side as if they were two runs."""
+    page = write_report([run.folder / "clinic", run.folder / "lab"], run.folder / "both.html", title="t").read_text()
+    first, second = (
+        page.index(f">breast-cancer, logistic-regression{seat} <") for seat in ("", ", as lab has seen it")
+    )
+    assert first < second
+    for heading in ("What each defense costs", "What your partner can read of your columns"):
+        assert page.count(f"<h3>{heading}</h3>") == 1
 
 
 def test_tensorboard_has_the_figures(run: Finished) -> None:
