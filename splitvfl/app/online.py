@@ -379,6 +379,7 @@ class HttpService:
         application: What answers requests.
         access: Where it listens.
         notify: Told in one line what happens.
+        head_s: Seconds within which the head of a request has to be there.
     """
 
     run_folder: Path
@@ -386,14 +387,18 @@ class HttpService:
     application: ScoringApplication
     access: Access
     notify: Callable[[str], None]
+    head_s: float = 10.0
 
     def server(self) -> uvicorn.Server:
         """Return the web server; it is stopped by its ``should_exit``, or a signal."""
         import uvicorn
 
+        from splitvfl.app.http_patience import impatient
+
         return uvicorn.Server(
             uvicorn.Config(
                 self.application,
+                http=impatient(self.head_s),
                 log_config=None,
                 access_log=False,  # paths hold no ids, but nobody is to rely on it
                 server_header=False,
