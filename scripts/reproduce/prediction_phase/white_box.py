@@ -51,7 +51,7 @@ LS, CLAMPED, CLS, HALF_STAR, HALF_CLAMPED, RCC2, HALF = (
     "RCC2",
     "Half",
 )
-RCC1 = "RCC1"
+RCC1, ZERO = "RCC1", "Zero"
 
 WIDTHS: Mapping[Source, tuple[int, ...]] = {
     "bank": (1, 2, 4, 6, 8, 11, 14, 17),
@@ -66,17 +66,25 @@ def _clamped_half_star(A: Tensor, b: Tensor) -> Tensor:
     return half_star(A, b).clamp(0.0, 1.0)
 
 
+def _zero(A: Tensor, b: Tensor) -> Tensor:
+    return b.new_zeros(len(b), A.shape[1])
+
+
 DIRECT: Mapping[str, Estimate] = {
     LS: least_squares,
     CLAMPED: clamped_least_squares,
     HALF_STAR: half_star,
     HALF_CLAMPED: _clamped_half_star,
     HALF: half,
+    ZERO: _zero,
 }
 """Estimates that are a product of matrices: made for all predictions."""
 
 SOLVED: Mapping[str, Estimate] = {CLS: constrained_least_squares, RCC2: rcc2}
 """Estimates that need a solver: made for the first :data:`SOLVED_PREDICTIONS`."""
+
+WINDOWS = 4
+"""Of so many, in place of all, are figures that take long."""
 
 PREDICTIONS, SOLVED_PREDICTIONS, RCC1_PREDICTIONS = 2000, 500, 100
 """How many predictions are estimated; RCC1 in every fourth window only."""
@@ -123,8 +131,14 @@ def widths_of(problem: Problem) -> tuple[int, ...]:
     return WIDTHS[problem.source][1::2] if problem.rows else WIDTHS[problem.source]
 
 
-def system(model: Any, shown: Tensor, columns: np.ndarray[Any, Any]) -> tuple[Tensor, Tensor]:
-    """Return ``(A, b)`` of scores of a softmax model on rows of which some columns are the passive party's.
+def some_windows(problem: Problem, width: int, total: int) -> list[np.ndarray[Any, Any]]:
+    """Return four windows of columns that lie across all of them; one for a cut problem."""
+    starts = [0] if problem.rows else range(0, total, -(-total // WINDOWS))
+    return [window(start, width, total) for start in starts]
+
+
+def published(model: Any, shown: Tensor, columns: np.ndarray[Any, Any]) -> tuple[Tensor, Tensor, Tensor]:
+    """Return scores, the active party's part of the logits, and the passive party's weights.
 
     Args:
         model: Weights and biases.
@@ -133,14 +147,16 @@ def system(model: Any, shown: Tensor, columns: np.ndarray[Any, Any]) -> tuple[Te
     """
     weight, bias = tensor(model.weight), tensor(model.bias)
     others = np.setdiff1d(np.arange(weight.shape[1]), columns)
+    scores = torch.softmax(shown @ weight.T + bias, dim=1)
+    return scores, shown[:, others] @ weight[:, others].T + bias, weight[:, columns]
+
+
+def system(model: Any, shown: Tensor, columns: np.ndarray[Any, Any]) -> tuple[Tensor, Tensor]:
+    """Return ``(A, b)`` of what is :func:`published`, with the same arguments."""
     with warnings.catch_warnings():
         # Scores that round to 0 are treated as documented there, and counted by this reproduction.
         warnings.simplefilter("ignore", RuntimeWarning)
-        return equations(
-            torch.softmax(shown @ weight.T + bias, dim=1),
-            shown[:, others] @ weight[:, others].T + bias,
-            weight[:, columns],
-        )
+        return equations(*published(model, shown, columns))
 
 
 def _over_windows(problem: Problem, shown: Tensor, truth: Tensor, model: Any) -> Result:

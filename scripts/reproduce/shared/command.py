@@ -31,6 +31,7 @@ class Reproduction:
         quick: What the quick run is, for ``--help``.
         quick_seeds: Seeds of the quick run; ``None``: as many as asked for.
         clicks: Rows of generated clicks, for which there is an option then; 0: none are needed.
+        proved: How claims begin that are proved, so that ``--check`` can fail.
     """
 
     name: str
@@ -41,9 +42,12 @@ class Reproduction:
     quick: str
     quick_seeds: int | None = None
     clicks: int = 0
+    proved: tuple[str, ...] = ()
 
     def main(self, argv: Sequence[str] | None = None) -> int:
         """Run the parts that were asked for, and return 0 whatever the verdicts, 2 if anything prevents it.
+
+        With ``--check`` 1 is returned if what is proved does not reproduce.
 
         Args:
             argv: The command line.
@@ -60,11 +64,20 @@ class Reproduction:
         )
         torch.set_num_threads(1)
         try:
-            self.run(settings, parts=arguments.only, page=arguments.page)
+            sections = self.run(settings, parts=arguments.only, page=arguments.page)
         except SplitVFLError as error:
             print(f"{self.name}: {error}", file=sys.stderr)
             return 2
-        return 0
+        return self._checked(sections) if arguments.check else 0
+
+    def _checked(self, sections: Sequence[Section]) -> int:
+        proved = [claim for section in sections for claim in section.claims if claim.claim.startswith(self.proved)]
+        failed = [claim for claim in proved if claim.verdict != "reproduces"]
+        for claim in failed:
+            print(f"{self.name}: does not hold, and is proved: {claim.claim} ({claim.ours:g})", file=sys.stderr)
+        if not proved:
+            print(f"{self.name}: nothing that is proved was measured", file=sys.stderr)
+        return int(bool(failed) or not proved)
 
     def run(self, settings: Settings, *, parts: Sequence[str], page: Path | None = None) -> list[Section]:
         """Run parts of the reproduction and write what they found.
@@ -103,6 +116,7 @@ class Reproduction:
                 "--rows-of-clicks", type=int, default=self.clicks, help="rows of generated clicks; 0: none"
             )
         parser.add_argument("--workers", type=_positive, help="processes of one thread each (default: 2, quick: 1)")
+        parser.add_argument("--check", action="store_true", help="fail (1) if what is proved does not reproduce")
         parser.add_argument("--page", type=Path, metavar="FOLDER", help="also write the page and its figures here")
         return parser
 
