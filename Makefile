@@ -13,7 +13,7 @@ COVERAGE := --cov --cov-report=term
 PYTHONS ?= python3.11 python3.12 python3.13
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-network test coverage test-pythons lint format types docs wheel-check clean
+.PHONY: help demo demo-network test coverage test-pythons lint format types docs reproduction wheel-check clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -50,6 +50,10 @@ types: $(VENV)/.installed-dev ## check the types
 docs: $(VENV)/.installed-dev ## build the documentation in docs/_build; warnings are errors
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
+
+reproduction: $(VENV)/.installed-dev ## a paper on a little data, in seconds; fails where what is proved does not hold
+	rm -rf build/reproduction
+	$(TEST_ENV) $(BIN)/python -m scripts.reproduce.prediction_phase --quick --check --out build/reproduction
 
 wheel-check: $(VENV)/.installed-dev ## build the wheel through the sdist, compare it with the tree, and import it
 	$(TEST_ENV) $(BIN)/python -m pytest tests/test_packaging.py
