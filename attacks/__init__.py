@@ -2,7 +2,8 @@
 
 from splitvfl.attacks.active_packing import PackingEngine
 from splitvfl.attacks.black_box_feature import black_box_feature
-from splitvfl.attacks.chebyshev_centre import Ball, ChebyshevCentreAttack, chebyshev_centre
+from splitvfl.attacks.centre_program import BoundedCentre
+from splitvfl.attacks.chebyshev_centre import Ball, ChebyshevCentreAttack, chebyshev_centre, chebyshev_within
 from splitvfl.attacks.combined import CombinedAttack
 from splitvfl.attacks.component import ComponentAttack
 from splitvfl.attacks.constrained_least_squares import ConstrainedLeastSquaresAttack, constrained_least_squares
@@ -32,7 +33,7 @@ from splitvfl.attacks.packed_equations import (
     unpack_equations,
 )
 from splitvfl.attacks.procrustes import recover_transform, undo_transform
-from splitvfl.attacks.rcc1 import BoundedCentre, RCC1Attack, rcc1, rcc1_with_value
+from splitvfl.attacks.rcc1 import RCC1Attack, rcc1, rcc1_with_value, rcc1_within
 from splitvfl.attacks.rcc2 import RCC2Attack, rcc2, rcc2_within
 from splitvfl.attacks.readout import ReadoutAttack
 from splitvfl.attacks.recover_labels import LabelSumAttack, label_sum, recover_labels
@@ -80,6 +81,7 @@ __all__ = [
     "activation_equations",
     "black_box_feature",
     "chebyshev_centre",
+    "chebyshev_within",
     "clamped_least_squares",
     "constrained_least_squares",
     "equations",
@@ -97,6 +99,7 @@ __all__ = [
     "projected_gradient",
     "rcc1",
     "rcc1_with_value",
+    "rcc1_within",
     "rcc2",
     "rcc2_within",
     "recover_labels",

@@ -7,16 +7,19 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from splitvfl.attacks.box_projection import Bounds, in_pieces, nearest_solution, project, unit_box
+from splitvfl.attacks.box_projection import Bounds, Nearest, in_pieces, nearest_solution, project, unit_box
 from splitvfl.attacks.equation_attack import EquationAttack
 from splitvfl.attacks.row_space import check_equations
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import Equations
+from splitvfl.leakage.unit_box import unsolvable
 
 # What an error of one costs beside a feature that is off by one, before the root; and how often it is taken back.
 _SLACK_WEIGHT = 1e-2
 _ROUNDS = 20
 _REST = 1e-10
+# Near enough to the nearest point that a bound on distances from it holds to the same.
+_AT_REST = 1e-8
 
 
 def rcc2(A: Tensor, b: Tensor) -> Tensor:
@@ -76,16 +79,41 @@ def rcc2_within(A: Tensor, b: Tensor, error: Tensor) -> Tensor:
     >>> rcc2_within(torch.tensor([[1.0, 1.0]]), 1.6 * one, 0.2 * one).round(decimals=9)
     tensor([[0.7000, 0.7000]], dtype=torch.float64)
     """
+    return nearest_within(A, b, error).points
+
+
+def nearest_within(A: Tensor, b: Tensor, error: Tensor) -> Nearest:
+    """Return :func:`rcc2_within`'s points, and what they are.
+
+    ``feasible``: there is a point of the box within the intervals (:func:`~splitvfl.leakage.unit_box.unsolvable`).
+    ``certified``: it is that; without, the search for it was lost, or the point is :func:`rcc2` of b. With, no point of
+    the box within the intervals is further from it than the root of ``Σ x_i (1 − x_i)``.
+
+    Args:
+        A: Equations, ``(m, d)``.
+        b: Right-hand sides, ``(n, m)``.
+        error: How far each may be off, >= 0, ``(n, m)``.
+
+    Raises:
+        ArgumentError: As :func:`rcc2_within`.
+    """
     check_equations(A, b)
-    _check_error(b, error)
+    check_error(b, error)
     d, m = A.shape[1], A.shape[0]
-    like = [torch.empty(d, dtype=torch.float64, device=A.device)]
+    flag = torch.empty((), dtype=torch.bool, device=A.device)
+    like = Nearest(torch.empty(d, dtype=torch.float64, device=A.device), flag, flag)
     both = torch.cat([b.double(), error.double()], dim=1)
-    (points,) = in_pieces(lambda part: [_within(A.double(), *part.split(m, dim=1))], both, entries=d + m**2, like=like)
-    return points
+    return Nearest(
+        *in_pieces(lambda part: _within(A.double(), *part.split(m, dim=1)), both, entries=d + m**2, like=like)
+    )
 
 
-def _check_error(b: Tensor, error: Tensor) -> None:
+def check_error(b: Tensor, error: Tensor) -> None:
+    """Refuse errors that are not one finite number of at least 0 for each right side.
+
+    Raises:
+        ArgumentError: In these cases, with what came.
+    """
     if error.shape != b.shape or not torch.isfinite(error).all() or bool((error < 0).any()):
         raise ArgumentError(
             f"expected errors >= 0 and finite, one for each entry of b {tuple(b.shape)}, got {tuple(error.shape)}"
@@ -93,7 +121,7 @@ def _check_error(b: Tensor, error: Tensor) -> None:
         )
 
 
-def _within(A: Tensor, b: Tensor, error: Tensor) -> Tensor:
+def _within(A: Tensor, b: Tensor, error: Tensor) -> Nearest:
     """Return the points for some right sides: by projections of x and slack, in which slack weighs next to nothing."""
     d = A.shape[1]
     # Rows of unit length; those of zeros tell nothing and stay out.
@@ -111,17 +139,22 @@ def _within(A: Tensor, b: Tensor, error: Tensor) -> Tensor:
     limits = _SLACK_WEIGHT * wide
     bounds = Bounds(torch.cat([zero, -limits], dim=1), torch.cat([one, limits], dim=1))
     middle = torch.full_like(points, 0.5)
-    missed = torch.zeros(len(b), dtype=torch.bool, device=b.device)
+    met = torch.zeros(len(b), dtype=torch.bool, device=b.device)
+    moved = torch.full_like(points[:, 0], torch.inf)
     for _ in range(_ROUNDS):
         found = project(both, targets, torch.cat([middle, slack], dim=1), bounds, edges=False)
-        missed = ~found.residual.isfinite()
-        moved = (found.points[:, :d] - points).abs().amax(dim=1)
-        points, slack = found.points[:, :d], found.points[:, d:]
-        if bool((missed | (moved <= _REST)).all()):
+        # A search that is lost on the way leaves the point before, which lies within the intervals too.
+        kept = found.residual.isfinite()
+        moved[kept] = (found.points[:, :d] - points).abs().amax(dim=1)[kept]
+        points[kept], slack[kept] = found.points[kept, :d], found.points[kept, d:]
+        met |= kept
+        if bool((~kept | (moved <= _REST)).all()):
             break
-    if missed.any():
-        points[missed] = nearest_solution(A, b[missed], 0.5).points
-    return points
+    certified = met & (moved <= _AT_REST)
+    if not met.all():
+        points[~met] = nearest_solution(A, b[~met], 0.5).points
+        met[~met] = ~unsolvable(Equations(A, b[~met], error[~met]))
+    return Nearest(points, met, certified)
 
 
 class RCC2Attack(EquationAttack):

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from splitvfl.attacks import rcc1, rcc1_with_value, rcc2
+from splitvfl.attacks import RCC1Attack, rcc1, rcc1_with_value, rcc1_within, rcc2, rcc2_within
 from splitvfl.errors import ArgumentError
+from splitvfl.hooks import Equations
 
 
 def random_equations(
@@ -176,3 +177,108 @@ def test_on_a_gpu_it_is_the_same() -> None:
 def test_bad_equations_are_refused() -> None:
     with pytest.raises(ArgumentError, match="got \\(1, 2\\) and \\(1, 3\\)"):
         rcc1(torch.ones(1, 2), torch.ones(1, 3))
+
+
+# --- equations that are off
+
+
+def by_cvxpy_within(left: Tensor, right: Tensor, error: float) -> list[tuple[np.ndarray[Any, Any], float]]:
+    """Points and values of the program of intervals as its definition has it."""
+    m, d = left.shape
+    x, spread, target = cvxpy.Variable(d), cvxpy.Variable((d, d), PSD=True), cvxpy.Parameter(m)
+    rows = left.numpy() / error
+    holds = [
+        cvxpy.diag(spread) <= x - cvxpy.square(x),
+        cvxpy.diag(rows @ spread @ rows.T) <= 1 - cvxpy.square(target - rows @ x),
+    ]
+    problem = cvxpy.Problem(cvxpy.Maximize(cvxpy.trace(spread)), holds)
+    found = []
+    for row in right.numpy():
+        target.value = row / error
+        problem.solve(solver="CLARABEL", tol_gap_abs=1e-9, tol_gap_rel=1e-9, tol_feas=1e-9)
+        found.append((np.asarray(x.value), float(problem.value)))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("m", "d", "dominant", "error"),
+    [(1, 6, 20.0, 0.3), (2, 5, 1.0, 0.01), (3, 4, 1.0, 0.01), (5, 4, 1.0, 0.1), (3, 12, 10.0, 0.3)],
+)
+def test_within_errors_it_is_what_a_general_solver_finds(m: int, d: int, dominant: float, error: float) -> None:
+    left, right, _ = random_equations(m, d, n=3, dominant=dominant)
+    right = right + error * (2 * torch.rand(right.shape, generator=torch.Generator().manual_seed(1)) - 1)
+
+    found = rcc1_within(left, right, torch.full_like(right, error))
+
+    assert found.solved.all()
+    for point, bound, (expected, value) in zip(
+        found.points, found.bound, by_cvxpy_within(left, right, error), strict=True
+    ):
+        np.testing.assert_allclose(point.numpy(), expected, rtol=0, atol=1e-4)
+        assert float(bound) == pytest.approx(value, abs=1e-5)
+
+
+@settings(max_examples=40)
+@given(
+    st.integers(1, 4),
+    st.integers(1, 6),
+    st.integers(0, 10_000),
+    st.booleans(),
+    st.sampled_from([0.0, 1e-7, 1e-4, 3e-3, 0.03, 0.3, 3.0]),
+)
+def test_the_truth_is_within_the_bound_whatever_the_error(
+    m: int, d: int, seed: int, corners: bool, error: float
+) -> None:
+    left, right, truth = random_equations(m, d, n=4, seed=seed, dominant=5.0, corners=corners)
+    off = 2 * torch.rand(right.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) - 1
+    # Errors at their ends, and within.
+    right = right + error * torch.where(off.abs() > 0.7, off.sign(), off)
+
+    found = rcc1_within(left, right, torch.full_like(right, error))
+
+    assert ((found.points >= 0) & (found.points <= 1)).all()
+    distances = (truth - found.points).square().sum(dim=1)
+    # The box is widened by 1e-9, which a flat angle between faces can make larger.
+    assert (distances <= found.bound + 1e-6).all()
+    assert (found.bound <= d).all()  # the squared diameter of the box
+
+
+def test_without_error_it_is_the_answer_of_exact_equations_and_near_to_it_with_a_small_one() -> None:
+    left, right, _ = random_equations(3, 5, n=20, dominant=3.0)
+    right[0] = 100.0  # no point of the box
+    none, small = torch.zeros_like(right), torch.full_like(right, 1e-7)
+
+    exact, within = rcc1_with_value(left, right), rcc1_within(left, right, none)
+    nearly = rcc1_within(left, right, small)
+
+    assert torch.equal(within.points, exact.points)
+    assert torch.equal(within.bound, exact.bound)
+    # A bound's slope in the error is a multiplier, of order 10 here, or grows as its root where the dual has none.
+    torch.testing.assert_close(nearly.bound, exact.bound, rtol=0, atol=2e-3)
+    assert torch.equal(nearly.points[0], exact.points[0])
+    half = [none[:1], torch.full_like(right[:1], 0.1)]
+    mixed = rcc1_within(left, torch.cat([right[1:2], right[1:2]]), torch.cat(half))
+    torch.testing.assert_close(mixed.points[0], exact.points[1], rtol=0, atol=1e-9)
+    assert mixed.bound[1] > mixed.bound[0]
+
+
+def test_the_attack_takes_rounded_scores_for_intervals() -> None:
+    left, right, _ = random_equations(2, 4, n=10, dominant=5.0)
+    rounded = torch.round(right, decimals=1)
+    error = torch.full_like(right, 0.05)
+
+    found = RCC1Attack().estimate(Equations(left, rounded, error))
+
+    assert torch.equal(found, rcc1_within(left, rounded, error).points)
+    assert not torch.allclose(found, rcc1(left, rounded), atol=1e-3)
+    # No nearer to ½ than the nearest: by definition of that.
+    nearest = (rcc2_within(left, rounded, error) - 0.5).square().sum(dim=1)
+    missed = ((found @ left.T - rounded).abs() - error).amax(dim=1)
+    assert ((found - 0.5).square().sum(dim=1) >= nearest - 1e-6)[missed <= 1e-9].all()
+
+
+@pytest.mark.parametrize("error", [-0.1, np.nan, np.inf])
+def test_an_error_that_is_none_is_refused(error: float) -> None:
+    left, right, _ = random_equations(2, 4, n=2)
+    with pytest.raises(ArgumentError, match="errors >= 0 and finite"):
+        rcc1_within(left, right, torch.full_like(right, error))
