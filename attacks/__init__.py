@@ -8,6 +8,7 @@ from splitvfl.attacks.combined import CombinedAttack
 from splitvfl.attacks.component import ComponentAttack
 from splitvfl.attacks.constrained_least_squares import ConstrainedLeastSquaresAttack, constrained_least_squares
 from splitvfl.attacks.direction import DirectionAttack
+from splitvfl.attacks.discrete_search import DiscreteFit, DiscreteSearchAttack, discrete_search
 from splitvfl.attacks.gradient_classifier import GradientClassifierAttack
 from splitvfl.attacks.gradient_inversion import GradientInversionAttack, gradient_inversion, projected_gradient
 from splitvfl.attacks.guesses import RandomGuessAttack, ZeroAttack
@@ -56,6 +57,8 @@ __all__ = [
     "ComponentAttack",
     "ConstrainedLeastSquaresAttack",
     "DirectionAttack",
+    "DiscreteFit",
+    "DiscreteSearchAttack",
     "GradientClassifierAttack",
     "GradientInversionAttack",
     "HalfAttack",
@@ -84,6 +87,7 @@ __all__ = [
     "chebyshev_within",
     "clamped_least_squares",
     "constrained_least_squares",
+    "discrete_search",
     "equations",
     "estimate_weights",
     "feasible_powers",

@@ -167,6 +167,18 @@ class Equations(NamedTuple):
     error: Tensor
 
 
+class Alphabet(NamedTuple):
+    """All values that some columns can take together: a category's one-hot columns, or one column of whole numbers.
+
+    Attributes:
+        places: Which columns, counted from 0.
+        values: ``(c, len(places))``, float64, in the unit box: each row is one possibility, and occurs once.
+    """
+
+    places: tuple[int, ...]
+    values: Tensor
+
+
 class View:
     """What one party holds and received on one crossing: everything that its attacks may use.
 
@@ -202,6 +214,9 @@ class View:
     active_logits = ViewField[Tensor]("The active party's own part of the logits, ``(n,)`` or ``(n, k)``.")
     passive_weight = ViewField[Tensor]("The other party's linear weights, if assumed known: ``(d,)`` or ``(k, d)``.")
     equations = ViewField[Equations]("What a prediction tells of the other party's columns, in the unit box.")
+    alphabets = ViewField[tuple[Alphabet, ...]](
+        "Values of columns that have few, if assumed known; others have a range."
+    )
 
     __slots__ = ("_copies", "_ids", "_seen", "_versions", "party", "step")
 

@@ -32,6 +32,7 @@ from splitvfl.hooks import (
 )
 from splitvfl.hooks import call_defense as call
 from splitvfl.leakage.after_training import view_after_training
+from splitvfl.leakage.alphabets import finite
 from splitvfl.learning.label_gradients import LabelGradients, mean_cross_entropy
 from splitvfl.metrics import leak_auc
 from splitvfl.models import Linear
@@ -72,6 +73,7 @@ ATTACKS = {
     "random-guess": AttackRow(attacks.RandomGuessAttack),
     "gradient-inversion": AttackRow(attacks.GradientInversionAttack),
     "constrained-least-squares": AttackRow(attacks.ConstrainedLeastSquaresAttack),
+    "discrete-search": AttackRow(attacks.DiscreteSearchAttack),
     "chebyshev-centre": AttackRow(attacks.ChebyshevCentreAttack),
     "rcc1": AttackRow(attacks.RCC1Attack),
     "rcc2": AttackRow(attacks.RCC2Attack),
@@ -196,6 +198,7 @@ def prediction_view(width: int, dtype: torch.dtype = torch.float64) -> View:
         ids=ids_of(),
         **dict(zip(("scores", "active_logits", "passive_weight"), (one.to(dtype) for one in shown), strict=True)),
         equations=attacks.score_equations(*(one.to(dtype) for one in shown)),
+        alphabets=(finite(0, [0.0, 0.25, 1.0]),),
     )
 
 
@@ -376,8 +379,13 @@ def test_a_feature_attack_returns_one_column_per_feature(name: str) -> None:
 
 
 def on_gpu(value: Any) -> Any:
-    """Return a field of a view on the GPU: a tensor, or equations."""
-    return type(value)(*(one.cuda() for one in value)) if isinstance(value, tuple) else value.cuda()
+    """Return a field of a view on the GPU: a tensor, equations, or what else is made of tensors."""
+    if isinstance(value, Tensor):
+        return value.cuda()
+    if not isinstance(value, tuple) or not value or isinstance(value[0], int | str):
+        return value
+    parts = [on_gpu(one) for one in value]
+    return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
 
 
 @pytest.mark.cuda

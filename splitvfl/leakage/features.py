@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from splitvfl.errors import ArgumentError
-from splitvfl.hooks import Attack, View, call_attack, hook_name
+from splitvfl.hooks import Attack, View, call_attack, hook_name, note_of
 
 # An entry counts as found when it is off by no more than this, in the unit box.
 NEAR = 0.05
@@ -86,7 +86,7 @@ class FeatureLeak:
 
 
 def run_feature_attack(attack: Attack, view: View, width: int) -> tuple[Tensor, str]:
-    """Run a feature attack on a view; return its estimate and what it warned of.
+    """Run a feature attack on a view; return its estimate, and what it warned of and noted.
 
     Args:
         attack: Returns ``(n, d)``.
@@ -95,6 +95,7 @@ def run_feature_attack(attack: Attack, view: View, width: int) -> tuple[Tensor, 
 
     Raises:
         HookError: If the attack breaks its contract.
+        AttackRefused: If it cannot work on this view.
         ArgumentError: If its estimate has another shape than ``(n, width)``, or is not finite.
     """
     with warnings.catch_warnings(record=True) as caught:
@@ -105,7 +106,8 @@ def run_feature_attack(attack: Attack, view: View, width: int) -> tuple[Tensor, 
         raise ArgumentError(f"{hook_name(attack)}: expected an estimate of {expected}, got {tuple(estimate.shape)}")
     if not bool(torch.isfinite(estimate).all()):
         raise ArgumentError(f"{hook_name(attack)}: the estimate holds NaN or infinite values")
-    return estimate, "; ".join(dict.fromkeys(str(warning.message) for warning in caught))
+    said = [*(str(warning.message) for warning in caught), note_of(attack)]
+    return estimate, "; ".join(dict.fromkeys(text for text in said if text))
 
 
 def judge_features(

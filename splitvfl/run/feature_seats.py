@@ -16,7 +16,7 @@ partner's seat, and attacks itself (:func:`own_feature_leaks`). Nothing is sent 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -28,7 +28,8 @@ from splitvfl.crypto.sum_masks import FRACTION_BITS, sum_of
 from splitvfl.data.columns import Records
 from splitvfl.errors import ArgumentError, AttackRefused
 from splitvfl.exchange.prediction import predict_records
-from splitvfl.hooks import Attack, Equations, View, hook_name, needs_of, resolution_of
+from splitvfl.hooks import Alphabet, Attack, Equations, View, hook_name, needs_of, resolution_of
+from splitvfl.leakage.alphabets import known_alphabets
 from splitvfl.leakage.features import FeatureLeak, Part, Sees, judge_estimate, run_feature_attack
 from splitvfl.leakage.score_equations import (
     RANK_TOLERANCE,
@@ -230,6 +231,12 @@ class FeatureTarget:
     def beyond(self, part: Part, rows: Tensor) -> Tensor:
         """Return which records of a part lie beyond the known range of a column, ``(n,)``, bool."""
         return self.box.outside(_as_known(getattr(self.party.data, part)).rows(rows).columns.numeric.double().cpu())
+
+    @cached_property
+    def alphabets(self) -> tuple[Alphabet, ...]:
+        """Which of the columns that vary have few values, and which."""
+        data = self.party.data
+        return known_alphabets(replace(data, train=_as_known(data.train)), self.box)
 
 
 def _as_known(records: Records) -> Records:
@@ -515,8 +522,10 @@ def judged(attack: Attack, system: System, seat: str, unavailable: Mapping[str, 
         seat: Name of the party in whose seat it is.
         unavailable: Gets the reason, by party and attack, where it cannot be run.
     """
-    shown = {"equations": system.known, **system.fields}
+    shown: dict[str, Any] = {"equations": system.known, **system.fields}
     needs = needs_of(attack)
+    if "alphabets" in needs:
+        shown["alphabets"] = _side_by_side(system.targets.values())
     view = View(
         party=seat,
         step=0,
@@ -553,6 +562,16 @@ def judged(attack: Attack, system: System, seat: str, unavailable: Mapping[str, 
             joint=width,
         )
         yield Judgement(name, leak, own, truth, warned)
+
+
+def _side_by_side(targets: Iterable[FeatureTarget]) -> tuple[Alphabet, ...]:
+    """Return the alphabets of all columns of a system."""
+    found: list[Alphabet] = []
+    first = 0
+    for target in targets:
+        found += [Alphabet(tuple(first + place for place in one.places), one.values) for one in target.alphabets]
+        first += len(target.names)
+    return tuple(found)
 
 
 def _beyond(count: int, total: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from splitvfl.attacks import (
     ChebyshevCentreAttack,
+    DiscreteSearchAttack,
     GradientInversionAttack,
     HalfAttack,
     HalfStarAttack,
@@ -23,7 +24,7 @@ from splitvfl.attacks import (
     equations,
     least_squares,
 )
-from splitvfl.data.columns import Columns
+from splitvfl.data.columns import Columns, PartyData
 from splitvfl.data.transform import flip
 from splitvfl.defenses import Rounding, ScoreNoise, noise_direction
 from splitvfl.exchange.taylor import Taylor
@@ -425,3 +426,47 @@ def test_estimates_of_a_view_solve_its_equations() -> None:
     for view in look.views:
         left, right, _ = view.equations
         torch.testing.assert_close(least_squares(left, right) @ left.T, right, rtol=0, atol=1e-9)
+
+
+def with_coins(name: str, places: Sequence[int], *, width: int) -> PartyData:
+    """Columns of which those at some places are 0 or 1."""
+    data = party_data(name, width=width, unit=True)
+    for part in (data.train, data.test):
+        part.columns.numeric[:, list(places)] = part.columns.numeric[:, list(places)].round()
+    return data
+
+
+def coin_trainer(sizes: Mapping[str, int], *, continuous: int = 0) -> Trainer:
+    """Parties whose columns are coins, but for the last ones."""
+    passives = {
+        name: PassiveParty(
+            with_coins(name, range(width - continuous), width=width), seeded(name, lambda width=width: Linear(width, 1))
+        )
+        for name, width in sizes.items()
+    }
+    top = seeded("coins", lambda: LinearTop(len(sizes), 1, active_inputs=2))
+    active = ActiveParty(party_data(ACTIVE, width=2, task="binary", unit=True), top)
+    return Trainer(active, passives, batch_size=16, attacks=[DiscreteSearchAttack(), HalfStarAttack()])
+
+
+def test_columns_of_few_values_are_found_by_searching_them_where_one_equation_leaves_one() -> None:
+    trainer = coin_trainer({"telecom": 2, "shop": 2})
+    found = trainer.feature_leaks()
+    for name in ("telecom", "shop"):
+        leaks = by_view(found[name])
+        for sees, part in VIEWS:
+            # Sixteen sums, of random weights: float32's error of 1e-6 confuses none of them.
+            assert leaks["discrete-search", sees, part].mse == 0.0
+            assert leaks["half-star", sees, part].mse > 0.01
+            count = len(getattr(trainer.active.data, part).ids)
+            said = f"one candidate alone for {count} of {count} predictions"
+            assert said in leaks["discrete-search", sees, part].note
+
+
+def test_an_attack_that_refuses_a_view_is_listed_as_unavailable_and_the_others_run() -> None:
+    trainer = linear_trainer(features=6, attacks=[ChebyshevCentreAttack(), DiscreteSearchAttack(), HalfAttack()])
+    leaks = trainer.feature_leaks()["telecom"]
+    assert {leak.attack for leak in leaks} == {"half"}
+    missing = trainer.unavailable["telecom"]
+    assert "5 dimensions free" in missing["chebyshev-centre (scores)"]
+    assert "nothing to search" in missing["discrete-search (activation)"]
