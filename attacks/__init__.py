@@ -1,7 +1,7 @@
 """Attacks: what a party can infer from what it holds and received. One idea per file."""
 
 from splitvfl.attacks.active_packing import PackingEngine
-from splitvfl.attacks.black_box_feature import black_box_feature
+from splitvfl.attacks.black_box_feature import BlackBoxFeatureAttack, black_box_feature
 from splitvfl.attacks.centre_program import BoundedCentre
 from splitvfl.attacks.chebyshev_centre import Ball, ChebyshevCentreAttack, chebyshev_centre, chebyshev_within
 from splitvfl.attacks.combined import CombinedAttack
@@ -50,6 +50,7 @@ from splitvfl.leakage.score_equations import activation_equations, equations, sc
 
 __all__ = [
     "Ball",
+    "BlackBoxFeatureAttack",
     "BoundedCentre",
     "ChebyshevCentreAttack",
     "ClampedLeastSquaresAttack",

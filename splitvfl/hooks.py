@@ -179,6 +179,18 @@ class Alphabet(NamedTuple):
     values: Tensor
 
 
+class LogitParts(NamedTuple):
+    """A passive party's part of each logit, as who does not know its weights has it: ``W x`` plus what is constant.
+
+    Attributes:
+        values: ``(n, m)``, float64; of scores of k classes, differences of neighbouring logits.
+        columns: Names of the columns x that vary, of all parties whose parts are in it.
+    """
+
+    values: Tensor
+    columns: tuple[str, ...]
+
+
 class View:
     """What one party holds and received on one crossing: everything that its attacks may use.
 
@@ -217,6 +229,7 @@ class View:
     alphabets = ViewField[tuple[Alphabet, ...]](
         "Values of columns that have few, if assumed known; others have a range."
     )
+    logit_parts = ViewField[LogitParts]("The other party's part of the logits, without its weights.")
 
     __slots__ = ("_copies", "_ids", "_seen", "_versions", "party", "step")
 

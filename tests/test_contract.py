@@ -19,6 +19,7 @@ from splitvfl.cut.split_model import SplitModel
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import (
     CROSSINGS,
+    LogitParts,
     Secrets,
     View,
     call_attack,
@@ -74,6 +75,7 @@ ATTACKS = {
     "gradient-inversion": AttackRow(attacks.GradientInversionAttack),
     "constrained-least-squares": AttackRow(attacks.ConstrainedLeastSquaresAttack),
     "discrete-search": AttackRow(attacks.DiscreteSearchAttack),
+    "black-box-feature": AttackRow(attacks.BlackBoxFeatureAttack, widths=(1,)),
     "chebyshev-centre": AttackRow(attacks.ChebyshevCentreAttack),
     "rcc1": AttackRow(attacks.RCC1Attack),
     "rcc2": AttackRow(attacks.RCC2Attack),
@@ -199,6 +201,7 @@ def prediction_view(width: int, dtype: torch.dtype = torch.float64) -> View:
         **dict(zip(("scores", "active_logits", "passive_weight"), (one.to(dtype) for one in shown), strict=True)),
         equations=attacks.score_equations(*(one.to(dtype) for one in shown)),
         alphabets=(finite(0, [0.0, 0.25, 1.0]),),
+        logit_parts=LogitParts((features @ weight.T).to(dtype), tuple(f"column {at}" for at in range(width))),
     )
 
 

@@ -28,7 +28,7 @@ from splitvfl.crypto.sum_masks import FRACTION_BITS, sum_of
 from splitvfl.data.columns import Records
 from splitvfl.errors import ArgumentError, AttackRefused
 from splitvfl.exchange.prediction import predict_records
-from splitvfl.hooks import Alphabet, Attack, Equations, View, hook_name, needs_of, resolution_of
+from splitvfl.hooks import Alphabet, Attack, Equations, LogitParts, View, hook_name, needs_of, resolution_of
 from splitvfl.leakage.alphabets import known_alphabets
 from splitvfl.leakage.features import FeatureLeak, Part, Sees, judge_estimate, run_feature_attack
 from splitvfl.leakage.score_equations import (
@@ -280,7 +280,7 @@ class System:
     ids: Tensor
     targets: Mapping[str, FeatureTarget]
     known: Equations
-    fields: Mapping[str, Tensor]
+    fields: Mapping[str, Any]
     rows: Tensor
     note: str
 
@@ -411,7 +411,8 @@ def _of_scores(
     box = Box.joined([target.box for target in targets.values()])
     with torch.no_grad():
         # Whoever knows the weights knows the intercept, which is the same for all records.
-        logits: Tensor = top.active_logits(columns.double()) + bias  # type: ignore[operator]
+        own_logits: Tensor = top.active_logits(columns.double())  # type: ignore[operator]
+    logits = own_logits + bias
     off = product_error(
         torch.cat([weight, *_own_weights(top)], dim=1),
         torch.cat([box.largest.to(device).expand(len(columns), -1), columns.double().abs()], dim=1),
@@ -421,13 +422,18 @@ def _of_scores(
     resolutions = [resolution_of(defense) for defense in active.scores]
     resolution = max((one for one in resolutions if one is not None), default=0.0)
     flat = active.task.outputs == 1
-    known, own_weight = (logits.squeeze(1), weight.squeeze(0)) if flat else (logits, weight)
+    known, alone, own_weight = logits, own_logits, weight
+    if flat:
+        known, alone, own_weight = logits.squeeze(1), own_logits.squeeze(1), weight.squeeze(0)
     raw = score_equations(scores, known, own_weight, resolution=resolution, logit_error=off)
+    # Who does not know the weights has the same right sides, with whatever is constant in them.
+    parts = score_equations(scores, alone, torch.zeros_like(own_weight), resolution=resolution).b
     shift = weight @ box.lower.to(device)
-    fields = {
+    fields: dict[str, Any] = {
         "scores": scores,
         "active_logits": (logits + shift).squeeze(1) if flat else logits + shift,
         "passive_weight": _varying((weight * box.width.to(device)), box)[0 if flat else slice(None)],
+        "logit_parts": LogitParts(parts, _names(targets)),
     }
     notes = [
         _shared(targets),
@@ -458,7 +464,13 @@ def _of_activation(
         off = off + len(targets) * 2.0**-FRACTION_BITS
     raw = activation_equations(received, weight, bias, error=off)
     notes = [summed, _shared(targets), _defended(_activation_defenses(targets))]
-    return System(sees="activation", targets=targets, known=_boxed(box, raw), fields={}, note=_joined(notes), **common)
+    fields = {"logit_parts": LogitParts(received.double(), _names(targets))}
+    known = _boxed(box, raw)
+    return System(sees="activation", targets=targets, known=known, fields=fields, note=_joined(notes), **common)
+
+
+def _names(targets: Mapping[str, FeatureTarget]) -> tuple[str, ...]:
+    return tuple(name for target in targets.values() for name in target.names)
 
 
 def _summed(*, alone: bool) -> str:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from splitvfl.attacks import (
+    BlackBoxFeatureAttack,
     ChebyshevCentreAttack,
     DiscreteSearchAttack,
     GradientInversionAttack,
@@ -470,3 +471,41 @@ def test_an_attack_that_refuses_a_view_is_listed_as_unavailable_and_the_others_r
     missing = trainer.unavailable["telecom"]
     assert "5 dimensions free" in missing["chebyshev-centre (scores)"]
     assert "nothing to search" in missing["discrete-search (activation)"]
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_a_single_column_is_found_without_the_weights(outputs: int) -> None:
+    data = party_data("telecom", width=1, unit=True)  # above 0: weight and what is constant have one sign
+    passive = PassiveParty(data, seeded("black box", lambda: Linear(1, outputs)))
+    task = "binary" if outputs == 1 else "multiclass"
+    top = seeded("black box top", lambda: LinearTop(1, outputs, active_inputs=2))
+    active = ActiveParty(party_data(ACTIVE, width=2, task=task), top, task=task_for(task, 3))
+    look = Look("logit_parts", "equations")
+    attacks = [BlackBoxFeatureAttack(case=2), look]
+    found = Trainer(active, {"telecom": passive}, batch_size=16, attacks=attacks).feature_leaks()["telecom"]
+    leaks = by_view(found)
+    for sees in ("scores", "activation"):
+        # All training records are judged, so that the least and the largest observation are the box's ends; scores of
+        # float32 have logits off by 1e-6, and the weight times the range is above .1.
+        assert leaks["black-box-feature", sees, "train"].mse < 1e-8
+        # Of test records the ends are their own: at most (1 − max)² + min².
+        columns = data.test.columns.numeric.double()
+        points = (columns - data.train.columns.numeric.min()) / (
+            data.train.columns.numeric.max() - data.train.columns.numeric.min()
+        )
+        bound = (1 - points.max()) ** 2 + points.min() ** 2
+        assert leaks["black-box-feature", sees, "test"].mse <= bound.item() + 1e-6
+    for view in look.views:
+        # What is constant is all that parts and right sides differ by.
+        constant = view.logit_parts.values - view.equations.b
+        assert (constant - constant[:1]).abs().max() < 1e-5
+        assert view.logit_parts.columns == ("telecom0",)
+
+
+def test_without_the_weights_several_columns_are_refused_by_name() -> None:
+    trainer = two_parties(sizes={"telecom": 1, "shop": 2}, attacks=[BlackBoxFeatureAttack()])
+    leaks = trainer.feature_leaks()
+    assert [leak.sees for leak in leaks["telecom"]] == ["activation", "activation"]
+    assert "shop" not in leaks
+    assert "3: telecom0, shop0, shop1" in trainer.unavailable["telecom"]["black-box-feature (scores)"]
+    assert "2: shop0, shop1" in trainer.unavailable["shop"]["black-box-feature (activation)"]
