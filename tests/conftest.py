@@ -3,54 +3,89 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import hypothesis
-import matplotlib
 import pytest
-import torch
 
-from splitvfl.hooks import Secrets
-from splitvfl.leakage import own_columns, own_columns_many
-from splitvfl.leakage.own_columns import OwnColumns
+# Large libraries are imported where they are needed: the process that only hands out tests needs none.
+if TYPE_CHECKING:
+    import torch
 
-# One thread each: results depend on the number of threads, and the tests already run in parallel.
-torch.set_num_threads(1)
-matplotlib.use("Agg")
-# What is written outlives a process that is killed without it, and no test cuts the power.
-os.fsync = lambda descriptor: None
-# Examples are derived from the test itself: the same ones everywhere, and no deadline that a slow machine would miss.
-hypothesis.settings.register_profile("splitvfl", derandomize=True, deadline=None)
-hypothesis.settings.load_profile("splitvfl")
+    from splitvfl.hooks import Secrets
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 
 # Of a test alone on an idle machine. More is said, never failed: under load every test takes longer.
 LONGEST_S = 10.0
 
-SecretsFactory = Callable[..., Secrets]
+# Who uses something of these starts a process from which others are forked.
+FORKING = ("tests.commands", "tests.run.forked", "tests.run.parties")
+
+SecretsFactory = Callable[..., "Secrets"]
 
 
-def pytest_sessionstart() -> None:
-    """Spare the collection of tests a collection of garbage: there is none yet."""
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Take the settings of all tests, in processes that run some."""
+    # Spares the collection of tests a collection of garbage: there is none yet.
     gc.disable()
+    hands_out = session.config.getoption("dist", "no") != "no" and not hasattr(session.config, "workerinput")
+    if not hands_out:
+        _take_settings()
+
+
+def _take_settings() -> None:
+    import hypothesis
+    import matplotlib
+    import torch
+
+    # One thread each: results depend on the number of threads, and the tests already run in parallel.
+    torch.set_num_threads(1)
+    matplotlib.use("Agg")
+    # What is written outlives a process that is killed without it, and no test cuts the power.
+    os.fsync = lambda descriptor: None
+    # Examples are derived from the test itself: the same ones everywhere, and no deadline that a slow machine would
+    # miss.
+    hypothesis.settings.register_profile("splitvfl", derandomize=True, deadline=None)
+    hypothesis.settings.load_profile("splitvfl")
 
 
 def pytest_collection_finish() -> None:
     """Leave modules and tests, which stay to the end, out of every later search for garbage."""
+    _join_loggers()
     gc.freeze()
     gc.enable()
 
 
+def _join_loggers() -> None:
+    """Let PyTorch's loggers say what they say through the root, where pytest listens.
+
+    There are forty that do not, and pytest would begin and end to listen at each of them three times per test.
+    """
+    for name in logging.root.manager.loggerDict:
+        if name.split(".")[0] == "torch":
+            logging.getLogger(name).propagate = True
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip the tests marked ``cuda`` where there is no GPU."""
+    """Begin with the tests that fork processes, and skip those marked ``cuda`` where there is no GPU."""
+    import torch
+
+    # Behind one another they run in one worker, or in few: whatever else forks has to import everything once more.
+    items.sort(key=lambda item: not _forks(item))
     if torch.cuda.is_available():
         return
     for item in items:
         if item.get_closest_marker("cuda") is not None:
             item.add_marker(pytest.mark.skip(reason="no NVIDIA GPU here"))
+
+
+def _forks(item: pytest.Item) -> bool:
+    held = vars(item.module).values() if isinstance(item, pytest.Function) else ()
+    return any(getattr(value, "__module__", None) in FORKING for value in held)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -79,7 +114,7 @@ def data_folder() -> Path:
 
 
 # What was fitted in few rounds, apart from what was fitted in as many as users have.
-_of_few_rounds: tuple[dict[bytes, OwnColumns], dict[bytes, float]] = ({}, {})
+_of_few_rounds: tuple[dict[bytes, Any], dict[bytes, float]] = ({}, {})
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +124,8 @@ def few_rounds() -> Iterator[None]:
     The fifty that users have take most of the time of a short run of many classes or categories. It holds from the
     first test that uses it to the end of its module, so that runs which several tests share have it too.
     """
+    from splitvfl.leakage import own_columns, own_columns_many
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(own_columns, "ROUNDS", 3)
         patch.setattr(own_columns_many, "ROUNDS", 3)
@@ -109,6 +146,10 @@ def _secrets(
     ids: torch.Tensor | None = None,
     log: Callable[[str, float], None] | None = None,
 ) -> Secrets:
+    import torch
+
+    from splitvfl.hooks import Secrets
+
     return Secrets(
         party="bank",
         step=0,
