@@ -20,6 +20,9 @@ from splitvfl.crypto.modular import Factor, entry, multiplied, power, powers, pr
 _SMALL_PRIMES_BELOW = 1 << 16
 _GENERATORS = 128
 _WIDEST_WINDOW = 7
+# Large tables are worth their making after some 200 obfuscators. A key of shorter primes protects nothing: it is a
+# test's, which encrypts less.
+_LARGE_TABLES_FROM_BITS = 1024
 
 
 class Obfuscators(Protocol):
@@ -168,11 +171,15 @@ class _PrimeBase:
         self.square = prime**2
         self._order = int(prime - 1)
         self._bytes = (self._order.bit_length() + 7) // 8
+        self._halved = prime.bit_length() < _LARGE_TABLES_FROM_BITS
         (base,) = split([power(_base(prime), n, prime)], prime)
-        self._tables = list(_windows(base, [8] * self._bytes, prime))
+        widths = [4, 4] * self._bytes if self._halved else [8] * self._bytes
+        self._tables = list(_windows(base, widths, prime))
 
     def one(self) -> mpz:
         digits = secrets.randbelow(self._order).to_bytes(self._bytes, "little")
+        if self._halved:
+            digits = bytes(half for byte in digits for half in (byte & 15, byte >> 4))
         return product([table[digit] for table, digit in zip(self._tables, digits, strict=True)], self._prime)
 
 

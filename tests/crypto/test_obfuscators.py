@@ -11,6 +11,7 @@ from gmpy2 import mpz
 
 from splitvfl.crypto import obfuscators
 from splitvfl.crypto.keys import PrivateKey
+from splitvfl.crypto.modular import product
 from splitvfl.crypto.obfuscators import FixedBase, Obfuscators, Powers, Products
 
 SOURCES: dict[str, Callable[[PrivateKey], Obfuscators]] = {
@@ -18,6 +19,19 @@ SOURCES: dict[str, Callable[[PrivateKey], Obfuscators]] = {
     "products": lambda key: Products(key.public),
     "fixed base": FixedBase,
 }
+
+
+def test_tables_of_whole_and_of_half_bytes_hold_the_powers_of_one_base(monkeypatch: pytest.MonkeyPatch) -> None:
+    prime, n = mpz(1_000_003), mpz(1_000_003 * 1_000_033)
+    for bits, entries in ((21, [16] * 6), (20, [256] * 3)):
+        monkeypatch.setattr(obfuscators, "_LARGE_TABLES_FROM_BITS", bits)
+        made = obfuscators._PrimeBase(prime, n)
+        base = product([made._tables[0][1]], prime)
+        assert [len(table) for table in made._tables] == entries
+        for exponent in (0, 1, 15, 16, 255, 256, 65_537, 999_999):
+            monkeypatch.setattr(secrets, "randbelow", lambda limit, exponent=exponent: exponent)
+            assert made.one() == gmpy2.powmod(base, exponent, prime**2)
+        monkeypatch.undo()
 
 
 @pytest.mark.parametrize("source", SOURCES)
