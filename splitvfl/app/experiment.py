@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +16,7 @@ from splitvfl.app.assembly import Assembly, choose_device
 from splitvfl.app.beginning import Beginning
 from splitvfl.app.data_summary import summary_of
 from splitvfl.app.label_horizon import LabelHorizon, before, observed_horizon, outcome
+from splitvfl.app.reconstruction import reconstruct_listed
 from splitvfl.app.records import in_words_of, load_data
 from splitvfl.app.run_folder import (
     CONFIG_FILE,
@@ -28,6 +30,8 @@ from splitvfl.app.run_folder import (
 from splitvfl.config.sections import ExperimentConfig, HookConfig, config_to_yaml, parse_config
 from splitvfl.data import VerticalData
 from splitvfl.errors import ConfigError, DataError
+from splitvfl.leakage.features import FeatureLeak
+from splitvfl.leakage.reconstruction import RECONSTRUCTION_FILE
 from splitvfl.learning.precision import narrow_dtype
 from splitvfl.party.attaching import promises_of
 from splitvfl.party.party import ActiveParty, PassiveParty
@@ -225,9 +229,20 @@ class Experiment:
                 "it, and had other defaults), or start anew with --overwrite or --out"
             )
 
-    def summary(self, trainer: Trainer, horizon: LabelHorizon | None = None) -> RunSummary:
-        """Return a finished run in numbers; ``horizon`` is the auditor's before the first step."""
-        bench, features = self._bench, trainer.feature_leaks()
+    def summary(
+        self,
+        trainer: Trainer,
+        horizon: LabelHorizon | None = None,
+        features: Mapping[str, Sequence[FeatureLeak]] = MappingProxyType({}),
+    ) -> RunSummary:
+        """Return a finished run in numbers.
+
+        Args:
+            trainer: The run.
+            horizon: The auditor's before the first step.
+            features: What feature attacks found, by party.
+        """
+        bench = self._bench
         more: dict[str, dict[str, Any]] = {}
         for name in trainer.passives:
             own = bench.own_columns.get(name)
@@ -235,7 +250,7 @@ class Experiment:
                 "own_columns_auc": None if own is None else own.auc,
                 "own_columns_model": "" if own is None else own.model,
                 "first_component_auc": bench.first_components.get(name),
-                "features": features.get(name, []),
+                "features": list(features.get(name, [])),
                 "after_training": dict(trainer.after_training[name]),
             }
         return self._assembly.summary(
@@ -275,8 +290,9 @@ def run_experiment(
     """Train one experiment and write everything about it into a folder.
 
     The folder gets ``experiment.yaml`` (all settings), ``metrics.jsonl``, TensorBoard events, ``checkpoints/``,
-    ``weights/PARTY.safetensors``, the trained halves ``model/PARTY``, ``begun.json`` and ``summary.json``. A run that
-    has finished is resumed by leaving it as it is, once its settings and data are found to be the same.
+    ``weights/PARTY.safetensors``, the trained halves ``model/PARTY``, ``begun.json`` and ``summary.json``; where attacks
+    on columns are listed, ``reconstruct.json`` too, without values of records. A run that has finished is resumed by
+    leaving it as it is, once its settings and data are found to be the same.
 
     Args:
         config: The experiment.
@@ -319,12 +335,13 @@ def run_experiment(
     write_config(folder, config_to_yaml(config))
     begun = Beginning.noted(folder, going_on=resume)
     with in_words_of(config):
-        told = summary_of(bench.data)
-    for line in [*told, *before(observed, agreed), *promises_of(trainer.active, train.epochs)]:
+        held = summary_of(bench.data)
+    for line in [*held, *before(observed, agreed), *promises_of(trainer.active, train.epochs)]:
         notify(line)
     trainer.fit(train.epochs, progress=progress)
+    told, leaks = reconstruct_listed(trainer, config.name)
     summary = replace(
-        experiment.summary(trainer, observed),
+        experiment.summary(trainer, observed, leaks),
         alone=bench.alone,
         provenance=begun.provenance(
             config,
@@ -337,6 +354,10 @@ def run_experiment(
     )
     _save_weights(trainer, folder / "weights")
     trainer.save(folder / MODEL_FOLDER)
+    # What an earlier part of the training told is not what this model tells.
+    (folder / RECONSTRUCTION_FILE).unlink(missing_ok=True)
+    if told is not None:
+        told.save(folder / RECONSTRUCTION_FILE)
     summary.save(folder)
     show_on_board(summary, folder)
     return summary

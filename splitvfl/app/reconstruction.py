@@ -49,7 +49,15 @@ from splitvfl.leakage.score_equations import RANK_TOLERANCE, ScoreCounts, count_
 from splitvfl.leakage.unit_box import unsolvable
 from splitvfl.messaging.conversation import converse
 from splitvfl.party.party import ActiveParty
-from splitvfl.run.feature_seats import FeatureTarget, Judgement, System, judged, scored_systems, targets_of
+from splitvfl.run.feature_seats import (
+    FeatureTarget,
+    Judgement,
+    System,
+    judged,
+    note_missing,
+    scored_systems,
+    targets_of,
+)
 from splitvfl.run.half_folder import is_half
 from splitvfl.run.trainer import Trainer
 
@@ -125,6 +133,34 @@ def reconstruct(
         plots=plots,
     )
     return reconstruction_of(judgements, active, Path(name).name, skipped)
+
+
+def reconstruct_listed(trainer: Trainer, run: str) -> tuple[Reconstruction | None, dict[str, list[FeatureLeak]]]:
+    """Return what the feature attacks that a trainer lists find, without values of records, and by party in brief.
+
+    Args:
+        trainer: The trainer, after training. Its ``unavailable`` gets the reason where an attack cannot be run.
+        run: What the run is called.
+
+    Returns:
+        The reconstruction, ``None`` where there is no such attack or nothing to attack; and the figures of every
+        attack, as :meth:`splitvfl.Trainer.feature_leaks` returns them.
+    """
+    attacks = trainer.feature_attacks
+    if not attacks:
+        return None, {}
+    targets = targets_of(trainer.passives)
+    note_missing(attacks, trainer.active, targets, trainer.unavailable)
+    found = list(judge_columns(trainer.active, targets, _listed(attacks), trainer.unavailable, plots=False))
+    leaks: dict[str, list[FeatureLeak]] = {}
+    for one in found:
+        leaks.setdefault(one.party, []).extend(one.leaks)
+    names = {hook_name(attack) for attack in attacks}
+    skipped = {
+        party: {attack: why for attack, why in reasons.items() if attack.partition(" (")[0] in names}
+        for party, reasons in trainer.unavailable.items()
+    }
+    return (reconstruction_of(found, trainer.active, run, skipped) if found else None), leaks
 
 
 def _check(views: Sequence[str], records: int, weights: str) -> None:

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 from splitvfl.errors import ConfigError
+from splitvfl.leakage.reconstruction import RECONSTRUCTION_FILE
 from splitvfl.report.provenance import BEGUN_FILE
 from splitvfl.report.rows import counted
 from splitvfl.report.summary import FILE_NAME, RunSummary, read_summary
@@ -95,6 +96,13 @@ def clear_run(folder: Path) -> None:
         if (folder / name).exists():
             (folder / name).rename(doomed)  # half deleted, they must not pass for whole ones
             shutil.rmtree(doomed, ignore_errors=True)
-    names = ("report.html", DISTILLATION_FILE, FILE_NAME, BEGUN_FILE, CONFIG_FILE)  # the last one says that it is a run
+    names = (
+        "report.html",
+        RECONSTRUCTION_FILE,
+        DISTILLATION_FILE,
+        FILE_NAME,
+        BEGUN_FILE,
+        CONFIG_FILE,
+    )  # the last one says that it is a run
     for path in [*written_files.files(folder), *(folder / name for name in names)]:
         path.unlink(missing_ok=True)

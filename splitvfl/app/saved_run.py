@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from torch import Tensor, nn
@@ -34,6 +34,8 @@ from splitvfl.exchange.prediction import Prediction, predict_records
 from splitvfl.learning.losses import Loss
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.run.half_folder import HALF_FILE, is_half
+
+_P = TypeVar("_P", ActiveParty, PassiveParty)
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,9 +149,8 @@ class SavedRun:
             DataError: If nobody knows which they were, or they have changed.
         """
         data = self._same_data
-        active, *passives = (_with_records(party, data[party.name]) for party in (self.active, *self.passives.values()))
-        assert isinstance(active, ActiveParty), "the same party"
-        found = {party.name: party for party in passives if isinstance(party, PassiveParty)}
+        active = _with_records(self.active, data.active)
+        found = {name: _with_records(party, data[name]) for name, party in self.passives.items()}
         return SavedRun(self.folder, active, found, halves=self.halves, config=self.config)
 
     def bounded(self, records: Mapping[str, Records]) -> dict[str, Records]:
@@ -181,7 +182,7 @@ class SavedRun:
         return column, names.take(pa.array(ids.numpy())) if is_text(names) else pa.array(ids.numpy())
 
 
-def _with_records(party: ActiveParty | PassiveParty, data: PartyData) -> ActiveParty | PassiveParty:
+def _with_records(party: _P, data: PartyData) -> _P:
     """Return a party with records, taken as its model takes them."""
     found = copy.copy(party)
     parts = (data.train.taken_like(party.data.train), data.test.taken_like(party.data.test))

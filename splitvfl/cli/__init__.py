@@ -15,7 +15,17 @@ from typing import Annotated
 import typer
 
 from splitvfl.app.log_file import STANDARD_ERROR, LogLevel, logging_to, refused_calls_told
-from splitvfl.cli import beginning, forecasting, partners, prediction, reading, serving, tables, training
+from splitvfl.cli import (
+    beginning,
+    forecasting,
+    partners,
+    prediction,
+    reading,
+    reconstruction,
+    serving,
+    tables,
+    training,
+)
 from splitvfl.cli.console import GIVEN
 from splitvfl.cli.help_pages import lay_out
 from splitvfl.errors import SplitVFLError, printable
@@ -119,6 +129,7 @@ app.command(name="list")(reading.list_)
 app.command()(reading.schema)
 app.command()(reading.report)
 app.command()(forecasting.forecast)
+app.command()(reconstruction.reconstruct)
 app.command()(tables.ingest)
 app.command()(partners.certs)
 app.command()(partners.align)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from splitvfl.cli.column_tables import attack_table, category_table, column_table, plain_table
 from splitvfl.cli.console import ExperimentFile, Overrides
 
 if TYPE_CHECKING:
@@ -16,10 +17,7 @@ if TYPE_CHECKING:
 
     from splitvfl.app.forecast_result import Forecast, ModelForecast, ViewForecast
 
-# Of many columns these are shown: those of which most is told. JSON has all.
-_MOST_SHOWN = 12
 _ROWS_BEFORE = 6
-_LONGEST_NAME = 24
 
 
 def forecast(
@@ -66,10 +64,12 @@ def _print(found: Forecast) -> None:
     console.print(_before_table(found))
     if found.model is not None:
         for view in _different(found.model):
-            console.print(_attack_table(view, found.model))
-            console.print(_column_table(view, found.model))
+            model, seen = found.model, _seen(view, found.model)
+            title = _attack_title(view, model)
+            console.print(attack_table(title, view.attacks, model.baselines, model.commonest, mean_mse=model.mean_mse))
+            console.print(column_table(seen, view.best, model.baselines, view.left(model)))
             if view.best.categories:
-                console.print(_category_table(view, found.model))
+                console.print(category_table(seen, view.best, model.commonest))
             console.print(_defense_table(view, found.model))
     for note in found.notes:
         console.print(Text(f"note: {note}"))
@@ -90,19 +90,9 @@ def _equations(view: ViewForecast) -> str:
     return f"{view.equations} equation{'' if view.equations == 1 else 's'}"
 
 
-def _table(title: str, *headers: str) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold")
-    for place, header in enumerate(headers):
-        table.add_column(header, justify="left" if place == 0 else "right", overflow="fold")
-    return table
-
-
 def _before_table(found: Forecast) -> Table:
     d = len(found.columns)
-    table = _table(
+    table = plain_table(
         f"{found.party}: {d} column{'' if d == 1 else 's'}, {found.records:,} records. Mean squared error per column "
         f"in the unit box, whatever the weights; ½ alone {found.half_mse:.3f}, means alone {found.mean_mse:.3f}",
         *("classes", "of", "equations", "least squares", "Half*", "means known"),
@@ -117,55 +107,16 @@ def _before_table(found: Forecast) -> Table:
     return table
 
 
-def _attack_table(view: ViewForecast, model: ModelForecast) -> Table:
-    table = _table(
+def _attack_title(view: ViewForecast, model: ModelForecast) -> str:
+    return (
         f"{_seen(view, model)}, {_equations(view)}: attacks on {model.judged:,} training records. Over all, in closed "
         f"form: least squares {view.least_squares:.4f}, Half* {view.half_star:.4f}, means known "
-        f"{view.means_known:.4f}; ½ alone {model.half_mse:.4f}, means alone {model.mean_mse:.4f}",
-        *("attack", "MSE", "within .05", "categories", "bits left"),
+        f"{view.means_known:.4f}; ½ alone {model.half_mse:.4f}, means alone {model.mean_mse:.4f}"
     )
-    for one in view.attacks:
-        right = "–" if not one.categories else f"{sum(one.categories.values()) / len(one.categories):.0%}"
-        table.add_row(one.attack, f"{one.mse:.4f}", f"{one.near:.0%}", right, f"{one.bits_left:.2f}")
-    bits = sum(one.bits for one in model.baselines) / len(model.baselines)
-    near = sum(one.near_mean for one in model.baselines) / len(model.baselines)
-    common = "–" if not model.commonest else f"{sum(model.commonest.values()) / len(model.commonest):.0%}"
-    table.add_row("(means alone)", f"{model.mean_mse:.4f}", f"{near:.0%}", common, f"{bits:.2f}", style="dim")
-    return table
-
-
-def _column_table(view: ViewForecast, model: ModelForecast) -> Table:
-    best = view.best
-    left = view.left(model)
-    order = sorted(range(len(best.columns)), key=lambda place: left[best.columns[place].column])
-    more = "" if len(order) <= _MOST_SHOWN else f", the {_MOST_SHOWN} of {len(order)} of which most is told"
-    title = f"{_seen(view, model)}, by {best.attack}{more}"
-    table = _table(title, "column", "MSE", "mean", "½", "within .05", "bits left")
-    for place in order[:_MOST_SHOWN]:
-        one, own = best.columns[place], model.baselines[place]
-        errors = (one.mse, own.mean_mse, own.half_mse)
-        table.add_row(
-            _short(one.column),
-            *(f"{error:.4f}" for error in errors),
-            f"{one.near:.0%}",
-            f"{one.bits_left:.1f} of {own.bits:.1f}",
-        )
-    return table
-
-
-def _category_table(view: ViewForecast, model: ModelForecast) -> Table:
-    best = view.best
-    table = _table(
-        f"{_seen(view, model)}, by {best.attack}: categories right", "category", "right", "the commonest alone"
-    )
-    order = sorted(best.categories, key=lambda column: model.commonest[column] - best.categories[column])
-    for column in order[:_MOST_SHOWN]:
-        table.add_row(_short(column), f"{best.categories[column]:.0%}", f"{model.commonest[column]:.0%}")
-    return table
 
 
 def _defense_table(view: ViewForecast, model: ModelForecast) -> Table:
-    table = _table(
+    table = plain_table(
         f"{_seen(view, model)}: what defenses would change, in closed form", "defense", "least squares", "Half*"
     )
     table.add_row("none", f"{view.least_squares:.4f}", f"{view.half_star:.4f}")
@@ -178,7 +129,3 @@ def _defense_table(view: ViewForecast, model: ModelForecast) -> Table:
     table.caption = "; ".join(f"{' and '.join(names)}: only against {whom}" for whom, names in against.items())
     table.caption_justify = "left"
     return table
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"

@@ -58,6 +58,14 @@ PAGES: Mapping[str, Page] = {
             "splitvfl forecast telecom.yaml --as telecom --model runs/credit-telecom/model --json forecast.json",
         ),
     ),
+    "reconstruct": Page(
+        SEE,
+        (
+            "splitvfl reconstruct runs/digits",
+            "splitvfl reconstruct runs/digits --attacks rcc2,half-star --views scores --records 500",
+            "splitvfl reconstruct runs/digits --transformed-weights rotated --json told.json",
+        ),
+    ),
     "ingest": Page(
         PARTNERS,
         (

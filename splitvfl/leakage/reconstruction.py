@@ -238,11 +238,47 @@ def shown_views(views: Iterable[ReconstructedView]) -> list[tuple[str, Reconstru
     return found
 
 
+def view_lines(view: ReconstructedView) -> list[str]:
+    """Return in sentences what there is to say of a view beside its figures: RCC1's certificate, counts, and notes."""
+    found = []
+    if view.certificate is not None:
+        found.append(_certified(view.certificate, view))
+    found += [*view.counts, *view.notes]
+    noted: dict[str, list[str]] = {}
+    for one in view.attacks:
+        if one.note:
+            noted.setdefault(one.note, []).append(one.attack)
+    return [*found, *(f"{', '.join(names)}: {note}" for note, names in noted.items())]
+
+
+def _certified(certificate: Certificate, view: ReconstructedView) -> str:
+    optimal = "" if certificate.optimal == view.records else f" (optimal for {certificate.optimal:,} of them)"
+    return (
+        f"RCC1's worst case: no columns that solve the equations lie farther from its estimate than "
+        f"{certificate.mean_radius:.2f} on average, and {certificate.largest_radius:.2f} at most{optimal}; that is an "
+        f"error of {certificate.mean_mse:.4f} per column"
+    )
+
+
+def skipped_lines(found: Reconstruction) -> list[str]:
+    """Return which attacks were not run, and why, each reason once."""
+    reasons: dict[str, dict[str, None]] = {}
+    for party, attacks in found.skipped.items():
+        for attack, why in attacks.items():
+            # Of both views it is said once.
+            name, _, view = attack.removesuffix(")").partition(" (")
+            everywhere = not view or all(attacks.get(f"{name} ({other})") == why for other in _SEEN)
+            shown = name if everywhere else attack
+            reasons.setdefault(why, {})[f"{shown} of {party}" if len(found.parties) > 1 else shown] = None
+    return [f"not run: {', '.join(names)}: {why}" for why, names in reasons.items()]
+
+
 def _sentence(name: str, views: Iterable[ReconstructedView]) -> str:
     """Return what the last view told, the activation's, of records that nobody trained on where there are any."""
     of_true = [view for view in views if view.weights == "true"]
     view = ([one for one in of_true if one.part == "test"] or of_true)[-1]
-    d, who = len(view.baselines), f"Whoever knows the weights of {name} and sees {_SEEN[view.sees]}"
+    knows = "weights and the means" if view.best.attack == "known-means" else "weights"
+    d, who = len(view.baselines), f"Whoever knows the {knows} of {name} and sees {_SEEN[view.sees]}"
     if view.equations == view.joint and view.best.near == 1.0:
         found = f"every value of its {d} columns" if d > 1 else "every value of its one column"
         return f"{who.rstrip(',')} finds {found}, to within .05 of its range."

@@ -14,10 +14,20 @@ from typing import TYPE_CHECKING, Any
 from splitvfl.config.registry import installed
 from splitvfl.errors import ArgumentError, CheckpointError
 from splitvfl.hooks import explanations_of
-from splitvfl.leakage.features import best_by_view, feature_notes
+from splitvfl.leakage.features import feature_notes
 from splitvfl.leakage.many_auditing import auditor_of
 from splitvfl.leakage.monitor import read_metrics
+from splitvfl.leakage.reconstruction import read_reconstruction
 from splitvfl.report.brief import two_lines
+from splitvfl.report.column_leaks import (
+    ViewNote,
+    attack_rows,
+    attack_rows_of,
+    column_rows,
+    column_rows_of,
+    plotted_views,
+    view_notes,
+)
 from splitvfl.report.findings import (
     MATCHING,
     PARTLY_VISIBLE,
@@ -140,6 +150,7 @@ def _template() -> Template:
         share=_share,
         level=_level,
         significant=_significant,
+        bits=_bits,
         counted=counted,
         stopping=stopping_note,
         sending=sending_note,
@@ -190,13 +201,8 @@ def _sections(summaries: Sequence[RunSummary], folders: Sequence[Path]) -> Itera
             "attacks": attack_names(group.runs),
             "audited": AUDITOR in attack_names(group.runs),
             "rows": rows,
-            "features": [(row, party, leak) for row, party in with_parties(rows) for leak in party.features],
-            "feature_notes": feature_notes(leak for _, party in with_parties(rows) for leak in party.features),
-            "columns": [
-                (row, party, leak, one)
-                for row, party in with_parties(rows)
-                for leak in best_by_view(party.features)
-                for one in leak.columns
+            "told": [
+                _told(row, folder_of[id(row.results[0])], name=f"told-{number}-{n}") for n, row in enumerate(rows)
             ],
             "after": [
                 (row, party, *late) for row, party in with_parties(rows) for late in party.after_training.items()
@@ -211,6 +217,36 @@ def _sections(summaries: Sequence[RunSummary], folders: Sequence[Path]) -> Itera
             "labels": Markup(label_leaks(group, name=f"labels-{number}")),
             "leaks": Markup(leak_map(group, name=f"map-{number}")),
         }
+
+
+def _told(row: DefenseRow, folder: Path, *, name: str) -> Mapping[str, Any]:
+    """Return what the first run of a row told of columns: by its reconstruction, or by its summary alone."""
+    from markupsafe import Markup
+
+    from splitvfl.report.estimate_plots import estimate_plots
+
+    found = read_reconstruction(folder)
+    if found is None:
+        leaks = {party.name: party.features for party in row.parties if party.features}
+        return {
+            "row": row,
+            "sentences": [],
+            "attacks": [one for party, own in leaks.items() for one in attack_rows_of(party, own)],
+            "columns": [one for party, own in leaks.items() for one in column_rows_of(party, own)],
+            "notes": [ViewNote("", "", feature_notes(leak for own in leaks.values() for leak in own))],
+            "plots": [],
+        }
+    return {
+        "row": row,
+        "sentences": list(found.sentences.values()),
+        "attacks": list(attack_rows(found)),
+        "columns": list(column_rows(found)),
+        "notes": view_notes(found),
+        "plots": [
+            (party, seen, view, Markup(estimate_plots(view, name=f"{name}-{place}")))
+            for place, (party, seen, view) in enumerate(plotted_views(found))
+        ],
+    }
 
 
 def _notes(group: RunGroup) -> list[str]:
@@ -309,3 +345,8 @@ def _significant(value: Estimate | float | None) -> str:
     if value is None:
         return MISSING
     return f"{value.mean if isinstance(value, Estimate) else value:.3g}"
+
+
+def _bits(value: float | None) -> str:
+    """Return an entropy in bits."""
+    return MISSING if value is None else f"{value:.1f}"

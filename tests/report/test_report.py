@@ -310,9 +310,11 @@ def test_both_views_of_predictions_and_single_columns_are_shown(tmp_path: Path) 
 
     text = text_of(write_report([folder], tmp_path / "report.html", title="views").read_text(encoding="utf-8"))
 
-    assert re.search(r"scores\s*test\s*half-star\s*2\s*1\s*in 5 columns\s*0.0312\s*0.08\s*0.0912\s*31%", text)
-    assert re.search(r"activation\s*test\s*half-star\s*2\s*2\s*0.0017\s*0.08\s*0.0912\s*97%", text)
-    assert re.search(r"activation\s*half-star\s*age\s*0.0021\s*0.0801\s*0.0901\s*96%", text)
+    assert re.search(r"half-star\s*telecom\s*scores\s*2\s*1\s*in 5 columns\s*0.0312\s*–\s*31%\s*–\s*–", text)
+    assert re.search(r"half-star\s*telecom\s*activation\s*2\s*2\s*0.0017\s*–\s*97%\s*–\s*–", text)
+    assert re.search(r"\(means alone\)\s*telecom\s*activation\s*2\s*2\s*0.08\s*–", text)
+    assert re.search(r"\(½ alone\)\s*telecom\s*activation\s*2\s*2\s*0.0912\s*–", text)
+    assert re.search(r"age\s*telecom\s*activation\s*half-star\s*0.0021\s*0.0801\s*0.0901\s*96%\s*–", text)
     assert "half-star (activation of test records): 3 of 24 records lie beyond the known range." in text
 
 

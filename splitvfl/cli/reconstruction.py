@@ -1,0 +1,146 @@
+"""The command that says what the scores of a finished run told of its parties' columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from splitvfl.cli.column_tables import attack_table, category_table, column_table
+from splitvfl.cli.console import next_steps
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from splitvfl.leakage.reconstruction import ReconstructedView, Reconstruction
+
+# As splitvfl.leakage.features has them, which takes a second to import.
+_VIEWS = ("scores", "activation")
+_TRANSFORMED = ("rotated", "shifted")
+
+
+def reconstruct(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run with the halves of all parties.")],
+    attacks: Annotated[
+        str | None,
+        typer.Option(metavar="NAMES", help="By comma: rcc2,half-star. Default: all that need only weights."),
+    ] = None,
+    views: Annotated[
+        str,
+        typer.Option(
+            metavar="NAMES",
+            autocompletion=lambda: list(_VIEWS),
+            help="Of what predictions are read: scores, activation, or both by comma.",
+        ),
+    ] = ",".join(_VIEWS),
+    records: Annotated[
+        int, typer.Option(metavar="N", help="Training and test records that are scored, at most so many of each.")
+    ] = 2_000,
+    transformed: Annotated[
+        str | None,
+        typer.Option(
+            "--transformed-weights",
+            metavar="HOW",
+            autocompletion=lambda: list(_TRANSFORMED),
+            help="Beside the true weights, give an attacker others: rotated (W Hᵀ) or shifted (W + Δ).",
+        ),
+    ] = None,
+    plots: Annotated[
+        bool,
+        typer.Option(
+            "--plots/--no-plots", help="Keep values of up to 200 records for the report's pictures, or no record's."
+        ),
+    ] = True,
+    modules: Annotated[
+        Path | None,
+        typer.Option(help="Where modules of one's own lie that the run names. Default: the current folder."),
+    ] = None,
+    json_: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write all figures there, too.")] = None,
+) -> None:
+    """Reconstruct passive parties' columns from a finished run's real scores, and tell how well that works."""
+    from splitvfl.app.reconstruction import reconstruct as reconstruct_run
+    from splitvfl.leakage.reconstruction import RECONSTRUCTION_FILE
+
+    found = reconstruct_run(
+        run,
+        attacks=attacks,
+        views=[view.strip() for view in views.split(",")],  # type: ignore[misc]  # it is checked there
+        records=records,
+        weights=transformed or "true",  # type: ignore[arg-type]  # likewise
+        plots=plots,
+        modules=modules,
+    )
+    written = [run / RECONSTRUCTION_FILE, *([] if json_ is None else [json_])]
+    for path in written:
+        found.save(path)
+    _print(found)
+    for path in written:
+        print(path)
+    next_steps(f"splitvfl report {run}")
+
+
+def _print(found: Reconstruction) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    from splitvfl.leakage.reconstruction import skipped_lines
+
+    console = Console()
+    for name, views in found.parties.items():
+        _print_party(console, name, views)
+    for line in skipped_lines(found):
+        console.print(Text(f"note: {line}"))
+    for sentence in found.sentences.values():
+        console.print()
+        console.print(Text(sentence, style="bold"))
+
+
+def _print_party(console: Console, name: str, views: Sequence[ReconstructedView]) -> None:
+    from rich.text import Text
+
+    from splitvfl.leakage.reconstruction import shown_views, view_lines
+
+    parts = {view.part for view in views}
+    part = "test" if "test" in parts else "train"
+    for seen, view in shown_views(one for one in views if one.part == part):
+        trained = next((one for one in views if one.part == "train" and _alike(one, view)), None)
+        what = f"{name}, {seen}{'' if view.weights == 'true' else f', {view.weights} weights'}"
+        console.print(
+            attack_table(
+                _title(what, view),
+                view.attacks,
+                view.baselines,
+                view.commonest,
+                mean_mse=view.mean_mse,
+                beside=_beside(trained) if part == "test" else None,
+            )
+        )
+        if view.weights == "true":
+            console.print(column_table(what, view.best, view.baselines, view.left))
+            if view.best.categories:
+                console.print(category_table(what, view.best, view.commonest))
+        for line in view_lines(view):
+            console.print(Text(line))
+        console.print()
+
+
+def _alike(one: ReconstructedView, other: ReconstructedView) -> bool:
+    return (one.sees, one.weights) == (other.sees, other.weights)
+
+
+def _title(what: str, view: ReconstructedView) -> str:
+    equations = f"{view.equations} equation{'' if view.equations == 1 else 's'} in {view.joint} columns"
+    part = "test" if view.part == "test" else "training"
+    return (
+        f"{what}: {equations}, {view.records:,} {part} records. Mean squared error per column in the unit box; ½ alone "
+        f"{view.half_mse:.4f}, means alone {view.mean_mse:.4f}"
+    )
+
+
+def _beside(trained: ReconstructedView | None) -> tuple[str, dict[str, float], float] | None:
+    """Return the errors on training records."""
+    if trained is None:
+        return None
+    return "train", {one.attack: one.mse for one in trained.attacks}, trained.mean_mse
