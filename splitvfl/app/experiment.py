@@ -290,9 +290,9 @@ def run_experiment(
     """Train one experiment and write everything about it into a folder.
 
     The folder gets ``experiment.yaml`` (all settings), ``metrics.jsonl``, TensorBoard events, ``checkpoints/``,
-    ``weights/PARTY.safetensors``, the trained halves ``model/PARTY``, ``begun.json`` and ``summary.json``; where attacks
-    on columns are listed, ``reconstruct.json`` too, without values of records. A run that has finished is resumed by
-    leaving it as it is, once its settings and data are found to be the same.
+    ``weights/PARTY.safetensors``, the trained halves ``model/PARTY``, ``begun.json`` and ``summary.json``; where
+    attacks on columns are listed, ``reconstruct.json`` too, without values of records. A run that has finished is
+    resumed by leaving it as it is, once its settings and data are found to be the same.
 
     Args:
         config: The experiment.

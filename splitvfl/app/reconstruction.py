@@ -46,7 +46,6 @@ from splitvfl.leakage.reconstruction import (
     Weights,
 )
 from splitvfl.leakage.score_equations import RANK_TOLERANCE, ScoreCounts, count_scores
-from splitvfl.leakage.unit_box import unsolvable
 from splitvfl.messaging.conversation import converse
 from splitvfl.party.party import ActiveParty
 from splitvfl.run.feature_seats import (
@@ -376,7 +375,7 @@ def _view(
         baselines=tuple(own_columns(target.names, truth, truth.mean(dim=0), truth.var(dim=0, correction=0).tolist())),
         commonest={one.column: commonest_share(truth[:, list(one.places)]) for one in columns.groups},
         beyond=_places(system.rows, target.beyond(system.part, system.rows)),
-        unsolvable=_places(system.rows, unsolvable(system.known).cpu()),
+        unsolvable=_places(system.rows, system.unsolvable.cpu()),
         saturated=counted.saturated,
         clipped=counted.bounded,
         tied=counted.tied,

@@ -285,15 +285,21 @@ class System:
     note: str
 
     @cached_property
-    def unsolved(self) -> str:
-        """How many predictions no point of the box explains, in words; those that the truth explains need no search."""
+    def unsolvable(self) -> Tensor:
+        """Which predictions no point of the box explains, ``(n,)``, bool; what the truth explains needs no search."""
         left, right, error = self.known
         points = [target.points(self.part, self.rows) for target in self.targets.values()]
         truth = torch.cat(points, dim=1).to(left.device)
         explained = ((truth >= 0) & (truth <= 1)).all(dim=1) & ((truth @ left.T - right).abs() <= error).all(dim=1)
-        others = Equations(left, right[~explained], error[~explained])
-        count = int(unsolvable(others).sum())
-        return f"{count} of {len(right)} systems have no solution in the box" if count else ""
+        found = ~explained
+        found[~explained] = unsolvable(Equations(left, right[~explained], error[~explained]))
+        return found
+
+    @property
+    def unsolved(self) -> str:
+        """How many these are, in words."""
+        count = int(self.unsolvable.sum())
+        return f"{count} of {len(self.known.b)} systems have no solution in the box" if count else ""
 
 
 class Judgement(NamedTuple):
