@@ -56,7 +56,13 @@ class WorkerError(CryptoError):
 
 
 class DataError(SplitVFLError):
-    """Columns, labels or records are not what the model needs."""
+    """Columns, labels or records are not what the model needs.
+
+    Attributes:
+        row: The first row that it is about, from 0, of the table that its message names; ``None``: of no row alone.
+    """
+
+    row: int | None = None
 
 
 class HookError(SplitVFLError):

@@ -53,7 +53,9 @@ class Chunk:
     def mistake(self, column: str, row: int, *, of_all: str, of_row: str) -> DataError:
         """Return what is wrong with a column, first in this row: said of all rows, or of this one."""
         if self.whole:
-            return DataError(f"column {column!r} of {self.source} {of_all}")
+            error = DataError(f"column {column!r} of {self.source} {of_all}")
+            error.row = row
+            return error
         return DataError(f"{self.place(row)}, column {column!r}: {of_row}")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -17,6 +18,7 @@ from splitvfl.data.doubts import DoubtWarning, doubts_of, in_words
 from splitvfl.data.id_column import read_digests
 from splitvfl.data.labels import check_split, read_labels
 from splitvfl.data.load import fit, ids_of_rows, party_of, records_of, split_rows
+from splitvfl.data.named_rows import rows_called
 from splitvfl.data.partition import matching, patterns
 from splitvfl.data.schema import Role
 from splitvfl.data.sources import open_one, read_whole
@@ -119,6 +121,10 @@ class _PartyTable:
             return self
         table = self.table.take(pa.array(rows)).combine_chunks()
         return replace(self, table=table, source=f"{self.source} (rows counted as they are joined)")
+
+    def rows_called(self) -> AbstractContextManager[None]:
+        """Have errors about a row of it say which record that is, for the length of a block."""
+        return rows_called(self.id_column, None if self.id_column is None else self.table.column(self.id_column))
 
 
 # --- what was given
@@ -313,7 +319,8 @@ def _divided(tables: Sequence[_PartyTable], specs: Mapping[str, TableSpec], *, d
     assert spec.label is not None
     where = f"label column {spec.label!r} of {active.source}"
     target = column_of(active.table, spec.label, source=active.source)
-    labels, classes = read_labels(target, task=spec.task, positive=spec.positive, source=where)
+    with active.rows_called():
+        labels, classes = read_labels(target, task=spec.task, positive=spec.positive, source=where)
     split = split_rows(spec, active.table, labels, active.source)
     check_split(labels, *split, task=spec.task, source=where)
     ids = ids_of_rows(active.table, spec.id_column, active.source)
@@ -322,8 +329,9 @@ def _divided(tables: Sequence[_PartyTable], specs: Mapping[str, TableSpec], *, d
         own = specs[table.name]
         division = own.divide(table.table.column_names, [PartyClaim(table.name, table.role)], source=table.source)
         columns = division.held[table.name]
-        fitted = fit(own, division, table.table, columns, train=split[0], source=table.source)
-        encoded = fitted.apply(table.table, source=table.source)
+        with table.rows_called():
+            fitted = fit(own, division, table.table, columns, train=split[0], source=table.source)
+            encoded = fitted.apply(table.table, source=table.source)
         train, test = (records_of(encoded, ids[part], part, labels if table is active else None) for part in split)
         provenance = Provenance(encoding=fitted, id_column=own.id_column)
         doubts = doubts_of(table.table, columns, categories=own.categories(division, source=table.source))

@@ -20,6 +20,7 @@ import pyarrow as pa
 from splitvfl.data.columns import PartyData, Provenance, Records
 from splitvfl.data.encoding import Encoded, FittedEncoding
 from splitvfl.data.load import records_of
+from splitvfl.data.named_rows import rows_called
 from splitvfl.data.new_records import ROW_COLUMN, ids_from, names_of
 from splitvfl.data.schema import SCHEMA_FILE, VOCABULARY_FILE, read_party_schema
 from splitvfl.data.sources import open_one, read_whole
@@ -171,9 +172,10 @@ def _joined(
         read[party.name] = _read(sources[party.name], [party], own)
     first = next(iter(read.values()))
     # Only what is scored is encoded, and counted: a partner's file may hold many more records.
-    encoded = {
-        name: _encoded(_of_these(first, one), party, others=False) for name, one, party in _with_party(read, parties)
-    }
+    encoded = {}
+    with rows_called(first.name_column, first.names):
+        for name, one, party in _with_party(read, parties):
+            encoded[name] = _encoded(_of_these(first, one), party, others=False)
     count = len(first.ids)
     records = {
         party.name: _records(encoded.get(party.name) or _nothing(count), first.ids, np.arange(count), party)

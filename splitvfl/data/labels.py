@@ -43,7 +43,9 @@ def read_labels(column: pa.Array, *, task: TaskName, positive: Positive | None, 
     values = np.asarray(column.to_pylist(), object) if is_text(column) else numbers(column)
     missing = np.array([value is None for value in values]) if is_text(column) else np.isnan(values)
     if missing.any():
-        raise DataError(f"{source} has no value in {missing.sum()} rows, first in row {missing.argmax()} (from 0)")
+        error = DataError(f"{source} has no value in {missing.sum()} rows, first in row {missing.argmax()} (from 0)")
+        error.row = int(missing.argmax())
+        raise error
     if task == "regression":
         return _real(values, is_text(column), source), 1
     found, codes = np.unique(values, return_inverse=True)
@@ -62,7 +64,10 @@ def _real(values: npt.NDArray[Any], text: bool, source: str) -> npt.NDArray[np.f
     with np.errstate(over="ignore"):
         real: npt.NDArray[np.float32] = values.astype(np.float32)
     if not np.isfinite(real).all():
-        raise DataError(f"{source} is infinite, or too large for float32, in row {np.isfinite(real).argmin()} (from 0)")
+        first = int(np.isfinite(real).argmin())
+        error = DataError(f"{source} is infinite, or too large for float32, in row {first} (from 0)")
+        error.row = first
+        raise error
     return real
 
 

@@ -17,6 +17,7 @@ from splitvfl.data.columns import PartyData
 from splitvfl.data.encoding import FittedEncoding
 from splitvfl.data.ingest.records import ids_of
 from splitvfl.data.load import party_of, records_of
+from splitvfl.data.named_rows import rows_called
 from splitvfl.data.party_file import RecordOrder, own_alignment
 from splitvfl.data.schema import Role
 from splitvfl.data.sources import read_table
@@ -85,7 +86,8 @@ def read_new_records(
             raise DataError(f"{alignment.folder}: {name} has none of the aligned records; there is nothing to score")
         table, names = order.taken(table), names.take(pa.array(order.rows[order.real]))
         source = f"{source} (rows counted as they are aligned)"
-    encoded = encoding.apply(table, source=source)
+    with rows_called(id_column, names):
+        encoded = encoding.apply(table, source=source)
     places = fill_dummies(np.arange(table.num_rows), order.real, seed=order.seed, part="test")
     test = records_of(encoded, order.ids, places, None, real=order.real)
     columns = tuple(fitted.column for fitted in encoding.columns)

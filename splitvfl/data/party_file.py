@@ -19,6 +19,7 @@ from splitvfl.data.hashing import are_tested
 from splitvfl.data.ingest.records import ids_of
 from splitvfl.data.labels import Labels, check_split, read_labels
 from splitvfl.data.load import fit, party_of, read_source, records_of
+from splitvfl.data.named_rows import rows_called
 from splitvfl.data.partition import REST
 from splitvfl.data.schema import PARTS, Part, Role
 from splitvfl.data.spec import PartyClaim, TableSpec
@@ -84,10 +85,11 @@ def load_party(spec: TableSpec, party: PartyClaim, *, aligned: str | os.PathLike
     tested = are_tested(order.ids, seed=spec.split_seed, fraction=spec.test_fraction)
     split = np.flatnonzero(~tested[order.real]), np.flatnonzero(tested[order.real])
     _check_parts(name, split, spec.test_fraction)
-    labels, classes = _labels(spec, table, source, split)
-    held = division.held[name]
-    fitted = fit(spec, division, table, held, train=split[0], source=source)
-    encoded = fitted.apply(table, source=source)
+    held, called = division.held[name], spec.id_column
+    with rows_called(called, None if called is None else table.column(called)):
+        labels, classes = _labels(spec, table, source, split)
+        fitted = fit(spec, division, table, held, train=split[0], source=source)
+        encoded = fitted.apply(table, source=source)
     train, test = (_records(part, order, tested, encoded, labels) for part in PARTS)
     provenance = Provenance(encoding=fitted, id_column=spec.id_column)
     doubts = doubts_of(table, held, categories=spec.categories(division, source=source))

@@ -277,6 +277,22 @@ def test_rows_in_messages_are_those_of_the_joined_tables() -> None:
         from_tables(**tables(passive={"lab": frame}))
 
 
+@pytest.mark.parametrize("ids", ["customer", {"active": "customer", "lab": "patient"}])
+def test_a_message_about_a_row_says_whose_it_is(ids: Any) -> None:
+    frame = pd.DataFrame(lab())
+    own = ids if isinstance(ids, str) else ids["lab"]
+    # The other way round, as in no file.
+    frame = frame.rename(columns={"customer": own})[::-1].reset_index(drop=True)
+    missing = int(frame[own][3])
+    frame.loc[3, "usage"] = np.inf
+    with pytest.raises(DataError, match=rf"column 'usage' .* first in row \d+ .*; row \d+ is {own} {missing}"):
+        from_tables(**tables(passive={"lab": frame}, id=ids))
+
+    cells = {**bank(), "default": [None, *list(bank()["default"])[1:]]}
+    with pytest.raises(DataError, match=rf"'default' .* row 0 .*; row 0 is customer {int(bank()['customer'][0])}"):
+        from_tables(**tables(active=cells))
+
+
 def test_a_table_as_path_is_told_where_to_go() -> None:
     with pytest.raises(ArgumentError, match=r"got a DataFrame; tables in memory are for splitvfl\.from_tables"):
         load("table", path=pd.DataFrame(bank()), label="default")  # type: ignore[arg-type]
