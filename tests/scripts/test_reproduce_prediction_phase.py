@@ -178,8 +178,8 @@ def test_every_numbered_statement_that_is_at_hand_holds(quick: Path) -> None:
         assert verdicts[statement.claim] == "reproduces", statement.claim
     for number in ("lemma 1", "lemma 2", "propositions 1 to 3", "proposition 4", "theorem 1", "theorem 3", "theorem 4"):
         assert any(claim.startswith(f"{number}:") for claim in verdicts), number
-    for number in (1, 2, 5, 6, 9, 10):
-        assert any(claim.startswith(f"remark {number}:") for claim in verdicts), number
+    for remark in (1, 2, 5, 6, 9, 10):
+        assert any(claim.startswith(f"remark {remark}:") for claim in verdicts), remark
 
 
 def test_the_check_fails_where_what_is_proved_does_not_hold(
