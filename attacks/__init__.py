@@ -33,7 +33,7 @@ from splitvfl.attacks.packed_equations import (
     solve_equations,
     unpack_equations,
 )
-from splitvfl.attacks.procrustes import recover_transform, undo_transform
+from splitvfl.attacks.procrustes import ProcrustesAttack, recover_transform, undo_transform
 from splitvfl.attacks.rcc1 import RCC1Attack, rcc1, rcc1_with_value, rcc1_within
 from splitvfl.attacks.rcc2 import RCC2Attack, rcc2, rcc2_within
 from splitvfl.attacks.readout import ReadoutAttack
@@ -44,8 +44,8 @@ from splitvfl.attacks.sign import SignAttack
 from splitvfl.attacks.sign_horizon import initial_margin, sign_attack_horizon
 from splitvfl.attacks.single_feature import recover_single_feature
 from splitvfl.attacks.stacked_epochs import StackedEpochsAttack, stack_epochs, two_mean_labels
-from splitvfl.attacks.suspected_flip import suspect_flip
-from splitvfl.attacks.weight_estimation import WeightEstimate, estimate_weights
+from splitvfl.attacks.suspected_flip import SuspectedFlipAttack, suspect_flip
+from splitvfl.attacks.weight_estimation import WeightEstimate, WeightEstimationAttack, estimate_weights
 from splitvfl.leakage.score_equations import activation_equations, equations, score_equations
 
 __all__ = [
@@ -72,6 +72,7 @@ __all__ = [
     "NormAttack",
     "OwnPredictionAttack",
     "PackingEngine",
+    "ProcrustesAttack",
     "RCC1Attack",
     "RCC2Attack",
     "RandomGuessAttack",
@@ -80,7 +81,9 @@ __all__ = [
     "ResidueSolvingAttack",
     "SignAttack",
     "StackedEpochsAttack",
+    "SuspectedFlipAttack",
     "WeightEstimate",
+    "WeightEstimationAttack",
     "ZeroAttack",
     "activation_equations",
     "black_box_feature",

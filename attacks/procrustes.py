@@ -8,10 +8,16 @@ transform.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
-from splitvfl.errors import ArgumentError
+from splitvfl.attacks.least_squares import least_squares
+from splitvfl.attacks.white_box import WhiteBox, check_known_rows, white_box
+from splitvfl.errors import ArgumentError, AttackRefused
+from splitvfl.hooks import Equations, Target, View
+from splitvfl.leakage.score_equations import RANK_TOLERANCE
 
 _RANK_TOLERANCE = 1e-8
 
@@ -46,7 +52,7 @@ def recover_transform(estimates: Tensor, known: Tensor, *, rank: int | None = No
         raise ArgumentError(f"expected estimates and known records (N, d), got {estimates.shape} and {known.shape}")
     if not (torch.isfinite(estimates).all() and torch.isfinite(known).all()):
         raise ArgumentError("estimates or known records hold NaN or infinite values")
-    d, spanned = known.shape[1], int(torch.linalg.matrix_rank(known.double()))
+    d, spanned = known.shape[1], int(torch.linalg.matrix_rank(known.double(), rtol=_RANK_TOLERANCE))
     if spanned < d:
         raise ArgumentError(
             f"expected known records that span all {d} columns, got {len(known)} that span {spanned}; without "
@@ -80,3 +86,67 @@ def undo_transform(estimates: Tensor, recovered: Tensor) -> Tensor:
             f"{tuple(recovered.shape)}"
         )
     return estimates.double() @ recovered.double().to(estimates.device)
+
+
+class ProcrustesAttack:
+    """Estimate a party's columns that were transformed before training, from its weights and some known records.
+
+    The attacker knows the weights of the transformed columns, that the transform is ``H t + s`` with H orthonormal, and
+    the columns of some training records: :func:`recover_transform` finds as much of H as matters, and the attack goes
+    on with the equations of the columns themselves. A flip, a permutation and an orthonormal matrix are such
+    transforms, where every column ranges over [0, 1] (``minmax``); with ranges of different widths the transform is
+    orthonormal in the columns and not in their ranges, and :class:`WeightEstimationAttack` is the attack to use.
+
+    Promises what the attack it goes on with does without a transform, where scores have all their digits.
+
+    In a file: ``attacks: [{name: procrustes, known_rows: 20}]``
+
+    Source: Schönemann, Psychometrika 31 (1966); *Privacy Against Inference Attacks in Vertical Federated Learning* on
+    orthonormal transforms.
+
+    Args:
+        known_rows: Training records whose columns the attacker is assumed to know; it is not judged by them. At least
+            as many as there are columns that vary, and one more with a shift.
+        shifted: Whether the transform may have a shift s, as a flip has.
+        then: The attack on equations that it goes on with.
+
+    Raises:
+        ArgumentError: If ``known_rows`` is no whole number of at least 1, or there is no such attack.
+    """
+
+    name: ClassVar[str] = "procrustes"
+    target: ClassVar[Target] = "features"
+    needs: ClassVar[frozenset[str]] = frozenset({"equations", "known_rows"})
+
+    def __init__(self, *, known_rows: int, shifted: bool = True, then: WhiteBox = "least-squares") -> None:
+        self.known_rows = check_known_rows(known_rows)
+        self._shifted = shifted
+        self._then = white_box(then)
+
+    def __call__(self, view: View, /) -> Tensor:
+        """Return the estimate.
+
+        Args:
+            view: Its ``equations`` and ``known_rows`` are read.
+
+        Returns:
+            ``(n, d)``, float64.
+
+        Raises:
+            AttackRefused: If there are too few known records, or they do not span as many dimensions as there are
+                columns.
+        """
+        (A, b, error), known = view.equations, view.known_rows
+        columns, right = known.columns.double(), known.b.double()
+        # A shift moves all records alike, so that differences from their mean do not have it.
+        middle, shared = columns.mean(dim=0), right.mean(dim=0)
+        if not self._shifted:
+            middle, shared = torch.zeros_like(middle), torch.zeros_like(shared)
+        rank = int(torch.linalg.matrix_rank(A, rtol=RANK_TOLERANCE))
+        try:
+            turned = recover_transform(least_squares(A, right - shared), columns - middle, rank=rank)
+        except ArgumentError as problem:
+            raise AttackRefused(f"{problem}{' (one is spent on the shift)' if self._shifted else ''}") from problem
+        true = A @ turned
+        constant = shared - true @ middle
+        return self._then.estimate(Equations(true, b - constant, error))

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
+from splitvfl.attacks.equation_attack import EquationAttack
+from splitvfl.attacks.white_box import WhiteBox, white_box
 from splitvfl.errors import ArgumentError
+from splitvfl.hooks import Equations
 
 
 def suspect_flip(estimate: Tensor, *, belief: float | Tensor = 0.5) -> Tensor:
@@ -36,3 +41,34 @@ def suspect_flip(estimate: Tensor, *, belief: float | Tensor = 0.5) -> Tensor:
     if not ((q >= 0) & (q <= 1)).all():  # NaN is not
         raise ArgumentError(f"expected a belief in [0, 1], got {belief}")
     return q + (1.0 - 2.0 * q) * estimate.double()
+
+
+class SuspectedFlipAttack(EquationAttack):
+    """Estimate a party's columns as one who only suspects that they were flipped: between an estimate and its flip.
+
+    Promises the least mean squared error between the two for its belief; with ½ it answers ½, whatever the equations
+    tell, and is as wrong as :class:`HalfAttack`, flip or none.
+
+    In a file: ``attacks: [{name: suspected-flip, belief: 0.5}]``
+
+    Source: *Privacy Against Inference Attacks in Vertical Federated Learning*, section VIII-D.
+
+    Args:
+        belief: How likely it holds a flip to be, in [0, 1].
+        then: The attack on equations whose estimate it takes for the truth without a flip.
+
+    Raises:
+        ArgumentError: If the belief is not in [0, 1], or there is no such attack.
+    """
+
+    name: ClassVar[str] = "suspected-flip"
+
+    def __init__(self, *, belief: float, then: WhiteBox = "rcc2") -> None:
+        if not 0.0 <= belief <= 1.0:
+            raise ArgumentError(f"expected a belief in [0, 1], got {belief}")
+        self._belief = float(belief)
+        self._then = white_box(then)
+
+    def estimate(self, known: Equations) -> Tensor:
+        """Return :func:`suspect_flip` of the other attack's estimate."""
+        return suspect_flip(self._then.estimate(known), belief=self._belief)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from splitvfl.errors import ArgumentError
+from splitvfl.attacks.white_box import WhiteBox, check_known_rows, white_box
+from splitvfl.errors import ArgumentError, AttackRefused
+from splitvfl.hooks import Equations, Target, View
 from splitvfl.leakage.score_equations import RANK_TOLERANCE
 
 
@@ -92,3 +94,59 @@ def _checked(columns: Tensor, b: Tensor, intercept: bool) -> tuple[Tensor, Tenso
             "depend on each other; take other records"
         )
     return known, right
+
+
+class WeightEstimationAttack:
+    """Estimate a party's columns without its weights: these from records whose columns are known, then a white box.
+
+    The black-box attacker with auxiliary records: it sees scores, and knows its own part of them, the range of the
+    other party's columns, and the columns of some training records. What a prediction tells beyond that party's weights
+    is one unknown number per equation, the same for all records, so one record more is needed than there are columns.
+    A transform of the columns does not stop it: it estimates the transformed weights for the columns themselves.
+
+    Promises what the attack it goes on with does, where scores have all their digits; of rounded ones the estimated
+    equations are off by what :func:`estimate_weights` bounds, which is added to their error.
+
+    In a file: ``attacks: [{name: weight-estimation, known_rows: 20, then: rcc2}]``
+
+    Source: *Privacy Against Inference Attacks in Vertical Federated Learning*, the attacker with auxiliary data.
+
+    Args:
+        known_rows: Training records whose columns the attacker is assumed to know; it is not judged by them. At least
+            one more than there are columns that vary.
+        then: The attack on equations that it goes on with.
+
+    Raises:
+        ArgumentError: If ``known_rows`` is no whole number of at least 1, or there is no such attack.
+    """
+
+    name: ClassVar[str] = "weight-estimation"
+    target: ClassVar[Target] = "features"
+    needs: ClassVar[frozenset[str]] = frozenset({"equations", "known_rows"})
+
+    def __init__(self, *, known_rows: int, then: WhiteBox = "rcc2") -> None:
+        self.known_rows = check_known_rows(known_rows)
+        self._then = white_box(then)
+
+    def __call__(self, view: View, /) -> Tensor:
+        """Return the estimate.
+
+        Args:
+            view: Its ``known_rows`` are read, and of ``equations`` the right sides, up to a number that is the same for
+                all records.
+
+        Returns:
+            ``(n, d)``, float64.
+
+        Raises:
+            AttackRefused: If there are too few known records, or they do not determine the weights.
+        """
+        known = view.known_rows
+        try:
+            found = estimate_weights(known.columns, known.b, error=known.error, intercept=True)
+        except ArgumentError as problem:
+            raise AttackRefused(str(problem)) from problem
+        _, b, error = view.equations
+        # Points of the unit box weigh each entry of the matrix by at most 1.
+        off = found.error.sum(dim=1) + found.intercept_error
+        return self._then.estimate(Equations(found.A, b - found.intercept, error + off))

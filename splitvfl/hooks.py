@@ -17,6 +17,8 @@ Optional class attributes refine a hook:
     ``"every-step"`` (default): called with every message of the training.
     ``"after-training"``: called once, when training has ended, with a view of
     :func:`~splitvfl.leakage.after_training.view_after_training`.
+``known_rows`` (attacks on features that need ``known_rows``)
+    The number of training records whose columns it is assumed to know; it is not judged by them.
 ``cumulative`` (attacks on labels, at every step)
     ``True`` where a score is of all that the attack has received of the record so far, on a scale that stays: the judge
     then keeps each record's last score in place of a sum. Such an attack needs record ids. Default: ``False``.
@@ -191,6 +193,20 @@ class LogitParts(NamedTuple):
     columns: tuple[str, ...]
 
 
+class KnownRows(NamedTuple):
+    """Records whose columns an attacker is assumed to know, N of them, and what predictions of them tell.
+
+    Attributes:
+        columns: The other party's columns as points of the unit box, ``(N, d)``, float64.
+        b: Right sides of the equations of their predictions, ``(N, m)``, as :class:`Equations` has them.
+        error: How far each may be off, ``(N, m)``.
+    """
+
+    columns: Tensor
+    b: Tensor
+    error: Tensor
+
+
 class View:
     """What one party holds and received on one crossing: everything that its attacks may use.
 
@@ -230,6 +246,7 @@ class View:
         "Values of columns that have few, if assumed known; others have a range."
     )
     logit_parts = ViewField[LogitParts]("The other party's part of the logits, without its weights.")
+    known_rows = ViewField[KnownRows]("Records whose columns the attacker is assumed to know; none of them is judged.")
 
     __slots__ = ("_copies", "_ids", "_seen", "_versions", "party", "step")
 
@@ -606,6 +623,20 @@ def soft_classes_of(defense: object) -> int | None:
 def resolution_of(defense: object) -> float | None:
     """Return the number whose multiples a score defense publishes; ``None`` where it does something else."""
     return getattr(defense, "resolution", None) if crossing_of(defense) == "scores" else None
+
+
+def known_rows_of(attack: object) -> int:
+    """Return of how many records a feature attack is assumed to know the columns.
+
+    Raises:
+        HookError: If it needs some, and says of no whole number of at least 1.
+    """
+    if "known_rows" not in needs_of(attack):
+        return 0
+    count = getattr(attack, "known_rows", None)
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise HookError(f"{hook_name(attack)}: known_rows must be a whole number of at least 1, got {count!r}")
+    return count
 
 
 def tasks_of(attack: object) -> frozenset[str]:

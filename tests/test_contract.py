@@ -19,6 +19,7 @@ from splitvfl.cut.split_model import SplitModel
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import (
     CROSSINGS,
+    KnownRows,
     LogitParts,
     Secrets,
     View,
@@ -80,6 +81,9 @@ ATTACKS = {
     "rcc1": AttackRow(attacks.RCC1Attack),
     "rcc2": AttackRow(attacks.RCC2Attack),
     "noise-subtraction": AttackRow(lambda: attacks.NoiseSubtractionAttack(scheme=1, power=0.5)),
+    "procrustes": AttackRow(lambda: attacks.ProcrustesAttack(known_rows=24)),
+    "suspected-flip": AttackRow(lambda: attacks.SuspectedFlipAttack(belief=0.5)),
+    "weight-estimation": AttackRow(lambda: attacks.WeightEstimationAttack(known_rows=24)),
     "gradient-classifier": AttackRow(attacks.GradientClassifierAttack),
     "model-completion": AttackRow(attacks.ModelCompletionAttack),
     "label-sum": AttackRow(lambda: attacks.LabelSumAttack(fallback=True), widths=(1,)),
@@ -194,14 +198,16 @@ def prediction_view(width: int, dtype: torch.dtype = torch.float64) -> View:
     scores = torch.sigmoid(logits[:, 0]) if classes == 1 else torch.softmax(logits, dim=1)
     flat = classes == 1
     shown = (scores, known[:, 0] if flat else known, weight[0] if flat else weight)
+    told = attacks.score_equations(*(one.to(dtype) for one in shown))
     return View(
         party="bank",
         step=0,
         ids=ids_of(),
         **dict(zip(("scores", "active_logits", "passive_weight"), (one.to(dtype) for one in shown), strict=True)),
-        equations=attacks.score_equations(*(one.to(dtype) for one in shown)),
+        equations=told,
         alphabets=(finite(0, [0.0, 0.25, 1.0]),),
         logit_parts=LogitParts((features @ weight.T).to(dtype), tuple(f"column {at}" for at in range(width))),
+        known_rows=KnownRows(features, told.b, told.error),
     )
 
 

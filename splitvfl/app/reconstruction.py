@@ -53,6 +53,7 @@ from splitvfl.run.feature_seats import (
     Judgement,
     System,
     judged,
+    most_told,
     note_missing,
     scored_systems,
     targets_of,
@@ -126,6 +127,7 @@ def reconstruct(
         targets,
         _every if named is None else _listed(named),
         skipped,
+        known=0 if named is None else most_told(named),
         records=records,
         weights=("true",) if weights == "true" else ("true", weights),
         views=views,
@@ -150,7 +152,11 @@ def reconstruct_listed(trainer: Trainer, run: str) -> tuple[Reconstruction | Non
         return None, {}
     targets = targets_of(trainer.passives)
     note_missing(attacks, trainer.active, targets, trainer.unavailable)
-    found = list(judge_columns(trainer.active, targets, _listed(attacks), trainer.unavailable, plots=False))
+    found = list(
+        judge_columns(
+            trainer.active, targets, _listed(attacks), trainer.unavailable, known=most_told(attacks), plots=False
+        )
+    )
     leaks: dict[str, list[FeatureLeak]] = {}
     for one in found:
         leaks.setdefault(one.party, []).extend(one.leaks)
@@ -296,6 +302,7 @@ def judge_columns(
     chosen: Chosen,
     skipped: dict[str, dict[str, str]],
     *,
+    known: int = 0,
     records: int = RECORDS,
     weights: Sequence[Weights] = ("true",),
     views: Sequence[Sees] = VIEWS,
@@ -308,6 +315,7 @@ def judge_columns(
         targets: The passive parties.
         chosen: Returns the attacks that are run on a system.
         skipped: Gets the reason, by party and attack, where one cannot be run.
+        known: Of how many training records they are told the columns, at most.
         records: How many records of each part are scored, at most.
         weights: Which weights the attacker is given, one after the other.
         views: Of what predictions are read.
@@ -317,7 +325,7 @@ def judge_columns(
         ConfigError: If weights cannot be transformed.
     """
     columns = {name: _TargetColumns(target) for name, target in targets.items()}
-    for system in scored_systems(active, targets, most=records):
+    for system in scored_systems(active, targets, known=known, most=records):
         if system.sees not in views:
             continue
         for given in weights:

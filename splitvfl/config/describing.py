@@ -53,6 +53,7 @@ _FIELDS = {
     "active_logits": "its own part of the logits",
     "passive_weight": "the passive party's weights",
     "equations": "what predictions tell of the partner's columns, given its weights",
+    "known_rows": "the partner's columns of a few records",
 }
 # What every passive party has, or is assumed to have, whatever crosses.
 _HELD = frozenset({"activation", "columns", "weights", "bottom", "known_positives", "known_negatives"})

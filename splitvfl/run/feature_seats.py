@@ -5,7 +5,8 @@ defenses of scores; one system of equations in the columns of all passive partie
 party receives today, each party's part of the logits; where it learns only their sum, that. Of one passive party the
 sum is its part.
 
-The attacker is assumed to know the passive parties' weights, and the range of each column over the training records.
+The attacker is assumed to know the passive parties' weights, and the range of each column over the training records;
+and where an attack says so, the columns of some training records, by which it is not judged.
 Estimates are of points in the unit box; what leaves the box is a record beyond the range, whose equations need not have
 a solution there.
 
@@ -28,7 +29,18 @@ from splitvfl.crypto.sum_masks import FRACTION_BITS, sum_of
 from splitvfl.data.columns import Records
 from splitvfl.errors import ArgumentError, AttackRefused
 from splitvfl.exchange.prediction import predict_records
-from splitvfl.hooks import Alphabet, Attack, Equations, LogitParts, View, hook_name, needs_of, resolution_of
+from splitvfl.hooks import (
+    Alphabet,
+    Attack,
+    Equations,
+    KnownRows,
+    LogitParts,
+    View,
+    hook_name,
+    known_rows_of,
+    needs_of,
+    resolution_of,
+)
 from splitvfl.leakage.alphabets import known_alphabets
 from splitvfl.leakage.features import FeatureLeak, Part, Sees, judge_estimate, run_feature_attack
 from splitvfl.leakage.score_equations import (
@@ -70,7 +82,7 @@ def feature_leaks(
         return found
     targets = targets_of(passives)
     note_missing(attacks, active, targets, unavailable)
-    for system in scored_systems(active, targets):
+    for system in scored_systems(active, targets, known=most_told(attacks)):
         for attack in attacks:
             for one in judged(attack, system, active.name, unavailable):
                 found.setdefault(one.party, []).append(one.leak)
@@ -139,11 +151,14 @@ def own_feature_leaks(
         if aware is not None and aware.refused:
             unavailable[f"{label}{_AWARE}"] = aware.refused
     found: list[FeatureLeak] = []
+    drawn = _drawn(party.data.train.count, most_told(attacks))
     for part in _PARTS:
         for whose, suffix in ((target, ""), (aware, _AWARE)):
-            if whose is None or whose.refused or not getattr(party.data, part).count:
+            if whose is None or whose.refused:
                 continue
-            for system in _own_systems(whose, seen_by, part, added_up=added_up):
+            told = list(_own_systems(whose, seen_by, "train", drawn, added_up=added_up))
+            rows = _sampled(getattr(party.data, part).count)
+            for system in _with_told(_own_systems(whose, seen_by, part, rows, added_up=added_up), told):
                 for attack in attacks:
                     seen = judged(attack, system, seen_by.name, {party.name: unavailable})
                     found += [replace(one.leak, attack=f"{one.leak.attack}{suffix}") for one in seen]
@@ -154,26 +169,46 @@ def own_feature_leaks(
 _AWARE = " (knows the transform)"
 
 
+def most_told(attacks: Iterable[Attack]) -> int:
+    """Return of how many records some attacks are told the columns, at most."""
+    return max(map(known_rows_of, attacks), default=0)
+
+
 def targets_of(passives: Mapping[str, PassiveParty]) -> dict[str, FeatureTarget]:
     """Return the passive parties as those whose columns are sought, by name."""
     return {name: FeatureTarget(party) for name, party in passives.items()}
 
 
 def scored_systems(
-    active: ActiveParty, targets: Mapping[str, FeatureTarget], *, most: int | None = None
+    active: ActiveParty, targets: Mapping[str, FeatureTarget], *, known: int, most: int | None = None
 ) -> Iterator[System]:
     """Yield what predictions of training and of test records show, as equations; none where all parties are refused.
 
     Args:
         active: The party that scores.
         targets: Of :func:`targets_of`.
+        known: Of how many training records attackers may ask for the columns.
         most: How many records of each part are scored, spread evenly over it; default: 2,000.
     """
-    if all(target.refused for target in targets.values()):
+    total = active.data.train.count
+    if not total or all(target.refused for target in targets.values()):
         return
+    told = list(_systems(active, targets, "train", _drawn(total, known), piece=2))
     for part in _PARTS:
-        if active.data.train.count and getattr(active.data, part).count:
-            yield from _systems(active, targets, part, most or MOST_RECORDS)
+        rows = _sampled(getattr(active.data, part).count, most or MOST_RECORDS)
+        systems = _systems(active, targets, part, rows, piece=0 if part == "test" else 1)
+        yield from _with_told(systems, told)
+
+
+def _drawn(total: int, count: int) -> Tensor:
+    """Return positions of the training records whose columns are told: the same ones whoever asks for so many."""
+    return torch.randperm(total, generator=torch.Generator().manual_seed(0))[:count]
+
+
+def _with_told(systems: Iterator[System], told: Sequence[System]) -> Iterator[System]:
+    """Return systems with those of the records that may be told, which come in the same order of views."""
+    for place, system in enumerate(systems):
+        yield replace(system, drawn=told[place]) if told else system
 
 
 class FeatureTarget:
@@ -273,6 +308,7 @@ class System:
         fields: What else the view shows.
         rows: The records' places, in each party's tables.
         note: What there is to say of it.
+        drawn: The same of training records whose columns an attacker may be told; ``None``: nobody asks for any.
     """
 
     sees: Sees
@@ -283,6 +319,7 @@ class System:
     fields: Mapping[str, Any]
     rows: Tensor
     note: str
+    drawn: System | None = None
 
     @cached_property
     def unsolvable(self) -> Tensor:
@@ -294,6 +331,35 @@ class System:
         found = ~explained
         found[~explained] = unsolvable(Equations(left, right[~explained], error[~explained]))
         return found
+
+    def only(self, chosen: Tensor | slice) -> System:
+        """Return the system of some of the records."""
+        left, right, error = self.known
+        here = chosen if isinstance(chosen, slice) else chosen.to(right.device)
+        of_each = {name: self.fields[name][here] for name in ("scores", "active_logits") if name in self.fields}
+        if "logit_parts" in self.fields:
+            values, columns = self.fields["logit_parts"]
+            of_each["logit_parts"] = LogitParts(values[here], columns)
+        return replace(
+            self,
+            ids=self.ids[here],
+            known=Equations(left, right[here], error[here]),
+            fields={**self.fields, **of_each},
+            rows=self.rows[chosen],
+        )
+
+    def telling(self, count: int) -> System:
+        """Return the system without the first so many of the records drawn, for an attacker who is told their columns.
+
+        Their place is in ``known_rows``: their columns, and what predictions of them tell in this view.
+        """
+        assert self.drawn is not None, "drawn where somebody asks for them"
+        told = self.drawn.only(slice(count))
+        columns = torch.cat([target.points("train", told.rows) for target in told.targets.values()], dim=1)
+        known = KnownRows(columns.to(told.known.b.device), told.known.b, told.known.error)
+        others = self if self.part == "test" else self.only(~torch.isin(self.rows, told.rows))
+        note = f"the columns of {len(told.rows)} training records are assumed to be known"
+        return replace(others, fields={**others.fields, "known_rows": known}, note=_joined([self.note, note]))
 
     @property
     def unsolved(self) -> str:
@@ -352,9 +418,12 @@ def _no_scores(active: ActiveParty, targets: Mapping[str, FeatureTarget]) -> str
     return ""
 
 
-def _systems(active: ActiveParty, targets: Mapping[str, FeatureTarget], part: Part, most: int) -> Iterator[System]:
-    """Score some records of a part, and return what that shows."""
-    rows = _sampled(getattr(active.data, part).count, most)
+def _systems(
+    active: ActiveParty, targets: Mapping[str, FeatureTarget], part: Part, rows: Tensor, *, piece: int
+) -> Iterator[System]:
+    """Score some records of a part, and return what that shows: of each view a system, always in the same order."""
+    if not len(rows):
+        return
     parties = (active, *(target.party for target in targets.values()))
     records: dict[str, Records] = {party.name: getattr(party.data, part).rows(rows) for party in parties}
     sent: dict[str, list[Tensor]] = {name: [] for name in targets}
@@ -364,7 +433,6 @@ def _systems(active: ActiveParty, targets: Mapping[str, FeatureTarget], part: Pa
             sent[message.sender].append(message.payload)
 
     passives = {name: target.party for name, target in targets.items()}
-    piece = 0 if part == "test" else 1
     prediction = predict_records(active, passives, records, piece=piece, record=keep)
     common: dict[str, Any] = {"part": part, "ids": records[active.name].ids.to(active.device), "rows": rows}
     if not _no_scores(active, targets):
@@ -382,10 +450,13 @@ def _systems(active: ActiveParty, targets: Mapping[str, FeatureTarget], part: Pa
             yield _of_activation({name: target}, received, _dtype_of(active, {name: target}), **common)
 
 
-def _own_systems(target: FeatureTarget, seen_by: LabelParty, part: Part, *, added_up: bool) -> Iterator[System]:
+def _own_systems(
+    target: FeatureTarget, seen_by: LabelParty, part: Part, rows: Tensor, *, added_up: bool
+) -> Iterator[System]:
     """Return what a party's part of some predictions shows; ``added_up``: scores are made of the sum of parts."""
+    if not len(rows):
+        return
     party = target.party
-    rows = _sampled(getattr(party.data, part).count)
     records = getattr(party.data, part).rows(rows).to(party.device)
     with party.evaluating(), party.random, torch.no_grad():
         sent = party.defend_activation(party.activate(records), records, 0, "prediction")
@@ -540,6 +611,8 @@ def judged(attack: Attack, system: System, seat: str, unavailable: Mapping[str, 
         seat: Name of the party in whose seat it is.
         unavailable: Gets the reason, by party and attack, where it cannot be run.
     """
+    told = known_rows_of(attack)
+    system = system.telling(told) if told else system
     shown: dict[str, Any] = {"equations": system.known, **system.fields}
     needs = needs_of(attack)
     if "alphabets" in needs:
@@ -555,6 +628,8 @@ def judged(attack: Attack, system: System, seat: str, unavailable: Mapping[str, 
     try:
         if missing:
             raise AttackRefused(f"needs {', '.join(missing)}")
+        if not len(system.ids):
+            raise AttackRefused(f"it is told of all {system.part} records that it would be judged on")
         estimate, warned = run_feature_attack(attack, view, width)
     except AttackRefused as refusal:
         for name in system.targets:

@@ -21,19 +21,24 @@ from splitvfl.attacks import (
     HalfStarAttack,
     LeastSquaresAttack,
     NoiseSubtractionAttack,
+    ProcrustesAttack,
+    SuspectedFlipAttack,
+    WeightEstimationAttack,
     ZeroAttack,
     equations,
     least_squares,
 )
 from splitvfl.data.columns import Columns, PartyData
-from splitvfl.data.transform import flip
+from splitvfl.data.transform import Transform, flip, random_rotation
 from splitvfl.defenses import Rounding, ScoreNoise, noise_direction
+from splitvfl.errors import HookError
 from splitvfl.exchange.taylor import Taylor
 from splitvfl.hooks import At, Secrets, View
 from splitvfl.leakage.features import FeatureLeak
 from splitvfl.learning.tasks import task_for
 from splitvfl.models import Linear, LinearTop
 from splitvfl.party.party import ActiveParty, PassiveParty
+from splitvfl.run.feature_seats import feature_leaks
 from splitvfl.run.trainer import Trainer
 from tests.builders import ACTIVE, linear_trainer, party_data, seeded, small_trainer
 from tests.exchange.logistic import SHORT
@@ -115,6 +120,86 @@ def test_who_takes_the_weights_of_flipped_columns_for_true_finds_them_flipped() 
     for leak in leaks["telecom"]:
         # As above, errors of float32 are below 6e-6 of columns of order one.
         assert leak.mse == pytest.approx(expected[leak.part].item(), abs=2e-5)
+
+
+@pytest.mark.parametrize("chosen", [flip(3), flip(3, [1]), random_rotation(3, seed=0)], ids=["flip", "one", "rotation"])
+def test_known_records_undo_a_transform_in_a_run(chosen: Transform) -> None:
+    attacks = [
+        LeastSquaresAttack(),
+        ProcrustesAttack(known_rows=5),
+        WeightEstimationAttack(known_rows=5, then="least-squares"),
+        SuspectedFlipAttack(belief=0.5),
+    ]
+    plain = by_view(in_unit_box(None, *attacks).feature_leaks()["telecom"])
+    turned = by_view(in_unit_box(chosen, *attacks).feature_leaks()["telecom"])
+    for sees, part in VIEWS:
+        undefended = plain["least-squares", sees, part]
+        for name in ("procrustes", "weight-estimation"):
+            known = turned[name, sees, part]
+            assert "the columns of 5 training records are assumed to be known" in known.note
+            assert known.records == undefended.records - (5 if part == "train" else 0)
+            # On test records both are judged alike. Scores are of float32: 2e-7 each, times what equations magnify.
+            if part == "test":
+                assert known.mse == pytest.approx(undefended.mse, abs=1e-4)
+        suspicious = turned["suspected-flip", sees, part]
+        assert suspicious.mse == pytest.approx(suspicious.half_mse, abs=1e-12)
+    assert turned["least-squares", "scores", "test"].mse > plain["least-squares", "scores", "test"].mse + 0.01
+
+
+def in_unit_box(chosen: Transform | None, *attacks: Any) -> Trainer:
+    """A model of three columns that all reach from 0 to 1, as it is and with a transform: scores are the same."""
+    data = party_data("telecom", width=3, unit=True)
+    for part in (data.train, data.test):
+        part.columns.numeric[0], part.columns.numeric[1] = 0.0, 1.0
+    bottom = seeded("telecom", lambda: Linear(3, 1, bias=True))
+    if chosen is not None:
+        weight, bias = bottom.parameters()
+        with torch.no_grad():
+            bias -= (weight.double() @ chosen.matrix.T @ chosen.shift).float()
+            weight.copy_((weight.double() @ chosen.matrix.T).float())
+    top = seeded("linear top", lambda: LinearTop(1, 1, active_inputs=2))
+    active = ActiveParty(party_data(ACTIVE, width=2, task="binary", unit=True), top)
+    passive = PassiveParty(data.with_transform(chosen), bottom)
+    return Trainer(active, {"telecom": passive}, batch_size=16, attacks=attacks)
+
+
+def test_known_records_are_the_same_ones_for_every_party_and_none_of_them_is_judged() -> None:
+    class Told(Look):
+        known_rows = 4
+
+    look = Told("equations", "known_rows")
+    trainer = two_parties(outputs=3, attacks=[look])
+    trainer.fit(1)
+    leaks = trainer.feature_leaks()
+    assert {leak.records for name in leaks for leak in leaks[name] if leak.part == "train"} == {48 - 4}
+    joint, *single = (view for view in look.views if len(view.ids) == 48 - 4)
+    assert joint.known_rows.columns.shape == (4, 5)
+    telecom, shop = single
+    assert torch.equal(
+        torch.cat([telecom.known_rows.columns, shop.known_rows.columns], dim=1), joint.known_rows.columns
+    )
+    for view in look.views:
+        left, (columns, right, error) = view.equations.A, view.known_rows
+        # What a known record's prediction tells is what it tells of any.
+        assert ((columns @ left.T - right).abs() <= error).all()
+        assert ((columns >= 0) & (columns <= 1)).all()
+
+
+def test_too_few_known_records_are_refused_with_the_reason_and_the_run_goes_on() -> None:
+    few = [ProcrustesAttack(known_rows=2), WeightEstimationAttack(known_rows=2), WeightEstimationAttack(known_rows=500)]
+    trainer = linear_trainer(features=2, attacks=[*few, LeastSquaresAttack()])
+    leaks = trainer.feature_leaks()["telecom"]
+    assert {leak.attack for leak in leaks if leak.part == "train"} == {"least-squares"}
+    reasons = trainer.unavailable["telecom"]
+    assert "span all 2 columns" in reasons["procrustes (scores)"]
+    assert "one is spent on the shift" in reasons["procrustes (scores)"]
+    assert reasons.keys() >= {"weight-estimation (scores)", "weight-estimation (activation)"}
+    with pytest.raises(HookError, match="known_rows must be a whole number"):
+        feature_leaks_of(trainer, type("Told", (Look,), {"known_rows": 0})("equations", "known_rows"))
+
+
+def feature_leaks_of(trainer: Trainer, attack: Any) -> Any:
+    return feature_leaks([attack], trainer.active, trainer.passives, trainer.unavailable)
 
 
 def test_noise_whose_direction_is_told_is_taken_off_whatever_the_columns_range() -> None:
