@@ -13,6 +13,7 @@ from splitvfl.attacks.gradient_classifier import GradientClassifierAttack
 from splitvfl.attacks.gradient_inversion import GradientInversionAttack, gradient_inversion, projected_gradient
 from splitvfl.attacks.guesses import RandomGuessAttack, ZeroAttack
 from splitvfl.attacks.half import HalfAttack, HalfStarAttack, half, half_star
+from splitvfl.attacks.known_defense import estimate_behind
 from splitvfl.attacks.least_squares import (
     ClampedLeastSquaresAttack,
     LeastSquaresAttack,
@@ -93,6 +94,7 @@ __all__ = [
     "constrained_least_squares",
     "discrete_search",
     "equations",
+    "estimate_behind",
     "estimate_weights",
     "feasible_powers",
     "gradient_inversion",

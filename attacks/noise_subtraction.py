@@ -17,7 +17,7 @@ from torch import Tensor
 
 from splitvfl.attacks.least_squares import least_squares
 from splitvfl.defenses.score_noise import as_classes, noise_direction, scheme_noise, unit_direction, with_noise
-from splitvfl.errors import ArgumentError
+from splitvfl.errors import ArgumentError, AttackRefused
 from splitvfl.hooks import Target, View
 from splitvfl.leakage.score_equations import equations
 
@@ -169,15 +169,28 @@ class NoiseSubtractionAttack:
             ``(n, d)``, float64.
 
         Raises:
-            ArgumentError: As :func:`splitvfl.attacks.equations` and :func:`feasible_powers`.
+            ArgumentError: As :func:`splitvfl.attacks.equations`.
+            AttackRefused: If a prediction has no score above 0, so that no class is in front, or as
+                :func:`feasible_powers`.
         """
         scores, known, weight = view.scores, view.active_logits, view.passive_weight
+        empty = int((scores <= 0).all(dim=1).sum()) if scores.dim() == 2 else 0
+        if empty:
+            raise AttackRefused(f"{empty} of {len(scores)} predictions have no score above 0: no class is in front")
         direction = (noise_direction(weight)[0] if self._direction is None else self._direction).to(scores.device)
         A, b = equations(scores, known, weight)
         unit = scheme_noise(as_classes(scores), self._scheme, power=1.0, direction=direction)
         step = torch.diff(unit, dim=1)
-        root = math.sqrt(self._power) if self._power is not None else _middle(feasible_powers(A, b, step))
-        return least_squares(A, b - root * step)
+        return least_squares(A, b - self._root(A, b, step) * step)
+
+    def _root(self, A: Tensor, b: Tensor, step: Tensor) -> float:
+        """Return the root of the power, or what is taken for it."""
+        if self._power is not None:
+            return math.sqrt(self._power)
+        try:
+            return _middle(feasible_powers(A, b, step))
+        except ArgumentError as problem:
+            raise AttackRefused(str(problem)) from problem
 
 
 def _middle(powers: PowerRange) -> float:
