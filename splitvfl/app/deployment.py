@@ -91,6 +91,7 @@ class Deployment:
         self._config, self.name, self._notify = config, name, notify
         self._check_defenses()
         self._check_canaries_here()
+        self._check_transforms()
         addresses = AddressBook(config, name)
         self._network, self._meeting = addresses.network, addresses.meeting(notify)
         self.own = own or own_data(config, name)
@@ -132,6 +133,17 @@ class Deployment:
             f"{config.source}: audit.canaries: the label party, {config.active}, places them, and in its file alone "
             f"they stand; here they do nothing, and tell {self.name} how many there are; take them out"
         )
+
+    def _check_transforms(self) -> None:
+        """Refuse a transform of another party's columns: it hides them from who does not know it."""
+        config = self._config
+        for other, party in config.parties.items():
+            if other != self.name and party.transform is not None:
+                raise ConfigError(
+                    f"{config.source}: parties.{other}.transform: the transform of {other}'s columns is {other}'s "
+                    f"secret, and {self.name}, whose file this is, would know it; let it stand in {other}'s own file "
+                    "alone, and take it out here"
+                )
 
     def _check_labels_first(self) -> None:
         """Refuse labels that nothing can be learned from before anybody is met, if no partner is to learn of labels.

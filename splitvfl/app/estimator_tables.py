@@ -11,11 +11,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import torch
+from pydantic import ValidationError
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_consistent_length, validate_data
 from torch import Tensor
 
+from splitvfl.app.transforms import transform_for
+from splitvfl.config.sections import TransformConfig
 from splitvfl.data.arrow_table import as_arrow
 from splitvfl.data.columns import PartyData, Records
 from splitvfl.data.encoding import FittedEncoding
@@ -23,7 +26,9 @@ from splitvfl.data.labels import Labels
 from splitvfl.data.load import fit, party_of, records_of
 from splitvfl.data.partition import REST
 from splitvfl.data.spec import PartyClaim, TableSpec, check_parties
+from splitvfl.data.transform import Transform
 from splitvfl.errors import ArgumentError, DataError
+from splitvfl.learning.randomness import derive_seed
 
 SOURCE = "X"
 """What the table is called in messages."""
@@ -40,11 +45,13 @@ class FittedParty:
         name: The party.
         columns: Its columns, in the table's order.
         encoding: What was learned of them.
+        transform: What is done to its numeric columns, if anything.
     """
 
     name: str
     columns: tuple[str, ...]
     encoding: FittedEncoding
+    transform: Transform | None = None
 
     def data(self, table: pa.Table, *, train: bool, labels: Labels | None = None, norm: float | None) -> PartyData:
         """Return all rows of a table as this party's records: to train on, or else to predict.
@@ -62,7 +69,45 @@ class FittedParty:
         rows = np.arange(table.num_rows, dtype=np.int64)
         used = records_of(encoded, rows, rows, labels)
         parts = (used, _none_of(used)) if train else (_none_of(used), used)
-        return party_of(self.name, self.columns, encoded, *parts).with_row_norm(norm)
+        return party_of(self.name, self.columns, encoded, *parts).with_transform(self.transform).with_row_norm(norm)
+
+
+def transformed(
+    parties: Sequence[FittedParty], table: pa.Table, chosen: Mapping[str, Any], *, seed: int | None
+) -> list[FittedParty]:
+    """Return the parties with the transforms of their columns, drawn anew where they are by chance.
+
+    Args:
+        parties: The active party first.
+        table: All rows that are trained on.
+        chosen: By passive party: a name, or a mapping with its options, as an experiment has them.
+        seed: For what is drawn; ``None``: from the operating system's entropy.
+
+    Raises:
+        ArgumentError: If there is no such passive party, or its transform does not fit its columns.
+    """
+    passive = [party.name for party in parties[1:]]
+    unknown = [name for name in chosen if name not in passive]
+    if unknown:
+        raise ArgumentError(f"transforms: {unknown[0]!r} is no passive party; there are {', '.join(passive)}")
+    return [
+        replace(party, transform=_transform(party, table, chosen[party.name], seed)) if party.name in chosen else party
+        for party in parties
+    ]
+
+
+def _transform(party: FittedParty, table: pa.Table, chosen: Any, seed: int | None) -> Transform:
+    settings = {"name": chosen} if isinstance(chosen, str) else dict(chosen)
+    drawn = settings.get("name") in ("permute", "orthonormal") and settings.get("matrix") is None
+    if drawn and seed is not None:
+        settings = {"seed_for_experiments": derive_seed(seed, "transform", party.name), **settings}
+    try:
+        return transform_for(TransformConfig(**settings), party.data(table, train=True, norm=None))
+    except ValidationError as error:
+        told = "; ".join(": ".join([*map(str, one["loc"]), one["msg"]]) for one in error.errors())
+        raise ArgumentError(f"transforms[{party.name!r}]: {told}") from error
+    except (ArgumentError, DataError) as error:
+        raise ArgumentError(f"transforms[{party.name!r}]: {error}") from error
 
 
 def _none_of(records: Records) -> Records:

@@ -19,7 +19,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, check_random_state, column_or_1d
 from torch import Tensor
 
-from splitvfl.app.estimator_tables import check_rows, fit_parties, table_of, value_errors
+from splitvfl.app.estimator_tables import check_rows, fit_parties, table_of, transformed, value_errors
 from splitvfl.app.named_parts import attack_of, defense_of, listed, recipe_of
 from splitvfl.data.columns import PartyData
 from splitvfl.data.labels import Labels
@@ -58,6 +58,7 @@ class _SplitEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         missing: str = "error",
         categorical_columns: Sequence[Any] = (),
         min_count: int = 1,
+        transforms: Mapping[str, Any] | None = None,
         active_name: str = "active",
         device: str = "cpu",
         random_state: Any = None,
@@ -74,6 +75,7 @@ class _SplitEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         self.missing = missing
         self.categorical_columns = categorical_columns
         self.min_count = min_count
+        self.transforms = transforms
         self.active_name = active_name
         self.device = device
         self.random_state = random_state
@@ -115,6 +117,8 @@ class _SplitEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
             active_name=self.active_name,
             categorical=self.categorical_columns,
         )
+        own_seed = None if self.random_state is None else seed
+        held = transformed(held, table, {} if self.transforms is None else self.transforms, seed=own_seed)
         data = [
             party.data(table, train=True, labels=None if number else labels, norm=recipe.row_norm)
             for number, party in enumerate(held)
@@ -130,7 +134,7 @@ class _SplitEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
             attacks=[_of_labels(attack_of(one)) for one in listed(self.attacks, "attacks")],
             batch_size=min(batch_size, table.num_rows),
             seed=seed,
-            noise_seed_for_experiments=None if self.random_state is None else seed,
+            noise_seed_for_experiments=own_seed,
             audit=self.audit,
             evaluate_every=epochs,
             device=self.device,
@@ -222,6 +226,9 @@ class SplitClassifier(ClassifierMixin, _SplitEstimator):  # type: ignore[misc]
         missing: ``"error"``, or ``"indicator"`` where numbers may be missing.
         categorical_columns: Numeric columns that hold categories, as names, patterns and positions; text always does.
         min_count: Categories with fewer records count as "others".
+        transforms: What passive parties do to their numeric columns before training, and to every record later: by
+            party a name, or a mapping with its options, as ``parties.NAME.transform`` has them in an experiment
+            (``{"lab": "flip"}``; a flip needs ``scale="minmax"``). One that is drawn by chance is kept with the models.
         active_name: Name of the label party.
         device: Where models and batches live: ``"cpu"`` or ``"cuda"``.
         random_state: A seed makes everything repeatable, the noise of defenses included, which is then no protection.

@@ -250,3 +250,53 @@ def test_settings_that_do_not_do(
 
     with pytest.raises(error, match=message):
         SplitClassifier(**settings).fit(X, y)
+
+
+@pytest.mark.parametrize("chosen", ["flip", {"name": "orthonormal"}, {"name": "flip", "columns": ["worst area"]}])
+def test_a_transform_is_applied_to_every_record_and_kept(cancer: tuple[pd.DataFrame, Any], chosen: Any) -> None:
+    X, y = cancer
+    common: dict[str, Any] = {"model": "logistic-regression", "epochs": 3, "scale": "minmax", "audit": False}
+    model = SplitClassifier({"lab": ["worst *"]}, **common, transforms={"lab": chosen}, random_state=0)
+    scores = model.fit(X[:200], y[:200]).predict_proba(X[200:])
+
+    lab, plain = model._held[1], SplitClassifier({"lab": ["worst *"]}, **common, random_state=0).fit(X[:200], y[:200])
+    assert lab.transform is not None
+    assert model._held[0].transform is None
+    # The same, by transforming what the plain model's party takes.
+    table = pa.Table.from_pandas(X[200:], preserve_index=False)
+    own = plain._held[1].data(table, train=False, norm=None).test
+    told = lab.data(table, train=False, norm=None).test
+    rows = torch.arange(own.count)
+    expected = lab.transform.of(own.rows(rows).columns.numeric)
+    assert torch.equal(told.rows(rows).columns.numeric, expected)
+    assert not torch.equal(expected, own.rows(rows).columns.numeric)
+    again = clone(model).fit(X[:200], y[:200])
+    np.testing.assert_array_equal(again.predict_proba(X[200:]), scores)
+
+
+def test_a_drawn_transform_differs_without_a_seed(cancer: tuple[pd.DataFrame, Any]) -> None:
+    X, y = cancer
+    settings: dict[str, Any] = {"model": "logistic-regression", "epochs": 1, "audit": False}
+    models = [
+        SplitClassifier({"lab": ["worst *"]}, **settings, transforms={"lab": "orthonormal"}).fit(X[:50], y[:50])
+        for _ in range(2)
+    ]
+    first, second = (model._held[1].transform.tensors()["matrix"] for model in models)
+    assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize(
+    ("transforms", "scale", "message"),
+    [
+        ({"active": "flip"}, "minmax", "'active' is no passive party; there are lab"),
+        ({"lab": "flip"}, "standard", r"transforms\['lab'\]: .*columns in \[0, 1\].*minmax"),
+        ({"lab": "turn"}, "minmax", r"transforms\['lab'\]: name: .*'flip', 'permute' or 'orthonormal'$"),
+        ({"lab": {"name": "flip", "columns": ["nothing"]}}, "minmax", r"transforms\['lab'\]: .*nothing"),
+    ],
+)
+def test_a_transform_that_cannot_be_is_refused(
+    cancer: tuple[pd.DataFrame, Any], transforms: Any, scale: str, message: str
+) -> None:
+    X, y = cancer
+    with pytest.raises(ArgumentError, match=message):
+        SplitClassifier({"lab": ["worst *"]}, transforms=transforms, scale=scale).fit(X[:50], y[:50])

@@ -145,6 +145,11 @@ def test_a_networked_party_transforms_its_columns_and_agrees_on_the_same_terms(f
         chosen = parse_config(text + network, source=folder / "credit.yaml", overrides=["data.drop=[default]"])
         parties = {"telecom": chosen.parties["telecom"], "bank": chosen.parties["bank"]}
         chosen = chosen.model_copy(update={"parties": {**parties, "bank": parties["bank"].model_copy()}})
+        if transform != "null":
+            with pytest.raises(
+                ConfigError, match=r"parties.telecom.transform: .* telecom's secret, and bank.*own file"
+            ):
+                Deployment(chosen, "bank")
         deployment = Deployment(chosen, "telecom")
         settings[transform] = deployment.run(tmp_path / "run").settings
         party = deployment._passive(TaskSpec("binary", 1))
