@@ -347,7 +347,7 @@ class Deployment:
             step=0 if alone else run.step,
             epoch=0 if alone else run.party.best.epoch or math.ceil(run.step / len(run.settings.batches)),
             encoding=self.own.encoding,
-            id_column=self._config.data.id_column,
+            id_column=self._config.id_column_of(self.name),
             loss=None if isinstance(run, PassiveRun) else self._config.train.loss,
             tables=self.own.tables,
         )

@@ -108,6 +108,7 @@ def _parties(
         file.party: {
             "role": "active" if file.party == owner else "passive",
             "path": os.path.relpath(file.path.resolve(), path.resolve().parent),
+            **({"id_column": guesses.own_ids[file.party]} if guesses.own_ids else {}),
             **({"label": guesses.label.column} if file.party == owner else {}),
         }
         for file in sorted(files, key=lambda file: file.party != owner)
@@ -198,6 +199,9 @@ class _Draft:
         return f"label: {label.column} ({label.why}{positive}), so the task is {label.task}"
 
     def _ids(self) -> str:
+        if self.guesses.own_ids:
+            named = [f"{column} of {party}" for party, column in self.guesses.own_ids.items()]
+            return f"ids: {' and '.join(named)} ({self.guesses.id_why})"
         if self.guesses.id_column is None:
             return "ids: no column names the records; they are numbered"
         return f"ids: {self.guesses.id_column or 'the column without a name'} ({self.guesses.id_why})"

@@ -266,7 +266,7 @@ class _Preparation:
     @property
     def _id_column(self) -> str | None:
         aligned = self.config.data.aligned
-        own = self.settings.id_column or self.half.schema.id_column or self.config.data.id_column
+        own = self.settings.id_column or self.half.schema.id_column or self.config.id_column_of(self.name)
         return read_alignment(aligned).schema.id_column if own is None and aligned is not None else own
 
     @property

@@ -93,6 +93,7 @@ def _load(config: ExperimentConfig) -> VerticalData:
     try:
         if active.path is not None:
             return _joined(config, options)
+        _check_one_file(config)
         return load(
             data.name,
             active_name=config.active,
@@ -118,12 +119,40 @@ def _joined(config: ExperimentConfig, options: Mapping[str, Any]) -> VerticalDat
             active=files.pop(config.active),
             passive=files,
             label=label,
-            id=config.data.id_column,
+            id=_id_columns(config),
             active_name=config.active,
             **settings,
         )
     notes = "".join(f"; {warning.message}" for warning in caught)
     return replace(data, name=config.name, description=f"{data.description}{notes}")
+
+
+def _id_columns(config: ExperimentConfig) -> dict[str, str | None] | None:
+    """Return the id column of each party's file; ``None`` if no file names its records.
+
+    Raises:
+        ArgumentError: If some do, and others do not.
+    """
+    found = {name: config.id_column_of(name) for name in config.parties}
+    nameless = [name for name, column in found.items() if column is None]
+    if len(nameless) == len(found):
+        return None
+    if nameless:
+        raise ArgumentError(
+            f"expected an id column of every party's file, got none of {' and '.join(nameless)}; set data.id_column, "
+            f"or parties.{nameless[0]}.id_column"
+        )
+    return found
+
+
+def _check_one_file(config: ExperimentConfig) -> None:
+    """Refuse the id column of a party's own file where there is none."""
+    own = [name for name, party in config.parties.items() if party.id_column is not None]
+    if own:
+        raise ArgumentError(
+            f"parties.{own[0]}.id_column is of a party's own file (path), and there is one file for all: set "
+            "data.id_column"
+        )
 
 
 def _encoding_of(data: DataConfig, recipe: Recipe) -> Any:
@@ -180,7 +209,7 @@ def _load_own(config: ExperimentConfig, name: str) -> OwnData:
             "this another party's file?"
         )
     given = {key: getattr(data, key) for key in _OF_A_TABLE} | {"text_columns": data.text}
-    given |= {"categorical": _encoding_of(data, config.model.recipe)}
+    given |= {"categorical": _encoding_of(data, config.model.recipe), "id_column": config.id_column_of(name)}
     claim = PartyClaim(name, party.role, columns)
     try:
         spec = TableSpec(source=path, label=label, **{key: value for key, value in given.items() if value is not None})

@@ -175,7 +175,7 @@ class SavedRun:
     def _names(self, ids: Tensor) -> tuple[str, pa.Array]:
         """Return what names the run's own records, as their table has it."""
         assert self.config is not None, "its data were loaded"
-        column, path = self.config.data.id_column, self.config.data.path
+        column, path = self.config.id_column_of(self.config.active), self.config.data.path
         if column is None or path is None:
             return column or ID_COLUMN, pa.array(ids.numpy())
         names = column_of(read_table(Path(path), text={column}), column, source=path)

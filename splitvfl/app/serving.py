@@ -199,7 +199,7 @@ def records_to_score(config: ExperimentConfig, name: str, half: SavedHalf, files
     """
     if _is_of_a_data_set(half, files.records, config.data.name):
         return _numbered(own_data(config, name).data)
-    return _new_records(half, files, config.data.id_column)
+    return _new_records(half, files, config.id_column_of(name))
 
 
 def _is_of_a_data_set(half: SavedHalf, records: Path | None, data: str) -> bool:

@@ -138,7 +138,7 @@ class _ScoreFile:
         self._name = path.name
         head = read_table(path)
         column = head.column_names[0]
-        table = read_table(path, text=set() if config.data.id_column is None else {column})
+        table = read_table(path, text=set() if config.id_column_of(party) is None else {column})
         names = ["score"] if outputs == 1 else [f"score_{number}" for number in range(outputs)]
         if table.column_names[1:] != names:
             raise DataError(

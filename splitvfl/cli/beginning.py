@@ -24,7 +24,10 @@ def init(
     ],
     label: Annotated[str | None, typer.Option(help="The label column. Default: guessed.")] = None,
     id_column: Annotated[
-        str | None, typer.Option("--id", help="Column that names the records, in every file. Default: guessed.")
+        str | None,
+        typer.Option(
+            "--id", help="Column that names the records, in every file; or bank=customer,lab=patient. Default: guessed."
+        ),
     ] = None,
     active: Annotated[
         str | None, typer.Option(help="Of one file: who holds the labels, and what else: 'bank=AGE,SEX'.")
@@ -42,7 +45,7 @@ def init(
 
     with settings_written(as_flag):
         opened = [OpenFile.read(path) for path in files]
-        guesses = guess(opened, label=label, id_column=id_column)
+        guesses = guess(opened, label=label, id_column=_ids(id_column))
     path = out or Path(f"{guesses.label.party}.yaml")
     if path.exists():
         raise ConfigError(f"{path} is there already, and is left alone; name another file with --out")
@@ -64,6 +67,14 @@ def init(
             _tell_in_width(line)
     print(f"{path}: correct there what was guessed wrong")
     next_steps(command_line("check", path), command_line("train", path))
+
+
+def _ids(given: str | None) -> str | dict[str, str] | None:
+    """Return an id column, or one by party: ``bank=customer,lab=patient``."""
+    if given is None or "=" not in given:
+        return given
+    pairs = [one.partition("=") for one in given.split(",")]
+    return {party.strip(): column.strip() for party, _, column in pairs}
 
 
 def _flags(**given: str | Sequence[str] | None) -> Iterator[str]:

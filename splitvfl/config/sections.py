@@ -272,6 +272,8 @@ class PartyConfig(Settings):
         path: This party's own file, where all parties train in one process and each has one: records are joined by
             ``data.id_column``, and a party holds all columns of its file but that one, the label, and ``data.drop``. In
             a networked run it may stand here instead of ``data.path``.
+        id_column: Column that names the records in this party's own file, where it is called otherwise there; ``null``:
+            ``data.id_column``.
         address: Over a network: where this party is found. The party that runs the file dials it there, and waits to be
             dialled by parties without one.
         identity: The DNS name in its certificate, if that is not its name.
@@ -282,6 +284,7 @@ class PartyConfig(Settings):
     role: Literal["active", "passive"]
     columns: ColumnSetting = ()
     path: str | None = None
+    id_column: str | None = None
     label: str | None = None
     address: str | None = None
     identity: str | None = None
@@ -673,6 +676,10 @@ class ExperimentConfig(Settings):
     def active(self) -> str:
         """Name of the party that holds the labels."""
         return next(name for name, party in self.parties.items() if party.role == "active")
+
+    def id_column_of(self, name: str) -> str | None:
+        """Return the column that names the records in a party's file; ``None``: they are numbered."""
+        return self.parties[name].id_column or self.data.id_column
 
     def own_name(self, name: str) -> str:
         """Return a party's name; ``active`` stands for that of the active party.

@@ -119,7 +119,8 @@ class Guesses:
 
     Attributes:
         label: The label.
-        id_column: Column that names the records in every file; ``None``: there is none, in a single file.
+        id_column: Column that names the records in every file; ``None``: there is none, in a single file, or each file
+            calls it otherwise.
         id_why: Why it was taken for that.
         dropped: Columns that nothing is learned from, and why.
         categories: Columns of whole numbers that hold categories, and why.
@@ -128,6 +129,7 @@ class Guesses:
         features: Columns that are left for each party, by party.
         many: Columns of text with many categories.
         records: Records of the label's file.
+        own_ids: The column that names the records by party, where files call it otherwise; empty where they do not.
     """
 
     label: Label
@@ -140,6 +142,7 @@ class Guesses:
     features: Mapping[str, tuple[str, ...]]
     many: tuple[str, ...]
     records: int
+    own_ids: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -150,13 +153,15 @@ class _Kinds:
     many: list[str] = field(default_factory=list)
 
 
-def guess(files: Sequence[OpenFile], *, label: str | None = None, id_column: str | None = None) -> Guesses:
+def guess(
+    files: Sequence[OpenFile], *, label: str | None = None, id_column: str | Mapping[str, str] | None = None
+) -> Guesses:
     """Return what files may hold.
 
     Args:
         files: One of each party, or one of all columns.
         label: The label column, if the user says so.
-        id_column: Column that names the records, likewise.
+        id_column: Column that names the records, likewise; or one for each party by name.
 
     Raises:
         ConfigError: If something has to be said that cannot be guessed; it says what there is to choose from.
@@ -164,16 +169,18 @@ def guess(files: Sequence[OpenFile], *, label: str | None = None, id_column: str
     """
     ids, id_why = _guess_id(files, id_column)
     found = _guess_label(files, label, ids)
+    one = next(iter(ids.values()), None) if len(set(ids.values())) == 1 else None
     kinds, features = _Kinds(), dict[str, tuple[str, ...]]()
     for file in files:
-        own = [name for name in file.table.column_names if name not in (ids, found.column)]
+        own = [name for name in file.table.column_names if name not in (ids.get(file.party), found.column)]
         _sort(file.table, own, kinds)
         features[file.party] = tuple(name for name in own if name not in kinds.dropped)
         if not features[file.party]:
             raise DataError(f"{file.path} has no column to learn from; there are {listed(file.table.column_names)}")
     return Guesses(
         label=found,
-        id_column=ids,
+        id_column=one,
+        own_ids={} if one is not None else ids,
         id_why=id_why,
         dropped=kinds.dropped,
         categories=kinds.categories,
@@ -188,28 +195,54 @@ def guess(files: Sequence[OpenFile], *, label: str | None = None, id_column: str
 # --- ids
 
 
-def _guess_id(files: Sequence[OpenFile], wanted: str | None) -> tuple[str | None, str]:
-    common = [name for name in files[0].table.column_names if all(name in file.table.column_names for file in files)]
+def _guess_id(files: Sequence[OpenFile], wanted: str | Mapping[str, str] | None) -> tuple[dict[str, str], str]:
+    """Return each party's id column, and why it was taken for that; none of a single file whose records have none."""
     if wanted is not None:
-        for file in files:
-            _check_there(file, wanted, "--id")
-            _check_unique(file, wanted)
-        return wanted, "you said so"
+        return _wanted_ids(files, wanted), "you said so"
+    common = [name for name in files[0].table.column_names if all(name in file.table.column_names for file in files)]
     unique = [name for name in common if all(_is_unique(file.table[name]) for file in files)]
     named = [name for name in unique if has_word(name, ID_WORDS)]
     if len(files) == 1:
         doubts = doubts_of(files[0].table, unique, categories=())
         doubted = {doubt.column: doubt.why for doubt in doubts if doubt.kind == "id"}
         best = next((name for name in [*named, *unique] if name in doubted), None)
-        return best, "" if best is None else doubted[best]
-    if not unique:
-        where = f"the files have in common {listed(common)}" if common else "no column has one name in all files"
-        raise ConfigError(
-            f"which column names the records? {where}, and in each file every record needs an id of its own; say --id, "
-            "or give the id columns one name"
+        return ({}, "") if best is None else ({files[0].party: best}, doubted[best])
+    if unique:
+        return dict.fromkeys(_parties_of(files), [*named, *unique][0]), (
+            f"in all {len(files)} files, and different in every record of each"
         )
-    best = [*named, *unique][0]
-    return best, f"in all {len(files)} files, and different in every record of each"
+    own = {file.party: _likely_ids(file) for file in files}
+    if all(len(names) == 1 for names in own.values()):
+        return {party: name for party, (name,) in own.items()}, (
+            "called otherwise in each file, and different in every record of each"
+        )
+    where = f"the files have in common {listed(common)}" if common else "no column has one name in all files"
+    example = ",".join(f"{party}=COLUMN" for party in own)
+    raise ConfigError(
+        f"which column names the records? {where}, and in each file every record needs an id of its own; say --id "
+        f"COLUMN, or --id {example}"
+    )
+
+
+def _wanted_ids(files: Sequence[OpenFile], wanted: str | Mapping[str, str]) -> dict[str, str]:
+    parties = _parties_of(files)
+    found = dict.fromkeys(parties, wanted) if isinstance(wanted, str) else dict(wanted)
+    if set(found) != set(parties):
+        raise ConfigError(f"--id: expected a column for each of {listed(parties)}, got some for {listed(list(found))}")
+    for file in files:
+        _check_there(file, found[file.party], "--id")
+        _check_unique(file, found[file.party])
+    return found
+
+
+def _parties_of(files: Sequence[OpenFile]) -> list[str]:
+    return [file.party for file in files]
+
+
+def _likely_ids(file: OpenFile) -> list[str]:
+    """Return the columns that are called as ids are; if there is none, all that could be one."""
+    unique = [name for name in file.table.column_names if _is_unique(file.table[name])]
+    return [name for name in unique if has_word(name, ID_WORDS)] or unique
 
 
 def _check_there(file: OpenFile, name: str, flag: str) -> None:
@@ -238,14 +271,14 @@ def _is_unique(column: pa.ChunkedArray) -> bool:
 # --- label
 
 
-def _guess_label(files: Sequence[OpenFile], wanted: str | None, ids: str | None) -> Label:
+def _guess_label(files: Sequence[OpenFile], wanted: str | None, ids: Mapping[str, str]) -> Label:
     if wanted is not None:
         return _as_label(_holder(files, wanted), wanted, "you said so")
     candidates = [
         (file, name)
         for file in files
         for name in file.table.column_names
-        if name != ids and _could_be_label(file.table[name])
+        if name != ids.get(file.party) and _could_be_label(file.table[name])
     ]
     if not candidates:
         raise ConfigError("no column can be a label: each has gaps, one value only, or too many different texts")

@@ -242,7 +242,11 @@ def _described(tables: Sequence[_PartyTable], rows: Mapping[str, Rows], label: s
         return f"{count} records, taken to be the same in every row of all tables (no id was named); label {label}"
     left = [f"{table.rows - count} of {table.rows} of {table.name}" for table in tables if table.rows > count]
     said = f"; not in every table, and left out: {', '.join(left)}" if left else ", which all tables have"
-    return f"{count} records joined by {active.id_column}{said}; label {label}"
+    if len({table.id_column for table in tables}) == 1:
+        columns = str(active.id_column)
+    else:
+        columns = " and ".join(f"{table.id_column} of {table.name}" for table in tables)
+    return f"{count} records joined by {columns}{said}; label {label}"
 
 
 # --- columns

@@ -205,9 +205,31 @@ def test_what_cannot_be_guessed_is_asked_for(
     assert not (here / "bank.yaml").exists()
 
 
+@pytest.mark.parametrize("flags", [[], ["--id", "bank=customer_id,telecom=client_id"]])
+def test_files_may_call_their_ids_otherwise(flags: list[str], here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    people().drop(columns=["street", "spent", "usage"]).to_csv("bank.csv", index=False)
+    usage = people()[["customer_id", "usage"]].rename(columns={"customer_id": "client_id"})
+    usage[::-1].to_csv("telecom.csv", index=False)
+
+    assert main(["init", "bank.csv", "telecom.csv", *flags]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "ids: customer_id of bank and client_id of telecom" in said
+    assert "200 records joined by customer_id of bank and client_id of telecom, which all tables have" in said
+    config = load_config(here / "bank.yaml")
+    assert config.data.id_column is None
+    assert {name: config.id_column_of(name) for name in config.parties} == {
+        "bank": "customer_id",
+        "telecom": "client_id",
+    }
+
+
 def test_files_without_common_ids_ask_for_them(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     people().drop(columns=["customer_id", "street", "spent"]).to_csv("bank.csv", index=False)
     people()[["customer_id", "usage"]].to_csv("telecom.csv", index=False)
 
     assert main(["init", "bank.csv", "telecom.csv"]) == 2
-    assert "which column names the records?" in capsys.readouterr().err
+    said = " ".join(capsys.readouterr().err.split())
+    assert "which column names the records?" in said
+    assert "say --id COLUMN, or --id bank=COLUMN,telecom=COLUMN" in said
+    assert main(["init", "bank.csv", "telecom.csv", "--id", "bank=balance"]) == 2
+    assert "expected a column for each of 'bank', 'telecom'" in " ".join(capsys.readouterr().err.split())

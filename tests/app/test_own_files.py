@@ -80,6 +80,51 @@ def test_a_party_alone_takes_its_own_file(folder: Path) -> None:
     assert own.data.train.count + own.data.test.count == 100
 
 
+def test_each_file_may_call_its_ids_in_its_own_way(folder: Path) -> None:
+    pd.read_csv(folder / "telecom.csv", dtype=str).rename(columns={"customer": "client"}).to_csv(
+        folder / "clients.csv", index=False
+    )
+    own = ["parties.telecom.path=clients.csv", "parties.telecom.id_column=client", "data.text=[customer, client]"]
+    data, same = (load_data(load_config(folder / "both.yaml", changes)) for changes in (own, ["data.text=customer"]))
+
+    for part in ("train", "test"):
+        ours, theirs = getattr(data["telecom"], part), getattr(same["telecom"], part)
+        assert torch.equal(ours.ids, theirs.ids)
+        assert torch.equal(ours.columns.numeric, theirs.columns.numeric)
+    assert data["telecom"].column_names == ("usage",)
+    assert "80 records joined by customer of bank and client of telecom; not in every table" in data.description
+    # Scored later, each file is read by its own column.
+    run = folder / "run"
+    assert main(["train", str(folder / "both.yaml"), *own, "--out", str(run)]) == 0
+    records = [f"bank={folder / 'bank.csv'}", f"telecom={folder / 'clients.csv'}"]
+    pd.read_csv(folder / "bank.csv", dtype=str)[20:].to_csv(folder / "bank.csv", index=False)
+    assert (
+        main(["predict", str(run), "--records", records[0], "--records", records[1], "--out", str(run / "s.csv")]) == 0
+    )
+    assert len(pd.read_csv(run / "s.csv")) == 80
+    # Alone, and over a network, a party's half remembers its own.
+    alone = load_config(folder / "both.yaml", [*own[:2], "network={plaintext_on_loopback: true}", "data.text=client"])
+    assert own_data(alone, "telecom").data.provenance.id_column == "client"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (["data.id_column=null", "parties.bank.id_column=customer"], r"got none of telecom; set data\.id_column"),
+        (
+            [
+                *("parties.bank.path=null", "parties.telecom.path=null", "parties.telecom.columns=rest"),
+                *("data.path=bank.csv", "parties.telecom.id_column=client"),
+            ],
+            r"parties\.telecom\.id_column is of a party's own file",
+        ),
+    ],
+)
+def test_ids_of_files_go_together(folder: Path, changes: list[str], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        load_data(load_config(folder / "both.yaml", [*changes, "data.text=customer"]))
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [

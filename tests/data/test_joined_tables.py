@@ -136,9 +136,10 @@ def test_records_that_are_not_in_every_table_are_left_out_and_counted() -> None:
     expected = [one for one in bank()["customer"][10:].tolist() if one in set(lab()["customer"][20:].tolist())]
     met = torch.cat([data.active.train.ids, data.active.test.ids]).tolist()
     assert sorted(met) == sorted(expected)
+    count = len(expected)
     assert data.description == (
-        f"{len(expected)} records joined by customer; not in every table, and left out: {90 - len(expected)} of 90 of "
-        f"bank, {70 - len(expected)} of 70 of lab, {81 - len(expected)} of 81 of shop; label default"
+        f"{count} records joined by customer of bank and customer of lab and nr of shop; not in every table, and left "
+        f"out: {90 - count} of 90 of bank, {70 - count} of 70 of lab, {81 - count} of 81 of shop; label default"
     )
     # Whole numbers and their digits are one id: the basket was numbered by the bank's rows.
     row_of = {number: row - 10 for row, number in enumerate(bank()["customer"].tolist())}
