@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
+from dataclasses import replace
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -52,7 +53,8 @@ from splitvfl.data.columns import PartyData, Records
 from splitvfl.data.transform import MOST_ROTATED, Rearrangement, best_rotation
 from splitvfl.defenses.score_noise import noise_direction
 from splitvfl.errors import AttackRefused, ConfigError, DataError, SplitVFLError
-from splitvfl.hooks import Attack, Equations, Target, View, hook_name, needs_of, target_of
+from splitvfl.hooks import Alphabet, Attack, Equations, Target, View, hook_name, needs_of, target_of
+from splitvfl.leakage.alphabets import known_alphabets
 from splitvfl.leakage.categories import CategoryGroup, category_groups, commonest_share, flags_among, varying_groups
 from splitvfl.leakage.estimates import JudgedAttack, OwnColumn, best_first, judged_attack, own_columns
 from splitvfl.leakage.features import judge_estimate, run_feature_attack
@@ -68,7 +70,11 @@ _FIRST_CLASSES = (2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 50, 100, 200, 500, 1_000)
 # Corners of boxes over all records that the exact centre may take: a few seconds.
 _MOST_CORNERS = 4_000_000
 # What does not rest after so many steps of descent is told; the other attacks solve the same equations at once.
-_OPTIONS: Mapping[str, Mapping[str, Any]] = {"gradient-inversion": {"steps": 2_000}}
+# Integer programs may take their whole limit, one record after another.
+_OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "gradient-inversion": {"steps": 2_000},
+    "discrete-search": {"most_programs": 40},
+}
 # Of a mean of x (1 − x), in float64: roundings of sums, and less than one value of ½ in a thousand million records.
 _TWO_VALUED = 1e-10
 _VIEWS: tuple[Seen, ...] = ("scores", "activation")
@@ -228,6 +234,12 @@ class _Own:
         """Columns of two values that are in no group, by the moments of all records."""
         return flags_among(self.names, two_valued(self.moments), self.groups)
 
+    @cached_property
+    def alphabets(self) -> tuple[Alphabet, ...]:
+        """Which columns have few values, and which; after a transform each is by itself."""
+        data = self.data if self.data.transform is None else replace(self.data, provenance=None)
+        return known_alphabets(data, self.box)
+
     def sample(self, count: int) -> Tensor:
         """Return some training records, spread evenly: ``(count, d)``, or all if there are fewer."""
         total = self.data.train.count
@@ -353,7 +365,7 @@ def equation_attacks(A: Tensor, records: int, skipped: dict[str, str]) -> Iterat
             continue
         attack = factory(**options)
         assert target_of(attack) == "features", "its class says so"
-        needs = needs_of(attack) - {"equations"}
+        needs = needs_of(attack) - {"alphabets", "equations"}
         if needs:
             skipped[name] = f"needs {', '.join(sorted(needs))}"
         elif name == "chebyshev-centre" and _corners(A.shape[1], free) * records > _MOST_CORNERS:
@@ -394,7 +406,10 @@ def _judged(
     attack: Attack, known: Equations, truth: Tensor, own: _Own, groups: Sequence[CategoryGroup]
 ) -> JudgedAttack:
     """Run an attack on the party's own equations, and compare it with the columns, which it does not see."""
-    view = View(party=own.data.name, step=0, ids=torch.arange(len(truth)), equations=known)
+    shown = (
+        {"equations": known, "alphabets": own.alphabets} if "alphabets" in needs_of(attack) else {"equations": known}
+    )
+    view = View(party=own.data.name, step=0, ids=torch.arange(len(truth)), **shown)
     estimate, note = run_feature_attack(attack, view, truth.shape[1])
     leak = judge_estimate(hook_name(attack), estimate, truth, names=own.names, note=note, part="train")
     return judged_attack(leak, estimate, truth, groups)

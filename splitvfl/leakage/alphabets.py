@@ -10,7 +10,7 @@ from torch import Tensor
 from splitvfl.data.columns import PartyData, Records
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import Alphabet
-from splitvfl.leakage.categories import category_groups
+from splitvfl.leakage.categories import category_groups, varying_groups
 from splitvfl.leakage.unit_box import Box
 
 MOST_VALUES = 100
@@ -89,33 +89,37 @@ def known_alphabets(data: PartyData, box: Box) -> tuple[Alphabet, ...]:
     Returns:
         Alphabets in the unit box; places count the columns that vary.
     """
-    place = {int(column): number for number, column in enumerate(box.varying.nonzero().flatten())}
-    groups = [[at for at in one.places if at in place] for one in category_groups(data)]
-    groups = [one for one in groups if len(one) > 1]
-    grouped = {at for one in groups for at in one}
-    alone = [[at] for at in place if at not in grouped]
-    found = _few_values([*groups, *alone], data.train, box)
-    return tuple(Alphabet(tuple(place[at] for at in columns), values) for columns, values in found)
+    groups = [one.places for one in varying_groups(category_groups(data), box.varying)]
+    grouped = {at for places in groups for at in places}
+    alone = [(at,) for at in range(int(box.varying.sum())) if at not in grouped]
+    return tuple(_few_values([*groups, *alone], data.train, box))
 
 
-def _few_values(groups: Sequence[Sequence[int]], records: Records, box: Box) -> Iterator[tuple[Sequence[int], Tensor]]:
+def _few_values(groups: Sequence[tuple[int, ...]], records: Records, box: Box) -> Iterator[Alphabet]:
     """Yield the groups of columns that take few values, with these."""
-    seen: dict[int, Tensor] = {number: torch.empty(0, len(one)).double() for number, one in enumerate(groups)}
+    seen = {places: torch.empty(0, len(places), dtype=torch.float64) for places in groups}
     # A first small piece leaves out most columns that are continuous.
     first = min(records.count, 10 * MOST_VALUES)
     for rows in (torch.arange(first), *torch.arange(first, records.count).split(_PIECE)):
         if not seen or not len(rows):
             continue
-        points = box.unit(records.rows(rows).columns.numeric.cpu())
-        seen = {
-            number: torch.unique(torch.cat([values, points[:, list(groups[number])]]), dim=0)
-            for number, values in seen.items()
-        }
-        seen = {
-            number: values
-            for number, values in seen.items()
-            if len(values) <= max(MOST_VALUES, len(groups[number]) + 1)
-        }
-    for number, values in seen.items():
-        if len(groups[number]) > 1 or len(values) * _OFTEN <= records.count:
-            yield groups[number], values
+        points = box.unit(records.rows(rows).columns.numeric.cpu())[:, box.varying]
+        seen = {places: _with_new(values, points[:, list(places)]) for places, values in seen.items()}
+        seen = {places: values for places, values in seen.items() if len(values) <= max(MOST_VALUES, len(places) + 1)}
+    for places, values in seen.items():
+        if len(places) > 1 or len(values) * _OFTEN <= records.count:
+            yield Alphabet(places, values)
+
+
+def _with_new(values: Tensor, points: Tensor) -> Tensor:
+    """Return the different rows of both, sorted."""
+    if points.shape[1] == 1:
+        found = torch.cat([values, torch.unique(points).unsqueeze(1)])
+    elif bool(((points == 0) | (points == 1)).all()) and bool((points.sum(dim=1) <= 1).all()):
+        # Rows of one 1, or none, by which it is: sorting whole rows takes ten times as long.
+        numbers = torch.unique((points @ torch.arange(1, points.shape[1] + 1, dtype=points.dtype)).long())
+        unit = torch.eye(points.shape[1] + 1, points.shape[1], dtype=points.dtype).roll(1, dims=0)
+        found = torch.cat([values, unit[numbers]])
+    else:
+        found = torch.cat([values, points])
+    return torch.unique(found, dim=0)

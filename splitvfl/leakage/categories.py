@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 from splitvfl.data.columns import PartyData
 from splitvfl.data.encoding import FittedCategories
 from splitvfl.errors import ArgumentError
+from splitvfl.leakage.remaining_bits import category_bits_left
 
 _ROUNDING = 1e-9  # float64 breaks no tie
 
@@ -66,6 +67,59 @@ def flags_among(
     return [
         CategoryGroup(name, (place,)) for place, name in enumerate(names) if two_valued[place] and place not in taken
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class CategoryLeak:
+    """What an estimate tells of one category.
+
+    Attributes:
+        column: Name of the table's column.
+        right: Share of records whose category is the one with the largest estimate; a tie counts in part.
+        commonest: What answering the commonest one for every record gives.
+        bits: Entropy of the category, in bits.
+        bits_left: What is left of it to who has the category with the largest estimate.
+    """
+
+    column: str
+    right: float
+    commonest: float
+    bits: float
+    bits_left: float
+
+
+def flags(truth: Tensor, names: Sequence[str], groups: Iterable[CategoryGroup]) -> list[CategoryGroup]:
+    """Return the columns that are 0 or 1 in every record, both of which occur, and that are in no group.
+
+    Args:
+        truth: ``(n, d)``, in the unit box.
+        names: Of the columns.
+        groups: Categories among them.
+    """
+    taken = {place for one in groups for place in one.places}
+    two = ((truth == 0) | (truth == 1)).all(dim=0) & (truth.amin(dim=0) < truth.amax(dim=0))
+    return [CategoryGroup(names[at], (at,)) for at in two.nonzero().flatten().tolist() if at not in taken]
+
+
+def judge_category(group: CategoryGroup, estimate: Tensor, truth: Tensor) -> CategoryLeak:
+    """Return what an estimate of all columns tells of one category.
+
+    Args:
+        group: Which columns it is.
+        estimate: ``(n, d)``.
+        truth: ``(n, d)``; in the group's columns as :func:`share_right` expects it.
+
+    Raises:
+        ArgumentError: As :func:`share_right`.
+    """
+    guessed, true = estimate[:, list(group.places)], truth[:, list(group.places)]
+    right = share_right(guessed, true)
+    sides = _both_sides(true.double())
+    # A record of no category is of one more.
+    numbers = torch.where((sides > 0).any(dim=1), sides.argmax(dim=1), sides.shape[1])
+    answers = _both_sides(guessed.double()).argmax(dim=1)
+    bits, left = (category_bits_left(numbers, told) for told in (torch.zeros_like(numbers), answers))
+    return CategoryLeak(group.column, right, commonest_share(true), bits, left)
 
 
 def share_right(estimate: Tensor, truth: Tensor) -> float:

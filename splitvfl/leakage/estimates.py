@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from splitvfl.leakage.categories import CategoryGroup, share_right
-from splitvfl.leakage.features import NEAR, FeatureLeak
-from splitvfl.leakage.remaining_bits import bits_left, bits_of
+from splitvfl.leakage.features import NEAR, ColumnLeak, FeatureLeak
+from splitvfl.leakage.remaining_bits import bits_of
 
 TOLD = 0.5
 """A column is told when an attack leaves less than this share of its variance."""
@@ -81,7 +81,7 @@ class JudgedAttack:
 
 
 def judged_attack(leak: FeatureLeak, estimate: Tensor, truth: Tensor, groups: Sequence[CategoryGroup]) -> JudgedAttack:
-    """Return an attack's figures, with those that need its estimate: bits left, and categories right.
+    """Return an attack's figures, with the share of categories right, which needs its estimate.
 
     Args:
         leak: What was judged of it (:func:`splitvfl.leakage.features.judge_estimate`).
@@ -89,21 +89,23 @@ def judged_attack(leak: FeatureLeak, estimate: Tensor, truth: Tensor, groups: Se
         truth: The columns, likewise.
         groups: Categories among them.
     """
-    columns = tuple(
-        EstimatedColumn(one.column, one.mse, one.near, bits_left(truth[:, place], estimate[:, place].double()))
-        for place, one in enumerate(leak.columns)
-    )
     assert leak.near is not None, "it was judged now"
+    assert leak.bits_left is not None, "likewise"
     places = {one.column: list(one.places) for one in groups}
     return JudgedAttack(
         attack=leak.attack,
         mse=leak.mse,
         near=leak.near,
-        bits_left=sum(one.bits_left for one in columns) / len(columns),
+        bits_left=leak.bits_left,
         categories={column: share_right(estimate[:, at], truth[:, at]) for column, at in places.items()},
-        columns=columns,
+        columns=tuple(map(_estimated, leak.columns)),
         note=leak.note,
     )
+
+
+def _estimated(one: ColumnLeak) -> EstimatedColumn:
+    assert one.bits_left is not None, "it was judged now"
+    return EstimatedColumn(one.column, one.mse, one.near, one.bits_left)
 
 
 def best_first(attacks: Sequence[JudgedAttack]) -> tuple[JudgedAttack, ...]:

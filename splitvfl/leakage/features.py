@@ -12,6 +12,9 @@ from torch import Tensor
 
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import Attack, View, call_attack, hook_name, note_of
+from splitvfl.leakage.categories import CategoryGroup, CategoryLeak, flags, judge_category
+from splitvfl.leakage.column_matching import matched_mse
+from splitvfl.leakage.remaining_bits import bits_left, bits_of
 
 # An entry counts as found when it is off by no more than this, in the unit box.
 NEAR = 0.05
@@ -30,6 +33,9 @@ class ColumnLeak:
         mean_mse: The same of answering the column's mean for every record: its variance.
         half_mse: The same of answering ½.
         near: Share of records whose estimate is off by at most .05.
+        bits: Entropy of the column, in bits, as :func:`~splitvfl.leakage.remaining_bits.bits_of` counts them; ``None``
+            in summaries from before it was kept.
+        bits_left: What is left of it to who has the estimate, ``H(X | X̂)``; likewise.
     """
 
     column: str
@@ -37,6 +43,8 @@ class ColumnLeak:
     mean_mse: float
     half_mse: float
     near: float
+    bits: float | None = None
+    bits_left: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +67,13 @@ class FeatureLeak:
         joint: Number of columns that these equations are in, of all passive parties; likewise.
         records: Number of records that it was judged on; likewise.
         columns: The same figures column by column; empty in such summaries.
+        bits: Entropy of a column, in bits, the mean of all; ``None`` in such summaries.
+        bits_left: What is left of it to who has the estimate, ``H(X | X̂)``, likewise.
+        matched_mse: Mean squared error per feature after the best permutation of the estimate's columns: what counts
+            where the attacker does not know their order. See :mod:`splitvfl.leakage.column_matching`; likewise.
+        right: Share of records whose category is the one with the largest estimate, the mean of all categories and
+            flags; ``None`` if there is none.
+        categories: The same category by category, flags behind.
     """
 
     attack: str
@@ -74,6 +89,11 @@ class FeatureLeak:
     joint: int | None = None
     records: int | None = None
     columns: list[ColumnLeak] = field(default_factory=list)
+    bits: float | None = None
+    bits_left: float | None = None
+    matched_mse: float | None = None
+    right: float | None = None
+    categories: list[CategoryLeak] = field(default_factory=list)
 
     def scalars(self, party: str) -> dict[str, float]:
         """Return its figures for a log, by tag.
@@ -148,6 +168,7 @@ def judge_estimate(
     part: Part = "test",
     equations: int | None = None,
     joint: int | None = None,
+    groups: Sequence[CategoryGroup] = (),
 ) -> FeatureLeak:
     """Compare an estimate with the true columns.
 
@@ -161,6 +182,7 @@ def judge_estimate(
         part: Whose records they are.
         equations: How many independent equations there were.
         joint: In how many columns.
+        groups: Categories among the columns; columns of 0 and 1 that are in none are judged like them.
 
     Raises:
         ArgumentError: If there is no record or no column, or an entry is not finite.
@@ -175,8 +197,10 @@ def judge_estimate(
         raise ArgumentError("estimate or truth holds NaN or infinite values")
     mse, near = off.square().mean(dim=0), (off.abs() <= NEAR).double().mean(dim=0)
     blind, middle = (true - true.mean(dim=0)).square().mean(dim=0), (true - 0.5).square().mean(dim=0)
-    figures = zip(*(found.tolist() for found in (mse, blind, middle, near)), strict=True)
     named = names or [str(number) for number in range(true.shape[1])]
+    bits = [(bits_of(own), bits_left(own, answer)) for own, answer in zip(true.T, guessed.T, strict=True)]
+    figures = zip(*(found.tolist() for found in (mse, blind, middle, near)), *zip(*bits, strict=True), strict=True)
+    judged = [judge_category(one, guessed, true) for one in (*groups, *flags(true, named, groups))]
     return FeatureLeak(
         attack=attack,
         mse=mse.mean().item(),
@@ -191,7 +215,16 @@ def judge_estimate(
         joint=joint,
         records=true.shape[0],
         columns=[ColumnLeak(name, *values) for name, values in zip(named, figures, strict=True)],
+        bits=_mean([whole for whole, _ in bits]),
+        bits_left=_mean([left for _, left in bits]),
+        matched_mse=matched_mse(guessed, true),
+        right=_mean([one.right for one in judged]) if judged else None,
+        categories=judged,
     )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 def best_by_view(leaks: Sequence[FeatureLeak]) -> list[FeatureLeak]:

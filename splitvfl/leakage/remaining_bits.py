@@ -57,9 +57,31 @@ def bits_left(values: Tensor, estimate: Tensor) -> float:
         )
     if not bool(torch.isfinite(values).all() and torch.isfinite(estimate).all()):
         raise ArgumentError("values or estimates are NaN or infinite")
-    own, other = _cells(values), _cells(estimate)
-    left = _entropy(own * (int(other.max()) + 1) + other) - _entropy(other)
-    return min(max(left, 0.0), _entropy(own))
+    return category_bits_left(_cells(values), _cells(estimate))
+
+
+def category_bits_left(categories: Tensor, guesses: Tensor) -> float:
+    """Return :func:`bits_left` of what has no order: categories by number, and guesses of them.
+
+    Args:
+        categories: ``(n,)``, whole numbers of at least 0.
+        guesses: ``(n,)``, likewise.
+
+    Raises:
+        ArgumentError: If shapes differ, there is no record, or they are no such numbers.
+
+    >>> category_bits_left(torch.tensor([0, 1, 2, 3]), torch.tensor([0, 1, 2, 3]))
+    0.0
+    """
+    if categories.dim() != 1 or categories.shape != guesses.shape or not len(categories):
+        raise ArgumentError(
+            f"expected categories and guesses (n,), n of at least 1, got {tuple(categories.shape)}, "
+            f"{tuple(guesses.shape)}"
+        )
+    if any(one.is_floating_point() or bool((one < 0).any()) for one in (categories, guesses)):
+        raise ArgumentError("expected whole numbers of at least 0 for categories and guesses")
+    left = _entropy(categories * (int(guesses.max()) + 1) + guesses) - _entropy(guesses)
+    return min(max(left, 0.0), _entropy(categories))
 
 
 def _cells(values: Tensor) -> Tensor:

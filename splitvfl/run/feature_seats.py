@@ -42,6 +42,7 @@ from splitvfl.hooks import (
     resolution_of,
 )
 from splitvfl.leakage.alphabets import known_alphabets
+from splitvfl.leakage.categories import CategoryGroup, category_groups, varying_groups
 from splitvfl.leakage.features import FeatureLeak, Part, Sees, judge_estimate, run_feature_attack
 from splitvfl.leakage.score_equations import (
     RANK_TOLERANCE,
@@ -266,6 +267,11 @@ class FeatureTarget:
     def beyond(self, part: Part, rows: Tensor) -> Tensor:
         """Return which records of a part lie beyond the known range of a column, ``(n,)``, bool."""
         return self.box.outside(_as_known(getattr(self.party.data, part)).rows(rows).columns.numeric.double().cpu())
+
+    @cached_property
+    def groups(self) -> list[CategoryGroup]:
+        """Categories among the columns that vary."""
+        return varying_groups(category_groups(self.party.data), self.box.varying)
 
     @cached_property
     def alphabets(self) -> tuple[Alphabet, ...]:
@@ -653,6 +659,7 @@ def judged(attack: Attack, system: System, seat: str, unavailable: Mapping[str, 
             part=system.part,
             equations=rank,
             joint=width,
+            groups=target.groups,
         )
         yield Judgement(name, leak, own, truth, warned)
 

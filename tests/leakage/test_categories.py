@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
 from splitvfl.data import load
 from splitvfl.errors import ArgumentError
-from splitvfl.leakage.categories import CategoryGroup, category_groups, commonest_share, share_right
+from splitvfl.leakage.categories import (
+    CategoryGroup,
+    category_groups,
+    commonest_share,
+    flags,
+    judge_category,
+    share_right,
+    varying_groups,
+)
 
 
 def test_one_hot_columns_are_grouped_and_numbers_are_not(tmp_path: object) -> None:
@@ -41,3 +51,29 @@ def test_a_flag_is_right_on_its_side_of_one_half() -> None:
 def test_shapes_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ArgumentError):
         share_right(torch.zeros(2, 2), torch.zeros(2, 3))
+
+
+def test_groups_of_what_varies_count_these_columns_alone() -> None:
+    groups = [CategoryGroup("plan", (1, 2, 4)), CategoryGroup("kind", (0, 3))]
+    varying = torch.tensor([True, True, False, False, True])
+
+    # Of the second one column is left, which is no choice between several.
+    assert varying_groups(groups, varying) == [CategoryGroup("plan", (1, 2))]
+
+
+def test_flags_are_columns_of_two_values_that_occur_outside_of_groups() -> None:
+    truth = torch.tensor([[0.0, 1, 0, 0, 0.5], [1.0, 0, 0, 1, 1.0]])
+
+    found = flags(truth, ["a", "b", "c", "d", "e"], [CategoryGroup("x", (0, 1))])
+    assert found == [CategoryGroup("d", (3,))]
+
+
+def test_a_record_of_no_category_is_of_one_more_among_bits() -> None:
+    group = CategoryGroup("plan", (0, 1))
+    truth = torch.tensor([[1.0, 0], [0, 1], [0, 0], [0, 0]])
+
+    leak = judge_category(group, truth, truth)
+    # Two records of no category are answered with the first one, which one record has: 2/3 bits of three records.
+    assert leak.right == pytest.approx((1 + 1) / 4)
+    h = -(1 / 3 * math.log2(1 / 3) + 2 / 3 * math.log2(2 / 3))
+    assert leak.bits_left == pytest.approx(0.75 * h + (3 - 2) / (8 * math.log(2)))

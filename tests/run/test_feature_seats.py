@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -28,6 +29,7 @@ from splitvfl.attacks import (
     equations,
     least_squares,
 )
+from splitvfl.data import load
 from splitvfl.data.columns import Columns, PartyData
 from splitvfl.data.transform import Transform, flip, random_rotation
 from splitvfl.defenses import Rounding, ScoreNoise, noise_direction
@@ -594,3 +596,27 @@ def test_without_the_weights_several_columns_are_refused_by_name() -> None:
     assert "shop" not in leaks
     assert "3: telecom0, shop0, shop1" in trainer.unavailable["telecom"]["black-box-feature (scores)"]
     assert "2: shop0, shop1" in trainer.unavailable["shop"]["black-box-feature (activation)"]
+
+
+def test_a_category_is_judged_in_every_view(tmp_path: Path) -> None:
+    """Of one-hot columns, which have a range each, an attack on the box alone guesses, and a search does not."""
+    draw = np.random.default_rng(3)
+    plan = draw.choice(["a", "b", "c", "d"], 200)
+    table = {"plan": plan, "calls": draw.integers(0, 4, 200), "own": draw.random(200), "y": draw.integers(0, 2, 200)}
+    path = tmp_path / "t.csv"
+    path.write_text("\n".join(",".join(map(str, row)) for row in [table, *zip(*table.values(), strict=True)]))
+    data = load(
+        "table", path=str(path), label="y", active="own", passive={"telecom": ["plan", "calls"]}, scale="minmax"
+    )
+    passive = PassiveParty(data["telecom"], seeded("plan", lambda: Linear(5, 1)))
+    active = ActiveParty(data.active, seeded("plan top", lambda: LinearTop(1, 1, active_inputs=1)))
+    attacks = [DiscreteSearchAttack(), HalfStarAttack()]
+    leaks = by_view(Trainer(active, {"telecom": passive}, batch_size=16, attacks=attacks).feature_leaks()["telecom"])
+    for sees, part in VIEWS:
+        searched, boxed = (leaks[name, sees, part] for name in ("discrete-search", "half-star"))
+        assert [one.column for one in searched.categories] == ["plan"]
+        assert (searched.right, searched.bits_left) == (1.0, 0.0)
+        assert boxed.right is not None
+        # Four plans; the commonest alone is right in about a third of the records.
+        assert boxed.right < 1.0
+        assert boxed.categories[0].commonest == searched.categories[0].commonest < 0.5
