@@ -49,7 +49,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 # No wait is longer: who gets no further within this time hangs.
 LIMIT_S: Final = 180.0
 FAULTS_IN_A_RUN: Final = 8
-_POLL_S: Final = 0.005
+_POLL_S: Final = 0.01
 
 
 class Lost(Exception):

@@ -19,7 +19,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -98,7 +98,7 @@ class Clicks:
         _check("fields + numbers", fields + numbers, 1, 400)
         self.rows = rows
         self._world = World(seed, numbers=numbers, fields=fields)
-        self._law = _Law.fitted(self._world, positive_share, bayes_auc)
+        self._law = _fitted(seed, numbers, fields, positive_share, bayes_auc)
 
     @property
     def vocabularies(self) -> Mapping[str, int]:
@@ -178,6 +178,12 @@ class _Law:
             {kind: round(strength * weight, _DIGITS) for kind, weight in weights.items()},
             round(shift, _DIGITS),
         )
+
+
+@lru_cache(maxsize=64)
+def _fitted(seed: int, numbers: int, fields: int, positive_share: float, bayes_auc: float) -> _Law:
+    """Return the law of a world, which is the same for any number of its rows."""
+    return _Law.fitted(World(seed, numbers=numbers, fields=fields), positive_share, bayes_auc)
 
 
 def _intercept(logits: Floats, positive_share: float) -> float:
