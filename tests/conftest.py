@@ -49,7 +49,9 @@ def _take_settings() -> None:
     os.fsync = lambda descriptor: None
     # Examples are derived from the test itself: the same ones everywhere, and no deadline that a slow machine would
     # miss.
-    hypothesis.settings.register_profile("splitvfl", derandomize=True, deadline=None)
+    # Half as many as usual where somebody waits.
+    examples = 100 if os.environ.get("CI") else 50
+    hypothesis.settings.register_profile("splitvfl", derandomize=True, deadline=None, max_examples=examples)
     hypothesis.settings.load_profile("splitvfl")
 
 
@@ -57,6 +59,8 @@ def pytest_collection_finish() -> None:
     """Leave modules and tests, which stay to the end, out of every later search for garbage."""
     _join_loggers()
     gc.freeze()
+    # What libraries import late is never garbage, and was searched every few seconds for a third of one.
+    gc.set_threshold(2000, 20, 50)
     gc.enable()
 
 

@@ -66,8 +66,8 @@ def loop(model: SplitModel, trainer: Any, epochs: int) -> None:
 def test_trainer_and_plain_loop_give_the_same_weights_to_the_bit(
     make: Callable[[], Any], names: tuple[str, ...]
 ) -> None:
-    trainer = small_trainer(names, optimizer=sgd, defenses=[make()], noise_seed_for_experiments=1)
-    model, honest = split_model_of(trainer), small_trainer(names, optimizer=sgd)
+    trainer = small_trainer(names, optimizer=sgd, defenses=[make()], noise_seed_for_experiments=1, audit=False)
+    model, honest = split_model_of(trainer), small_trainer(names, optimizer=sgd, audit=False)
     model.defend(make(), noise_seed_for_experiments=derive_seed(1, "labels", ACTIVE, 0))
 
     trainer.fit(2)

@@ -37,4 +37,5 @@ for _module in _MODULES:
     import_module(_module)
 import_module("splitvfl.cli").main(["--version"])  # builds all commands
 gc.freeze()
+gc.set_threshold(2000, 20, 50)
 gc.enable()
