@@ -275,7 +275,7 @@ def demonstrate(folder: Path, *, quick: bool = False) -> None:
     begun, port = time.monotonic(), _free_port()
     with _stage(folder) as stage:
         _say("Three companies, three folders", f"{folder}; each process works in its own and sees nothing else")
-        prepare(folder, port=port, epochs=20 if quick else 60)
+        prepare(folder, port=port, epochs=12 if quick else 60)
         _show_records(folder)
         _say("Certificates", "each gets ca.pem, its own certificate and its own key")
         _hand_out_certificates(folder)

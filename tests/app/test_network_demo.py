@@ -50,9 +50,14 @@ def test_the_demonstration_goes_through(
         assert words[: len(_COMMAND)] == _COMMAND
         return Command(words[len(_COMMAND) :], cwd)
 
-    # Certificates are still made by a command that is none of these.
-    names = {name: getattr(subprocess, name) for name in ("run", "PIPE", "DEVNULL", "TimeoutExpired")}
-    monkeypatch.setattr("splitvfl.app.network_demo.subprocess", SimpleNamespace(Popen=popen, **names))
+    def run(words: list[str], *, cwd: Path, check: bool, stdout: int) -> None:
+        assert check
+        command = popen(words, cwd=cwd)
+        _, complaints = command.communicate(timeout=60)
+        assert command.returncode == 0, complaints
+
+    names = {name: getattr(subprocess, name) for name in ("PIPE", "DEVNULL", "TimeoutExpired")}
+    monkeypatch.setattr("splitvfl.app.network_demo.subprocess", SimpleNamespace(Popen=popen, run=run, **names))
 
     code = main(["demo", "--network", "--quick", "--out", str(tmp_path / "three")])
 
