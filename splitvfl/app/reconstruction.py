@@ -74,6 +74,11 @@ _PIECE = 65_536  # records that are read at a time
 # Scores of float32 hold logits to about 1e-6 of their size; estimates are off by that over the least singular value.
 _CERTIFIED_WITHIN = 1e-3
 
+_AUDITED = (
+    "halves of a run over a network do not say which records they were trained on: figures are of those that "
+    "experiment.yaml names"
+)
+
 Chosen = Callable[[System, dict[str, dict[str, str]]], Iterable[Attack]]
 """Given a system and where to say what is left out, returns the attacks that are run on it."""
 
@@ -133,7 +138,10 @@ def reconstruct(
         views=views,
         plots=plots,
     )
-    return reconstruction_of(judgements, active, Path(name).name, skipped)
+    audited = isinstance(found, SavedRun) and found.over_a_network
+    return replace(
+        reconstruction_of(judgements, active, Path(name).name, skipped), notes=(_AUDITED,) if audited else ()
+    )
 
 
 def reconstruct_listed(trainer: Trainer, run: str) -> tuple[Reconstruction | None, dict[str, list[FeatureLeak]]]:
@@ -212,10 +220,10 @@ def _with_records(run: str | os.PathLike[str] | SavedRun, modules: str | os.Path
 def _loaded(folder: Path, modules: str | os.PathLike[str] | None) -> SavedRun:
     if is_half(folder) or is_half(folder / "model"):
         raise CheckpointError(
-            f"{folder} holds one party's half of a run over a network, and reconstruction needs the halves and the "
-            "columns of all: put every party's model folder, by the party's name, into one folder beside an "
-            "experiment.yaml of all columns; a passive party alone computes the same without anybody: splitvfl "
-            "forecast EXPERIMENT --as NAME --model FOLDER"
+            f"{folder} holds one party's half of a run over a network, and a reconstruction needs the halves and the "
+            "columns of all: an auditor who has them puts every party's model folder, under the party's name, into one "
+            "folder beside an experiment.yaml that says where all columns are; a passive party alone computes what its "
+            "own columns tell: splitvfl forecast EXPERIMENT --as NAME --model FOLDER"
         )
     return load_run(folder, modules=modules)
 

@@ -14,11 +14,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import pyarrow as pa
+import torch
 from torch import Tensor, nn
 
 from splitvfl.app.assembly import choose_device
-from splitvfl.app.records import load_data
+from splitvfl.app.records import load_data, own_data
 from splitvfl.app.run_folder import CONFIG_FILE, MODEL_FOLDER
 from splitvfl.app.saved_model import SavedHalf, load_half
 from splitvfl.app.serving import defend_predictions
@@ -26,6 +28,7 @@ from splitvfl.config.registry import no_code_from
 from splitvfl.config.sections import ExperimentConfig, parse_config
 from splitvfl.data.columns import PartyData, Records, VerticalData
 from splitvfl.data.digests import encoded_digest
+from splitvfl.data.encoding import FittedEncoding
 from splitvfl.data.joint_records import ID_COLUMN, JointRecords, read_joint_records
 from splitvfl.data.sources import read_table
 from splitvfl.data.tables import column_of, is_text
@@ -131,27 +134,58 @@ class SavedRun:
         Raises:
             DataError: If nobody knows which they were, or they have changed.
         """
-        data = self._same_data
+        data = self._same_data("give the records to score (--records, or predict(records))")
         records = {name: data[name].test for name in self.halves}
         return JointRecords(self.bounded(records), *self._names(data.active.test.ids), {})
 
-    @property
-    def _same_data(self) -> VerticalData:
+    def _same_data(self, remedy: str) -> VerticalData:
         data = self.own_data
         for name, half in self.halves.items():
-            _check_same(data[name], half)
+            _check_same(data[name], half, remedy)
         return data
+
+    @property
+    def over_a_network(self) -> bool:
+        """Whether the halves were trained by parties of their own, so that they do not say which records they saw."""
+        return any(half.schema.test is msgspec.UNSET for half in self.halves.values())
 
     def beside_own_records(self) -> SavedRun:
         """Return the same run, whose parties hold the training and test records of the run again.
 
+        Of a run over a network they are those that the experiment beside the halves names, each party's read as that
+        party reads them; nobody can tell whether they have changed.
+
         Raises:
-            DataError: If nobody knows which they were, or they have changed.
+            DataError: If nobody knows which they were, they have changed, or parties hold different ones.
         """
-        data = self._same_data
-        active = _with_records(self.active, data.active)
+        if self.config is None:
+            raise DataError(
+                f"{self.folder} has no {CONFIG_FILE}, which would say where the records of all parties are; put the "
+                "experiment there"
+            )
+        if self.over_a_network:
+            data = self._audited_data(self.config)
+        else:
+            whole = self._same_data("train again, or bring back the data")
+            data = {name: whole[name] for name in self.halves}
+        active = _with_records(self.active, data[self.active.name])
         found = {name: _with_records(party, data[name]) for name, party in self.passives.items()}
         return SavedRun(self.folder, active, found, halves=self.halves, config=self.config)
+
+    def _audited_data(self, config: ExperimentConfig) -> dict[str, PartyData]:
+        data = {name: own_data(config, name).data for name in self.halves}
+        for name, half in self.halves.items():
+            encoding = _encoding_of(data[name])
+            if half.schema.encoding is not None and half.schema.encoding != encoding:
+                raise DataError(
+                    f"the records of {name} in {config.source} are encoded otherwise than those that its half was "
+                    "trained on: other records, or other settings of data"
+                )
+        first = data[self.active.name]
+        for name, held in data.items():
+            if not (torch.equal(held.train.ids, first.train.ids) and torch.equal(held.test.ids, first.test.ids)):
+                raise DataError(f"{self.active.name} and {name} hold different records in {config.source}")
+        return data
 
     def bounded(self, records: Mapping[str, Records]) -> dict[str, Records]:
         """Return records as the models take them: without labels, transformed by their party, and of a model's norm."""
@@ -190,14 +224,17 @@ def _with_records(party: _P, data: PartyData) -> _P:
     return found
 
 
-def _check_same(data: PartyData, half: SavedHalf) -> None:
+def _check_same(data: PartyData, half: SavedHalf, remedy: str) -> None:
     # Tables have one encoding, which cannot change without the records.
-    encoding = None if data.provenance is None else data.provenance.encoding
-    if encoded_digest(data.test) != half.schema.test or encoding != half.schema.encoding:
+    if encoded_digest(data.test) != half.schema.test or _encoding_of(data) != half.schema.encoding:
         raise DataError(
             f"the records of {half.schema.party} are not those of the run in {half.folder.parent}: its data, or how "
-            "they are read, have changed since; give the records to score (--records, or predict(records))"
+            f"they are read, have changed since; {remedy}"
         )
+
+
+def _encoding_of(data: PartyData) -> FittedEncoding | None:
+    return None if data.provenance is None else data.provenance.encoding
 
 
 # --- reading

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from splitvfl.cli.column_tables import attack_table, category_table, column_table
-from splitvfl.cli.console import next_steps
+from splitvfl.cli.console import command_line, next_steps
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -62,6 +62,7 @@ def reconstruct(
     """Reconstruct passive parties' columns from a finished run's real scores, and tell how well that works."""
     from splitvfl.app.reconstruction import reconstruct as reconstruct_run
     from splitvfl.leakage.reconstruction import RECONSTRUCTION_FILE
+    from splitvfl.report.summary import FILE_NAME
 
     found = reconstruct_run(
         run,
@@ -78,19 +79,20 @@ def reconstruct(
     _print(found)
     for path in written:
         print(path)
-    next_steps(f"splitvfl report {run}")
+    if (run / FILE_NAME).is_file():  # an auditor's copy of halves has none
+        next_steps(command_line("report", run))
 
 
 def _print(found: Reconstruction) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from splitvfl.leakage.reconstruction import skipped_lines
+    from splitvfl.leakage.reconstruction import notes_of
 
     console = Console()
     for name, views in found.parties.items():
         _print_party(console, name, views)
-    for line in skipped_lines(found):
+    for line in notes_of(found):
         console.print(Text(f"note: {line}"))
     for sentence in found.sentences.values():
         console.print()

@@ -159,12 +159,14 @@ class Reconstruction:
         attacker: The party in whose seat the attacks were: that with the labels.
         parties: By passive party, by part, view and weights.
         skipped: Why an attack was not run, by passive party and attack.
+        notes: What else there is to say of all of it.
     """
 
     run: str
     attacker: str
     parties: Mapping[str, tuple[ReconstructedView, ...]]
     skipped: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
     format: Literal["splitvfl reconstruct"] = "splitvfl reconstruct"
     version: int = VERSION
 
@@ -260,8 +262,8 @@ def _certified(certificate: Certificate, view: ReconstructedView) -> str:
     )
 
 
-def skipped_lines(found: Reconstruction) -> list[str]:
-    """Return which attacks were not run, and why, each reason once."""
+def notes_of(found: Reconstruction) -> list[str]:
+    """Return what there is to say of all of it: its notes, and which attacks were not run, each reason once."""
     reasons: dict[str, dict[str, None]] = {}
     for party, attacks in found.skipped.items():
         for attack, why in attacks.items():
@@ -270,7 +272,7 @@ def skipped_lines(found: Reconstruction) -> list[str]:
             everywhere = not view or all(attacks.get(f"{name} ({other})") == why for other in _SEEN)
             shown = name if everywhere else attack
             reasons.setdefault(why, {})[f"{shown} of {party}" if len(found.parties) > 1 else shown] = None
-    return [f"not run: {', '.join(names)}: {why}" for why, names in reasons.items()]
+    return [*found.notes, *(f"not run: {', '.join(names)}: {why}" for why, names in reasons.items())]
 
 
 def _sentence(name: str, views: Iterable[ReconstructedView]) -> str:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from splitvfl.leakage.estimates import JudgedAttack
 from splitvfl.leakage.features import FeatureLeak, best_by_view
-from splitvfl.leakage.reconstruction import ReconstructedView, Reconstruction, shown_views, skipped_lines, view_lines
+from splitvfl.leakage.reconstruction import ReconstructedView, Reconstruction, notes_of, shown_views, view_lines
 
 
 class AttackRow(NamedTuple):
@@ -126,7 +126,7 @@ def _most_told(best: JudgedAttack, left: Mapping[str, float]) -> list[int]:
 def view_notes(found: Reconstruction) -> list[ViewNote]:
     """Return what there is to say beside figures, by view; of attacks that were not run, last."""
     said = [ViewNote(party, seen, view_lines(view)) for party, seen, view, _ in _told(found)]
-    return [*(one for one in said if one.lines), *(ViewNote("", "", [line]) for line in skipped_lines(found))]
+    return [*(one for one in said if one.lines), *(ViewNote("", "", [line]) for line in notes_of(found))]
 
 
 def plotted_views(found: Reconstruction) -> list[tuple[str, str, ReconstructedView]]:

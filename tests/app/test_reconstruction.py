@@ -490,14 +490,38 @@ def test_a_run_without_its_records_or_with_others_is_refused(folder: Path, tmp_p
     (tmp_path / "all.csv").write_text(changed)
     config = (run / "experiment.yaml").read_text()
     (run / "experiment.yaml").write_text(config.replace(str(folder / "all.csv"), str(tmp_path / "all.csv")))
-    with pytest.raises(DataError, match="have changed since"):
+    with pytest.raises(DataError, match="have changed since; train again"):
         reconstruct(run, attacks="half")
     (run / "experiment.yaml").unlink()
-    with pytest.raises(DataError, match="does not say which records"):
+    with pytest.raises(DataError, match=r"has no experiment\.yaml"):
         reconstruct(run, attacks="half")
     shutil.rmtree(run / "model" / "telecom")
     with pytest.raises(CheckpointError, match="halves of nobody"):
         reconstruct(run, attacks="half")
+
+
+def test_an_auditor_puts_halves_of_a_networked_run_together(folder: Path, tmp_path: Path) -> None:
+    """Such halves do not say which records they saw; each party's are read as that party reads them."""
+    audit = tmp_path / "audit"
+    shutil.copytree(folder / "two" / "model", audit)
+    shutil.copy(folder / "two" / "experiment.yaml", audit)
+    whole = reconstruct(folder / "two", attacks="half")
+    assert whole.notes == ()
+    run = load_run(audit)
+    run.halves = {
+        name: replace(half, schema=msgspec.structs.replace(half.schema, test=msgspec.UNSET))
+        for name, half in run.halves.items()
+    }
+    # A party alone divides a table otherwise than one process does, and its columns are encoded otherwise then.
+    with pytest.raises(DataError, match="are encoded otherwise than those that its half was trained on"):
+        reconstruct(run, attacks="half")
+    run.halves = {
+        name: replace(half, schema=msgspec.structs.replace(half.schema, encoding=None))
+        for name, half in run.halves.items()
+    }
+    found = reconstruct(run, attacks="half")
+    assert any("of those that experiment.yaml names" in note for note in found.notes)
+    assert found.parties.keys() == whole.parties.keys()
 
 
 def test_a_run_that_was_read_and_a_trainer_are_taken_too(folder: Path) -> None:
