@@ -100,8 +100,9 @@ def reconstruct(
     Args:
         run: Folder of a finished run with the halves of all parties, as ``splitvfl train`` writes it, one that
             was read, or a trainer.
-        attacks: Feature attacks, or their names by comma, with options as in ``gradient-inversion(steps=500)``.
-            Default: all that come with the library and need only what equations tell, and who knows the means.
+        attacks: Feature attacks, or their names by comma, with options as in ``gradient-inversion(steps=500)``;
+            ``known-means`` among them. Default: all that come with the library and need only what equations tell, and
+            ``known-means``: who knows the columns' means over the training records.
         views: Of what predictions are read: ``"scores"``, ``"activation"``, or both.
         records: How many records of each part, at least 1.
         weights: ``"rotated"`` or ``"shifted"``: the attacker is given these (see
@@ -117,7 +118,7 @@ def reconstruct(
     """
     _check(views, records, weights)
     given = Path(modules) if modules is not None else Path.cwd()
-    named = parse_attacks(attacks, folder=given) if isinstance(attacks, str) else attacks
+    named = parse_attacks(attacks, folder=given, beside=[KnownMeans.name]) if isinstance(attacks, str) else attacks
     found = run if isinstance(run, Trainer) else _with_records(run, modules)
     active, passives = found.active, found.passives
     name = str(found.folder or "trainer")
@@ -237,24 +238,25 @@ def _every(system: System, skipped: dict[str, dict[str, str]]) -> Iterator[Attac
     yield from equation_attacks(system.known.A, len(system.known.b), left_out)
     for name in system.targets:
         skipped[name] |= {f"{attack} ({system.sees})": why for attack, why in left_out.items()}
-    yield KnownMeans(_joint_mean(system).to(system.known.A.device))
+    yield _known_means(system)
 
 
-def _joint_mean(system: System) -> Tensor:
-    return torch.cat([_TargetColumns(target).moments.mean for target in system.targets.values()])
+def _known_means(system: System) -> KnownMeans:
+    mean = torch.cat([_TargetColumns(target).moments.mean for target in system.targets.values()])
+    return KnownMeans(mean.to(system.known.A.device))
 
 
-def _listed(attacks: Sequence[Attack]) -> Chosen:
-    """Return a choice of these attacks."""
+def _listed(attacks: Sequence[Attack | str]) -> Chosen:
+    """Return a choice of these attacks; a name stands for who knows the means."""
     if not attacks:
         raise ConfigError("--attacks: expected at least one attack on columns, got none")
     for attack in attacks:
-        if target_of(attack) != "features":
+        if not isinstance(attack, str) and target_of(attack) != "features":
             raise ConfigError(
                 f"--attacks: {hook_name(attack)} reads {target_of(attack)}, and a reconstruction is of columns; the "
                 "attacks on columns are in splitvfl list attacks"
             )
-    return lambda system, skipped: attacks
+    return lambda system, skipped: [_known_means(system) if isinstance(one, str) else one for one in attacks]
 
 
 # --- judging

@@ -784,12 +784,15 @@ def parse_defenses(text: str, *, folder: Path, source: str = "--defenses") -> li
     return [[_with_found(HookConfig(**hook), found) for hook, found in hooks] for hooks in chosen]
 
 
-def parse_attacks(text: str, *, folder: Path, source: str = "--attacks") -> list[Attack]:
+def parse_attacks(
+    text: str, *, folder: Path, beside: Sequence[str] = (), source: str = "--attacks"
+) -> list[Attack | str]:
     """Return new attacks that a command line lists by comma, some with options.
 
     Args:
         text: Such as ``"rcc2,gradient-inversion(steps=500)"``.
         folder: Where the user's own modules are looked for.
+        beside: Names of what is no attack of the library; they are returned as they are.
         source: What to call the text in messages.
 
     Raises:
@@ -797,9 +800,16 @@ def parse_attacks(text: str, *, folder: Path, source: str = "--attacks") -> list
     """
     document = Document("{}", source=source)
     hooks = [_hook_of(part.strip(), source) for part in _divided(text, ",")]
-    found = [(hook, _check_hook(document, "attacks", (), hook, folder)) for hook in hooks]
+    found = [None if _is_one(hook, beside) else _check_hook(document, "attacks", (), hook, folder) for hook in hooks]
     document.raise_problems()
-    return [_with_found(HookConfig(**hook), one).made("attacks", folder) for hook, one in found]
+    return [
+        hook["name"] if one is None else _with_found(HookConfig(**hook), one).made("attacks", folder)
+        for hook, one in zip(hooks, found, strict=True)
+    ]
+
+
+def _is_one(hook: Mapping[str, Any], names: Sequence[str]) -> bool:
+    return hook["name"] in names and len(hook) == 1
 
 
 def _with_found(hook: HookConfig, found: FoundHook | None) -> HookConfig:

@@ -228,6 +228,23 @@ def test_of_several_parties_scores_are_one_system_and_activations_one_each(folde
     assert set(found.sentences) == {"telecom", "shop"}
 
 
+def test_where_only_the_sum_of_parts_is_learned_the_activation_is_that_sum(folder: Path, tmp_path: Path) -> None:
+    run = tmp_path / "summed"
+    shutil.copytree(folder / "two", run)
+    config = (run / "experiment.yaml").read_text()
+    # The weights are what they are; how parts are sent is the exchange's matter.
+    (run / "experiment.yaml").write_text(config.replace("exchange: {name: split}", "exchange: {name: taylor}"))
+    found = reconstruct(run, attacks="least-squares", plots=False)
+    hand = ByHand(folder, "two")
+    x = hand.parts["test"]
+    missed = ((x - x @ np.linalg.pinv(hand.weight) @ hand.weight) ** 2).mean(axis=0)
+    for party, span in (("telecom", slice(0, 2)), ("shop", slice(2, 4))):
+        view = view_of(found, "activation", "test", party)
+        assert (view.equations, view.joint) == (1, 4)
+        assert "the label party learns only the sum of all parts" in view.notes
+        assert view.best.mse == pytest.approx(missed[span].mean(), **CLOSE)
+
+
 def test_records_beyond_the_range_are_named_by_their_place(folder: Path) -> None:
     hand = ByHand(folder, "four")
     outside = ((hand.parts["test"] < -1e-9) | (hand.parts["test"] > 1 + 1e-9)).any(axis=1)
