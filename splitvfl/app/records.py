@@ -127,7 +127,7 @@ def _joined(config: ExperimentConfig, options: Mapping[str, Any]) -> VerticalDat
     return replace(data, name=config.name, description=f"{data.description}{notes}")
 
 
-def _id_columns(config: ExperimentConfig) -> dict[str, str | None] | None:
+def _id_columns(config: ExperimentConfig) -> dict[str, str] | None:
     """Return the id column of each party's file; ``None`` if no file names its records.
 
     Raises:
@@ -142,7 +142,7 @@ def _id_columns(config: ExperimentConfig) -> dict[str, str | None] | None:
             f"expected an id column of every party's file, got none of {' and '.join(nameless)}; set data.id_column, "
             f"or parties.{nameless[0]}.id_column"
         )
-    return found
+    return {name: column for name, column in found.items() if column is not None}
 
 
 def _check_one_file(config: ExperimentConfig) -> None:

@@ -122,4 +122,5 @@ def _with_new(values: Tensor, points: Tensor) -> Tensor:
         found = torch.cat([values, unit[numbers]])
     else:
         found = torch.cat([values, points])
-    return torch.unique(found, dim=0)
+    together: Tensor = torch.unique(found, dim=0)
+    return together
