@@ -133,7 +133,7 @@ def reconstruct(
         targets,
         _every if named is None else _listed(named),
         skipped,
-        known=0 if named is None else most_told(named),
+        known=0 if named is None else most_told([one for one in named if not isinstance(one, str)]),
         records=records,
         weights=("true",) if weights == "true" else ("true", weights),
         views=views,

@@ -390,7 +390,7 @@ def test_a_file_is_read_as_it_was_written(folder: Path, tmp_path: Path) -> None:
 
 def test_plots_show_true_values_and_the_best_estimates(folder: Path) -> None:
     hand = ByHand(folder, "four")
-    view = view_of(everything(folder), "activation", "test")
+    view = view_of(reconstruct(folder / "four", attacks="constrained-least-squares"), "activation", "test")
     A, b = hand.equations("activation", "test")
     x = hand.parts["test"]
     estimate = constrained_least_squares(torch.tensor(A), torch.tensor(b)).numpy()
