@@ -120,17 +120,22 @@ def nearest_solution(A: Tensor, b: Tensor, centre: float) -> Nearest:
 def _nearest(space: RowSpace, b: Tensor, centre: Tensor) -> Nearest:
     box = unit_box(len(centre), centre)
     targets = space.targets(b)
-    points, residual, _ = project(space.rows, targets, centre, box)
+    points, residual, _ = project(space.rows, targets, _unbounded(space, targets, centre), box)
     feasible = (residual <= FEASIBLE) & (space.contradiction(b) <= FEASIBLE)
     lost = residual > FEASIBLE
     if lost.any():
         reached = closest_fit(space, targets[lost]) @ space.rows.T
-        points[lost], residual[lost], _ = project(space.rows, reached, centre, box)
+        points[lost], residual[lost], _ = project(space.rows, reached, _unbounded(space, reached, centre), box)
         # A search that ended too early has lost a target that can be met.
         feasible[lost] = ((reached - targets[lost]).abs().amax(dim=1) <= FEASIBLE) & (
             space.contradiction(b[lost]) <= FEASIBLE
         )
     return Nearest(points, feasible, residual <= FEASIBLE)
+
+
+def _unbounded(space: RowSpace, targets: Tensor, centre: Tensor) -> Tensor:
+    """Return the solutions nearest to the centre, box aside, from where a search has its first step behind it."""
+    return centre + (targets - space.rows @ centre) @ space.rows
 
 
 def closest_fit(space: RowSpace, targets: Tensor) -> Tensor:
@@ -197,7 +202,7 @@ def project(rows: Tensor, targets: Tensor, centre: Tensor, box: Bounds, *, edges
     Args:
         rows: Equations, ``(m, d)``, float64; rows of about unit length.
         targets: Right-hand sides, ``(n, m)``, float64.
-        centre: ``(d,)`` or ``(n, d)``, float64.
+        centre: ``(d,)`` or ``(n, d)``, float64; or what differs from it by multiples of the rows, to begin there.
         box: What points lie in.
         edges: Whether coordinates that are exactly at a bound count as inside in the Hessian: either is right there.
             From a centre in a corner they must, or it is zero; from the points of the search for the closest fit they
