@@ -33,9 +33,9 @@ from splitvfl.defenses.revealed_weights import least_singular_value, rotated_wei
 from splitvfl.errors import ArgumentError, CheckpointError, ConfigError
 from splitvfl.exchange.masking import active_masking, passive_masking
 from splitvfl.exchange.roll_call import UNSIGNED
-from splitvfl.hooks import Attack, hook_name, target_of
+from splitvfl.hooks import Attack, hook_name, known_rows_of, target_of
 from splitvfl.leakage.categories import CategoryGroup, category_groups, commonest_share, flags_among, varying_groups
-from splitvfl.leakage.estimates import best_first, judged_attack, own_columns
+from splitvfl.leakage.estimates import JudgedAttack, best_first, judged_attack, own_columns
 from splitvfl.leakage.features import FeatureLeak, Sees
 from splitvfl.leakage.reconstruction import (
     PLOTTED,
@@ -354,34 +354,31 @@ def _judge_system(
     plots: bool,
 ) -> Iterator[JudgedSystem]:
     attacks = list(chosen(system, skipped))
-    judgements: dict[str, list[Judgement]] = {}
+    judgements: dict[str, list[tuple[Judgement, int]]] = {}
     for attack in attacks:
         for one in judged(attack, system, seat, skipped):
-            judgements.setdefault(one.party, []).append(one)
+            judgements.setdefault(one.party, []).append((one, known_rows_of(attack)))
     certified = weights == "true" and any(hook_name(attack) == "rcc1" for attack in attacks)
     certificate = _certificate(system) if certified else None
     for name, found in judgements.items():
         view = _view(system, columns[name], found, weights=weights, certificate=certificate, plots=plots)
-        yield JudgedSystem(name, [one.leak for one in found], view)
+        yield JudgedSystem(name, [one.leak for one, _ in found], view)
 
 
 def _view(
     system: System,
     columns: _TargetColumns,
-    judgements: Sequence[Judgement],
+    judgements: Sequence[tuple[Judgement, int]],
     *,
     weights: Weights,
     certificate: Certificate | None,
     plots: bool,
 ) -> ReconstructedView:
-    target, truth = columns.target, judgements[0].truth
-    notes = [note for note in system.note.split("; ") if note]
+    target = columns.target
+    truth = target.points(system.part, system.rows)
     counted = _counted(system)
-    leaks = (replace(one.leak, note=one.warned) for one in judgements)
-    best = best_first(
-        [judged_attack(leak, one.estimate, truth, columns.groups) for leak, one in zip(leaks, judgements, strict=True)]
-    )
-    first = judgements[0].leak
+    best = best_first([_figures(one, columns.groups, told) for one, told in judgements])
+    first = judgements[0][0].leak
     view = ReconstructedView(
         sees=system.sees,
         part=system.part,
@@ -398,12 +395,19 @@ def _view(
         clipped=counted.bounded,
         tied=counted.tied,
         certificate=certificate,
-        notes=tuple(notes),
+        notes=tuple(note for note in system.note.split("; ") if note),
     )
     if not plots or weights != "true":
         return view
-    estimate = next(one.estimate for one in judgements if one.leak.attack == best[0].attack)
-    return replace(view, plots=tuple(_plotted(view, estimate, truth)))
+    shown = next(one for one, _ in judgements if one.leak.attack == best[0].attack)
+    return replace(view, plots=tuple(_plotted(view, shown.estimate, shown.truth)))
+
+
+def _figures(one: Judgement, groups: Sequence[CategoryGroup], told: int) -> JudgedAttack:
+    """Return an attack's figures, of the records that it was judged on: not of those whose columns it was told."""
+    known = f"is told the columns of {told} training records, and judged on others" if told else ""
+    note = "; ".join(filter(None, [known, one.warned]))
+    return judged_attack(replace(one.leak, note=note), one.estimate, one.truth, groups)
 
 
 def _places(rows: Tensor, which: Tensor) -> tuple[int, ...]:
