@@ -45,13 +45,17 @@ class ClassesForecast:
 
 @dataclass(frozen=True, slots=True)
 class DefenseForecast:
-    """What a defense changes, in closed form, at attackers who do not know that it is there.
+    """What a defense changes at attackers who do not know that it is there, and at who does.
 
     Attributes:
         defense: ``flip``: the columns' flip x → 1 − x; ``best-rotation``: the H of theorem 3; ``noise``: of power 1 on
-            the logits, in the direction that moves estimates most (theorem 4).
-        least_squares: MSE per column of least squares with it.
+            the logits, in the direction that moves estimates most (theorem 4); ``your transform``, if the model was
+            trained with one; ``none``; or a defense of scores that the file asks for, with its settings.
+        least_squares: MSE per column of least squares with it: of transforms and noise in closed form over all training
+            records, of others over the judged ones.
         half_star: Of Half*.
+        known: MSE per column, over the judged records, of RCC2 by who knows it and undoes what can be undone; ``None``:
+            not computed.
         gain: Of noise: what each unit of power adds to either, ``σ₁² / d``; ``None`` for transforms.
         power: Of noise: the power at which least squares is as wrong as answering ½; ``None``: it is so without, or it
             is no noise.
@@ -61,6 +65,7 @@ class DefenseForecast:
     defense: str
     least_squares: float
     half_star: float
+    known: float | None
     gain: float | None
     power: float | None
     helps_against: str

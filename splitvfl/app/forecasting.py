@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -46,19 +46,34 @@ from splitvfl.attacks.error_bounds import (
     row_space,
     transformed_error,
 )
+from splitvfl.attacks.half import half_star as half_star_of
+from splitvfl.attacks.known_defense import can_be_known, estimate_behind
 from splitvfl.attacks.least_squares import least_squares
+from splitvfl.attacks.rcc2 import rcc2
 from splitvfl.config.registry import arguments_of, built_in
 from splitvfl.config.sections import ExperimentConfig
 from splitvfl.data.columns import PartyData, Records
 from splitvfl.data.transform import MOST_ROTATED, Rearrangement, best_rotation
 from splitvfl.defenses.score_noise import noise_direction
 from splitvfl.errors import AttackRefused, ConfigError, DataError, SplitVFLError
-from splitvfl.hooks import Alphabet, Attack, Equations, Target, View, hook_name, needs_of, target_of
+from splitvfl.hooks import (
+    Alphabet,
+    Attack,
+    Defense,
+    Equations,
+    Secrets,
+    Target,
+    View,
+    call_defense,
+    hook_name,
+    needs_of,
+    target_of,
+)
 from splitvfl.leakage.alphabets import known_alphabets
 from splitvfl.leakage.categories import CategoryGroup, category_groups, commonest_share, flags_among, varying_groups
 from splitvfl.leakage.estimates import JudgedAttack, OwnColumn, best_first, judged_attack, own_columns
 from splitvfl.leakage.features import judge_estimate, run_feature_attack
-from splitvfl.leakage.score_equations import RANK_TOLERANCE, score_part
+from splitvfl.leakage.score_equations import RANK_TOLERANCE, score_equations, score_part
 from splitvfl.leakage.unit_box import Box
 from splitvfl.party.party import PassiveParty
 
@@ -225,6 +240,7 @@ class _Own:
             raise DataError(f"none of {data.name}'s columns varies over the training records: there is nothing to find")
         self.constant = int((~varying).sum())
         self.names = tuple(name for name, kept in zip(_names(data), varying.tolist(), strict=True) if kept)
+        self._shown_weight = weight
         self.weight = None if weight is None else (weight * self.box.width)[:, varying]
         self.moments = ColumnMoments.of(self._points(data.train, piece) for piece in _pieces(data.train.count))
         self.groups = varying_groups(groups, varying)
@@ -242,9 +258,22 @@ class _Own:
 
     def sample(self, count: int) -> Tensor:
         """Return some training records, spread evenly: ``(count, d)``, or all if there are fewer."""
+        return self._points(self.data.train, self._rows(count))
+
+    def misled(self, count: int, sees: Seen) -> tuple[Equations, Tensor]:
+        """Return the equations of who takes weights of transformed columns for true, and the columns, in their box."""
+        weight = self._shown_weight
+        assert weight is not None, "there is a model"
+        A = torch.diff(weight, dim=0) if sees == "scores" and len(weight) > 1 else weight
+        taken, plain = self.data.train, replace(self.data.train, transform=None)
+        box, rows = _box(plain), self._rows(count)
+        right = taken.rows(rows).columns.numeric.double() @ A.T
+        known = box.equations(Equations(A, right, torch.zeros_like(right)))
+        return known, box.unit(plain.rows(rows).columns.numeric)
+
+    def _rows(self, count: int) -> Tensor:
         total = self.data.train.count
-        rows = torch.linspace(0, total - 1, min(total, count), dtype=torch.float64).round().long()
-        return self._points(self.data.train, rows)
+        return torch.linspace(0, total - 1, min(total, count), dtype=torch.float64).round().long()
 
     def _points(self, records: Records, rows: Tensor) -> Tensor:
         return self.box.unit(records.rows(rows).columns.numeric)[:, self.box.varying]
@@ -299,7 +328,8 @@ def _of_model(own: _Own, half: SavedHalf, config: ExperimentConfig, judged: int)
     assert own.weight is not None, "there is a model"
     truth = own.sample(judged)
     groups = [*own.groups, *own.flags]
-    views = [_view(sees, own, truth, groups) for sees in _VIEWS]
+    published = () if half.schema.task == "regression" else _score_defenses(config)
+    views = [_view(sees, own, truth, groups, published) for sees in _VIEWS]
     return ModelForecast(
         outputs=half.schema.outputs,
         judged=len(truth),
@@ -316,7 +346,9 @@ def _baselines(own: _Own, truth: Tensor) -> Iterator[OwnColumn]:
     return own_columns(own.names, truth, mean, own.moments.around(mean).diagonal().tolist())
 
 
-def _view(sees: Seen, own: _Own, truth: Tensor, groups: Sequence[CategoryGroup]) -> ViewForecast:
+def _view(
+    sees: Seen, own: _Own, truth: Tensor, groups: Sequence[CategoryGroup], published: Sequence[_Published]
+) -> ViewForecast:
     weight = own.weight
     assert weight is not None, "there is a model"
     known = Equations(weight, truth @ weight.T, torch.zeros(len(truth), len(weight), dtype=torch.float64))
@@ -341,7 +373,10 @@ def _view(sees: Seen, own: _Own, truth: Tensor, groups: Sequence[CategoryGroup])
         means_known=least_error(A, own.moments),
         untold=dict(zip(own.names, _untold(A, own.moments), strict=True)),
         attacks=best_first(found),
-        defenses=tuple(_defenses(sees, A, own, *errors)),
+        defenses=(
+            *_defenses(sees, known, truth, own, *errors),
+            *(_published(published, truth, weight) if sees == "scores" and A.any() else ()),
+        ),
         skipped=skipped,
     )
 
@@ -418,24 +453,82 @@ def _judged(
 # --- what defenses would change
 
 _SHOWN = "who takes the weights shown for those of the columns themselves"
+_PUBLISHED = "who sees scores alone; how much is left to who knows it, its column says"
 _UNAWARE = "who sees scores alone, and does not know the noise: else it is taken off again"
 
 
-def _defenses(sees: Seen, A: Tensor, own: _Own, ls_mse: float, half_star: float) -> Iterator[DefenseForecast]:
-    d, moments = len(own.names), own.moments
+def _defenses(
+    sees: Seen, known: Equations, truth: Tensor, own: _Own, ls_mse: float, half_star: float
+) -> Iterator[DefenseForecast]:
+    A, d, moments = known.A, len(own.names), own.moments
+    undefended = _mse(rcc2(A, known.b), truth)
+    yield DefenseForecast("none", ls_mse, half_star, undefended, None, None, "")
     turns = {"flip": (-torch.eye(d, dtype=torch.float64), torch.ones(d, dtype=torch.float64))}
     if d <= MOST_ROTATED:
         best = best_rotation(row_space(A), moments.around(0.0))
         turns["best-rotation"] = (best.matrix, best.shift)
     for defense, (H, shift) in turns.items():
         ls, star = (transformed_error(A, moments, H, shift, fill=fill) for fill in (0.0, 0.5))
-        yield DefenseForecast(defense, ls, star, None, None, _SHOWN)
+        # Who knows the transform has the equations of the columns themselves.
+        yield DefenseForecast(defense, ls, star, undefended, None, None, _SHOWN)
+    if own.data.transform is not None:
+        shown, columns = own.misled(len(truth), sees)
+        ls, star = (_mse(find(shown.A, shown.b), columns) for find in (least_squares, half_star_of))
+        yield DefenseForecast("your transform", ls, star, undefended, None, None, _SHOWN)
     weight = own.weight
     if sees == "scores" and weight is not None and A.any():
         _, gain = noise_direction(weight if len(weight) > 1 else weight[0])
         missing = guess_error(own.moments, 0.5) - ls_mse
         power = missing / gain if missing > 0 else None
-        yield DefenseForecast("noise", ls_mse + gain, half_star + gain, gain, power, _UNAWARE)
+        yield DefenseForecast("noise", ls_mse + gain, half_star + gain, None, gain, power, _UNAWARE)
+
+
+class _Published(NamedTuple):
+    """A defense of scores that the file asks for.
+
+    Attributes:
+        label: It, with its settings.
+        hooks: It, or one after another.
+    """
+
+    label: str
+    hooks: tuple[Defense, ...]
+
+
+def _score_defenses(config: ExperimentConfig) -> list[_Published]:
+    """Return the defenses of scores of the file, each by itself, and all of them where there are several."""
+    folder = config.folder
+    of_scores = [hook for hook in config.defenses if hook.found("defenses", folder).crossing == "scores"]
+    found = [_Published(str(hook), (hook.made("defenses", folder),)) for hook in of_scores]
+    if len(found) > 1:
+        found.append(_Published("all of them", tuple(one.hooks[0] for one in found)))
+    return found
+
+
+def _published(defenses: Sequence[_Published], truth: Tensor, weight: Tensor | None) -> Iterator[DefenseForecast]:
+    """Yield what the file's defenses of scores change, on scores as if the other parts left all classes level."""
+    assert weight is not None, "there is a model"
+    logits = truth @ weight.T
+    rest = -logits.mean(dim=0).expand_as(logits)
+    flat = len(weight) == 1
+    scores = torch.sigmoid((logits + rest).squeeze(1)) if flat else torch.softmax(logits + rest, dim=1)
+    others, shown = (rest.squeeze(1), weight.squeeze(0)) if flat else (rest, weight)
+    for defense in defenses:
+        sent = scores
+        for hook in defense.hooks:
+            secrets = Secrets(party="forecast", step=0, generator=torch.Generator().manual_seed(0))
+            sent = call_defense(hook, sent, secrets)
+        A, b, _ = score_equations(sent, others, shown)
+        ls, star = (_mse(find(A, b), truth) for find in (least_squares, half_star_of))
+        hook = defense.hooks[0]
+        known = None
+        if len(defense.hooks) == 1 and can_be_known(hook):
+            known = _mse(estimate_behind(hook, sent, others, shown), truth)
+        yield DefenseForecast(defense.label, ls, star, known, None, None, _PUBLISHED)
+
+
+def _mse(estimate: Tensor, truth: Tensor) -> float:
+    return (estimate - truth).square().mean().item()
 
 
 def _notes(own: _Own, config: ExperimentConfig, name: str, half: SavedHalf | None) -> Iterator[str]:
@@ -455,6 +548,11 @@ def _notes(own: _Own, config: ExperimentConfig, name: str, half: SavedHalf | Non
         yield (
             "categories and flags have few values, and who searches among these may find more than these estimates do; "
             "columns of one category sum to one, which is an equation more for each"
+        )
+    if half is not None and half.schema.task != "regression" and _score_defenses(config):
+        yield (
+            "defenses of scores are tried on scores as if the parts of all others left the classes level: you know "
+            "your own part alone"
         )
     if own.data.transform is not None:
         yield (

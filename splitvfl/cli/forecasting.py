@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from splitvfl.app.forecast_result import Forecast, ModelForecast, ViewForecast
 
 _ROWS_BEFORE = 6
+_MANY = 4  # defenses that are not named one by one below their table
 
 
 def forecast(
@@ -117,15 +118,18 @@ def _attack_title(view: ViewForecast, model: ModelForecast) -> str:
 
 def _defense_table(view: ViewForecast, model: ModelForecast) -> Table:
     table = plain_table(
-        f"{_seen(view, model)}: what defenses would change, in closed form", "defense", "least squares", "Half*"
+        f"{_seen(view, model)}: what defenses would change",
+        *("defense", "least squares", "Half*", "RCC2, defense known"),
     )
-    table.add_row("none", f"{view.least_squares:.4f}", f"{view.half_star:.4f}")
     for one in view.defenses:
-        name = one.defense if one.gain is None else "noise of power 1 on the logits"
-        table.add_row(name, f"{one.least_squares:.4f}", f"{one.half_star:.4f}")
+        name = one.defense if one.gain is None else "noise of power 1"
+        known = "–" if one.known is None else f"{one.known:.4f}"
+        table.add_row(name, f"{one.least_squares:.4f}", f"{one.half_star:.4f}", known)
     against: dict[str, list[str]] = {}
     for one in view.defenses:
-        against.setdefault(one.helps_against, []).append(one.defense)
-    table.caption = "; ".join(f"{' and '.join(names)}: only against {whom}" for whom, names in against.items())
+        if one.helps_against:
+            against.setdefault(one.helps_against, []).append(one.defense)
+    who = {whom: " and ".join(names) if len(names) < _MANY else "the others" for whom, names in against.items()}
+    table.caption = "; ".join(f"{names}: only against {whom}" for whom, names in who.items())
     table.caption_justify = "left"
     return table

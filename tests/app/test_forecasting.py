@@ -255,6 +255,62 @@ def test_a_flip_and_noise_change_what_the_closed_forms_say(folder: Path) -> None
     assert "noise" not in {one.defense for one in view_of(with_model(folder, "four"), "activation").defenses}
 
 
+DEFENDED = """
+defenses:
+  - {name: rounding, decimals: 1}
+  - {name: score-noise, scheme: 3, power: 4.0}
+  - {name: class-label, epsilon: 0.01}
+"""
+
+
+def test_the_files_defenses_of_scores_are_tried_and_who_knows_them_beside(folder: Path) -> None:
+    place = folder / "defended.yaml"
+    place.write_text((folder / "four.yaml").read_text() + DEFENDED)
+    found = forecast(load_config(place, []), "telecom", model=folder / "four")
+    assert found.model is not None
+    view = view_of(found.model, "scores")
+    x, weight = own(folder, "four")
+    A = np.diff(weight, axis=0)
+    by_name = {one.defense: one for one in view.defenses}
+
+    # By hand: others leave the classes level.
+    logits = x @ weight.T - (x @ weight.T).mean(axis=0)
+    scores = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    noise = 2.0 * (scores == scores.max(axis=1, keepdims=True))
+    misled = (x @ A.T + np.diff(noise, axis=1)) @ np.linalg.pinv(A).T
+    scheme = by_name["score-noise(scheme=3, power=4.0)"]
+    assert scheme.least_squares == pytest.approx(((misled - x) ** 2).mean(), rel=1e-6)
+    none = by_name["none"]
+    assert none.known is not None
+    assert scheme.known == pytest.approx(none.known, abs=1e-6)
+    assert none.least_squares == view.least_squares
+    assert none.known == pytest.approx(next(one.mse for one in view.attacks if one.attack == "rcc2"), abs=1e-9)
+    for name in ("rounding(decimals=1)", "class-label(epsilon=0.01)"):
+        known = by_name[name].known
+        assert known is not None
+        assert none.known < known < found.model.half_mse
+    assert by_name["all of them"].known is None
+    assert {"rounding(decimals=1)", "all of them"}.isdisjoint(
+        one.defense for one in view_of(found.model, "activation").defenses
+    )
+    assert any("left the classes level" in note for note in found.notes)
+
+
+def test_who_is_misled_by_the_models_transform_stands_beside_who_knows_it(folder: Path) -> None:
+    view = with_model(folder, "flipped").views[0]
+    by_name = {one.defense: one for one in view.defenses}
+    x, _ = own(folder, "flipped")
+    # Trained on z = 1 − x, columns that reach from 0 to 1.
+    weight = load_half(folder / "flipped/model/telecom").weights["weight"].double().numpy()
+    misled = (1 - x) @ weight.T @ np.linalg.pinv(weight).T
+    turned = by_name["your transform"]
+    assert turned.least_squares == pytest.approx(((misled - x) ** 2).mean(), rel=1e-5)
+    assert turned.known == by_name["none"].known
+    assert turned.known is not None
+    assert turned.least_squares > turned.known
+    assert "your transform" not in {one.defense for one in with_model(folder, "binary").views[0].defenses}
+
+
 # --- what is looked at
 
 
