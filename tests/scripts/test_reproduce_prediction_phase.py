@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -15,7 +16,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from scripts.reproduce.prediction_phase import __main__ as reproduction
-from scripts.reproduce.prediction_phase import black_box, figures, gradient, statements, study, white_box
+from scripts.reproduce.prediction_phase import black_box, figures, gradient, penalties, statements, study, white_box
 from scripts.reproduce.prediction_phase.study import Fit, Problem, by_adam, optimum, table_of, tensor, window
 from splitvfl.attacks import black_box_feature
 
@@ -66,16 +67,16 @@ def test_adam_comes_to_the_optimum_of_its_own_objective() -> None:
 
 def test_adam_takes_the_steps_of_pytorchs() -> None:
     generator = torch.Generator().manual_seed(0)
-    ours = torch.randn(4, generator=generator, dtype=torch.float64).requires_grad_()
-    theirs = ours.detach().clone().requires_grad_()
+    ours = torch.randn(4, generator=generator, dtype=torch.float64)
+    theirs = ours.clone().requires_grad_()
     own, reference = study._Adam([ours], rate=0.1), torch.optim.Adam([theirs], lr=0.1)
 
     for _ in range(20):
-        own.step(torch.autograd.grad((ours**4).sum() + ours[0] * ours[1], [ours]))
-        (theirs.grad,) = torch.autograd.grad((theirs**4).sum() + theirs[0] * theirs[1], [theirs])
+        own.step([4 * ours**3])
+        theirs.grad = 4 * theirs.detach() ** 3
         reference.step()
 
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-14)
+    torch.testing.assert_close(ours, theirs.detach(), rtol=0, atol=1e-14)
 
 
 def test_bank_columns_of_both_variants(tmp_path: Path) -> None:
@@ -126,6 +127,28 @@ def test_equations_of_a_window_hold_of_the_truth() -> None:
 
     # Logits of a few units, from scores with 16 digits.
     torch.testing.assert_close(rows[:, columns] @ A.T, b, rtol=0, atol=1e-11)
+
+
+def test_some_widths_are_measured_as_all_are() -> None:
+    problem = Problem(source="synthetic", variant="curves", rows=200).as_settings()
+    settings: dict[str, Any] = {"problem": problem, "seed": 0, "penalty": 1e-3, "adam": 0, "count": 40}
+
+    some, everything = white_box.measure_widths(**settings, widths=[2, 7]), white_box.measure(**settings, flip=False)
+
+    for name in (white_box.LS, white_box.CLS, white_box.RCC2):
+        for width in (2, 7):
+            assert white_box.at_width(some, name, width) == white_box.at_width(everything, name, width)
+
+
+def test_a_penalty_that_meets_an_anchor_misses_nothing() -> None:
+    anchor = figures.ANCHORS[0]
+    exact = {"before": {"widths": [anchor.width], "errors": {name: [value] for name, value in anchor.values.items()}}}
+
+    title, met = penalties._rows(anchor, [(1e-3, 0)], [[exact, exact]])
+
+    assert title[:2] == (anchor.title, "published")
+    assert met[1:3] == ("optimum, λ = 0.001", ".199 ± .000")
+    assert met[-1] == ".000"
 
 
 def test_a_verdict_is_of_the_text_first() -> None:

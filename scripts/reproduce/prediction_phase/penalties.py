@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scripts.reproduce.prediction_phase import white_box
-from scripts.reproduce.prediction_phase.figures import ANCHORS, CODED, EPOCHS, REGULAR, Anchor
+from scripts.reproduce.prediction_phase.figures import ANCHORS, CODED, EPOCHS, Anchor
 from scripts.reproduce.prediction_phase.study import Problem, problems
 from scripts.reproduce.prediction_phase.white_box import CLAMPED, CLS, HALF_CLAMPED, LS, RCC2, at_width
 from scripts.reproduce.shared.claims import markdown_table, mean, shown, with_interval
@@ -21,14 +21,17 @@ def sections(settings: Settings) -> list[Section]:
     """Return the section on penalties, with the published curves' settings."""
     rows = []
     for problem in problems(settings, "curves"):
+        anchors = [one for one in ANCHORS if one.source == problem.source and one.regular and not one.flipped]
+        if not anchors:
+            continue
+        widths = [anchor.width for anchor in anchors]
         fits = [(penalty, 0) for penalty in (PENALTIES[2:4] if settings.quick else PENALTIES)]
         fits.append((CODED[problem.source], 2 if settings.quick else EPOCHS))
-        jobs = [_job(problem, seed, *fit, settings) for fit in fits for seed in range(settings.seeds)]
+        jobs = [_job(problem, seed, *fit, widths, settings) for fit in fits for seed in range(settings.seeds)]
         results = run_jobs(jobs, settings.jobs, workers=settings.workers, say=settings.say)
         by_fit = [results[place : place + settings.seeds] for place in range(0, len(results), settings.seeds)]
-        for anchor in ANCHORS:
-            if anchor.source == problem.source and anchor.regular and not anchor.flipped:
-                rows += _rows(anchor, fits, by_fit)
+        for anchor in anchors:
+            rows += _rows(anchor, fits, by_fit)
     headings = ("", "model", *_NAMES, "largest miss of these")
     return [
         Section(
@@ -44,17 +47,16 @@ With the published curves' settings. The published code has λ = 1e-4 for Bank a
 published row. A row that is met at one λ only says that the curve may come from it, not that it does."""
 
 
-def _job(problem: Problem, seed: int, penalty: float, adam: int, settings: Settings) -> Job:
-    count = 200 if settings.quick else white_box.PREDICTIONS
+def _job(problem: Problem, seed: int, penalty: float, adam: int, widths: Sequence[int], settings: Settings) -> Job:
     return Job(
-        white_box.measure,
+        white_box.measure_widths,
         {
             "problem": problem.as_settings(),
             "seed": seed,
             "penalty": penalty,
             "adam": adam,
-            "flip": not adam and penalty == REGULAR,  # the runs of the anchors, which are done once
-            "count": count,
+            "count": 200 if settings.quick else white_box.PREDICTIONS,
+            "widths": list(widths),
         },
     )
 

@@ -301,32 +301,35 @@ def by_adam(columns: Array, labels: Labels, penalty: float, *, seed: int, epochs
         seed: Of initialisation and order.
         epochs: How many.
     """
-    rows, truth = torch.from_numpy(columns), torch.from_numpy(labels)
-    generator = torch.Generator().manual_seed(seed)
-    k, reach = int(labels.max()) + 1, columns.shape[1] ** -0.5
+    rows, k = torch.from_numpy(columns), int(labels.max()) + 1
+    truth = torch.eye(k, dtype=torch.float64)[torch.from_numpy(labels)]
+    generator, reach = torch.Generator().manual_seed(seed), columns.shape[1] ** -0.5
     weight, bias = (
-        ((2 * torch.rand(shape, generator=generator, dtype=torch.float64) - 1) * reach).requires_grad_()
+        (2 * torch.rand(shape, generator=generator, dtype=torch.float64) - 1) * reach
         for shape in ((k, columns.shape[1]), (k,))
     )
     adam, before = _Adam([weight, bias], rate=0.1), np.inf
     for epoch in range(epochs):
         losses = []
         for batch in torch.randperm(len(rows), generator=generator).split(1000):
-            entropy = torch.nn.functional.cross_entropy(rows[batch] @ weight.T + bias, truth[batch])
-            loss = entropy + penalty * (weight.square().sum() + bias.square().sum())
-            adam.step(torch.autograd.grad(loss, [weight, bias]))
-            losses.append(loss.item())
+            logs = torch.log_softmax(rows[batch] @ weight.T + bias, dim=1)
+            losses.append(-(logs * truth[batch]).sum() / len(batch) + penalty * (weight.square().sum() + bias @ bias))
+            adam.step(_slopes(rows[batch], truth[batch], logs, weight, bias, penalty))
         if epoch % 100 == 0:
-            if np.mean(losses) > before:
+            loss = float(torch.stack(losses).mean())
+            if loss > before:
                 adam.rate /= 1.5
-            before = float(np.mean(losses))
-    slopes = torch.autograd.grad(
-        torch.nn.functional.cross_entropy(rows @ weight.T + bias, truth)
-        + penalty * (weight.square().sum() + bias.square().sum()),
-        [weight, bias],
-    )
-    largest = max(slope.abs().max().item() for slope in slopes)
-    return Model(weight.detach().numpy(), bias.detach().numpy(), largest)
+            before = loss
+    last = _slopes(rows, truth, torch.log_softmax(rows @ weight.T + bias, dim=1), weight, bias, penalty)
+    return Model(weight.numpy(), bias.numpy(), max(slope.abs().max().item() for slope in last))
+
+
+def _slopes(
+    rows: Tensor, truth: Tensor, logs: Tensor, weight: Tensor, bias: Tensor, penalty: float
+) -> tuple[Tensor, Tensor]:
+    """Return the gradients of mean cross entropy and penalty: an automatic one takes ten times as long."""
+    off = (logs.exp() - truth) / len(rows)
+    return off.T @ rows + 2 * penalty * weight, off.sum(dim=0) + 2 * penalty * bias
 
 
 class _Adam:
@@ -334,10 +337,11 @@ class _Adam:
 
     def __init__(self, parameters: Sequence[Tensor], *, rate: float) -> None:
         self.rate = rate
-        self._moments = [(one.detach(), torch.zeros_like(one), torch.zeros_like(one)) for one in parameters]
+        self._moments = [(one, torch.zeros_like(one), torch.zeros_like(one)) for one in parameters]
         self._steps = 0
 
     def step(self, slopes: Sequence[Tensor]) -> None:
+        """Move the parameters, in place."""
         self._steps += 1
         for (parameter, mean, square), slope in zip(self._moments, slopes, strict=True):
             mean.lerp_(slope, 0.1)

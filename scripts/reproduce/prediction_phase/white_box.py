@@ -95,6 +95,17 @@ def predictions(rows: np.ndarray[Any, Any], count: int, seed: int) -> Tensor:
     return tensor(rows[np.random.default_rng([seed, 7]).integers(0, len(rows), count)])
 
 
+def measure_widths(
+    problem: Mapping[str, Any], seed: int, penalty: float, adam: int, count: int, widths: Sequence[int]
+) -> Result:
+    """Return what :func:`measure` does before the flip, of some numbers of unknown columns, without bounds."""
+    given = Problem(**problem)
+    table = table_of(given, seed)
+    model = Fit(penalty, adam)(table.train, table.labels, given.variant, seed)
+    rows = predictions(table.test, count, seed)
+    return {"before": _over_windows(given, rows, rows, model, widths)}
+
+
 def measure(problem: Mapping[str, Any], seed: int, penalty: float, adam: int, flip: bool, count: int) -> Result:
     """Return the mean squared error per column of every estimate, by width, averaged over cyclic windows.
 
@@ -110,7 +121,7 @@ def measure(problem: Mapping[str, Any], seed: int, penalty: float, adam: int, fl
     table, fit = table_of(given, seed), Fit(penalty, adam)
     model = fit(table.train, table.labels, given.variant, seed)
     rows = predictions(table.test, count, seed)
-    found = _over_windows(given, rows, rows, model)
+    found = _over_windows(given, rows, rows, model, widths_of(given))
     result: Result = {
         "before": found,
         "bounds": _bounds(given, rows, model),
@@ -119,7 +130,7 @@ def measure(problem: Mapping[str, Any], seed: int, penalty: float, adam: int, fl
     }
     if flip:
         flipped = fit(1.0 - table.train, table.labels, given.variant, seed)
-        result["after"] = _over_windows(given, 1.0 - rows, rows, flipped)
+        result["after"] = _over_windows(given, 1.0 - rows, rows, flipped, widths_of(given))
         result["divergence"] = mean_divergence(
             tensor(model.scores(table.test)), tensor(flipped.scores(1.0 - table.test))
         )
@@ -159,14 +170,14 @@ def system(model: Any, shown: Tensor, columns: np.ndarray[Any, Any]) -> tuple[Te
         return equations(*published(model, shown, columns))
 
 
-def _over_windows(problem: Problem, shown: Tensor, truth: Tensor, model: Any) -> Result:
+def _over_windows(problem: Problem, shown: Tensor, truth: Tensor, model: Any, widths: Sequence[int]) -> Result:
     total, names = truth.shape[1], [*DIRECT, *SOLVED, RCC1]
     step = 3 if problem.rows else 1
     found: dict[str, list[float]] = {name: [] for name in names}
     rounding = 0
     weight, bias = tensor(model.weight), tensor(model.bias)
     rounding = int((torch.softmax(shown @ weight.T + bias, dim=1) == 0).any(dim=1).sum())
-    for width in widths_of(problem):
+    for width in widths:
         errors: dict[str, list[float]] = {name: [] for name in names}
         for start in range(0, total, step):
             columns = window(start, width, total)
@@ -182,7 +193,7 @@ def _over_windows(problem: Problem, shown: Tensor, truth: Tensor, model: Any) ->
                 errors[RCC1].append(reconstruction_mse(centres.points, target[:fewer]))
         for name in names:
             found[name].append(float(np.mean(errors[name])))
-    return {"widths": list(widths_of(problem)), "errors": found, "rounded": rounding}
+    return {"widths": list(widths), "errors": found, "rounded": rounding}
 
 
 def _bounds(problem: Problem, rows: Tensor, model: Any) -> Result:
