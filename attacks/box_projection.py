@@ -256,17 +256,20 @@ class _Search:
         """Keep the points that are better than those before, and go on with those that are not good enough."""
         residual = self._residual()
         # Those that round to just out of reach are met nearly, and then left again.
-        worth = (residual < self._found.residual[self._places]) & (residual <= FEASIBLE)
-        self._found.points[self._places[worth]] = self._points[worth]
-        self._found.residual[self._places[worth]] = residual[worth]
+        worth = ((residual < self._found.residual[self._places]) & (residual <= FEASIBLE)).nonzero().squeeze(1)
+        places = self._places[worth]
+        self._found.points.index_copy_(0, places, self._points.index_select(0, worth))
+        self._found.residual.index_copy_(0, places, residual[worth])
         self._keep(residual > _MET)
 
     def _keep(self, kept: Tensor) -> None:
         if kept.all():
             return
-        self._box = self._box.of(kept)
+        # Found once for all: a mask would be searched for each.
+        left = kept.nonzero().squeeze(1)
+        self._box = self._box.of(left)
         for name in ("_places", "_targets", "_free", "_points", "_missing"):
-            setattr(self, name, getattr(self, name)[kept])
+            setattr(self, name, getattr(self, name).index_select(0, left))
 
     def _step(self) -> Tensor:
         """Take one step; return for which targets it proved that there is no solution."""
