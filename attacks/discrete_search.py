@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from splitvfl.attacks.box_projection import FEASIBLE, in_pieces, nearest_solution
+from splitvfl.attacks.discrete_halves import closest_pairs
 from splitvfl.attacks.discrete_program import Program
 from splitvfl.attacks.rcc2 import rcc2_within
 from splitvfl.attacks.row_space import check_equations
@@ -19,7 +20,7 @@ from splitvfl.leakage.alphabets import check_alphabets
 
 MOST_COMBINATIONS = 65_536
 # What a combination costs with continuous columns, whose nearest fit is computed, beside one without.
-_CONTINUOUS_COST = 64
+_CONTINUOUS_COST = 8
 # Fits that differ by less, in units of the features, are equally good: what logits of float64 round to.
 _TIE = FEASIBLE
 
@@ -35,7 +36,7 @@ class DiscreteFit(NamedTuple):
         mismatch: ``(n,)``: by how much the best one misses its equations beyond their error: a sum over the equations,
             each divided by the length of its row of A; NaN where the search gave up. Above 1e-9 nothing fits: a record
             whose values are other ones, or noise.
-        enumerated: Whether all combinations were looked at; else integer programs were solved.
+        enumerated: Whether all combinations were covered; else integer programs were solved.
     """
 
     points: Tensor
@@ -69,8 +70,10 @@ def discrete_search(
     of the candidates, which has the least expected squared error if they are equally likely; where there is only one,
     it is that.
 
-    Up to ``most_combinations`` combinations, and a 64th of it with continuous columns, all are looked at, for all
-    predictions at once. Beyond, each prediction is a mixed-integer linear program
+    Up to ``most_combinations`` combinations, and an eighth of it with continuous columns, all are looked at, for all
+    predictions at once. Without continuous columns all are covered, too, where there are at most that many of each half
+    of the columns: a sorted list of the second half's sums tells which meet one of the first half's. Beyond, and where
+    several equations fit no such pair, each prediction is a mixed-integer linear program
     (:func:`scipy.optimize.milp`), which is solved again without the candidates that it gave, until others fit worse by
     1e-5, which is what its solver tells apart. One that is not solved in time, and one beyond ``most_programs``, is
     given up: its answer is RCC2's, of these equations and of those that columns of one category sum to one.
@@ -104,7 +107,9 @@ def discrete_search(
     search = _Search(A, b, torch.zeros_like(b) if error is None else error, alphabets)
     if search.combinations <= most_combinations // (_CONTINUOUS_COST if search.continuous else 1):
         return search.enumerated()
-    return search.programmed(time_limit_s, most_programs, most_candidates)
+    limits = _Limits(time_limit_s, most_programs, most_candidates)
+    halves = search.halves(most_combinations)
+    return search.programmed(limits) if halves is None else search.paired(*halves, limits)
 
 
 def _check_limits(combinations: int, time_limit_s: float, programs: int | None, candidates: int) -> None:
@@ -116,6 +121,14 @@ def _check_limits(combinations: int, time_limit_s: float, programs: int | None, 
         raise ArgumentError(f"most_programs must be a whole number of at least 0, or None, got {programs!r}")
     if isinstance(candidates, bool) or not isinstance(candidates, int) or candidates < 1:
         raise ArgumentError(f"most_candidates must be a whole number of at least 1, got {candidates!r}")
+
+
+class _Limits(NamedTuple):
+    """Of integer programs."""
+
+    time_s: float
+    programs: int | None
+    candidates: int
 
 
 class _Fits(NamedTuple):
@@ -149,7 +162,7 @@ class _Search:
     @property
     def combinations(self) -> int:
         """How many combinations of discrete values there are."""
-        return math.prod(len(one.values) for one in self._alphabets)
+        return _combinations(self._alphabets)
 
     @property
     def continuous(self) -> bool:
@@ -158,27 +171,51 @@ class _Search:
 
     def enumerated(self) -> DiscreteFit:
         """Look at all combinations, for all predictions."""
-        m, d = self._rows.shape
-        values = self._all_values()
-        both = torch.cat([self._right, self._error], dim=1)
-        like = [
-            both.new_empty(d),
-            both.new_empty((), dtype=torch.int64),
-            both.new_empty(()),
-        ]
-        points, candidates, mismatch = in_pieces(
-            lambda part: self._looked_at(values, part[:, :m], part[:, m:]),
-            both,
-            entries=len(values) * max(m, 1),
-            like=like,
-        )
-        return DiscreteFit(points, candidates, torch.ones_like(candidates, dtype=torch.bool), mismatch, True)
+        values = _all_values(self._alphabets, self._rows)
+        found = self._in_pieces(lambda right, error: self._looked_at(values, right, error), len(values))
+        return DiscreteFit(found[0], found[1], torch.ones_like(found[1], dtype=torch.bool), found[2], True)
 
-    def _all_values(self) -> Tensor:
-        """Return every combination, ``(c, f)``, in the order of ``self._places``."""
-        counts = [torch.arange(len(one.values), device=self._rows.device) for one in self._alphabets]
-        chosen = torch.cartesian_prod(*counts).reshape(self.combinations, len(counts))
-        return torch.cat([one.values[chosen[:, at]] for at, one in enumerate(self._alphabets)], dim=1)
+    def _in_pieces(self, solve: Callable[[Tensor, Tensor], list[Tensor]], combinations: int) -> list[Tensor]:
+        """Return points, numbers of candidates and mismatches, a few predictions at a time."""
+        m, d = self._rows.shape
+        both = torch.cat([self._right, self._error], dim=1)
+        like = [both.new_empty(d), both.new_empty((), dtype=torch.int64), both.new_empty(())]
+        return in_pieces(
+            lambda part: solve(part[:, :m], part[:, m:]), both, entries=combinations * max(m, 1), like=like
+        )
+
+    def halves(self, most: int) -> tuple[list[Alphabet], list[Alphabet]] | None:
+        """Return the alphabets in two halves of at most so many combinations each; ``None`` if there are none."""
+        first: list[Alphabet] = []
+        second: list[Alphabet] = []
+        for one in sorted(self._alphabets, key=lambda one: len(one.values), reverse=True):
+            min(first, second, key=_combinations).append(one)
+        fit = max(_combinations(first), _combinations(second)) <= most
+        return (first, second) if fit and second and not self._rest and len(self._rows) else None
+
+    def paired(self, first: list[Alphabet], second: list[Alphabet], limits: _Limits) -> DiscreteFit:
+        """Look at all combinations, each half's sums listed once; several equations may leave some to programs."""
+        self._alphabets = [*first, *second]
+        self._places = [place for one in self._alphabets for place in one.places]
+        values = [_all_values(half, self._rows) for half in (first, second)]
+        found = self._in_pieces(lambda right, error: self._paired(*values, right, error), len(values[0]))
+        points, candidates, mismatch = found
+        unmet = (candidates == 0) | ((mismatch > _TIE) & (len(self._rows) > 1))
+        complete = torch.ones_like(unmet)
+        if bool(unmet.any()):
+            others = self.programmed(limits, unmet)
+            for whole, part in zip((points, candidates, complete, mismatch), others, strict=False):
+                whole[unmet] = part[unmet]
+        return DiscreteFit(points, candidates, complete, mismatch, True)
+
+    def _paired(self, first: Tensor, second: Tensor, right: Tensor, error: Tensor) -> list[Tensor]:
+        # Any equation will do; the others are looked at then.
+        row = self._rows[0, self._places]
+        width = first.shape[1]
+        pairs = closest_pairs(first @ row[:width], second @ row[width:], right[:, 0], error[:, 0], tie=_TIE)
+        values = torch.cat([first[pairs.first], second[pairs.second]], dim=1)
+        fits = self._completed(pairs.record, values, right[pairs.record], error[pairs.record])
+        return list(_answered(fits, len(right)))
 
     def _looked_at(self, values: Tensor, right: Tensor, error: Tensor) -> list[Tensor]:
         least = self._least_mismatch(values, right, error)
@@ -224,17 +261,24 @@ class _Search:
         missed = ((points @ self._rows.T - right).abs() - error).clamp(min=0.0).sum(dim=1)
         return _Fits(record, points, missed)
 
-    def programmed(self, time_limit_s: float, most_programs: int | None, most_candidates: int) -> DiscreteFit:
-        """Solve programs, prediction by prediction, and complete what they found as the enumeration does."""
+    def programmed(self, limits: _Limits, wanted: Tensor | None = None) -> DiscreteFit:
+        """Solve programs, prediction by prediction, and complete what they found as the enumeration does.
+
+        Args:
+            limits: Of the programs.
+            wanted: Which predictions, ``(n,)`` bool; others are given up. Default: all.
+        """
         n, device = len(self._right), self._rows.device
         program = Program(self._rows, self._alphabets, self._rest)
-        tried = n if most_programs is None else min(n, most_programs)
-        asked = torch.linspace(0, n - 1, tried, dtype=torch.float64).round().long().tolist() if tried else []
+        places = torch.arange(n) if wanted is None else wanted.cpu().nonzero().flatten()
+        tried = len(places) if limits.programs is None else min(len(places), limits.programs)
+        spread = torch.linspace(0, len(places) - 1, tried, dtype=torch.float64).round().long()
+        asked = places[spread].tolist() if tried else []
         records, chosen = [], []
         proven, complete = (torch.zeros(n, dtype=torch.bool, device=device) for _ in range(2))
         for record in asked:
             found = program.solved(
-                self._right[record], self._error[record], time_limit_s=time_limit_s, most=most_candidates
+                self._right[record], self._error[record], time_limit_s=limits.time_s, most=limits.candidates
             )
             records += [record] * len(found.values)
             chosen += found.values
@@ -245,6 +289,8 @@ class _Search:
         points, candidates, mismatch = _answered(fits, n)
         # No other values can be nearer than what fits, whether or not a program was ended.
         lost = ~(proven | (mismatch <= _TIE))
+        if wanted is not None:
+            lost &= wanted
         if bool(lost.any()):
             points[lost] = self._relaxed(lost)
         return DiscreteFit(
@@ -267,6 +313,17 @@ class _Search:
                 right.append(sums[:1].expand(len(right[0]), 1))
                 error.append(torch.zeros_like(right[-1]))
         return rcc2_within(torch.cat(rows), torch.cat(right, dim=1), torch.cat(error, dim=1))
+
+
+def _combinations(alphabets: Sequence[Alphabet]) -> int:
+    return math.prod(len(one.values) for one in alphabets)
+
+
+def _all_values(alphabets: Sequence[Alphabet], like: Tensor) -> Tensor:
+    """Return every combination of their values, ``(c, f)``, on the device of ``like``."""
+    counts = [torch.arange(len(one.values), device=like.device) for one in alphabets]
+    chosen = torch.cartesian_prod(*counts).reshape(_combinations(alphabets), len(counts))
+    return torch.cat([one.values[chosen[:, at]] for at, one in enumerate(alphabets)], dim=1)
 
 
 def _best(fits: _Fits, count: int) -> Tensor:
@@ -299,7 +356,8 @@ class DiscreteSearchAttack:
     :func:`discrete_search`.
 
     Args:
-        most_combinations: Combinations up to which all are looked at, at least 0; with continuous columns a 64th of it.
+        most_combinations: Combinations up to which all are looked at, at least 0; with continuous columns an
+            eighth of it, and without them as many of each half of the columns.
         time_limit_s: For the integer programs of one prediction, where there are more, in seconds, at least 0.
         most_programs: Predictions of a view that are solved by programs; the rest is given up.
         most_candidates: How many of them programs look for, at least 1.

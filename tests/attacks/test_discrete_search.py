@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from splitvfl.attacks import DiscreteSearchAttack, discrete_search, rcc2
+from splitvfl.attacks.discrete_halves import closest_pairs
 from splitvfl.errors import ArgumentError, AttackRefused
 from splitvfl.hooks import Alphabet, Equations, View, call_attack
 from splitvfl.leakage.alphabets import finite, one_hot
@@ -21,6 +22,8 @@ from splitvfl.leakage.alphabets import finite, one_hot
 # Programs have all the time that they need: no test waits for a clock.
 AMPLE = {"time_limit_s": 600.0}
 PROGRAMS: dict[str, Any] = {"most_combinations": 0, **AMPLE}
+# Of 24 combinations: four of one half, and six of the other.
+HALVES: dict[str, Any] = {"most_combinations": 6, **AMPLE}
 
 
 def matrix(*rows: list[float]) -> Tensor:
@@ -57,7 +60,7 @@ def test_the_specifications_example() -> None:
     assert (found.candidates.tolist(), found.complete.tolist(), found.enumerated) == ([1], [True], True)
 
 
-@pytest.mark.parametrize("options", [{}, PROGRAMS], ids=["enumerated", "programs"])
+@pytest.mark.parametrize("options", [{}, HALVES, PROGRAMS], ids=["enumerated", "halves", "programs"])
 @pytest.mark.parametrize(("seed", "m"), [(0, 1), (1, 2), (2, 1)])
 def test_among_discrete_points_it_is_the_nearest_that_brute_force_finds(
     seed: int, m: int, options: dict[str, Any]
@@ -76,7 +79,7 @@ def test_among_discrete_points_it_is_the_nearest_that_brute_force_finds(
     assert found.candidates.tolist() == [1] * 6
     assert found.complete.all()
     torch.testing.assert_close(found.points[:3], truth[:3], rtol=0, atol=0)
-    assert found.enumerated == (not options)
+    assert found.enumerated == (options != PROGRAMS)
 
 
 @pytest.mark.parametrize(("seed", "m"), [(0, 1), (1, 2), (2, 3)])
@@ -120,6 +123,43 @@ def test_of_columns_of_equal_weight_the_answer_is_the_mean_of_all_that_fit() -> 
     found = discrete_search(A, matrix([2.0], [0.0], [4.0]), coins)
     assert found.candidates.tolist() == [6, 1, 1]
     assert found.points.tolist() == [[0.5] * 4, [0.0] * 4, [1.0] * 4]
+
+
+def test_halves_give_all_that_fit_and_all_that_are_nearest_alike() -> None:
+    A, coins = matrix([1, 1, 1, 1]), [finite(place, [0, 1]) for place in range(4)]
+    b = matrix([2.0], [0.5], [4.0], [9.0])
+    whole, halves = (discrete_search(A, b, coins, most_combinations=most) for most in (16, 4))
+    # Of a half, none and all single ones are as near: five.
+    assert whole.candidates.tolist() == halves.candidates.tolist() == [6, 5, 1, 1]
+    torch.testing.assert_close(whole.points, halves.points, rtol=0, atol=1e-12)
+    torch.testing.assert_close(whole.mismatch, halves.mismatch, rtol=0, atol=1e-12)
+    wide = discrete_search(A, b, coins, most_combinations=4, error=torch.full_like(b, 1.0))
+    assert wide.candidates.tolist() == [14, 5, 5, 1]
+
+
+def test_of_more_pairs_than_can_be_listed_programs_find_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("splitvfl.attacks.discrete_halves.MOST_PAIRS", 5)
+    A, coins = matrix([1, 1, 1, 1]), [finite(place, [0, 1]) for place in range(4)]
+    found = discrete_search(A, matrix([2.0], [1.0]), coins, most_combinations=4, most_candidates=2, **AMPLE)
+    assert found.candidates.tolist() == [2, 4]
+    assert found.complete.tolist() == [False, True]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_pairs_are_those_that_all_sums_show(seed: int) -> None:
+    draw = random(seed)
+    # Eighths: many sums are equal, and the nearest ones are to the bit.
+    first, second, targets = ((torch.rand(c, generator=draw, dtype=torch.float64) * 8).round() for c in (7, 9, 20))
+    targets, slack = targets * 1.7, (torch.arange(20) % 3).double() / 2
+    found = closest_pairs(first, second, targets, slack, tie=1e-9)
+    listed = sorted(zip(*(one.tolist() for one in found[:3]), strict=True))
+    expected = []
+    for record in range(20):
+        off = (first[:, None] + second - targets[record]).abs().numpy()
+        near = np.argwhere(off <= max(off.min(), slack[record].item()) + 1e-9)
+        expected += [(record, *pair) for pair in near.tolist()]
+    assert listed == expected
+    assert not found.too_many.any()
 
 
 def test_programs_that_stop_at_some_candidates_say_that_there_are_more() -> None:
