@@ -88,8 +88,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _forks(item: pytest.Item) -> bool:
-    held = vars(item.module).values() if isinstance(item, pytest.Function) else ()
-    return any(getattr(value, "__module__", None) in FORKING for value in held)
+    held = vars(item.module) if isinstance(item, pytest.Function) else {}
+    return "FORKS" in held or any(getattr(value, "__module__", None) in FORKING for value in held.values())
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
