@@ -44,6 +44,7 @@ from splitvfl.attacks.residue_solving import ResidueSolvingAttack, solve_residue
 from splitvfl.attacks.sign import SignAttack
 from splitvfl.attacks.sign_horizon import initial_margin, sign_attack_horizon
 from splitvfl.attacks.single_feature import recover_single_feature
+from splitvfl.attacks.sparse_residues import sparse_residues
 from splitvfl.attacks.stacked_epochs import StackedEpochsAttack, stack_epochs, two_mean_labels
 from splitvfl.attacks.suspected_flip import SuspectedFlipAttack, suspect_flip
 from splitvfl.attacks.weight_estimation import WeightEstimate, WeightEstimationAttack, estimate_weights
@@ -121,6 +122,7 @@ __all__ = [
     "slots_available",
     "solve_equations",
     "solve_residues",
+    "sparse_residues",
     "stack_epochs",
     "subtract_noise",
     "suspect_flip",

@@ -36,7 +36,7 @@ def solve_residues(features: Tensor, gradient: Tensor, *, underdetermined: bool 
     >>> solve_residues(torch.eye(2), torch.tensor([0.5, -0.25])).tolist()
     [0.5, -0.25]
     """
-    _check(features, gradient)
+    check_sum(features, gradient)
     rows = features.shape[0]
     left, sizes, right = torch.linalg.svd(features.double(), full_matrices=False)
     eps = max(torch.finfo(tensor.dtype).eps for tensor in (features, gradient))
@@ -51,7 +51,8 @@ def solve_residues(features: Tensor, gradient: Tensor, *, underdetermined: bool 
     return solution
 
 
-def _check(features: Tensor, gradient: Tensor) -> None:
+def check_sum(features: Tensor, gradient: Tensor) -> None:
+    """Raise :class:`ArgumentError` unless features ``(s, d)`` and a sum of their rows ``(d,)`` fit and are finite."""
     if features.dim() != 2 or gradient.shape != features.shape[1:] or features.numel() == 0:
         raise ArgumentError(
             f"expected features (s, d) and a gradient (d,), got {tuple(features.shape)} and {tuple(gradient.shape)}"

@@ -221,7 +221,7 @@ def _spread(z: float, inner: float, scale: float) -> float:
 
 
 def _atom_loss(inner: float, outer: float, scale: float) -> float:
-    """Return the log ratio of the probabilities of +b2 under the residues 1 and −b1, as both grow in |r| the largest."""
+    """Return the log ratio of the probabilities of +b2 under the residues 1 and −b1: it grows in both sizes."""
     return _log_tail((outer - 1.0) / scale) - _log_tail((outer / inner + 1.0) / scale)
 
 

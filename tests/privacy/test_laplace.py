@@ -53,7 +53,7 @@ def test_the_true_epsilon_is_met_by_two_residues_of_the_printed_mechanism() -> N
     # At z = 0 densities are as 1/|r|: b1 and 1 differ by ln 10 whatever the nominal ε, until the tails take over.
     for epsilon, expected in ((0.01, math.log(10)), (0.1, math.log(10)), (1.0, math.log(10)), (10.0, 4.5)):
         for mode in ("as_printed", "sign_preserving"):
-            assert multiplicative_laplace_epsilon(epsilon, 0.1, 7.0, mode=mode) == pytest.approx(expected, rel=1e-12)  # type: ignore[arg-type]
+            assert multiplicative_laplace_epsilon(epsilon, 0.1, 7.0, mode=mode) == pytest.approx(expected, rel=1e-12)
 
 
 @given(st.floats(0.01, 50.0), inner, outer)
