@@ -1,6 +1,7 @@
 """Attacks: what a party can infer from what it holds and received. One idea per file."""
 
 from splitvfl.attacks.active_packing import PackingEngine
+from splitvfl.attacks.additive_llr import additive_noise_llr
 from splitvfl.attacks.black_box_feature import BlackBoxFeatureAttack, black_box_feature
 from splitvfl.attacks.centre_program import BoundedCentre
 from splitvfl.attacks.chebyshev_centre import Ball, ChebyshevCentreAttack, chebyshev_centre, chebyshev_within
@@ -22,6 +23,7 @@ from splitvfl.attacks.least_squares import (
 )
 from splitvfl.attacks.mixture import MixtureAttack
 from splitvfl.attacks.model_completion import ModelCompletionAttack
+from splitvfl.attacks.multiplicative_llr import multiplicative_noise_llr
 from splitvfl.attacks.noise_subtraction import NoiseSubtractionAttack, feasible_powers, subtract_noise
 from splitvfl.attacks.norm import NormAttack
 from splitvfl.attacks.orthogonal_twin import orthogonal_twin
@@ -88,6 +90,7 @@ __all__ = [
     "WeightEstimationAttack",
     "ZeroAttack",
     "activation_equations",
+    "additive_noise_llr",
     "black_box_feature",
     "chebyshev_centre",
     "chebyshev_within",
@@ -104,6 +107,7 @@ __all__ = [
     "initial_margin",
     "label_sum",
     "least_squares",
+    "multiplicative_noise_llr",
     "orthogonal_twin",
     "packed_selections",
     "packed_weights",

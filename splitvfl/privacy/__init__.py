@@ -10,6 +10,9 @@ from splitvfl.privacy.gaussian import classic_gaussian_sigma, gaussian_delta, ga
 from splitvfl.privacy.gaussian_dp import gaussian_mu, least_detection_error
 from splitvfl.privacy.laplace import (
     MultiplicativeBounds,
+    MultiplicativeMode,
+    checked_bounds,
+    checked_mode,
     choose_multiplicative_bounds,
     label_success_ceiling,
     laplace_label_success,
@@ -19,6 +22,9 @@ from splitvfl.privacy.laplace import (
 
 __all__ = [
     "MultiplicativeBounds",
+    "MultiplicativeMode",
+    "checked_bounds",
+    "checked_mode",
     "choose_multiplicative_bounds",
     "classic_gaussian_sigma",
     "corrected_dp_paillier_sigma",
