@@ -11,8 +11,10 @@ from splitvfl.defenses.discretise import Discretise
 from splitvfl.defenses.gaussian_ir import GaussianIR
 from splitvfl.defenses.gaussian_targets import GaussianTargets
 from splitvfl.defenses.isotropic import Isotropic
+from splitvfl.defenses.laplace_residue import LaplaceResidue
 from splitvfl.defenses.max_norm import MaxNorm
 from splitvfl.defenses.memoised_response import MemoisedResponse
+from splitvfl.defenses.multiplicative_laplace_residue import MultiplicativeLaplaceResidue
 from splitvfl.defenses.purification import Purification
 from splitvfl.defenses.randomised_response import RandomisedResponse
 from splitvfl.defenses.record_gaussian import RecordGaussian
@@ -36,8 +38,10 @@ __all__ = [
     "GaussianIR",
     "GaussianTargets",
     "Isotropic",
+    "LaplaceResidue",
     "MaxNorm",
     "MemoisedResponse",
+    "MultiplicativeLaplaceResidue",
     "Purification",
     "RandomisedResponse",
     "RecordGaussian",

@@ -127,7 +127,56 @@ class GaussianDP:
         )
 
 
-Claim = RowNorm | Gaussian | PerRecord | GaussianDP
+@dataclass(frozen=True, slots=True)
+class PureDP:
+    """What is sent of a record in one message is ε-differentially private: probabilities change by e^ε at most.
+
+    Releases of one record add up: E of them cost E times as much. That is said of a run only where a label moves later
+    messages through what was sent alone.
+
+    Attributes:
+        epsilon: ε of one release, in nats, > 0.
+        mechanism: What is done, in words.
+        unit: What neighbours differ in: ``"label of a record"``, where the model's prediction of it and all else is
+            given, or ``"residue of a record"``, any two values of it.
+        conditions: What it rests on, with what was checked of each: pairs of sentences.
+        not_covered: What it does not cover, in sentences.
+    """
+
+    epsilon: float
+    mechanism: str
+    unit: Literal["label of a record", "residue of a record"] = "label of a record"
+    conditions: tuple[tuple[str, str], ...] = ()
+    not_covered: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.epsilon, float) and self.epsilon > 0 and math.isfinite(self.epsilon)):
+            raise ArgumentError(f"PureDP: epsilon must be positive and finite, got {self.epsilon!r}")
+
+    @property
+    def success_bound(self) -> float:
+        """How often anyone can at most tell a label of even odds from one release, ``e^ε / (1 + e^ε)``."""
+        return _success(self.epsilon)
+
+    def said(self, epochs: int) -> str:
+        """Return what it means for a run of so many epochs, in a sentence."""
+        whose = f"in the {self.unit}"
+        whose += ", given all else" if self.unit == "label of a record" else ", any two values of it"
+        sent = "one message" if epochs == 1 else f"{epochs} messages"
+        return (
+            f"each message is {self.epsilon:.3g}-differentially private {whose}: from one, nobody tells two of even "
+            f"odds apart more often than {self.success_bound:.3f}. The noise alone of {sent} would allow "
+            f"{_success(epochs * self.epsilon):.3f}"
+        )
+
+
+def _success(epsilon: float) -> float:
+    return 1.0 / (1.0 + math.exp(-epsilon))
+
+
+Claim = RowNorm | Gaussian | PerRecord | GaussianDP | PureDP
+LABEL_CLAIMS = (GaussianDP, PureDP)
+"""Those about what labels are told, which say what that means for a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +300,7 @@ def _bound_after(name: str, claims: tuple[Claim, ...], before: RowBound) -> RowB
                 return RowBound(bound, f"{name} bounds them to {bound:g}")
             case Gaussian():
                 return before
-            case PerRecord() | GaussianDP():
+            case PerRecord() | GaussianDP() | PureDP():
                 continue
             case _:
                 assert_never(claim)
@@ -288,7 +337,7 @@ def _broken(claim: Claim, message: Tensor, shown: Sequence[Tensor], sent: Tensor
             )
         case Gaussian(sigma):
             return _too_far(message, sent, sigma)
-        case PerRecord() | GaussianDP():
+        case PerRecord() | GaussianDP() | PureDP():
             return ""
         case _:
             assert_never(claim)

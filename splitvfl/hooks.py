@@ -76,6 +76,10 @@ Optional class attributes refine a hook:
     ``True`` where its method ``draw(known, secrets)`` draws what stands for the labels of a batch, a
     :class:`~splitvfl.learning.label_gradients.Drawn`: the label party's own top model and all cuts go on with that.
     Default: ``False``.
+``one_draw`` (defenses of the gradient)
+    ``True`` where what it draws for a record is drawn once for all passive parties that are due the same row: with a
+    draw for each, parties that put theirs together would have as many releases. Where rows differ nothing is sent.
+    Default: ``False``.
 ``soft_classes`` (defenses of labels)
     Number of classes where it answers one number for each, ``(n, k)`` in place of classes ``(n,)``. Default: ``None``.
 ``resolution`` (defenses of scores)
@@ -113,7 +117,7 @@ from torch import Tensor, nn
 from splitvfl.errors import ArgumentError, HookError, PrivacyError, SplitVFLError
 from splitvfl.learning.label_gradients import LabelGradients
 from splitvfl.learning.precision import without_autocast
-from splitvfl.learning.sampling import add_normal, largest_scale, snap, standard_normal, uniform
+from splitvfl.learning.sampling import add_normal, largest_scale, snap, standard_laplace, standard_normal, uniform
 
 Crossing = Literal["activation", "gradient", "scores", "labels"]
 Target = Literal["labels", "features"]
@@ -459,6 +463,15 @@ class Secrets:
         torch.float64
         """
         return standard_normal(shape, self.generator)
+
+    def laplace(self, *shape: int) -> Tensor:
+        """Return Laplace numbers of scale 1 in float64, for noise with a shape of its own; see :meth:`rounded`.
+
+        >>> own = Secrets(party="bank", step=0, generator=torch.Generator().manual_seed(0))
+        >>> own.laplace(2, 1).dtype
+        torch.float64
+        """
+        return standard_laplace(shape, self.generator)
 
     def uniform(self, *shape: int) -> Tensor:
         """Return numbers uniform in [0, 1) in float64, multiples of 2^-53: ``uniform(n) < p`` tosses n coins."""

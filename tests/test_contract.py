@@ -37,7 +37,7 @@ from splitvfl.leakage.after_training import view_after_training
 from splitvfl.leakage.alphabets import finite
 from splitvfl.learning.label_gradients import LabelGradients, mean_cross_entropy
 from splitvfl.metrics import leak_auc
-from splitvfl.models import Linear
+from splitvfl.models import Linear, LinearTop
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,17 @@ class AttackRow:
 
 @dataclass(frozen=True)
 class DefenseRow:
-    """One defense; ``noisy``: it draws from its generator."""
+    """One defense; ``noisy``: it draws from its generator; ``residues``: it takes cuts of width 1 of linear models."""
 
     make: Callable[[], Any]
     noisy: bool = True
+    residues: bool = False
+
+    def halves(self) -> tuple[nn.Module, nn.Module]:
+        """A bottom of six columns, and a top."""
+        if self.residues:
+            return nn.Linear(6, 1, bias=False), LinearTop(1)
+        return nn.Sequential(nn.Linear(6, 5), nn.ReLU()), nn.Linear(5, 1)
 
 
 ATTACKS = {
@@ -107,6 +114,10 @@ DEFENSES = {
     "axis-sumkl-detection": DefenseRow(lambda: defenses.AxisSumKL(detection_error=0.4)),
     "gaussian-ir": DefenseRow(lambda: defenses.GaussianIR(clip=1.0, sigma=0.1)),
     "coefficient-noise-sigma": DefenseRow(lambda: defenses.CoefficientNoise(sigma=0.5, clip=2.0)),
+    "laplace-residue-sigma": DefenseRow(lambda: defenses.LaplaceResidue(epsilon=1.0), residues=True),
+    "multiplicative-laplace-residue-bound": DefenseRow(
+        lambda: defenses.MultiplicativeLaplaceResidue(epsilon=5.0, b1=0.5, b2=1.0), residues=True
+    ),
     "gaussian-targets": DefenseRow(lambda: defenses.GaussianTargets(detection_error=0.4)),
     "gaussian-targets-fresh": DefenseRow(lambda: defenses.GaussianTargets(mu=1.0, remembered=False, epochs=4)),
     "gaussian-targets-range": DefenseRow(lambda: defenses.GaussianTargets(sigma=0.5, label_range=(0.0, 2.0))),
@@ -132,6 +143,7 @@ LABEL_ATTACKS = [
 ]
 FEATURE_ATTACKS = [name for name, row in ATTACKS.items() if target_of(row.make()) == "features"]
 AT_THE_CUT = [name for name, row in DEFENSES.items() if crossing_of(row.make()) in ("gradient", "activation")]
+OF_RESIDUES = {hook_name(row.make()) for row in DEFENSES.values() if row.residues}
 OF_GRADIENTS = [name for name, row in DEFENSES.items() if crossing_of(row.make()) == "gradient"]
 
 ROWS = 24
@@ -415,6 +427,7 @@ def message_for(defense: Any, width: int, dtype: torch.dtype, *, seed: int = 0, 
     crossing = crossing_of(defense)
     if crossing == "labels":
         return labels_of(seed).to(dtype)
+    width = 1 if hook_name(defense) in OF_RESIDUES else width
     cut = gradient(width, dtype, seed=seed, scale=scale)
     if crossing == "scores":
         return torch.sigmoid(cut[:, 0]) if width == 1 else torch.softmax(cut, dim=1)
@@ -568,13 +581,14 @@ def test_relative_defenses_scale_with_the_gradient(name: str) -> None:
 
 @pytest.mark.parametrize("name", OF_GRADIENTS)
 def test_a_gradient_defense_takes_batches_of_zeros_of_one_class_and_of_one_record(name: str) -> None:
-    zeros = torch.zeros(ROWS, 3)
+    width = 1 if DEFENSES[name].residues else 3
+    zeros = torch.zeros(ROWS, width)
     call_defense(DEFENSES[name].make(), zeros, secrets(random(0)))
     for label in (0.0, 1.0):
         own = Secrets(party="bank", step=0, generator=random(0), ids=ids_of(), labels=torch.full((ROWS,), label))
-        call_defense(DEFENSES[name].make(), gradient(3), own)
+        call_defense(DEFENSES[name].make(), gradient(width), own)
         one = Secrets(party="bank", step=0, generator=random(0), ids=ids_of()[:1], labels=torch.tensor([label]))
-        call_defense(DEFENSES[name].make(), gradient(3)[:1], one)
+        call_defense(DEFENSES[name].make(), gradient(width)[:1], one)
 
 
 @pytest.mark.parametrize("name", DEFENSES)
@@ -592,8 +606,7 @@ def test_what_a_defense_logs_are_finite_numbers(name: str) -> None:
 @pytest.mark.parametrize("name", AT_THE_CUT)
 def test_a_defense_works_at_a_cut(name: str, half: bool) -> None:
     torch.manual_seed(0)
-    bottom = nn.Sequential(nn.Linear(6, 5), nn.ReLU())
-    model = SplitModel(bottom, nn.Linear(5, 1))
+    model = SplitModel(*DEFENSES[name].halves())
     with model.cut.defend(DEFENSES[name].make(), noise_seed_for_experiments=0):
         for seed in (0, 1):
             columns = torch.randn(ROWS, 6, generator=random(seed))

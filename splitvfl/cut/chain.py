@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from splitvfl.claims import GaussianDP, RowBound, RunPlan, broken, claims_of, row_bound
+from splitvfl.claims import LABEL_CLAIMS, Claim, GaussianDP, RowBound, RunPlan, broken, claims_of, row_bound
 from splitvfl.errors import ArgumentError, HookError, PrivacyError
 from splitvfl.hooks import (
     PHASES,
@@ -72,6 +72,41 @@ class _Attached:
         self._seed, self._saved, self._generator = state["seed"], state["generator"], None
         if "defense" in state and hasattr(self.defense, "load_state_dict"):
             self.defense.load_state_dict(state["defense"])
+
+
+class OneDraw:
+    """What defenses that draw once for all passive parties have sent in one step, to whom it was due first."""
+
+    def __init__(self) -> None:
+        self._first: dict[str, tuple[tuple[Claim, ...], Tensor, Tensor]] = {}
+
+    def of(self, attached: _Attached, message: Tensor, draw: Callable[[], Tensor]) -> Tensor:
+        """Return what a defense sends for a message: as it was drawn for the first party.
+
+        Args:
+            attached: The defense.
+            message: What it is given.
+            draw: Lets it draw.
+
+        Raises:
+            PrivacyError: If the first party's message was another, or its defense claims something else.
+        """
+        label = attached.label
+        if label not in self._first:
+            self._first[label] = attached.claims, message.detach().clone(), draw()
+        claims, first, sent = self._first[label]
+        if claims != attached.claims:
+            raise PrivacyError(
+                f"{label} draws its noise once for all passive parties, and claims different things for them, so that "
+                "one of the claims would be false; nothing was sent. Give every cut the same"
+            )
+        if first.shape != message.shape or not torch.equal(first, message):
+            raise PrivacyError(
+                f"{label} draws its noise once for all passive parties, and they are not due the same rows, so that "
+                "parties that put theirs together would have several releases of a record; nothing was sent. Take "
+                "model logistic-regression, and no noise of one party's own before it"
+            )
+        return sent.clone()
 
 
 class DefenseChain:
@@ -159,7 +194,7 @@ class DefenseChain:
             f"{attached.label}: {claim.said(epochs)}."
             for attached in self._attached
             for claim in claims_of(attached.defense)
-            if isinstance(claim, GaussianDP)
+            if isinstance(claim, LABEL_CLAIMS)
         ]
 
     def plan_run(self, plan: RunPlan) -> None:
@@ -215,6 +250,7 @@ class DefenseChain:
         ids: Tensor | None,
         labels: Tensor | None,
         label_gradients: LabelGradients | None = None,
+        once: OneDraw | None = None,
     ) -> Tensor:
         """Return what is sent instead of ``message``; the message itself when no defense is attached.
 
@@ -235,7 +271,9 @@ class DefenseChain:
             ids, labels = (None if known is None else known.to(device) for known in (ids, labels))
         for attached in self._attached:
             known = label_gradients if attached.needs_label_gradients else None
-            sent = self._defended(attached, sent, step=step, ids=ids, labels=labels, label_gradients=known)
+            defended = partial(self._defended, attached, sent, step=step, ids=ids, labels=labels, label_gradients=known)
+            shared = once if getattr(attached.defense, "one_draw", False) else None
+            sent = defended() if shared is None else shared.of(attached, sent, defended)
         if message.is_floating_point():
             sent = sent.to(message.dtype)
         return sent.to(message.device)

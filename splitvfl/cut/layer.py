@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from splitvfl.claims import claims_of, is_per_record
-from splitvfl.cut.chain import DefenseChain, GradientDefenses
+from splitvfl.cut.chain import DefenseChain, GradientDefenses, OneDraw
 from splitvfl.cut.views import GRADIENTS, ViewSource, is_linear
 from splitvfl.errors import ArgumentError, PrivacyError
 from splitvfl.hooks import Attack, Defense, batch_mixing_layer, crossing_of, hook_name
@@ -42,6 +42,7 @@ class _CutContext:
     view_source: ViewSource
     answer: Answer | None = None
     source: LabelGradientSource | None = None
+    once: OneDraw | None = None
 
 
 class Answer:
@@ -110,6 +111,7 @@ class CutLayer(nn.Module):
         view_source: ViewSource | None = None,
         answer: Answer | None = None,
         source: LabelGradientSource | None = None,
+        once: OneDraw | None = None,
     ) -> Tensor:
         """Return the activation as it arrives at the top model; its gradient will pass the hooks.
 
@@ -125,6 +127,7 @@ class CutLayer(nn.Module):
             view_source: What the passive party can show its own attacks.
             answer: What the label defenses answered; a loss has to have asked for it before the gradient is sent.
             source: What gives the gradient under every label, where it is needed; it follows the top's output.
+            once: What is drawn once in this step for all cuts, where there are several.
 
         Raises:
             ArgumentError: If rows do not match.
@@ -138,7 +141,9 @@ class CutLayer(nn.Module):
             self.steps += int(torch.is_grad_enabled())
         shown = labels if responses is None else responses
         binary_responses = labels if responses is None else binary_responses_of(responses)
-        context = _CutContext(step, ids, labels, shown, binary_responses, view_source or ViewSource(), answer, source)
+        context = _CutContext(
+            step, ids, labels, shown, binary_responses, view_source or ViewSource(), answer, source, once
+        )
         crossed: Tensor = _Cross.apply(activation, self, context)  # type: ignore[no-untyped-call]
         return crossed
 
@@ -163,7 +168,9 @@ class CutLayer(nn.Module):
             known.check(clean, party=self.party, mixing=self._mixing())
             if known.drawn is not None:
                 responses = known.drawn.responses(context.labels)
-        sent = self.gradient.apply(clean, step=context.step, ids=context.ids, labels=responses, label_gradients=known)
+        sent = self.gradient.apply(
+            clean, step=context.step, ids=context.ids, labels=responses, label_gradients=known, once=context.once
+        )
         if known is not None and known.drawn is not None:
             clean = known.rows.to(clean).reshape(clean.shape)  # for the auditor; what came is drawn already
         if self.wire is not None:  # attacks look at what crosses

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from splitvfl.claims import claims_of, is_per_record
-from splitvfl.cut.chain import DefenseChain
+from splitvfl.cut.chain import DefenseChain, OneDraw
 from splitvfl.cut.layer import Answer, CutLayer, Cuts, refuse_batch_mixing, responses_of
 from splitvfl.cut.views import ViewSource
 from splitvfl.errors import ArgumentError, PrivacyError
@@ -111,6 +111,7 @@ class SplitModel(nn.Module):
         responses = None if answer is None else responses_of(answer.targets)
         self._passing = (labels, ids)
         crossed: dict[str, Tensor] = {}
+        once = OneDraw() if len(self.cuts) > 1 else None
         try:
             for (name, cut), own in zip(self.cuts.items(), columns, strict=True):
                 activation = self.bottoms[name](own)
@@ -122,6 +123,7 @@ class SplitModel(nn.Module):
                     view_source=ViewSource(self.bottoms[name], own, activation),
                     answer=answer,
                     source=source,
+                    once=once,
                 )
         finally:
             self._passing = (None, None)

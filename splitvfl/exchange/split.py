@@ -11,6 +11,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from splitvfl.cut.chain import OneDraw
 from splitvfl.cut.views import ViewSource
 from splitvfl.data.columns import Records
 from splitvfl.errors import ProtocolError
@@ -57,6 +58,7 @@ def loss_and_gradients(party: ActiveParty, inbox: Inbox, batch: Records, step: i
     targets, responses = party.answer(batch, step)
     loss_of = party.labels.loss(party.task.loss)
     source = party.cuts.label_gradient_source(loss_of, targets, step=step, ids=batch.ids)
+    once = OneDraw()
     crossed = {
         name: party.cuts[name](
             leaf,
@@ -66,6 +68,7 @@ def loss_and_gradients(party: ActiveParty, inbox: Inbox, batch: Records, step: i
             step=step,
             view_source=ViewSource(activation=leaf),
             source=source,
+            once=once,
         )
         for name, leaf in leaves.items()
     }

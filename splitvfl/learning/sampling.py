@@ -71,6 +71,16 @@ def standard_normal(shape: Sequence[int], generator: torch.Generator) -> Tensor:
     return drawn[:count].reshape(tuple(shape))
 
 
+def standard_laplace(shape: Sequence[int], generator: torch.Generator) -> Tensor:
+    """Return Laplace numbers of mean 0 and scale 1 in float64, on the generator's device.
+
+    ``±ln u``, with a sign of one bit and u from 62: none is beyond 43.7, where one in 10^19 would be.
+    """
+    bits = random_bits(math.prod(shape), generator)
+    size = (bits >> 1).double().add_(0.5).mul_(2.0 ** -(_BITS - 1)).log_()  # half a unit: no logarithm of zero
+    return torch.where(bits & 1 == 0, size, -size).reshape(tuple(shape))
+
+
 def add_normal(message: Tensor, scale: float | Tensor, generator: torch.Generator) -> Tensor:
     """Return ``message + scale · N(0, 1)`` in the message's dtype: drawn and added in float64, rounded once.
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from splitvfl.claims import GaussianDP, claims_of
+from splitvfl.claims import LABEL_CLAIMS, claims_of
 from splitvfl.data.record_index import RecordIndex
 from splitvfl.errors import PrivacyError
 from splitvfl.exchange.online import Answers, Standing
@@ -50,7 +50,7 @@ def check_defenses(party: PassiveParty) -> None:
 def _why_not(defense: Defense) -> str:
     if hasattr(defense, "state_dict"):
         return "it has a state of its own, so that it would answer otherwise when a record is asked for again"
-    if all(isinstance(claim, GaussianDP) for claim in claims_of(defense)):
+    if all(isinstance(claim, LABEL_CLAIMS) for claim in claims_of(defense)):
         return (
             "it claims nothing for a row by itself (RowNorm, Gaussian or PerRecord of splitvfl.claims), and may do "
             "nothing in a batch of one record"

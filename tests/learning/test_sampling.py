@@ -17,6 +17,7 @@ from splitvfl.learning.sampling import (
     drawing_device,
     random_bits,
     snap,
+    standard_laplace,
     standard_normal,
     uniform,
 )
@@ -45,6 +46,17 @@ def test_uniform_numbers_are_multiples_of_two_to_the_minus_53_below_one() -> Non
     scaled = numbers * 2.0**53
     assert np.array_equal(scaled, np.floor(scaled))
     assert (scaled % 2 == 1).mean() == pytest.approx(0.5, abs=6 * 0.5 / math.sqrt(numbers.size))
+
+
+def test_laplace_numbers_are_laplace_and_their_signs_are_coins_of_their_own() -> None:
+    drawn = standard_laplace((400, 501), random())
+    numbers = drawn.numpy().ravel()
+
+    assert drawn.dtype == torch.float64
+    assert tuple(drawn.shape) == (400, 501)
+    assert stats.kstest(numbers, "laplace").pvalue > 1e-6
+    # A sign tells nothing of a size: a correlation of n pairs has a standard error of 1/√n.
+    assert abs(np.corrcoef(np.sign(numbers), np.abs(numbers))[0, 1]) < 6 / math.sqrt(numbers.size)
 
 
 @pytest.mark.parametrize("shape", [(200_000,), (200_001,), (400, 501), (3, 5, 7, 1000)])

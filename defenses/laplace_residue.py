@@ -1,0 +1,105 @@
+"""Laplace noise on residues, so that no single one tells a label."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from splitvfl.claims import PureDP
+from splitvfl.defenses.residue_release import (
+    CONDITIONS,
+    NOT_COVERED,
+    Releases,
+    check_residues,
+    log_spent,
+    residues_of,
+    sent_for,
+)
+from splitvfl.hooks import Secrets
+from splitvfl.privacy import laplace_scale
+
+
+class LaplaceResidue:
+    """Send every residue with Laplace noise of scale 2/ε.
+
+    A residue ``r = y − f``, clipped to [−1, 1], becomes ``r + Lap(2/ε)``. Any two residues of a record are at most 2
+    apart, so that one release is ε-differentially private in the residue. If the partner knows the prediction f, only
+    the label is left to tell, which moves the residue by 1: one release is ε/2-differentially private in the label,
+    and read right with probability ``1 − e^(−ε/4) / 2`` (:func:`~splitvfl.privacy.laplace_label_success`).
+
+    **Noise is fresh in every epoch, and adds up**: E releases cost E times as much, and no attack on them is right more
+    often than ``e^x / (1 + e^x)``, x = E ε/2. At ε = 1 adding up log ratios
+    (:func:`~splitvfl.attacks.additive_noise_llr`) reads .61 of all labels after one epoch, .77 after 10 and .90 after
+    30. On labels of two classes a memoised response of the same ε over the whole run is as good or better: what this
+    defense sends can be computed from its answers.
+
+    It is drawn once for all passive parties. A promise over a run needs more than one over a release: where the label
+    party learns its own columns or intercept from exact residues, one label moves the later residues of every record.
+
+    Logs ``power`` and ``noise_to_signal`` of the row, ``epsilon_spent`` (by label, of the record that was sent most
+    often) and ``label_success_bound``, what any attack on that many releases can reach.
+
+    Claim: proven, of each message: ε-differentially private in the residue of a record, and ε/2 in its label where its
+    prediction is known.
+
+    Cost: not measured here. Time: one number for each record.
+
+    In a file: ``defenses: [{name: laplace-residue, epsilon: 1.0}]``
+
+    Source: *Residue-based Label Protection Mechanisms in Vertical Logistic Regression*, the additive mechanism; Dwork
+    and Roth, *The Algorithmic Foundations of Differential Privacy*, theorem 3.6.
+
+    Args:
+        epsilon: ε of one release by residue in nats, > 0.
+
+    Raises:
+        ArgumentError: If ε is not positive and finite.
+    """
+
+    name: ClassVar[str] = "laplace-residue"
+    needs_binary_labels: ClassVar[bool] = True
+    one_draw: ClassVar[bool] = True
+
+    def __init__(self, *, epsilon: float) -> None:
+        self.epsilon = float(epsilon)
+        self.scale = laplace_scale(epsilon)
+        self._releases = Releases()
+
+    def claims(self) -> tuple[PureDP, ...]:
+        """Return what is claimed of one release: by label, and by residue."""
+        said = "Laplace noise of scale 2/ε on each residue, clipped to [−1, 1]"
+        return (
+            PureDP(self.epsilon / 2, said, "label of a record", CONDITIONS, NOT_COVERED),
+            PureDP(self.epsilon, said, "residue of a record", CONDITIONS, NOT_COVERED),
+        )
+
+    def check_top(self, top: nn.Module) -> None:
+        """Raise :class:`PrivacyError` if rows below this top model are no residues."""
+        check_residues(top, self.name)
+
+    def __call__(self, gradient: Tensor, secrets: Secrets, /) -> Tensor:
+        """Return the noisy gradient.
+
+        Args:
+            gradient: ``(n, 1)``, float32 or wider: −r / n.
+            secrets: The sender's; its generator, ids and log are used.
+
+        Returns:
+            A new tensor like ``gradient``.
+
+        Raises:
+            PrivacyError: If the cut is wider than 1.
+        """
+        residues = residues_of(gradient, self.name)
+        noisy = residues + self.scale * secrets.laplace(len(residues))
+        log_spent(secrets, self._releases.count(secrets), self.epsilon / 2)
+        return sent_for(noisy, gradient, secrets, scale=self.scale)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return how often each record was released."""
+        return self._releases.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        """Take back what :meth:`state_dict` returned."""
+        self._releases.load_state_dict(state)
