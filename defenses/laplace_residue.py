@@ -12,6 +12,7 @@ from splitvfl.defenses.residue_release import (
     NOT_COVERED,
     Releases,
     check_residues,
+    checked_epsilon,
     log_spent,
     residues_of,
     sent_for,
@@ -51,10 +52,10 @@ class LaplaceResidue:
     and Roth, *The Algorithmic Foundations of Differential Privacy*, theorem 3.6.
 
     Args:
-        epsilon: ε of one release by residue in nats, > 0.
+        epsilon: ε of one release by residue in nats, from 10^-6 to 10^6.
 
     Raises:
-        ArgumentError: If ε is not positive and finite.
+        ArgumentError: If ε is out of range.
     """
 
     name: ClassVar[str] = "laplace-residue"
@@ -62,7 +63,7 @@ class LaplaceResidue:
     one_draw: ClassVar[bool] = True
 
     def __init__(self, *, epsilon: float) -> None:
-        self.epsilon = float(epsilon)
+        self.epsilon = checked_epsilon(epsilon)
         self.scale = laplace_scale(epsilon)
         self._releases = Releases()
 

@@ -13,6 +13,7 @@ from splitvfl.defenses.residue_release import (
     NOT_COVERED,
     Releases,
     check_residues,
+    checked_epsilon,
     log_spent,
     residues_of,
     sent_for,
@@ -55,9 +56,9 @@ class MultiplicativeLaplaceResidue:
     corrected: its noise of mean 0 teaches nothing, and the proof of its ε leaves out the factor 1/|r|.
 
     Args:
-        epsilon: The nominal ε, > 0, which fixes the scale of the noise.
-        b1: Smallest size of a residue before noise, in (0, 1].
-        b2: Largest size of what is sent, > 0, in the unit of residues.
+        epsilon: The nominal ε, from 10^-6 to 10^6, which fixes the scale of the noise.
+        b1: Smallest size of a residue before noise, from 10^-6 to 1.
+        b2: Largest size of what is sent, from 10^-6 to 10^6, in the unit of residues.
         mode: Which mechanism.
 
     Raises:
@@ -69,14 +70,15 @@ class MultiplicativeLaplaceResidue:
     one_draw: ClassVar[bool] = True
 
     def __init__(self, *, epsilon: float, b1: float, b2: float, mode: MultiplicativeMode = "centred_at_one") -> None:
-        self.true_epsilon = multiplicative_laplace_epsilon(epsilon, b1, b2, mode=mode)
+        nominal = checked_epsilon(epsilon)
+        self.true_epsilon = multiplicative_laplace_epsilon(nominal, b1, b2, mode=mode)
         if not self.true_epsilon > 0.0:
             raise ArgumentError(
                 f"b1 = {b1:g} with mode {mode} sends noise alone, of no residue at all: take a smaller b1, or mode "
                 "centred_at_one"
             )
-        self.epsilon, self.b1, self.b2, self.mode = float(epsilon), float(b1), float(b2), checked_mode(mode)
-        self.scale = 2.0 * b2 / (b1 * epsilon)
+        self.epsilon, self.b1, self.b2, self.mode = nominal, float(b1), float(b2), checked_mode(mode)
+        self.scale = 2.0 * b2 / (b1 * nominal)
         self._releases = Releases()
 
     @property

@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from splitvfl.defenses.row_norms import log_change
-from splitvfl.errors import PrivacyError
+from splitvfl.errors import ArgumentError, PrivacyError
 from splitvfl.hooks import Secrets
 from splitvfl.learning.records import RecordTable
 from splitvfl.privacy import label_success_ceiling
@@ -24,6 +24,10 @@ NOT_COVERED = (
     "that noise is drawn and rounded in floating point, from a generator that is not cryptographic",
     "what the model's own predictions tell of a label",
 )
+
+
+# Of the smallest there is nothing left to learn from 10^12 records; of the largest there is no noise left.
+_EPSILONS = (1e-6, 1e6)
 
 
 def residues_of(gradient: Tensor, name: str) -> Tensor:
@@ -73,6 +77,19 @@ def check_residues(top: nn.Module, name: str) -> None:
             f"{type(top).__name__} a row is something else, of any size. Take model logistic-regression, or "
             "record-gaussian"
         )
+
+
+def checked_epsilon(epsilon: float) -> float:
+    """Return an ε of one release that noise can be drawn for.
+
+    Raises:
+        ArgumentError: If it is not from 10^-6 to 10^6.
+    """
+    if not _EPSILONS[0] <= epsilon <= _EPSILONS[1]:
+        raise ArgumentError(
+            f"epsilon must be positive and finite, from {_EPSILONS[0]:g} to {_EPSILONS[1]:g}, got {epsilon!r}"
+        )
+    return float(epsilon)
 
 
 class Releases:

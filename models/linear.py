@@ -71,6 +71,7 @@ class LinearTop(nn.Module):
         outputs: Number of logits, at least 1; also the width of every cut.
         active_inputs: Number of the active party's columns, 0 if it has none.
         init: As :class:`Linear`.
+        intercept: Whether the intercept learns; ``False``: it stays zero.
 
     Attributes:
         own: The active party's linear layer, ``None`` without columns.
@@ -82,7 +83,15 @@ class LinearTop(nn.Module):
 
     is_linear: ClassVar[bool] = True
 
-    def __init__(self, passives: int, outputs: int = 1, *, active_inputs: int = 0, init: Init = "xavier") -> None:
+    def __init__(
+        self,
+        passives: int,
+        outputs: int = 1,
+        *,
+        active_inputs: int = 0,
+        init: Init = "xavier",
+        intercept: bool = True,
+    ) -> None:
         super().__init__()
         if passives < 1 or outputs < 1 or active_inputs < 0:
             raise ArgumentError(
@@ -91,7 +100,7 @@ class LinearTop(nn.Module):
             )
         self.passives, self.outputs, self.active_inputs = passives, outputs, active_inputs
         self.own = Linear(active_inputs, outputs, init=init) if active_inputs else None
-        self.intercept = nn.Parameter(torch.zeros(outputs))
+        self.intercept = nn.Parameter(torch.zeros(outputs), requires_grad=intercept)
 
     def forward(self, joined: Tensor) -> Tensor:
         """Return the logits.
@@ -143,6 +152,8 @@ class LogisticRegressionRecipe(Recipe):
         init: How first weights are drawn; ``zero`` draws none.
         row_norm: Largest Euclidean norm of a record's numbers at each party; longer rows are scaled down to it. Noise
             for a privacy loss needs one. ``null`` takes them as they are.
+        intercept: Whether the label party learns an intercept. ``false``, with no columns of its own, leaves it nothing
+            to learn, so that labels move the run through what it sends alone.
         private_top: As for ``mlp``: one linear layer over what the parties send, with weights of its own for each part
             of the logits, and the own columns.
     """
@@ -152,6 +163,7 @@ class LogisticRegressionRecipe(Recipe):
 
     init: Init = "xavier"
     row_norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    intercept: bool = True
     private_top: bool = False
 
     @property
@@ -171,7 +183,9 @@ class LogisticRegressionRecipe(Recipe):
         """
         if set(widths) != {task.outputs}:
             raise ConfigError(f"model: logistic-regression needs activations of width {task.outputs}, got {widths}")
-        return LinearTop(len(widths), task.outputs, active_inputs=columns.width, init=self.init)
+        return LinearTop(
+            len(widths), task.outputs, active_inputs=columns.width, init=self.init, intercept=self.intercept
+        )
 
     def make_private_top(self, columns: PartyData, task: Task, widths: Sequence[int]) -> Linear:
         """Return one linear layer over everything.

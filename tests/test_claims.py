@@ -157,7 +157,8 @@ class _Wider(RowNorm):
 )
 def test_anything_but_claims_is_refused(given: Any) -> None:
     with pytest.raises(
-        HookError, match=r"Louder: claims\(\) must return a tuple of RowNorm, Gaussian, PerRecord, GaussianDP, PureDP, got"
+        HookError,
+        match=r"Louder: claims\(\) must return a tuple of RowNorm, Gaussian, PerRecord, GaussianDP, PureDP, got",
     ):
         claims_of(Louder(claims=given))
 

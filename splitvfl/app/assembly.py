@@ -277,7 +277,7 @@ class Assembly:
             notes=[
                 *([] if self.noise is None else self.noise.notes()),
                 *_private_top_notes(active),
-                *promises_of(active, train.epochs),
+                *promises_of(active, train.epochs, own_part=self.exchange.own_part),
                 *active.notes,
                 *notes,
                 *watch.notes,

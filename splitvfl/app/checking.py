@@ -81,7 +81,7 @@ def _try_parts(config: ExperimentConfig, data: VerticalData, tell: Callable[[str
     trainer = Experiment(config, Workbench(data, {})).trainer()
     epochs = config.train.epochs
     trainer.active.plan_run(epochs=epochs, early_stopping=config.train.early_stopping is not None)
-    _tell_all(tell, promises_of(trainer.active, epochs))
+    _tell_all(tell, promises_of(trainer.active, epochs, own_part=trainer.exchange.own_part))
     weights = {
         party.name: sum(weight.numel() for model in party.models for weight in model.parameters())
         for party in (trainer.active, *trainer.passives.values())

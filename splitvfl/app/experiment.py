@@ -336,7 +336,11 @@ def run_experiment(
     begun = Beginning.noted(folder, going_on=resume)
     with in_words_of(config):
         held = summary_of(bench.data)
-    for line in [*held, *before(observed, agreed), *promises_of(trainer.active, train.epochs)]:
+    for line in [
+        *held,
+        *before(observed, agreed),
+        *promises_of(trainer.active, train.epochs, own_part=trainer.exchange.own_part),
+    ]:
         notify(line)
     trainer.fit(train.epochs, progress=progress)
     told, leaks = reconstruct_listed(trainer, config.name)

@@ -194,7 +194,7 @@ class DefenseChain:
             f"{attached.label}: {claim.said(epochs)}."
             for attached in self._attached
             for claim in claims_of(attached.defense)
-            if isinstance(claim, LABEL_CLAIMS)
+            if isinstance(claim, LABEL_CLAIMS) and claim.unit == "label of a record"
         ]
 
     def plan_run(self, plan: RunPlan) -> None:

@@ -13,6 +13,7 @@ from splitvfl.errors import ConfigError
 from splitvfl.exchange.evaluation import Evaluation, EvaluationPlan, active_evaluation
 from splitvfl.exchange.noise import NoiseSettings
 from splitvfl.messaging.conversation import Half, Outbox
+from splitvfl.party.own_part import OwnPart
 from splitvfl.party.party import ActiveParty, PassiveParty
 
 Approximation = Literal["taylor", "minimax", "piecewise", "exact"]
@@ -138,6 +139,7 @@ class Exchange(ABC):
         seen: Of logistic regression, what the active party and what a passive party sees of a step, in words; ``None``
             if it trains other models only.
         approximation: The sigmoid's in the loss whose gradient it computes.
+        own_part: What the active party's own weights of a linear model learn from.
         noise: What is agreed on noise before encryption.
         bottom: What becomes of the passive parties' bottoms: they are trained, stay as they are initialised
             (``random``), or are principal components (``pca``).
@@ -155,6 +157,7 @@ class Exchange(ABC):
     in_headings: ClassVar[bool] = True
     seen: ClassVar[tuple[str, str] | None] = None
     approximation: Approximation = "exact"
+    own_part: OwnPart = "exact"
     noise: NoiseSettings | None = None
     bottom: Literal["trained", "random", "pca"] = "trained"
     width: int | None = None

@@ -235,8 +235,9 @@ class _Active(PartySide[ActiveParty, Coordinator]):
             self.check_new(message, evaluator.public)
         parts = add_ciphertexts(evaluator.public, [inbox[name].payload for name in party.cuts])
         masked = evaluator.masked_sums([(parts, evaluator.layout.encode_weights(with_one(columns_of(batch)).cpu()))])
+        coefficients = own.defended(party, batch, step)
         inbox = yield Outbox(
-            send=scatter(self._coefficients(own, parts, batch, step), party.name, "residues", step),
+            send=scatter(self._encrypted(coefficients, parts, step), party.name, "residues", step),
             wait=tuple(
                 awaited_bytes(name, "sums", step, (sealed_bytes((self._layouts[name].replies, width)),))
                 for name in party.cuts
@@ -253,7 +254,8 @@ class _Active(PartySide[ActiveParty, Coordinator]):
         yield Outbox(send=scatter(dict(zip(party.cuts, replies, strict=True)), party.name, "opened", step))
         sums = self.unmasked(replace(inbox[NAME], payload=own_reply.reshape(shape)), evaluator, masked)
         self.remember(inbox[NAME], sums)
-        own.learn(party, sums, batch, step)
+        learned = coefficients if self._exchange.own_part == "sent" else own.coefficients
+        own.learn(party, sums, batch, step, own=learned)
         return math.nan
 
     def leave(self) -> Half:
@@ -263,9 +265,8 @@ class _Active(PartySide[ActiveParty, Coordinator]):
     def _says(self, turn: int) -> Message:
         return Message(self._party.name, NAME, "turn", 0, torch.tensor([turn]))
 
-    def _coefficients(self, own: ActiveCoefficients, parts: Tensor, batch: Records, step: int) -> dict[str, Tensor]:
-        """Return the encrypted coefficients for each passive party, after the defenses of its gradient."""
-        coefficients = own.defended(self._party, batch, step)
+    def _encrypted(self, coefficients: Tensor, parts: Tensor, step: int) -> dict[str, Tensor]:
+        """Return the coefficients for each passive party, encrypted: its own, defended, and the others' parts."""
         with self.counting(step):
             values = self._exchange.encode(coefficients, self._party.name, step)
         sent = add_ciphertexts(self.evaluator.public, [parts, self.evaluator.encrypt(values)])

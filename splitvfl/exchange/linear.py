@@ -11,6 +11,7 @@ from splitvfl.data.columns import Records
 from splitvfl.errors import ConfigError, ProtocolError
 from splitvfl.exchange.split import update
 from splitvfl.hooks import all_finite, hook_name, needs_label_gradients
+from splitvfl.party.own_part import set_own
 from splitvfl.party.party import ActiveParty, PassiveParty
 
 # With Taylor's sigmoid the gradient is a sum times 1 / (4 n).
@@ -150,21 +151,22 @@ class ActiveCoefficients:
         defended = chain.apply(gradient, step=step, ids=batch.ids, labels=self.shown)
         return (defended.squeeze(1).double() * scale).cpu()
 
-    def learn(self, party: ActiveParty, others: Tensor, batch: Records, step: int) -> None:
+    def learn(self, party: ActiveParty, others: Tensor, batch: Records, step: int, *, own: Tensor) -> None:
         """Take the active party's step.
 
-        ``others`` are its columns and one, multiplied with the other parties' parts and summed, ``(d + 1,)``.
+        Args:
+            party: The active party.
+            others: Its columns and one, multiplied with the other parties' parts and summed, ``(d + 1,)``.
+            batch: The records.
+            step: Number of the step.
+            own: The coefficients that it learns from: these, or what :meth:`defended` made of them, ``(n,)``.
 
         Raises:
             ProtocolError: If a gradient is NaN or infinite; no weight changes then.
         """
         party.clear_gradients()
-        own = with_one(columns_of(batch)).cpu().T @ self.coefficients.cpu()
-        gradient = (own + others) / (SCALE * batch.count)
-        layer, intercept = party.top.own, party.top.intercept
-        if layer is not None:
-            layer.weight.grad = gradient[:-1].reshape(layer.weight.shape).to(layer.weight)  # type: ignore[union-attr, arg-type]
-        intercept.grad = gradient[-1:].reshape(intercept.shape).to(intercept)  # type: ignore[arg-type]
+        gradient = (with_one(columns_of(batch)).cpu().T @ own.cpu() + others) / (SCALE * batch.count)
+        set_own(party, gradient[:-1], gradient[-1:])
         if not party.has_finite_gradients():
             raise ProtocolError(f"gradients of {party.name} at step {step} are NaN or infinite; no weight was changed")
         party.update()

@@ -16,6 +16,7 @@ from splitvfl.exchange.base import Approximation, Exchange, Side
 from splitvfl.exchange.linear import check_top, columns_of, learn_sum, weight_of
 from splitvfl.exchange.split import ActiveSide, gradient_of
 from splitvfl.messaging.conversation import Half
+from splitvfl.party.own_part import OwnPart
 from splitvfl.party.party import ActiveParty, PassiveParty
 
 
@@ -30,6 +31,7 @@ class Oracle(Exchange):
 
     Args:
         approximation: The sigmoid's in the loss of the active party's task.
+        own_part: As for :class:`~splitvfl.exchange.split.Split`.
     """
 
     name = "oracle"
@@ -39,8 +41,8 @@ class Oracle(Exchange):
         "residues, of which it uses only the gradient of its weights: for experiments",
     )
 
-    def __init__(self, *, approximation: Approximation = "exact") -> None:
-        self.approximation = approximation
+    def __init__(self, *, approximation: Approximation = "exact", own_part: OwnPart = "exact") -> None:
+        self.approximation, self.own_part = approximation, own_part
 
     def terms(self) -> dict[str, object]:
         """Return what must be equal at every party."""
@@ -53,7 +55,7 @@ class Oracle(Exchange):
             ConfigError: If its top does not add up logits, or its task is not binary.
         """
         check_top(party, self.name)
-        return ActiveSide(party)
+        return ActiveSide(party, self.own_part)
 
     def passive(self, party: PassiveParty, active: str) -> Side:
         """Return a passive party's side.

@@ -31,6 +31,7 @@ from splitvfl.exchange.roll_call import UNSIGNED, Vouching, member_roll_call, vo
 from splitvfl.learning.settings import Settings
 from splitvfl.messaging.conversation import Expected, Half, Outbox
 from splitvfl.messaging.messages import Message
+from splitvfl.party.own_part import OwnPart
 from splitvfl.party.party import MAX_WIDTH, ActiveParty, Party, PassiveParty
 
 _P = TypeVar("_P", bound=Party)
@@ -259,8 +260,10 @@ class EncryptedExchange(Exchange):
         key: PrivateKey | None = None,
         engine: Callable[[], Engine] | None = None,
         vouching: Vouching = UNSIGNED,
+        own_part: OwnPart = "exact",
     ) -> None:
         self.rows = rows
+        self.own_part = own_part
         self.encryption = encryption
         self.key = key
         self.engine = engine or partial(Engine, processes=processes, stock=stock)

@@ -83,7 +83,7 @@ class _Active(PartySide[ActiveParty, Residue]):
         """Return its half of one step; its result is the batch's loss."""
         party, exchange, owner = self._party, self._exchange, self.owner
         inbox = yield Outbox(wait=party.await_activations("activation", step, batch.count))
-        value, gradients = loss_and_gradients(party, inbox, batch, step)
+        value, gradients = loss_and_gradients(party, inbox, batch, step, own_part=exchange.own_part)
         layouts = {name: exchange.encryption.layout(exchange.rows, self._columns[name]) for name in gradients}
         # Times the batch's size: a residue is of the size of one, whatever the batch.
         residues = {name: _column(gradient) * batch.count for name, gradient in gradients.items()}

@@ -19,13 +19,14 @@ from splitvfl.exchange.base import Exchange, Side
 from splitvfl.hooks import all_finite
 from splitvfl.messaging.conversation import Expected, Half, Inbox, Outbox
 from splitvfl.messaging.messages import Message
+from splitvfl.party.own_part import OwnPart, check_own_part, learn_from_sent
 from splitvfl.party.party import ActiveParty, PassiveParty
 
 # Whatever the labels are, the loss of outputs up to it is finite in float32: their squares, summed over 10⁸ records.
 _LARGEST_OUTPUT = 1e15
 
 
-def active_step(party: ActiveParty, batch: Records, step: int) -> Half:
+def active_step(party: ActiveParty, batch: Records, step: int, *, own_part: OwnPart = "exact") -> Half:
     """Return the label party's half of one training step; its result is the batch's loss, a float.
 
     Raises:
@@ -33,7 +34,7 @@ def active_step(party: ActiveParty, batch: Records, step: int) -> Half:
             10¹⁵: no gradient is sent then, and no weight changes.
     """
     inbox = yield Outbox(wait=party.await_activations("activation", step, batch.count))
-    value, gradients = loss_and_gradients(party, inbox, batch, step)
+    value, gradients = loss_and_gradients(party, inbox, batch, step, own_part=own_part)
     yield Outbox(
         send=tuple(
             Message(party.name, name, "gradient", step, party.narrowed(gradient))
@@ -48,7 +49,9 @@ def active_step(party: ActiveParty, batch: Records, step: int) -> Half:
     return value
 
 
-def loss_and_gradients(party: ActiveParty, inbox: Inbox, batch: Records, step: int) -> tuple[float, dict[str, Tensor]]:
+def loss_and_gradients(
+    party: ActiveParty, inbox: Inbox, batch: Records, step: int, *, own_part: OwnPart
+) -> tuple[float, dict[str, Tensor]]:
     """Return the batch's loss, and the defended gradient for each passive party; the weights get theirs.
 
     Raises:
@@ -85,10 +88,12 @@ def loss_and_gradients(party: ActiveParty, inbox: Inbox, batch: Records, step: i
         raise ProtocolError(spoiled(f"the loss of step {step} is {value}", leaves))
     party.clear_gradients()
     loss.backward()
-    sent = [leaf.grad for leaf in leaves.values() if leaf.grad is not None]
-    if not party.has_finite_gradients(*sent):
+    sent = {name: _gradient(leaf) for name, leaf in leaves.items()}
+    if own_part == "sent":
+        learn_from_sent(party, sent, batch)
+    if not party.has_finite_gradients(*sent.values()):
         raise ProtocolError(spoiled(f"gradients of step {step} are NaN or infinite", leaves))
-    return value, {name: _gradient(leaf) for name, leaf in leaves.items()}
+    return value, sent
 
 
 def passive_step(party: PassiveParty, batch: Records, step: int, *, active: str) -> Half:
@@ -156,6 +161,10 @@ class Split(Exchange):
     Cost: in every step a row of the cut's width each way for each record, in float32; half of that with ``wire: bf16``.
 
     In a file: ``exchange: {name: split, wire: bf16}``
+
+    Args:
+        own_part: What the active party's own weights learn from, of linear models: ``exact`` residues, or what is
+            ``sent`` in their place, so that labels move nothing but through that.
     """
 
     name = "split"
@@ -163,9 +172,17 @@ class Split(Exchange):
     seen = ("each passive party's logits", "a residue per record")
     has_private_top = True
 
+    def __init__(self, *, own_part: OwnPart = "exact") -> None:
+        self.own_part = own_part
+
     def active(self, party: ActiveParty) -> Side:
-        """Return the active party's side."""
-        return ActiveSide(party)
+        """Return the active party's side.
+
+        Raises:
+            ConfigError: If it is to learn from what is sent, and its model does not add up logits.
+        """
+        check_own_part(party, self.own_part, self.name)
+        return ActiveSide(party, self.own_part)
 
     def passive(self, party: PassiveParty, active: str) -> Side:
         """Return a passive party's side."""
@@ -175,13 +192,13 @@ class Split(Exchange):
 class ActiveSide(Side):
     """The active party's side, whatever passive parties do with their gradients."""
 
-    def __init__(self, party: ActiveParty) -> None:
+    def __init__(self, party: ActiveParty, own_part: OwnPart = "exact") -> None:
         super().__init__()
-        self._party = party
+        self._party, self._own_part = party, own_part
 
     def step(self, batch: Records, step: int) -> Half:
         """Return its half of :func:`active_step`."""
-        return active_step(self._party, batch, step)
+        return active_step(self._party, batch, step, own_part=self._own_part)
 
 
 class _Passive(Side):

@@ -186,7 +186,8 @@ class _Active(PartySide[ActiveParty, Taylor]):
         plain = {name: self.decrypt_masked(inbox[name], layout) for name, layout in layouts.items()}
         yield Outbox(send=scatter(plain, party.name, "opened", step))
         cross = (yield from self._relay(step, width)) if len(layouts) > 1 else 0.0
-        return self._learn(own, sums, cross, batch, step)
+        learned = coefficients if exchange.own_part == "sent" else own.coefficients
+        return self._learn(own, learned, sums, cross, batch, step)
 
     def _relayed(self, logits: Inbox, count: int, step: int) -> Half:
         """Return for each passive party the logits of all others, each with its code for that party."""
@@ -243,9 +244,11 @@ class _Active(PartySide[ActiveParty, Taylor]):
                 raise ProtocolError(f"products of step {step} from {message.sender} are NaN or infinite")
         return sum(message.payload.item() for message in inbox.values()) / 2
 
-    def _learn(self, own: ActiveCoefficients, sums: Tensor, cross: float, batch: Records, step: int) -> float:
+    def _learn(
+        self, own: ActiveCoefficients, learned: Tensor, sums: Tensor, cross: float, batch: Records, step: int
+    ) -> float:
         width = self._party.data.width
-        own.learn(self._party, sums[: width + 1], batch, step)
+        own.learn(self._party, sums[: width + 1], batch, step, own=learned)
         if not self._exchange.loss:
             return math.nan
         alone = (own.logits.square() / 8 - own.labels * own.logits / 2).sum().item()

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import assert_never
 
-from splitvfl.claims import claims_of, is_per_record
+from splitvfl.claims import PureDP, claims_of, is_per_record
 from splitvfl.cut.chain import DefenseChain
 from splitvfl.cut.layer import check_top, refuse_batch_mixing
 from splitvfl.errors import ConfigError, PrivacyError
 from splitvfl.hooks import PHASES, Defense, Phase, crossing_of, hook_name
 from splitvfl.learning.randomness import derive_seed
+from splitvfl.party.own_part import OwnPart
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
 
 
@@ -121,6 +122,48 @@ def check_labels(party: ActiveParty, defense: Defense) -> None:
         )
 
 
-def promises_of(party: Party, epochs: int) -> list[str]:
-    """Return what a party's defenses promise of labels over so many epochs, in sentences, each once."""
-    return list(dict.fromkeys(said for chain in party.chains().values() for said in chain.promises(epochs)))
+def promises_of(party: Party, epochs: int, *, own_part: OwnPart = "exact") -> list[str]:
+    """Return what a party's defenses promise of labels over so many epochs, in sentences, each once.
+
+    Args:
+        party: The party.
+        epochs: How often each record is used.
+        own_part: What the label party's own weights learn from, as the exchange says.
+    """
+    said = list(dict.fromkeys(said for chain in party.chains().values() for said in chain.promises(epochs)))
+    return [*said, *_over_a_run(party, epochs, own_part)] if isinstance(party, ActiveParty) else said
+
+
+def _over_a_run(party: ActiveParty, epochs: int, own_part: OwnPart) -> Iterator[str]:
+    """Say what releases of residues come to over a run, or why nothing is said of it: once for all cuts."""
+    costs = {
+        (hook_name(defense), claim.epsilon)
+        for cut in party.cuts.values()
+        for defense in cut.gradient
+        for claim in claims_of(defense)
+        if isinstance(claim, PureDP) and claim.unit == "label of a record"
+    }
+    for name, epsilon in sorted(costs):
+        why = _uncovered(party, own_part)
+        if why:
+            yield f"{name}: of the whole run nothing is promised: {why}."
+        else:
+            total = PureDP(epochs * epsilon, name)
+            yield (
+                f"{name}: all messages of the run together are {total.epsilon:.3g}-differentially private in the label "
+                f"of a record, given all else: nobody tells two labels of even odds apart more often than "
+                f"{total.success_bound:.3f}. Labels move the run through what is sent alone."
+            )
+
+
+def _uncovered(party: ActiveParty, own_part: OwnPart) -> str:
+    """Return why a promise about one message says nothing of a run; empty if releases add up."""
+    if party.patience is not None:
+        return "early stopping is decided by true labels, and partners see when training ends"
+    learns = any(weight.requires_grad for weight in party.top.parameters())
+    if own_part == "exact" and learns:
+        return (
+            f"{party.name} learns its own columns or intercept from exact residues, so that one label moves the later "
+            "residues of every record; exchange.own_part: sent lets it learn from what is sent"
+        )
+    return ""

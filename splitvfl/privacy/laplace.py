@@ -23,6 +23,7 @@ _Vector = npt.NDArray[np.float64]
 
 # Two residues of one record are at most this far apart.
 _SPAN: Final = 2.0
+_SMALLEST: Final = 1e-6  # of either bound
 # Among which (b1, b2) are chosen: b1 from its smallest value to 1, b2 in units of the largest residue.
 _INNER_STEPS: Final = 16
 _OUTER: Final = np.geomspace(0.05, 20.0, 27)
@@ -121,8 +122,8 @@ def multiplicative_laplace_epsilon(epsilon: float, b1: float, b2: float, *, mode
 
     Args:
         epsilon: The nominal ε, > 0.
-        b1: Smallest size of a residue before noise, in (0, 1].
-        b2: Largest size of what is sent, > 0.
+        b1: Smallest size of a residue before noise, from 10^-6 to 1.
+        b2: Largest size of what is sent, from 10^-6 to 10^6.
         mode: Which mechanism.
 
     Returns:
@@ -196,11 +197,13 @@ def checked_bounds(b1: float, b2: float) -> tuple[float, float]:
     """Return the two bounds of the multiplicative mechanism.
 
     Raises:
-        ArgumentError: If b1 is outside (0, 1], or b2 is not finite and above 0.
+        ArgumentError: If b1 is not from 10^-6 to 1, or b2 not from 10^-6 to 10^6.
     """
-    if not 0.0 < b1 <= 1.0:
-        raise ArgumentError(f"b1 must be above 0 and at most 1, the largest residue, got {b1!r}")
-    return float(b1), positive("b2", b2)
+    if not _SMALLEST <= b1 <= 1.0:
+        raise ArgumentError(f"b1 must be above 0, from {_SMALLEST:g} to 1, the largest residue, got {b1!r}")
+    if not _SMALLEST <= b2 <= 1.0 / _SMALLEST:
+        raise ArgumentError(f"b2 must be above 0, from {_SMALLEST:g} to {1.0 / _SMALLEST:g}, got {b2!r}")
+    return float(b1), float(b2)
 
 
 def _density_loss(inner: float, outer: float, scale: float) -> float:

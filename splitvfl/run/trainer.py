@@ -220,7 +220,7 @@ class Trainer(Training):
         if audit and read:
             for name in self.passives:
                 self.watch.audits[name] = active.cuts[name].audit(canaries=active.canaries, classes=active.task.classes)
-        self._exchange = own
+        self.exchange = own
         self._begun = False
         self.made_by: dict[str, MadeBy] = {}
         self.data_digests: dict[str, dict[str, str]] = {}
@@ -296,7 +296,7 @@ class Trainer(Training):
     def _converse(self) -> None:
         """Let all parties talk through the whole run."""
         common: dict[str, Any] = {
-            "exchange": self._exchange,
+            "exchange": self.exchange,
             "plan": EvaluationPlan(validation=self.batches.held_out, test=self.active.data.test.count),
             "here": Rendezvous(),
             "count": len(self._parties),
@@ -311,7 +311,7 @@ class Trainer(Training):
         for name, party_training in own.items():
             party_training.side = self._sides[name]
         halves = {name: own[name].half() if name in own else side.serve() for name, side in self._sides.items()}
-        if self._exchange.one_way:
+        if self.exchange.one_way:
             halves[active_name] = _in_sequence(active.half(), active.steps())
 
         def record(message: Message) -> None:
@@ -453,7 +453,7 @@ class Trainer(Training):
             CheckpointError: If they cannot be written; earlier ones stay.
             DataError: If something else is in the folder.
         """
-        task, alone = self.active.task, self._exchange.one_way  # as over a network, where steps are told to nobody
+        task, alone = self.active.task, self.exchange.one_way  # as over a network, where steps are told to nobody
         moment = {
             "learned": TaskSpec(task.name, task.outputs),
             "run": new_run_number(),
