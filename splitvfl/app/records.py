@@ -133,9 +133,10 @@ def _id_columns(config: ExperimentConfig) -> dict[str, str] | None:
     Raises:
         ArgumentError: If some do, and others do not.
     """
-    found = {name: config.id_column_of(name) for name in config.parties}
-    nameless = [name for name, column in found.items() if column is None]
-    if len(nameless) == len(found):
+    columns = {name: config.id_column_of(name) for name in config.parties}
+    found = {name: column for name, column in columns.items() if column is not None}
+    nameless = [name for name in columns if name not in found]
+    if not found:
         return None
     if nameless:
         raise ArgumentError(

@@ -6,6 +6,7 @@ import threading
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
@@ -13,12 +14,14 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from splitvfl.app import deployment
 from splitvfl.app.forecasting import forecast
+from splitvfl.app.own_columns import _label_party
 from splitvfl.cli import main
-from splitvfl.config.sections import load_config
+from splitvfl.config.sections import load_config, parse_config
 from splitvfl.messaging.messages import Message
 from splitvfl.net.link import Link
 from splitvfl.report.report import write_report
 from splitvfl.report.summary import read_summary
+from splitvfl.run.feature_seats import LabelParty
 from tests.run.parties import free_ports
 
 FILE = """
@@ -154,6 +157,29 @@ def test_the_label_party_says_what_it_lacks(run: Finished) -> None:
     assert reasons.keys() == {"least-squares", "clamped-least-squares", "half-star", "rcc2", "chebyshev-centre"}
     assert all("needs the weights of lab" in reason and "clinic does not" in reason for reason in reasons.values())
     assert found.parties["lab"].features == []
+
+
+@pytest.mark.parametrize(
+    ("model", "exchange", "expected"),
+    [
+        ("logistic-regression", "split", {"logits": 1, "sums": False, "all_named": False}),
+        ("{name: logistic-regression, private_top: true}", "split", {"logits": 0, "sums": False, "all_named": False}),
+        ("{name: mlp, bottom: [4]}", "split", {"logits": 0, "sums": False, "all_named": False}),
+        ("logistic-regression", "residue", {"logits": 1, "sums": False, "all_named": False}),
+        ("logistic-regression", "taylor", {"logits": 1, "sums": True, "all_named": True}),
+        ("logistic-regression", "coordinator", {"logits": 1, "sums": True, "all_named": True}),
+    ],
+)
+def test_what_a_party_knows_of_who_sees_its_part(
+    model: str, exchange: str, expected: dict[str, object], tmp_path: Path
+) -> None:
+    """Of a private top scores are no sums of parts, and nobody knows it of another model."""
+    text = FILE.format(port=1).replace("model: logistic-regression", f"model: {model}\nexchange: {exchange}")
+    config = parse_config(text, source=tmp_path / "run.yaml")
+    made = deployment.Deployment(config, "lab")
+    learned = SimpleNamespace(outputs=1)
+    found = _label_party(config, made.assembly, SimpleNamespace(name="lab", learned=learned))  # type: ignore[arg-type]
+    assert found == LabelParty(name="clinic", others=[], **expected)  # type: ignore[arg-type]
 
 
 def test_a_run_that_had_ended_says_it_again(run: Finished) -> None:

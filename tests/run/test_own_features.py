@@ -20,8 +20,9 @@ from splitvfl.attacks import (
 )
 from splitvfl.data.transform import Rotation, flip, random_rotation
 from splitvfl.errors import HookError
-from splitvfl.hooks import At
+from splitvfl.hooks import At, Equations
 from splitvfl.leakage.features import FeatureLeak
+from splitvfl.leakage.score_equations import score_part
 from splitvfl.party.party import PassiveParty
 from splitvfl.run.feature_seats import LabelParty, own_feature_leaks
 from tests.builders import linear_trainer, party_data
@@ -184,3 +185,14 @@ def test_the_attackers_view_is_of_the_partner_and_holds_no_column() -> None:
     assert {view.party for view in look.views} == {"bank"}
     with pytest.raises(HookError, match="columns"):
         look.views[0].columns  # noqa: B018 - reading is what is tried
+
+
+def test_scores_are_off_by_what_two_logits_are() -> None:
+    """An equation of scores is a difference: its error is bounded by the errors of both, and no less will do."""
+    known = Equations(torch.eye(3).double(), torch.tensor([[3.0, 1.0, 0.5]]), torch.tensor([[0.1, 0.2, 0.4]]))
+    left, right, error = score_part(known)
+    torch.testing.assert_close(left, torch.tensor([[-1.0, 1.0, 0.0], [0.0, -1.0, 1.0]]).double())
+    torch.testing.assert_close(right, torch.tensor([[-2.0, -0.5]]))
+    torch.testing.assert_close(error, torch.tensor([[0.3, 0.6]]))
+    one = Equations(torch.ones(1, 2).double(), torch.ones(4, 1), torch.zeros(4, 1))
+    assert score_part(one) is one
