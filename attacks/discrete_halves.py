@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-# Pairs of one prediction that are listed; beyond, nothing is told that is worth their memory.
-MOST_PAIRS = 1 << 20
+# Pairs of one prediction that are listed; who has more of them knows little, and they fill the memory.
+MOST_PAIRS = 1 << 13
 
 
 class Pairs(NamedTuple):

@@ -21,6 +21,8 @@ from splitvfl.leakage.alphabets import check_alphabets
 MOST_COMBINATIONS = 65_536
 # What a combination costs with continuous columns, whose nearest fit is computed, beside one without.
 _CONTINUOUS_COST = 8
+# Of two halves, for each combination of the first: what pieces of work leave room for.
+_PAIRS_TO_EXPECT = 8
 # Fits that differ by less, in units of the features, are equally good: what logits of float64 round to.
 _TIE = FEASIBLE
 
@@ -36,7 +38,8 @@ class DiscreteFit(NamedTuple):
         mismatch: ``(n,)``: by how much the best one misses its equations beyond their error: a sum over the equations,
             each divided by the length of its row of A; NaN where the search gave up. Above 1e-9 nothing fits: a record
             whose values are other ones, or noise.
-        enumerated: Whether all combinations were covered; else integer programs were solved.
+        enumerated: Whether all combinations were covered, but for predictions that none of them fits and several
+            equations are of; else integer programs were solved.
     """
 
     points: Tensor
@@ -197,22 +200,24 @@ class _Search:
         """Look at all combinations, each half's sums listed once; several equations may leave some to programs."""
         self._alphabets = [*first, *second]
         self._places = [place for one in self._alphabets for place in one.places]
-        values = [_all_values(half, self._rows) for half in (first, second)]
-        found = self._in_pieces(lambda right, error: self._paired(*values, right, error), len(values[0]))
-        points, candidates, mismatch = found
+        one, other = (_all_values(half, self._rows) for half in (first, second))
+        points, candidates, mismatch = self._in_pieces(
+            lambda right, error: self._paired(one, other, right, error), len(one) * _PAIRS_TO_EXPECT
+        )
         unmet = (candidates == 0) | ((mismatch > _TIE) & (len(self._rows) > 1))
         complete = torch.ones_like(unmet)
         if bool(unmet.any()):
             others = self.programmed(limits, unmet)
-            for whole, part in zip((points, candidates, complete, mismatch), others, strict=False):
-                whole[unmet] = part[unmet]
+            points[unmet], candidates[unmet] = others.points[unmet], others.candidates[unmet]
+            complete[unmet], mismatch[unmet] = others.complete[unmet], others.mismatch[unmet]
         return DiscreteFit(points, candidates, complete, mismatch, True)
 
     def _paired(self, first: Tensor, second: Tensor, right: Tensor, error: Tensor) -> list[Tensor]:
-        # Any equation will do; the others are looked at then.
-        row = self._rows[0, self._places]
-        width = first.shape[1]
-        pairs = closest_pairs(first @ row[:width], second @ row[width:], right[:, 0], error[:, 0], tie=_TIE)
+        # Any equation will do that is not all zeros; the others are looked at then.
+        rows, width = self._rows[:, self._places], first.shape[1]
+        at = int(torch.linalg.vector_norm(rows, dim=1).argmax())
+        sums = first @ rows[at, :width], second @ rows[at, width:]
+        pairs = closest_pairs(*sums, right[:, at], error[:, at], tie=_TIE)
         values = torch.cat([first[pairs.first], second[pairs.second]], dim=1)
         fits = self._completed(pairs.record, values, right[pairs.record], error[pairs.record])
         return list(_answered(fits, len(right)))
@@ -421,7 +426,7 @@ def _note(fit: DiscreteFit) -> str:
         said.append(f"one candidate alone for {single} of {total} predictions")
         if int(found.max()) > 1:
             most = f"{int(found.max())}{'' if bool(fit.complete[~fit.gave_up].all()) else ' or more'}"
-            said.append(f"else their mean, of up to {most}")
+            said.append(f"else their mean, of {int(found.median())} in the median and up to {most}")
         unmet = int((fit.mismatch > _TIE).sum())
         if unmet:
             said.append(f"no values fit for {unmet}, and the nearest are answered")

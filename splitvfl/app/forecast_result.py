@@ -192,6 +192,7 @@ class Forecast:
 
 
 _ENDS = ((min, "low"), (max, "high"))
+_SEARCH = "discrete-search"
 _SEEN = {"scores": "scores alone", "activation": "your part of the logits, as the label party does today,"}
 
 
@@ -218,7 +219,9 @@ def _before(found: Forecast) -> str:
 
 def _after(found: Forecast, model: ModelForecast) -> str:
     view = model.views[-1]  # the activation, which tells no less than scores do
-    d, who = len(found.columns), f"whoever knows your weights and means and sees {_SEEN[view.sees]}"
+    # The search reads no means, and what columns can take is more to know than their range.
+    known = "your weights and which values occur" if view.best.attack == _SEARCH else "your weights and means"
+    d, who = len(found.columns), f"whoever knows {known} and sees {_SEEN[view.sees]}"
     if view.exact:
         scores = next((one for one in model.views if not one.exact), None)
         hope = "do not let it predict records whose values must stay with you"

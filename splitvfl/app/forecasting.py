@@ -88,7 +88,7 @@ _MOST_CORNERS = 4_000_000
 # Integer programs may take their whole limit, one record after another.
 _OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "gradient-inversion": {"steps": 2_000},
-    "discrete-search": {"most_programs": 40},
+    "discrete-search": {"most_programs": 20, "time_limit_s": 0.1},
 }
 # Of a mean of x (1 − x), in float64: roundings of sums, and less than one value of ½ in a thousand million records.
 _TWO_VALUED = 1e-10
@@ -546,8 +546,8 @@ def _notes(own: _Own, config: ExperimentConfig, name: str, half: SavedHalf | Non
         yield f"columns that do not vary over the training records, and are known with their range: {own.constant}"
     if own.groups or own.flags:
         yield (
-            "categories and flags have few values, and who searches among these may find more than these estimates do; "
-            "columns of one category sum to one, which is an equation more for each"
+            "categories and flags have few values: discrete-search goes through these, and the other attacks do not "
+            "even use that columns of one category sum to one, which is an equation more for each"
         )
     if half is not None and half.schema.task != "regression" and _score_defenses(config):
         yield (

@@ -122,5 +122,5 @@ def _with_new(values: Tensor, points: Tensor) -> Tensor:
         found = torch.cat([values, unit[numbers]])
     else:
         found = torch.cat([values, points])
-    together: Tensor = torch.unique(found, dim=0)
-    return together
+    rows: Tensor = torch.unique(found, dim=0)
+    return rows

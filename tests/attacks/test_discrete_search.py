@@ -102,6 +102,25 @@ def test_with_continuous_columns_both_ways_agree(seed: int, m: int) -> None:
     torch.testing.assert_close(enumerated.points @ A.T, b, rtol=0, atol=1e-8)
 
 
+def test_where_nothing_fits_the_best_fit_of_all_combinations_is_answered() -> None:
+    A, _, alphabets = discrete_columns(6, 3, m=2)
+    A = torch.cat([A, 0.1 * torch.ones(2, 1, dtype=torch.float64)], dim=1)
+    b = 4 * torch.randn(3, 2, generator=random(60), dtype=torch.float64)
+    found = discrete_search(A, b, alphabets)
+    rows = A.numpy() / np.linalg.norm(A.numpy(), axis=1, keepdims=True)
+    for record, right in enumerate(b.numpy() / np.linalg.norm(A.numpy(), axis=1)):
+        missed = []
+        for point in every_point():
+            left = right - rows[:, :5] @ point
+            rest = scipy.optimize.lsq_linear(rows[:, 5:], left, bounds=(0, 1), tol=1e-14).x
+            missed.append((abs(rows[:, 5:] @ rest - left).sum(), [*point, *rest]))
+        least, nearest = min(missed)
+        assert least > 0.01
+        # The solver's own tolerance, near the square root of its objective's.
+        assert found.mismatch[record].item() == pytest.approx(least, abs=1e-6)
+        np.testing.assert_allclose(found.points[record], nearest, atol=1e-5)
+
+
 def test_continuous_columns_are_nearest_to_one_half_for_each_candidate() -> None:
     A, truth, alphabets = discrete_columns(4, 8, m=1)
     A = torch.cat([A, matrix([0.4, 0.2])], dim=1)
@@ -307,8 +326,8 @@ def test_the_attack_says_how_many_candidates_there_were_and_where_it_gave_up() -
     attack = DiscreteSearchAttack()
     call_attack(attack, view)
     assert attack.note == (
-        "all combinations looked at, one candidate alone for 1 of 3 predictions, else their mean, of up to 10, no "
-        "values fit for 1, and the nearest are answered"
+        "all combinations looked at, one candidate alone for 1 of 3 predictions, else their mean, of 6 in the "
+        "median and up to 10, no values fit for 1, and the nearest are answered"
     )
     late = DiscreteSearchAttack(most_combinations=0, time_limit_s=0.0)
     call_attack(late, view)
