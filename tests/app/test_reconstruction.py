@@ -266,6 +266,22 @@ def test_records_are_spread_evenly_over_a_part(folder: Path) -> None:
     assert view.best.mse == pytest.approx(((hand.parts["train"][rows] - 0.5) ** 2).mean(), rel=1e-5)
 
 
+def test_an_attacker_who_is_told_records_is_judged_on_the_others(folder: Path) -> None:
+    hand = ByHand(folder, "two")
+    found = reconstruct(folder / "two", attacks="weight-estimation(known_rows=40, then=least-squares),half")
+    train, test = (view_of(found, "activation", part) for part in ("train", "test"))
+    W, x = hand.weight[:, :2], hand.parts["test"][:, :2]
+
+    # Enough records tell the weights: it finds what who knows them does.
+    missed = ((x - x @ np.linalg.pinv(W) @ W) ** 2).mean()
+    assert attack_of(test, "weight-estimation").mse == pytest.approx(missed, abs=2e-3)
+    assert attack_of(train, "weight-estimation").note.startswith("is told the columns of 40 training records")
+    assert train.records == len(hand.parts["train"])
+    half = ((hand.parts["train"][:, :2] - 0.5) ** 2).mean()
+    assert attack_of(train, "half").mse == pytest.approx(half, rel=1e-5)
+    assert attack_of(train, "half").note == ""
+
+
 def test_the_certificate_holds_for_every_record_that_solves_its_equations(folder: Path) -> None:
     for part in ("train", "test"):
         view = view_of(everything(folder), "activation", part)
