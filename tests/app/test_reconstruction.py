@@ -389,6 +389,15 @@ def test_training_anew_leaves_no_reconstruction_of_an_earlier_model(folder: Path
     assert not (run / RECONSTRUCTION_FILE).exists()
 
 
+def test_training_on_leaves_no_reconstruction_of_the_model_as_it_was(folder: Path, tmp_path: Path) -> None:
+    run = tmp_path / "four"
+    shutil.copytree(folder / "four", run)
+    assert main(["reconstruct", str(run), "--attacks", "half", "--no-plots"]) == 0
+    assert (run / RECONSTRUCTION_FILE).exists()
+    assert main(["train", str(folder / "four.yaml"), "train.epochs=3", "--out", str(run), "--resume"]) == 0
+    assert not (run / RECONSTRUCTION_FILE).exists()
+
+
 def test_a_file_is_read_as_it_was_written(folder: Path, tmp_path: Path) -> None:
     found = everything(folder)
     found.save(tmp_path / RECONSTRUCTION_FILE)
