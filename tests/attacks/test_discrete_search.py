@@ -121,6 +121,13 @@ def test_where_nothing_fits_the_best_fit_of_all_combinations_is_answered() -> No
         np.testing.assert_allclose(found.points[record], nearest, atol=1e-5)
 
 
+def test_a_combination_that_fits_each_equation_alone_gives_way_to_one_that_fits_both_better() -> None:
+    # A 0 needs t = .05 and t = .95, both in the box; a 1 needs t = .05 and t = -.05, of which one is not.
+    found = discrete_search(matrix([0, 1], [1, 1]), matrix([0.05, 0.95]), [finite(0, [0, 1])])
+    assert found.points[0, 0].item() == 1.0
+    assert 0.05 < found.mismatch.item() < 0.15
+
+
 def test_continuous_columns_are_nearest_to_one_half_for_each_candidate() -> None:
     A, truth, alphabets = discrete_columns(4, 8, m=1)
     A = torch.cat([A, matrix([0.4, 0.2])], dim=1)
@@ -269,6 +276,18 @@ def test_a_solver_that_ends_early_counts_only_if_what_it_has_fits(monkeypatch: p
         assert found.gave_up.item() == (name == "does not")
         assert not found.complete.item()
     torch.testing.assert_close(found.points, rcc2(A, matrix([2.0])), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_only_a_proof_that_others_fit_worse_makes_the_candidates_complete(
+    status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = SimpleNamespace(x=np.array([1.0, 0, 0, 1, 0]), fun=0.0, status=0)
+    worse = SimpleNamespace(x=np.array([0, 1.0, 0, 1, 1.0]), fun=1.0, status=status)
+    monkeypatch.setattr(scipy.optimize, "milp", answering(first, worse))
+    found = discrete_search(matrix([1, 2]), matrix([2.0]), [finite(0, [0, 1]), finite(1, [0, 1])], **PROGRAMS)
+    assert found.candidates.tolist() == [1]
+    assert found.complete.item() == (status == 0)
 
 
 def test_a_matrix_of_zeros_leaves_every_combination() -> None:
