@@ -8,7 +8,8 @@ from splitvfl.hooks import target_of
 from splitvfl.leakage.judging import task_name
 from splitvfl.metrics import known
 from splitvfl.report.summary import ExchangeTraits, PartyResult, RunSummary
-from splitvfl.run.feature_seats import LabelParty, own_feature_leaks
+from splitvfl.run.feature_seats import own_feature_leaks
+from splitvfl.run.feature_systems import LabelParty
 from splitvfl.run.networked import PassiveRun
 
 

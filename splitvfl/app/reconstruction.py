@@ -48,16 +48,9 @@ from splitvfl.leakage.reconstruction import (
 from splitvfl.leakage.score_equations import RANK_TOLERANCE, ScoreCounts, count_scores
 from splitvfl.messaging.conversation import converse
 from splitvfl.party.party import ActiveParty
-from splitvfl.run.feature_seats import (
-    FeatureTarget,
-    Judgement,
-    System,
-    judged,
-    most_told,
-    note_missing,
-    scored_systems,
-    targets_of,
-)
+from splitvfl.run.feature_seats import Judgement, judged, most_told, note_missing
+from splitvfl.run.feature_systems import System, scored_systems
+from splitvfl.run.feature_target import FeatureTarget, targets_of
 from splitvfl.run.half_folder import is_half
 from splitvfl.run.trainer import Trainer
 

@@ -21,7 +21,7 @@ from splitvfl.messaging.messages import Message
 from splitvfl.net.link import Link
 from splitvfl.report.report import write_report
 from splitvfl.report.summary import read_summary
-from splitvfl.run.feature_seats import LabelParty
+from splitvfl.run.feature_systems import LabelParty
 from tests.run.parties import free_ports
 
 FILE = """

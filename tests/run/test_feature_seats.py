@@ -496,7 +496,7 @@ def test_an_endless_range_is_refused_with_the_reason() -> None:
 
 
 def test_records_beyond_the_most_are_spread_over_the_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("splitvfl.run.feature_seats.MOST_RECORDS", 7)
+    monkeypatch.setattr("splitvfl.run.feature_systems.MOST_RECORDS", 7)
     look = Look("equations")
     trainer = linear_trainer(features=2, attacks=[look])
     trainer.fit(1)

@@ -24,7 +24,8 @@ from splitvfl.hooks import At, Equations
 from splitvfl.leakage.features import FeatureLeak
 from splitvfl.leakage.score_equations import score_part
 from splitvfl.party.party import PassiveParty
-from splitvfl.run.feature_seats import LabelParty, own_feature_leaks
+from splitvfl.run.feature_seats import own_feature_leaks
+from splitvfl.run.feature_systems import LabelParty
 from tests.builders import linear_trainer, party_data
 from tests.run.test_feature_seats import Look, Twice, by_view
 
