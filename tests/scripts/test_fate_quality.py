@@ -93,5 +93,28 @@ def test_the_command_writes_claims_and_a_page(
 
     claims = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))["claims"]
     assert [claim["published"] for claim in claims] == [TOLERANCE] * 3
-    assert "| breast cancer, encrypted (residue), 64 records |" in (tmp_path / "page.md").read_text(encoding="utf-8")
+    assert "| breast cancer, encrypted (residue, keys of 512 bits), 64 records |" in (tmp_path / "page.md").read_text(
+        encoding="utf-8"
+    )
     assert "breast cancer, in the clear (split)" in capsys.readouterr().out
+
+
+def test_the_page_is_what_the_command_writes_around_its_table(checkout: Path) -> None:
+    before, after = (checkout / "scripts/reproduce/fate_quality/page.md").read_text("utf-8").split("<!-- table -->")
+    page = (checkout / "docs" / "results" / "fate-quality.md").read_text("utf-8")
+    assert page.startswith(before)
+    assert page.endswith(after)
+    perfect = Quality(1.0, 1.0, 1.0, 1.0, 1.0)
+    made = command.table([command.Run("breast cancer", perfect, perfect)]).splitlines()
+    lines = page.removeprefix(before).removesuffix(after).splitlines()
+    assert lines[:2] == made[:2]
+    assert all(line.count("|") == made[2].count("|") for line in lines)
+
+
+def test_the_length_of_a_key_changes_no_figure() -> None:
+    problem = breast_cancer().some(24)
+    keys = (InsecureEncryption(key_bits=512), InsecureEncryption(key_bits=1024))
+
+    first, second = (train(problem, Residue(rows=24, encryption=key), steps=4) for key in keys)
+
+    assert first == second
