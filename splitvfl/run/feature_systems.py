@@ -13,7 +13,7 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -239,7 +239,8 @@ def _systems(
     prediction = predict_records(active, passives, records, piece=piece, record=keep)
     common: dict[str, Any] = {"part": part, "ids": records[active.name].ids.to(active.device), "rows": rows}
     if not no_scores(active, targets):
-        yield _of_scores(active, targets, records[active.name], prediction.scores, **common)
+        made = _of_numbers if active.task.classes is None else _of_scores
+        yield made(active, targets, records[active.name], prediction.scores, **common)
     if active.sums_parts:
         if not any(target.refused for target in targets.values()):
             sums = [sum_of(parts) for parts in zip(*sent.values(), strict=True)]
@@ -253,48 +254,84 @@ def _systems(
             yield _of_activation({name: target}, received, _dtype_of(active, {name: target}), **common)
 
 
+class _Sum(NamedTuple):
+    """The sum of all parties' parts of the logits, as who knows the weights has it.
+
+    Attributes:
+        weight: Of all passive parties, side by side, ``(k, d)``, float64.
+        bias: Their intercepts, ``(k,)``: who knows the weights knows them, and they are the same for all records.
+        box: Ranges of all columns.
+        own: The label party's part, ``(n, k)``, float64.
+        error: How far the sum may be off, ``(n, k)``, by how it was computed.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    box: Box
+    own: Tensor
+    error: Tensor
+
+    @classmethod
+    def of(cls, active: ActiveParty, targets: Mapping[str, FeatureTarget], own: Records, device: torch.device) -> _Sum:
+        """Return that of a few records of the label party."""
+        columns = own.columns.numeric.to(device)
+        top = copy.deepcopy(active.top).to(device).double()
+        weight = torch.cat([target.weight for target in targets.values()], dim=1).to(device).double()
+        bias = torch.stack([target.bias for target in targets.values()]).sum(dim=0).to(device).double()
+        box = Box.joined([target.box for target in targets.values()])
+        with torch.no_grad():
+            logits: Tensor = top.active_logits(columns.double())  # type: ignore[operator]
+        error = product_error(
+            torch.cat([weight, *_own_weights(top)], dim=1),
+            torch.cat([box.largest.to(device).expand(len(columns), -1), columns.double().abs()], dim=1),
+            bias.abs() + _intercept(top, bias),
+            dtype=_dtype_of(active, targets),
+        )
+        return cls(weight, bias, box, logits, error)
+
+
 def _of_scores(
     active: ActiveParty, targets: Mapping[str, FeatureTarget], own: Records, scores: Tensor, **common: Any
 ) -> System:
     """Return what scores tell of the columns of all passive parties."""
-    device = scores.device
-    columns = own.columns.numeric.to(device)
-    top = copy.deepcopy(active.top).to(device).double()
-    weight = torch.cat([target.weight for target in targets.values()], dim=1).to(device).double()
-    bias = torch.stack([target.bias for target in targets.values()]).sum(dim=0).to(device).double()
-    box = Box.joined([target.box for target in targets.values()])
-    with torch.no_grad():
-        # Whoever knows the weights knows the intercept, which is the same for all records.
-        own_logits: Tensor = top.active_logits(columns.double())  # type: ignore[operator]
-    logits = own_logits + bias
-    off = product_error(
-        torch.cat([weight, *_own_weights(top)], dim=1),
-        torch.cat([box.largest.to(device).expand(len(columns), -1), columns.double().abs()], dim=1),
-        bias.abs() + _intercept(top, bias),
-        dtype=_dtype_of(active, targets),
-    )
-    resolutions = [resolution_of(defense) for defense in active.scores]
-    resolution = max((one for one in resolutions if one is not None), default=0.0)
-    flat = active.task.outputs == 1
+    weight, bias, box, own_logits, off = _Sum.of(active, targets, own, scores.device)
+    logits, flat, resolution = own_logits + bias, active.task.outputs == 1, _resolution(active)
     known, alone, own_weight = logits, own_logits, weight
     if flat:
         known, alone, own_weight = logits.squeeze(1), own_logits.squeeze(1), weight.squeeze(0)
     raw = score_equations(scores, known, own_weight, resolution=resolution, logit_error=off)
     # Who does not know the weights has the same right sides, with whatever is constant in them.
     parts = score_equations(scores, alone, torch.zeros_like(own_weight), resolution=resolution).b
-    shift = weight @ box.lower.to(device)
+    shift = weight @ box.lower.to(scores.device)
     fields: dict[str, Any] = {
         "scores": scores,
         "active_logits": (logits + shift).squeeze(1) if flat else logits + shift,
-        "passive_weight": varying_columns((weight * box.width.to(device)), box)[0 if flat else slice(None)],
+        "passive_weight": varying_columns((weight * box.width.to(scores.device)), box)[0 if flat else slice(None)],
         "logit_parts": LogitParts(parts, _names(targets)),
     }
-    notes = [
-        _shared(targets),
-        _defended([hook_name(hook) for hook, one in zip(active.scores, resolutions, strict=True) if one is None]),
-        count_scores(scores).note,
-    ]
+    notes = [_shared(targets), _score_defenses(active), count_scores(scores).note]
     return System(sees="scores", targets=targets, known=_boxed(box, raw), fields=fields, note=joined(notes), **common)
+
+
+def _of_numbers(
+    active: ActiveParty, targets: Mapping[str, FeatureTarget], own: Records, scores: Tensor, **common: Any
+) -> System:
+    """Return what predictions of a regression tell, which are the sum of all parts itself: one equation."""
+    weight, bias, box, own_logits, off = _Sum.of(active, targets, own, scores.device)
+    parts = scores.double().unsqueeze(1) - own_logits
+    raw = activation_equations(parts, weight, bias, error=off + _resolution(active) / 2)
+    fields = {"logit_parts": LogitParts(parts, _names(targets))}
+    note = joined([_shared(targets), _score_defenses(active)])
+    return System(sees="scores", targets=targets, known=_boxed(box, raw), fields=fields, note=note, **common)
+
+
+def _resolution(active: ActiveParty) -> float:
+    """Return to which multiple scores are rounded, 0 if to none."""
+    return max((one for one in map(resolution_of, active.scores) if one is not None), default=0.0)
+
+
+def _score_defenses(active: ActiveParty) -> str:
+    return _defended([hook_name(hook) for hook in active.scores if resolution_of(hook) is None])
 
 
 def _of_activation(

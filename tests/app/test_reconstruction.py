@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from functools import cache
@@ -233,7 +234,9 @@ def test_where_only_the_sum_of_parts_is_learned_the_activation_is_that_sum(folde
     shutil.copytree(folder / "two", run)
     config = (run / "experiment.yaml").read_text()
     # The weights are what they are; how parts are sent is the exchange's matter.
-    (run / "experiment.yaml").write_text(config.replace("exchange: {name: split}", "exchange: {name: taylor}"))
+    summed, changed = re.subn(r"exchange: \{name: split[^}]*\}", "exchange: {name: taylor}", config)
+    assert changed == 1
+    (run / "experiment.yaml").write_text(summed)
     found = reconstruct(run, attacks="least-squares", plots=False)
     hand = ByHand(folder, "two")
     x = hand.parts["test"]

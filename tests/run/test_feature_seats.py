@@ -37,6 +37,7 @@ from splitvfl.errors import HookError
 from splitvfl.exchange.taylor import Taylor
 from splitvfl.hooks import At, Secrets, View
 from splitvfl.leakage.features import FeatureLeak
+from splitvfl.leakage.unit_box import Box
 from splitvfl.learning.tasks import task_for
 from splitvfl.models import Linear, LinearTop
 from splitvfl.party.party import ActiveParty, PassiveParty
@@ -105,6 +106,29 @@ def test_one_unknown_feature_is_solved_exactly_from_either_view(bias: bool) -> N
         assert (leak.attack, leak.features, leak.equations, leak.joint) == ("least-squares", 1, 1, 1)
         assert leak.near == 1.0
         assert [column.column for column in leak.columns] == ["telecom0"]
+
+
+def test_a_regressions_prediction_is_one_equation_in_the_columns_of_all() -> None:
+    passives = {
+        name: PassiveParty(party_data(name, width=width), seeded(name, lambda width=width: Linear(width)))
+        for name, width in {"telecom": 2, "shop": 3}.items()
+    }
+    top = seeded("top", lambda: LinearTop(2, active_inputs=2))
+    active = ActiveParty(party_data(ACTIVE, width=2, task="regression"), top, task=task_for("regression"))
+    trainer = Trainer(active, passives, batch_size=16, attacks=[LeastSquaresAttack(), GradientInversionAttack()])
+    trainer.fit(1)
+    leaks = trainer.feature_leaks()["telecom"]
+    columns = [party.data.train.columns.numeric.double() for party in passives.values()]
+    box = Box.of(torch.cat(columns, dim=1))
+    weight = torch.cat([next(iter(party.bottom.parameters())) for party in passives.values()], dim=1).double().detach()
+    t, row = box.unit(torch.cat(columns, dim=1)), (weight * box.width)[0]
+    missed = t - (t @ row)[:, None] * row / (row @ row)  # least squares: the projection on the one row
+
+    scores = next(leak for leak in leaks if (leak.sees, leak.part) == ("scores", "train"))
+    assert (scores.equations, scores.joint) == (1, 5)
+    assert scores.mse == pytest.approx(missed[:, :2].square().mean().item(), rel=1e-4)  # float32 sums
+    assert {(leak.attack, leak.sees) for leak in leaks} >= {("least-squares", "activation")}
+    assert not trainer.unavailable["telecom"]
 
 
 def test_who_takes_the_weights_of_flipped_columns_for_true_finds_them_flipped() -> None:
