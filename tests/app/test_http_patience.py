@@ -45,7 +45,9 @@ def answer(client: socket.socket) -> bytes:
     """The answer to one request, of a connection that stays open."""
     found = b""
     while b'"ready"' not in found:
-        found += client.recv(4096)
+        piece = client.recv(4096)
+        assert piece, f"the connection was closed after {found!r}"
+        found += piece
     return found
 
 
