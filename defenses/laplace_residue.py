@@ -61,6 +61,7 @@ class LaplaceResidue:
     name: ClassVar[str] = "laplace-residue"
     needs_binary_labels: ClassVar[bool] = True
     one_draw: ClassVar[bool] = True
+    comes_first: ClassVar[bool] = True
 
     def __init__(self, *, epsilon: float) -> None:
         self.epsilon = checked_epsilon(epsilon)

@@ -68,6 +68,7 @@ class MultiplicativeLaplaceResidue:
     name: ClassVar[str] = "multiplicative-laplace-residue"
     needs_binary_labels: ClassVar[bool] = True
     one_draw: ClassVar[bool] = True
+    comes_first: ClassVar[bool] = True
 
     def __init__(self, *, epsilon: float, b1: float, b2: float, mode: MultiplicativeMode = "centred_at_one") -> None:
         nominal = checked_epsilon(epsilon)

@@ -70,8 +70,8 @@ Optional class attributes refine a hook:
 ``per_record_guarantee`` (defenses)
     ``True`` is short for :class:`~splitvfl.claims.PerRecord` among its claims. Default: ``False``.
 ``comes_first`` (defenses)
-    ``True`` where it makes its message anew, so that what an earlier defense did to it would be lost. Default:
-    ``False``.
+    ``True`` where it makes its message anew, or promises something of the message as it was, so that what an earlier
+    defense did to it would be lost, or void the promise. Default: ``False``.
 ``draws_at_output`` (defenses of the gradient)
     ``True`` where its method ``draw(known, secrets)`` draws what stands for the labels of a batch, a
     :class:`~splitvfl.learning.label_gradients.Drawn`: the label party's own top model and all cuts go on with that.
@@ -349,6 +349,7 @@ class Secrets:
         label_gradients: What the message would be under every label, at the cut; ``None`` where that is not known.
         log: Receives named measurements (noise power, bounds) for the monitor.
         show: Receives the rows that a defense is about to add noise to.
+        withheld: Why labels, and gradients under other labels, are not handed out; empty: they are, where known.
     """
 
     __slots__ = (
@@ -359,6 +360,7 @@ class Secrets:
         "_own_ids",
         "_own_labels",
         "_show",
+        "_withheld",
         "generator",
         "party",
         "step",
@@ -375,6 +377,7 @@ class Secrets:
         label_gradients: LabelGradients | None = None,
         log: Callable[[str, float], None] | None = None,
         show: Callable[[Tensor], None] | None = None,
+        withheld: str = "",
     ) -> None:
         self.party = party
         self.step = step
@@ -386,14 +389,18 @@ class Secrets:
         self._own_labels: Tensor | None = None
         self._log = log
         self._show = show
+        self._withheld = withheld
 
     @property
     def labels(self) -> Tensor:
         """Labels of the batch, ``(n,)``.
 
         Raises:
-            PrivacyError: If the sender has none; the message must then not be sent.
+            PrivacyError: If the sender has none, or a defense before this one promises something of labels that would
+                not hold for a message made with them; the message must then not be sent.
         """
+        if self._withheld:
+            raise PrivacyError(self._withheld)
         if self._own_labels is None:
             self._own_labels = _own("labels", self._labels)
         return self._own_labels
@@ -421,8 +428,10 @@ class Secrets:
         For defenses with the class attribute ``needs_label_gradients = True``.
 
         Raises:
-            PrivacyError: If it is not known; the message must then not be sent.
+            PrivacyError: If it is not known, or withheld as labels are; the message must then not be sent.
         """
+        if self._withheld:
+            raise PrivacyError(self._withheld)
         if self._label_gradients is None:
             raise PrivacyError(
                 "a defense needs what this gradient would be under other labels, and that is not known, so nothing was "

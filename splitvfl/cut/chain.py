@@ -44,6 +44,7 @@ class _Attached:
         # Asked now: what it answers later, when its settings may have changed, would be another promise.
         self.claims = claims_of(defense)
         self.needs_label_gradients = needs_label_gradients(defense)
+        self.hides_labels = any(isinstance(claim, LABEL_CLAIMS) for claim in self.claims)
         self._seed = seed
         self._generator: torch.Generator | None = None
         self._saved: Tensor | None = None
@@ -159,8 +160,9 @@ class DefenseChain:
         record_loss_of(defense)  # what is no loss is refused here
         if getattr(defense, "comes_first", False) and self._attached:
             raise ArgumentError(
-                f"{hook_name(defense)} makes its message anew, and what {self._attached[0].label} did to it before "
-                "would be lost; put it first: those after it change what it sends, and take nothing from its promise"
+                f"{hook_name(defense)} is for the message as it was: what {self._attached[0].label} did to it before "
+                "would be lost, or void its promise; put it first: those after it change what it sends, without labels,"
+                " and take nothing from its promise"
             )
         label = unused(hook_name(defense), {attached.label: attached for attached in self._attached})
         attached = _Attached(defense, label, noise_seed_for_experiments)
@@ -269,11 +271,28 @@ class DefenseChain:
         sent = widened(message).to(device)
         if device != message.device:
             ids, labels = (None if known is None else known.to(device) for known in (ids, labels))
+        # Where a defense has drawn what stands for the labels, that is what all others get.
+        drawn = label_gradients is not None and label_gradients.drawn is not None
+        withheld = ""
         for attached in self._attached:
             known = label_gradients if attached.needs_label_gradients else None
-            defended = partial(self._defended, attached, sent, step=step, ids=ids, labels=labels, label_gradients=known)
+            defended = partial(
+                self._defended,
+                attached,
+                sent,
+                step=step,
+                ids=ids,
+                labels=labels,
+                label_gradients=known,
+                withheld=withheld and f"{attached.label} {withheld}",
+            )
             shared = once if getattr(attached.defense, "one_draw", False) else None
             sent = defended() if shared is None else shared.of(attached, sent, defended)
+            if attached.hides_labels and self.crossing == "gradient" and not drawn:
+                withheld = (
+                    f"asks for labels behind {attached.label}, whose promise of labels would not hold for what is made "
+                    "with them, so nothing was sent; take one of the two out"
+                )
         if message.is_floating_point():
             sent = sent.to(message.dtype)
         return sent.to(message.device)

@@ -250,20 +250,22 @@ def errors_by_epoch(defense: Any, *, epochs: int, deep: bool = False) -> list[fl
     model = SplitModel(nn.Sequential(nn.Linear(30, 32), nn.ReLU(), nn.Linear(32, 8), nn.ReLU()), top)
     seen: list[tuple[Tensor, Tensor]] = []
 
-    class Observe:
+    class Observed:
+        """The defense, and what it sends to an observer: one that came after it would get no labels."""
+
         crossing = "gradient"
         needs_label_gradients = True
 
         def __call__(self, message: Tensor, secrets: Secrets, /) -> Tensor:
+            message = defense(message, secrets)
             known = secrets.label_gradients
             change = known.under(1.0) - known.under(0.0)
             length = change.square().sum(dim=1)
             t = ((message.double() - known.under(0.0)) * change).sum(dim=1) / length.clamp(min=1e-300)
             seen.append((t[length > 0], known.targets[length > 0]))
-            return message.clone()
+            return message
 
-    model.cut.defend(defense, noise_seed_for_experiments=1)
-    model.cut.defend(Observe())
+    model.cut.defend(Observed(), noise_seed_for_experiments=1)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     found = []
     for epoch in range(epochs):

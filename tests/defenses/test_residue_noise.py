@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from splitvfl.claims import PureDP, claims_of
 from splitvfl.cut.split_model import SplitModel
-from splitvfl.defenses import LaplaceResidue, MultiplicativeLaplaceResidue
+from splitvfl.defenses import AxisGaussian, LaplaceResidue, MaxNorm, MultiplicativeLaplaceResidue, RecordGaussian
 from splitvfl.errors import ArgumentError, PrivacyError
 from splitvfl.hooks import Secrets, call_defense
 from splitvfl.metrics import leak_auc
@@ -207,6 +207,38 @@ def test_what_is_no_residue_is_refused(defense: Any, secrets_for_test: SecretsFa
         call_defense(defense, torch.zeros(4, 2), secrets_for_test())
     with pytest.raises(PrivacyError, match="below Sequential a row is something else"):
         SplitModel(nn.Linear(3, 1), nn.Sequential(nn.Linear(1, 1))).cut.defend(defense)
+
+
+@pytest.mark.parametrize("defense", [LaplaceResidue(epsilon=1.0), multiplicative()])
+def test_nothing_comes_before_noise_that_is_for_residues(defense: Any) -> None:
+    """Noise of max-norm depends on the longest row: one label would move what is sent of every record."""
+    cut = SplitModel(nn.Linear(3, 1), LinearTop(1)).cut
+    cut.defend(MaxNorm())
+
+    with pytest.raises(ArgumentError, match="what max-norm did to it before"):
+        cut.defend(defense)
+
+
+class AddsTheLabel:
+    """Sends the label beside whatever it is given."""
+
+    def __call__(self, gradient: Tensor, secrets: Secrets, /) -> Tensor:
+        return gradient + 1e6 * secrets.labels[:, None]
+
+
+@pytest.mark.parametrize(
+    "defense", [LaplaceResidue(epsilon=1.0), multiplicative(), RecordGaussian(detection_error=0.4)]
+)
+@pytest.mark.parametrize("after", [AddsTheLabel, lambda: AxisGaussian(detection_error=0.4)])
+def test_what_comes_after_a_promise_of_labels_gets_no_labels(defense: Any, after: Callable[[], Any]) -> None:
+    model = SplitModel(nn.Linear(3, 1), LinearTop(1))
+    model.cut.defend(defense)
+    model.cut.defend(after())
+    labels, ids = torch.tensor([0.0, 1.0] * 4), torch.arange(8)
+    outputs = model(torch.ones(8, 3), labels=labels, ids=ids)
+
+    with pytest.raises(PrivacyError, match=f"asks for labels behind {defense.name}"):
+        nn.functional.binary_cross_entropy_with_logits(outputs[:, 0], labels).backward()
 
 
 @pytest.mark.parametrize(
