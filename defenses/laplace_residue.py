@@ -60,6 +60,7 @@ class LaplaceResidue:
 
     name: ClassVar[str] = "laplace-residue"
     needs_binary_labels: ClassVar[bool] = True
+    needs_logistic_loss: ClassVar[bool] = True
     one_draw: ClassVar[bool] = True
     comes_first: ClassVar[bool] = True
 

@@ -67,6 +67,7 @@ class MultiplicativeLaplaceResidue:
 
     name: ClassVar[str] = "multiplicative-laplace-residue"
     needs_binary_labels: ClassVar[bool] = True
+    needs_logistic_loss: ClassVar[bool] = True
     one_draw: ClassVar[bool] = True
     comes_first: ClassVar[bool] = True
 

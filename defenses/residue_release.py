@@ -16,7 +16,8 @@ from splitvfl.privacy import label_success_ceiling
 CONDITIONS = (
     (
         "a row of the gradient is a record's residue over the size of the batch",
-        "checked: the cut has one column, and the label party's model adds up logits",
+        "checked: the cut has one column, the label party's model adds up logits, and its loss is the logistic one; a "
+        "loop of one's own takes the mean logistic loss, which nobody can check there",
     ),
     ("passive parties get one draw between them", "checked in every step: rows that differ are not sent"),
 )

@@ -46,6 +46,9 @@ Optional class attributes refine a hook:
     Which message it changes: ``"gradient"`` (default), ``"activation"``, ``"scores"`` or ``"labels"``.
 ``needs_binary_labels`` (defenses)
     ``True`` where its mathematics holds for labels in {0, 1} only. Default: ``False``.
+``needs_logistic_loss`` (defenses of the gradient)
+    ``True`` where its mathematics holds below the mean logistic loss only, and its usual approximations. Default:
+    ``False``.
 ``needs_label_gradients`` (defenses)
     ``True`` where it reads ``secrets.label_gradients``: each record's gradient under every label, which is computed for
     it in every step. Default: ``False``.

@@ -11,6 +11,7 @@ from splitvfl.cut.chain import DefenseChain
 from splitvfl.cut.layer import check_top, refuse_batch_mixing
 from splitvfl.errors import ConfigError, PrivacyError
 from splitvfl.hooks import PHASES, Defense, Phase, crossing_of, hook_name
+from splitvfl.learning.losses import ApproximateLogistic, Logistic
 from splitvfl.learning.randomness import derive_seed
 from splitvfl.party.own_part import OwnPart
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
@@ -51,6 +52,7 @@ def attach_defense(
     if crossing == "activation":
         return False
     check_labels(party, defense)
+    check_loss(party, defense)
     check_top(party.top, defense)
     chains: Mapping[str, DefenseChain]
     match crossing:
@@ -119,6 +121,23 @@ def check_labels(party: ActiveParty, defense: Defense) -> None:
         found = f"{found}; say {advice}" if advice else found
         raise ConfigError(
             f"defense {hook_name(defense)} was made for {assumed} classes, and a {task.name} task here has {found}"
+        )
+
+
+def check_loss(party: ActiveParty, defense: Defense) -> None:
+    """Check that a defense is for rows such as the task's loss leaves.
+
+    Under another loss a label moves a row by more, weights of a class among them, or moves the rows of others.
+
+    Raises:
+        PrivacyError: If it is for the logistic loss, and this is another; one derived from it counts as another.
+    """
+    loss = party.task.loss
+    if getattr(defense, "needs_logistic_loss", False) and type(loss) not in (Logistic, ApproximateLogistic):
+        raise PrivacyError(
+            f"{hook_name(defense)} promises something of labels below the logistic loss alone, and {party.name} trains "
+            f"on {type(loss).__name__}, under which a label may move more: leave train.loss out, or take "
+            "record-gaussian, which asks each loss what a label moves"
         )
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from splitvfl.defenses import Isotropic, LaplaceResidue
+from splitvfl.defenses import Isotropic, LaplaceResidue, MultiplicativeLaplaceResidue
 from splitvfl.errors import ConfigError, PrivacyError
 from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.coordinator import Coordinator
@@ -18,13 +18,16 @@ from splitvfl.exchange.residue import Residue
 from splitvfl.exchange.split import Split
 from splitvfl.exchange.taylor import Taylor
 from splitvfl.hooks import Secrets
+from splitvfl.learning.losses import Logistic
 from splitvfl.learning.schedule import EarlyStopping
+from splitvfl.learning.tasks import Binary
 from splitvfl.messaging.messages import Message
 from splitvfl.models import LinearTop
-from splitvfl.party.attaching import promises_of
+from splitvfl.party.attaching import attach_defense, promises_of
 from splitvfl.party.own_part import OwnPart
+from splitvfl.party.party import ActiveParty
 from splitvfl.run.trainer import Trainer
-from tests.builders import linear_trainer, small_trainer
+from tests.builders import ACTIVE, linear_trainer, party_data, small_trainer
 from tests.exchange.logistic import BATCH, SHORT, trainer_of, weights_of
 
 TWO = {"lab": 4, "shop": 2}
@@ -136,3 +139,24 @@ def test_a_label_party_with_nothing_to_learn_needs_no_setting() -> None:
     trainer.active.top.intercept = nn.Parameter(torch.zeros(1), requires_grad=False)
 
     assert "all messages of the run together" in " ".join(promises_of(trainer.active, 10))
+
+
+class Weighted(Logistic):
+    """Positives count ten times, so that a label moves a clipped residue by up to 2."""
+
+    name = "weighted"
+
+    def __call__(self, outputs: Tensor, targets: Tensor, /) -> Tensor:
+        return nn.functional.binary_cross_entropy_with_logits(outputs[:, 0], targets, pos_weight=torch.tensor(10.0))
+
+
+@pytest.mark.parametrize(
+    "defense", [LaplaceResidue(epsilon=1.0), MultiplicativeLaplaceResidue(epsilon=5.0, b1=0.5, b2=1.0)]
+)
+def test_noise_on_residues_promises_nothing_below_another_loss(defense: Any) -> None:
+    data = party_data(ACTIVE, width=2, task="binary")
+    active = ActiveParty(data, LinearTop(1, active_inputs=2), task=Binary(Weighted()))
+    active.connect("lab")
+
+    with pytest.raises(PrivacyError, match="trains on Weighted"):
+        attach_defense(active, defense, number=0, noise_seed=None)
