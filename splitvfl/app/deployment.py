@@ -450,7 +450,7 @@ def run_party(
         (private_folder if going_on else close_folder)(folder)
         if not going_on:
             clear_run(folder)
-        write_config(folder, config_to_yaml(config))
+        write_config(folder, config_to_yaml(config), private=config.hides_columns)
         begun = Beginning.noted(folder, going_on=going_on)
         run.run()
         deployment.keep_half(run, folder / MODEL_FOLDER)

@@ -332,7 +332,7 @@ def run_experiment(
         # Only now: an earlier run is not given up for one that cannot start.
         close_folder(folder)
         clear_run(folder)
-    write_config(folder, config_to_yaml(config))
+    write_config(folder, config_to_yaml(config), private=config.hides_columns)
     begun = Beginning.noted(folder, going_on=resume)
     with in_words_of(config):
         held = summary_of(bench.data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -81,11 +82,23 @@ def is_barely_begun(folder: Path) -> bool:
     )
 
 
-def write_config(folder: Path, text: str) -> None:
-    """Write the settings of a run, as YAML, into its folder, all at once."""
+def write_config(folder: Path, text: str, *, private: bool = False) -> None:
+    """Write the settings of a run into its folder, all at once.
+
+    Args:
+        folder: The run's folder.
+        text: The settings, as YAML.
+        private: Whether a secret is among them, and only the owner of the file may read it; else it follows the umask.
+    """
     beside = folder / _CONFIG_DRAFT
-    beside.write_text(HEADER + text)
+    beside.unlink(missing_ok=True)  # of a run that was killed; it would keep its mode
+    with open(beside, "x", encoding="utf-8", opener=_private if private else None) as file:
+        file.write(HEADER + text)
     beside.replace(folder / CONFIG_FILE)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def clear_run(folder: Path) -> None:

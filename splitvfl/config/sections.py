@@ -677,6 +677,11 @@ class ExperimentConfig(Settings):
         """Name of the party that holds the labels."""
         return next(name for name, party in self.parties.items() if party.role == "active")
 
+    @property
+    def hides_columns(self) -> bool:
+        """Whether a party transforms its columns, which is a secret of these settings."""
+        return any(party.transform is not None for party in self.parties.values())
+
     def id_column_of(self, name: str) -> str | None:
         """Return the column that names the records in a party's file; ``None``: they are numbered."""
         return self.parties[name].id_column or self.data.id_column

@@ -74,7 +74,9 @@ def write_report(runs: Sequence[Path], target: Path, *, title: str) -> Path:
     """Write a page about finished runs, and return where it is.
 
     The page needs nothing else: no network, no script, no other file. It is written all at once or not at all. It
-    holds the runs' settings; paths in them are printed as their user wrote them.
+    holds the runs' settings; paths in them are printed as their user wrote them. A page of a run that has a
+    reconstruction is readable by its owner alone, as the reconstruction's file is: values of records and statistics of
+    columns are in both. Others follow the umask.
 
     Args:
         runs: Folders of finished runs, or folders that hold some at any depth, as ``compare`` makes them.
@@ -91,17 +93,22 @@ def write_report(runs: Sequence[Path], target: Path, *, title: str) -> Path:
     folders = finished_runs(runs)
     summaries = [read_summary(folder) for folder in folders]
     page = _render(title, summaries, folders)
+    told = any(read_reconstruction(folder) is not None for folder in folders)
     # A name that nobody can foresee, and a new file: a link that others have put there is not followed.
     draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with draft.open("x", encoding="utf-8") as file:
+        with open(draft, "x", encoding="utf-8", opener=_private if told else None) as file:
             file.write(page)
         os.replace(draft, target)
     except OSError as error:
         draft.unlink(missing_ok=True)
         raise CheckpointError(f"cannot write {target}: {error}") from error
     return target
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def finished_runs(folders: Sequence[Path]) -> list[Path]:

@@ -464,6 +464,7 @@ def test_the_command_and_the_page_show_what_the_file_says(
     assert main(["reconstruct", str(run), *options]) == 0
     printed = capsys.readouterr().out
     page = write_report([run], run / "report.html", title="told").read_text(encoding="utf-8")
+    assert (run / "report.html").stat().st_mode & 0o077 == 0, "values of records are in it"
     found = read_reconstruction(run)
 
     assert found is not None

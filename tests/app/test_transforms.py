@@ -72,6 +72,7 @@ def test_a_half_keeps_its_transform_readable_by_its_owner_only(trained: Path) ->
     assert half.transform.columns == 7
     assert stat.S_IMODE((trained / "model/telecom" / TRANSFORM_FILE).stat().st_mode) == 0o600
     assert load_half(trained / "model/bank").transform is None
+    assert stat.S_IMODE((trained / "experiment.yaml").stat().st_mode) == 0o600, "the setting is in it"
 
 
 def test_nothing_but_the_partys_own_half_and_settings_tells_of_it(trained: Path) -> None:
