@@ -211,18 +211,16 @@ def _certified(space: RowSpace, nearest: Tensor) -> BoundedCentre:
 
 
 def _improve(found: BoundedCentre, places: Tensor, points: Tensor, bound: Tensor, solved: Tensor) -> None:
-    """Put in what the programs of some predictions gave, where it is better."""
-    before = found.bound[places]
-    better = solved | (bound < before)
-    found.points[places[better]] = points[better]
-    found.bound[places[better]] = torch.minimum(bound, before)[better]
-    found.solved[places[better]] = solved[better]
+    """Put in what the programs of some predictions gave, where its bound is smaller: a bound is of its own point."""
+    better = bound < found.bound[places]
+    found.points[places[better]], found.bound[places[better]] = points[better], bound[better]
+    found.solved[places] |= solved
 
 
 def _of_equations(found: BoundedCentre, places: Tensor, space: RowSpace, start: tuple[float, float, float]) -> None:
     """Put in what the programs of exact equations give."""
     centres = CentreProgram(space.null, found.points[places] @ space.rows.T @ space.rows, start).optimum()
-    kept = centres.solved | (centres.bound < found.bound[places])
+    kept = centres.bound < found.bound[places]
     points = centres.points
     points[kept] = _within_box(space, points[kept])
     _improve(found, places, *centres._replace(points=points))

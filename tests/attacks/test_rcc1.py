@@ -243,6 +243,19 @@ def test_the_truth_is_within_the_bound_whatever_the_error(
     assert (found.bound <= d).all()  # the squared diameter of the box
 
 
+def test_a_point_comes_with_its_own_bound() -> None:
+    # Near a corner RCC2's bound is below that of the program in a wider box, whose point lies elsewhere.
+    left = torch.tensor([[0.101, 0.709, 9.689, 5.689, -1.210], [0.087, -0.250, -13.391, -2.203, 0.428]]).double()
+    truth = torch.tensor([[1.0, 1.0, 0.0, 0.0, 1.0]]).double()
+    error = torch.tensor([[0.0, 0.0041]]).double()
+
+    found = rcc1_within(left, truth @ left.T + 0.99 * error, error)
+
+    assert float((truth - found.points).square().sum()) <= float(found.bound) + 1e-9
+    nearest = rcc2_within(left, truth @ left.T + 0.99 * error, error)
+    assert float(found.bound) <= float((nearest * (1 - nearest)).sum()) + 1e-9
+
+
 def test_without_error_it_is_the_answer_of_exact_equations_and_near_to_it_with_a_small_one() -> None:
     left, right, _ = random_equations(3, 5, n=20, dominant=3.0)
     right[0] = 100.0  # no point of the box
