@@ -60,7 +60,8 @@ class Nearest(NamedTuple):
         points: ``(n, d)``, in [0, 1].
         feasible: ``(n,)``, bool: some point of the unit box satisfies the equations, to ``1e-9`` in units of the
             features. Elsewhere the point is the nearest of those that fit best.
-        certified: ``(n,)``, bool: the conditions of optimality hold, to ``1e-9``.
+        certified: ``(n,)``, bool: the conditions of optimality hold, to ``1e-9``. Elsewhere the search was lost, and
+            the point is some point that fits, not the nearest.
     """
 
     points: Tensor
@@ -124,8 +125,11 @@ def _nearest(space: RowSpace, b: Tensor, centre: Tensor) -> Nearest:
     feasible = (residual <= FEASIBLE) & (space.contradiction(b) <= FEASIBLE)
     lost = residual > FEASIBLE
     if lost.any():
-        reached = closest_fit(space, targets[lost]) @ space.rows.T
-        points[lost], residual[lost], _ = project(space.rows, reached, _unbounded(space, reached, centre), box)
+        fit = closest_fit(space, targets[lost])
+        reached = fit @ space.rows.T
+        found, residual[lost], _ = project(space.rows, reached, _unbounded(space, reached, centre), box)
+        # Where this search is lost too, a point that fits is known all the same, if not the nearest one.
+        points[lost] = torch.where(residual[lost].isfinite().unsqueeze(1), found, fit)
         # A search that ended too early has lost a target that can be met.
         feasible[lost] = ((reached - targets[lost]).abs().amax(dim=1) <= FEASIBLE) & (
             space.contradiction(b[lost]) <= FEASIBLE

@@ -74,7 +74,7 @@ def rcc1_with_value(A: Tensor, b: Tensor) -> BoundedCentre:
     row = BoundedCentre(middle, middle.new_empty(()), middle.new_empty((), dtype=torch.bool))
     found = BoundedCentre(
         *in_pieces(
-            lambda part: _certified(space, nearest_solution(A, part, 0.5).points),
+            lambda part: _certified(space, nearest_solution(A, part, 0.5)),
             b,
             entries=d**2,
             like=row,
@@ -202,12 +202,13 @@ def _with_slacks(
     return found._replace(points=found.points[:, :d].clamp(0.0, 1.0))
 
 
-def _certified(space: RowSpace, nearest: Tensor) -> BoundedCentre:
+def _certified(space: RowSpace, nearest: Nearest) -> BoundedCentre:
     """Return the nearest solutions to ½ with their bound, and for which it is the value of the relaxation."""
-    spread = nearest * (1.0 - nearest)
+    points = nearest.points
     if not space.null.shape[1]:
-        return BoundedCentre(nearest, torch.zeros_like(spread[:, 0]), torch.ones_like(spread[:, 0], dtype=torch.bool))
-    return BoundedCentre(nearest, spread.sum(dim=1), _is_tight(space.rows, spread))
+        return BoundedCentre(points, torch.zeros_like(points[:, 0]), torch.ones_like(points[:, 0], dtype=torch.bool))
+    tight = _is_tight(space.rows, points * (1.0 - points))
+    return BoundedCentre(points, farthest(nearest), tight & nearest.certified)
 
 
 def _improve(found: BoundedCentre, places: Tensor, points: Tensor, bound: Tensor, solved: Tensor) -> None:

@@ -256,6 +256,25 @@ def test_a_point_comes_with_its_own_bound() -> None:
     assert float(found.bound) <= float((nearest * (1 - nearest)).sum()) + 1e-9
 
 
+def test_where_the_search_for_the_nearest_solution_is_lost_the_answer_still_fits_and_the_bound_holds() -> None:
+    # Weights of seven orders of size, and a corner: neither search of RCC2 comes to rest.
+    left = torch.tensor(
+        [
+            [0.549, -0.095, -0.185, 0.001, 37.308, -0.176, -3158.294],
+            [0.168, -0.324, -0.040, 0.0001, 98.810, 0.031, 2190.015],
+            [-0.547, -0.516, -0.023, 0.0009, 31.331, -0.012, -2755.378],
+        ]
+    ).double()
+    truth = torch.tensor([[1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 1.0]]).double()
+
+    found = rcc1_with_value(left, truth @ left.T)
+
+    assert float((truth - found.points).square().sum()) <= float(found.bound) + 1e-6
+    for point in (found.points, rcc2(left, truth @ left.T)):
+        # Of the largest weight, what equations that fit to 1e-6 leave; zeros missed by all of it.
+        assert float((point @ left.T - truth @ left.T).abs().max()) <= 1e-6 * 3158
+
+
 def test_without_error_it_is_the_answer_of_exact_equations_and_near_to_it_with_a_small_one() -> None:
     left, right, _ = random_equations(3, 5, n=20, dominant=3.0)
     right[0] = 100.0  # no point of the box
