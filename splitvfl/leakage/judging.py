@@ -386,7 +386,7 @@ class Leak(Handle):
         self.keeper = keeper_for(
             classes, canaries=canaries, cumulative=is_cumulative(attack), clusters=is_clustering(attack)
         )
-        self.signs = SignKeeper() if is_signed(attack) and classes == 2 else None
+        self.signs = SignKeeper(last=is_cumulative(attack)) if is_signed(attack) and classes == 2 else None
         self.seconds = 0.0
         # An attack that draws numbers must not change the dropout of what it watches.
         self._random = PartyRandom(0)

@@ -27,7 +27,7 @@ class LeakSummary:
         steps: Number of steps with an AUC.
         undefined: Number of steps without one (one class only, or nothing scored); they enter no average.
         signs_right: Of an attack whose score's sign is the label: share of right ones over the run. NaN for others.
-        records_right: Of how many records most signs were right.
+        records_right: Of how many records most signs were right, or the last one where the attack is cumulative.
         records: Of how many records there was any sign.
         tied_auc: Mean over steps of the AUC of all records that are judged; those left out tie, in the middle. NaN of
             an attack that never scored any.

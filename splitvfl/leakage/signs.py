@@ -22,11 +22,15 @@ class SignKeeper(Stateful):
 
     A score of 0 or NaN decides nothing, and a record whose label is NaN is not judged. Votes are kept of about the
     first two million records that are met.
+
+    Args:
+        last: Whether a score is of all that came of its record so far: its last sign is then its only vote.
     """
 
     _kept = ("_right", "_decided", "_recent", "_course", "_votes")
 
-    def __init__(self) -> None:
+    def __init__(self, *, last: bool = False) -> None:
+        self._last = last
         self._right = self._decided = 0
         self._recent: deque[tuple[int, int]] = deque(maxlen=_RECENT)
         # Right and decided signs up to and with each step.
@@ -56,7 +60,11 @@ class SignKeeper(Stateful):
         known = len(self._votes) < _MOST_RECORDS
         slots = (self._votes.slots if known else self._votes.find)(ids.numpy().astype(np.int64))
         kept = slots >= 0
-        np.add.at(self._votes["votes"], slots[kept], np.where(positive.numpy(), 1, -1)[kept])
+        signs = np.where(positive.numpy(), 1, -1)[kept]
+        if self._last:
+            self._votes["votes"][slots[kept]] = signs
+        else:
+            np.add.at(self._votes["votes"], slots[kept], signs)
         # Labels are kept as -1 and +1: 0 is a record that was never met.
         self._votes["label"][slots[kept]] = np.where(truth.numpy(), 1, -1)[kept]
 

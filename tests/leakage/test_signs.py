@@ -49,6 +49,19 @@ def test_counts_are_those_of_a_slow_loop() -> None:
     assert (again.share(), again.share(3), again.records) == (keeper.share(), keeper.share(3), keeper.records)
 
 
+def test_of_scores_of_the_whole_run_the_last_sign_is_the_vote() -> None:
+    ids, labels = torch.tensor([7, -3]), torch.tensor([1.0, 1.0])
+    by_votes, by_last = SignKeeper(), SignKeeper(last=True)
+    for keeper in (by_votes, by_last):
+        for scores in ([1.0, -1.0], [1.0, -1.0], [-1.0, 2.0]):
+            keeper.add(ids, torch.tensor(scores), labels)
+
+    assert by_votes.records == (1, 2)
+    assert by_last.records == (1, 2)
+    assert by_votes._votes["votes"][by_votes._votes.find(ids.numpy())].tolist() == [1, -1]
+    assert by_last._votes["votes"][by_last._votes.find(ids.numpy())].tolist() == [-1, 1]
+
+
 def test_nothing_decided_is_nan() -> None:
     keeper = SignKeeper()
     assert math.isnan(keeper.share())
