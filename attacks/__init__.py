@@ -1,7 +1,7 @@
 """Attacks: what a party can infer from what it holds and received. One idea per file."""
 
 from splitvfl.attacks.active_packing import PackingEngine
-from splitvfl.attacks.additive_llr import additive_noise_llr
+from splitvfl.attacks.additive_llr import AdditiveLLRAttack, additive_noise_llr
 from splitvfl.attacks.black_box_feature import BlackBoxFeatureAttack, black_box_feature
 from splitvfl.attacks.centre_program import BoundedCentre
 from splitvfl.attacks.chebyshev_centre import Ball, ChebyshevCentreAttack, chebyshev_centre, chebyshev_within
@@ -23,7 +23,7 @@ from splitvfl.attacks.least_squares import (
 )
 from splitvfl.attacks.mixture import MixtureAttack
 from splitvfl.attacks.model_completion import ModelCompletionAttack
-from splitvfl.attacks.multiplicative_llr import multiplicative_noise_llr
+from splitvfl.attacks.multiplicative_llr import MultiplicativeLLRAttack, multiplicative_noise_llr
 from splitvfl.attacks.noise_subtraction import NoiseSubtractionAttack, feasible_powers, subtract_noise
 from splitvfl.attacks.norm import NormAttack
 from splitvfl.attacks.orthogonal_twin import orthogonal_twin
@@ -53,6 +53,7 @@ from splitvfl.attacks.weight_estimation import WeightEstimate, WeightEstimationA
 from splitvfl.leakage.score_equations import activation_equations, equations, score_equations
 
 __all__ = [
+    "AdditiveLLRAttack",
     "Ball",
     "BlackBoxFeatureAttack",
     "BoundedCentre",
@@ -72,6 +73,7 @@ __all__ = [
     "LeastSquaresAttack",
     "MixtureAttack",
     "ModelCompletionAttack",
+    "MultiplicativeLLRAttack",
     "NoiseSubtractionAttack",
     "NormAttack",
     "OwnPredictionAttack",

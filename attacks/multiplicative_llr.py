@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from splitvfl.attacks.additive_llr import check_releases
+from splitvfl.attacks.noisy_residues import NoisyResidues
+from splitvfl.hooks import View
 from splitvfl.privacy import MultiplicativeMode, checked_bounds, checked_mode
 from splitvfl.privacy.checking import positive
 
@@ -42,15 +45,29 @@ def multiplicative_noise_llr(
         ArgumentError: If shapes do not fit, an entry is not finite, or a parameter is outside its range.
     """
     check_releases(noisy, predictions)
-    inner, outer = checked_bounds(b1, b2)
-    scale = 2.0 * outer / (inner * positive("epsilon", epsilon))
-    known = checked_mode(mode)
-    z, f = noisy.double().clamp(-outer, outer), predictions.double()
-    under = [_kept(residue, inner, known) for residue in (1.0 - f, -f)]
-    centre = 1.0 if known == "centred_at_one" else 0.0
-    one, zero = (_log_likelihood(z, kept, centre, outer, scale) for kept in under)
+    mechanism = _Mechanism(epsilon, b1, b2, mode)
+    one, zero = mechanism.likelihoods(noisy.double(), predictions.double())
     ratios: Tensor = (one - zero).sum(dim=0)
     return ratios
+
+
+class _Mechanism:
+    """The mechanism whose output is to be read; its arguments are checked."""
+
+    def __init__(self, epsilon: float, b1: float, b2: float, mode: MultiplicativeMode) -> None:
+        self._inner, self._outer = checked_bounds(b1, b2)
+        self._scale = 2.0 * self._outer / (self._inner * positive("epsilon", epsilon))
+        self._mode = checked_mode(mode)
+        self._centre = 1.0 if self._mode == "centred_at_one" else 0.0
+
+    def likelihoods(self, noisy: Tensor, predictions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log likelihoods under label 1 and under label 0."""
+        z = noisy.clamp(-self._outer, self._outer)
+        one, zero = (
+            _log_likelihood(z, _kept(residue, self._inner, self._mode), self._centre, self._outer, self._scale)
+            for residue in (1.0 - predictions, -predictions)
+        )
+        return one, zero
 
 
 def _kept(residue: Tensor, inner: float, mode: MultiplicativeMode) -> Tensor:
@@ -77,3 +94,73 @@ def _log_tail(distance: Tensor) -> Tensor:
     """Return the log probability that a standard Laplace number is at least so large."""
     near = torch.log1p(-0.5 * distance.clamp(max=0.0).exp())
     return torch.where(distance < 0, near, -distance - math.log(2.0))
+
+
+class MultiplicativeLLRAttack:
+    """Score every record by the log-likelihood ratio of its label, from all multiplied residues that came of it.
+
+    It knows the mechanism and its settings (:class:`~splitvfl.defenses.MultiplicativeLaplaceResidue`). The prediction
+    that residues are of, and what is summed over the run, are as for :class:`~splitvfl.attacks.AdditiveLLRAttack`; so
+    is what it does not promise. Ratios are those of :func:`multiplicative_noise_llr`: in the modes of mean 0 a sign
+    tells nothing, and what is read is the size of the residue, f or 1 − f. Nothing is read there while f is ½.
+
+    Source: this project's, after the aggregation attack of *Residue-based Label Protection Mechanisms in Vertical
+    Logistic Regression*.
+
+    Args:
+        epsilon: The nominal ε of the mechanism, > 0.
+        b1: Its smallest size of a residue, in (0, 1].
+        b2: Its largest size of what is sent, > 0.
+        mode: Which mechanism.
+        shift: The label party's part of the logits where it is known; ``None``: fitted.
+
+    Raises:
+        ArgumentError: If a setting is outside its range.
+    """
+
+    name: ClassVar[str] = "multiplicative-llr"
+    explanation: ClassVar[str] = (
+        "Knows how residues were multiplied with noise and, but for one number that it fits, the model's prediction. "
+        "It then adds up over all epochs how much likelier what was sent is under one label than under the other."
+    )
+    needs: ClassVar[frozenset[str]] = frozenset({"gradient", "activation"})
+    cumulative: ClassVar[bool] = True
+    signed: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        *,
+        epsilon: float,
+        b1: float,
+        b2: float,
+        mode: MultiplicativeMode = "centred_at_one",
+        shift: float | None = None,
+    ) -> None:
+        self._run = NoisyResidues(self.name, _Mechanism(epsilon, b1, b2, mode).likelihoods, shift)
+
+    @property
+    def shift(self) -> float:
+        """The label party's part of the logits, as given or as last fitted."""
+        return self._run.shift
+
+    def __call__(self, view: View, /) -> Tensor:
+        """Return each record's ratio of all that came of it, this release included.
+
+        Args:
+            view: Its ``gradient`` and ``activation``, each ``(n, 1)``, and ``ids`` are read.
+
+        Returns:
+            ``(n,)``, float64; 0 is undecided.
+
+        Raises:
+            HookError: If the cut is wider than 1.
+        """
+        return self._run.see(view)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what steps told of the shift, and the ratios."""
+        return self._run.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        """Take back what :meth:`state_dict` returned."""
+        self._run.load_state_dict(state)

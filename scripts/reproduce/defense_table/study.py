@@ -69,7 +69,19 @@ ONE_WAY = "exchange: one-way, random layers 256 and 128"
 EPSILON = 1.5
 
 # They are about residues, which a linear bottom's gradient is made of; the model here has none.
-LINEAR_ONLY = frozenset({"coefficient-noise", "label-sum", "own-prediction", "residue-solving", "stacked-epochs"})
+LINEAR_ONLY = frozenset(
+    {
+        "additive-llr",
+        "coefficient-noise",
+        "label-sum",
+        "laplace-residue",
+        "multiplicative-laplace-residue",
+        "multiplicative-llr",
+        "own-prediction",
+        "residue-solving",
+        "stacked-epochs",
+    }
+)
 
 # Defenses that can promise the same get the same setting, so that they can be compared.
 DEFENSES = (
