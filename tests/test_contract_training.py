@@ -71,6 +71,7 @@ LOSSES = {
 
 EXCHANGES = {
     "coordinator": ExchangeRow(partial(exchanges.Coordinator, rows=BATCH, encryption=ENCRYPTED)),
+    "hybrid": ExchangeRow(partial(exchanges.Hybrid, rows=BATCH, encryption=ENCRYPTED, epsilon=1.0, share=0.3)),
     "one-way": ExchangeRow(exchanges.OneWay, linear=False),
     "oracle": ExchangeRow(exchanges.Oracle),
     "residue": ExchangeRow(partial(exchanges.Residue, rows=BATCH, encryption=ENCRYPTED)),

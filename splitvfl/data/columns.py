@@ -138,6 +138,13 @@ class Records:
             columns = columns.bounded(self.row_norm)
         return Records(_gathered(self.ids, index), columns, labels, real, self.row_norm, index)
 
+    def part(self, index: Tensor) -> Records:
+        """Return some of these records, which were taken before, as they are: int64 ``(k,)``, in their order."""
+        labels, real = (None if own is None else _gathered(own, index) for own in (self.labels, self.real))
+        positions = None if self.positions is None else _gathered(self.positions, index)
+        ids, columns = _gathered(self.ids, index), self.columns.rows(index)
+        return Records(ids, columns, labels, real, self.row_norm, positions, self.transform)
+
     def to(self, device: torch.device | str) -> Records:
         """Return the records on a device."""
         labels, real = (None if own is None else own.to(device) for own in (self.labels, self.real))

@@ -132,6 +132,9 @@ class Exchange(ABC):
         has_private_top: Whether the active party may train a second top (:mod:`splitvfl.party.private_top`).
         one_way: Whether everything that crosses crosses before the first step, and nothing comes back: passive parties
             take their leave then, and the active party trains alone.
+        draws_records: Whether the active party draws which records of a batch are used, and keeps that secret. A step
+            that is taken again uses the same ones, and takes the same messages only: with others, its answers would
+            tell which they are.
         third_party: Name of a party without data that takes part; the options ``address`` and ``identity`` say where it
             is found.
         limits_values: Whether what crosses has to keep within agreed limits, which noise of a defense exceeds.
@@ -152,6 +155,7 @@ class Exchange(ABC):
     hides_parts: ClassVar[bool] = False
     has_private_top: ClassVar[bool] = False
     one_way: ClassVar[bool] = False
+    draws_records: ClassVar[bool] = False
     third_party: ClassVar[str | None] = None
     limits_values: ClassVar[bool] = False
     in_headings: ClassVar[bool] = True
@@ -170,6 +174,15 @@ class Exchange(ABC):
     def terms(self) -> dict[str, object]:
         """Return what must be equal at every party, by the names under which it is compared."""
         return {"exchange": self.name}
+
+    def notes(self, columns: Mapping[str, int], *, records: int) -> list[str]:
+        """Return what is to be said of it before the first step, in sentences; nothing as a rule.
+
+        Args:
+            columns: How many columns passive parties have, as far as it is known, by party.
+            records: Training records.
+        """
+        return []
 
     def check_private_top(self, party: ActiveParty) -> None:
         """Check that a private top, if the active party has one, would be trained.

@@ -13,7 +13,8 @@ coordinator*, arXiv:1911.09824.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -26,6 +27,8 @@ from splitvfl.exchange.paillier import COLUMNS, KEY, EncryptedExchange, PartySid
 from splitvfl.exchange.split import loss_and_gradients
 from splitvfl.messaging.conversation import Half, Outbox
 from splitvfl.party.party import ActiveParty, PassiveParty
+
+_E = TypeVar("_E", bound=EncryptedExchange)
 
 
 class Residue(EncryptedExchange):
@@ -68,8 +71,10 @@ class Residue(EncryptedExchange):
         return _Passive(party, active, self)
 
 
-class _Active(PartySide[ActiveParty, Residue]):
-    def __init__(self, party: ActiveParty, exchange: Residue) -> None:
+class ResidueActive(PartySide[ActiveParty, _E]):
+    """The active party's side of an exchange that sends encrypted residues, and decrypts masked sums of them."""
+
+    def __init__(self, party: ActiveParty, exchange: _E) -> None:
         super().__init__(party, exchange)
         self._columns: dict[str, int] = {}
 
@@ -79,29 +84,42 @@ class _Active(PartySide[ActiveParty, Residue]):
         keys = scatter(dict.fromkeys(party.cuts, public), party.name, KEY, 0)
         self._columns = yield from self._exchange.encryption.receive_columns(party.cuts, send=keys)
 
-    def step(self, batch: Records, step: int) -> Half:
-        """Return its half of one step; its result is the batch's loss."""
+    def send_residues(self, residues: Mapping[str, Tensor], step: int) -> Half:
+        """Send each passive party its residues, encrypted, and decrypt the masked sums that it asks for.
+
+        Args:
+            residues: For each passive party, ``(n,)``, float64, on the CPU.
+            step: Number of the step.
+        """
         party, exchange, owner = self._party, self._exchange, self.owner
-        inbox = yield Outbox(wait=party.await_activations("activation", step, batch.count))
-        value, gradients = loss_and_gradients(party, inbox, batch, step, own_part=exchange.own_part)
-        layouts = {name: exchange.encryption.layout(exchange.rows, self._columns[name]) for name in gradients}
-        # Times the batch's size: a residue is of the size of one, whatever the batch.
-        residues = {name: _column(gradient) * batch.count for name, gradient in gradients.items()}
+        layouts = {name: exchange.encryption.layout(exchange.rows, self._columns[name]) for name in residues}
         with self.counting(step):
             encoded = {name: exchange.encode(values, party.name, step) for name, values in residues.items()}
         encrypted = _encrypted_once(owner, encoded)
         width = owner.public.ciphertext_bytes
         inbox = yield Outbox(
             send=scatter(encrypted, party.name, "residues", step),
-            wait=tuple(awaited_bytes(name, "sums", step, (layouts[name].replies, width)) for name in gradients),
+            wait=tuple(awaited_bytes(name, "sums", step, (layouts[name].replies, width)) for name in residues),
         )
-        plain = {name: self.decrypt_masked(inbox[name], layouts[name]) for name in gradients}
+        plain = {name: self.decrypt_masked(inbox[name], layouts[name]) for name in residues}
         yield Outbox(send=scatter(plain, party.name, "opened", step))
+
+
+class _Active(ResidueActive[Residue]):
+    def step(self, batch: Records, step: int) -> Half:
+        """Return its half of one step; its result is the batch's loss."""
+        party = self._party
+        inbox = yield Outbox(wait=party.await_activations("activation", step, batch.count))
+        value, gradients = loss_and_gradients(party, inbox, batch, step, own_part=self._exchange.own_part)
+        # Times the batch's size: a residue is of the size of one, whatever the batch.
+        residues = {name: column_of(gradient) * batch.count for name, gradient in gradients.items()}
+        yield from self.send_residues(residues, step)
         party.update()
         return value
 
 
-def _column(gradient: Tensor) -> Tensor:
+def column_of(gradient: Tensor) -> Tensor:
+    """Return a gradient of width 1 as ``(n,)``, float64, on the CPU."""
     return gradient.detach().cpu().double().squeeze(1)
 
 
@@ -113,8 +131,10 @@ def _encrypted_once(owner: Owner, values: dict[str, Tensor]) -> dict[str, Tensor
     return {name: encrypted[content] for name, content in contents.items()}
 
 
-class _Passive(PassiveSide[Residue]):
-    def __init__(self, party: PassiveParty, active: str, exchange: Residue) -> None:
+class ResiduePassive(PassiveSide[_E]):
+    """The passive party's side of such an exchange."""
+
+    def __init__(self, party: PassiveParty, active: str, exchange: _E) -> None:
         super().__init__(party, active, exchange)
         self._layout = exchange.encryption.layout(exchange.rows, party.data.width)
 
@@ -125,8 +145,14 @@ class _Passive(PassiveSide[Residue]):
         inbox = yield Outbox(send=columns, wait=(encryption.awaited_key(self._active),))
         self._evaluator = self._engine.evaluator(encryption.read_key(inbox[self._active]), self._layout)
 
-    def step(self, batch: Records, step: int) -> Half:
-        """Return its half of one step."""
+    def step_with(self, batch: Records, step: int, *, divisor: float) -> Half:
+        """Return its half of a step with these records.
+
+        Args:
+            batch: Records whose part of the logits it sends, and of which it gets encrypted residues.
+            step: Number of the step.
+            divisor: What the sum of residue times row is divided by.
+        """
         party, evaluator, layout = self._party, self.evaluator, self._layout
         activation = party.activate(batch).detach()
         sent = self.to_active("activation", step, party.defend_activation(activation, batch, step))
@@ -135,6 +161,12 @@ class _Passive(PassiveSide[Residue]):
         masked = self.masked_sums(residues, evaluator, layout.encode_weights(columns_of(batch).cpu()))
         sums = self.to_active("sums", step, masked.reply)
         opened = yield from self.from_active("opened", step, layout.opened_shape, send=sums)
-        gradient = self.unmasked(opened, evaluator, masked) / batch.count
+        gradient = self.unmasked(opened, evaluator, masked) / divisor
         self.remember(opened, gradient)
         learn_sum(party, activation, gradient, batch, step, self._active)
+
+
+class _Passive(ResiduePassive[Residue]):
+    def step(self, batch: Records, step: int) -> Half:
+        """Return its half of one step."""
+        return self.step_with(batch, step, divisor=batch.count)

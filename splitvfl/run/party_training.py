@@ -85,7 +85,8 @@ class PartyTraining(ABC, Generic[P]):
     ) -> None:
         self.party, self.partners = party, tuple(partners)
         self.trains, self.crossed = False, False
-        self._training, self._one_way, self._terms, self._plan = training, exchange.one_way, terms, plan
+        self._training, self._terms, self._plan = training, terms, plan
+        self._one_way, self._draws_records = exchange.one_way, exchange.draws_records
         self._here, self._count = here or Rendezvous(), count
         self._parted = parted
 
@@ -195,11 +196,11 @@ class ActiveTraining(PartyTraining[ActiveParty]):
     """The label party's part."""
 
     def answered(self) -> frozenset[str]:
-        """Return the kinds of messages on which its gradients depend."""
+        """Return the kinds of messages on which its gradients depend, where they are defended or hide what is drawn."""
         chains = (self.party.labels, *(cut.gradient for cut in self.party.cuts.values()))
         # Of parts under masks that are new at every meeting, the sum is remembered.
         kinds = {"activation"} if self.party.sums_parts else {"activation", "evaluation"}
-        return frozenset(kinds if any(map(len, chains)) else ())
+        return frozenset(kinds if any(map(len, chains)) or self._draws_records else ())
 
     def _resuming(self, own: HeldCheckpoints) -> Half:
         return active_resuming(self.party.name, self.partners, own)
@@ -221,9 +222,13 @@ class PassiveTraining(PartyTraining[PassiveParty]):
     """A passive party's part."""
 
     def answered(self) -> frozenset[str]:
-        """Return the kind of messages on which its activations depend: each on the gradients of the steps before."""
+        """Return the kinds of messages on which its activations depend.
+
+        Each depends on the gradients of the steps before, and on which records it is asked for.
+        """
         defended = not self._one_way and any(map(len, self.party.chains().values()))
-        return frozenset({"gradient"} if defended else ())
+        kinds = {"gradient", "selection"} if self._draws_records else {"gradient"}
+        return frozenset(kinds if defended else ())
 
     def _resuming(self, own: HeldCheckpoints) -> Half:
         return passive_resuming(self.party.name, self.partners[0], own)

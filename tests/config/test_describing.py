@@ -35,9 +35,10 @@ def sets() -> Mapping[str, VerticalData]:
 
 def is_taken(data: VerticalData, exchange: str, hooks: str) -> bool:
     """Return whether a run can be put together, of some model; nothing is trained."""
-    settings = "train: {batch_size: 8, optimizer: {name: sgd, lr: 0.1}}\naudit: false\n"
+    settings = "train: {batch_size: 64, optimizer: {name: sgd, lr: 0.1}}\naudit: false\n"
+    section = "{name: hybrid, epsilon: 1.0, share: 0.3}" if exchange == "hybrid" else exchange  # it needs settings
     for model in dict.fromkeys([MODELS.get(exchange, "logistic-regression"), "logistic-regression"]):
-        text = f"data: {data.name}\n{PARTIES}model: {model}\nexchange: {exchange}\n"
+        text = f"data: {data.name}\n{PARTIES}model: {model}\nexchange: {section}\n"
         with suppress(SplitVFLError):
             config = parse_config(f"{text}{settings}{hooks}\n", source="experiment.yaml")
             Experiment(config, Workbench(data, {})).trainer()
@@ -118,7 +119,7 @@ def test_the_attacks_of_an_exchange_are_those_whose_needs_it_shows() -> None:
     def exchanges(name: str) -> set[str]:
         return set(entry("attacks", name).facts["Exchanges"].split(", "))
 
-    encrypted = {"residue", "taylor", "coordinator"}
+    encrypted = {"residue", "taylor", "coordinator", "hybrid"}
     assert exchanges("norm") == {"split"}
     assert exchanges("residue-solving") == {"split", "oracle"} | encrypted
     assert exchanges("model-completion") == {"split", "oracle", "one-way"} | encrypted

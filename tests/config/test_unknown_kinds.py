@@ -81,7 +81,9 @@ def new_section(base: type[Any], name: str = "telepathy", **fields: Any) -> Any:
 
 @pytest.mark.parametrize("name", built_in("exchanges"))
 def test_every_exchange_trains_under_its_own_name(name: str) -> None:
-    exchange = config_of(exchange=Named("exchanges", ExchangeSection).default(name)).exchange.make(rows=32)
+    needed = {"hybrid": {"epsilon": 1.0, "share": 0.3}}.get(name, {})
+    section = Named("exchanges", ExchangeSection).default(name, **needed)
+    exchange = config_of(exchange=section).exchange.make(rows=32)
     assert isinstance(exchange, Exchange)
     assert exchange.name == name
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 import numpy as np
@@ -73,20 +73,27 @@ def by_hand(
     trainer: Trainer, epochs: int, coefficient: Callable[[float, float], float], scale: float
 ) -> dict[str, np.ndarray]:
     """Train a copy of what the parties hold, record by record; ``coefficient(z, y) / scale`` is a residue."""
+    batches = [rows for epoch in range(epochs) for rows in trainer.batches.epoch(epoch)]
+    return descend(trainer, batches, coefficient, scale)
+
+
+def descend(
+    trainer: Trainer, batches: Iterable[Tensor], coefficient: Callable[[float, float], float], scale: float
+) -> dict[str, np.ndarray]:
+    """The same on batches of one's own, of which each gives a mean."""
     weights = {name: weight.double().numpy().copy() for name, weight in weights_of(trainer).items()}
     columns = {name: party.data.train.columns.numeric.double().numpy() for name, party in trainer.passives.items()}
     bank = trainer.active.data.train
     columns["bank"] = np.concatenate([bank.columns.numeric.double().numpy(), np.ones((bank.count, 1))], axis=1)
     labels = 2 * bank.labels.double().numpy() - 1  # type: ignore[union-attr]
-    for epoch in range(epochs):
-        for rows in trainer.batches.epoch(epoch):
-            gradients = {name: np.zeros_like(weight) for name, weight in weights.items()}
-            for row in rows.tolist():
-                z = sum(float(columns[name][row] @ weights[name]) for name in weights)
-                for name in weights:
-                    gradients[name] += coefficient(z, labels[row]) * columns[name][row] / (scale * len(rows))
+    for rows in batches:
+        gradients = {name: np.zeros_like(weight) for name, weight in weights.items()}
+        for row in rows.tolist():
+            z = sum(float(columns[name][row] @ weights[name]) for name in weights)
             for name in weights:
-                weights[name] -= RATE * gradients[name]
+                gradients[name] += coefficient(z, labels[row]) * columns[name][row] / (scale * len(rows))
+        for name in weights:
+            weights[name] -= RATE * gradients[name]
     return weights
 
 
