@@ -10,7 +10,6 @@ from dataclasses import replace
 from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import matplotlib
