@@ -19,7 +19,11 @@ CONDITIONS = (
         "checked: the cut has one column, the label party's model adds up logits, and its loss is the logistic one; a "
         "loop of one's own takes the mean logistic loss, which nobody can check there",
     ),
-    ("passive parties get one draw between them", "checked in every step: rows that differ are not sent"),
+    (
+        "passive parties get one draw between them",
+        "checked in every step where all of them have it: rows that differ are not sent; cut layers of a loop of one's "
+        "own draw each for itself, unless they are given one OneDraw",
+    ),
 )
 NOT_COVERED = (
     "that noise is drawn and rounded in floating point, from a generator that is not cryptographic",

@@ -163,7 +163,7 @@ def _over_a_run(party: ActiveParty, epochs: int, own_part: OwnPart) -> Iterator[
         if isinstance(claim, PureDP) and claim.unit == "label of a record"
     }
     for name, epsilon in sorted(costs):
-        why = _uncovered(party, own_part)
+        why = _without(party, name) or _uncovered(party, own_part)
         if why:
             yield f"{name}: of the whole run nothing is promised: {why}."
         else:
@@ -173,6 +173,14 @@ def _over_a_run(party: ActiveParty, epochs: int, own_part: OwnPart) -> Iterator[
                 f"of a record, given all else: nobody tells two labels of even odds apart more often than "
                 f"{total.success_bound:.3f}. Labels move the run through what is sent alone."
             )
+
+
+def _without(party: ActiveParty, name: str) -> str:
+    """Return why a promise of a defense that stands at some cuts only says nothing of a run; empty if all have it."""
+    bare = [to for to, cut in party.cuts.items() if name not in map(hook_name, cut.gradient)]
+    if not bare:
+        return ""
+    return f"{' and '.join(bare)} gets residues without it, and what is learned from them moves all that comes later"
 
 
 def _uncovered(party: ActiveParty, own_part: OwnPart) -> str:

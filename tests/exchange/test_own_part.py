@@ -160,3 +160,12 @@ def test_noise_on_residues_promises_nothing_below_another_loss(defense: Any) -> 
 
     with pytest.raises(PrivacyError, match="trains on Weighted"):
         attach_defense(active, defense, number=0, noise_seed=None)
+
+
+def test_nothing_is_promised_of_a_run_where_one_party_gets_residues_as_they_are() -> None:
+    trainer = trainer_of(Split(own_part="sent"), TWO, audit=False)
+    trainer.active.cuts["lab"].defend(LaplaceResidue(epsilon=1.0))
+
+    told = promises_of(trainer.active, 3, own_part="sent")[-1]
+
+    assert told.startswith("laplace-residue: of the whole run nothing is promised: shop gets residues without it")
