@@ -37,10 +37,13 @@ def bits_left(values: Tensor, estimate: Tensor) -> float:
     0 where the estimate tells the bin of every value, ``H(X)`` where it tells nothing. A column of at most 16 values is
     taken value by value, another in 16 bins of equal width; the estimate likewise. Of n records the entropy is that of
     the pairs less that of the estimates, each of shares and with the correction of Miller and Madow, ``(cells that
-    occur − 1) / 2n`` nats; the result is kept between 0 and the corrected H(X).
+    occur − 1) / 2n`` nats; the result is kept between 0 and the corrected H(X),
+    and that to log2 of how many values, or bins, occur.
 
     It is for any use of the estimate, the best one: an estimate of 1 − x leaves nothing. Not promised: an unbiased
-    figure. With few records beside the number of cells, up to 256, the correction is too small, and the result too low.
+    figure. With few records beside the number of cells, up to 256, the correction is too small, and the result too low:
+    of a uniform column, 4 bits, a uniform random estimate leaves 3.0 at 114 records, 3.9 at 455 and 3.99 at 1,000. So
+    below a thousand records compare with what a random estimate leaves, not with H(X).
 
     Source: Miller, *Note on the bias of information estimates* (1955).
 
@@ -81,7 +84,9 @@ def category_bits_left(categories: Tensor, guesses: Tensor) -> float:
     if any(one.is_floating_point() or bool((one < 0).any()) for one in (categories, guesses)):
         raise ArgumentError("expected whole numbers of at least 0 for categories and guesses")
     left = _entropy(categories * (int(guesses.max()) + 1) + guesses) - _entropy(guesses)
-    return min(max(left, 0.0), _entropy(categories))
+    # The correction is for what is rare; so many categories have no more than this.
+    most = math.log2(len(torch.unique(categories)))
+    return min(max(left, 0.0), _entropy(categories), most)
 
 
 def _cells(values: Tensor) -> Tensor:
