@@ -2,6 +2,7 @@
 
 from splitvfl.attacks.active_packing import PackingEngine
 from splitvfl.attacks.additive_llr import AdditiveLLRAttack, additive_noise_llr
+from splitvfl.attacks.binary_residues import BinaryResidues, binary_residues
 from splitvfl.attacks.black_box_feature import BlackBoxFeatureAttack, black_box_feature
 from splitvfl.attacks.centre_program import BoundedCentre
 from splitvfl.attacks.chebyshev_centre import Ball, ChebyshevCentreAttack, chebyshev_centre, chebyshev_within
@@ -46,7 +47,7 @@ from splitvfl.attacks.residue_solving import ResidueSolvingAttack, solve_residue
 from splitvfl.attacks.sign import SignAttack
 from splitvfl.attacks.sign_horizon import initial_margin, sign_attack_horizon
 from splitvfl.attacks.single_feature import recover_single_feature
-from splitvfl.attacks.sparse_residues import sparse_residues
+from splitvfl.attacks.sparse_residues import SparseResiduesAttack, sparse_residues
 from splitvfl.attacks.stacked_epochs import StackedEpochsAttack, stack_epochs, two_mean_labels
 from splitvfl.attacks.suspected_flip import SuspectedFlipAttack, suspect_flip
 from splitvfl.attacks.weight_estimation import WeightEstimate, WeightEstimationAttack, estimate_weights
@@ -55,6 +56,7 @@ from splitvfl.leakage.score_equations import activation_equations, equations, sc
 __all__ = [
     "AdditiveLLRAttack",
     "Ball",
+    "BinaryResidues",
     "BlackBoxFeatureAttack",
     "BoundedCentre",
     "ChebyshevCentreAttack",
@@ -86,6 +88,7 @@ __all__ = [
     "ResidualAttack",
     "ResidueSolvingAttack",
     "SignAttack",
+    "SparseResiduesAttack",
     "StackedEpochsAttack",
     "SuspectedFlipAttack",
     "WeightEstimate",
@@ -93,6 +96,7 @@ __all__ = [
     "ZeroAttack",
     "activation_equations",
     "additive_noise_llr",
+    "binary_residues",
     "black_box_feature",
     "chebyshev_centre",
     "chebyshev_within",

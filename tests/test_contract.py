@@ -94,6 +94,7 @@ ATTACKS = {
     "gradient-classifier": AttackRow(attacks.GradientClassifierAttack),
     "model-completion": AttackRow(attacks.ModelCompletionAttack),
     "label-sum": AttackRow(lambda: attacks.LabelSumAttack(fallback=True), widths=(1,)),
+    "sparse-residues": AttackRow(attacks.SparseResiduesAttack, widths=(1,)),
     "stacked-epochs": AttackRow(attacks.StackedEpochsAttack, widths=(1,)),
     "additive-llr": AttackRow(lambda: attacks.AdditiveLLRAttack(epsilon=1.0), widths=(1,)),
     "multiplicative-llr": AttackRow(lambda: attacks.MultiplicativeLLRAttack(epsilon=5.0, b1=0.5, b2=1.0), widths=(1,)),
