@@ -276,6 +276,7 @@ class Assembly:
             exchange_traits=ExchangeTraits.of(config.exchange.factory),
             notes=[
                 *([] if self.noise is None else self.noise.notes()),
+                *run.exchange_notes,
                 *_private_top_notes(active),
                 *promises_of(active, train.epochs, own_part=self.exchange.own_part),
                 *active.notes,

@@ -82,6 +82,8 @@ def _try_parts(config: ExperimentConfig, data: VerticalData, tell: Callable[[str
     epochs = config.train.epochs
     trainer.active.plan_run(epochs=epochs, early_stopping=config.train.early_stopping is not None)
     _tell_all(tell, promises_of(trainer.active, epochs, own_part=trainer.exchange.own_part))
+    widths = {name: party.data.width for name, party in trainer.passives.items()}
+    _tell_all(tell, trainer.exchange.notes(widths, records=trainer.active.data.train.count))
     weights = {
         party.name: sum(weight.numel() for model in party.models for weight in model.parameters())
         for party in (trainer.active, *trainer.passives.values())

@@ -37,6 +37,10 @@ class Side(ABC):
         """Return its half of what comes before the first step; it may come again, after a link broke."""
         yield Outbox()
 
+    def notes(self) -> list[str]:
+        """Return what is to be said before the first step, once it is opened, in sentences; nothing as a rule."""
+        return []
+
     @abstractmethod
     def step(self, batch: Records, step: int) -> Half:
         """Return its half of one training step; its result is the batch's loss at the active party, else ``None``."""
@@ -176,10 +180,10 @@ class Exchange(ABC):
         return {"exchange": self.name}
 
     def notes(self, columns: Mapping[str, int], *, records: int) -> list[str]:
-        """Return what is to be said of it before the first step, in sentences; nothing as a rule.
+        """Return what it does not hide from passive parties, in sentences; nothing is said as a rule.
 
         Args:
-            columns: How many columns passive parties have, as far as it is known, by party.
+            columns: How many columns each of them has, by name.
             records: Training records.
         """
         return []

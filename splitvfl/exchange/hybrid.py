@@ -33,7 +33,7 @@ from splitvfl.exchange.base import Approximation, Side
 from splitvfl.exchange.paillier import EncryptedExchange, scatter
 from splitvfl.exchange.residue import ResidueActive, ResiduePassive, column_of
 from splitvfl.exchange.selection import KEY_BYTES, Draw, SecretBatch, known_support_ceiling, used_for_ceiling
-from splitvfl.exchange.split import loss_and_gradients, spoiled
+from splitvfl.exchange.split import check_finite, loss_and_gradients, spoiled
 from splitvfl.messaging.conversation import Expected, Half, Inbox, Outbox
 from splitvfl.party.party import ActiveParty, PassiveParty
 
@@ -211,6 +211,10 @@ class _Active(ResidueActive[Hybrid]):
         for name, columns in self._columns.items():
             self._exchange.check_columns(name, columns, self._party.data.train.count)
 
+    def notes(self) -> list[str]:
+        """Return what is not hidden from those who have said how many columns they have."""
+        return self._exchange.notes(self._columns, records=self._party.data.train.count)
+
     def step(self, batch: Records, step: int) -> Half:
         """Return its half of one step; its result is the loss of the records that were used, if there were any."""
         draw = self._drawn(batch, step)
@@ -253,10 +257,11 @@ class _Active(ResidueActive[Hybrid]):
         Raises:
             ProtocolError: If logits are NaN, infinite or beyond 10¹⁴ together.
         """
-        total = sum(message.payload.detach().double().abs() for message in inbox.values())
-        assert isinstance(total, Tensor)
-        if not bool((total <= _LARGEST_LOGIT).all()):
-            raise ProtocolError(spoiled(f"the activations of step {step} are NaN or beyond {_LARGEST_LOGIT:g}", inbox))
+        for message in inbox.values():
+            check_finite(message)
+        total = torch.stack([message.payload.detach().double().abs() for message in inbox.values()]).sum(dim=0)
+        if (largest := total.max().item()) > _LARGEST_LOGIT:
+            raise ProtocolError(spoiled(f"logits of step {step} are up to {largest:.3g}, which no loss bears", inbox))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the secret from which its draws follow: for its owner only."""

@@ -133,11 +133,20 @@ def update(party: PassiveParty, step: int, active: str) -> None:
     party.update()
 
 
-def _received(party: ActiveParty | PassiveParty, message: Message) -> Tensor:
+def check_finite(message: Message) -> None:
+    """Check what was received.
+
+    Raises:
+        ProtocolError: If it holds NaN or infinite values.
+    """
     if not all_finite(message.payload):
         raise ProtocolError(
             f"the {message.kind} of step {message.step} from {message.sender} holds NaN or infinite values"
         )
+
+
+def _received(party: ActiveParty | PassiveParty, message: Message) -> Tensor:
+    check_finite(message)
     return party.received(message.payload.detach())
 
 

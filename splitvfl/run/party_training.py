@@ -112,6 +112,7 @@ class PartyTraining(ABC, Generic[P]):
                 training.save_checkpoint()
         else:
             yield from self._in_turn(self.side.open())
+            training.tell(self.side.notes())
             yield from training.choose(self._resuming)
             yield from self.steps()
         yield from self._leave()

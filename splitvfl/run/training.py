@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,6 +72,7 @@ class Training(ABC):
         figures: Figures of the last evaluation, ``"test/auc"`` and so on; none without labels.
         kept: Figures of the evaluation whose weights are kept, where training may stop early.
         notify: Told in one line what happens, for a person.
+        exchange_notes: What the exchange has said before the first step, in sentences.
     """
 
     def __init__(self, watch: Watch, *, notify: Callable[[str], None] = lambda line: None) -> None:
@@ -86,6 +87,7 @@ class Training(ABC):
         self.figures: dict[str, float] = {}
         self.kept: dict[str, float] = {}
         self.notify = notify
+        self.exchange_notes: list[str] = []
         self._judging = 0.0
         self._seconds = 0.0
         self._sums: dict[str, tuple[float, int]] = {}
@@ -108,6 +110,13 @@ class Training(ABC):
             resuming: Returns the party's half of the choice, given what it has.
         """
         yield from ()
+
+    def tell(self, notes: Sequence[str]) -> None:
+        """Say what a side has to say before the first step: once, however often the parties meet."""
+        for note in notes:
+            if note not in self.exchange_notes:
+                self.exchange_notes.append(note)
+                self.notify(note)
 
     @abstractmethod
     def save_checkpoint(self) -> None:

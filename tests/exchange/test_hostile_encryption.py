@@ -30,6 +30,7 @@ from splitvfl.data.columns import NO_RECORDS
 from splitvfl.errors import DataError, ForgedError, ProtocolError, ReplayError, SplitVFLError, SumRefused
 from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.coordinator import Coordinator
+from splitvfl.exchange.hybrid import Hybrid
 from splitvfl.exchange.residue import Residue
 from splitvfl.exchange.taylor import Taylor
 from splitvfl.messaging.conversation import Half, Outbox, converse
@@ -43,7 +44,12 @@ EXCHANGES: dict[str, Callable[[], Exchange]] = {
     "residue": lambda: Residue(rows=BATCH, encryption=SHORT),
     "taylor": lambda: Taylor(rows=BATCH, encryption=SHORT),
     "coordinator": lambda: Coordinator(rows=BATCH, encryption=SHORT),
+    "hybrid": lambda: Hybrid(
+        rows=BATCH, encryption=SHORT, epsilon=1.0, share=0.4, selection_seed_for_experiments=SELECTION
+    ),
 }
+# With it as many records are asked for in the second step as in the first: what is repeated has the right form.
+SELECTION = 18
 WIDTHS = {"lab": 4, "shop": 2}
 CIPHERTEXT_BYTES = SHORT.key_bits // 4
 # Messages of ciphertexts that its receiver computes with or decrypts, and of masked plaintexts.
@@ -464,7 +470,7 @@ def test_what_is_repeated_from_the_step_before_is_noticed(name: str) -> None:
 @pytest.mark.parametrize("name", EXCHANGES)
 def test_values_above_the_agreed_limit_are_noticed_by_whoever_adds_them_up(name: str) -> None:
     """An owner that encrypts more than was agreed would let slots overflow into their neighbours."""
-    kind, sender, receiver = ("residues", "bank", "lab") if name == "residue" else ("logits", "lab", "bank")
+    kind, sender, receiver = ("residues", "bank", "lab") if name in ("residue", "hybrid") else ("logits", "lab", "bank")
     place = Place(name, sender, receiver, kind, 1)
     side = stage(name).trainer._sides[sender]
     keyed = side._owner or side._evaluator  # type: ignore[attr-defined]
@@ -502,6 +508,7 @@ def test_what_the_owner_returns_has_only_the_bits_that_were_asked_for() -> None:
     ("name", "cheat", "victim", "complaint"),
     [
         ("residue", "bank", "lab", "bank sent another opened for step 1"),
+        ("hybrid", "bank", "lab", "bank sent another opened for step 1"),
         ("taylor", "bank", "lab", "bank sent another opened for step 1"),
         ("taylor", "lab", "bank", "lab sent another opened for step 1"),
         ("taylor", "shop", "lab", "bank sent another opened for step 1"),  # who passes it on

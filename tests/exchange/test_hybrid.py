@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from splitvfl.attacks import ResidueSolvingAttack
+from splitvfl.errors import ArgumentError, ConfigError, ProtocolError
 from splitvfl.exchange.hybrid import Hybrid
+from splitvfl.hooks import Secrets
+from splitvfl.messaging.conversation import admit, converse
 from splitvfl.messaging.messages import Message
 from splitvfl.run.trainer import Trainer
 from tests.exchange.logistic import SHORT, descend, exact_coefficient, taylor_coefficient, trainer_of, weights_of
@@ -89,3 +95,159 @@ def test_activations_are_of_the_records_that_are_asked_for_in_their_order() -> N
     bits, sent = (next(m.payload for m in messages if m.kind == kind) for kind in ("selection", "activation"))
     # Of float32 products of a few numbers of size one, in another order.
     assert torch.allclose(sent, logits[bits.bool()], rtol=0, atol=1e-6)
+
+
+def test_two_runs_use_other_records_though_the_order_has_one_seed() -> None:
+    """It is no secret to anybody in which order records come."""
+    asked: list[bytes] = []
+    for _ in range(2):
+        messages: list[Message] = []
+        exchange = hybrid(selection_seed_for_experiments=None)
+        trainer_of(exchange, ONE, approximation="exact", batch=BATCH, record=messages.append).fit(1)
+        asked.append(next(bytes(message.payload.tolist()) for message in messages if message.kind == "selection"))
+    assert asked[0] != asked[1]
+
+
+def test_a_resumed_run_draws_what_it_would_have_drawn(tmp_path: Path) -> None:
+    def trainer(folder: str, seed: int | None) -> Trainer:
+        exchange = hybrid(selection_seed_for_experiments=seed)
+        return trainer_of(exchange, ONE, approximation="exact", batch=BATCH, log_dir=tmp_path / folder)
+
+    whole = trainer("whole", 3)
+    whole.fit(3)
+    trainer("parts", 3).fit(1)
+    again = trainer("parts", None)  # with a key of its own, until it has that of the checkpoint
+    assert again.resume() == 3
+    again.fit(3)
+    assert all(torch.equal(weight, weights_of(again)[party]) for party, weight in weights_of(whole).items())
+
+
+def test_defenses_of_gradients_act_on_the_records_that_are_used_and_on_no_zero() -> None:
+    seen: list[Tensor] = []
+
+    class Looking:
+        def __call__(self, gradient: Tensor, secrets: Secrets, /) -> Tensor:
+            assert secrets.ids is not None
+            seen.append(secrets.ids)
+            return 0 * gradient
+
+    exchange = hybrid()
+    trainer = trainer_of(exchange, ONE, approximation="exact", batch=BATCH, defenses=(Looking(),))
+    before = weights_of(trainer)["lab"]
+    trainer.fit(1)
+    expected = used_batches(trainer, exchange, 1)
+    assert [ids.tolist() for ids in seen] == [rows.tolist() for rows in expected]
+    assert torch.equal(weights_of(trainer)["lab"], before)
+
+
+def test_attacks_see_the_columns_and_the_sum_of_what_was_sent() -> None:
+    attacks = [ResidueSolvingAttack()]
+    trainer = trainer_of(hybrid(), {"lab": 12}, approximation="exact", batch=BATCH, attacks=attacks)
+    trainer.fit(2)
+    # Of the two batches of an epoch that are not left out.
+    assert trainer.leaks["lab"]["residue-solving"].summary.steps == 4
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize(
+    ("options", "widths", "told"),
+    [
+        ({"rows": 5}, ONE, r"train.batch_size is 5, and more than 5 are needed"),
+        (
+            {"epsilon": 5.0, "share": 0.1},
+            {"lab": 3, "shop": 9},
+            r"than shop has columns \(9\).* p = 0.993, .* or share",
+        ),
+        ({"epsilon": 5.0, "share": 0.05}, {"lab": 30}, r"Take larger batches with a smaller epsilon, out of 70"),
+    ],
+)
+def test_settings_that_hide_nothing_are_refused_before_anything_is_sent(
+    options: dict[str, Any], widths: dict[str, int], told: str
+) -> None:
+    messages: list[Message] = []
+    with pytest.raises(ConfigError, match=told):
+        trainer_of(hybrid(**options), widths, batch=options.get("rows", BATCH), record=messages.append)
+    assert not messages
+
+
+def test_a_share_of_no_record_is_refused() -> None:
+    with pytest.raises(ArgumentError, match=r"share 0.01 of train.batch_size 32 is no record at all.*\(k = 0\)"):
+        hybrid(share=0.01)
+
+
+def test_only_the_last_batch_of_an_epoch_is_left_out() -> None:
+    with pytest.raises(ArgumentError, match=r"batches of 6 records hide nothing, .* expected batches of 32"):
+        trainer_of(hybrid(), TWO, approximation="exact", batch=6).fit(1)
+
+
+@pytest.mark.parametrize(
+    ("bits", "told"),
+    [
+        (lambda bits: 2 * bits, "expected bytes 0 and 1, got 2"),
+        (torch.ones_like, "expected 5 to 31 ones for lab with its 4 columns, got 32"),
+        (torch.zeros_like, "expected 5 to 31 ones for lab with its 4 columns, got 0"),
+        (lambda bits: (torch.arange(len(bits)) < 4).to(torch.uint8), "expected 5 to 31 .* got 4"),
+    ],
+)
+def test_a_passive_party_sends_nothing_for_a_selection_that_is_none(
+    bits: Callable[[Tensor], Tensor], told: str
+) -> None:
+    trainer = trainer_of(hybrid(), ONE, approximation="exact", batch=BATCH)
+    converse({name: side.open() for name, side in trainer._sides.items()})
+    rows = trainer.batches.epoch(0)[0]
+    half = trainer._sides["lab"].step(trainer.passives["lab"].train_batch(rows), 0)
+    (awaited,) = next(half).wait
+    drawn = trainer.exchange.secret_batch.draw(bytes(32), 0, BATCH, [4]).sent.to(torch.uint8)  # type: ignore[attr-defined]
+    message = admit(Message("bank", "lab", "selection", 0, bits(drawn)), awaited)
+    with pytest.raises(ProtocolError, match=f"selection of step 0 from bank: {told}"):
+        half.send({"bank": message})
+
+
+@pytest.mark.parametrize("value", [math.nan, 1e20])
+def test_logits_that_end_the_run_end_it_whether_their_record_is_used_or_not(value: float) -> None:
+    """Else a passive party would learn of any record whether it is used."""
+    exchange = hybrid()
+    for used in (True, False):
+        trainer = trainer_of(exchange, ONE, approximation="exact", batch=BATCH)
+        converse({name: side.open() for name, side in trainer._sides.items()})
+        rows = trainer.batches.epoch(0)[0]
+        draw = exchange.secret_batch.draw(exchange.selection_key(), 0, BATCH, [4])
+        place = int((draw.used[draw.sent] == used).nonzero()[0])
+        half = trainer._sides["bank"].step(trainer.active.train_batch(rows), 0)
+        next(half)
+        logits = torch.zeros(int(draw.sent.sum()), 1)
+        logits[place] = value
+        with pytest.raises(ProtocolError, match=r"NaN or infinite|which no loss bears"):
+            half.send({"lab": Message("lab", "bank", "activation", 0, logits)})
+
+
+# --- what is said
+
+
+def test_what_is_not_hidden_is_said_before_the_first_step() -> None:
+    said: list[str] = []
+    trainer = trainer_of(hybrid(), TWO, approximation="exact", batch=BATCH)
+    trainer.notify = said.append
+    trainer.fit(1, progress=lambda status: said.append(f"step {status.step}"))
+    before = " ".join(said[: said.index("step 1")])
+
+    assert "has nothing to do with labels" in before
+    assert "sparse_residues" in before
+    # Ten ones in m, of which p = .731 are kept; Φ(√(4 / 3.31)) and Φ(√(6 / 1.31)).
+    assert "7.3 used" in before
+    assert (
+        "if lab knew no more than which records are used, its 4 columns tell a sign with a probability of 0.86"
+        in before
+    )
+    assert "its 6 columns tell a sign with a probability of 0.98" in before
+    # 16.6 · 4 and 64.3 · 4 used records; the first takes batches of 66.3 / (.3 · .731).
+    assert "less is left than 0.6 from 66 used records on (none within 70 records), 0.55 from 257" in before
+    assert trainer.exchange_notes == said[: said.index("step 1")]
+
+
+def test_larger_batches_within_the_data_are_named() -> None:
+    (*_, ceiling) = hybrid(rows=200).notes({"lab": 4, "shop": 60}, records=500)
+    assert "its 60 columns are as many equations as records are used, or more" in ceiling
+    assert "0.6 from 66 used records on (train.batch_size 303)" in hybrid().notes({"lab": 4}, records=500)[-1]

@@ -13,6 +13,7 @@ from splitvfl.defenses import Isotropic, LaplaceResidue, MultiplicativeLaplaceRe
 from splitvfl.errors import ConfigError, PrivacyError
 from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.coordinator import Coordinator
+from splitvfl.exchange.hybrid import Hybrid
 from splitvfl.exchange.oracle import Oracle
 from splitvfl.exchange.residue import Residue
 from splitvfl.exchange.split import Split
@@ -35,6 +36,10 @@ EXCHANGES: dict[str, Callable[[OwnPart], Exchange]] = {
     "split": lambda own_part: Split(own_part=own_part),
     "oracle": lambda own_part: Oracle(approximation="taylor", own_part=own_part),
     "residue": lambda own_part: Residue(rows=BATCH, encryption=SHORT, own_part=own_part),
+    # Whatever is drawn, it is drawn again: the two runs that are compared use the same records.
+    "hybrid": lambda own_part: Hybrid(
+        rows=BATCH, encryption=SHORT, epsilon=1.0, share=0.4, own_part=own_part, selection_seed_for_experiments=0
+    ),
     "taylor": lambda own_part: Taylor(rows=BATCH, encryption=SHORT, own_part=own_part),
     "coordinator": lambda own_part: Coordinator(rows=BATCH, encryption=SHORT, own_part=own_part),
 }
@@ -76,13 +81,13 @@ def test_without_defenses_it_learns_alike_from_both(name: str) -> None:
         assert torch.allclose(weight, sent[party], rtol=0, atol=2e-6), party
 
 
-@pytest.mark.parametrize("name", ["split", "oracle", "residue"])
+@pytest.mark.parametrize("name", ["split", "oracle", "residue", "hybrid"])
 def test_several_passive_parties_get_one_draw_of_laplace_noise(name: str) -> None:
     sent: list[Message] = []
 
     trained(name, "sent", defenses=(LaplaceResidue(epsilon=1.0),), record=sent.append)
 
-    kind = "residues" if name == "residue" else "gradient"
+    kind = "residues" if name in ("residue", "hybrid") else "gradient"
     for step in range(3):
         rows = [message.payload for message in sent if message.kind == kind and message.step == step]
         assert len(rows) == 2
