@@ -156,8 +156,8 @@ def test_attacks_see_the_columns_and_the_sum_of_what_was_sent() -> None:
     [
         ({"rows": 5}, ONE, r"train.batch_size is 5, and more than 5 are needed"),
         (
-            {"epsilon": 5.0, "share": 0.1},
-            {"lab": 3, "shop": 9},
+            {"epsilon": 5.0, "share": 0.25},
+            {"lab": 1, "shop": 9},
             r"than shop has columns \(9\).* p = 0.993, .* or share",
         ),
         ({"epsilon": 5.0, "share": 0.05}, {"lab": 30}, r"Take larger batches with a smaller epsilon, out of 70"),
