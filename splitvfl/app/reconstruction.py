@@ -134,7 +134,7 @@ def reconstruct(
     )
     audited = isinstance(found, SavedRun) and found.over_a_network
     return replace(
-        reconstruction_of(judgements, active, Path(name).name, skipped), notes=(_AUDITED,) if audited else ()
+        reconstruction_of(judgements, active, Path(name).name, skipped, targets), notes=(_AUDITED,) if audited else ()
     )
 
 
@@ -167,7 +167,7 @@ def reconstruct_listed(trainer: Trainer, run: str) -> tuple[Reconstruction | Non
         party: {attack: why for attack, why in reasons.items() if attack.partition(" (")[0] in names}
         for party, reasons in trainer.unavailable.items()
     }
-    return (reconstruction_of(found, trainer.active, run, skipped) if found else None), leaks
+    return (reconstruction_of(found, trainer.active, run, skipped, targets) if found else None), leaks
 
 
 def _check(views: Sequence[str], records: int, weights: str) -> None:
@@ -444,6 +444,7 @@ def reconstruction_of(
     active: ActiveParty,
     run: str,
     skipped: Mapping[str, Mapping[str, str]],
+    targets: Mapping[str, FeatureTarget],
 ) -> Reconstruction:
     """Return what was judged, by party.
 
@@ -452,6 +453,7 @@ def reconstruction_of(
         active: The party in whose seat the attacks were.
         run: What the run is called.
         skipped: Why attacks were not run, by party and attack.
+        targets: The passive parties.
     """
     views: dict[str, list[ReconstructedView]] = {}
     for one in judged_systems:
@@ -461,6 +463,7 @@ def reconstruction_of(
         attacker=active.name,
         parties={name: tuple(found) for name, found in views.items()},
         skipped={name: dict(why) for name, why in skipped.items() if why},
+        transformed=tuple(name for name in views if targets[name].party.data.transform is not None),
     )
 
 

@@ -160,6 +160,8 @@ class Reconstruction:
         parties: By passive party, by part, view and weights.
         skipped: Why an attack was not run, by passive party and attack.
         notes: What else there is to say of all of it.
+        transformed: Passive parties whose columns went through a transform of theirs, of which the attacker does not
+            know.
     """
 
     run: str
@@ -167,13 +169,18 @@ class Reconstruction:
     parties: Mapping[str, tuple[ReconstructedView, ...]]
     skipped: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    transformed: tuple[str, ...] = ()
     format: Literal["splitvfl reconstruct"] = "splitvfl reconstruct"
     version: int = VERSION
 
     @property
     def sentences(self) -> dict[str, str]:
         """What the scores told, by party, in one sentence each."""
-        return {name: _sentence(name, views) for name, views in self.parties.items() if views}
+        return {
+            name: _sentence(name, views, transformed=name in self.transformed)
+            for name, views in self.parties.items()
+            if views
+        }
 
     def without_plots(self) -> Reconstruction:
         """Return the same without any record's values."""
@@ -272,15 +279,28 @@ def notes_of(found: Reconstruction) -> list[str]:
             everywhere = not view or all(attacks.get(f"{name} ({other})") == why for other in _SEEN)
             shown = name if everywhere else attack
             reasons.setdefault(why, {})[f"{shown} of {party}" if len(found.parties) > 1 else shown] = None
-    return [*found.notes, *(f"not run: {', '.join(names)}: {why}" for why, names in reasons.items())]
+    return [
+        *found.notes,
+        *(_transform_note(name) for name in found.transformed),
+        *(f"not run: {', '.join(names)}: {why}" for why, names in reasons.items()),
+    ]
 
 
-def _sentence(name: str, views: Iterable[ReconstructedView]) -> str:
+def _transform_note(name: str) -> str:
+    return (
+        f"{name} transforms its columns, and attackers take its weights for those of the columns as they are, but for "
+        "attacks that find out the transform: who knows or guesses it, a flip is one of two, undoes it. "
+        f"Of that attacker: splitvfl forecast EXPERIMENT --as {name} --model RUN"
+    )
+
+
+def _sentence(name: str, views: Iterable[ReconstructedView], *, transformed: bool) -> str:
     """Return what the last view told, the activation's, of records that nobody trained on where there are any."""
     of_true = [view for view in views if view.weights == "true"]
     view = ([one for one in of_true if one.part == "test"] or of_true)[-1]
     knows = "weights and the means" if view.best.attack == "known-means" else "weights"
-    d, who = len(view.baselines), f"Whoever knows the {knows} of {name} and sees {_SEEN[view.sees]}"
+    unaware = ", but not its transform of columns," if transformed else ""
+    d, who = len(view.baselines), f"Whoever knows the {knows} of {name}{unaware} and sees {_SEEN[view.sees]}"
     if view.equations == view.joint and view.best.near == 1.0:
         found = f"every value of its {d} columns" if d > 1 else "every value of its one column"
         return f"{who.rstrip(',')} finds {found}, to within .05 of its range."
@@ -293,4 +313,5 @@ def _sentence(name: str, views: Iterable[ReconstructedView]) -> str:
     learned = (
         f"more than half of the variance of {quoted(told)}" if told else "less than half of the variance of any column"
     )
-    return f"{who} {figures}, and learns {learned}."
+    hidden = "; who knows the transform may learn more" if transformed else ""
+    return f"{who} {figures}, and learns {learned}{hidden}."

@@ -24,7 +24,7 @@ from splitvfl.attacks import HalfAttack, LeastSquaresAttack, constrained_least_s
 from splitvfl.attacks.error_bounds import ColumnMoments, row_space, transformed_error
 from splitvfl.cli import main
 from splitvfl.data import load
-from splitvfl.data.transform import best_rotation
+from splitvfl.data.transform import best_rotation, flip
 from splitvfl.defenses.revealed_weights import least_singular_value, shifted_error, weight_shift
 from splitvfl.errors import CheckpointError, ConfigError, DataError
 from splitvfl.leakage.estimates import JudgedAttack
@@ -32,6 +32,7 @@ from splitvfl.leakage.reconstruction import (
     RECONSTRUCTION_FILE,
     ReconstructedView,
     Reconstruction,
+    notes_of,
     read_reconstruction,
     shown_views,
     view_lines,
@@ -327,6 +328,25 @@ def test_saturated_scores_are_counted() -> None:
 
     assert view.saturated == int(((scores == 0) | (scores == 1)).sum()) > 0
     assert f"{view.saturated} of {view.records} records hold a score of exactly 0 or 1" in " ".join(view_lines(view))
+
+
+# --- a party's own transform
+
+
+def test_a_transform_is_said_to_hide_nothing_from_who_knows_it() -> None:
+    trainer = linear_trainer(features=2)
+    plain = reconstruct(trainer, attacks="half", plots=False)
+    assert plain.transformed == ()
+    assert "transform" not in plain.sentences["telecom"]
+    lab = trainer.passives["telecom"]
+    lab.data = lab.data.with_transform(flip(2))
+    found = reconstruct(trainer, attacks="half", plots=False)
+    assert found.transformed == ("telecom",)
+    sentence = found.sentences["telecom"]
+    assert sentence.startswith("Whoever knows the weights of telecom, but not its transform of columns, and sees")
+    assert sentence.endswith("; who knows the transform may learn more.")
+    assert any("telecom transforms its columns" in note for note in notes_of(found))
+    assert not any("telecom transforms its columns" in note for note in notes_of(plain))
 
 
 # --- transformed weights
