@@ -27,7 +27,9 @@ from splitvfl.defenses import (
     CoefficientNoise,
     GaussianIR,
     Isotropic,
+    LaplaceResidue,
     MaxNorm,
+    MultiplicativeLaplaceResidue,
     RecordGaussian,
     SumKL,
 )
@@ -64,6 +66,17 @@ def along_rows(sent: Numbers, clean: Numbers, axis: Numbers) -> Numbers:
     return ((sent - clean) * clean).sum(axis=1) / norms / np.where(scales > 0, scales, np.nan)
 
 
+def of_residues(sent: Numbers, clean: Numbers, axis: Numbers) -> Numbers:
+    """Return what residues were multiplied with."""
+    return (sent / clean).reshape(-1)
+
+
+def as_residues(rows: Tensor) -> Tensor:
+    """Return rows of which each is a residue from ½ to 1 in size, over the size of the batch."""
+    sizes = 0.5 + 0.5 * rows.abs().clamp(max=1.0)
+    return torch.where(rows < 0, -sizes, sizes) / len(rows)
+
+
 def clipped(rows: Tensor) -> Tensor:
     return rows * (1.0 / rows.norm(dim=1, keepdim=True).clamp(min=1.0))
 
@@ -73,13 +86,14 @@ class Row:
     """One noisy defense, what it adds noise to, and the draws that an observer finds in the difference.
 
     ``make`` with noise far above the rows, under which angles are plainest; ``mild`` with less of it along an axis: its
-    rounding, too, hides something.
+    rounding, too, hides something. ``width``: the only one of cuts that it takes.
     """
 
     make: Callable[[], Any]
     draws: Callable[[Numbers, Numbers, Numbers], Numbers]
     prepared: Callable[[Tensor], Tensor] = lambda rows: rows
     mild: Callable[[], Any] | None = None
+    width: int | None = None
 
     def mildly(self) -> Any:
         return (self.mild or self.make)()
@@ -89,7 +103,12 @@ OWN_ROWS = {
     "isotropic": Row(lambda: Isotropic(ratio=50.0), entries),
     "gaussian-ir": Row(lambda: GaussianIR(clip=1.0, sigma=50.0), entries, clipped),
     "coefficient-noise": Row(lambda: CoefficientNoise(sigma=50.0, clip=1e9, scale=0.05), entries),
+    "laplace-residue": Row(lambda: LaplaceResidue(epsilon=0.02), entries, as_residues, width=1),
     "max-norm": Row(MaxNorm, along_rows),
+    # Noise of scale 50, which next to never reaches the bound.
+    "multiplicative-laplace-residue": Row(
+        lambda: MultiplicativeLaplaceResidue(epsilon=800.0, b1=0.5, b2=1e4), of_residues, as_residues, width=1
+    ),
     "sumkl": Row(lambda: SumKL(ratio=50.0), along_axis, mild=lambda: SumKL(ratio=0.2)),
     "axis-sumkl": Row(lambda: AxisSumKL(ratio=50.0), along_axis, mild=lambda: AxisSumKL(ratio=0.2)),
     "axis-gaussian": Row(lambda: AxisGaussian(ratio=7.0), along_axis, mild=lambda: AxisGaussian(ratio=0.4)),
@@ -176,6 +195,7 @@ def pairs(draws: Numbers) -> Iterator[tuple[Numbers, Numbers]]:
 def told_by_angles(row: Row, defense: Any, n: int, width: int, dtype: torch.dtype) -> tuple[float, float]:
     """Return how much better the message that was sent fits the lattice's angles, and that figure's standard error."""
     bits, kind = (24, np.float64) if dtype == torch.float32 else (53, Wide)
+    width = row.width or width
     found: tuple[list[Numbers], list[Numbers]] = ([], [])
     count = 0
     # So many angles of each kind of pair that six standard errors are below .03, a seventh of what the lattice shows.
@@ -256,6 +276,7 @@ def told_by_rounding(
 ) -> float:
     """Return the AUC with which a row's rounding, off the line that rows and noise lie on, tells which of two it is."""
     scores, secrets = [], []
+    width = row.width or width
     for step in range(steps):
         candidates, axis = messages(n, width, dtype, seed=10 * step)
         drawn = torch.rand(n, generator=random(step)) < 0.5
