@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from splitvfl.leakage.estimates import TOLD, quoted
 from splitvfl.leakage.features import FeatureLeak, best_by_view
 from splitvfl.report.summary import RunSummary
 
@@ -44,7 +45,11 @@ def seat_verdict(run: RunSummary) -> str:
 
 def _reading(leak: FeatureLeak) -> str:
     if leak.mse >= leak.blind_mse:
-        return "no attack that was run estimates your columns better than their means do."
+        told = [one.column for one in leak.columns if one.mse < TOLD * one.mean_mse]
+        of_all = "no attack that was run estimates your columns better than their means do"
+        if not told:
+            return f"{of_all}."
+        return f"{of_all}, taken together, but {leak.attack} learns more than half of the variance of {quoted(told)}."
     exact = f", within .05 of {leak.near:.0%} of all values" if leak.near is not None else ""
     return (
         f"the {leak.attack} attack estimates your columns with a mean squared error of {leak.mse:.3g}{exact}, against "
