@@ -231,8 +231,9 @@ def _after(found: Forecast, model: ModelForecast) -> str:
     best = view.best
     left = view.left(model)
     told = sorted((name for name, share in left.items() if share < TOLD), key=lambda name: left[name])
-    figures = f"misses your columns by {off_by(best.mse)} of their range, and who knows only their means by " + off_by(
-        model.mean_mse
+    figures = (
+        f"misses your columns by {off_by(best.mse)} of their range, where their means alone miss them by "
+        f"{off_by(model.mean_mse)}"
     )
     if not told:
         return (
