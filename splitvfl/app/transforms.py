@@ -68,8 +68,14 @@ def _rotation(chosen: TransformConfig, data: PartyData) -> Rotation:
     path = Path(chosen.matrix)
     try:
         matrix = torch.from_numpy(np.asarray(np.load(path, allow_pickle=False), dtype=np.float64))
-    except (OSError, ValueError, TypeError) as error:
+    except OSError as error:
         raise DataError(f"{path.name} cannot be read as a matrix that numpy.save wrote: {error}") from error
+    except (ValueError, TypeError, EOFError) as error:
+        # What numpy says of a file in any other format is how to load it as a pickle, which nobody should.
+        raise DataError(
+            f"{path.name} is no matrix of numbers that numpy.save wrote: expected a file .npy, of shape "
+            f"({data.width}, {data.width})"
+        ) from error
     if matrix.shape != (data.width, data.width):
         raise ArgumentError(
             f"expected a matrix ({data.width}, {data.width}) for the {data.width} columns of {data.name} after "

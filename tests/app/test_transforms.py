@@ -171,7 +171,7 @@ def test_a_networked_party_transforms_its_columns_and_agrees_on_the_same_terms(f
         ("{name: permute, columns: [calls, hours]}", "standard", "hold the same values"),
         ("{name: orthonormal, matrix: stretch.npy}", "minmax", "orthonormal matrix, H Hᵀ = I"),
         ("{name: orthonormal, matrix: small.npy}", "minmax", r"expected a matrix \(7, 7\)"),
-        ("{name: orthonormal, matrix: all.csv}", "minmax", "cannot be read as a matrix"),
+        ("{name: orthonormal, matrix: all.csv}", "minmax", "all.csv is no matrix of numbers that numpy.save wrote"),
         ("{name: flip, matrix: turn.npy}", "minmax", "a matrix is of orthonormal"),
         ("{name: orthonormal, columns: [calls]}", "minmax", "mixes all columns"),
         ("{name: turn}", "minmax", "expected 'flip', 'permute' or 'orthonormal'"),
