@@ -110,15 +110,19 @@ def outcome(trainer: Trainer, observed: LabelHorizon | None) -> list[str]:
 
 
 def _shares(trainer: Trainer, party: str, name: str, observed: LabelHorizon | None) -> str:
-    signs = trainer.leaks[party][name].signs
+    leak = trainer.leaks[party][name]
+    signs = leak.signs
     assert signs is not None
     overall, (right, records) = signs.share(), signs.records
     if not records:
         return "no sign was told."
+    which = "last" if signs.last else "majority"
     said = [
-        f"{overall:.1%} of signs were the label; of {records} records {right} by the majority of their signs "
+        f"{overall:.1%} of signs were the label; of {records} records {right} by the {which} of their signs "
         f"({signs.commoner:.1%} have the commoner label)."
     ]
+    if "aggregated_gradient" not in leak.needs:
+        return said[0]
     largest, width = trainer.batches.batch_size, trainer.passives[party].data.width
     if largest > width:
         said.append(f"Batches of {largest} records are more than its {width} columns can be solved for.")

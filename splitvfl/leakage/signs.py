@@ -30,7 +30,7 @@ class SignKeeper(Stateful):
     _kept = ("_right", "_decided", "_recent", "_course", "_votes")
 
     def __init__(self, *, last: bool = False) -> None:
-        self._last = last
+        self.last = last
         self._right = self._decided = 0
         self._recent: deque[tuple[int, int]] = deque(maxlen=_RECENT)
         # Right and decided signs up to and with each step.
@@ -61,7 +61,7 @@ class SignKeeper(Stateful):
         slots = (self._votes.slots if known else self._votes.find)(ids.numpy().astype(np.int64))
         kept = slots >= 0
         signs = np.where(positive.numpy(), 1, -1)[kept]
-        if self._last:
+        if self.last:
             self._votes["votes"][slots[kept]] = signs
         else:
             np.add.at(self._votes["votes"], slots[kept], signs)

@@ -139,3 +139,25 @@ def test_the_rate_that_parties_compare_does_not_tell_who_defends() -> None:
     )
     assert assembly_of(config_of("train.optimizer={name: adam}")).rate is None
     assert assembly_of(config_of("train.optimizer.momentum=0.5")).rate is None
+
+
+def test_signs_of_scores_of_the_whole_run_are_counted_by_their_last(tmp_path: Path) -> None:
+    summary = run_experiment(
+        config_of(
+            "exchange=split",
+            "model=logistic-regression",
+            "defenses=[{name: laplace-residue, epsilon: 20.0}]",
+            "attacks=[{name: additive-llr, epsilon: 20.0}]",
+            "train.epochs=2",
+        ),
+        tmp_path / "run",
+    )
+
+    (note,) = [note for note in summary.notes if note.startswith("additive-llr at lab")]
+    found = summary.parties["lab"].attacks["additive-llr"]
+    assert found.records == 455
+    # One release is read with probability 1 − e^-5 / 2 = .997 where the label party's part is one number; here it has
+    # columns.
+    assert found.records_right > 0.97 * 455
+    assert f"of 455 records {found.records_right} by the last of their signs" in note
+    assert note.endswith("have the commoner label).")  # nothing of solving: it reads each residue by itself
