@@ -15,6 +15,8 @@ from splitvfl.errors import ArgumentError
 
 # HiGHS keeps equations to 1e-6.
 _SOLVER_TOLERANCE: Final = 2e-6
+# The first answer will do, however far from the fewest records it is.
+_ANY_GAP: Final = 1e9
 
 
 class BinaryResidues(NamedTuple):
@@ -84,7 +86,8 @@ def _solved(problem: GroupedRows, predictions: Vector, time_limit: float) -> tup
     off = _SOLVER_TOLERANCE + problem.rounding
     eye = np.eye(groups)
     found = milp(
-        np.zeros(2 * groups),
+        # An objective, to go by: with none the search takes up to twenty times as long.
+        np.concatenate([np.ones(groups), np.zeros(groups)]),
         integrality=np.ones(2 * groups),
         bounds=Bounds(0.0, np.concatenate([problem.counts, problem.counts])),
         constraints=[
@@ -92,7 +95,7 @@ def _solved(problem: GroupedRows, predictions: Vector, time_limit: float) -> tup
             LinearConstraint(np.hstack([eye, -eye]), 0.0, np.inf),
             LinearConstraint(np.concatenate([np.ones(groups), np.zeros(groups)])[None], 1.0, np.inf),
         ],
-        options={"time_limit": time_limit},
+        options={"time_limit": time_limit, "mip_rel_gap": _ANY_GAP},
     )
     if found.x is None:
         return None, None, found.status != 1

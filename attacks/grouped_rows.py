@@ -26,7 +26,7 @@ class GroupedRows:
         counts: Records of each group, ``(g,)``.
         group: Of each record, ``(s,)``; -1 for a row of zeros, which enters no sum.
         rounding: How far an equation may be off, ``(r,)``, as a share of the largest multiplier: what adding up in the
-            coarser input dtype can be off.
+            coarser input dtype is off, roundings of either sign.
     """
 
     equations: Vector
@@ -58,7 +58,7 @@ class GroupedRows:
         left, sizes, right = np.linalg.svd(distinct, full_matrices=False)
         eps = max(torch.finfo(tensor.dtype).eps for tensor in (features, gradient))
         kept = sizes > max(rows.shape) * eps * sizes[0]
-        rounding = len(rows) * eps * sizes[0] / sizes[kept]
+        rounding = len(rows) ** 0.5 * eps * sizes[0] / sizes[kept]
         return cls(left[:, kept], right[kept] @ total / sizes[kept], counts.astype(np.float64), group, rounding)
 
     @property

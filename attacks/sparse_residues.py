@@ -121,7 +121,10 @@ class SparseResiduesAttack:
     With ``predictions_known`` an integer program comes first (:func:`~splitvfl.attacks.binary_residues`): each residue
     is 0, f or f − 1, with f the sigmoid of the party's own activation, which is right where the label party has neither
     columns nor an intercept. It has a time limit, and ``note`` says in how many batches it found an answer; where it
-    did not, the two above decide. With it results depend on the speed of the machine.
+    did not, the two above decide. With it results depend on the speed of the machine. It answered in 20 of 20 batches
+    on the first three sets below, and in 9 (weights of zero) and 19 of 20 on census within 2 s of a busy core: exactly,
+    but for records whose residue is nearly 0 (below 10^-4 with float32), which look like unused ones and stay
+    undecided.
 
     Measured with one batch, L records sent of which k were used, d columns at the partner, 100 batches each: balanced
     accuracy on the k records, with weights of zero and after 300 steps of gradient descent at rate .1, of this attack
