@@ -49,8 +49,8 @@ class Hybrid(EncryptedExchange):
     A run ends with the weights of plain gradient descent on the records that were used, up to fixed-point errors: each
     gradient errs by at most :attr:`error`.
 
-    ``train.batch_size`` is the size of the batch S, of which ``share · p`` is used on average. A shorter batch at the end of an epoch that
-    cannot hide what is used of it is left out.
+    ``train.batch_size`` is the size of the batch S, of which ``share · p`` is used on average. A shorter batch at the end
+    of an epoch that cannot hide what is used of it is left out.
 
     Works with: model logistic-regression, numeric columns, labels 0 and 1.
 
