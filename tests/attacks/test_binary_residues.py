@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import OptimizeResult
 from torch import Tensor
 
 from splitvfl.attacks import binary_residues
@@ -94,3 +96,21 @@ def test_what_are_no_predictions_or_is_no_limit_is_refused(
 ) -> None:
     with pytest.raises(ArgumentError, match=said):
         binary_residues(torch.eye(2), torch.ones(2), predictions, **settings)
+
+
+def test_a_record_that_is_not_used_is_not_positive_either() -> None:
+    # One record with f / 1, and one with −1 / 1, which is no residue of f = ½.
+    found = binary_residues(torch.eye(3), torch.tensor([0.5, -1.0, 0.0]), torch.full((3,), 0.5))
+
+    assert found == (None, True)
+
+
+def test_an_answer_that_does_not_give_the_sum_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    features, predictions, _, total = batch(7, 3, 4)
+
+    def wrong(objective: np.ndarray, **_: object) -> OptimizeResult:
+        return OptimizeResult(x=np.ones(objective.size), status=0)
+
+    monkeypatch.setattr(sys.modules["splitvfl.attacks.binary_residues"], "milp", wrong)
+
+    assert binary_residues(features, total, predictions) == (None, True)

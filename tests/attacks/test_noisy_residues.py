@@ -91,6 +91,16 @@ def test_a_shift_that_nothing_is_told_of_is_zero() -> None:
     assert attack.shift == pytest.approx(0.0, abs=0.01)
 
 
+def test_of_shifts_that_explain_messages_alike_smaller_ones_count_more() -> None:
+    # Logits of 3 and no residue but noise: all shifts from 0 on explain that, and the middle of those tried is 4.
+    world, attack, rows = World(0.0, records=50), AdditiveLLRAttack(epsilon=10.0), np.arange(50)
+    world.own = np.full(50, 3.0)
+
+    call_attack(attack, world.view(world.rng.laplace(scale=laplace_scale(10.0), size=50), rows))
+
+    assert 0.5 < attack.shift < 2.5
+
+
 def test_a_given_shift_is_taken_as_it_is() -> None:
     world, rows = World(0.5, records=50), np.arange(50)
     noisy = [world.additive(rows, 1.0) for _ in range(3)]
