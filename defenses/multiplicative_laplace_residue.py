@@ -53,7 +53,7 @@ class MultiplicativeLaplaceResidue:
     In a file: ``defenses: [{name: multiplicative-laplace-residue, epsilon: 5.0, b1: 0.5, b2: 1.0}]``
 
     Source: *Residue-based Label Protection Mechanisms in Vertical Logistic Regression*, the multiplicative mechanism,
-    corrected: its noise of mean 0 teaches nothing, and the proof of its ε leaves out the factor 1/|r|.
+    corrected: its noise of mean 0 teaches nothing, and the proof of its ε leaves out the factor ``1 / |r|``.
 
     Args:
         epsilon: The nominal ε, from 10^-6 to 10^6, which fixes the scale of the noise.

@@ -109,7 +109,7 @@ def multiplicative_laplace_epsilon(epsilon: float, b1: float, b2: float, *, mode
     :class:`~splitvfl.defenses.MultiplicativeLaplaceResidue`.
 
     - ``"as_printed"`` and ``"sign_preserving"``, mean 0: ``max(ln(1/b1), ε (1 − b1) / 2)``, which is more than the
-      nominal ε wherever b1 < e^−ε. The published proof leaves out the factor 1/|r| of the density.
+      nominal ε wherever b1 < e^−ε. The published proof leaves out the factor ``1 / |r|`` of the density.
     - ``"centred_at_one"``, mean 1: the largest log ratio, over any two residues, of the densities inside (−b2, b2) and
       of the probabilities of ±b2. Between a few points it is convex in what is sent, so that it is taken at these
       points alone.
