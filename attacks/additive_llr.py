@@ -81,6 +81,8 @@ class AdditiveLLRAttack:
     party's model: below hidden layers its figures mean nothing. With few records and little ε hardly anything is known
     of the shift; a wrong one moves all ratios to one side.
 
+    In a file: ``attacks: [{name: additive-llr, epsilon: 1.0}]``
+
     Source: *Residue-based Label Protection Mechanisms in Vertical Logistic Regression*, the aggregation attack; that
     the shift is fitted is this project's.
 

@@ -104,6 +104,8 @@ class MultiplicativeLLRAttack:
     is what it does not promise. Ratios are those of :func:`multiplicative_noise_llr`: in the modes of mean 0 a sign
     tells nothing, and what is read is the size of the residue, f or 1 − f. Nothing is read there while f is ½.
 
+    In a file: ``attacks: [{name: multiplicative-llr, epsilon: 5.0, b1: 0.5, b2: 1.0}]``
+
     Source: this project's, after the aggregation attack of *Residue-based Label Protection Mechanisms in Vertical
     Logistic Regression*.
 
