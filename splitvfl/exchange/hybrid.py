@@ -1,6 +1,6 @@
 """Logistic regression in which only the label party knows which records of a batch are used: the hybrid mechanism.
 
-As :mod:`splitvfl.exchange.residue`, but of the agreed batch S only some records are used. The label party draws them
+As :mod:`splitvfl.exchange.residue`, but of the agreed batch only some records are used. The label party draws them
 (:mod:`splitvfl.exchange.selection`), and hides them among others: it asks for the logits of all of these, and encrypts
 a residue for those that are used and a zero for every other. A passive party learns a gradient in more unknowns than it
 has columns, without knowing which are zero.
@@ -49,7 +49,7 @@ class Hybrid(EncryptedExchange):
     A run ends with the weights of plain gradient descent on the records that were used, up to fixed-point errors: each
     gradient errs by at most :attr:`error`.
 
-    ``train.batch_size`` is the size of the batch S, of which ``share · p`` is used on average. A shorter batch at the end
+    ``train.batch_size`` is the size of the batch, of which ``share · p`` is used on average. A shorter batch at the end
     of an epoch that cannot hide what is used of it is left out.
 
     Works with: model logistic-regression, numeric columns, labels 0 and 1.

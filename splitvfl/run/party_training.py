@@ -199,9 +199,10 @@ class ActiveTraining(PartyTraining[ActiveParty]):
     def answered(self) -> frozenset[str]:
         """Return the kinds of messages on which its gradients depend, where they are defended or hide what is drawn."""
         chains = (self.party.labels, *(cut.gradient for cut in self.party.cuts.values()))
+        if not any(map(len, chains)):
+            return frozenset({"activation"} if self._draws_records else ())
         # Of parts under masks that are new at every meeting, the sum is remembered.
-        kinds = {"activation"} if self.party.sums_parts else {"activation", "evaluation"}
-        return frozenset(kinds if any(map(len, chains)) or self._draws_records else ())
+        return frozenset({"activation"} if self.party.sums_parts else {"activation", "evaluation"})
 
     def _resuming(self, own: HeldCheckpoints) -> Half:
         return active_resuming(self.party.name, self.partners, own)

@@ -238,15 +238,40 @@ def test_messages_are_remembered_where_what_answers_them_is_defended(
     defense: str, kinds: dict[str, set[str]], tmp_path: Path
 ) -> None:
     config = networked(f"defenses: [{defense}]", tmp_path)
-    for name, expected in kinds.items():
-        run = party_run(config, name, tmp_path / name, own=own_data(config, name))
-        # As at its first meeting.
+    assert remembered(config, tmp_path, width=8) == kinds
+
+
+def remembered(config: ExperimentConfig, folder: Path, *, width: int) -> dict[str, set[str]]:
+    """Return the kinds of messages that each party remembers, as at its first meeting."""
+    found = {}
+    for name in ("clinic", "lab"):
+        run = party_run(config, name, folder / name, own=own_data(config, name))
         if isinstance(run, ActiveRun):
-            run._build_as({"widths": {"lab": 8}})
+            run._build_as({"widths": {"lab": width}})
         elif isinstance(run, PassiveRun):
             run._build_as({"learned": asdict(TaskSpec("binary", 1))})
         assert run._own is not None
-        assert run._own.answered() == expected, name
+        found[name] = set(run._own.answered())
+    return found
+
+
+@pytest.mark.parametrize(
+    ("defense", "kinds"),
+    [
+        ("", {"clinic": {"activation"}, "lab": set()}),
+        ("{name: gaussian-ir, clip: 1.0, sigma: 0.1}", {"clinic": {"activation"}, "lab": {"gradient", "selection"}}),
+        ("{name: isotropic, ratio: 1.0}", {"clinic": {"activation", "evaluation"}, "lab": set()}),
+    ],
+)
+def test_where_records_are_drawn_in_secret_messages_are_remembered_without_defenses(
+    defense: str, kinds: dict[str, set[str]], tmp_path: Path
+) -> None:
+    text = NETWORKED.replace("{name: mlp, bottom: [16, 8]}", "logistic-regression").replace(
+        "{epochs: 1}", "{epochs: 1, batch_size: 128}"
+    )
+    hybrid = "exchange: {name: hybrid, epsilon: 1.0, share: 0.3}\n"
+    config = parse_config(f"{text}{hybrid}defenses: [{defense}]", source=tmp_path / "all.yaml")
+    assert remembered(config, tmp_path, width=1) == kinds
 
 
 def test_the_label_party_of_a_networked_run_runs_the_attacks_that_need_no_more_than_what_crosses(

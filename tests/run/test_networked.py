@@ -83,6 +83,16 @@ EXCHANGES = {
     "residue": "{name: residue, encryption: {key_bits: 2048}}",
     "taylor": "{name: taylor, encryption: {key_bits: 2048}}",
 }
+# With one partner, and few steps: of three parties the test of `residue` is.
+HYBRID = (
+    LOGISTIC.replace(
+        "EXCHANGE",
+        "{name: hybrid, epsilon: 1.0, share: 0.3, selection_seed_for_experiments: 4, encryption: {key_bits: 2048}}",
+    )
+    .replace('  shop: {role: passive, columns: ["worst *"]}\n', "")
+    .replace('["* error"]', "rest")
+    .replace("batch_size: 128", "batch_size: 220")
+)
 CASES = {"three": (THREE, ("lab", "shop"))} | {
     name: (LOGISTIC.replace("EXCHANGE", section), ("lab", "shop")) for name, section in EXCHANGES.items()
 }
@@ -97,6 +107,7 @@ CASES["coordinator"] = (
     LOGISTIC.replace("EXCHANGE", "{name: coordinator, encryption: {key_bits: 2048}}"),
     ("lab", "shop", "coordinator"),
 )
+CASES["hybrid"] = (HYBRID, ("lab",))
 NOISE = "{name: taylor, encryption: {key_bits: 2048}, noise: {epsilon: 0.5, delta: 0.1}}"
 # Where nobody defends anything.
 CASES["canaries"] = (
