@@ -109,9 +109,11 @@ class Scenario:
 
 # Shorter than any for real data; nothing that can go wrong here depends on it.
 _KEY_BITS: Final = 512
-EXCHANGES: Final = ("split", "residue", "taylor")
+EXCHANGES: Final = ("split", "residue", "hybrid", "taylor")
 _IN_THE_CLEAR = "model: {name: mlp, bottom: [16, 8], top_hidden: [8], dropout: 0.2}\n"
 _ENCRYPTED = "model: logistic-regression\nexchange: {name: EXCHANGE, encryption: {key_bits: 2048, value_limit: 64}}\n"
+# Of so many records enough are sent to hide those that are used from 20 columns.
+_SECRET, _SECRET_BATCH = "hybrid, epsilon: 1.0, share: 0.4, selection_seed_for_experiments: 5", 64
 _TRAINING = """train:
   epochs: EPOCHS
   batch_size: BATCH
@@ -125,7 +127,9 @@ _TRAINING = """train:
 
 def scenarios(*, epochs: int, batch: int, patience: int, exchange: str = "split") -> tuple[Scenario, Scenario]:
     """Return a run of two parties and one of three."""
-    model = _IN_THE_CLEAR if exchange == "split" else _ENCRYPTED.replace("EXCHANGE", exchange)
+    batch = max(batch, _SECRET_BATCH) if exchange == "hybrid" else batch
+    section = _SECRET if exchange == "hybrid" else exchange
+    model = _IN_THE_CLEAR if exchange == "split" else _ENCRYPTED.replace("EXCHANGE", section)
     training, key_bits = model + _TRAINING, None if exchange == "split" else _KEY_BITS
     for name, value in (("EPOCHS", epochs), ("BATCH", batch), ("PATIENCE", patience)):
         training = training.replace(name, str(value))

@@ -36,6 +36,7 @@ from splitvfl.exchange.handshake import (
     passive_resuming,
     terms_of,
 )
+from splitvfl.exchange.hybrid import Hybrid
 from splitvfl.exchange.paillier import InsecureEncryption
 from splitvfl.exchange.prediction import active_prediction, passive_prediction
 from splitvfl.exchange.psi import Terms, align
@@ -173,10 +174,16 @@ class LogisticParties(Parties):
     def _residue(self, name: str) -> Half:
         return self._keys_and_step(name, Residue(rows=RECORDS, encryption=ENCRYPTION, key=self._keys[name]))
 
+    def _hybrid(self, name: str) -> Half:
+        # The same records are drawn for every half.
+        drawn: dict[str, Any] = {"epsilon": 1.0, "share": 0.4, "selection_seed_for_experiments": 0}
+        exchange = Hybrid(rows=RECORDS, encryption=ENCRYPTION, key=self._keys[name], **drawn)
+        return self._keys_and_step(name, exchange)
+
     def _taylor(self, name: str) -> Half:
         return self._keys_and_step(name, Taylor(rows=RECORDS, encryption=ENCRYPTION, key=self._keys[name]))
 
-    def _keys_and_step(self, name: str, exchange: Residue | Taylor) -> Half:
+    def _keys_and_step(self, name: str, exchange: Hybrid | Residue | Taylor) -> Half:
         side = exchange.active(self.active) if name == ACTIVE else exchange.passive(self.passives[name], ACTIVE)
         yield from side.open()
         return (yield from side.step(self.party(name).train_batch(torch.arange(RECORDS)), STEP))
@@ -200,7 +207,7 @@ def tables_of(key: PrivateKey) -> FixedBase:
     return FixedBase(key)
 
 
-ENCRYPTED = ("residue", "taylor")
+ENCRYPTED = ("residue", "hybrid", "taylor")
 EXCHANGES = (
     "introduction",
     "agreement",
