@@ -175,20 +175,20 @@ class Hybrid(EncryptedExchange):
         return said + [self._ceiling(name, width, used, records) for name, width in columns.items()]
 
     def _ceiling(self, name: str, width: int, used: float, records: int) -> str:
-        at = known_support_ceiling(used, width)
         found = (
-            f"its {width} columns are as many equations as records are used, or more: it solves for all residues"
+            f"solve for all residues from its {width} columns, as many equations as there are"
             if used <= width
-            else f"its {width} columns tell a sign with a probability of {at:.2f} in one step"
+            else f"read a sign from its {width} columns with a probability of "
+            f"{known_support_ceiling(used, width):.2f} in one step"
         )
         needed = ", ".join(self._needed(below, width, records) for below in (0.6, 0.55))
-        return f"Even if {name} knew no more than which records are used, {found}; less is left than {needed}."
+        return f"If {name} knew which records are used, least squares would {found}; {needed}."
 
     def _needed(self, below: float, width: int, records: int) -> str:
         used = used_for_ceiling(below, width)
         size = self.secret_batch.size_for(used)
-        within = f"train.batch_size {size:,}" if size <= records else f"none within {records:,} records"
-        return f"{below:g} from {used:,.0f} used records on ({within})"
+        within = f"train.batch_size {size:,}" if size <= records else f"no batch of the {records:,} records"
+        return f"below {below:g} from {used:,.0f} used records on ({within})"
 
     def active_side(self, party: ActiveParty) -> Side:
         """Return the active party's side."""

@@ -61,6 +61,22 @@ def test_settings_reach_the_exchange() -> None:
     assert (engine._processes, engine._stock) == (2, 7)
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ("epsilon: 0, share: 0.3", r"exchange\.epsilon"),
+        ("epsilon: .inf, share: 0.3", r"exchange\.epsilon"),
+        ("epsilon: 1, share: 0.5", r"exchange\.share"),
+        ("epsilon: 1, share: 0", r"exchange\.share"),
+        ("epsilon: 1", r"exchange\.share: required"),
+        ("epsilon: 1, share: 0.01", r"share 0\.01 of train\.batch_size 32 is no record at all"),
+    ],
+)
+def test_a_secret_batch_that_cannot_be_is_refused_by_its_key(options: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        exchange_of(config_of(f"{{name: hybrid, {options}}}").exchange, rows=32)
+
+
 def test_what_is_a_partys_own_business_is_not_agreed() -> None:
     plain = exchange_of(config_of("taylor").exchange, rows=32).terms()
     assert exchange_of(config_of("{name: taylor, processes: 1, stock: 64}").exchange, rows=32).terms() == plain

@@ -15,11 +15,13 @@ from torch import Tensor
 from splitvfl.attacks import ResidueSolvingAttack
 from splitvfl.errors import ArgumentError, ConfigError, ProtocolError
 from splitvfl.exchange.hybrid import Hybrid
+from splitvfl.exchange.paillier import InsecureEncryption
 from splitvfl.hooks import Secrets
 from splitvfl.messaging.conversation import admit, converse
 from splitvfl.messaging.messages import Message
 from splitvfl.run.trainer import Trainer
-from tests.exchange.logistic import SHORT, descend, exact_coefficient, taylor_coefficient, trainer_of, weights_of
+from tests.builders import take_step
+from tests.exchange.logistic import RATE, SHORT, descend, exact_coefficient, taylor_coefficient, trainer_of, weights_of
 
 ONE, TWO = {"lab": 4}, {"lab": 4, "shop": 6}
 BATCH = 32
@@ -63,6 +65,20 @@ def test_it_trains_as_gradient_descent_on_the_records_that_are_used(
         # Fixed point's error, taken in each step with the learning rate of one half.
         limit = ROUNDING + len(batches) * exchange.error
         assert np.allclose(weight.numpy(), expected[party], rtol=0, atol=limit), party
+
+
+@pytest.mark.parametrize("widths", [ONE, TWO], ids=["one", "two"])
+def test_one_step_errs_by_no_more_than_is_stated(widths: dict[str, int]) -> None:
+    coarse = InsecureEncryption(key_bits=512, value_bits=8, feature_bits=8)
+    exchange = hybrid(encryption=coarse, rows=64)
+    trainer = trainer_of(exchange, widths, approximation="exact", batch=64)
+    expected = descend(trainer, used_batches(trainer, exchange, 1)[:1], exact_coefficient, 1.0)
+    converse({name: side.open() for name, side in trainer._sides.items()})
+    take_step(trainer, trainer.batches.epoch(0)[0])
+    for party in widths:
+        apart = np.abs(weights_of(trainer)[party].numpy() - expected[party]).max()
+        assert apart <= RATE * exchange.error + ROUNDING
+        assert apart > 10 * ROUNDING  # it is fixed point that is measured here
 
 
 @pytest.mark.parametrize("widths", [ONE, TWO], ids=["one", "two"])
@@ -140,6 +156,27 @@ def test_defenses_of_gradients_act_on_the_records_that_are_used_and_on_no_zero()
     assert torch.equal(weights_of(trainer)["lab"], before)
 
 
+def test_defenses_of_labels_answer_for_the_records_that_are_used() -> None:
+    seen: list[Tensor] = []
+
+    class Turning:
+        crossing = "labels"
+
+        def __call__(self, labels: Tensor, secrets: Secrets, /) -> Tensor:
+            assert secrets.ids is not None
+            seen.append(secrets.ids)
+            return 1 - labels
+
+    exchange = hybrid()
+    trainer = trainer_of(exchange, ONE, approximation="exact", batch=BATCH, defenses=(Turning(),))
+    batches = used_batches(trainer, exchange, 1)
+    expected = descend(trainer, batches, lambda z, y: exact_coefficient(z, -y), 1.0)
+    trainer.fit(1)
+    assert [ids.tolist() for ids in seen] == [rows.tolist() for rows in batches]
+    for party, weight in weights_of(trainer).items():
+        assert np.allclose(weight.numpy(), expected[party], rtol=0, atol=ROUNDING + 2 * exchange.error)
+
+
 def test_attacks_see_the_columns_and_the_sum_of_what_was_sent() -> None:
     attacks = [ResidueSolvingAttack()]
     trainer = trainer_of(hybrid(), {"lab": 12}, approximation="exact", batch=BATCH, attacks=attacks)
@@ -170,6 +207,20 @@ def test_settings_that_hide_nothing_are_refused_before_anything_is_sent(
     with pytest.raises(ConfigError, match=told):
         trainer_of(hybrid(**options), widths, batch=options.get("rows", BATCH), record=messages.append)
     assert not messages
+
+
+def test_who_has_more_columns_than_can_be_hidden_from_is_refused_by_the_label_party_too() -> None:
+    """Over a network it is told how many there are, and no more."""
+    trainer = trainer_of(hybrid(), ONE, approximation="exact", batch=BATCH)
+    half = trainer._sides["bank"].open()
+    next(half)
+    with pytest.raises(ConfigError, match=r"than lab has columns \(30\)"):
+        half.send({"lab": Message("lab", "bank", "columns", 0, torch.tensor([30]))})
+
+
+def test_parties_agree_on_what_is_drawn_and_not_on_a_seed() -> None:
+    ours, theirs = hybrid().terms(), hybrid(epsilon=2.0, share=0.4, selection_seed_for_experiments=None).terms()
+    assert {key for key in ours if ours[key] != theirs[key]} == {"epsilon of the selection", "share"}
 
 
 def test_a_share_of_no_record_is_refused() -> None:
@@ -237,17 +288,15 @@ def test_what_is_not_hidden_is_said_before_the_first_step() -> None:
     assert "sparse_residues" in before
     # Ten ones in m, of which p = .731 are kept; Φ(√(4 / 3.31)) and Φ(√(6 / 1.31)).
     assert "7.3 used" in before
-    assert (
-        "if lab knew no more than which records are used, its 4 columns tell a sign with a probability of 0.86"
-        in before
-    )
-    assert "its 6 columns tell a sign with a probability of 0.98" in before
+    assert "If lab knew which records are used, least squares would read a sign from its 4 columns with a " in before
+    assert "probability of 0.86 in one step" in before
+    assert "from its 6 columns with a probability of 0.98" in before
     # 16.6 · 4 and 64.3 · 4 used records; the first takes batches of 66.3 / (.3 · .731).
-    assert "less is left than 0.6 from 66 used records on (none within 70 records), 0.55 from 257" in before
+    assert "below 0.6 from 66 used records on (no batch of the 70 records), below 0.55 from 257 used" in before
     assert trainer.exchange_notes == said[: said.index("step 1")]
 
 
 def test_larger_batches_within_the_data_are_named() -> None:
     (*_, ceiling) = hybrid(rows=200).notes({"lab": 4, "shop": 60}, records=500)
-    assert "its 60 columns are as many equations as records are used, or more" in ceiling
-    assert "0.6 from 66 used records on (train.batch_size 303)" in hybrid().notes({"lab": 4}, records=500)[-1]
+    assert "solve for all residues from its 60 columns, as many equations as there are" in ceiling
+    assert "below 0.6 from 66 used records on (train.batch_size 303)" in hybrid().notes({"lab": 4}, records=500)[-1]
