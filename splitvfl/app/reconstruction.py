@@ -6,7 +6,8 @@ are compared with the columns. What :mod:`splitvfl.app.forecasting` computes for
 is measured here with the rounding, the defenses and the saturation that real scores have.
 
 Attackers are assumed to know the weights, the range of every column over the training records, and everything of the
-label party's. With ``weights`` of another kind they are given transformed ones and take these for the model's own.
+label party's. With ``weights`` of another kind they are given transformed ones and take these for the model's own. Of a
+party that transforms its columns, both are judged: who does not know the transform, and who does.
 
 Source: *Privacy Against Inference Attacks in Vertical Federated Learning*, remark 6 for transformed weights.
 """
@@ -17,6 +18,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -48,9 +50,9 @@ from splitvfl.leakage.reconstruction import (
 from splitvfl.leakage.score_equations import RANK_TOLERANCE, ScoreCounts, count_scores
 from splitvfl.messaging.conversation import converse
 from splitvfl.party.party import ActiveParty
-from splitvfl.run.feature_seats import Judgement, judged, most_told, note_missing
-from splitvfl.run.feature_systems import System, scored_systems
-from splitvfl.run.feature_target import FeatureTarget, targets_of
+from splitvfl.run.feature_seats import AWARE, Judgement, judged, most_told, named_by_knowledge, note_missing
+from splitvfl.run.feature_systems import System, aware_systems, scored_systems
+from splitvfl.run.feature_target import FeatureTarget, targets_of, with_transforms_known
 from splitvfl.run.half_folder import is_half
 from splitvfl.run.trainer import Trainer
 
@@ -121,6 +123,8 @@ def reconstruct(
     for party, target in targets.items():
         if target.refused:
             skipped[party]["all attacks"] = target.refused
+    for party, why in with_transforms_known(targets)[1].items():
+        skipped[party][f"all attacks{AWARE}"] = why
     judgements = judge_columns(
         active,
         targets,
@@ -328,10 +332,12 @@ def judge_columns(
         ConfigError: If weights cannot be transformed.
     """
     columns = {name: _TargetColumns(target) for name, target in targets.items()}
-    for system in scored_systems(active, targets, known=known, most=records):
+    systems = (find(active, targets, known=known, most=records) for find in (scored_systems, aware_systems))
+    for system in chain.from_iterable(systems):
         if system.sees not in views:
             continue
-        for given in weights:
+        # Who knows a party's transform is not misled by weights that were changed for who does not.
+        for given in ("true",) if system.knows_transform else weights:
             shown = system if given == "true" else _misled(system, columns, given)
             yield from _judge_system(shown, active.name, columns, chosen, skipped, weights=given, plots=plots)
 
@@ -355,7 +361,7 @@ def _judge_system(
     certificate = _certificate(system) if certified else None
     for name, found in judgements.items():
         view = _view(system, columns[name], found, weights=weights, certificate=certificate, plots=plots)
-        yield JudgedSystem(name, [one.leak for one, _ in found], view)
+        yield JudgedSystem(name, [named_by_knowledge(one.leak, system) for one, _ in found], view)
 
 
 def _view(
@@ -376,6 +382,7 @@ def _view(
         sees=system.sees,
         part=system.part,
         weights=weights,
+        knows_transform=system.knows_transform,
         equations=first.equations or 0,
         joint=first.joint or 0,
         records=len(truth),

@@ -107,8 +107,8 @@ def _print_party(console: Console, name: str, views: Sequence[ReconstructedView]
     parts = {view.part for view in views}
     part = "test" if "test" in parts else "train"
     for seen, view in shown_views(one for one in views if one.part == part):
-        trained = next((one for one in views if one.part == "train" and _alike(one, view)), None)
-        what = f"{name}, {seen}{'' if view.weights == 'true' else f', {view.weights} weights'}"
+        trained = next((one for one in views if one.part == "train" and one.asks_as(view)), None)
+        what = f"{name}, {seen}{view.knowledge}"
         console.print(
             attack_table(
                 _title(what, view),
@@ -126,10 +126,6 @@ def _print_party(console: Console, name: str, views: Sequence[ReconstructedView]
         for line in view_lines(view):
             console.print(Text(line))
         console.print()
-
-
-def _alike(one: ReconstructedView, other: ReconstructedView) -> bool:
-    return (one.sees, one.weights) == (other.sees, other.weights)
 
 
 def _title(what: str, view: ReconstructedView) -> str:

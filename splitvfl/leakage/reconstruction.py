@@ -71,6 +71,7 @@ class ReconstructedView:
         sees: Of what the attacker read a prediction.
         part: Whose records they are.
         weights: Which weights it was given.
+        knows_transform: Whether it knows how parties transformed their columns.
         equations: Number of independent equations.
         joint: Number of columns that they are in, of all passive parties.
         records: Number of predictions.
@@ -90,6 +91,7 @@ class ReconstructedView:
     sees: Sees
     part: Part
     weights: Weights = "true"
+    knows_transform: bool = False
     equations: int
     joint: int
     records: int
@@ -104,6 +106,16 @@ class ReconstructedView:
     certificate: Certificate | None = None
     plots: tuple[PlottedColumn, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def knowledge(self) -> str:
+        """What stands behind the view's name: which weights the attacker has, if not the true ones, and what else."""
+        given = "" if self.weights == "true" else f", {self.weights} weights"
+        return f"{given}{', transform known' if self.knows_transform else ''}"
+
+    def asks_as(self, other: ReconstructedView) -> bool:
+        """Return whether another view is of an attacker who has the same, of whichever records."""
+        return (self.sees, self.knowledge) == (other.sees, other.knowledge)
 
     @property
     def best(self) -> JudgedAttack:
@@ -142,7 +154,7 @@ class ReconstructedView:
     def tells_as(self, other: ReconstructedView) -> bool:
         """Return whether another view tells the same, but for roundings: scores and activation of one logit do."""
         errors = [{one.attack: one.mse for one in view.attacks} for view in (self, other)]
-        same = [(view.part, view.weights, view.equations, view.joint) for view in (self, other)]
+        same = [(view.part, view.knowledge, view.equations, view.joint) for view in (self, other)]
         return (
             same[0] == same[1]
             and errors[0].keys() == errors[1].keys()
@@ -160,8 +172,8 @@ class Reconstruction:
         parties: By passive party, by part, view and weights.
         skipped: Why an attack was not run, by passive party and attack.
         notes: What else there is to say of all of it.
-        transformed: Passive parties whose columns went through a transform of theirs, of which the attacker does not
-            know.
+        transformed: Passive parties whose columns went through a transform of theirs. The attacker knows it in views
+            that say so, and in no other.
     """
 
     run: str
@@ -281,37 +293,62 @@ def notes_of(found: Reconstruction) -> list[str]:
             reasons.setdefault(why, {})[f"{shown} of {party}" if len(found.parties) > 1 else shown] = None
     return [
         *found.notes,
-        *(_transform_note(name) for name in found.transformed),
+        *(_transform_note(name, found.parties[name]) for name in found.transformed),
         *(f"not run: {', '.join(names)}: {why}" for why, names in reasons.items()),
     ]
 
 
-def _transform_note(name: str) -> str:
-    return (
+def _transform_note(name: str, views: Iterable[ReconstructedView]) -> str:
+    said = (
         f"{name} transforms its columns, and attackers take its weights for those of the columns as they are, but for "
-        "attacks that find out the transform: who knows or guesses it, a flip is one of two, undoes it. "
-        f"Of that attacker: splitvfl forecast EXPERIMENT --as {name} --model RUN"
+        "attacks that find out the transform: who knows or guesses it, a flip is one of two, undoes it"
     )
+    if any(view.knows_transform for view in views):
+        return f"{said}. Figures of that attacker stand under: transform known"
+    return f"{said}. Of that attacker: splitvfl forecast EXPERIMENT --as {name} --model RUN"
 
 
 def _sentence(name: str, views: Iterable[ReconstructedView], *, transformed: bool) -> str:
     """Return what the last view told, the activation's, of records that nobody trained on where there are any."""
     of_true = [view for view in views if view.weights == "true"]
-    view = ([one for one in of_true if one.part == "test"] or of_true)[-1]
+    judged = [one for one in of_true if one.part == "test"] or of_true
+    view = [one for one in judged if not one.knows_transform][-1]
+    aware = next((one for one in judged if one.knows_transform and one.sees == view.sees), None)
     knows = "weights and the means" if view.best.attack == "known-means" else "weights"
     unaware = ", but not its transform of columns," if transformed else ""
     d, who = len(view.baselines), f"Whoever knows the {knows} of {name}{unaware} and sees {_SEEN[view.sees]}"
-    if view.equations == view.joint and view.best.near == 1.0:
-        found = f"every value of its {d} columns" if d > 1 else "every value of its one column"
-        return f"{who.rstrip(',')} finds {found}, to within .05 of its range."
+    if _finds_all(view):
+        return f"{who.rstrip(',')} finds {_every_value(d)}."
     figures = (
         f"misses its columns by {off_by(view.best.mse)} of their range ({view.best.attack}), where their means alone "
         f"miss them by {off_by(view.mean_mse)}"
     )
+    hidden = f"; {_who_knows(aware)}" if transformed else ""
+    return f"{who} {figures}, and {_learns(view)}{hidden}."
+
+
+def _finds_all(view: ReconstructedView) -> bool:
+    return view.equations == view.joint and view.best.near == 1.0
+
+
+def _every_value(columns: int) -> str:
+    what = f"every value of its {columns} columns" if columns > 1 else "every value of its one column"
+    return f"{what}, to within .05 of its range"
+
+
+def _who_knows(aware: ReconstructedView | None) -> str:
+    """Return what who knows the transform finds, as far as it was tried."""
+    if aware is None:
+        return "who knows the transform may learn more"
+    if _finds_all(aware):
+        return f"who knows the transform finds {_every_value(len(aware.baselines))}"
+    known = "the transform and the means" if aware.best.attack == "known-means" else "the transform"
+    return f"who knows {known} misses them by {off_by(aware.best.mse)} ({aware.best.attack}), and {_learns(aware)}"
+
+
+def _learns(view: ReconstructedView) -> str:
     left = view.left
     told = sorted((column for column, share in left.items() if share < TOLD), key=lambda column: left[column])
-    learned = (
-        f"more than half of the variance of {quoted(told)}" if told else "less than half of the variance of any column"
-    )
-    hidden = "; who knows the transform may learn more" if transformed else ""
-    return f"{who} {figures}, and learns {learned}{hidden}."
+    if not told:
+        return "learns less than half of the variance of any column"
+    return f"learns more than half of the variance of {quoted(told)}"

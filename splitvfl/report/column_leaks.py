@@ -139,13 +139,8 @@ def _told(found: Reconstruction) -> Iterator[tuple[str, str, ReconstructedView, 
     for party, views in found.parties.items():
         part = "test" if any(view.part == "test" for view in views) else "train"
         for name, view in shown_views(one for one in views if one.part == part):
-            trained = next((one for one in views if one.part == "train" and _alike(one, view)), None)
-            seen = name if view.weights == "true" else f"{name}, {view.weights} weights"
-            yield party, seen, view, trained if part == "test" else None
-
-
-def _alike(one: ReconstructedView, other: ReconstructedView) -> bool:
-    return (one.sees, one.weights) == (other.sees, other.weights)
+            trained = next((one for one in views if one.part == "train" and one.asks_as(view)), None)
+            yield party, f"{name}{view.knowledge}", view, trained if part == "test" else None
 
 
 # --- of a summary

@@ -2,7 +2,8 @@
 
 Both views of :mod:`splitvfl.run.feature_systems` are judged. The attacker is assumed to know the passive parties'
 weights, and the range of each column over the training records; and where an attack says so, the columns of some
-training records, by which it is not judged.
+training records, by which it is not judged. Where a party transforms its columns, every attack is run twice: by who
+takes the weights for those of the columns, and by who knows the transform. Both seek the columns themselves.
 
 Over a network nobody has all that. But a passive party knows its weights, its columns and what it sends: it takes its
 partner's seat, and attacks itself (:func:`own_feature_leaks`). Nothing is sent for that.
@@ -12,7 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from itertools import chain
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,6 +37,7 @@ from splitvfl.run.feature_systems import (
     PARTS,
     LabelParty,
     System,
+    aware_systems,
     drawn_rows,
     joined,
     no_scores,
@@ -43,10 +46,10 @@ from splitvfl.run.feature_systems import (
     scored_systems,
     with_told,
 )
-from splitvfl.run.feature_target import FeatureTarget, targets_of
+from splitvfl.run.feature_target import FeatureTarget, targets_of, with_transforms_known
 
-# Behind the name of an attack whose attacker knows the transform.
-_AWARE = " (knows the transform)"
+AWARE: Final = " (knows the transform)"
+"""Stands behind the name of an attack whose attacker knows the transform of columns."""
 
 
 def feature_leaks(
@@ -69,11 +72,18 @@ def feature_leaks(
         return found
     targets = targets_of(passives)
     note_missing(attacks, active, targets, unavailable)
-    for system in scored_systems(active, targets, known=most_told(attacks)):
+    known = most_told(attacks)
+    systems = scored_systems(active, targets, known=known), aware_systems(active, targets, known=known)
+    for system in chain(*systems):
         for attack in attacks:
             for one in judged(attack, system, active.name, unavailable):
-                found.setdefault(one.party, []).append(one.leak)
+                found.setdefault(one.party, []).append(named_by_knowledge(one.leak, system))
     return found
+
+
+def named_by_knowledge(leak: FeatureLeak, system: System) -> FeatureLeak:
+    """Return an attack's figures under a name that says whether the attacker knows the transform."""
+    return replace(leak, attack=f"{leak.attack}{AWARE}") if system.knows_transform else leak
 
 
 def own_feature_leaks(
@@ -85,9 +95,6 @@ def own_feature_leaks(
     whatever the label party adds to it. What only the label party knows is left out: defenses of scores, scores that
     are saturated, and, where the parts of several parties meet in a sum, what is not known of the others'. All of that
     tells an attacker less, not more.
-
-    Where the party transforms its columns, every attack is run twice: by who takes the weights shown for those of the
-    columns, and by who knows the transform. Both seek the columns themselves.
 
     Args:
         attacks: The attacks.
@@ -105,11 +112,11 @@ def own_feature_leaks(
         if not added_up:
             unavailable[f"{label} (scores)"] = "needs scores that are made of the sum of all parts, and nothing else"
         if aware is not None and aware.refused:
-            unavailable[f"{label}{_AWARE}"] = aware.refused
+            unavailable[f"{label}{AWARE}"] = aware.refused
     found: list[FeatureLeak] = []
     drawn = drawn_rows(party.data.train.count, most_told(attacks))
     for part in PARTS:
-        for whose, suffix in ((target, ""), (aware, _AWARE)):
+        for whose in (target, aware):
             if whose is None or whose.refused:
                 continue
             told = list(own_systems(whose, seen_by, "train", drawn, added_up=added_up))
@@ -117,7 +124,7 @@ def own_feature_leaks(
             for system in with_told(own_systems(whose, seen_by, part, rows, added_up=added_up), told):
                 for attack in attacks:
                     seen = judged(attack, system, seen_by.name, {party.name: unavailable})
-                    found += [replace(one.leak, attack=f"{one.leak.attack}{suffix}") for one in seen]
+                    found += [named_by_knowledge(one.leak, system) for one in seen]
     return found
 
 
@@ -145,6 +152,8 @@ def note_missing(
                 unavailable[name][label] = of_activation
             elif of_scores:
                 unavailable[name][f"{label} (scores)"] = of_scores
+    for name, why in with_transforms_known(targets)[1].items():
+        unavailable[name] |= {f"{hook_name(attack)}{AWARE}": why for attack in attacks}
 
 
 class Judgement(NamedTuple):
@@ -196,7 +205,7 @@ def judged(attack: Attack, system: System, seat: str, unavailable: Mapping[str, 
         estimate, warned = run_feature_attack(attack, view, width)
     except AttackRefused as refusal:
         for name in system.targets:
-            unavailable[name][f"{hook_name(attack)} ({system.sees})"] = str(refusal)
+            _refused(unavailable[name], f"{hook_name(attack)} ({system.sees})", str(refusal), system)
         return
     rank = int(torch.linalg.matrix_rank(system.known.A, rtol=RANK_TOLERANCE))
     first = 0
@@ -219,6 +228,14 @@ def judged(attack: Attack, system: System, seat: str, unavailable: Mapping[str, 
             groups=target.groups,
         )
         yield Judgement(name, leak, own, truth, warned)
+
+
+def _refused(reasons: dict[str, str], label: str, why: str, system: System) -> None:
+    """Write down why an attack was not run; of who knows the transform only what holds of nobody else."""
+    if not system.knows_transform:
+        reasons[label] = why
+    elif reasons.get(label) != why:
+        reasons[f"{label}{AWARE}"] = why
 
 
 def _side_by_side(targets: Iterable[FeatureTarget]) -> tuple[Alphabet, ...]:

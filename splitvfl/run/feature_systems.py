@@ -39,7 +39,7 @@ from splitvfl.leakage.score_equations import (
 from splitvfl.leakage.unit_box import Box, unsolvable
 from splitvfl.messaging.messages import Message
 from splitvfl.party.party import ActiveParty, Party
-from splitvfl.run.feature_target import FeatureTarget, varying_columns
+from splitvfl.run.feature_target import FeatureTarget, varying_columns, with_transforms_known
 
 # Records of a part that attacks are judged on: as many predictions as the paper draws. A mean over them is off by .01
 # of a standard deviation.
@@ -103,6 +103,11 @@ class System:
     rows: Tensor
     note: str
     drawn: System | None = None
+
+    @property
+    def knows_transform(self) -> bool:
+        """Whether the attacker knows the transform of a party whose columns it is in."""
+        return any(target.knows_transform for target in self.targets.values())
 
     @cached_property
     def unsolvable(self) -> Tensor:
@@ -170,6 +175,18 @@ def scored_systems(
         rows = sampled_rows(getattr(active.data, part).count, most or MOST_RECORDS)
         systems = _systems(active, targets, part, rows, piece=0 if part == "test" else 1)
         yield from with_told(systems, told)
+
+
+def aware_systems(
+    active: ActiveParty, targets: Mapping[str, FeatureTarget], *, known: int, most: int | None = None
+) -> Iterator[System]:
+    """Yield, as :func:`scored_systems` does, what the same predictions show to who knows the parties' transforms.
+
+    What is in the columns of parties without one is not yielded again.
+    """
+    aware, _ = with_transforms_known(targets)
+    systems = scored_systems(active, aware, known=known, most=most) if aware else ()
+    yield from (system for system in systems if system.knows_transform)
 
 
 def own_systems(

@@ -29,6 +29,23 @@ def targets_of(passives: Mapping[str, PassiveParty]) -> dict[str, FeatureTarget]
     return {name: FeatureTarget(party) for name, party in passives.items()}
 
 
+def with_transforms_known(
+    targets: Mapping[str, FeatureTarget],
+) -> tuple[dict[str, FeatureTarget], dict[str, str]]:
+    """Return the targets of who knows every party's transform, and where that cannot be undone, by party, why.
+
+    Where nobody has a transform that can be undone there are no such targets: nothing would be known that was not.
+    """
+    known = {
+        name: target.with_transform_known()
+        for name, target in targets.items()
+        if not target.refused and target.party.data.transform is not None
+    }
+    refused = {name: target.refused for name, target in known.items() if target.refused}
+    undone = {name: target for name, target in known.items() if not target.refused}
+    return ({**targets, **undone} if undone else {}), refused
+
+
 class FeatureTarget:
     """A passive party whose columns are sought: its weights, and the box of its columns.
 
@@ -37,6 +54,7 @@ class FeatureTarget:
 
     Attributes:
         party: As given.
+        knows_transform: Whether the attacker knows the party's transform.
         refused: Why its columns cannot be sought; empty: they can, and it has what follows.
         box: Range of each column over the training records.
         weight: Its weights, ``(k, d)``.
@@ -45,6 +63,7 @@ class FeatureTarget:
 
     def __init__(self, party: PassiveParty) -> None:
         self.party = party
+        self.knows_transform = False
         self.refused = "" if party.is_linear else "needs linear models (logistic regression)"
         if self.refused:
             return
@@ -64,6 +83,7 @@ class FeatureTarget:
         transform = self.party.data.transform
         assert transform is not None, "else there is nothing to know"
         known = copy.copy(self)
+        known.knows_transform = True
         known.weight = self.weight.double() @ transform.matrix
         known.bias = self.bias.double() + self.weight.double() @ transform.shift
         if self.party.data.train.row_norm is not None and bool(transform.shift.any()):

@@ -145,7 +145,9 @@ def test_who_takes_the_weights_of_flipped_columns_for_true_finds_them_flipped() 
     expected = {"train": (1 - 2 * train).square().mean() / width, "test": (1 - 2 * test).square().mean() / width}
     for leak in leaks["telecom"]:
         # As above, errors of float32 are below 6e-6 of columns of order one.
-        assert leak.mse == pytest.approx(expected[leak.part].item(), abs=2e-5)
+        left = 0.0 if leak.attack.endswith(" (knows the transform)") else expected[leak.part].item()
+        assert leak.mse == pytest.approx(left, abs=2e-5)
+    assert len(leaks["telecom"]) == 8
 
 
 @pytest.mark.parametrize("chosen", [flip(3), flip(3, [1]), random_rotation(3, seed=0)], ids=["flip", "one", "rotation"])
@@ -160,6 +162,8 @@ def test_known_records_undo_a_transform_in_a_run(chosen: Transform) -> None:
     turned = by_view(in_unit_box(chosen, *attacks).feature_leaks()["telecom"])
     for sees, part in VIEWS:
         undefended = plain["least-squares", sees, part]
+        aware = turned["least-squares (knows the transform)", sees, part]
+        assert aware.mse == pytest.approx(undefended.mse, abs=1e-4)
         for name in ("procrustes", "weight-estimation"):
             known = turned[name, sees, part]
             assert "the columns of 5 training records are assumed to be known" in known.note
