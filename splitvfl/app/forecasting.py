@@ -121,7 +121,7 @@ def forecast(
     half = None if model is None else load_half(_half_folder(model, name))
     if half is not None:
         _check_half(half, name)
-    own = _Own(*_columns_of(config, name, half))
+    own = _columns_of(config, name, half)
     if classes is None and half is not None and half.schema.task != "regression":
         classes = max(2, half.schema.outputs)
     return Forecast(
@@ -173,10 +173,8 @@ def _check_half(half: SavedHalf, name: str) -> None:
 # --- the party's own columns
 
 
-def _columns_of(
-    config: ExperimentConfig, name: str, half: SavedHalf | None
-) -> tuple[PartyData, Tensor | None, list[CategoryGroup]]:
-    """Return the party's data as its model takes them, the model's weights, and the categories among the columns."""
+def _columns_of(config: ExperimentConfig, name: str, half: SavedHalf | None) -> _Own:
+    """Return the party's columns, and the model's weights of them: after a transform, of who knows it."""
     data = _data_of(config, name, half)
     if not data.width:
         raise DataError(
@@ -187,7 +185,7 @@ def _columns_of(
         raise DataError(f"{name} has no training record: nobody knows the range of its columns")
     groups = category_groups(data)
     if half is None:
-        return data.with_row_norm(config.model.recipe.row_norm), None, groups
+        return _Own(data.with_row_norm(config.model.recipe.row_norm), None, groups)
     party = half.party(data, device=torch.device("cpu"), own=config.model)
     if not isinstance(party, PassiveParty) or not party.is_linear:
         raise ConfigError(
@@ -200,7 +198,12 @@ def _columns_of(
             f"--model: the half in {half.folder} sends {weight.shape[0]} numbers of a record, and the scores are of "
             f"{half.schema.outputs}: they are no parts of logits, and scores no linear equations"
         )
-    return party.data, weight, [] if party.data.transform is not None else groups
+    transform, shown = party.data.transform, _Shown(party.data, weight)
+    if transform is None:
+        return _Own(party.data, weight, groups)
+    if party.data.train.row_norm is not None and bool(transform.shift.any()):
+        return _Own(party.data, weight, [], shown)  # rows that were shifted and then scaled cannot be undone
+    return _Own(party.data.with_transform(None), weight @ transform.matrix, groups, shown)
 
 
 def _data_of(config: ExperimentConfig, name: str, half: SavedHalf | None) -> PartyData:
@@ -223,24 +226,38 @@ def _encoded_alike(data: PartyData, half: SavedHalf) -> bool:
     return (None if data.provenance is None else data.provenance.encoding) == half.schema.encoding
 
 
+class _Shown(NamedTuple):
+    """What a model has that was trained on transformed columns.
+
+    Attributes:
+        data: The columns as it takes them, transformed.
+        weight: Its weights of these, ``(k, d)``, float64.
+    """
+
+    data: PartyData
+    weight: Tensor
+
+
 class _Own:
     """A party's columns in the unit box: those that vary.
 
     Args:
-        data: Its data, as its model takes them.
-        weight: Its model's weights, ``(k, d)``, if there are any.
+        data: Its data, as they are without a transform that can be undone.
+        weight: Its model's weights of them, ``(k, d)``, if there are any.
         groups: Categories among the columns.
+        shown: Of a model of transformed columns, what it was trained on.
     """
 
-    def __init__(self, data: PartyData, weight: Tensor | None, groups: Sequence[CategoryGroup]) -> None:
-        self.data = data
+    def __init__(
+        self, data: PartyData, weight: Tensor | None, groups: Sequence[CategoryGroup], shown: _Shown | None = None
+    ) -> None:
+        self.data, self.shown = data, shown
         self.box = _box(data.train)
         varying = self.box.varying
         if not bool(varying.any()):
             raise DataError(f"none of {data.name}'s columns varies over the training records: there is nothing to find")
         self.constant = int((~varying).sum())
         self.names = tuple(name for name, kept in zip(_names(data), varying.tolist(), strict=True) if kept)
-        self._shown_weight = weight
         self.weight = None if weight is None else (weight * self.box.width)[:, varying]
         self.moments = ColumnMoments.of(self._points(data.train, piece) for piece in _pieces(data.train.count))
         self.groups = varying_groups(groups, varying)
@@ -252,7 +269,7 @@ class _Own:
 
     @cached_property
     def alphabets(self) -> tuple[Alphabet, ...]:
-        """Which columns have few values, and which; after a transform each is by itself."""
+        """Which columns have few values, and which; after a transform that is not undone each is by itself."""
         data = self.data if self.data.transform is None else replace(self.data, provenance=None)
         return known_alphabets(data, self.box)
 
@@ -262,10 +279,10 @@ class _Own:
 
     def misled(self, count: int, sees: Seen) -> tuple[Equations, Tensor]:
         """Return the equations of who takes weights of transformed columns for true, and the columns, in their box."""
-        weight = self._shown_weight
-        assert weight is not None, "there is a model"
+        assert self.shown is not None, "there is a transform"
+        data, weight = self.shown
         A = torch.diff(weight, dim=0) if sees == "scores" and len(weight) > 1 else weight
-        taken, plain = self.data.train, replace(self.data.train, transform=None)
+        taken, plain = data.train, replace(data.train, transform=None)
         box, rows = _box(plain), self._rows(count)
         right = taken.rows(rows).columns.numeric.double() @ A.T
         known = box.equations(Equations(A, right, torch.zeros_like(right)))
@@ -471,7 +488,7 @@ def _defenses(
         ls, star = (transformed_error(A, moments, H, shift, fill=fill) for fill in (0.0, 0.5))
         # Who knows the transform has the equations of the columns themselves.
         yield DefenseForecast(defense, ls, star, undefended, None, None, _SHOWN)
-    if own.data.transform is not None:
+    if own.shown is not None:
         shown, columns = own.misled(len(truth), sees)
         ls, star = (_mse(find(shown.A, shown.b), columns) for find in (least_squares, half_star_of))
         yield DefenseForecast("your transform", ls, star, undefended, None, None, _SHOWN)
@@ -558,6 +575,11 @@ def _notes(own: _Own, config: ExperimentConfig, name: str, half: SavedHalf | Non
         yield (
             "columns are those that your model takes, after your transform: who knows the transform undoes it, and who "
             "takes them for the true ones misses more"
+        )
+    elif own.shown is not None:
+        yield (
+            "the attacker is taken to know your transform, and undoes it: columns are those before it; what is left to "
+            "who takes your weights for weights of these stands beside your transform, among the defenses"
         )
     elif half is None and config.parties[name].transform is not None:
         yield "your transform is left out: it changes nothing for who knows it"

@@ -12,17 +12,20 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pytest
+import torch
 
 from splitvfl.app.assembly import Assembly
 from splitvfl.app.forecast_result import Forecast, ModelForecast, ViewForecast
 from splitvfl.app.forecasting import forecast
 from splitvfl.app.records import own_data
 from splitvfl.app.saved_model import Origin, load_half, save_half
+from splitvfl.attacks import discrete_search
 from splitvfl.cli import main
 from splitvfl.config.sections import load_config
 from splitvfl.data import load
 from splitvfl.errors import CheckpointError, ConfigError, DataError
 from splitvfl.exchange.handshake import TaskSpec
+from splitvfl.leakage.alphabets import one_hot
 
 Floats = npt.NDArray[np.float64]
 
@@ -43,7 +46,7 @@ CASES = {
     "four": ("multiclass", "class", COLUMNS, ""),
     "exact": ("multiclass", "class", "calls, hours, loud", ""),
     "one-short": ("multiclass", "class", "calls, hours, loud, late", ""),
-    "flipped": ("binary", "default", "calls, hours", ", transform: flip"),
+    "flipped": ("binary", "default", "calls, hours, plan", ", transform: flip"),
     "turned": ("multiclass", "class", "calls, hours, loud", ", transform: orthonormal"),
     "regression": ("regression", "age2", "calls, hours", ""),
 }
@@ -331,14 +334,28 @@ def test_columns_that_do_not_vary_are_left_out_and_said(folder: Path) -> None:
     assert any("do not vary" in note for note in result.notes)
 
 
-def test_after_a_transform_it_is_the_models_columns(folder: Path) -> None:
+def test_who_knows_a_transform_finds_the_columns_before_it(folder: Path) -> None:
     flipped, turned = found(folder, "flipped"), found(folder, "turned")
 
-    assert flipped.columns == ("calls", "hours")
-    assert turned.columns == ("mixture 1", "mixture 2", "mixture 3")
-    assert any("your transform" in note for note in flipped.notes)
+    assert flipped.columns == ("calls", "hours", "plan=a", "plan=b", "plan=c")
+    assert turned.columns == ("calls", "hours", "loud")
+    assert any("taken to know your transform" in note for note in flipped.notes)
     assert turned.model is not None
     assert turned.model.views[0].exact
+
+
+def test_one_hot_columns_that_were_flipped_are_one_category(folder: Path) -> None:
+    model = with_model(folder, "flipped")
+    x = torch.as_tensor(own(folder, "flipped")[0])
+    # Of z = 1 − x the weights are W, and so those of x are −W.
+    A = -load_half(folder / "flipped/model/telecom").weights["weight"].double()
+    points = discrete_search(A, x @ A.T, [one_hot((2, 3, 4))]).points
+
+    found = next(one for one in model.views[0].attacks if one.attack == "discrete-search")
+    assert list(model.commonest) == ["plan"]
+    assert model.commonest["plan"] == pytest.approx(x[:, 2:].mean(dim=0).max().item())
+    # Scaled columns are float32, each off by 6e-8 of its range.
+    assert found.mse == pytest.approx((points - x).square().mean().item(), abs=1e-6)
 
 
 def test_known_classes_are_where_bounds_begin(folder: Path) -> None:
