@@ -320,9 +320,8 @@ def _names(data: PartyData) -> list[str]:
     """Return what the columns that the model takes are called."""
     if data.transform is None:
         return list(data.numeric_names)
-    if isinstance(data.transform, Rearrangement):
-        return [data.numeric_names[place] for place in data.transform.order.tolist()]
-    return [f"mixture {number}" for number in range(1, data.width + 1)]
+    assert isinstance(data.transform, Rearrangement), "a rotation is always undone"
+    return [data.numeric_names[place] for place in data.transform.order.tolist()]
 
 
 # --- before training

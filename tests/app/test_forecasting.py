@@ -344,6 +344,22 @@ def test_who_knows_a_transform_finds_the_columns_before_it(folder: Path) -> None
     assert turned.model.views[0].exact
 
 
+def test_a_flip_before_rows_are_scaled_down_is_not_undone(folder: Path) -> None:
+    config = load_config(folder / "flipped.yaml", ["model={name: logistic-regression, row_norm: 0.5}"])
+    data = own_data(config, "telecom")
+    assembly = Assembly(config, data.data)
+    party = assembly.passive(data.data, assembly.task("binary", 1), seed=0)
+    learned = TaskSpec("binary", 1)
+    origin = Origin(learned=learned, model=config.model, run="0" * 32, step=1, epoch=1, encoding=data.encoding)
+    save_half(folder / "short", party, origin)
+
+    result = forecast(config, "telecom", model=folder / "short")
+
+    assert any("columns are those that your model takes, after your transform" in note for note in result.notes)
+    assert result.model is not None
+    assert "your transform" in {one.defense for one in result.model.views[0].defenses}
+
+
 def test_one_hot_columns_that_were_flipped_are_one_category(folder: Path) -> None:
     model = with_model(folder, "flipped")
     x = torch.as_tensor(own(folder, "flipped")[0])
