@@ -38,7 +38,7 @@ from splitvfl.exchange.roll_call import UNSIGNED
 from splitvfl.hooks import Attack, hook_name, known_rows_of, target_of
 from splitvfl.leakage.categories import CategoryGroup, category_groups, commonest_share, flags_among, varying_groups
 from splitvfl.leakage.estimates import JudgedAttack, best_first, judged_attack, own_columns
-from splitvfl.leakage.features import FeatureLeak, Sees
+from splitvfl.leakage.features import AWARE, FeatureLeak, Sees
 from splitvfl.leakage.reconstruction import (
     PLOTTED,
     Certificate,
@@ -50,7 +50,7 @@ from splitvfl.leakage.reconstruction import (
 from splitvfl.leakage.score_equations import RANK_TOLERANCE, ScoreCounts, count_scores
 from splitvfl.messaging.conversation import converse
 from splitvfl.party.party import ActiveParty
-from splitvfl.run.feature_seats import AWARE, Judgement, judged, most_told, named_by_knowledge, note_missing
+from splitvfl.run.feature_seats import Judgement, judged, most_told, named_by_knowledge, note_missing
 from splitvfl.run.feature_systems import System, aware_systems, scored_systems
 from splitvfl.run.feature_target import FeatureTarget, targets_of, with_transforms_known
 from splitvfl.run.half_folder import is_half

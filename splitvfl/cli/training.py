@@ -146,6 +146,8 @@ def train(
     steps = [f"splitvfl report {folder}", f"tensorboard --logdir {'runs' if out is None else folder}"]
     steps.append(command_line("predict", folder, "--records", "FILE", "--out", "scores.csv"))
     exchange = config.exchange.factory
+    if any(party.features for party in summary.parties.values()):
+        steps.append(command_line("reconstruct", folder))
     if summary.task == "binary" and not exchange.one_way and not exchange.limits_values:
         steps.append(f"splitvfl compare {experiment} --defenses {TO_COMPARE} --seeds 3")
     next_steps(*steps)

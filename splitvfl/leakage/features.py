@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 import torch
 from torch import Tensor
@@ -18,6 +18,9 @@ from splitvfl.leakage.remaining_bits import bits_left, bits_of
 
 # An entry counts as found when it is off by no more than this, in the unit box.
 NEAR = 0.05
+
+AWARE: Final = " (knows the transform)"
+"""Stands behind the name of an attack whose attacker knows the transform of columns."""
 
 Sees = Literal["scores", "activation"]
 Part = Literal["train", "test"]
@@ -238,6 +241,17 @@ def best_by_view(leaks: Sequence[FeatureLeak]) -> list[FeatureLeak]:
         seen = [leak for leak in leaks if leak.sees == sees]
         best.append(min([leak for leak in seen if leak.part == "test"] or seen, key=lambda leak: leak.mse))
     return best
+
+
+def best_by_knowledge(leaks: Sequence[FeatureLeak]) -> list[list[FeatureLeak]]:
+    """Return :func:`best_by_view` of attackers who do not know a transform of columns, and of those who do.
+
+    Args:
+        leaks: Of one party.
+    """
+    aware = [leak for leak in leaks if leak.attack.endswith(AWARE)]
+    others = [leak for leak in leaks if not leak.attack.endswith(AWARE)]
+    return [best_by_view(found) for found in (others, aware) if found]
 
 
 def feature_notes(leaks: Iterable[FeatureLeak]) -> list[str]:

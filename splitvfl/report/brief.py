@@ -14,7 +14,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from splitvfl.report.findings import PARTLY_VISIBLE, VISIBLE, below, figure, leakiest, unavailable_notes
+from splitvfl.report.findings import PARTLY_VISIBLE, VISIBLE, below, columns_hidden, figure, leakiest, unavailable_notes
 from splitvfl.report.own_seat import seat_lines
 from splitvfl.report.rows import (
     DefenseRow,
@@ -65,7 +65,7 @@ def _parts(runs: Sequence[RunSummary], *, compared: bool) -> Iterator[Renderable
         yield _table(group, rows_by_defense(group) if compared else rows_by_run(group), compared=compared)
         yield Text("own: what the partner's own columns tell without any message", style="dim")
         if len(runs) == 1:
-            yield from map(Text, _by_attack(runs[0]))
+            yield from map(Text, [*_by_attack(runs[0]), *columns_hidden(runs[0])])
         yield from map(Text, unavailable_notes(rows_by_run(group)))
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import chain
 
 from splitvfl.config.registry import installed
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import weaknesses_of
 from splitvfl.leakage.after_training import AfterTraining
 from splitvfl.leakage.canaries import CanaryLeak
-from splitvfl.leakage.features import best_by_view
+from splitvfl.leakage.features import best_by_knowledge
 from splitvfl.leakage.label_leak import LabelLeak, largest
 from splitvfl.metrics import chance_of_largest, oriented, turned_round
 from splitvfl.report.own_seat import seat_verdict
@@ -45,8 +46,8 @@ MATCHING = "up to 0.11 (135,000 records) and 0.36 (455 records, 4 epochs)"
 CERTAIN_CANARIES = 3000
 
 _SHOWING = {
-    "scores": "The published scores give away",
-    "activation": "The activation that the label party receives for a prediction gives away",
+    "scores": "the published scores",
+    "activation": "the activation that the label party receives for a prediction",
 }
 
 EXCESS = 0.05
@@ -423,13 +424,35 @@ def _capital(words: str) -> str:
 
 
 def _columns_recovered(run: RunSummary) -> list[str]:
-    """Return a sentence for every partner and view of predictions in which an attack beats the columns' means."""
+    """Return a sentence for every partner in whose columns an attack beats their means, once where views tell alike."""
+    found: dict[str, list[str]] = {}
+    for name, party in run.parties.items():
+        for leak in chain.from_iterable(best_by_knowledge(party.features)):
+            if leak.mse < leak.blind_mse:
+                said = (
+                    f"columns of {name}: the {leak.attack} attack estimates them with a mean squared error of "
+                    f"{leak.mse:.3g}, against {leak.blind_mse:.3g} for guessing every column's mean."
+                )
+                found.setdefault(said, []).append(_SHOWING[leak.sees])
+    return [f"{_capital(' and '.join(shown))} {_gives(shown)} away {said}" for said, shown in found.items()]
+
+
+def _gives(shown: Sequence[str]) -> str:
+    return "each give" if len(shown) > 1 else "gives" if shown[0].startswith("the activation") else "give"
+
+
+def columns_hidden(run: RunSummary) -> list[str]:
+    """Return a line for every partner whose columns no attack estimates better than their means do.
+
+    Who knows a partner's transform and who does not have a line each.
+    """
     return [
-        f"{_SHOWING[leak.sees]} columns of {name}: the {leak.attack} attack estimates them with a mean squared error "
-        f"of {leak.mse:.3g}, against {leak.blind_mse:.3g} for guessing every column's mean."
+        f"Columns of {name}: {best.attack} estimates them with a mean squared error of {best.mse:.3g}, no better than "
+        f"their means, {best.blind_mse:.3g}."
         for name, party in run.parties.items()
-        for leak in best_by_view(party.features)
-        if leak.mse < leak.blind_mse
+        for views in best_by_knowledge(party.features)
+        if all(leak.mse >= leak.blind_mse for leak in views)
+        for best in [min(views, key=lambda leak: leak.mse)]
     ]
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ from splitvfl.hooks import (
     known_rows_of,
     needs_of,
 )
-from splitvfl.leakage.features import FeatureLeak, judge_estimate, run_feature_attack
+from splitvfl.leakage.features import AWARE, FeatureLeak, judge_estimate, run_feature_attack
 from splitvfl.leakage.score_equations import (
     RANK_TOLERANCE,
 )
@@ -47,9 +47,6 @@ from splitvfl.run.feature_systems import (
     with_told,
 )
 from splitvfl.run.feature_target import FeatureTarget, targets_of, with_transforms_known
-
-AWARE: Final = " (knows the transform)"
-"""Stands behind the name of an attack whose attacker knows the transform of columns."""
 
 
 def feature_leaks(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shutil
+from contextlib import redirect_stdout
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -110,7 +112,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             **settings,
         )
         (place / f"{name}.yaml").write_text(text.replace("all.csv", str(place / "all.csv")))
-        assert main(["train", str(place / f"{name}.yaml"), "--out", str(place / name)]) == 0
+        with redirect_stdout(io.StringIO()) as said:
+            assert main(["train", str(place / f"{name}.yaml"), "--out", str(place / name)]) == 0
+        (place / f"{name}.txt").write_text(said.getvalue())
     return place
 
 
@@ -418,6 +422,10 @@ def test_training_reconstructs_with_the_attacks_that_it_lists(folder: Path) -> N
             assert view.plots == ()
     assert not (folder / "four" / RECONSTRUCTION_FILE).exists(), "no feature attack was listed"
     assert not (folder / "deep" / RECONSTRUCTION_FILE).exists()
+    named = {
+        case for case in CASES if f"splitvfl reconstruct {folder / case}\n" in (folder / f"{case}.txt").read_text()
+    }
+    assert named == {"two", "rounded"}
 
 
 def test_training_anew_leaves_no_reconstruction_of_an_earlier_model(folder: Path, tmp_path: Path) -> None:

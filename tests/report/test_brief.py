@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from splitvfl.leakage.canaries import CanaryLeak
+from splitvfl.leakage.features import FeatureLeak
 from splitvfl.report.brief import BRIEF_WIDTH, brief, compared_brief, two_lines
 from splitvfl.report.findings import advice, verdict
 from splitvfl.report.rows import group_runs
@@ -174,3 +175,16 @@ def test_canaries_are_named_at_the_partner_where_they_were_read() -> None:
     assert lines(both)[0] == (
         "Labels: 0.66 (0.60 to 0.72) beyond the prediction, 0.75 in all at far, far's own columns 0.55: goal missed."
     )
+
+
+def test_columns_that_no_attack_reads_have_a_line_by_who_knows_a_transform() -> None:
+    held = FeatureLeak("half", 0.0912, 0.08, 3)
+    leaks = [held, replace(held, sees="activation", mse=0.0834), replace(held, attack="rcc2 (knows the transform)")]
+    shown = run(parties={"lab": replace(party(norm=result(0.5)), features=leaks)})
+    text = " ".join(printed(brief([shown])).split())
+    assert "Columns of lab: half estimates them with a mean squared error of 0.0834, no better than their" in text
+    assert "Columns of lab: rcc2 (knows the transform) estimates them with a mean squared error of 0.0912" in text
+
+    read = replace(leaks[-1], mse=0.01)  # the verdict says it
+    shown = run(parties={"lab": replace(party(norm=result(0.5)), features=[*leaks[:2], read])})
+    assert "Columns of lab: rcc2" not in printed(brief([shown]))

@@ -449,6 +449,14 @@ def test_verdict_tells_of_recovered_columns() -> None:
     assert "least-squares attack estimates them with a mean squared error of 0.001, against 0.08" in text
     assert "gradient-inversion" not in text
     assert "scores give away" in text
+    both = replace(party(norm=result(0.5)), features=[leak, replace(leak, sees="activation")])
+    once = verdict(run(parties={"telecom": both}))
+    assert once.count("estimates them with a mean squared error") == 1
+    assert "The published scores and the activation that the label party receives for a prediction each give" in once
+    aware = replace(held, attack="half (knows the transform)")
+    unequal = verdict(run(parties={"telecom": replace(both, features=[leak, aware, replace(aware, mse=0.002)])}))
+    assert "least-squares attack estimates" in unequal
+    assert "half (knows the transform) attack estimates" in unequal
     seen = replace(leak, sees="activation", part="train")
     text = verdict(run(parties={"telecom": replace(party(norm=result(0.5)), features=[held, seen])}))
     assert "scores give away" not in text
