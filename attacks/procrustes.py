@@ -13,6 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from splitvfl.attacks.known_span import spans_all_but_sums, what_helps
 from splitvfl.attacks.least_squares import least_squares
 from splitvfl.attacks.white_box import WhiteBox, check_known_rows, white_box
 from splitvfl.errors import ArgumentError, AttackRefused
@@ -30,20 +31,24 @@ def recover_transform(estimates: Tensor, known: Tensor, *, rank: int | None = No
     permutation is such a transform. So is a flip, around ½: take ½ from the known records, and solve ``b − A ½`` for
     the estimates.
 
+    Columns of a category add up to one in every record, so that known records less their mean never span all columns.
+    Then it is ``H P S`` that is returned, the solution of smallest norm, with S the projector on what they span: the
+    same as ``H P`` for every record whose categories add up likewise. It is no isometry, and none is looked for.
+
     Source: Schönemann, Psychometrika 31 (1966); *Privacy Against Inference Attacks in Vertical Federated Learning* on
     orthonormal transforms.
 
     Args:
         estimates: Least-squares estimates ẑ of the known records, ``(N, d)``.
-        known: These records x, ``(N, d)``, N at least d, in general position.
+        known: These records x, ``(N, d)``, N at least d, in general position but for categories' sums.
         rank: Number of independent equations. Default: that of the solution; to be named where estimates are noisy.
 
     Returns:
         ``(d, d)``, float64.
 
     Raises:
-        ArgumentError: If shapes differ, an entry is not finite, known records span fewer than d dimensions, or the rank
-            is not from 0 to d.
+        ArgumentError: If shapes differ, an entry is not finite, known records span fewer than d dimensions by more
+            than categories' sums, or the rank is not from 0 to d.
 
     >>> recover_transform(torch.tensor([[0.0, 1.0], [1.0, 0.0]]), torch.eye(2)).round().tolist()
     [[0.0, 1.0], [1.0, 0.0]]
@@ -53,14 +58,16 @@ def recover_transform(estimates: Tensor, known: Tensor, *, rank: int | None = No
     if not (torch.isfinite(estimates).all() and torch.isfinite(known).all()):
         raise ArgumentError("estimates or known records hold NaN or infinite values")
     d, spanned = known.shape[1], int(torch.linalg.matrix_rank(known.double(), rtol=_RANK_TOLERANCE))
-    if spanned < d:
+    if spanned < d and not spans_all_but_sums(known.double(), spanned):
         raise ArgumentError(
             f"expected known records that span all {d} columns, got {len(known)} that span {spanned}; without "
-            "that many the transform is not determined"
+            f"that many the transform is not determined: {what_helps(known)}"
         )
     if rank is not None and not 0 <= rank <= d:
         raise ArgumentError(f"expected a rank from 0 to {d}, got {rank}")
-    fitted = torch.linalg.lstsq(known.double(), estimates.double(), driver="gelsd" if known.is_cpu else None).solution
+    fitted = torch.linalg.pinv(known.double(), rtol=_RANK_TOLERANCE) @ estimates.double()
+    if spanned < d:
+        return fitted.T
     left, sizes, right = torch.linalg.svd(fitted.T)
     kept = int((sizes > _RANK_TOLERANCE * max(1.0, sizes[0].item())).sum()) if rank is None else rank
     found: Tensor = left[:, :kept] @ right[:kept]
@@ -106,7 +113,8 @@ class ProcrustesAttack:
 
     Args:
         known_rows: Training records whose columns the attacker is assumed to know; it is not judged by them. At least
-            as many as there are columns that vary, and one more with a shift.
+            as many as there are columns that vary, and one more with a shift, so that every category occurs
+            among them.
         shifted: Whether the transform may have a shift s, as a flip has.
         then: The attack on equations that it goes on with.
 
@@ -133,8 +141,8 @@ class ProcrustesAttack:
             ``(n, d)``, float64.
 
         Raises:
-            AttackRefused: If there are too few known records, or they do not span as many dimensions as there are
-                columns.
+            AttackRefused: If there are too few known records, or they span less than all columns by more than
+                categories' sums.
         """
         (A, b, error), known = view.equations, view.known_rows
         columns, right = known.columns.double(), known.b.double()

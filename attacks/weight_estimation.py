@@ -7,6 +7,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from splitvfl.attacks.known_span import spans_all_but_sums, what_helps
 from splitvfl.attacks.white_box import WhiteBox, check_known_rows, white_box
 from splitvfl.errors import ArgumentError, AttackRefused
 from splitvfl.hooks import Equations, Target, View
@@ -38,10 +39,16 @@ def estimate_weights(
     most ``error``, ``|Â − A| <= |X⁺| · error`` entry by entry, plus what float64 rounds. Where the errors of N records
     are independent, the estimate's falls as 1/√N; the bound, which holds for any errors, need not fall.
 
+    Columns of a category add up to one in every record, so that no records tell all weights: a constant may be moved
+    between them. The solution of smallest norm is taken then. It gives the same ``A x`` plus intercept as the weights
+    themselves for every record whose categories add up likewise, and for no other: one of a category that the encoding
+    does not list, say. ``error`` is then of the weights' part that such records can tell.
+
     Source: *Privacy Against Inference Attacks in Vertical Federated Learning*, the attacker with auxiliary data.
 
     Args:
         columns: Known columns X of the auxiliary records, ``(N, d)`` with N >= d, or N >= d + 1 with an intercept.
+            With categories among the columns so many are enough too.
         b: Right-hand sides of the same records, ``(N, m)``. Those of scores need no weights:
             ``equations(scores, active_logits, zeros(k, d))[1]``.
         error: How far each may be off, >= 0: ``(N, m)``, or what extends to it.
@@ -49,7 +56,8 @@ def estimate_weights(
 
     Raises:
         ArgumentError: If shapes do not fit, an entry is not finite, there are too few records, or they do not determine
-            the weights: repeated records, say, or a column that does not vary beside an intercept.
+            the weights by more than a category's sum: repeated records, say, a category that none of them has, or
+            another column that does not vary beside an intercept.
     """
     known, right = _checked(columns, b, intercept)
     off = torch.as_tensor(error, dtype=torch.float64, device=right.device)
@@ -64,7 +72,7 @@ def estimate_weights(
     inverse: Tensor = torch.linalg.pinv(known, rtol=RANK_TOLERANCE)
     found = (inverse @ right).T
     # What the pseudo-inverse rounds: units of the condition number, times the inverse's size and that of b.
-    units = 8 * known.shape[0] * torch.finfo(torch.float64).eps * torch.linalg.cond(known)
+    units = 8 * known.shape[0] * torch.finfo(torch.float64).eps * _condition(known)
     rounded = units * torch.linalg.matrix_norm(inverse, ord=2) * torch.linalg.vector_norm(right, dim=0)
     bound = (inverse.abs() @ off).T + rounded.unsqueeze(1)
     width = columns.shape[1]
@@ -84,16 +92,21 @@ def _checked(columns: Tensor, b: Tensor, intercept: bool) -> tuple[Tensor, Tenso
         raise ArgumentError("columns or b holds NaN or infinite values")
     if intercept:
         known = torch.cat([known, known.new_ones(len(known), 1)], dim=1)
-    wanted = known.shape[1]
-    if len(known) < wanted:
-        raise ArgumentError(f"expected at least {wanted} auxiliary records, one per unknown weight, got {len(known)}")
-    rank = int(torch.linalg.matrix_rank(known, rtol=RANK_TOLERANCE))
-    if rank < wanted:
+    wanted, rank = known.shape[1], int(torch.linalg.matrix_rank(known, rtol=RANK_TOLERANCE))
+    rows = columns.double()
+    if intercept:
+        rows = rows - rows.mean(dim=0) if len(rows) else rows
+    if rank < wanted and not spans_all_but_sums(rows, rank - int(intercept)):
         raise ArgumentError(
-            f"the auxiliary records determine {rank} of {wanted} unknown weights: they repeat, or columns of theirs "
-            "depend on each other; take other records"
+            f"{len(known)} auxiliary records determine {rank} of {wanted} unknown weights: {what_helps(columns)}"
         )
     return known, right
+
+
+def _condition(known: Tensor) -> Tensor:
+    """Return the largest singular value over the smallest that counts."""
+    sizes = torch.linalg.svdvals(known)
+    return sizes[0] / sizes[sizes > RANK_TOLERANCE * sizes[0]][-1]
 
 
 class WeightEstimationAttack:
@@ -113,7 +126,7 @@ class WeightEstimationAttack:
 
     Args:
         known_rows: Training records whose columns the attacker is assumed to know; it is not judged by them. At least
-            one more than there are columns that vary.
+            one more than there are columns that vary, so that every category occurs among them.
         then: The attack on equations that it goes on with.
 
     Raises:

@@ -63,8 +63,8 @@ def test_estimated_weights_do_for_the_known_ones() -> None:
 @pytest.mark.parametrize(
     ("columns", "b", "options", "message"),
     [
-        (torch.ones(2, 3), torch.ones(2, 1), {}, "at least 3 auxiliary records.*got 2"),
-        (torch.eye(3), torch.ones(3, 1), {"intercept": True}, "at least 4 auxiliary records"),
+        (torch.ones(2, 3), torch.ones(2, 1), {}, "2 auxiliary records determine 1 of 3.*name more"),
+        (torch.eye(3), torch.ones(3, 1), {"intercept": True}, "3 auxiliary records determine 3 of 4"),
         (torch.ones(5, 2), torch.ones(5, 1), {}, "determine 1 of 2 unknown weights"),
         (torch.ones(5, 1), torch.ones(5, 1), {"intercept": True}, "determine 1 of 2"),
         (torch.eye(3), torch.ones(2, 1), {}, r"got \(3, 3\) and \(2, 1\)"),
