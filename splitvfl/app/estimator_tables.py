@@ -87,6 +87,11 @@ def transformed(
         ArgumentError: If there is no such passive party, or its transform does not fit its columns.
     """
     passive = [party.name for party in parties[1:]]
+    if not isinstance(chosen, Mapping):
+        raise ArgumentError(
+            f"transforms: expected a mapping from a passive party ({', '.join(passive)}) to its transform, such as "
+            f"{{{passive[0]!r}: 'flip'}}, got {chosen!r}"
+        )
     unknown = [name for name in chosen if name not in passive]
     if unknown:
         raise ArgumentError(f"transforms: {unknown[0]!r} is no passive party; there are {', '.join(passive)}")

@@ -288,6 +288,7 @@ def test_a_drawn_transform_differs_without_a_seed(cancer: tuple[pd.DataFrame, An
 @pytest.mark.parametrize(
     ("transforms", "scale", "message"),
     [
+        ("flip", "minmax", r"expected a mapping from a passive party \(lab\).*\{'lab': 'flip'\}, got 'flip'"),
         ({"active": "flip"}, "minmax", "'active' is no passive party; there are lab"),
         ({"lab": "flip"}, "standard", r"transforms\['lab'\]: .*columns in \[0, 1\].*minmax"),
         ({"lab": "turn"}, "minmax", r"transforms\['lab'\]: name: .*'flip', 'permute' or 'orthonormal'$"),
