@@ -232,8 +232,9 @@ class TransformConfig(Settings):
     :mod:`splitvfl.data.transform`.
 
     Attributes:
-        name: ``flip`` is x → 1 − x, of columns in [0, 1]; ``permute`` shuffles columns that hold the same values;
-            ``orthonormal`` mixes all columns, by ``matrix`` or by chance.
+        name: ``flip`` is x → 1 − x, of columns in [0, 1]; ``permute`` shuffles columns that hold the same values,
+            or, of more than 64 different ones, the same smallest and largest; ``orthonormal`` mixes all columns, by
+            ``matrix`` or by chance.
         columns: Which of the columns after encoding ``flip`` or ``permute`` is for, as names and patterns; ``null``:
             all.
         matrix: Of ``orthonormal``: the file of an orthonormal matrix (d, d), as ``numpy.save`` writes it, such as the
