@@ -79,23 +79,29 @@ class OneDraw:
     """What defenses that draw once for all passive parties have sent in one step, to whom it was due first."""
 
     def __init__(self) -> None:
-        self._first: dict[str, tuple[tuple[Claim, ...], Tensor, Tensor]] = {}
+        self._first: dict[str, tuple[tuple[Claim, ...], Tensor, Tensor, dict[str, float]]] = {}
 
-    def of(self, attached: _Attached, message: Tensor, draw: Callable[[], Tensor]) -> Tensor:
+    def of(
+        self, attached: _Attached, message: Tensor, draw: Callable[[], Tensor], measurements: dict[str, float]
+    ) -> Tensor:
         """Return what a defense sends for a message: as it was drawn for the first party.
 
         Args:
             attached: The defense.
             message: What it is given.
             draw: Lets it draw.
+            measurements: What was logged at this cut. It gets what the defense logged where it drew: what was spent
+                there was spent here.
 
         Raises:
             PrivacyError: If the first party's message was another, or its defense claims something else.
         """
         label = attached.label
         if label not in self._first:
-            self._first[label] = attached.claims, message.detach().clone(), draw()
-        claims, first, sent = self._first[label]
+            sent = draw()
+            logged = {name: value for name, value in measurements.items() if name.startswith(f"{label}/")}
+            self._first[label] = attached.claims, message.detach().clone(), sent, logged
+        claims, first, sent, logged = self._first[label]
         if claims != attached.claims:
             raise PrivacyError(
                 f"{label} draws its noise once for all passive parties, and claims different things for them, so that "
@@ -107,6 +113,7 @@ class OneDraw:
                 "parties that put theirs together would have several releases of a record; nothing was sent. Take "
                 "model logistic-regression, and no noise of one party's own before it"
             )
+        measurements.update(logged)
         return sent.clone()
 
 
@@ -287,7 +294,7 @@ class DefenseChain:
                 withheld=withheld and f"{attached.label} {withheld}",
             )
             shared = once if getattr(attached.defense, "one_draw", False) else None
-            sent = defended() if shared is None else shared.of(attached, sent, defended)
+            sent = defended() if shared is None else shared.of(attached, sent, defended, self.measurements)
             if attached.hides_labels and self.crossing == "gradient" and not drawn:
                 withheld = (
                     f"asks for labels behind {attached.label}, whose promise of labels would not hold for what is made "

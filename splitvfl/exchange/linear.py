@@ -147,8 +147,10 @@ class ActiveCoefficients:
         """
         scale = SCALE * batch.count
         gradient = (self.coefficients / scale).unsqueeze(1)
-        chain = next(iter(party.cuts.values())).gradient
+        chain, *others = (cut.gradient for cut in party.cuts.values())
         defended = chain.apply(gradient, step=step, ids=batch.ids, labels=self.shown)
+        for other in others:
+            other.measurements.update(chain.measurements)  # what was spent is spent for all
         return (defended.squeeze(1).double() * scale).cpu()
 
     def learn(self, party: ActiveParty, others: Tensor, batch: Records, step: int, *, own: Tensor) -> None:
