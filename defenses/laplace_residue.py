@@ -13,6 +13,7 @@ from splitvfl.defenses.residue_release import (
     Releases,
     check_residues,
     checked_epsilon,
+    largest_with_laplace,
     log_spent,
     residues_of,
     sent_for,
@@ -80,6 +81,10 @@ class LaplaceResidue:
     def check_top(self, top: nn.Module) -> None:
         """Raise :class:`PrivacyError` if rows below this top model are no residues."""
         check_residues(top, self.name)
+
+    def largest_residue(self, residues: int) -> float:
+        """Return a size that so many residues, as sent, exceed in one run of 10^8."""
+        return largest_with_laplace(self.scale, residues)
 
     def __call__(self, gradient: Tensor, secrets: Secrets, /) -> Tensor:
         """Return the noisy gradient.

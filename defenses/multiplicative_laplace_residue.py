@@ -22,6 +22,9 @@ from splitvfl.errors import ArgumentError
 from splitvfl.hooks import Secrets
 from splitvfl.privacy import MultiplicativeMode, checked_mode, multiplicative_laplace_epsilon
 
+# What is sent is rounded to float32, and on a grid far finer than the noise.
+_ROUNDED = 1e-3
+
 
 class MultiplicativeLaplaceResidue:
     """Send every residue times Laplace noise, kept away from 0 before and within bounds after.
@@ -104,6 +107,10 @@ class MultiplicativeLaplaceResidue:
     def check_top(self, top: nn.Module) -> None:
         """Raise :class:`PrivacyError` if rows below this top model are no residues."""
         check_residues(top, self.name)
+
+    def largest_residue(self, residues: int) -> float:
+        """Return the size that no residue, as sent, exceeds, however many there are: b2, and what rounding adds."""
+        return self.b2 * (1.0 + _ROUNDED)
 
     def __call__(self, gradient: Tensor, secrets: Secrets, /) -> Tensor:
         """Return the noisy gradient.

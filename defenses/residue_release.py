@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,18 @@ def residues_of(gradient: Tensor, name: str) -> Tensor:
             "logistic-regression and two classes, or another defense (record-gaussian)"
         )
     return (gradient[:, 0].double() * -n).clamp(-1.0, 1.0)
+
+
+def largest_with_laplace(scale: float, residues: int) -> float:
+    """Return a size that so many residues with Laplace noise exceed in one run of 10^8.
+
+    ``P(|noise| > t · scale) = e^-t``, so that with ``t = ln(2 N) + 20`` any of N does with probability 1e-9.
+
+    Args:
+        scale: Of the noise, in the unit of residues.
+        residues: N, at least 1.
+    """
+    return 1.0 + scale * (math.log(2.0 * residues) + 20.0)
 
 
 def sent_for(residues: Tensor, gradient: Tensor, secrets: Secrets, *, scale: float) -> Tensor:

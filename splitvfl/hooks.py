@@ -83,6 +83,10 @@ Optional class attributes refine a hook:
     ``True`` where what it draws for a record is drawn once for all passive parties that are due the same row: with a
     draw for each, parties that put theirs together would have as many releases. Where rows differ nothing is sent.
     Default: ``False``.
+``largest_residue`` (defenses of the gradient)
+    A method that is given how many residues a run sends, and returns the size that none of them exceeds, but in one run
+    of 10^8: exchanges whose numbers have a limit refuse a run before its first step where that is lower. Default: not
+    known, and a number beyond the limit ends the run when it comes.
 ``soft_classes`` (defenses of labels)
     Number of classes where it answers one number for each, ``(n, k)`` in place of classes ``(n,)``. Default: ``None``.
 ``resolution`` (defenses of scores)

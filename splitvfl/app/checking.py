@@ -81,6 +81,7 @@ def _try_parts(config: ExperimentConfig, data: VerticalData, tell: Callable[[str
     trainer = Experiment(config, Workbench(data, {})).trainer()
     epochs = config.train.epochs
     trainer.active.plan_run(epochs=epochs, early_stopping=config.train.early_stopping is not None)
+    trainer.exchange.check_noise(trainer.active, epochs=epochs)
     _tell_all(tell, promises_of(trainer.active, epochs, own_part=trainer.exchange.own_part))
     widths = {name: party.data.width for name, party in trainer.passives.items()}
     _tell_all(tell, trainer.exchange.notes(widths, records=trainer.active.data.train.count))

@@ -269,6 +269,7 @@ class Deployment:
         self._place_canaries(party)
         self.assembly.defend(party)
         party.plan_run(epochs=train.epochs, early_stopping=train.early_stopping is not None)
+        self.assembly.exchange.check_noise(party, epochs=train.epochs)
         for line in promises_of(party, train.epochs, own_part=self.assembly.exchange.own_part):
             self._notify(line)
         return party, self._watch(party)

@@ -318,6 +318,7 @@ def run_experiment(
     trainer = experiment.trainer(folder)
     trainer.notify = notify
     trainer.active.plan_run(epochs=train.epochs, early_stopping=train.early_stopping is not None)
+    trainer.exchange.check_noise(trainer.active, epochs=train.epochs)
     trainer.watch.known = bench.known
     observed, agreed = experiment.horizons(trainer)  # of the first weights, also where the run goes on
     if resume:

@@ -197,6 +197,17 @@ class Exchange(ABC):
         if party.private_top is not None and not self.has_private_top:
             raise ConfigError(f"exchange {self.name} {NO_PRIVATE_TOP} ({party.name} has one)")
 
+    def check_noise(self, party: ActiveParty, *, epochs: int) -> None:  # noqa: B027 - most have no limit
+        """Check that what crosses can hold the noise of defenses at the active party, as far as they tell its size.
+
+        Args:
+            party: The active party.
+            epochs: Epochs of the whole run.
+
+        Raises:
+            ConfigError: If the agreed limit is lower.
+        """
+
     @abstractmethod
     def active(self, party: ActiveParty) -> Side:
         """Return the active party's side.

@@ -84,6 +84,7 @@ class Coordinator(EncryptedExchange):
     name: ClassVar[str] = "coordinator"
     approximation = "taylor"
     hides_parts = True
+    residue_unit = SCALE
     third_party = NAME
     seen = ("the gradient of its weights", "the gradient of its weights; with the coordinator together, every label")
 

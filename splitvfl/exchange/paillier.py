@@ -24,10 +24,11 @@ from splitvfl.crypto.owner import Owner
 from splitvfl.crypto.product_layout import ProductLayout
 from splitvfl.cut.views import SUMS
 from splitvfl.data.columns import PartyData
-from splitvfl.errors import CryptoError, DataError, ProtocolError, ReplayError, SumError, WorkerError
+from splitvfl.errors import ConfigError, CryptoError, DataError, ProtocolError, ReplayError, SumError, WorkerError
 from splitvfl.exchange.base import Exchange, Side
 from splitvfl.exchange.linear import check_defenses, check_top, weight_of
 from splitvfl.exchange.roll_call import UNSIGNED, Vouching, member_roll_call, vouching_terms
+from splitvfl.hooks import hook_name
 from splitvfl.learning.settings import Settings
 from splitvfl.messaging.conversation import Expected, Half, Outbox
 from splitvfl.messaging.messages import Message
@@ -186,7 +187,7 @@ class Encryption(Settings):
                 f"{owner} would send a value of size {largest:g} at step {step}, and "
                 f"exchange.encryption.value_limit is {self.largest_value:g} ({beyond} of {values.numel()} values "
                 f"exceed it): {_what_to_do(step, few=2 * beyond < values.numel())}, or agree on a higher limit (with "
-                "noise, eight times its standard deviation more)"
+                "Gaussian noise, eight times its standard deviation more; with Laplace noise, 40 times its scale)"
             )
 
     def check_columns(self, data: PartyData) -> None:
@@ -242,6 +243,7 @@ class EncryptedExchange(Exchange):
 
     Attributes:
         passes_on_keys: Whether the active party passes on keys between parties that have no link.
+        residue_unit: How large the number is that is encrypted of a residue of 1, at most.
         computes_at_active: Whether the active party multiplies what is encrypted with its columns, as passive ones do.
     """
 
@@ -249,6 +251,7 @@ class EncryptedExchange(Exchange):
     limits_values = True
     computes_at_active: ClassVar[bool] = True
     passes_on_keys: ClassVar[bool] = True
+    residue_unit: ClassVar[float] = 1.0
 
     def __init__(
         self,
@@ -291,6 +294,23 @@ class EncryptedExchange(Exchange):
         """Return a member's half of the roll call with its keys, uint8 ``(bytes_of(member),)``."""
         return member_roll_call(member, active, own, subject=self.name, length_of=self.bytes_of, vouching=self.vouching)
 
+    def check_noise(self, party: ActiveParty, *, epochs: int) -> None:
+        """Check that the agreed limit holds the noise of defenses at the active party, as far as they tell its size.
+
+        Raises:
+            ConfigError: If it is lower.
+        """
+        records = party.data.train.count
+        for name, size in _largest_residues(party, records * epochs):
+            needed = self.residue_unit * size
+            if needed > self.encryption.largest_value:
+                raise ConfigError(
+                    f"exchange.encryption.value_limit is {self.encryption.largest_value:g}, and {name} sends numbers "
+                    f"up to {needed:.4g} in {epochs} epochs of {records} records, one of which would end the run: "
+                    f"agree on value_limit: {2.0 ** math.ceil(math.log2(needed)):g}, at every party, or take "
+                    "a defense that adds less"
+                )
+
     def active(self, party: ActiveParty) -> Side:
         """Return the active party's side.
 
@@ -323,6 +343,17 @@ class EncryptedExchange(Exchange):
     @abstractmethod
     def passive_side(self, party: PassiveParty, active: str) -> Side:
         """Return the side of a passive party that can take part."""
+
+
+def _largest_residues(party: ActiveParty, residues: int) -> Iterator[tuple[str, float]]:
+    """Yield the defenses of gradients that say how large residues become, with what they say of so many."""
+    for cut in party.cuts.values():
+        if cut.gradient.row_bound().norm is not None:
+            continue  # what comes later makes them shorter again
+        for defense in cut.gradient:
+            largest: Callable[[int], float] | None = getattr(defense, "largest_residue", None)
+            if largest is not None:
+                yield hook_name(defense), largest(max(residues, 1))
 
 
 class EncryptedSide(Side):

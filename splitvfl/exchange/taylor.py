@@ -87,6 +87,7 @@ class Taylor(EncryptedExchange):
     name = "taylor"
     approximation = "taylor"
     hides_parts = True
+    residue_unit = SCALE
     seen = ("the gradient of its weights, the loss", "the gradient of its weights")
 
     def __init__(self, *, loss: bool | None = None, noise: NoiseSettings | None = None, **common: Any) -> None:

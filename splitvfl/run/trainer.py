@@ -280,6 +280,7 @@ class Trainer(Training):
                 return self.fit(epochs, progress=bar)
         schedule = self._schedule_of(epochs)
         self.active.plan_run(epochs=epochs, early_stopping=self.active.patience is not None)
+        self.exchange.check_noise(self.active, epochs=epochs)
         self._set_out(schedule, progress)
         try:
             self._converse()

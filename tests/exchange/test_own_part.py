@@ -15,6 +15,7 @@ from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.coordinator import Coordinator
 from splitvfl.exchange.hybrid import Hybrid
 from splitvfl.exchange.oracle import Oracle
+from splitvfl.exchange.paillier import InsecureEncryption
 from splitvfl.exchange.residue import Residue
 from splitvfl.exchange.split import Split
 from splitvfl.exchange.taylor import Taylor
@@ -29,19 +30,20 @@ from splitvfl.party.own_part import OwnPart
 from splitvfl.party.party import ActiveParty
 from splitvfl.run.trainer import Trainer
 from tests.builders import ACTIVE, linear_trainer, party_data, small_trainer
-from tests.exchange.logistic import BATCH, SHORT, trainer_of, weights_of
+from tests.exchange.logistic import BATCH, trainer_of, weights_of
 
+WIDE = InsecureEncryption(key_bits=512, value_limit=1024.0)
 TWO = {"lab": 4, "shop": 2}
 EXCHANGES: dict[str, Callable[[OwnPart], Exchange]] = {
     "split": lambda own_part: Split(own_part=own_part),
     "oracle": lambda own_part: Oracle(approximation="taylor", own_part=own_part),
-    "residue": lambda own_part: Residue(rows=BATCH, encryption=SHORT, own_part=own_part),
+    "residue": lambda own_part: Residue(rows=BATCH, encryption=WIDE, own_part=own_part),
     # Whatever is drawn, it is drawn again: the two runs that are compared use the same records.
     "hybrid": lambda own_part: Hybrid(
-        rows=BATCH, encryption=SHORT, epsilon=1.0, share=0.4, own_part=own_part, selection_seed_for_experiments=0
+        rows=BATCH, encryption=WIDE, epsilon=1.0, share=0.4, own_part=own_part, selection_seed_for_experiments=0
     ),
-    "taylor": lambda own_part: Taylor(rows=BATCH, encryption=SHORT, own_part=own_part),
-    "coordinator": lambda own_part: Coordinator(rows=BATCH, encryption=SHORT, own_part=own_part),
+    "taylor": lambda own_part: Taylor(rows=BATCH, encryption=WIDE, own_part=own_part),
+    "coordinator": lambda own_part: Coordinator(rows=BATCH, encryption=WIDE, own_part=own_part),
 }
 
 
@@ -79,6 +81,15 @@ def test_without_defenses_it_learns_alike_from_both(name: str) -> None:
     for party, weight in exact.items():
         # Of float32 sums in another order, five steps.
         assert torch.allclose(weight, sent[party], rtol=0, atol=2e-6), party
+
+
+@pytest.mark.parametrize("name", ["split", "residue", "taylor", "coordinator"])
+def test_what_noise_has_cost_is_logged_at_every_cut(name: str) -> None:
+    logged = trained(name, "sent", defenses=(LaplaceResidue(epsilon=1.0),)).active.measurements
+
+    for party in TWO:
+        assert logged[f"{party}/laplace-residue/epsilon_spent"] == 0.5, party
+    assert logged["lab/laplace-residue/power"] == logged["shop/laplace-residue/power"]
 
 
 @pytest.mark.parametrize("name", ["split", "oracle", "residue", "hybrid"])
