@@ -122,7 +122,7 @@ class SparseResiduesAttack:
     is 0, f or f − 1, with f the sigmoid of the party's own activation, which is right where the label party has neither
     columns nor an intercept. It has a time limit, and ``note`` says in how many batches it found an answer; where it
     did not, the two above decide. With it results depend on the speed of the machine. It answered in 20 of 20 batches
-    on the first three sets below, and in 5 (weights of zero) and 14 of 20 on census, within 2 s of a busy core: exactly,
+    on the first three sets below, and in 5 (weights of zero) and 14 of 20 on census, in 2 s of a busy core: exactly,
     but for records whose residue is nearly 0 (below 10^-4 with float32), which look like unused ones and stay
     undecided.
 
