@@ -413,14 +413,14 @@ class DiscreteSearchAttack:
             most_programs=programs,
             most_candidates=candidates,
         )
-        self.note = _note(fit)
+        self.note = _note(fit, f"at most {programs} predictions, {limit:g} s each")
         return fit.points
 
 
-def _note(fit: DiscreteFit) -> str:
+def _note(fit: DiscreteFit, limits: str) -> str:
     total, lost = len(fit.candidates), int(fit.gave_up.sum())
     found = fit.candidates[~fit.gave_up]
-    said = ["all combinations looked at" if fit.enumerated else "integer programs"]
+    said = ["all combinations looked at" if fit.enumerated else f"integer programs for {limits}"]
     if len(found):
         single = int(((fit.candidates == 1) & fit.complete).sum())
         said.append(f"one candidate alone for {single} of {total} predictions")
@@ -431,5 +431,6 @@ def _note(fit: DiscreteFit) -> str:
         if unmet:
             said.append(f"no values fit for {unmet}, and the nearest are answered")
     if lost:
-        said.append(f"gave up on {lost} of {total}, where RCC2 is answered")
+        programs = f" by integer programs for {limits}" if fit.enumerated else ""
+        said.append(f"gave up on {lost} of {total}{programs}, where RCC2 is answered")
     return ", ".join(said)

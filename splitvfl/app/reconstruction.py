@@ -26,10 +26,13 @@ import torch
 from torch import Tensor
 
 from splitvfl.app.forecasting import KnownMeans, equation_attacks, two_valued
+from splitvfl.app.run_folder import CONFIG_FILE
 from splitvfl.app.saved_run import SavedRun, load_run
 from splitvfl.attacks.error_bounds import ColumnMoments, row_space
 from splitvfl.attacks.rcc1 import rcc1_with_value
+from splitvfl.config.registry import built_in, construct
 from splitvfl.config.sections import parse_attacks
+from splitvfl.config.yaml import Document
 from splitvfl.data.transform import MOST_ROTATED, best_rotation
 from splitvfl.defenses.revealed_weights import least_singular_value, rotated_weights, weight_shift
 from splitvfl.errors import ArgumentError, CheckpointError, ConfigError
@@ -118,6 +121,7 @@ def reconstruct(
     active, passives = found.active, found.passives
     name = str(found.folder or "trainer")
     skipped: dict[str, dict[str, str]] = {party: {} for party in passives}
+    listed = _own_attacks(found) if named is None else {}
     targets = targets_of(passives)
     _check_targets(targets, name)
     for party, target in targets.items():
@@ -128,7 +132,7 @@ def reconstruct(
     judgements = judge_columns(
         active,
         targets,
-        _every if named is None else _listed(named),
+        _every(listed) if named is None else _listed(named),
         skipped,
         known=0 if named is None else most_told([one for one in named if not isinstance(one, str)]),
         records=records,
@@ -136,10 +140,9 @@ def reconstruct(
         views=views,
         plots=plots,
     )
+    made = reconstruction_of(judgements, active, Path(name).name, skipped, targets)
     audited = isinstance(found, SavedRun) and found.over_a_network
-    return replace(
-        reconstruction_of(judgements, active, Path(name).name, skipped, targets), notes=(_AUDITED,) if audited else ()
-    )
+    return replace(made, notes=(*((_AUDITED,) if audited else ()), *_settings_note(made, listed)))
 
 
 def reconstruct_listed(trainer: Trainer, run: str) -> tuple[Reconstruction | None, dict[str, list[FeatureLeak]]]:
@@ -229,13 +232,51 @@ def _loaded(folder: Path, modules: str | os.PathLike[str] | None) -> SavedRun:
 # --- attacks
 
 
-def _every(system: System, skipped: dict[str, dict[str, str]]) -> Iterator[Attack]:
-    """Yield every attack that needs equations alone, and who knows the columns' means."""
-    left_out: dict[str, str] = {}
-    yield from equation_attacks(system.known.A, len(system.known.b), left_out)
-    for name in system.targets:
-        skipped[name] |= {f"{attack} ({system.sees})": why for attack, why in left_out.items()}
-    yield _known_means(system)
+def _own_attacks(run: SavedRun | Trainer) -> dict[str, Attack]:
+    """Return the library's attacks on columns that a run lists, by name, with the settings that it lists.
+
+    Raises:
+        ConfigError: If its experiment is damaged, or an attack does not take its settings any more.
+    """
+    made = run.feature_attacks if isinstance(run, Trainer) else _kept_attacks(run.folder / CONFIG_FILE)
+    return {hook_name(one): one for one in made if target_of(one) == "features"}
+
+
+def _kept_attacks(path: Path) -> Iterator[Attack]:
+    """Yield the library's attacks that a run's experiment lists; those of one's own need not be there any more."""
+    if not path.is_file():
+        return
+    listed = Document(path.read_text(encoding="utf-8"), source=str(path)).tree.get("attacks")
+    for one in listed if isinstance(listed, list) else []:
+        section = one if isinstance(one, dict) else {"name": one}
+        options = {key: value for key, value in section.items() if key != "name"}
+        for name, factory in built_in("attacks").items():
+            if name == section.get("name"):
+                yield construct(factory, options)
+
+
+def _settings_note(found: Reconstruction, listed: Mapping[str, Attack]) -> list[str]:
+    run = {one.attack for views in found.parties.values() for view in views for one in view.attacks}
+    names = sorted(run & listed.keys())
+    return [f"with the settings that the run lists: {', '.join(names)}"] if names else []
+
+
+def _every(listed: Mapping[str, Attack]) -> Chosen:
+    """Return a choice of all attacks that need equations alone, and of who knows the columns' means.
+
+    Args:
+        listed: Attacks by name that are run instead of those with settings for many records.
+    """
+
+    def chosen(system: System, skipped: dict[str, dict[str, str]]) -> Iterator[Attack]:
+        left_out: dict[str, str] = {}
+        for attack in equation_attacks(system.known.A, len(system.known.b), left_out):
+            yield listed.get(hook_name(attack), attack)
+        for name in system.targets:
+            skipped[name] |= {f"{attack} ({system.sees})": why for attack, why in left_out.items()}
+        yield _known_means(system)
+
+    return chosen
 
 
 def _known_means(system: System) -> KnownMeans:

@@ -428,6 +428,21 @@ def test_training_reconstructs_with_the_attacks_that_it_lists(folder: Path) -> N
     assert named == {"two", "rounded"}
 
 
+def test_attacks_that_the_run_lists_keep_its_settings(folder: Path, tmp_path: Path) -> None:
+    run = tmp_path / "four"
+    shutil.copytree(folder / "four", run)
+    text = (run / "experiment.yaml").read_text()
+    listed = "attacks: [norm, {name: gradient-inversion, steps: 3}, 'gone:Away']"
+    (run / "experiment.yaml").write_text(re.sub(r"^attacks: .*$", listed, text, flags=re.MULTILINE))
+    found = reconstruct(run, records=20, plots=False)
+    by_hand = reconstruct(run, attacks="gradient-inversion(steps=3)", records=20, plots=False)
+    for sees in ("scores", "activation"):
+        one, other = (attack_of(view_of(each, sees, "test"), "gradient-inversion") for each in (found, by_hand))
+        assert one.mse == other.mse
+    assert "with the settings that the run lists: gradient-inversion" in found.notes
+    assert by_hand.notes == ()
+
+
 def test_training_anew_leaves_no_reconstruction_of_an_earlier_model(folder: Path, tmp_path: Path) -> None:
     run = tmp_path / "two"
     shutil.copytree(folder / "two", run)

@@ -350,7 +350,9 @@ def test_the_attack_says_how_many_candidates_there_were_and_where_it_gave_up() -
     )
     late = DiscreteSearchAttack(most_combinations=0, time_limit_s=0.0)
     call_attack(late, view)
-    assert late.note == "integer programs, gave up on 3 of 3, where RCC2 is answered"
+    assert (
+        late.note == "integer programs for at most 200 predictions, 0 s each, gave up on 3 of 3, where RCC2 is answered"
+    )
 
 
 def test_without_an_alphabet_the_attack_refuses() -> None:
