@@ -149,7 +149,9 @@ class Forecast:
         half_mse: MSE per column of answering ½.
         mean_mse: MSE per column of answering the columns' means.
         before_training: Bounds by number of classes and view.
-        exact_from: Number of classes from which on every column is found exactly, by view.
+        exact_from: Number of classes from which on every column is found exactly, by view: with an equation more for
+            each category whose columns add up to one.
+        sums: How many of these categories there are.
         model: Of a trained model; ``None``: none was given.
         notes: What there is to say of it.
     """
@@ -162,6 +164,7 @@ class Forecast:
     mean_mse: float
     before_training: tuple[ClassesForecast, ...]
     exact_from: Mapping[Seen, int]
+    sums: int
     model: ModelForecast | None = None
     notes: tuple[str, ...] = field(default=())
 
@@ -202,11 +205,13 @@ def _before(found: Forecast) -> str:
     told = f"every value of your {_counted(d, 'column')} is found exactly"
     # What the label party sees today, which is no less than scores tell.
     first = next(row for row in found.before_training if row.sees == "activation")
-    if first.errors.exact:
+    if first.classes >= exact["activation"]:
         return (
             f"Of a linear model of {first.classes} classes {told} by whoever knows your weights and sees your part of "
             "the logits: do not take part in its predictions with columns that must stay with you."
         )
+    if found.sums:
+        told += f" (as columns of a category add up to one; {_SEARCH} may find categories sooner)"
     errors = first.errors
     low, high = (end(getattr(errors.least_squares, name), getattr(errors.half_star, name)) for end, name in _ENDS)
     return (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -189,12 +189,29 @@ def test_bounds_before_training_are_sums_of_eigenvalues(folder: Path) -> None:
     result = found(folder, "four", classes=2)
     values = np.linalg.eigvalsh((x - 0.5).T @ (x - 0.5) / len(x))
 
-    assert result.exact_from == {"scores": d + 1, "activation": d}
+    assert (result.exact_from, result.sums) == ({"scores": d, "activation": d - 1}, 1)  # plan's columns add up to one
     for row in result.before_training:
         rank = min(d, 1 if row.classes == 2 else row.classes - (row.sees == "scores"))
         low, high = values[: d - rank].sum() / d, values[rank:].sum() / d
         assert row.errors.half_star == pytest.approx((low, high), abs=1e-9)
     assert [row.classes for row in result.before_training[::2]] == [2, 3, 4, 5, 6, 7]  # d = 6
+
+
+def test_a_categorys_sum_is_an_equation_more(folder: Path) -> None:
+    """With as many classes as are said, any weights in general position and the sum give every value."""
+    x, _ = own(folder, "four")
+    result = found(folder, "four")
+    for count in (result.exact_from["activation"], result.exact_from["scores"] - 1):
+        weight = np.random.default_rng(0).normal(size=(count, x.shape[1]))
+        with_sum = np.vstack([weight, [0, 0, 0, 1, 1, 1]])
+        told = np.hstack([x @ weight.T, np.ones((len(x), 1))])
+        assert np.allclose(told @ np.linalg.pinv(with_sum).T, x, rtol=0, atol=1e-8)
+        fewer = np.delete(with_sum, 0, axis=0)
+        assert np.linalg.matrix_rank(fewer) < x.shape[1]
+    before = partial(forecast, load_config(folder / "four.yaml"), "telecom")
+    assert "columns of a category add up to one; discrete-search may find categories sooner" in before().sentence
+    enough = before(classes=result.exact_from["activation"])
+    assert enough.sentence.startswith(f"Of a linear model of {x.shape[1] - 1} classes every value of your 6 columns is")
 
 
 def test_as_many_equations_as_columns_give_all_away(folder: Path) -> None:
