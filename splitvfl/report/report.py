@@ -75,8 +75,8 @@ def write_report(runs: Sequence[Path], target: Path, *, title: str) -> Path:
 
     The page needs nothing else: no network, no script, no other file. It is written all at once or not at all. It
     holds the runs' settings; paths in them are printed as their user wrote them. A page of a run that has a
-    reconstruction is readable by its owner alone, as the reconstruction's file is: values of records and statistics of
-    columns are in both. Others follow the umask.
+    reconstruction, or that is a passive party's own, is readable by its owner alone, as the files of these are: values
+    of records or statistics of columns are in both. Others follow the umask.
 
     Args:
         runs: Folders of finished runs, or folders that hold some at any depth, as ``compare`` makes them.
@@ -93,7 +93,7 @@ def write_report(runs: Sequence[Path], target: Path, *, title: str) -> Path:
     folders = finished_runs(runs)
     summaries = [read_summary(folder) for folder in folders]
     page = _render(title, summaries, folders)
-    told = any(read_reconstruction(folder) is not None for folder in folders)
+    told = any(one.own_columns for one in summaries) or any(read_reconstruction(one) is not None for one in folders)
     # A name that nobody can foresee, and a new file: a link that others have put there is not followed.
     draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
     try:

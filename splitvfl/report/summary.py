@@ -375,12 +375,26 @@ class RunSummary:
         """The largest AUC of what a party knows without messages; ``None`` where nobody measured it."""
         return largest(party.label_leak.known for party in self.parties.values())
 
+    @property
+    def own_columns(self) -> bool:
+        """Whether it is a passive party's, of its own columns alone."""
+        return list(self.parties) == [self.seat]
+
     def save(self, folder: Path) -> None:
-        """Write ``summary.json``, all at once."""
+        """Write ``summary.json``, all at once; of a passive party's seat for its owner only.
+
+        There it holds the errors of answering means, and so the means of that party's own columns.
+        """
         draft = folder / f".{FILE_NAME}"
+        draft.unlink(missing_ok=True)
         shown = self if self.provenance is None else replace(self, provenance=replace(self.provenance, same_data=""))
-        draft.write_bytes(msgspec.json.format(msgspec.json.encode(shown), indent=2))
+        with open(draft, "xb", opener=_private if self.own_columns else None) as file:
+            file.write(msgspec.json.format(msgspec.json.encode(shown), indent=2))
         os.replace(draft, folder / FILE_NAME)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def read_summary(folder: Path) -> RunSummary:

@@ -206,6 +206,7 @@ def _check_own_columns(runs: Path, name: str, config: ExperimentConfig) -> None:
         return
     found, whole, clinic = (read_summary(runs / run) for run in (name, "whole", "clinic"))
     assert (found.seat, list(found.parties), found.worst) == (name, [name], (None, "", ""))
+    assert stat.S_IMODE((runs / name / "summary.json").stat().st_mode) == 0o600, "it tells means of its columns"
     assert f"needs the weights of {name}" in clinic.parties[name].unavailable["least-squares"]
     leaks = {(leak.sees, leak.part): leak for leak in found.parties[name].features}
     together = {(leak.sees, leak.part): leak for leak in whole.parties[name].features}
