@@ -50,6 +50,12 @@ _OPTIMIZERS: Mapping[PluginKind, Mapping[str, Callable[..., Any]]] = {
 # Where those are found whose kind is not the name of a package.
 _PACKAGES: Mapping[PluginKind, str] = {"exchanges": "splitvfl.exchange", "losses": "splitvfl.learning.losses"}
 
+# What tables name beside the attacks of an experiment, and where it comes from.
+_ELSEWHERE: Mapping[tuple[PluginKind, str], str] = {
+    ("attacks", "known-means"): "splitvfl reconstruct and splitvfl forecast run it of themselves, with the columns' "
+    "means, which no prediction tells; leave it out here",
+}
+
 # By kind, the method without which a class is not one of these, and why.
 _METHODS: Mapping[PluginKind, tuple[str, str]] = {
     "attacks": ("__call__", "a hook is called"),
@@ -91,6 +97,8 @@ def resolve(kind: PluginKind, name: str, *, folder: Path) -> Any:
         return ours[name]
     if name in offered:
         return _loaded(kind, offered[name])
+    if (kind, name) in _ELSEWHERE:
+        raise ConfigError(f"no such {_one(kind)} {name!r} in an experiment: {_ELSEWHERE[kind, name]}")
     own = "; a class of your own is written module:Class" if "." in name else ""
     known = suggestion(name, [*ours, *offered])
     raise ConfigError(f"no such {_one(kind)} {name!r}{known}{own}  (splitvfl list {kind})")

@@ -104,6 +104,11 @@ def test_an_unknown_name_is_told_with_the_nearest(name: str, told: str, folder: 
     assert told in refused(name, folder)
 
 
+def test_an_attack_that_only_tables_name_is_told_with_where_it_comes_from(folder: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no such attack 'known-means' in an experiment: splitvfl reconstruct and"):
+        resolve("attacks", "known-means", folder=folder)
+
+
 @pytest.mark.parametrize(
     ("kind", "name"), [("attacks", "norm"), ("defenses", "rounding"), ("models", "mlp"), ("data", "digits")]
 )
