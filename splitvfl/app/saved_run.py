@@ -40,6 +40,8 @@ from splitvfl.run.half_folder import HALF_FILE, is_half
 
 _P = TypeVar("_P", ActiveParty, PassiveParty)
 
+_NAMED = 5  # runs in an error
+
 
 @dataclass(frozen=True, eq=False)
 class ScoredRecords:
@@ -327,9 +329,12 @@ def _half_folders(folder: Path) -> list[Path]:
             f"{folder} holds no trained halves: the run has not finished (go on with --resume), or an older version of "
             f"splitvfl made it, which kept none; then train again: splitvfl train {folder / CONFIG_FILE} --out FOLDER"
         )
+    below = (f"{depth}{MODEL_FOLDER}/*/{HALF_FILE}" for depth in ("*/", "*/*/"))  # as compare makes them, and no disk
+    inside = sorted({path.parents[2] for pattern in below for path in folder.glob(pattern)})
+    named = ", ".join(map(str, inside[:_NAMED])) + (f" and {len(inside) - _NAMED} more" if len(inside) > _NAMED else "")
     raise CheckpointError(
         f"expected the folder of a finished run, as `splitvfl train` writes it, at {folder}; there are no trained "
-        f"halves in {place}"
+        f"halves in {place}" + (f"; name one of the runs in it: {named}" if inside else "")
     )
 
 

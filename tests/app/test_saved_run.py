@@ -524,6 +524,17 @@ def test_folders_that_do_not_predict_say_why(folder: Path, kind: str) -> None:
         load_run("runs/credit").predict()
 
 
+def test_a_folder_of_runs_names_them(folder: Path) -> None:
+    for number in range(6):
+        (folder / f"many/seed-{number}/model/bank").mkdir(parents=True)
+        (folder / f"many/seed-{number}/model/bank/half.json").touch()
+
+    with pytest.raises(CheckpointError, match=r"no trained halves in runs; name one of the runs in it: runs/credit$"):
+        load_run("runs")
+    with pytest.raises(CheckpointError, match=r"in it: many/seed-0, many/seed-1, .*many/seed-4 and 1 more$"):
+        load_run("many")
+
+
 def test_a_half_without_end_is_damaged(folder: Path) -> None:
     half = Path("runs/credit/model/telecom/half.json")
     half.write_text("[" * 100_000)
