@@ -65,7 +65,7 @@ def recover_transform(estimates: Tensor, known: Tensor, *, rank: int | None = No
         )
     if rank is not None and not 0 <= rank <= d:
         raise ArgumentError(f"expected a rank from 0 to {d}, got {rank}")
-    fitted = torch.linalg.pinv(known.double(), rtol=_RANK_TOLERANCE) @ estimates.double()
+    fitted: Tensor = torch.linalg.pinv(known.double(), rtol=_RANK_TOLERANCE) @ estimates.double()
     if spanned < d:
         return fitted.T
     left, sizes, right = torch.linalg.svd(fitted.T)

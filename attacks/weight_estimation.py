@@ -106,7 +106,8 @@ def _checked(columns: Tensor, b: Tensor, intercept: bool) -> tuple[Tensor, Tenso
 def _condition(known: Tensor) -> Tensor:
     """Return the largest singular value over the smallest that counts."""
     sizes = torch.linalg.svdvals(known)
-    return sizes[0] / sizes[sizes > RANK_TOLERANCE * sizes[0]][-1]
+    found: Tensor = sizes[0] / sizes[sizes > RANK_TOLERANCE * sizes[0]][-1]
+    return found
 
 
 class WeightEstimationAttack:
