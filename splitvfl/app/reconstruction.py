@@ -417,6 +417,8 @@ def _view(
     target = columns.target
     truth = target.points(system.part, system.rows)
     counted = _counted(system)
+    # The view counts these itself.
+    repeated = set(counted.note.split("; ")) - {counted.unnormalised_note}
     best = best_first([_figures(one, columns.groups, told) for one, told in judgements])
     first = judgements[0][0].leak
     view = ReconstructedView(
@@ -436,7 +438,7 @@ def _view(
         clipped=counted.bounded,
         tied=counted.tied,
         certificate=certificate,
-        notes=tuple(note for note in system.note.split("; ") if note),
+        notes=tuple(note for note in system.note.split("; ") if note and note not in repeated),
     )
     if not plots or weights != "true":
         return view

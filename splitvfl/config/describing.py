@@ -32,6 +32,7 @@ from splitvfl.hooks import (
     record_loss_of,
     target_of,
 )
+from splitvfl.leakage.view_fields import in_words
 from splitvfl.wording import suggestion
 
 _CROSSINGS: Mapping[Crossing, str] = {
@@ -39,21 +40,6 @@ _CROSSINGS: Mapping[Crossing, str] = {
     "activation": "the activation, which a passive party sends",
     "labels": "the labels, before the label party computes the loss",
     "scores": "scores, which the label party publishes",
-}
-_FIELDS = {
-    "gradient": "the gradient of each record",
-    "aggregated_gradient": "the gradient of its own weights",
-    "activation": "its own activations",
-    "columns": "its own columns",
-    "weights": "its own weights",
-    "bottom": "its own half of the model",
-    "known_positives": "which of a few records are positive",
-    "known_negatives": "which of a few records are negative",
-    "scores": "published scores",
-    "active_logits": "its own part of the logits",
-    "passive_weight": "the passive party's weights",
-    "equations": "what predictions tell of the partner's columns, given its weights",
-    "known_rows": "the partner's columns of a few records",
 }
 # What every passive party has, or is assumed to have, whatever crosses.
 _HELD = frozenset({"activation", "columns", "weights", "bottom", "known_positives", "known_negatives"})
@@ -153,7 +139,7 @@ def _attack(factory: Any, example: str) -> dict[str, str]:
     return {
         "What it does": explanations_of(attack).get(factory.name, "") if hasattr(factory, "name") else "",
         "Reads": "labels" if target == "labels" else "the passive party's columns",
-        "Needs": _listed(_FIELDS.get(field, field) for field in sorted(needs)),
+        "Needs": _listed(in_words(needs)),
         "When": "in every step, and over the run" if (target, moment) == ("labels", "every-step") else "after training",
         "Labels": "of every task" if target == "features" else _tasks_of(attack),
         "Exchanges": _listed(fitting),

@@ -218,15 +218,14 @@ class ScoreCounts(NamedTuple):
     @property
     def note(self) -> str:
         """What a report says of them; empty where there is nothing to say."""
-        said = [
-            (self.saturated, self.saturation),
-            (self.tied, f"{self.tied} of {self.predictions} predictions have no largest score alone"),
-            (
-                self.unnormalised,
-                f"{self.unnormalised} of {self.predictions} predictions do not sum to one: only ratios are read",
-            ),
-        ]
+        tied = f"{self.tied} of {self.predictions} predictions have no largest score alone"
+        said = [(self.saturated, self.saturation), (self.tied, tied), (self.unnormalised, self.unnormalised_note)]
         return "; ".join(text for count, text in said if count)
+
+    @property
+    def unnormalised_note(self) -> str:
+        """How many predictions do not sum to one, in words."""
+        return f"{self.unnormalised} of {self.predictions} predictions do not sum to one: only ratios are read"
 
 
 def count_scores(scores: Tensor) -> ScoreCounts:

@@ -32,6 +32,7 @@ from splitvfl.leakage.features import AWARE, FeatureLeak, judge_estimate, run_fe
 from splitvfl.leakage.score_equations import (
     RANK_TOLERANCE,
 )
+from splitvfl.leakage.view_fields import in_words
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.run.feature_systems import (
     PARTS,
@@ -193,7 +194,7 @@ def judged(attack: Attack, system: System, seat: str, unavailable: Mapping[str, 
         **{field: value for field, value in shown.items() if field in needs},
     )
     width = system.known.A.shape[1]
-    missing = sorted(needs - shown.keys())
+    missing = in_words(needs - shown.keys())
     try:
         if missing:
             raise AttackRefused(f"needs {', '.join(missing)}")

@@ -19,6 +19,7 @@ from splitvfl.leakage.after_training import SHOWN, AfterTraining, Quiz, judge_af
 from splitvfl.leakage.canaries import CoinLabels
 from splitvfl.leakage.judging import Leak
 from splitvfl.leakage.monitor import Monitor
+from splitvfl.leakage.view_fields import in_words
 from splitvfl.leakage.watching import Watch, unused
 from splitvfl.learning.records import Ids, RecordTable
 from splitvfl.party.party import ActiveParty, PassiveParty
@@ -153,8 +154,8 @@ class Seats:
         missing = sorted(leak.needs - party.shows)
         if missing:
             summed = missing == ["gradient"] and "aggregated_gradient" in party.shows
-            per_record = " per record, and the exchange shows only their sum" if summed else ""
-            self._watch.unavailable[party.name][leak.name] = f"needs {', '.join(missing)}{per_record}"
+            sum_alone = ", and the exchange shows only their sum" if summed else ""
+            self._watch.unavailable[party.name][leak.name] = f"needs {', '.join(in_words(missing))}{sum_alone}"
             return
         self._watch.add(party.name, leak)
         party.observers.append(observer)

@@ -332,7 +332,9 @@ def test_saturated_scores_are_counted() -> None:
     scores = torch.sigmoid(logits).squeeze(1)
 
     assert view.saturated == int(((scores == 0) | (scores == 1)).sum()) > 0
-    assert f"{view.saturated} of {view.records} records hold a score of exactly 0 or 1" in " ".join(view_lines(view))
+    said = " ".join(view_lines(view))
+    assert f"{view.saturated} of {view.records} records hold a score of exactly 0 or 1" in said
+    assert "predictions hold scores of exactly 0 or 1" not in said, "it is said once"
 
 
 # --- a party's own transform
@@ -405,6 +407,12 @@ def test_shifted_weights_mislead_as_calculated(folder: Path) -> None:
 
 
 # --- what is written, and what of it is shown
+
+
+def test_an_attack_that_lacks_a_field_says_so_in_words(folder: Path) -> None:
+    notes = notes_of(everything(folder))
+    assert any("black-box-feature: needs the partner's part of the logits" in note for note in notes)
+    assert not any("logit_parts" in note for note in notes)
 
 
 def test_training_reconstructs_with_the_attacks_that_it_lists(folder: Path) -> None:

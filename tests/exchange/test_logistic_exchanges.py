@@ -122,7 +122,9 @@ def test_attacks_see_the_gradient_of_the_weight_and_no_residue(exchange: Exchang
         for parameter in party.module.parameters():
             torch.nn.init.zeros_(parameter)
     trainer.fit(1)
-    assert trainer.unavailable == {"lab": {"norm": "needs gradient per record, and the exchange shows only their sum"}}
+    assert trainer.unavailable == {
+        "lab": {"norm": "needs the gradient of each record, and the exchange shows only their sum"}
+    }
     # As many columns as records: the residues follow from the gradients, encrypted or not. At the first step of zero
     # weights they are the labels.
     assert trainer.leaks["lab"]["residue-solving"].keeper.aucs[0] == 1.0

@@ -114,7 +114,7 @@ def test_what_a_side_does_not_show_no_attack_gets() -> None:
         needs: ClassVar[frozenset[str]] = frozenset({"gradient", "ranks"})
 
     trainer = small_trainer(exchange=Ranks(), attacks=[Greedy()])
-    assert trainer.watch.unavailable["telecom"] == {"ranks": "needs gradient"}
+    assert trainer.watch.unavailable["telecom"] == {"ranks": "needs the gradient of each record"}
     party, batch = trainer.passives["telecom"], trainer.passives["telecom"].train_batch(torch.arange(4))
     party.observers.append(ReadsRanks())
     with pytest.raises(ArgumentError, match=r"telecom received gradient, and its side of the exchange does not say so"):

@@ -46,6 +46,7 @@ from splitvfl.run.trainer import Trainer
 from tests.builders import ACTIVE, linear_trainer, party_data, seeded, small_trainer
 from tests.exchange.logistic import SHORT
 
+OWN = "its own part of the logits"
 VIEWS = [("scores", "train"), ("activation", "train"), ("scores", "test"), ("activation", "test")]
 
 
@@ -369,14 +370,16 @@ def test_the_views_other_fields_give_the_same_equations() -> None:
         left, right = equations(view.scores, view.active_logits, view.passive_weight)
         torch.testing.assert_close(left, view.equations.A, rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(right, view.equations.b, rtol=1e-9, atol=1e-9)
-    assert trainer.unavailable["telecom"] == {"look (activation)": "needs active_logits, passive_weight, scores"}
+    assert trainer.unavailable["telecom"] == {
+        "look (activation)": f"needs {OWN}, the passive party's weights, published scores"
+    }
 
 
 def test_the_losses_of_scores_need_scores() -> None:
     trainer = linear_trainer(features=2, attacks=[GradientInversionAttack(loss="kl")])
     trainer.fit(1)
     assert {leak.sees for leak in trainer.feature_leaks()["telecom"]} == {"scores"}
-    assert trainer.unavailable["telecom"] == {"gradient-inversion (activation)": "needs active_logits"}
+    assert trainer.unavailable["telecom"] == {"gradient-inversion (activation)": f"needs {OWN}"}
 
 
 def test_an_attack_that_refuses_costs_no_finished_run() -> None:

@@ -176,7 +176,7 @@ def test_what_cannot_be_run_alone_is_named_with_the_reason() -> None:
     leaks, unavailable = found(passive(8), ChebyshevCentreAttack(), GradientInversionAttack(loss="kl"))
     assert leaks == []
     assert "dimensions free" in unavailable["chebyshev-centre (scores)"]
-    assert unavailable["gradient-inversion (activation)"] == "needs active_logits"
+    assert unavailable["gradient-inversion (activation)"] == "needs its own part of the logits"
 
 
 def test_the_attackers_view_is_of_the_partner_and_holds_no_column() -> None:

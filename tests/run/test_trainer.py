@@ -845,7 +845,7 @@ def test_attacks_after_training_that_want_messages_or_a_layer_are_refused() -> N
 
     trainer = small_trainer(attacks=[Greedy()], audit=False)
     trainer.fit(1)
-    assert trainer.unavailable["telecom"] == {"model-completion": "needs gradient, scores"}
+    assert trainer.unavailable["telecom"] == {"model-completion": "needs the gradient of each record, published scores"}
     with pytest.raises(ArgumentError, match="acts after training"):
         trainer.observe("telecom", "layers.1", ModelCompletionAttack())
     with pytest.raises(ArgumentError, match="known_negatives must be at least 0"):
