@@ -54,7 +54,7 @@ class Encryption(Settings):
         value_bits: Fraction bits of encrypted numbers.
         feature_bits: Fraction bits of columns.
         value_limit: Largest size of an encrypted number; a larger one ends the run, nothing wraps around. ``None``
-            takes 16 and, with noise, what that needs.
+            takes 16 and, with ``exchange.noise``, what that needs; noise of defenses may need a higher one.
         feature_limit: Largest size of an entry of a column.
         packed: Whether several sums share a ciphertext.
         most_columns: Largest number of columns that a passive party may ask sums for.
