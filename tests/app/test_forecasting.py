@@ -6,6 +6,7 @@ import json
 import socket
 from functools import cache, partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from splitvfl.data import load
 from splitvfl.errors import CheckpointError, ConfigError, DataError
 from splitvfl.exchange.handshake import TaskSpec
 from splitvfl.leakage.alphabets import one_hot
+from splitvfl.party.party import PassiveParty
 
 Floats = npt.NDArray[np.float64]
 
@@ -361,16 +363,30 @@ def test_who_knows_a_transform_finds_the_columns_before_it(folder: Path) -> None
     assert turned.model.views[0].exact
 
 
-def test_a_flip_before_rows_are_scaled_down_is_not_undone(folder: Path) -> None:
-    config = load_config(folder / "flipped.yaml", ["model={name: logistic-regression, row_norm: 0.5}"])
+def untrained(folder: Path, *overrides: str) -> tuple[Forecast, PassiveParty]:
+    """Return the forecast of a flipped party with the weights that it was made with, and the party."""
+    config = load_config(folder / "flipped.yaml", list(overrides))
     data = own_data(config, "telecom")
     assembly = Assembly(config, data.data)
     party = assembly.passive(data.data, assembly.task("binary", 1), seed=0)
     learned = TaskSpec("binary", 1)
     origin = Origin(learned=learned, model=config.model, run="0" * 32, step=1, epoch=1, encoding=data.encoding)
-    save_half(folder / "short", party, origin)
+    with TemporaryDirectory() as place:
+        save_half(Path(place) / "half", party, origin)
+        return forecast(config, "telecom", model=Path(place) / "half"), party
 
-    result = forecast(config, "telecom", model=folder / "short")
+
+def test_weights_of_some_flipped_columns_have_another_sign(folder: Path) -> None:
+    result, party = untrained(folder, "parties.telecom.transform={name: flip, columns: [hours]}")
+    x = party.data.with_transform(None).train.columns.numeric.double().numpy()
+    row = next(iter(party.bottom.parameters())).detach().double().numpy()[0] * np.array([1, -1, 1, 1, 1])
+    left = ((x - np.outer(x @ row, row) / (row @ row)) ** 2).mean()
+    assert result.model is not None
+    assert result.model.views[0].least_squares == pytest.approx(left, rel=1e-6)  # scaled columns are float32
+
+
+def test_a_flip_before_rows_are_scaled_down_is_not_undone(folder: Path) -> None:
+    result, _ = untrained(folder, "model={name: logistic-regression, row_norm: 0.5}")
 
     assert any("columns are those that your model takes, after your transform" in note for note in result.notes)
     assert result.model is not None

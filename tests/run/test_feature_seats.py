@@ -177,6 +177,25 @@ def test_known_records_undo_a_transform_in_a_run(chosen: Transform) -> None:
     assert turned["least-squares", "scores", "test"].mse > plain["least-squares", "scores", "test"].mse + 0.01
 
 
+def test_who_knows_one_partys_transform_is_judged_in_systems_that_it_is_part_of() -> None:
+    trainer = two_parties(attacks=[LeastSquaresAttack()])
+    telecom = trainer.passives["telecom"]
+    telecom.data = telecom.data.with_transform(flip(2, [0]))
+    aware = "least-squares (knows the transform)"
+    found = {
+        party: {leak.sees for leak in leaks if leak.attack == aware} for party, leaks in trainer.feature_leaks().items()
+    }
+    assert found == {"telecom": {"scores", "activation"}, "shop": {"scores"}}
+    for leaks in trainer.feature_leaks().values():
+        assert len(leaks) == len(by_view(leaks)), "no system is judged twice alike"
+    assert not trainer.unavailable["telecom"]
+
+    # Rows that are shifted and then scaled down are no isometry of the columns.
+    telecom.data = telecom.data.with_row_norm(0.5)
+    assert not [leak for leaks in trainer.feature_leaks().values() for leak in leaks if leak.attack == aware]
+    assert "scaled down to a norm after the transform" in trainer.unavailable["telecom"][aware]
+
+
 def in_unit_box(chosen: Transform | None, *attacks: Any) -> Trainer:
     """A model of three columns that all reach from 0 to 1, as it is and with a transform: scores are the same."""
     data = party_data("telecom", width=3, unit=True)
