@@ -306,9 +306,9 @@ class EncryptedExchange(Exchange):
             if needed > self.encryption.largest_value:
                 raise ConfigError(
                     f"exchange.encryption.value_limit is {self.encryption.largest_value:g}, and {name} sends numbers "
-                    f"up to {needed:.4g} in {epochs} epochs of {records} records, one of which would end the run: "
-                    f"agree on value_limit: {2.0 ** math.ceil(math.log2(needed)):g}, at every party, or take "
-                    "a defense that adds less"
+                    f"up to {needed:.4g} in {epochs} epoch{'s' * (epochs > 1)} of {records} records, one of "
+                    f"which would end the run: agree on value_limit: {2.0 ** math.ceil(math.log2(needed)):g}, at every party, "
+                    "or take a defense that adds less"
                 )
 
     def active(self, party: ActiveParty) -> Side:
