@@ -307,8 +307,8 @@ class EncryptedExchange(Exchange):
                 raise ConfigError(
                     f"exchange.encryption.value_limit is {self.encryption.largest_value:g}, and {name} sends numbers "
                     f"up to {needed:.4g} in {epochs} epoch{'s' * (epochs > 1)} of {records} records, one of "
-                    f"which would end the run: agree on value_limit: {2.0 ** math.ceil(math.log2(needed)):g}, at every party, "
-                    "or take a defense that adds less"
+                    f"which would end the run: agree on value_limit: {2.0 ** math.ceil(math.log2(needed)):g}, at every "
+                    "party, or take a defense that adds less"
                 )
 
     def active(self, party: ActiveParty) -> Side:
