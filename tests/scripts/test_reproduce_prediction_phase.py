@@ -233,6 +233,17 @@ def test_dropped_predictions_are_those_of_a_large_error() -> None:
     assert found["misfit"] < 1e-9
 
 
+def test_shares_have_ends_in_place_of_an_interval() -> None:
+    # A start from ½ that is ahead at one of two d with one seed, at both with the other: Student's t would say
+    # .75 (-2.43 to 3.93).
+    found = [{"widths": [2, 7], "errors": {"from 0": [0.2, 0.2], "from ½": [0.1, last]}} for last in (0.3, 0.1)]
+
+    claim = gradient._claim("bank", "text", found, "a descent")
+
+    assert (claim.ours, claim.interval, claim.verdict) == (0.75, None, "does not")
+    assert claim.why.startswith(".500 to 1.000 over seeds; ")
+
+
 def test_the_published_black_box_is_right_of_a_logit_whose_weight_is_positive() -> None:
     x = torch.tensor([0.1, 0.9, 0.4], dtype=torch.float64)
     seen = -2 * x - 1

@@ -291,13 +291,13 @@ def _order_claims(source: Source, variant: Variant, found: Sequence[Result]) -> 
     most = [share(result, LS, others, -1.0) for result in found]
     least = [share(result, RCC2, (LS, CLAMPED, CLS, HALF_CLAMPED), 1.0) for result in found]
     return [
-        Claim.of(
+        Claim.of_shares(
             most,
             claim=f"figure 4: LS misses most of the estimates (share of d and rivals), {where}",
             holds=min(most) == 1.0,
             why="within the tolerance of the anchors",
         ),
-        Claim.of(
+        Claim.of_shares(
             least,
             claim=f"figure 4: RCC2 misses least of the estimates (share of d and rivals), {where}",
             holds=min(least) == 1.0,
@@ -460,7 +460,7 @@ def _better_claim(source: Source, variant: Variant, found: Sequence[Result]) -> 
     ]
     beaten = [result["before"]["widths"][place] for result in found[:1] for place in _worse_than_half(result)]
     said = f"LS misses more than Half from d = {beaten[0]} on" if beaten else "LS is below Half, too"
-    return Claim.of(
+    return Claim.of_shares(
         shares,
         claim=f"Half* never misses more than Half (share of d); {source.capitalize()}, {TITLES[variant]}",
         published=1.0,

@@ -206,7 +206,7 @@ def _claim(source: Source, variant: Variant, found: Sequence[Result], descent: s
         float(np.mean(np.array(result["errors"]["from ½"]) <= np.array(result["errors"]["from 0"]) + 1e-9))
         for result in found
     ]
-    return Claim.of(
+    return Claim.of_shares(
         order,
         claim=f"starting from ½ misses no more than starting from 0 (share of d), {descent}, {source.capitalize()}, "
         f"{TITLES[variant]}",

@@ -250,7 +250,7 @@ def _claims(source: Source, variant: Variant, found: Sequence[Result]) -> list[C
         for result in found
     ]
     return [
-        Claim.of(
+        Claim.of_shares(
             kept,
             claim=f"schemes 1 to 3 and the class label keep every predicted class (share), {where}",
             published=1.0,

@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -28,7 +28,7 @@ class Claim:
         claim: What is claimed, with the data and the setting.
         published: The published figure; ``None`` where the claim is no figure.
         ours: The mean over seeds.
-        interval: 95 % interval of that mean; ``None`` with one seed.
+        interval: 95 % interval of that mean; ``None`` with one seed, and of shares.
         seeds: Number of seeds.
         verdict: Whether it reproduces.
         why: The reason of the verdict, in one or two sentences.
@@ -57,6 +57,19 @@ class Claim:
             verdict="reproduces" if holds else "does not",
             why=why,
         )
+
+    @classmethod
+    def of_shares(
+        cls, values: Sequence[float], *, claim: str, holds: bool, why: str, published: float | None = None
+    ) -> Claim:
+        """Return a claim about shares, one per seed: least and largest stand in the reason, and there is no interval.
+
+        Shares are bounded and take few values, so that an interval by Student's t would reach past 0 and 1.
+        """
+        found = cls.of(values, claim=claim, holds=holds, why=why, published=published)
+        low, high = shown(min(values)), shown(max(values))
+        ends = f"{low} with every seed" if low == high else f"{low} to {high} over seeds"
+        return replace(found, interval=None, why=f"{ends}; {why}")
 
     def __post_init__(self) -> None:
         """Check verdict and seeds."""
