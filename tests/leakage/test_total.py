@@ -103,8 +103,10 @@ def every_attack() -> list[Attack]:
     return [one for one in made if needs_of(one) <= SHOWN and {"gradient"} & needs_of(one)]
 
 
+# They know a mechanism of residues, at cuts of width 1 (tests/attacks/test_noise_llr.py).
+OF_RESIDUES = {"AdditiveLLRAttack", "MultiplicativeLLRAttack"}
 # They solve linear exchanges, or act on scores or after training.
-NOT = {
+NOT = OF_RESIDUES | {
     name
     for name in known_attacks.__all__
     if name.endswith("Attack")
