@@ -18,6 +18,7 @@ from sklearn.linear_model import LogisticRegression
 from scripts.reproduce.prediction_phase import __main__ as reproduction
 from scripts.reproduce.prediction_phase import black_box, figures, gradient, penalties, statements, study, white_box
 from scripts.reproduce.prediction_phase.study import Fit, Problem, by_adam, optimum, table_of, tensor, window
+from scripts.reproduce.shared.settings import Settings
 from splitvfl.attacks import black_box_feature
 
 
@@ -153,11 +154,51 @@ def test_a_penalty_that_meets_an_anchor_misses_nothing() -> None:
 
 def test_a_verdict_is_of_the_text_first() -> None:
     def verdict(text: float, curves: float) -> str:
-        return figures.judged("", 0.1, {"text": [text, text], "curves": [curves, curves]}).verdict
+        values = {"text": [text, text], "curves": [curves, curves]}
+        return figures.judged("", 0.1, values, within=figures.tolerance(0.1)).verdict
 
     assert verdict(0.104, 0.5) == "reproduces"
     assert verdict(0.13, 0.104) == "only with a variant"
     assert verdict(0.13, 0.106) == "does not"
+
+
+def test_the_tolerance_is_a_share_of_small_figures_too() -> None:
+    # 5 % of .3, .003 of .05, and a fifth of .003, of which .003 is all.
+    assert [figures.tolerance(value) for value in (0.3, 0.05, 0.003)] == pytest.approx([0.015, 0.003, 0.0006])
+
+
+def test_a_verdict_says_where_the_interval_of_the_text_holds_the_figure() -> None:
+    def why(text: list[float]) -> str:
+        return figures.judged("", 0.177, {"text": text, "curves": [0.177] * 5}, within=0.001).why
+
+    assert "whose interval holds it" in why([0.175, 0.174, 0.150, 0.171, 0.173])
+    assert "holds" not in why([0.171, 0.172, 0.171, 0.172, 0.171])
+
+
+def test_half_is_judged_by_the_spread_of_splits() -> None:
+    # Splits of one variance, and none: what is off by .0012 is noise of the first and not of the second.
+    noisy, fixed = [0.1312, 0.1324, 0.1336], [0.1324, 0.1324, 0.1324]
+    text = [0.1336, 0.1336, 0.1336]
+
+    found = [figures.half_claim("robot", {"text": text, "curves": curves}) for curves in (noisy, fixed)]
+
+    assert [claim.verdict for claim in found] == ["reproduces", "only with a variant"]
+    # Student's t of two degrees of freedom is 4.303.
+    assert figures.one_more(noisy) == pytest.approx(4.303 * 0.0012 * (4 / 3) ** 0.5, rel=1e-3)
+    assert figures.one_more(fixed) == figures.EXACT
+
+
+def test_half_is_one_claim_for_each_data_set_over_all_test_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(figures, "HALVES", {"synthetic": 1.0})
+    settings = Settings(out=tmp_path, quick=True, seeds=2, rows_of_clicks=0, workers=1)
+
+    (claim,) = figures._half_claims(settings)
+
+    tables = [table_of(problem, seed) for seed in range(2) for problem in study.problems(settings, "curves")]
+    assert claim.verdict == "does not"
+    assert claim.ours == pytest.approx(np.mean([np.mean((table.test - 0.5) ** 2) for table in tables]))
 
 
 def test_the_case_of_the_black_box_is_by_the_signs() -> None:

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from scripts.reproduce.prediction_phase.figures import CODED
 from scripts.reproduce.prediction_phase.study import (
+    CODED,
     TITLES,
     VARIANTS,
     Fit,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scripts.reproduce.prediction_phase import white_box
-from scripts.reproduce.prediction_phase.figures import ANCHORS, CODED, EPOCHS, Anchor
-from scripts.reproduce.prediction_phase.study import Problem, problems
+from scripts.reproduce.prediction_phase.figures import ANCHORS, EPOCHS, Anchor
+from scripts.reproduce.prediction_phase.study import CODED, Problem, problems
 from scripts.reproduce.prediction_phase.white_box import CLAMPED, CLS, HALF_CLAMPED, LS, RCC2, at_width
 from scripts.reproduce.shared.claims import markdown_table, mean, shown, with_interval
 from scripts.reproduce.shared.jobs import Job, Result, run_jobs

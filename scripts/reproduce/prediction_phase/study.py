@@ -38,6 +38,9 @@ Variant = Literal["text", "curves"]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
 TITLES: Mapping[Variant, str] = {"text": "the paper's text", "curves": "the published curves' settings"}
 
+CODED: Mapping[Source, float] = {"bank": 1e-4, "robot": 1e-7, "satellite": 1e-4, "synthetic": 1e-7}
+"""The penalties that stand in the published code."""
+
 FILES: Mapping[Source, str] = {
     "bank": "bank_marketing_additional_full.parquet",
     "robot": "wall_following_robot_24.parquet",
