@@ -16,8 +16,18 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from scripts.reproduce.prediction_phase import __main__ as reproduction
-from scripts.reproduce.prediction_phase import black_box, figures, gradient, penalties, statements, study, white_box
+from scripts.reproduce.prediction_phase import (
+    black_box,
+    figures,
+    gradient,
+    noise,
+    penalties,
+    statements,
+    study,
+    white_box,
+)
 from scripts.reproduce.prediction_phase.study import Fit, Problem, by_adam, optimum, table_of, tensor, window
+from scripts.reproduce.shared.claims import Claim
 from scripts.reproduce.shared.settings import Settings
 from splitvfl.attacks import black_box_feature
 
@@ -283,6 +293,25 @@ def test_shares_have_ends_in_place_of_an_interval() -> None:
 
     assert (claim.ours, claim.interval, claim.verdict) == (0.75, None, "does not")
     assert claim.why.startswith(".500 to 1.000 over seeds; ")
+
+
+def test_a_rise_says_in_how_many_seeds_it_is() -> None:
+    def claim(*rises: float) -> Claim:
+        same = {"divergence": 0.1, "kept": 1.0, "LS, subtracted": 0.2}
+        found = [
+            {
+                "plain": {"LS": 0.2},
+                "schemes": {f"scheme {scheme}": [same | {"LS": 0.2 + rise}] for scheme in noise.SCHEMES},
+            }
+            for rise in rises
+        ]
+        return noise._claims("bank", "text", found)[1]
+
+    always, once = claim(0.1, 0.3, 9.0), claim(0.1, -0.1, -0.1)
+
+    assert (always.verdict, once.verdict) == ("reproduces", "does not")
+    assert always.why.startswith("in each of 3 seeds, which a coin has 1 time in 8; ")
+    assert once.why.startswith("in 1 of 3 seeds; ")
 
 
 def test_the_published_black_box_is_right_of_a_logit_whose_weight_is_positive() -> None:

@@ -172,7 +172,8 @@ Mean squared error per column, averaged over all cyclic windows of d columns. Th
 paper's text is within {_percent(TOLERANCE)} of it, or within {shown(LEAST)} if that is more, **only with a variant**
 where only the published curves' settings are, and **does not** else. Of small figures the tolerance is never more than
 {_percent(SMALL)}: .003 of the .003 of Satellite would hold of everything from 0 to .006. Where a verdict is not
-*reproduces* though the interval of the text's variant, or the one that is quoted, holds the published figure, the reason says so.
+*reproduces* though the interval of the text's variant, or the one that is quoted, holds the published figure, the
+reason says so.
 CLS is not one estimate: of many minimisers solvers return what their start leads to, and this library the one nearest
 to 0.
 
