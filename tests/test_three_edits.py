@@ -241,8 +241,8 @@ def tree(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     (tree / "splitvfl" / "exchange" / "echo.py").write_text(EXCHANGE, encoding="utf-8")
     exports = tree / "splitvfl" / "exchange" / "__init__.py"
-    insert(exports, "from splitvfl.exchange.one_way", "from splitvfl.exchange.echo import Echo\n")
-    insert(exports, '"OneWay", ', '"Echo", ')
+    insert(exports, "from splitvfl.exchange.hybrid", "from splitvfl.exchange.echo import Echo\n")
+    insert(exports, '"Hybrid", ', '"Echo", ')
 
     contract = tree / "tests" / "test_contract_training.py"
     insert(contract, '    "wide-deep": ModelRow(', '    "tower": ModelRow(models.TowerRecipe),\n')

@@ -49,6 +49,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 # No wait is longer: who gets no further within this time hangs.
 LIMIT_S: Final = 180.0
 FAULTS_IN_A_RUN: Final = 8
+_LAST_STEPS = 5  # a party that is asked to stop within them may be through before it hears
 _POLL_S: Final = 0.01
 
 
@@ -590,7 +591,7 @@ def lasting_run(
 
     Args:
         run: The run; not started.
-        steps: How many it takes. Nothing happens in the last two of a hundred.
+        steps: How many it takes. Nothing happens in the last two of a hundred, or the last five.
         rng: Draws what happens, and when.
         told: Told in one line of every fault.
         between_s: Seconds between two faults, at least and at most.
@@ -608,7 +609,7 @@ def lasting_run(
         try:
             while True:
                 _let_pass(run, rng.uniform(*between_s))
-                if run.steps()[0] >= 0.98 * steps or "clinic" in run.done:
+                if run.steps()[0] >= min(0.98 * steps, steps - _LAST_STEPS) or "clinic" in run.done:
                     break
                 outcomes.append(disturb(run, rng.choice(sorted(KINDS)), rng))
                 told(_line(run, outcomes[-1]))

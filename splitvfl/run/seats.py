@@ -229,7 +229,7 @@ class Seats:
     def _found_after_training(self, attack: Attack, party: PassiveParty, quiz: Quiz, step: int) -> AfterTraining | None:
         missing = sorted(needs_of(attack) - SHOWN)
         if missing:
-            self._watch.unavailable[party.name][hook_name(attack)] = f"needs {', '.join(missing)}"
+            self._watch.unavailable[party.name][hook_name(attack)] = f"needs {', '.join(in_words(missing))}"
             return None
         models = {"trained": party.bottom, "before": self._before[party.name]}
         try:

@@ -76,6 +76,7 @@ def test_python_m_splitvfl_is_the_command_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["splitvfl", "list", "losses"])
+    monkeypatch.delitem(sys.modules, "splitvfl.__main__", raising=False)  # another test of this process may have come
 
     with pytest.raises(SystemExit) as ended:
         runpy.run_module("splitvfl", run_name="__main__")

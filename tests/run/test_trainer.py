@@ -423,7 +423,7 @@ def test_observing_a_layer_needs_labels_of_the_attack_a_party_and_a_layer() -> N
 
 def test_attacks_that_need_what_a_party_cannot_show_are_listed() -> None:
     trainer = small_trainer(attacks=[NormAttack(), ResidueSolvingAttack()])
-    assert trainer.unavailable == {"telecom": {"residue-solving": "needs aggregated_gradient"}}
+    assert trainer.unavailable == {"telecom": {"residue-solving": "needs the gradient of its own weights"}}
     assert set(trainer.leaks["telecom"]) == {"norm"}
     assert set(linear_trainer(attacks=[ResidueSolvingAttack()]).leaks["telecom"]) == {"residue-solving"}
 
