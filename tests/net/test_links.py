@@ -591,11 +591,17 @@ BOMB = bytes(64 << 20)  # 64 KiB on the wire
 def test_what_a_caller_compresses_is_not_inflated(listener: Listener, identities: dict[str, Identity]) -> None:
     """It arrives as it was sent, 64 KiB of gzip: neither 64 MiB of zeros, nor an error about their size."""
     heard: list[bytes] = []
+    accepted = threading.Event()
     arrive = Stream._arrive
 
     def listening(stream: Stream, frame: bytes) -> None:
         heard.append(frame)
         arrive(stream, frame)
+
+    def said() -> Iterator[bytes]:
+        yield hello_frame(TELECOM)
+        accepted.wait(ENOUGH)  # a caller that is refused sooner has never been one
+        yield BOMB
 
     identity = identities["telecom"]
     secured = identity.channel_credentials(f"127.0.0.1:{listener.port}", "bank", timeout_s=ENOUGH)
@@ -605,9 +611,10 @@ def test_what_a_caller_compresses_is_not_inflated(listener: Listener, identities
         mock.patch.object(Stream, "_arrive", listening),
         grpc.secure_channel(f"127.0.0.1:{listener.port}", secured, options, compression=gzip) as channel,
     ):
-        call = channel.stream_stream("/splitvfl.Exchange/Talk")(iter([hello_frame(TELECOM), BOMB]))
+        call = channel.stream_stream("/splitvfl.Exchange/Talk")(said())
         frames.read_hello(next(call), "bank")
         near = listener.accept("telecom", timeout=ENOUGH)
+        accepted.set()
         with pytest.raises(ProtocolError):
             near.receive(awaited(), timeout=ENOUGH)
         near.close()
