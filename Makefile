@@ -7,7 +7,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # One thread per worker: the tests run in parallel, and results depend on the number of threads. What Python compiles is kept,
 # whatever the machine's own setting: many tests start processes, and each would compile everything anew.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 MPLBACKEND=Agg PYTHONDONTWRITEBYTECODE=
-WORKERS ?= auto
+# One more than there are cores: tests of several processes wait for one another.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
 # Coverage takes as long again as the tests: here on request, and where nobody waits.
 COVERAGE := --cov --cov-report=term
 PYTHONS ?= python3.11 python3.12 python3.13
