@@ -41,8 +41,8 @@ MANY, QUICK_MANY = 2000, 200
 FEW, QUICK_FEW = 10, 2
 RUNS, QUICK_RUNS = 5, 1
 MILLION, QUICK_MILLION = 1_000_000, 20_000
+_OFTEN = 10  # how many times ours is called within a run
 # How many times faster per prediction, in the order of the models.
-_OFTEN = 10
 RCC2_TARGETS, RCC1_TARGETS = (1000.0, 1000.0, 60.0), (50.0, 50.0, 50.0)
 PROJECTORS = ("CLARABEL", "OSQP", "SCS")
 SEMIDEFINITE = ("CLARABEL", "SCS")  # OSQP has no semidefinite cone
