@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from splitvfl.claims import PureDP
 from splitvfl.defenses.residue_release import (
     CONDITIONS,
     NOT_COVERED,
-    Releases,
-    check_residues,
+    ResidueNoise,
     checked_epsilon,
     largest_with_laplace,
     log_spent,
@@ -22,7 +21,7 @@ from splitvfl.hooks import Secrets
 from splitvfl.privacy import laplace_scale
 
 
-class LaplaceResidue:
+class LaplaceResidue(ResidueNoise):
     """Send every residue with Laplace noise of scale 2/ε.
 
     A residue ``r = y − f``, clipped to [−1, 1], becomes ``r + Lap(2/ε)``. Any two residues of a record are at most 2
@@ -60,15 +59,11 @@ class LaplaceResidue:
     """
 
     name: ClassVar[str] = "laplace-residue"
-    needs_binary_labels: ClassVar[bool] = True
-    needs_logistic_loss: ClassVar[bool] = True
-    one_draw: ClassVar[bool] = True
-    comes_first: ClassVar[bool] = True
 
     def __init__(self, *, epsilon: float) -> None:
         self.epsilon = checked_epsilon(epsilon)
         self.scale = laplace_scale(epsilon)
-        self._releases = Releases()
+        super().__init__()
 
     def claims(self) -> tuple[PureDP, ...]:
         """Return what is claimed of one release: by label, and by residue."""
@@ -77,10 +72,6 @@ class LaplaceResidue:
             PureDP(self.epsilon / 2, said, "label of a record", CONDITIONS, NOT_COVERED),
             PureDP(self.epsilon, said, "residue of a record", CONDITIONS, NOT_COVERED),
         )
-
-    def check_top(self, top: nn.Module) -> None:
-        """Raise :class:`PrivacyError` if rows below this top model are no residues."""
-        check_residues(top, self.name)
 
     def largest_residue(self, residues: int) -> float:
         """Return a size that so many residues, as sent, exceed in one run of 10^8."""
@@ -101,13 +92,5 @@ class LaplaceResidue:
         """
         residues = residues_of(gradient, self.name)
         noisy = residues + self.scale * secrets.laplace(len(residues))
-        log_spent(secrets, self._releases.count(secrets), self.epsilon / 2)
+        log_spent(secrets, self.releases.count(secrets), self.epsilon / 2)
         return sent_for(noisy, gradient, secrets, scale=self.scale)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return how often each record was released."""
-        return self._releases.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any], /) -> None:
-        """Take back what :meth:`state_dict` returned."""
-        self._releases.load_state_dict(state)

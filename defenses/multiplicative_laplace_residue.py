@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from splitvfl.claims import PureDP
 from splitvfl.defenses.residue_release import (
     CONDITIONS,
     NOT_COVERED,
-    Releases,
-    check_residues,
+    ResidueNoise,
     checked_epsilon,
     log_spent,
     residues_of,
@@ -26,7 +25,7 @@ from splitvfl.privacy import MultiplicativeMode, checked_mode, multiplicative_la
 _ROUNDED = 1e-3
 
 
-class MultiplicativeLaplaceResidue:
+class MultiplicativeLaplaceResidue(ResidueNoise):
     """Send every residue times Laplace noise, kept away from 0 before and within bounds after.
 
     A residue ``r = y − f``, clipped to [−1, 1], is kept at least ``b1`` from 0, multiplied by Laplace noise of scale
@@ -69,10 +68,6 @@ class MultiplicativeLaplaceResidue:
     """
 
     name: ClassVar[str] = "multiplicative-laplace-residue"
-    needs_binary_labels: ClassVar[bool] = True
-    needs_logistic_loss: ClassVar[bool] = True
-    one_draw: ClassVar[bool] = True
-    comes_first: ClassVar[bool] = True
 
     def __init__(self, *, epsilon: float, b1: float, b2: float, mode: MultiplicativeMode = "centred_at_one") -> None:
         nominal = checked_epsilon(epsilon)
@@ -84,7 +79,7 @@ class MultiplicativeLaplaceResidue:
             )
         self.epsilon, self.b1, self.b2, self.mode = nominal, float(b1), float(b2), checked_mode(mode)
         self.scale = 2.0 * b2 / (b1 * nominal)
-        self._releases = Releases()
+        super().__init__()
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -103,10 +98,6 @@ class MultiplicativeLaplaceResidue:
             PureDP(self.true_epsilon, said, "label of a record", CONDITIONS, NOT_COVERED),
             PureDP(self.true_epsilon, said, "residue of a record", CONDITIONS, NOT_COVERED),
         )
-
-    def check_top(self, top: nn.Module) -> None:
-        """Raise :class:`PrivacyError` if rows below this top model are no residues."""
-        check_residues(top, self.name)
 
     def largest_residue(self, residues: int) -> float:
         """Return the size that no residue, as sent, exceeds, however many there are: b2, and what rounding adds."""
@@ -128,7 +119,7 @@ class MultiplicativeLaplaceResidue:
         kept = self._kept(residues_of(gradient, self.name))
         centre = 1.0 if self.mode == "centred_at_one" else 0.0
         sent = self._bounded(kept * (centre + self.scale * secrets.laplace(len(kept))))
-        log_spent(secrets, self._releases.count(secrets), self.true_epsilon)
+        log_spent(secrets, self.releases.count(secrets), self.true_epsilon)
         return sent_for(sent, gradient, secrets, scale=self.b1 * self.scale)
 
     def _kept(self, residues: Tensor) -> Tensor:
@@ -141,11 +132,3 @@ class MultiplicativeLaplaceResidue:
         if self.mode == "as_printed":
             return torch.where(sent.abs() >= self.b2, self.b2, sent)
         return sent.clamp(-self.b2, self.b2)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return how often each record was released."""
-        return self._releases.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any], /) -> None:
-        """Take back what :meth:`state_dict` returned."""
-        self._releases.load_state_dict(state)

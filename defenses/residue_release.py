@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from torch import Tensor, nn
@@ -140,6 +140,35 @@ class Releases:
         """Take back what :meth:`state_dict` returned."""
         self._table.load_state_dict(state["table"])
         self._without_ids = state["without_ids"]
+
+
+class ResidueNoise:
+    """What such a defense is: where it is attached, and how often it has released each record.
+
+    Attributes:
+        releases: The counts, which its checkpoint holds.
+    """
+
+    name: ClassVar[str]
+    needs_binary_labels: ClassVar[bool] = True
+    needs_logistic_loss: ClassVar[bool] = True
+    one_draw: ClassVar[bool] = True
+    comes_first: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        self.releases = Releases()
+
+    def check_top(self, top: nn.Module) -> None:
+        """Raise :class:`PrivacyError` if rows below this top model are no residues."""
+        check_residues(top, self.name)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return how often each record was released."""
+        return self.releases.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        """Take back what :meth:`state_dict` returned."""
+        self.releases.load_state_dict(state)
 
 
 def log_spent(secrets: Secrets, releases: int, epsilon: float) -> None:

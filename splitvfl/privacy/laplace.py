@@ -211,9 +211,10 @@ def _density_loss(inner: float, outer: float, scale: float) -> float:
 
     With z ≥ 0 sent, size a and sign s the log density is ``−ln a − |z/a − s| / λ`` and a constant. In a it is unimodal:
     its maximum is at an end, at the kink a = z or at the stationary point a = z/λ, and its minimum at an end. In z the
-    maximum less the minimum is convex between the points where one of these enters or leaves [b1, 1].
+    maximum less the minimum is convex but at the kinks of the two ends, z = b1 and z = 1: the stationary point enters
+    and leaves [b1, 1] with the slope of the end that it takes over from.
     """
-    points = [z for z in (0.0, inner, 1.0, scale * inner, scale) if z < outer] + [outer]
+    points = [z for z in (0.0, inner, 1.0) if z < outer] + [outer]
     return max(_spread(z, inner, scale) for z in points)
 
 
