@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from splitvfl.claims import NoPromise
 from splitvfl.defenses.score_noise import as_classes, largest, like_scores
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import Crossing, Secrets
@@ -16,10 +17,6 @@ class ClassLabel:
     """Publish ``1 − (k − 1) ε`` for the class with the largest score, and ε for all others.
 
     Of several largest, each gets an equal share of what the others leave. A sigmoid is two classes: ε or 1 − ε.
-
-    Claim: one record's scores tell which class is predicted, and nothing else of its columns; that is one of k answers,
-    and tells on which side of the decision the record lies. Of many predictions nothing is promised: an attacker who
-    asks for records of their choice learns the boundary.
 
     Cost: scores are no probabilities any more: nothing but the class is left for a threshold, a ranking or a cost.
     Accuracy stays. AUC becomes that of the decision.
@@ -38,11 +35,21 @@ class ClassLabel:
 
     name: ClassVar[str] = "class-label"
     crossing: ClassVar[Crossing] = "scores"
+    needs_probabilities: ClassVar[bool] = True
 
     def __init__(self, *, epsilon: float) -> None:
         if not 0.0 <= epsilon < 0.5:
             raise ArgumentError(f"epsilon must lie in [0, 0.5), got {epsilon}")
         self.epsilon = float(epsilon)
+
+    def claims(self) -> tuple[NoPromise]:
+        """Return that nothing is promised, and why."""
+        return (
+            NoPromise(
+                "One record's scores tell which of k classes is predicted, so on which side of the decision it lies; "
+                "an attacker who asks for records of their choice learns the boundary."
+            ),
+        )
 
     def __call__(self, scores: Tensor, _: Secrets, /) -> Tensor:
         """Return what tells the class.

@@ -393,6 +393,7 @@ class ClassConditionalNoise(ABC):
     name: ClassVar[str]
     crossing: ClassVar[Crossing] = "gradient"
     needs_binary_labels: ClassVar[bool] = True
+    running_totals: ClassVar[frozenset[str]] = frozenset({"batches_sent_as_zeros"})
     variance_is_along_axis: ClassVar[bool]
     """Whether the problem is about the gap's direction alone, so that its width is 1."""
 

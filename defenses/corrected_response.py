@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from splitvfl.claims import DetectionError, PureDP
+from splitvfl.defenses.claim_words import ANSWERS_ALONE, GENERATOR, ONE_RECORD, PREDICTION
 from splitvfl.defenses.remembered import Answers, RememberedAnswers
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import Crossing, RecordLoss, Secrets
@@ -132,6 +134,18 @@ class CorrectedResponse:
     def epsilon(self) -> float:
         """Privacy loss of a label over the whole run, in nats."""
         return self.flips.epsilon
+
+    def claims(self) -> tuple[PureDP | DetectionError, ...]:
+        """Return what is claimed of everything that is computed from the answers: no ε where it is infinite."""
+        return (PureDP(self.epsilon, per="run", **self._words()),) if math.isfinite(self.epsilon) else ()
+
+    def _words(self, *more: str) -> dict[str, Any]:
+        """Return mechanism, conditions and limits of its claims; ``more``: what else is not covered."""
+        return {
+            "mechanism": "an answer that is sometimes a lie, drawn once for each record and remembered",
+            "conditions": (ANSWERS_ALONE, ONE_RECORD),
+            "not_covered": (*more, PREDICTION, GENERATOR),
+        }
 
     @property
     def target_values(self) -> tuple[float, ...]:

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from splitvfl.claims import Gaussian
+from splitvfl.claims import Gaussian, NoPromise
 from splitvfl.defenses.row_norms import row_norms
 from splitvfl.defenses.setting_checks import check_positive
 from splitvfl.hooks import Crossing, Secrets
@@ -18,17 +18,14 @@ class GaussianIR:
     Row ``h`` becomes ``h · min(1, clip / ‖h‖) + N(0, sigma² I)``. The L2 sensitivity of one release is ``2 · clip``
     when a record is replaced, and ``clip`` when its row is replaced by zeros (up to a few roundings). Which
     ε and δ a sigma buys is answered elsewhere, for that sensitivity; composition over steps is the caller's job. The
-    guarantee is about the passive party's record towards whoever receives the activation. It is proven for exact
-    Gaussians from a cryptographic source, and torch's generators are neither.
+    guarantee is about the passive party's record towards whoever receives the activation. Its noise is exact, from a
+    keystream (:mod:`splitvfl.privacy.sampling`), unless an experiment fixed a seed: then it is neither.
 
     The gradient passes straight through: the bottom model is trained as if its activation had been sent unchanged, and
     clipping is not differentiated. A layer that mixes the records of a batch voids the guarantee.
 
     Logs ``power``, the expected squared norm ``width · sigma²`` of a row's noise, and ``clipped_share``, the share of
     rows that were longer than ``clip``. The latter depends on the records: keep it with their owner.
-
-    Claim: none for labels. For a passive party's record: one release has L2 sensitivity ``2 · clip``, and Gaussian
-    noise; which ε and δ that is, :mod:`splitvfl.privacy` says.
 
     Cost: not measured here: it depends on clip and sigma. Time: a norm for each record, and noise for every entry.
 
@@ -53,9 +50,14 @@ class GaussianIR:
         self.clip = clip
         self.sigma = sigma
 
-    def claims(self) -> tuple[Gaussian]:
+    def claims(self) -> tuple[Gaussian, NoPromise]:
         """Return what is claimed: the noise, and the norm of the rows that it is added to."""
-        return (Gaussian(self.sigma, bound=self.clip),)
+        nothing = NoPromise(
+            "Sensitivity and noise are stated, and the accounting over messages is the caller's: a record is sent once "
+            "for every epoch, evaluation and prediction, and rows of a bottom model follow from all records that "
+            "trained it. Of labels nothing is hidden."
+        )
+        return (Gaussian(self.sigma, bound=self.clip), nothing)
 
     def __call__(self, activation: Tensor, secrets: Secrets, /) -> Tensor:
         """Return the activation to send.

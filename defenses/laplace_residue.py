@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
 from splitvfl.claims import PureDP
+from splitvfl.defenses.claim_words import GENERATOR, PREDICTION, ROUNDED_NOISE
 from splitvfl.defenses.residue_release import (
     CONDITIONS,
-    NOT_COVERED,
+    MANY_RELEASES,
     ResidueNoise,
     checked_epsilon,
     largest_with_laplace,
-    log_spent,
     residues_of,
     sent_for,
 )
@@ -35,14 +35,14 @@ class LaplaceResidue(ResidueNoise):
     30. On labels of two classes a memoised response of the same ε over the whole run is as good or better: what this
     defense sends can be computed from its answers.
 
+    Behind a label defense that corrects targets for its lies (``memoised-response``) a label moves the residue by more
+    than 1, and after the clip by 2 at most: so much is charged, up to ε for a label.
+
     It is drawn once for all passive parties. A promise over a run needs more than one over a release: where the label
     party learns its own columns or intercept from exact residues, one label moves the later residues of every record.
 
     Logs ``power`` and ``noise_to_signal`` of the row, ``epsilon_spent`` (by label, of the record that was sent most
     often) and ``label_success_bound``, what any attack on that many releases can reach.
-
-    Claim: proven, of each message: ε-differentially private in the residue of a record, and ε/2 in its label where its
-    prediction is known.
 
     Cost: not measured here. Time: one number for each record.
 
@@ -65,12 +65,22 @@ class LaplaceResidue(ResidueNoise):
         self.scale = laplace_scale(epsilon)
         super().__init__()
 
+    @property
+    def label_epsilon(self) -> float:
+        """ε of one release in the label of a record, whose prediction is known."""
+        return self.epsilon * self.label_moves / 2.0
+
     def claims(self) -> tuple[PureDP, ...]:
         """Return what is claimed of one release: by label, and by residue."""
-        said = "Laplace noise of scale 2/ε on each residue, clipped to [−1, 1]"
+        words: dict[str, Any] = {
+            "mechanism": f"Laplace noise of scale 2/ε on each residue, clipped to [−1, 1], of which a label moves "
+            f"{self.label_moves:.3g}",
+            "conditions": CONDITIONS,
+            "not_covered": (MANY_RELEASES, PREDICTION, ROUNDED_NOISE, GENERATOR),
+        }
         return (
-            PureDP(self.epsilon / 2, said, "label of a record", CONDITIONS, NOT_COVERED),
-            PureDP(self.epsilon, said, "residue of a record", CONDITIONS, NOT_COVERED),
+            PureDP(self.label_epsilon, "label of a record", **words),
+            PureDP(self.epsilon, "residue of a record", **words),
         )
 
     def largest_residue(self, residues: int) -> float:
@@ -82,15 +92,16 @@ class LaplaceResidue(ResidueNoise):
 
         Args:
             gradient: ``(n, 1)``, float32 or wider: −r / n.
-            secrets: The sender's; its generator, ids and log are used.
+            secrets: The sender's; its generator, ids and log are used, and labels to check what they are.
 
         Returns:
             A new tensor like ``gradient``.
 
         Raises:
-            PrivacyError: If the cut is wider than 1.
+            PrivacyError: If the cut is wider than 1, a residue is NaN or infinite, or labels are not 0 and 1.
         """
+        self.check_labels(secrets)
         residues = residues_of(gradient, self.name)
-        noisy = residues + self.scale * secrets.laplace(len(residues))
-        log_spent(secrets, self.releases.count(secrets), self.epsilon / 2)
+        noisy = secrets.add_laplace(residues, self.scale)
+        self.log_spent(secrets)
         return sent_for(noisy, gradient, secrets, scale=self.scale)

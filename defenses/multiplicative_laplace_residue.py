@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from splitvfl.claims import PureDP
+from splitvfl.defenses.claim_words import FLOATING_POINT, GENERATOR, PREDICTION
 from splitvfl.defenses.residue_release import (
     CONDITIONS,
-    NOT_COVERED,
+    MANY_RELEASES,
     ResidueNoise,
     checked_epsilon,
-    log_spent,
     residues_of,
     sent_for,
 )
@@ -47,9 +47,6 @@ class MultiplicativeLaplaceResidue(ResidueNoise):
     Logs ``power`` and ``noise_to_signal`` of the row, ``epsilon_spent`` of the record that was sent most often, and
     ``label_success_bound``, what any attack on that many releases can reach.
 
-    Claim: proven, of each message: differentially private in the residue of a record, and so in its label, with the
-    true ε.
-
     Cost: not measured here. Time: one number for each record.
 
     In a file: ``defenses: [{name: multiplicative-laplace-residue, epsilon: 5.0, b1: 0.5, b2: 1.0}]``
@@ -82,21 +79,33 @@ class MultiplicativeLaplaceResidue(ResidueNoise):
         super().__init__()
 
     @property
+    def label_epsilon(self) -> float:
+        """ε of one release in the label of a record: the true one."""
+        return self.true_epsilon
+
+    @property
     def notes(self) -> tuple[str, ...]:
-        """What has to be known beside the figures of a run."""
+        """That its true ε is larger than the nominal one, where it is; and what the releases have come to."""
+        spent = super().notes
         if self.true_epsilon <= self.epsilon:
-            return ()
+            return spent
         return (
             f"{self.name}: one release costs ε = {self.true_epsilon:.3g}, more than the nominal {self.epsilon:.3g} of "
             "its setting; choose_multiplicative_bounds finds bounds for a true one.",
+            *spent,
         )
 
     def claims(self) -> tuple[PureDP, ...]:
         """Return what is claimed of one release: by label and by residue, the same."""
-        said = f"residues times Laplace noise ({self.mode}), at least b1 before and at most b2 after"
+        nominal = (f"The nominal ε of its setting, {self.epsilon:g}.",) if self.true_epsilon > self.epsilon else ()
+        words: dict[str, Any] = {
+            "mechanism": f"residues times Laplace noise ({self.mode}), at least b1 before and at most b2 after",
+            "conditions": CONDITIONS,
+            "not_covered": (*nominal, MANY_RELEASES, PREDICTION, FLOATING_POINT, GENERATOR),
+        }
         return (
-            PureDP(self.true_epsilon, said, "label of a record", CONDITIONS, NOT_COVERED),
-            PureDP(self.true_epsilon, said, "residue of a record", CONDITIONS, NOT_COVERED),
+            PureDP(self.true_epsilon, "label of a record", **words),
+            PureDP(self.true_epsilon, "residue of a record", **words),
         )
 
     def largest_residue(self, residues: int) -> float:
@@ -108,18 +117,19 @@ class MultiplicativeLaplaceResidue(ResidueNoise):
 
         Args:
             gradient: ``(n, 1)``, float32 or wider: −r / n.
-            secrets: The sender's; its generator, ids and log are used.
+            secrets: The sender's; its generator, ids and log are used, and labels to check what they are.
 
         Returns:
             A new tensor like ``gradient``.
 
         Raises:
-            PrivacyError: If the cut is wider than 1.
+            PrivacyError: If the cut is wider than 1, a residue is NaN or infinite, or labels are not 0 and 1.
         """
+        self.check_labels(secrets)
         kept = self._kept(residues_of(gradient, self.name))
         centre = 1.0 if self.mode == "centred_at_one" else 0.0
         sent = self._bounded(kept * (centre + self.scale * secrets.laplace(len(kept))))
-        log_spent(secrets, self.releases.count(secrets), self.true_epsilon)
+        self.log_spent(secrets)
         return sent_for(sent, gradient, secrets, scale=self.b1 * self.scale)
 
     def _kept(self, residues: Tensor) -> Tensor:

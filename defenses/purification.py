@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from splitvfl.claims import NoPromise
 from splitvfl.defenses.score_noise import as_classes, largest, like_scores
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import Crossing, Secrets
@@ -22,9 +23,6 @@ class Purification:
     A map of one's own is a subclass with a method :meth:`purified`, which a file names as ``my_maps:Sharpened``. It
     sees one batch of scores of k classes; a sigmoid is two, ``(1 − c, c)``. What it returns is checked: numbers in
     [0, 1] that sum to one, and the same class, or classes, in front.
-
-    Claim: the predicted class stays. Nothing of features: a map that can be inverted, as a temperature can, hides
-    nothing from who knows it.
 
     Cost: what the map makes of the scores; a temperature changes calibration only. AUC is not measured here.
 
@@ -42,6 +40,7 @@ class Purification:
 
     name: ClassVar[str] = "purification"
     crossing: ClassVar[Crossing] = "scores"
+    needs_probabilities: ClassVar[bool] = True
 
     def __init__(self, *, temperature: float) -> None:
         if not (temperature > 0 and math.isfinite(temperature)):
@@ -58,6 +57,15 @@ class Purification:
             ``(n, k)``, in [0, 1], rows that sum to one, with the same classes in front.
         """
         return torch.softmax(shares.log() / self.temperature, dim=1)
+
+    def claims(self) -> tuple[NoPromise]:
+        """Return that nothing is promised, and why."""
+        return (
+            NoPromise(
+                "The predicted class stays; a map that can be inverted, as a temperature can, hides nothing from who "
+                "knows it."
+            ),
+        )
 
     def __call__(self, scores: Tensor, _: Secrets, /) -> Tensor:
         """Return the mapped scores.

@@ -9,6 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from splitvfl.claims import GaussianDP, RunPlan
+from splitvfl.defenses.claim_words import (
+    GENERATOR,
+    NO_OTHER_RELEASE,
+    ONE_RECORD,
+    PREDICTION,
+    RECORDS_APART,
+    ROUNDED_NOISE,
+)
 from splitvfl.defenses.promised_epochs import PromisedEpochs
 from splitvfl.defenses.row_norms import log_change
 from splitvfl.errors import ArgumentError, ConfigError, HookError, PrivacyError
@@ -79,14 +87,11 @@ class RecordGaussian:
     batches, made from labels; a person under two ids; a top that mixes records (refused). Rows of one id in one batch
     get one draw, and must have one label. Behind a label defense it hides the change between that one's answers, and
     so the labels' as well (a mixture over answers is no easier to tell apart); where these are unbounded it is refused.
-    The model's own prediction of a record is not hidden. It rests on torch's generators, which are not cryptographic.
+    The model's own prediction of a record is not hidden. It rests on the secrecy of the keystream; a fixed seed is for
+    experiments.
 
     Logs ``mu`` of a message, ``detection_error_bound`` (over the run with ``per="run"``), ``power``,
     ``noise_to_signal``.
-
-    Claim: proven, of each message (``per: message``) or of the whole run (``per: run``): it is μ-Gaussian
-    differentially private in the label of every record, so that nobody's detection error is below
-    ``detection_error``.
 
     Cost: on digits a test AUC of .976 for .993 undefended (private top: .981). Time: in each step, every record's
     gradient under each label.
@@ -143,7 +148,19 @@ class RecordGaussian:
 
     def claims(self) -> tuple[GaussianDP, ...]:
         """Return that what is sent is μ-private, per message or per run."""
-        return (GaussianDP(self.mu, per=self.per),)
+        many = (
+            "Anything over many steps: at a detection error of .4, messages of 40 epochs read .73 and .93 by AUC, "
+            "prediction included.",
+        )
+        return (
+            GaussianDP(
+                self.mu,
+                per=self.per,
+                mechanism="Gaussian noise on each row in proportion to the change that a label can make in it",
+                conditions=(RECORDS_APART, NO_OTHER_RELEASE, ONE_RECORD),
+                not_covered=(*(many if self.per == "message" else ()), PREDICTION, ROUNDED_NOISE, GENERATOR),
+            ),
+        )
 
     @property
     def draws_at_output(self) -> bool:
@@ -260,11 +277,10 @@ class RecordGaussian:
         else:
             truth = torch.nn.functional.one_hot(_which(known.targets, values), len(values)).double()
             scale = math.sqrt(2.0) / mu
-        noise = secrets.normal(*truth.shape)
-        if len(values) > 2:
-            noise -= noise.mean(dim=1, keepdim=True)
-        noise = one_for_each_id(noise, known.targets, secrets, who=self.name)
-        drawn = secrets.rounded(noise.mul_(scale).add_(truth), scale=scale, like=truth)
+        drawn = one_for_each_id(secrets.add_normal(truth, scale), known.targets, secrets, who=self.name)
+        if len(values) > 2:  # indicators add up to 1, and so does what is drawn for them
+            centred = drawn - (drawn.mean(dim=1, keepdim=True) - 1.0 / len(values))
+            drawn = secrets.rounded(centred, scale=scale, like=truth)
         return Drawn(torch.cat([1.0 - drawn, drawn], dim=1) if len(values) == 2 else drawn, values)
 
     def _values(self, known: LabelGradients) -> tuple[float, ...]:
@@ -341,11 +357,11 @@ def checked_range(label_range: tuple[float, float]) -> tuple[float, float]:
     return float(label_range[0]), float(label_range[1])
 
 
-def one_for_each_id(noise: Tensor, labels: Tensor, secrets: Secrets, *, who: str) -> Tensor:
-    """Return noise in which rows of one record have one draw, the first one's: two would tell more of its label.
+def one_for_each_id(drawn: Tensor, labels: Tensor, secrets: Secrets, *, who: str) -> Tensor:
+    """Return what was drawn, where rows of one record have one draw, the first one's: two would tell more of its label.
 
     Args:
-        noise: ``(n, j)``.
+        drawn: ``(n, j)``.
         labels: ``(n,)``.
         secrets: Those of the sender; without ids rows are taken for different records.
         who: The defense.
@@ -354,11 +370,11 @@ def one_for_each_id(noise: Tensor, labels: Tensor, secrets: Secrets, *, who: str
         PrivacyError: If rows of one id have different labels: their difference would be sent without noise.
     """
     if not secrets.has_ids:
-        return noise
-    ids = secrets.ids.to(noise.device)
+        return drawn
+    ids = secrets.ids.to(drawn.device)
     in_order = ids.sort().values
     if not bool((in_order[1:] == in_order[:-1]).any()):
-        return noise
+        return drawn
     found, record = torch.unique(ids, return_inverse=True)
     first = torch.full((len(found),), len(ids), device=ids.device).scatter_reduce_(
         0, record, torch.arange(len(ids), device=ids.device), "amin"
@@ -369,7 +385,7 @@ def one_for_each_id(noise: Tensor, labels: Tensor, secrets: Secrets, *, who: str
             f"{who}: rows of one id in a batch have different labels, and nothing was sent; an id is one record's, "
             "and noise is drawn once for it"
         )
-    return noise[first]
+    return drawn[first]
 
 
 def _which(targets: Tensor, values: tuple[float, ...]) -> Tensor:

@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from splitvfl.claims import NoPromise
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import Crossing, Secrets
 
@@ -18,8 +19,6 @@ class Rounding:
 
     No formal guarantee: rounding bounds the digits that one score gives away, and equation solving still finds
     features to about that precision. Rounded probabilities of several classes need not sum to one.
-
-    Claim: none: equations are still solved, to about the precision that is left.
 
     Cost: published scores have no more digits. No time.
 
@@ -47,6 +46,10 @@ class Rounding:
     def resolution(self) -> float:
         """The unit in which scores are published."""
         return float(10**-self.decimals)
+
+    def claims(self) -> tuple[NoPromise]:
+        """Return that nothing is promised, and why."""
+        return (NoPromise("Equations in columns are still solved, to about the precision that is left."),)
 
     def __call__(self, scores: Tensor, _: Secrets, /) -> Tensor:
         """Return the rounded scores.

@@ -9,6 +9,7 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor
 
+from splitvfl.claims import NoPromise
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import Crossing, Secrets
 
@@ -36,9 +37,6 @@ class ScoreNoise:
     weights. Of all directions it is the one in which noise of power t raises the error of least squares most, by
     ``t σ₁² / d`` with the noise of theorem 4.
 
-    Claim: the predicted class stays, with schemes 1 to 3. Nothing of features: as schemes 1 to 3 draw nothing, an
-    attacker who knows the weights takes the noise off again (:mod:`splitvfl.attacks.noise_subtraction`).
-
     Cost: scores are further from calibrated, the more, the larger the power; schemes 1 to 3 leave accuracy as it is.
 
     In a file: ``defenses: [{name: score-noise, scheme: 3, power: 1.0}]``
@@ -59,6 +57,7 @@ class ScoreNoise:
 
     name: ClassVar[str] = "score-noise"
     crossing: ClassVar[Crossing] = "scores"
+    needs_probabilities: ClassVar[bool] = True
 
     def __init__(self, *, scheme: Scheme, power: float, direction: Sequence[float] | None = None) -> None:
         self.scheme = _checked_scheme(scheme)
@@ -72,6 +71,15 @@ class ScoreNoise:
         self.power = float(power)
         self.direction = (
             None if direction is None else unit_direction(torch.tensor(list(direction), dtype=torch.float64))
+        )
+
+    def claims(self) -> tuple[NoPromise]:
+        """Return that nothing is promised, and why."""
+        return (
+            NoPromise(
+                "Schemes 1 to 3 draw nothing and keep the predicted class: an attacker who knows the weights, the "
+                "scheme and the power takes the noise off again."
+            ),
         )
 
     def __call__(self, scores: Tensor, secrets: Secrets, /) -> Tensor:

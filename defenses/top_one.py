@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from splitvfl.claims import NoPromise
 from splitvfl.defenses.score_noise import as_classes, largest, like_scores
 from splitvfl.hooks import Crossing, Secrets
 
@@ -15,10 +16,6 @@ class TopOne:
     """Publish the largest score of every record as it is, and divide the rest evenly among the other classes.
 
     Of a sigmoid, and of two classes, nothing is hidden: the second score is one minus the first.
-
-    Claim: which class is predicted, and with what score, stays. Of k − 1 equations in the columns of a partner one is
-    left, that of the largest score's logit against the others' mean score; it is none that is linear in the columns for
-    k > 2. An attacker who guesses the shares of the others has all of them back.
 
     Cost: what the other classes score is lost, and with it every cost or ranking beyond the first.
 
@@ -30,6 +27,16 @@ class TopOne:
 
     name: ClassVar[str] = "top-one"
     crossing: ClassVar[Crossing] = "scores"
+    needs_probabilities: ClassVar[bool] = True
+
+    def claims(self) -> tuple[NoPromise]:
+        """Return that nothing is promised, and why."""
+        return (
+            NoPromise(
+                "Of k − 1 equations in the columns of a partner one is left, that of the largest score, and an "
+                "attacker who guesses how the others share the rest has all of them back."
+            ),
+        )
 
     def __call__(self, scores: Tensor, _: Secrets, /) -> Tensor:
         """Return scores of which the largest alone are told.

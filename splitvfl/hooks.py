@@ -49,6 +49,8 @@ Optional class attributes refine a hook:
 ``needs_logistic_loss`` (defenses of the gradient)
     ``True`` where its mathematics holds below the mean logistic loss only, and its usual approximations. Default:
     ``False``.
+``needs_probabilities`` (defenses of scores)
+    ``True`` where it takes scores for probabilities of classes, in [0, 1]. Default: ``False``.
 ``needs_label_gradients`` (defenses)
     ``True`` where it reads ``secrets.label_gradients``: each record's gradient under every label, which is computed for
     it in every step. Default: ``False``.
@@ -62,6 +64,9 @@ Optional class attributes refine a hook:
     Every value that a target can take, as a tuple. Default, and ``None``: not known, or infinitely many.
 ``notes`` (defenses)
     Sentences that are to stand beside the figures of a run, as a tuple: what it leaves to be read, say. Default: none.
+``running_totals`` (defenses)
+    Names of what it logs that are totals so far: of these a run's figures have the last one, and of all others the
+    mean. Default: none.
 ``weaknesses`` (defenses)
     By the name of an attack, the sentence that a verdict adds where that attack reads labels behind it. Default: none.
 ``for_regression`` (defenses with ``classes``)
@@ -94,6 +99,9 @@ Optional class attributes refine a hook:
     whoever reads scores. Default, and ``None``: it changes scores in another way.
 ``check_top`` (defenses of the gradient)
     A method that is given the label party's top model where the defense is attached, and raises where that will not do.
+``take_targets`` (defenses of the gradient)
+    A method that is given every value that the loss's target of a record can take behind the label defenses, as a
+    tuple, before it is given a gradient; ``None``: not known, or a label moves a row by something else than these.
 ``plan_run`` (defenses)
     A method that is given a :class:`~splitvfl.claims.RunPlan` before the first step, and raises
     :class:`~splitvfl.errors.ConfigError` where it does not allow what is promised of a run.
@@ -124,7 +132,17 @@ from torch import Tensor, nn
 from splitvfl.errors import ArgumentError, HookError, PrivacyError, SplitVFLError
 from splitvfl.learning.label_gradients import LabelGradients
 from splitvfl.learning.precision import without_autocast
-from splitvfl.learning.sampling import add_normal, largest_scale, snap, standard_laplace, standard_normal, uniform
+from splitvfl.learning.sampling import (
+    Source,
+    add_laplace,
+    add_normal,
+    largest_scale,
+    snap,
+    standard_laplace,
+    standard_normal,
+    uniform,
+)
+from splitvfl.privacy.sampling import Keystream
 
 Crossing = Literal["activation", "gradient", "scores", "labels"]
 Target = Literal["labels", "features"]
@@ -135,7 +153,7 @@ Phase = Literal["training", "evaluation", "prediction"]
 CROSSINGS: tuple[Crossing, ...] = ("activation", "gradient", "scores", "labels")
 PHASES: tuple[Phase, ...] = ("training", "evaluation", "prediction")
 
-OWN: frozenset[str] = frozenset({"activation", "bottom", "columns", "weights"})
+OWN: frozenset[str] = frozenset({"activation", "bottom", "columns", "logits", "weights"})
 """View fields that a party has without any message of this step; what is told by them alone leaks in none."""
 
 _T = TypeVar("_T")
@@ -236,6 +254,9 @@ class View:
 
     gradient = ViewField[Tensor]("Cut gradient as received, ``(n, width)``: of the batch's mean loss.")
     activation = ViewField[Tensor]("What the party's own bottom model put out, ``(n, width)``.")
+    logits = ViewField[Tensor](
+        "The model's logits, ``(n, width)``, where the party has them: nobody adds to what its bottom model put out."
+    )
     columns = ViewField[Any]("The party's own columns: ``(n, d)``, or ``Columns`` where there are categorical fields.")
     weights = ViewField[Mapping[str, Tensor]]("Copies of the party's own weights, by parameter name.")
     bottom = ViewField[nn.Module](
@@ -351,6 +372,8 @@ class Secrets:
             system's entropy unless an experiment asked for a fixed seed. A Mersenne or Philox generator is not
             cryptographic, however it is seeded. Hooks draw through the methods below: noise that is drawn from it in
             float32 can be taken off again by whoever knows what may have been sent (:mod:`splitvfl.learning.sampling`).
+        keystream: Where these methods draw from if it is given, as it is unless an experiment asked for a fixed seed: a
+            cipher's stream under a key from the operating system, on the CPU.
         ids: Record ids of the batch, ``(n,)``, or ``None`` when the caller gave none.
         labels: Labels of the batch, ``(n,)``, or ``None`` where the sender has none.
         label_gradients: What the message would be under every label, at the cut; ``None`` where that is not known.
@@ -361,6 +384,7 @@ class Secrets:
 
     __slots__ = (
         "_ids",
+        "_keystream",
         "_label_gradients",
         "_labels",
         "_log",
@@ -379,6 +403,7 @@ class Secrets:
         party: str,
         step: int,
         generator: torch.Generator,
+        keystream: Keystream | None = None,
         ids: Tensor | None = None,
         labels: Tensor | None = None,
         label_gradients: LabelGradients | None = None,
@@ -389,6 +414,7 @@ class Secrets:
         self.party = party
         self.step = step
         self.generator = generator
+        self._keystream = keystream
         self._ids = ids
         self._labels = labels
         self._label_gradients = label_gradients
@@ -411,6 +437,11 @@ class Secrets:
         if self._own_labels is None:
             self._own_labels = _own("labels", self._labels)
         return self._own_labels
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether the sender has labels that a defense may look at here."""
+        return self._labels is not None and not self._withheld
 
     @property
     def has_ids(self) -> bool:
@@ -452,7 +483,8 @@ class Secrets:
         """Return ``message + scale · N(0, 1)``, independent in every entry: how a defense adds Gaussian noise.
 
         Drawn and added in float64 and rounded once, to the message's dtype, so that what is sent tells of the message
-        what Gaussian noise lets through, and nothing of how it was drawn.
+        what Gaussian noise lets through, and nothing of how it was drawn. Without a fixed seed, and with one scale, it
+        is discrete noise from a keystream (:mod:`splitvfl.privacy.sampling`).
 
         Args:
             message: Floating point, ``(n, …)``.
@@ -469,7 +501,16 @@ class Secrets:
         >>> own.add_normal(torch.zeros(2, 3), 0.5).dtype
         torch.float32
         """
-        return add_normal(message, scale, self.generator)
+        return add_normal(message, scale, self._source)
+
+    def add_laplace(self, message: Tensor, scale: float) -> Tensor:
+        """Return ``message + scale · Laplace(0, 1)``, independent in every entry, as :meth:`add_normal` does it.
+
+        >>> own = Secrets(party="bank", step=0, generator=torch.Generator().manual_seed(0))
+        >>> own.add_laplace(torch.zeros(2, 3), 0.5).dtype
+        torch.float32
+        """
+        return add_laplace(message, scale, self._source)
 
     def normal(self, *shape: int) -> Tensor:
         """Return standard normal numbers in float64, for noise with a shape of its own; see :meth:`rounded`.
@@ -478,7 +519,7 @@ class Secrets:
         >>> own.normal(2, 1).dtype
         torch.float64
         """
-        return standard_normal(shape, self.generator)
+        return standard_normal(shape, self._source).to(self.generator.device)
 
     def laplace(self, *shape: int) -> Tensor:
         """Return Laplace numbers of scale 1 in float64, for noise with a shape of its own; see :meth:`rounded`.
@@ -487,11 +528,15 @@ class Secrets:
         >>> own.laplace(2, 1).dtype
         torch.float64
         """
-        return standard_laplace(shape, self.generator)
+        return standard_laplace(shape, self._source).to(self.generator.device)
 
     def uniform(self, *shape: int) -> Tensor:
         """Return numbers uniform in [0, 1) in float64, multiples of 2^-53: ``uniform(n) < p`` tosses n coins."""
-        return uniform(shape, self.generator)
+        return uniform(shape, self._source).to(self.generator.device)
+
+    @property
+    def _source(self) -> Source:
+        return self.generator if self._keystream is None else self._keystream
 
     def rounded(self, total: Tensor, *, scale: float, like: Tensor) -> Tensor:
         """Return a sum of message and noise, computed in float64, as what is sent instead of the message.
@@ -780,6 +825,11 @@ def notes_of(defense: object) -> tuple[str, ...]:
     if not isinstance(notes, tuple) or not all(isinstance(note, str) for note in notes):
         raise HookError(f"{hook_name(defense)}: notes must be a tuple of sentences, got {notes!r}")
     return notes
+
+
+def running_totals_of(defense: object) -> frozenset[str]:
+    """Return the names of what a defense logs that are totals so far."""
+    return frozenset(getattr(defense, "running_totals", ()))
 
 
 @contextmanager

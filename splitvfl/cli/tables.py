@@ -32,6 +32,9 @@ def ingest(
     standard: Annotated[str, typer.Option(help="Columns scaled so instead.")] = "",
     minmax: Annotated[str, typer.Option(help="Columns scaled so instead.")] = "",
     log1p: Annotated[str, typer.Option(help="Columns scaled so instead.")] = "",
+    ranges: Annotated[
+        Path | None, typer.Option(help="Public bounds of every column of numbers, in place of statistics: a CSV file.")
+    ] = None,
     missing: Annotated[
         str, typer.Option(help="Missing numbers: error, or indicator (median filled in, gaps marked).")
     ] = "error",
@@ -95,6 +98,7 @@ def ingest(
                 test_value=test_value,
                 scale=scale,  # type: ignore[arg-type]  # checked there
                 scale_columns=scales_of(standard=standard, minmax=minmax, log1p=log1p),
+                ranges=ranges,
                 missing=missing,  # type: ignore[arg-type]  # checked there
                 categorical_columns=categorical_columns,
                 text_columns=text,

@@ -1,7 +1,7 @@
 """One thing that an experiment can name, for people: what it does, claims, takes and costs, and how it is written.
 
-What can be asked of the code is asked of it (which labels and exchanges it goes with, what an attack reads); the rest
-is said by its docstring (:mod:`splitvfl.config.docstrings`), of plug-ins of one's own too.
+What can be asked of the code is asked of it (which labels and exchanges it goes with, what a defense claims, what an
+attack reads); the rest is said by its docstring (:mod:`splitvfl.config.docstrings`), of plug-ins of one's own too.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from splitvfl.claims import Claim, NoPromise, PerRecord, claims_of, told
 from splitvfl.config.docstrings import Docstring, docstring_of
 from splitvfl.config.keys import REQUIRED, Key, keys_of, options_of
 from splitvfl.config.registry import PluginKind, built_in, construct, kind_of, resolve, summary_of
@@ -35,6 +36,7 @@ from splitvfl.hooks import (
 from splitvfl.leakage.view_fields import in_words
 from splitvfl.wording import suggestion
 
+_OF_EXAMPLE = " (The figures are those of the example.)"
 _CROSSINGS: Mapping[Crossing, str] = {
     "gradient": "the cut gradient, which the label party sends back",
     "activation": "the activation, which a passive party sends",
@@ -42,7 +44,7 @@ _CROSSINGS: Mapping[Crossing, str] = {
     "scores": "scores, which the label party publishes",
 }
 # What every passive party has, or is assumed to have, whatever crosses.
-_HELD = frozenset({"activation", "columns", "weights", "bottom", "known_positives", "known_negatives"})
+_HELD = frozenset({"activation", "columns", "logits", "weights", "bottom", "known_positives", "known_negatives"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +80,12 @@ def entry(kind: str, name: str) -> Entry:
     if known == "data":
         return _data_set(name)
     factory: Any = resolve(known, name, folder=Path())
-    told = docstring_of(factory)
+    said = docstring_of(factory)
     options = (*_common(known, factory), *options_of(known, factory))
-    example = told.labelled.get("In a file", "").strip("`") or _written(known, name, options)
+    example = _example_of(known, name, factory)
     return Entry(
         summary=summary_of(factory),
-        facts={heading: text for heading, text in _facts(known, factory, told, example).items() if text},
+        facts={heading: text for heading, text in _facts(known, factory, said, example).items() if text},
         options=options,
         example=example,
         documentation=f"{factory.__module__}.{factory.__qualname__}",
@@ -98,25 +100,65 @@ def _common(kind: PluginKind, factory: Any) -> tuple[Key, ...]:
     return tuple(key for key in keys_of(HookConfig) if key.name == "at") if of_phases else ()
 
 
-def _facts(kind: PluginKind, factory: Any, told: Docstring, example: str) -> dict[str, str]:
+def _facts(kind: PluginKind, factory: Any, docstring: Docstring, example: str) -> dict[str, str]:
     derived = _DERIVED[kind](factory, example) if kind in _DERIVED else {}
-    said = {heading: told.labelled.get(heading, "") for heading in ("Claim", "Works with", "Cost", "Source")}
+    said = {heading: docstring.labelled.get(heading, "") for heading in ("Claim", "Works with", "Cost", "Source")}
     module = inspect.getmodule(factory)
     # A file of one idea may name its source at its top.
     said["Source"] = said["Source"] or docstring_of(module).labelled.get("Source", "")
-    return {"Claim": said.pop("Claim"), **derived, **said}
+    return {"Claim": derived.pop("Claim", said.pop("Claim")), **derived, **said}
 
 
 def _defense(factory: Any, example: str) -> dict[str, str]:
     defense = _made("defenses", factory, example)
     fitting = [name for name, exchange in built_in("exchanges").items() if _goes_with(defense, exchange)]
-    return {"Acts on": _CROSSINGS[crossing_of(defense)], "Labels": _labels_of(factory), "Exchanges": _listed(fitting)}
+    return {
+        **_claimed(defense),
+        "Acts on": _CROSSINGS[crossing_of(defense)],
+        "Labels": _labels_of(factory),
+        "Exchanges": _listed(fitting),
+    }
+
+
+def _claimed(defense: Any) -> dict[str, str]:
+    """Return what a defense claims in words; nothing of one that has not said so with types, or cannot be made."""
+    claims = () if inspect.isclass(defense) or not hasattr(defense, "claims") else claims_of(defense)
+    said = told(claims)
+    if not said.promised:
+        return {}
+    with_figures = any(not isinstance(claim, NoPromise | PerRecord) for claim in claims)
+    return {
+        "Claim": f"{' '.join(said.promised)}{_OF_EXAMPLE if with_figures else ''}",
+        "Mechanism": "; ".join(said.mechanisms),
+        "Rests on": " ".join(f"{condition.needed} {condition.checked}" for condition in said.conditions),
+        "Not covered": " ".join(said.not_covered),
+    }
+
+
+def claims_of_example(name: str, *, folder: Path | None = None) -> tuple[tuple[Claim, ...], str]:
+    """Return what a defense claims as its example sets it, and the example; nothing of one that states nothing.
+
+    Args:
+        name: A name of a defense, or ``module:Class``.
+        folder: Where one's own modules are looked for. Default: the current folder.
+    """
+    factory: Any = resolve("defenses", name, folder=folder or Path())
+    example = _example_of("defenses", name, factory)
+    defense = _made("defenses", factory, example)
+    return (() if inspect.isclass(defense) else claims_of(defense)), example
+
+
+def _example_of(kind: PluginKind, name: str, factory: Any) -> str:
+    written = docstring_of(factory).labelled.get("In a file", "").strip("`")
+    return written or _written(kind, name, (*_common(kind, factory), *options_of(kind, factory)))
 
 
 def _labels_of(defense: Any) -> str:
-    """Return for which labels a defense is, as :func:`splitvfl.party.attaching.check_labels` checks it."""
+    """Return for which labels a defense is, as :mod:`splitvfl.party.attaching` checks it."""
     if getattr(defense, "needs_binary_labels", False):
         return "0 and 1"
+    if getattr(defense, "needs_probabilities", False):
+        return "of every task but regression"
     advice, takes = getattr(defense, "for_regression", ""), inspect.signature(defense).parameters
     if advice:
         return f"0 and 1; classes (classes: k); numbers ({advice})"

@@ -42,6 +42,12 @@ class NamedSection(Settings):
 
         def __getattr__(self, option: str) -> Any: ...
 
+    @classmethod
+    def refusal(cls, key: str) -> str:
+        """Return what is said of a key that what is named does not take, with its name: another may take it."""
+        said, name = super().refusal(key), cls.model_fields["name"].default
+        return said if key in cls.gone or not isinstance(name, str) else f"{said}  (keys of {name})"
+
     def make(self, *given: Any, **supplied: Any) -> Any:
         """Return a new one.
 

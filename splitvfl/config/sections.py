@@ -56,13 +56,13 @@ from torch import nn
 
 from splitvfl.claims import claims_of
 from splitvfl.config.named import Named, NamedSection, refusal
-from splitvfl.config.registry import PluginKind, check_options, construct, find, resolve
+from splitvfl.config.registry import PluginKind, arguments_of, check_options, construct, find, resolve
 from splitvfl.config.yaml import Document, Place, parse_override, place_in, to_yaml
 from splitvfl.data.columns import TaskName
 from splitvfl.data.encoding import Categorical, Missing, Scale
 from splitvfl.data.partition import REST
 from splitvfl.data.sets import DATA_SETS, TABLES
-from splitvfl.errors import ArgumentError, ConfigError, HookError
+from splitvfl.errors import ArgumentError, ConfigError, HookError, SplitVFLError
 from splitvfl.exchange.base import NO_PRIVATE_TOP, Exchange
 from splitvfl.hooks import PHASES, At, Attack, Crossing, Phase, checked_phases, crossing_of, record_loss_of
 from splitvfl.leakage.canaries import LEAST_CANARIES
@@ -119,6 +119,12 @@ def _scalar(value: Any) -> str | float | bool:
     return value
 
 
+def _batch_size(value: Any) -> Any:
+    if isinstance(value, str) and value != "all":
+        raise ValueError(f"expected a whole number, or all, got {shown(value)}")
+    return value
+
+
 def _data_set(name: str) -> str:
     if name not in DATA_SETS:
         raise ValueError(f"no such data set {name!r}{suggestion(name, DATA_SETS)}  (splitvfl list data)")
@@ -151,13 +157,13 @@ Scalar = Annotated[str | int | float | bool, BeforeValidator(_scalar)]
 # told with its line, before memory is taken for it. How large a model may be as a whole is a question of its data and
 # of the machine, asked where it is built (splitvfl.app.experiment).
 _MOST_EPOCHS = 2**31 - 1  # so that with as many batches in each the steps are, too
-_MOST_ROWS = 2**24  # of a batch, which is in memory as a whole, in several copies
+MOST_ROWS = 2**24  # of a batch, which is in memory as a whole, in several copies
 _MOST_THREADS = 1024  # more than cores there are; torch starts as many as it is told to
 _MOST_KNOWN = 2**20  # they are held as Python's integers, and sorted
 _MOST_RETRIES = 2**31 - 1
 _MOST_CANARIES = 2**20  # chosen as Python's integers; with so many the interval is ±.001
 
-RowCount = Annotated[int, Field(ge=1, le=_MOST_ROWS)]
+RowCount = Annotated[int, Field(ge=1, le=MOST_ROWS)]
 Known = Annotated[int, Field(ge=0, le=_MOST_KNOWN)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 _PHASE = {"enum": list(PHASES)}
@@ -171,9 +177,9 @@ Phases = Annotated[
 class DataConfig(Settings):
     """Which data, and how they are read: the arguments of :func:`splitvfl.data.load` of the same names.
 
-    ``path`` and ``aligned`` are looked for beside the experiment file, then in the current folder; given on the command
-    line, the other way round. Of ``tables``, which were ingested before, nothing but the path is left to say, here and
-    at the parties.
+    ``path``, ``aligned`` and ``ranges`` are looked for beside the experiment file, then in the current folder; given on
+    the command line, the other way round. Of ``tables``, which were ingested before, nothing but the path is left to
+    say, here and at the parties.
 
     Attributes:
         name: A data set that has a name, ``table`` for a file of one's own, ``tables`` for what was ingested.
@@ -193,6 +199,10 @@ class DataConfig(Settings):
         scale: How numeric columns are scaled, by what training records show. ``standard``: mean 0, standard deviation
             1; ``minmax``: to [0, 1]; ``log1p``: sign(x) · log(1 + abs(x)), then as ``standard``; ``none``: not at all.
             ``null``: the set's own, ``standard`` of a table.
+        ranges: A CSV file of public bounds, ``column,lower,upper`` with a line for every numeric column, by which
+            numbers are clipped and scaled in place of what training records show, so that no record moves another:
+            ``standard`` and ``log1p`` then scale to [-1, 1], ``minmax`` to [0, 1], and ``indicator`` fills in the
+            middle. ``null``: what training records show.
         missing: What becomes of gaps in numeric columns: ``error`` refuses them; ``indicator`` fills in the median and
             adds a column that says where. ``null``: the set's own, ``error`` of a table.
         categorical: What becomes of columns that hold text: ``onehot`` makes a column of 0 and 1 of each category,
@@ -217,6 +227,7 @@ class DataConfig(Settings):
     split_column: str | None = None
     test_value: Scalar = "test"
     scale: Scale | None = None
+    ranges: str | None = None
     missing: Missing | None = None
     categorical: Categorical | None = None
     categorical_columns: Names | None = None
@@ -363,8 +374,9 @@ class TrainConfig(Settings):
 
     Attributes:
         epochs: How often every training record is met.
-        batch_size: Records in a step. Small data need small batches: a few hundred records learn little in batches of
-            256.
+        batch_size: Records in a step, at most those that there are; ``all`` makes one batch of all of them. Small data
+            need small batches: a few hundred records learn little in batches of 256.
+        drop_last: Leave out, in every epoch, the records that do not fill a batch: others each time, by the order.
         block_rows: Neighbouring records that are shuffled as one before they are shuffled with others
             (:class:`splitvfl.data.Batches`); ``null`` takes 4096 for ``tables``, which are read from disk, and 1 for
             all other data.
@@ -375,8 +387,8 @@ class TrainConfig(Settings):
         loss: What training makes small, the label party's own business; ``null`` takes the usual one of the task.
         seed: Decides the order of records and the first weights. In a networked run all parties know it, and it decides
             the order only.
-        noise_seed_for_experiments: Makes noise repeatable, and no protection at all; ``null``: noise is drawn from the
-            operating system's entropy.
+        noise_seed_for_experiments: Makes noise repeatable, and no protection at all; in one process also which records
+            exchange hybrid uses. ``null``: they are drawn from the operating system's entropy.
         private_seed_for_experiments: In a networked run: makes first weights and dropout repeatable, which others could
             then know; ``null``: they are drawn from entropy.
         device: Where models compute; ``auto`` takes a CUDA device if torch finds one.
@@ -389,7 +401,8 @@ class TrainConfig(Settings):
     """
 
     epochs: Annotated[int, Field(ge=1, le=_MOST_EPOCHS)] = 10
-    batch_size: RowCount = 256
+    batch_size: Annotated[RowCount | Literal["all"], BeforeValidator(_batch_size)] = 256
+    drop_last: bool = False
     block_rows: RowCount | None = None
     optimizer: Annotated[NamedSection, _OPTIMIZERS] = Field(default_factory=partial(_OPTIMIZERS.default, _ADAM))
     embedding_optimizer: Annotated[NamedSection, _EMBEDDING_OPTIMIZERS] | None = None
@@ -404,6 +417,14 @@ class TrainConfig(Settings):
     checkpoint_every_steps: Count | None = None
     evaluate_every_epochs: Count = 1
     early_stopping: EarlyStopping | None = None
+
+    def batched(self, records: int) -> int:
+        """Return how many of so many training records are in batches: early stopping holds out the others."""
+        return records if self.early_stopping is None else records - records // self.early_stopping.validation_every
+
+    def rows(self, records: int) -> int:
+        """Return the number of records in a step, where there are so many training records."""
+        return max(1, self.batched(records)) if self.batch_size == "all" else self.batch_size
 
 
 @dataclass(frozen=True)
@@ -754,6 +775,7 @@ def parse_config(
     _check_one_way(document, exchange, folder)
     config = _validated(document, folder)
     _check_model(document, config.model, config.exchange.factory)
+    _check_loss_of_model(document, config, defenses)
     _check_constructors(document, config.model, config.exchange, config.train)
     document.raise_problems()
     config._source, config._folder = document.source, folder
@@ -907,7 +929,7 @@ def _find_data_files(document: Document, folder: Path) -> None:
         sections[("parties", name)] = party
         sections[("parties", name, "transform")] = party.get("transform") if isinstance(party, dict) else None
     for place, section in sections.items():
-        for key in ("path", "aligned", "matrix"):
+        for key in ("path", "aligned", "matrix", "ranges"):
             if isinstance(section, dict) and isinstance(section.get(key), str):
                 given = Path(section[key]).expanduser()
                 places = [folder, Path.cwd()]
@@ -1112,6 +1134,29 @@ def _check_model(document: Document, model: ModelSection, exchange: type[Exchang
         document.report(("model", "name"), text)
 
 
+def _check_loss_of_model(document: Document, config: ExperimentConfig, defenses: Sequence[FoundHook | None]) -> None:
+    """Report what has a loss besides the one that belongs to the model."""
+    try:
+        own = config.model.recipe.make_loss()
+    except SplitVFLError:  # what its constructor objects to is reported there
+        return
+    if own is None:
+        return
+    name, exchange = config.model.name, config.exchange
+    if config.train.loss is not None:
+        document.report(("train", "loss"), f"model {name} brings its own loss, model.loss; leave this one out")
+    if exchange.factory.sums_only:
+        text = (
+            f"it brings its own loss, and exchange {exchange.name} computes the gradient of another, the logistic one; "
+            "take exchange split, or model logistic-regression"
+        )
+        document.report(("model", "name"), text)
+    for index, defense in enumerate(defenses):
+        if defense is not None and defense.brings_loss:
+            text = f"it computes the loss itself, and model {name} brings another; leave one of them out"
+            document.report(("defenses", index), f"{document.tree['defenses'][index]['name']}: {text}")
+
+
 def _check_step(key: str, made: Any) -> None:
     """Try one step of an optimiser of ordinary weights, as the training will take it.
 
@@ -1133,9 +1178,11 @@ def _check_constructors(document: Document, model: NamedSection, exchange: Named
     weight = nn.Parameter(torch.zeros(1))
     weight.grad = torch.zeros(1)
     weights = [weight]
+    # One whose constructor asks for the largest batch is made when the data are there to say how many "all" are.
+    unknown = train.batch_size == "all" and "rows" in arguments_of(exchange.factory)
     for place, section, given, supplied in (
         (("model",), model, (), {}),
-        (("exchange",), exchange, (), {"rows": train.batch_size}),
+        (("exchange",), None if unknown else exchange, (), {"rows": train.batch_size}),
         *((("train", key), getattr(train, key), (weights,), {}) for key in _OPTIMIZER_NAMES),
         (("train", "loss"), train.loss, (), {}),
     ):

@@ -10,7 +10,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from splitvfl.claims import LABEL_CLAIMS, Claim, GaussianDP, RowBound, RunPlan, broken, claims_of, row_bound
+from splitvfl.claims import (
+    LABEL_CLAIMS,
+    Claim,
+    GaussianDP,
+    RowBound,
+    RunPlan,
+    broken,
+    claims_of,
+    in_a_clause,
+    promises_of_labels,
+    row_bound,
+    told,
+)
 from splitvfl.errors import ArgumentError, HookError, PrivacyError
 from splitvfl.hooks import (
     PHASES,
@@ -33,6 +45,7 @@ from splitvfl.learning.label_gradients import Drawn, LabelGradients
 from splitvfl.learning.precision import widened
 from splitvfl.learning.randomness import derive_seed, entropic_generator
 from splitvfl.learning.sampling import drawing_device
+from splitvfl.privacy.sampling import Keystream
 
 
 class _Attached:
@@ -48,6 +61,14 @@ class _Attached:
         self._seed = seed
         self._generator: torch.Generator | None = None
         self._saved: Tensor | None = None
+        self._keystream: Keystream | None = None
+        self._goes_on_without = False
+
+    def keystream(self) -> Keystream | None:
+        """Return where the noise comes from unless it has a seed: a stream whose key nobody else has."""
+        if self._keystream is None and self._seed is None and not self._goes_on_without:
+            self._keystream = Keystream()
+        return self._keystream
 
     def generator(self, device: torch.device) -> torch.Generator:
         device = drawing_device(device)
@@ -64,6 +85,7 @@ class _Attached:
         state: dict[str, Any] = {
             "seed": self._seed,
             "generator": self._saved if self._generator is None else self._generator.get_state(),
+            "keystream": None if self._keystream is None else self._keystream.state(),
         }
         if hasattr(self.defense, "state_dict"):
             state["defense"] = self.defense.state_dict()
@@ -71,6 +93,11 @@ class _Attached:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._seed, self._saved, self._generator = state["seed"], state["generator"], None
+        stream = state.get("keystream")
+        self._keystream = None if stream is None else Keystream.from_state(stream)
+        # A state of before there were keystreams: with a new one, each time that a run goes back to it would draw other
+        # noise for the same messages, and who breaks links could take the mean.
+        self._goes_on_without = stream is None and self._saved is not None
         if "defense" in state and hasattr(self.defense, "load_state_dict"):
             self.defense.load_state_dict(state["defense"])
 
@@ -195,6 +222,7 @@ class DefenseChain:
         """Draw the generators that are drawn at first use otherwise, so that :meth:`state_dict` holds them."""
         for attached in self._attached:
             attached.generator(device)
+            attached.keystream()
 
     def promises(self, epochs: int) -> list[str]:
         """Return what the defenses promise of labels over so many epochs, in sentences."""
@@ -202,15 +230,29 @@ class DefenseChain:
         return [
             f"{attached.label}: {claim.said(epochs)}."
             for attached in self._attached
-            for claim in claims_of(attached.defense)
-            if isinstance(claim, LABEL_CLAIMS) and claim.unit == "label of a record"
+            for claim in promises_of_labels(claims_of(attached.defense))
         ]
+
+    def claims_in_words(self) -> list[str]:
+        """Return of each defense what it claims, what that rests on and what it does not cover, as one text."""
+        said = [(attached.label, told(claims_of(attached.defense))) for attached in self._attached]
+        return [f"{label}: {one.in_full}" for label, one in said if one.promised]
+
+    def promised_in_short(self) -> list[str]:
+        """Return of each defense in a clause what it promises: that it is nothing, too, or that it says nothing."""
+        return [f"{attached.label}: {in_a_clause(claims_of(attached.defense))}" for attached in self._attached]
 
     def plan_run(self, plan: RunPlan) -> None:
         """Tell the defenses of the run that begins; one that cannot keep what it promises of a run raises."""
         for attached in self._attached:
             if hasattr(attached.defense, "plan_run"):
                 attached.defense.plan_run(plan)
+
+    def take_targets(self, values: tuple[float, ...] | None) -> None:
+        """Tell the defenses which values the loss's targets can take; ``None``: that is not known."""
+        for attached in self._attached:
+            if hasattr(attached.defense, "take_targets"):
+                attached.defense.take_targets(values)
 
     def target_values(self, classes: int | None) -> tuple[float, ...] | None:
         """Return the values that a target can take behind these defenses of labels; ``None`` if that is not known.
@@ -326,7 +368,8 @@ class DefenseChain:
 
     def _secrets(self, attached: _Attached, device: torch.device, **known: Any) -> Secrets:
         log = partial(self._log, attached.label)
-        return Secrets(party=self.party, generator=attached.generator(device), log=log, **known)
+        generator, keystream = attached.generator(device), attached.keystream()
+        return Secrets(party=self.party, generator=generator, keystream=keystream, log=log, **known)
 
     def _log(self, label: str, name: str, value: float) -> None:
         self.measurements[f"{label}/{name}"] = float(value)

@@ -107,6 +107,8 @@ class SplitModel(nn.Module):
                 f"expected {len(self.cuts)} inputs, one per bottom {list(self.cuts)}, got {len(columns)}"
             )
         answer = self._answer_for_forward(labels, ids)
+        if answer is not None:
+            self._tell_targets()
         source = self._source(labels, answer, ids)
         responses = None if answer is None else responses_of(answer.targets)
         self._passing = (labels, ids)
@@ -132,6 +134,12 @@ class SplitModel(nn.Module):
             return output
         classes = self._classes(output, labels)
         return source.follow(output, crossed, classes=classes, values=self.labels.target_values(classes))
+
+    def _tell_targets(self) -> None:
+        """Tell the defenses of the gradient what the label defenses can answer."""
+        values = None if self.labels.with_own_loss is not None else self.labels.target_values(None)
+        for cut in self.cuts.values():
+            cut.gradient.take_targets(values)
 
     def _classes(self, output: Tensor, labels: Tensor) -> int | None:
         """Return how many classes the labels have, as far as outputs and labels tell."""

@@ -100,6 +100,7 @@ class Shown:
         sources: dict[str, Callable[[], Any]] = {
             "columns": lambda: _detached(source.columns),
             "activation": lambda: widened(_detached(source.activation)),
+            "logits": lambda: widened(_detached(source.activation)),
             "weights": source.weights,
             "aggregated_gradient": lambda: (
                 _detached(source.columns).T @ received["gradient"].detach().to(source.columns.dtype)

@@ -29,6 +29,14 @@ class LeakSummary:
         signs_right: Of an attack whose score's sign is the label: share of right ones over the run. NaN for others.
         records_right: Of how many records most signs were right, or the last one where the attack is cumulative.
         records: Of how many records there was any sign.
+        balanced: Where steps use some of the records that they send only, of such an attack: balanced accuracy on those
+            that were used, an undecided sign counting one half (:class:`~splitvfl.leakage.members.MemberKeeper`). NaN
+            elsewhere, as the next three.
+        accumulated_balanced: The same on records that any step used, by most of their signs over the run, or the last
+            one where the attack is cumulative.
+        base_rate: The commoner label's share of the records that were used: what a guess gets right, not balanced.
+        zeros_found: Of the residues that are zeros by design, the share that it scored as nothing; NaN too where the
+            attack is cumulative.
         tied_auc: Mean over steps of the AUC of all records that are judged; those left out tie, in the middle. NaN of
             an attack that never scored any.
         tied_accumulated_auc: The same of the sums, where a step that leaves a record out adds 0; of last scores, where
@@ -85,6 +93,10 @@ class LeakSummary:
     within: float = math.nan
     trivially_within: float = math.nan
     chance: float = math.nan
+    balanced: float = math.nan
+    accumulated_balanced: float = math.nan
+    base_rate: float = math.nan
+    zeros_found: float = math.nan
 
     @property
     def worst(self) -> float:

@@ -3,8 +3,20 @@
 from __future__ import annotations
 
 import math
+from numbers import Real
 
 from splitvfl.errors import ArgumentError
+
+
+def number(name: str, value: object) -> float:
+    """Return a number as a float.
+
+    Raises:
+        ArgumentError: If it is text, nothing, or a truth value.
+    """
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise ArgumentError(f"{name} must be a number, got {value!r}")
+    return float(value)
 
 
 def positive(name: str, value: float) -> float:
@@ -13,9 +25,10 @@ def positive(name: str, value: float) -> float:
     Raises:
         ArgumentError: If it is none.
     """
+    value = number(name, value)
     if not (math.isfinite(value) and value > 0):
         raise ArgumentError(f"{name} must be finite and above 0, got {value!r}")
-    return float(value)
+    return value
 
 
 def probability(name: str, value: float) -> float:
@@ -24,9 +37,10 @@ def probability(name: str, value: float) -> float:
     Raises:
         ArgumentError: If it is none.
     """
+    value = number(name, value)
     if not 0 < value < 1:
         raise ArgumentError(f"{name} must lie strictly between 0 and 1, got {value!r}")
-    return float(value)
+    return value
 
 
 def count(name: str, value: int) -> int:

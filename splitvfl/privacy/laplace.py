@@ -15,7 +15,7 @@ import numpy.typing as npt
 from scipy.optimize import brentq
 
 from splitvfl.errors import ArgumentError
-from splitvfl.privacy.checking import count, positive
+from splitvfl.privacy.checking import count, number, positive
 
 MultiplicativeMode = Literal["as_printed", "sign_preserving", "centred_at_one"]
 
@@ -199,6 +199,7 @@ def checked_bounds(b1: float, b2: float) -> tuple[float, float]:
     Raises:
         ArgumentError: If b1 is not from 10^-6 to 1, or b2 not from 10^-6 to 10^6.
     """
+    b1, b2 = number("b1", b1), number("b2", b2)
     if not _SMALLEST <= b1 <= 1.0:
         raise ArgumentError(f"b1 must be above 0, from {_SMALLEST:g} to 1, the largest residue, got {b1!r}")
     if not _SMALLEST <= b2 <= 1.0 / _SMALLEST:

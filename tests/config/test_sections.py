@@ -194,7 +194,11 @@ def test_an_option_is_added_to_a_hook_that_is_only_named() -> None:
         ("lr: 1e-3", "lr: 0", "6: train.optimizer.lr: expected a number above 0.0, got 0"),
         ("lr: 1e-3", "lr: .inf", "6: train.optimizer.lr: expected a finite number, got inf"),
         ("lr: 1e-3", "lr: .nan", "6: train.optimizer.lr: expected a finite number, got nan"),
-        ("lr: 1e-3", "momentum: 1", "6: train.optimizer.momentum: no such key; there are lr, name, weight_decay"),
+        (
+            "lr: 1e-3",
+            "momentum: 1",
+            "6: train.optimizer.momentum: no such key; there are lr, name, weight_decay  (keys of adam)",
+        ),
         ("name: adam", "name: adm", "6: train.optimizer.name: no such optimizer 'adm'; did you mean adam?"),
         ("[64, 32]", "[64, 0]", "5: model.bottom.1: expected at least 1, got 0"),
         ("[64, 32]", "[]", "5: model.bottom: expected the width of at least one layer, got none"),

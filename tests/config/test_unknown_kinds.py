@@ -128,7 +128,7 @@ def test_every_loss_is_one_of_its_task(name: str) -> None:
     loss = Named("losses").section(name, Path())().make()
     assert task_for(loss.labels, 3, loss).loss is loss
     for other in {"binary", "multiclass", "regression"} - {loss.labels}:
-        with pytest.raises(ArgumentError, match=f"a loss of {loss.labels} labels, these are {other}"):
+        with pytest.raises(ArgumentError, match=f"this is a {other} task.*data.task: {loss.labels}"):
             task_for(other, 3, loss)
 
 
@@ -143,6 +143,7 @@ UNKNOWN: dict[str, tuple[type[BaseException] | tuple[type[BaseException], ...], 
         ArgumentError,
         lambda: agreed_settings(
             batch_size=1,
+            drop_last=False,
             block_rows=1,
             seed=0,
             evaluate_every=1,

@@ -305,6 +305,9 @@ def test_labels_of_another_kind_are_refused(secrets_for_test: SecretsFactory) ->
 
 def test_a_batch_in_which_all_are_silent_is_a_step_like_any_other() -> None:
     class Silent(AbstainingResponse):
+        def claims(self) -> tuple[()]:
+            return ()
+
         def __call__(self, labels: Tensor, secrets: Secrets, /) -> Tensor:
             super().__call__(labels, secrets)
             return torch.full_like(labels, 0.5)

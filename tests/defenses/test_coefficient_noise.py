@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 
 import pytest
 import torch
-from scipy.stats import kstest
+from scipy.stats import kstest, norm
 
+from splitvfl.claims import NoPromise
 from splitvfl.defenses import CoefficientNoise
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import Secrets, call_defense
@@ -42,3 +44,22 @@ def test_coefficients_are_clipped_first(secrets_for_test: SecretsFactory) -> Non
 def test_settings_out_of_range_are_refused(settings: dict[str, float]) -> None:
     with pytest.raises(ArgumentError, match="must be positive and finite"):
         CoefficientNoise(**({"sigma": 1.0, "clip": 1.0} | settings))
+
+
+@pytest.mark.parametrize("scale", [1.0, 4.0])
+def test_an_average_reads_as_many_labels_as_is_said(scale: float, secrets_for_test: SecretsFactory) -> None:
+    """The logistic loss's own gradient at logits of 0, through four draws of the noise."""
+    n, epochs, sigma = 20_000, 4, scale * 2.0
+    labels = torch.arange(n).remainder(2).double()
+    logits = torch.zeros(n, 1, dtype=torch.float64, requires_grad=True)
+    # At logits of 0 Taylor's sigmoid has the same derivative.
+    torch.nn.functional.binary_cross_entropy_with_logits(logits[:, 0], labels).backward()
+    assert logits.grad is not None
+    defense = CoefficientNoise(sigma=sigma, clip=scale, scale=scale)
+    secrets = secrets_for_test()
+    seen = sum(call_defense(defense, logits.grad, secrets) for _ in range(epochs))
+    read = ((seen[:, 0] < 0) == labels.bool()).double().mean().item()
+    (said,) = [claim for claim in defense.claims() if isinstance(claim, NoPromise)]
+    (factor,) = re.findall(r"Φ\(([\d.]+)√E/σ\)", str(said))
+    # A share of 20,000 is known to .0033.
+    assert read == pytest.approx(norm.cdf(float(factor) * math.sqrt(epochs) / sigma), abs=0.012)

@@ -303,16 +303,28 @@ def test_noise_on_the_axis_does_not() -> None:
 @contextmanager
 def noise_moved(by: float, *, record: int, remembered: bool) -> Iterator[None]:
     """Move what is drawn for the noisy label of one record, as would make good for a change of its label."""
-    drawn = Secrets.normal
+    added = Secrets.add_normal
 
-    def moved(secrets: Secrets, *shape: int) -> Tensor:
-        found = drawn(secrets, *shape)
-        if shape[1:] == (1,):  # one number for each record; later defenses draw other shapes
+    def moved(secrets: Secrets, message: Tensor, scale: float) -> Tensor:
+        truth = message.clone()
+        if message.shape[1:] == (1,):  # one number for each record; later defenses draw other shapes
             ids = secrets.ids.sort().values if remembered else secrets.ids
-            found[ids == record, 0] += by
-        return found
+            truth[ids == record, 0] += by * scale
+        return added(secrets, truth, scale)
 
-    with mock.patch.object(Secrets, "normal", moved):
+    with mock.patch.object(Secrets, "add_normal", moved):
+        yield
+
+
+@contextmanager
+def drawn_noise(numbers: Tensor) -> Iterator[None]:
+    """Add these standard normal numbers, one piece after the other, as the noise."""
+    left = iter(numbers)
+
+    def add(secrets: Secrets, message: Tensor, scale: float) -> Tensor:
+        return secrets.rounded(message + scale * next(left), scale=scale, like=message)
+
+    with mock.patch.object(Secrets, "add_normal", add):
         yield
 
 
@@ -418,7 +430,7 @@ def test_below_a_linear_top_it_is_the_same_mechanism_as_fresh_targets(task: Task
     numbers = torch.randn(6, 16, 1, generator=random(1), dtype=torch.float64)
     runs = []
     for defense in (RecordGaussian(mu=MU, per="run", **scope), GaussianTargets(mu=MU, remembered=False, **scope)):
-        with mock.patch.object(Secrets, "normal", side_effect=[draw.clone() for draw in numbers]):
+        with drawn_noise(numbers):
             runs.append(a_run([defense], labels, task=task))
     (weights, sent), (weights_too, sent_too) = runs
     for key in weights:
@@ -435,7 +447,7 @@ def test_classes_learn_from_what_was_sent_too() -> None:
     numbers = torch.randn(6, 16, 3, generator=random(1), dtype=torch.float64)
     runs = []
     for defense in (RecordGaussian(mu=MU, per="run"), GaussianTargets(mu=MU, remembered=False, classes=3)):
-        with mock.patch.object(Secrets, "normal", side_effect=[draw.clone() for draw in numbers]):
+        with drawn_noise(numbers):
             runs.append(a_run([defense], labels, task=Multiclass(3)))
     for key in runs[0][0]:
         torch.testing.assert_close(runs[0][0][key], runs[1][0][key], rtol=1e-4, atol=1e-5)

@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from scipy.stats import kstest
+from scipy.stats import kstest, laplace
 from torch import Tensor, nn
 
 from splitvfl.claims import PureDP, claims_of
 from splitvfl.cut.split_model import SplitModel
-from splitvfl.defenses import AxisGaussian, LaplaceResidue, MaxNorm, MultiplicativeLaplaceResidue, RecordGaussian
+from splitvfl.defenses import (
+    AbstainingResponse,
+    AsymmetricResponse,
+    AxisGaussian,
+    GaussianTargets,
+    LaplaceResidue,
+    MaxNorm,
+    MemoisedResponse,
+    MultiplicativeLaplaceResidue,
+    RandomisedResponse,
+    RecordGaussian,
+)
 from splitvfl.errors import ArgumentError, PrivacyError
+from splitvfl.exchange.split import Split
 from splitvfl.hooks import Secrets, call_defense
 from splitvfl.metrics import leak_auc
 from splitvfl.models import LinearTop
+from splitvfl.party.attaching import promises_of
 from splitvfl.privacy import MultiplicativeMode, multiplicative_laplace_epsilon
+from tests.exchange.logistic import trainer_of
 
 SecretsFactory = Callable[..., Secrets]
 MODES: tuple[MultiplicativeMode, ...] = ("as_printed", "sign_preserving", "centred_at_one")
@@ -167,6 +181,75 @@ def test_additive_noise_claims_half_its_epsilon_for_a_label_and_all_of_it_for_a_
     assert f"{1 / (1 + math.exp(-6)):.3f}" in label.said(4)
     assert all(checked for _, checked in label.conditions)
     assert label.not_covered
+
+
+def log_ratio_of_labels(defense: LaplaceResidue, targets: Sequence[float]) -> float:
+    """Largest log ratio of densities of what is sent of a record under two targets, over predictions, on a grid."""
+    scale, worst = 2 / defense.epsilon, 0.0
+    sent = np.linspace(-4, 4, 801)
+    for prediction in np.linspace(0, 1, 101):
+        residues = np.clip(np.array(targets) - prediction, -1, 1)
+        densities = laplace.logpdf(sent[:, None], loc=residues, scale=scale)
+        worst = max(worst, float(np.ptp(densities, axis=1).max()))
+    return worst
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        None,
+        RandomisedResponse(epsilon=1.0),
+        MemoisedResponse(flip=0.2),  # 1 / (1 − 2 · .2) = 1.67 apart
+        AsymmetricResponse(detection_error=0.4),  # 5 apart
+    ],
+)
+def test_behind_a_label_defense_as_much_is_charged_as_a_label_can_move(answers: Any) -> None:
+    model = SplitModel(nn.Linear(3, 1), LinearTop(1))
+    defense = LaplaceResidue(epsilon=1.2)
+    model.cut.defend(defense)
+    if answers is not None:
+        model.defend(answers)
+    model(torch.ones(4, 3), labels=torch.tensor([0.0, 1.0] * 2), ids=torch.arange(4))
+
+    targets = (0.0, 1.0) if answers is None else answers.target_values
+    expected = log_ratio_of_labels(defense, targets)
+
+    assert claims_of(defense)[0].epsilon == pytest.approx(expected, rel=1e-9)  # type: ignore[union-attr]
+    assert claims_of(defense)[1].epsilon == 1.2  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        MemoisedResponse(flip=0.2, corrected="likelihood"),
+        AbstainingResponse(detection_error=0.3),  # which computes the loss itself
+        GaussianTargets(sigma=1.0, remembered=True),
+    ],
+)
+def test_behind_answers_that_may_move_a_residue_by_anything_the_whole_epsilon_is_charged(answers: Any) -> None:
+    said = promised_behind(answers, approximation="exact")
+
+    assert "laplace-residue: each message is 0.5-differentially private in the label" in said
+    assert "laplace-residue: all messages of the run together are 1.5-differentially private in the label" in said
+
+
+def promised_behind(answers: Any, *, approximation: str) -> str:
+    noise = (LaplaceResidue(epsilon=0.5),)
+    trainer = trainer_of(Split(own_part="sent"), {"lab": 2}, approximation=approximation, defenses=noise, audit=False)
+    trainer.active.labels.attach(answers)
+    trainer.active.plan_run(epochs=3, early_stopping=False)
+    return " ".join(promises_of(trainer.active, 3, own_part="sent"))
+
+
+def test_corrected_targets_are_charged_by_their_distance_below_the_exact_loss_alone() -> None:
+    """Of an approximation nobody has said that it moves a residue as it moves a target that is no label."""
+    # Targets are 1 / (1 − 2 · .1) = 1.25 apart, of the 2 that cost ½.
+    for approximation, epsilon in (("exact", "0.312"), ("piecewise", "0.5")):
+        said = promised_behind(MemoisedResponse(flip=0.1), approximation=approximation)
+        assert f"laplace-residue: each message is {epsilon}-differentially private in the label" in said
+    for approximation in ("exact", "piecewise"):
+        said = promised_behind(RandomisedResponse(epsilon=1.0), approximation=approximation)
+        assert "laplace-residue: each message is 0.25-differentially private in the label" in said
 
 
 def test_multiplicative_noise_claims_its_true_epsilon_and_says_that_it_is_more_than_the_nominal_one() -> None:

@@ -1,0 +1,42 @@
+"""What the promises of several defenses rest on, and leave out, in the same words."""
+
+from __future__ import annotations
+
+from splitvfl.claims import Condition
+
+PREDICTION = "Whether a label can be predicted, from a partner's columns or by the model."
+GENERATOR = (
+    "Draws of a fixed seed, which is for experiments: torch's generators are not cryptographic. An adversary who reads "
+    "the party's checkpoints, which hold the key that draws follow from."
+)
+ROUNDED_NOISE = (
+    "That noise is rounded: from the keystream of a deployed run it is discrete, on a grid, which adds 10⁻⁶ at most to "
+    "an ε or μ of one number; under a fixed seed, and on an accelerator, it is drawn in floating point."
+)
+FLOATING_POINT = "That noise is drawn, and multiplied, in floating point."
+MANY_STEPS = "Anything over many steps, in which noise that is drawn anew averages out."
+
+ONE_RECORD = Condition(
+    "A label belongs to one id, and takes part in one run.",
+    "Nobody can check that: a person under two ids, or a second run, is one more release.",
+)
+ANSWERS_ALONE = Condition(
+    "What partners see follows from labels through these answers alone.",
+    "Checked in a run: the loss and all later defenses get the answers, and early stopping by true labels is told of; "
+    "class weights and batches that were made from labels are not seen.",
+)
+RECORDS_APART = Condition(
+    "No layer behind the cut mixes the records of a batch.",
+    "Checked where it is attached: BatchNorm and its like are refused.",
+)
+NO_OTHER_RELEASE = Condition(
+    "Nothing else that partners see is made from true labels.",
+    "Checked in a run as far as early stopping goes; class weights and batches that were made from labels are not "
+    "seen.",
+)
+GAUSSIAN_CLASSES = Condition(
+    "The gradients of each class are Gaussian, with the same spread in all directions, and the attacker knows no more "
+    "of a record.",
+    "Nobody checks that, and it is false below a linear top, where they lie on one line, and against a partner who "
+    "knows what the model predicts of a record.",
+)

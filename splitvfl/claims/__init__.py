@@ -1,0 +1,68 @@
+"""What a defense claims, as types: what can be checked of it, before a run and while it runs.
+
+A defense that bounds or noises what it is given says so with a method ``claims()``, which returns a tuple of the types
+below. It is asked once, where it is attached, and held to its answer from then on:
+
+- :func:`row_bound` walks the defenses of a message in their order and says what is known of its rows in the end. A
+  defense that states nothing of rows voids what those before it stated, also behind noise: it may look at its party's
+  data again.
+- :func:`broken` compares what a defense returned with what it claims. A row above its bound is not sent.
+
+Claims are there to notice mistakes: a bound in another unit, a defense in the wrong place, a formula that is wrong.
+They are no protection from a party that means harm. Its own machine does the checking, and it can send what it likes.
+
+>>> class Clip:
+...     crossing = "activation"
+...
+...     def claims(self):
+...         return (RowNorm(1.0),)
+...
+...     def __call__(self, message, secrets, /):
+...         return message / message.norm(dim=1, keepdim=True).clamp(min=1.0)
+>>> row_bound([("clip", claims_of(Clip()))]).norm
+1.0
+"""
+
+from splitvfl.claims.asking import claims_of, is_per_record, promises_of_labels
+from splitvfl.claims.kinds import (
+    LABEL_CLAIMS,
+    ROW_CLAIMS,
+    Claim,
+    Condition,
+    DetectionError,
+    Gaussian,
+    GaussianDP,
+    NoPromise,
+    PerRecord,
+    PureDP,
+    RowNorm,
+    RunPlan,
+)
+from splitvfl.claims.rows import RowBound, broken, row_bound
+from splitvfl.claims.words import Told, in_a_clause, in_short, sentence, told
+
+__all__ = [
+    "LABEL_CLAIMS",
+    "ROW_CLAIMS",
+    "Claim",
+    "Condition",
+    "DetectionError",
+    "Gaussian",
+    "GaussianDP",
+    "NoPromise",
+    "PerRecord",
+    "PureDP",
+    "RowBound",
+    "RowNorm",
+    "RunPlan",
+    "Told",
+    "broken",
+    "claims_of",
+    "in_a_clause",
+    "in_short",
+    "is_per_record",
+    "promises_of_labels",
+    "row_bound",
+    "sentence",
+    "told",
+]
