@@ -44,6 +44,7 @@ from splitvfl.attacks.readout import ReadoutAttack
 from splitvfl.attacks.recover_labels import LabelSumAttack, label_sum, recover_labels
 from splitvfl.attacks.residual import ResidualAttack
 from splitvfl.attacks.residue_solving import ResidueSolvingAttack, solve_residues
+from splitvfl.attacks.secret_batch_likelihood import SecretBatchLikelihoodAttack, secret_batch_llr
 from splitvfl.attacks.sign import SignAttack
 from splitvfl.attacks.sign_horizon import initial_margin, sign_attack_horizon
 from splitvfl.attacks.single_feature import recover_single_feature
@@ -87,6 +88,7 @@ __all__ = [
     "ReadoutAttack",
     "ResidualAttack",
     "ResidueSolvingAttack",
+    "SecretBatchLikelihoodAttack",
     "SignAttack",
     "SparseResiduesAttack",
     "StackedEpochsAttack",
@@ -127,6 +129,7 @@ __all__ = [
     "recover_single_feature",
     "recover_transform",
     "score_equations",
+    "secret_batch_llr",
     "sign_attack_horizon",
     "slot_bits_needed",
     "slots_available",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -22,6 +24,12 @@ _ROUNDS: Final = 4
 _NOTHING: Final = 1e-4
 # Sparse solutions are believed up to so many residues that are not zero, as a share of the equations.
 _FEW: Final = 2 / 3
+# From so many equations for each that is missing on, the dual is the quicker one: its equations are the missing ones.
+_SHORTAGE: Final = 1.5
+# HiGHS's own, of bounds.
+_TOLERANCE: Final = 1e-7
+
+_Solver = Callable[[Vector, Vector], Vector | None]
 
 
 def sparse_residues(features: Tensor, gradient: Tensor, bound: float = 1.0, *, rounds: int = _ROUNDS) -> Tensor:
@@ -67,7 +75,21 @@ def sparse_residues(features: Tensor, gradient: Tensor, bound: float = 1.0, *, r
             f"no residues of size at most {bound:g} give this sum: it is not the sum of these rows, or the bound is "
             "too small"
         )
-    return torch.from_numpy(bound * problem.of_records(found)).to(features.device)
+    residues = torch.from_numpy(bound * problem.of_records(found))
+    _check_sum(features.detach().cpu().double(), gradient.detach().cpu().double(), residues, bound)
+    return residues.to(features.device)
+
+
+def _check_sum(features: Tensor, gradient: Tensor, residues: Tensor, bound: float) -> None:
+    """Raise :class:`ArgumentError` if residues do not give a sum: part of it is none of the rows."""
+    off = torch.linalg.vector_norm(features.T @ residues - gradient).item()
+    # As coarse as sums in float32 are, of as many rows as there are.
+    largest = bound * torch.linalg.vector_norm(features, dim=1).max().item() * len(features) ** 0.5
+    if off > _NOTHING * (largest + torch.linalg.vector_norm(gradient).item()):
+        raise ArgumentError(
+            f"no residues give this sum: what comes nearest is {off:.3g} off, as its columns contradict each other, so "
+            "that it is not the sum of these rows"
+        )
 
 
 def _fewest(problem: GroupedRows, bound: float, rounds: int, *, small: float | None = None) -> Vector | None:
@@ -79,31 +101,67 @@ def _fewest(problem: GroupedRows, bound: float, rounds: int, *, small: float | N
         rounds: How often to minimise.
         small: The size below which a residue counts as small; ``None``: .05 of the largest that the first round finds.
     """
-    found = _lightest(problem, np.ones(problem.counts.size), bound)
+    lightest, limits = _solver_of(problem), bound * problem.counts
+    found = lightest(np.ones(problem.counts.size), limits)
     for _ in range(rounds - 1):
         if found is None or not found.any():
             return found
         sizes = np.abs(found) / problem.counts
         small = _SMALL * float(sizes.max()) if small is None else small
-        found = _lightest(problem, small / (sizes + small), bound)
+        found = lightest(small / (sizes + small), limits)
     return found
 
 
-def _lightest(problem: GroupedRows, weights: Vector, bound: float) -> Vector | None:
-    """Return the sums of least weighted size, ``(g,)``; ``None`` if none are within the bound."""
-    both = np.concatenate([weights, weights])  # of positive and of negative parts
-    limits = bound * np.concatenate([problem.counts, problem.counts])
+def _solver_of(problem: GroupedRows) -> _Solver:
+    """Return what finds sums of groups of least weighted size: the linear program of fewer equations of the two."""
+    groups, rank = problem.equations.shape
+    if _SHORTAGE * (groups - rank) > rank:
+        return partial(_lightest, problem.equations, problem.total)
+    free = np.linalg.qr(problem.equations, mode="complete")[0][:, rank:]
+    return partial(_lightest_by_dual, problem.equations @ problem.total, free)
+
+
+def _lightest(equations: Vector, total: Vector, weights: Vector, limits: Vector) -> Vector | None:
+    """Return u of least ``Σ w_i |u_i|`` with ``equationsᵀ u = total`` and ``|u| <= limits``; ``None`` if there is none.
+
+    The unknowns are positive and negative parts.
+    """
+    ends = np.concatenate([limits, limits])
     solved = linprog(
-        both,
-        A_eq=np.hstack([problem.equations.T, -problem.equations.T]),
-        b_eq=problem.total,
-        bounds=np.stack([np.zeros_like(limits), limits], axis=1),
+        np.concatenate([weights, weights]),
+        A_eq=np.hstack([equations.T, -equations.T]),
+        b_eq=total,
+        bounds=np.stack([np.zeros_like(ends), ends], axis=1),
         method="highs",
     )
     if solved.x is None:
         return None
     positive, negative = np.split(solved.x, 2)
     return np.asarray(positive - negative)
+
+
+def _lightest_by_dual(start: Vector, free: Vector, weights: Vector, limits: Vector) -> Vector | None:
+    """Return the same of all ``u = start + free t``, from the dual, which has an equation for each entry of t only.
+
+    The dual maximises ``startᵀ v - Σ l_i max(|v_i| - w_i, 0)`` over ``freeᵀ v = 0``; t are the multipliers of these
+    equations. The unknowns are the part of v between -w and w, and what lies above and below.
+    """
+    if not free.size:
+        return start if bool((np.abs(start) <= limits * (1 + _TOLERANCE)).all()) else None
+    beyond = np.zeros_like(limits)
+    solved = linprog(
+        np.concatenate([-start, limits - start, limits + start]),
+        A_eq=np.vstack([free, free, -free]).T,
+        b_eq=np.zeros(free.shape[1]),
+        bounds=np.stack(
+            [np.concatenate([-weights, beyond, beyond]), np.concatenate([weights, beyond + np.inf, beyond + np.inf])],
+            axis=1,
+        ),
+        method="highs",
+    )
+    if solved.x is None:  # without a limit, as there is no u
+        return None
+    return np.asarray(np.clip(start + free @ solved.eqlin.marginals, -limits, limits))
 
 
 class SparseResiduesAttack:

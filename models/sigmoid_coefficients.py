@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Literal, assert_never, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -88,6 +89,43 @@ def gradient_scale(approximation: Approximation) -> float:
     (4.0, 1.0)
     """
     return _SCALES[checked_approximation(approximation)]
+
+
+def largest_logit(residue: float, *, approximation: Approximation) -> float:
+    """Return up to which size of a logit no residue ``|f| / c`` is larger, whatever the label; infinite where none is.
+
+    The exact residue and that of ``piecewise`` stay within 1. Taylor's is ``|z| / 4 + ½`` at most, and that of
+    ``minimax`` ``|0.197 z − 0.004 z³| + ½``, which grows with the cube of a logit from 7 on.
+
+    Args:
+        residue: The size, ≥ 0.
+        approximation: As for :func:`sigmoid_coefficients`.
+
+    Raises:
+        ArgumentError: If there is no such approximation, or the size is NaN or below 0.
+
+    >>> largest_logit(16.0, approximation="taylor"), round(largest_logit(16.0, approximation="minimax"), 2)
+    (62.0, 16.75)
+    """
+    checked_approximation(approximation)
+    if not residue >= 0:
+        raise ArgumentError(f"expected the size of a residue, at least 0, got {residue!r}")
+    beyond_half = max(0.0, residue - 0.5)
+    match approximation:
+        case "taylor":
+            return gradient_scale("taylor") * beyond_half
+        case "minimax":
+            # Where the cubic has that size first, of either sign.
+            roots = np.concatenate(
+                [np.roots([sign * MINIMAX_CUBIC, 0.0, sign * MINIMAX_LINEAR, -beyond_half]) for sign in (1, -1)]
+            )
+            return float(roots.real[(abs(roots.imag) < 1e-9) & (roots.real >= 0)].min())
+        case "piecewise":
+            return math.inf if residue >= 1 else beyond_half
+        case "exact":
+            return math.inf if residue >= 1 else math.log(residue / (1 - residue)) if residue > 0.5 else 0.0
+        case _:
+            assert_never(approximation)
 
 
 def approximate_loss(z: Tensor, y: Tensor, *, approximation: Approximation) -> Tensor:

@@ -17,7 +17,9 @@ by the number of records that are used, k, and not by the batch's size, which wo
 
 from __future__ import annotations
 
+import copy
 import hashlib
+import math
 import secrets
 from collections.abc import Mapping
 from dataclasses import replace
@@ -32,8 +34,16 @@ from splitvfl.errors import ArgumentError, ConfigError, ProtocolError
 from splitvfl.exchange.base import Approximation, Side
 from splitvfl.exchange.paillier import EncryptedExchange, scatter
 from splitvfl.exchange.residue import ResidueActive, ResiduePassive, column_of
-from splitvfl.exchange.selection import KEY_BYTES, Draw, SecretBatch, known_support_ceiling, used_for_ceiling
+from splitvfl.exchange.selection import (
+    KEY_BYTES,
+    Draw,
+    SecretBatch,
+    epochs_for_success,
+    known_support_ceiling,
+    used_for_ceiling,
+)
 from splitvfl.exchange.split import check_finite, loss_and_gradients, spoiled
+from splitvfl.learning.randomness import derive_seed
 from splitvfl.messaging.conversation import Expected, Half, Inbox, Outbox
 from splitvfl.party.party import ActiveParty, PassiveParty
 
@@ -55,7 +65,8 @@ class Hybrid(EncryptedExchange):
     Works with: model logistic-regression, numeric columns, labels 0 and 1.
 
     Cost: that of exchange residue for each record that is sent, of which ``share · p`` of ``share · p + (1 − share) (1
-    − p)`` are used; one byte more for each record of a batch.
+    − p)`` are used; one byte more for each record of a batch. Compare ``python -m scripts.bench.encrypted_epoch`` on
+    your own machine.
 
     In a file: ``exchange: {name: hybrid, epsilon: 1.0, share: 0.3}``
 
@@ -65,7 +76,8 @@ class Hybrid(EncryptedExchange):
         share: What share of a batch is meant to be used, q, below ½.
         approximation: The sigmoid's in the loss of the active party's task.
         selection_seed_for_experiments: Makes the label party's draws repeatable, and no secret to who knows it;
-            ``null``: they follow from a key that it draws from the operating system's entropy.
+            ``null``: they follow from a key that it draws from the operating system's entropy; in one process
+            ``train.noise_seed_for_experiments``, where it is set, fixes them with the noise.
         common: As for :class:`~splitvfl.exchange.paillier.EncryptedExchange`; the key is the active party's.
 
     Raises:
@@ -99,6 +111,14 @@ class Hybrid(EncryptedExchange):
                 f"share {share:g} of train.batch_size {self.rows} is no record at all, so that none would be used "
                 "(k = 0): take larger batches, or a larger share"
             )
+
+    def repeatable(self, seed: int) -> Hybrid:
+        """Return it with draws that follow from a seed, unless one was given that is for them alone."""
+        if self._seed is not None:
+            return self
+        other = copy.copy(self)
+        other._seed = derive_seed(seed, "selection")
+        return other
 
     def terms(self) -> dict[str, object]:
         """Return what must be equal at every party."""
@@ -163,18 +183,28 @@ class Hybrid(EncryptedExchange):
     def notes(self, columns: Mapping[str, int], *, records: int) -> list[str]:
         """Return what it does not hide, in sentences."""
         drawn, size = self.secret_batch, self.rows
-        used = drawn.expected_used(size)
+        used, sent = drawn.expected_used(size), drawn.expected_sent(size)
         said = [
-            f"Hybrid: of each batch of {size} records {drawn.expected_sent(size):.1f} are sent and {used:.1f} used on "
-            f"average. Its epsilon ({drawn.epsilon:g}) is of which records are used, which has nothing to do with "
-            "labels: it protects none.",
-            "What is not used is sent as a zero, and sparse recovery (sparse_residues) finds the few residues that "
-            "are not zero, and with them labels, from fewer equations than records; equations of several steps and "
-            "epochs add up.",
+            f"Hybrid: of each batch of {size} records {sent:.1f} are sent and {used:.1f} used on average. Its epsilon "
+            f"({drawn.epsilon:g}) is of which records are used, which has nothing to do with labels: it protects none.",
+            "What is not used is sent as a zero, and sparse recovery (attack sparse-residues) finds the few residues "
+            "that are not zero, and with them labels, from fewer equations than records. Who knows the predictions, as "
+            "where the label party has neither columns nor an intercept, reads more "
+            "(secret-batch-likelihood). Labels stay the same over a run, and what gradients tell of them adds up.",
         ]
-        return said + [self._ceiling(name, width, used, records) for name, width in columns.items()]
+        if self._seed is not None:
+            said.append("Its draws follow from a seed, for experiments: who knows it knows which records are used.")
+        said += [sentence for name, width in columns.items() for sentence in self._read_by(name, width, records)]
+        return [
+            *said,
+            "No batch size, share or epsilon hides labels over a run of any length: take a label defense besides, "
+            "whose epsilon is of labels (defenses: [{name: memoised-response, epsilon: 1.0}]).",
+        ]
 
-    def _ceiling(self, name: str, width: int, used: float, records: int) -> str:
+    def _read_by(self, name: str, width: int, records: int) -> list[str]:
+        """Return what a passive party of so many columns reads in one step, and over a run."""
+        drawn, size = self.secret_batch, self.rows
+        used = drawn.expected_used(size)
         found = (
             f"solve for all residues from its {width} columns, as many equations as there are"
             if used <= width
@@ -182,12 +212,29 @@ class Hybrid(EncryptedExchange):
             f"{known_support_ceiling(used, width):.2f} in one step"
         )
         needed = ", ".join(self._needed(below, width, records) for below in (0.6, 0.55))
-        return f"If {name} knew which records are used, least squares would {found}; {needed}."
+        after = {success: self._epochs_for(success, width) for success in (0.6, 0.9)}
+        return [
+            f"If {name} knew which records are used, least squares would {found}; {needed}.",
+            f"If it knows the predictions, it reads 0.6 of labels after about {after[0.6]} and 0.9 after about "
+            f"{after[0.9]}, whoever is used.",
+        ]
+
+    def _epochs_for(self, success: float, width: int) -> str:
+        drawn, size = self.secret_batch, self.rows
+        epochs = epochs_for_success(
+            success, size=size, used=drawn.expected_used(size), sent=drawn.expected_sent(size), columns=width
+        )
+        return "1 epoch" if epochs <= 1 else f"{math.ceil(epochs):,} epochs"
 
     def _needed(self, below: float, width: int, records: int) -> str:
-        used = used_for_ceiling(below, width)
-        size = self.secret_batch.size_for(used)
-        within = f"train.batch_size {size:,}" if size <= records else f"no batch of the {records:,} records"
+        """Return which batches, q and p leave less than a success in one step, or that none within the data does."""
+        used, drawn = used_for_ceiling(below, width), self.secret_batch
+        size, within = drawn.size_for(used), f"no batch of the {records:,} records"
+        if size <= records:
+            within = f"train.batch_size {size:,} with this share and epsilon"
+        elif used < records / 2:
+            # q below ½ and p below 1.
+            within = f"train.batch_size {records:,}, all records, with share times p above {used / records:.2f}"
         return f"below {below:g} from {used:,.0f} used records on ({within})"
 
     def active_side(self, party: ActiveParty) -> Side:
@@ -226,6 +273,7 @@ class _Active(ResidueActive[Hybrid]):
             return None
         inbox = yield Outbox(send=asked, wait=self._party.await_activations("activation", step, sent))
         self._check_logits(inbox, step)
+        self._party.zeros = batch.ids[(draw.sent & ~draw.used).to(batch.ids.device)]
         places = draw.used[draw.sent].nonzero().squeeze(1)
         rows = draw.used.nonzero().squeeze(1)
         kept = {name: replace(one, payload=one.payload[places]) for name, one in inbox.items()}

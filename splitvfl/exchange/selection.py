@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from splitvfl.errors import ArgumentError, PrivacyError
+from splitvfl.privacy.checking import number
 
 KEY_BYTES: Final = 32
 
@@ -66,6 +67,8 @@ class SecretBatch:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
+        number("epsilon", self.epsilon)
+        number("share", self.share)
         if not (math.isfinite(self.epsilon) and self.epsilon > 0 and 0.5 < self.kept < 1):
             raise ArgumentError(
                 "expected epsilon positive and finite, and small enough that bits are turned round at all: "
@@ -77,6 +80,49 @@ class SecretBatch:
                 f"expected share, q, above 0 and below ½ of the batch, got {self.share!r}: from ½ on more than half of "
                 "the batch would be meant to be used, and nothing hidden among others"
             )
+
+    @classmethod
+    def for_sizes(cls, used: int, sent: int, *, kept: float | None = None) -> tuple[SecretBatch, int]:
+        """Return how to draw, and from batches of which size, where it is known how many are to be used and sent.
+
+        With k used and L sent on average, ``q |S| = k / p`` and ``(1 − q) |S| = (L − k) / (1 − p)`` for any
+        ``p > max(½, k / L)``: the further above it, the larger the batch. Both are rounded to whole numbers, so that
+        :meth:`expected_used` and :meth:`expected_sent` may differ a little from what was asked for.
+
+        Args:
+            used: k, ≥ 1.
+            sent: L, above k.
+            kept: p. Default: the one of which both numbers come out whole, or nearest to it; of several that are as
+                near, the one of the smallest batch.
+
+        Returns:
+            The draw, and ``|S|``, which is ``train.batch_size``.
+
+        Raises:
+            ArgumentError: If the sizes are not in this order, p is not between ``max(½, k / L)`` and 1, or no p makes
+                ``k / p`` a whole number.
+
+        >>> drawn, size = SecretBatch.for_sizes(16, 40)
+        >>> size, drawn.ones(size), round(drawn.kept, 3), round(drawn.expected_sent(size), 9)
+        (84, 28, 0.571, 40.0)
+        """
+        if not 1 <= used < sent:
+            raise ArgumentError(f"expected 1 <= used < sent records, k and L of a batch, got {used} and {sent}")
+        least = max(0.5, used / sent)
+        if kept is None:
+            if not (whole := [ones for ones in range(used + 1, 2 * used) if ones < sent]):
+                raise ArgumentError(
+                    f"of {used} used and {sent} sent records no p = k / (ones of m) lies above {least:.3g} and below "
+                    "1: name p (kept)"
+                )
+            kept = used / min(whole, key=lambda ones: _apart(used, sent, used / ones))
+        if not least < kept < 1:
+            raise ArgumentError(
+                f"expected p above max(½, k / L) = {least:.3g} and below 1, got {kept!r}: from there down the share q "
+                "is one half or more"
+            )
+        ones, others = round(used / kept), round((sent - used) / (1 - kept))
+        return cls(math.log(kept / (1 - kept)), ones / (ones + others)), ones + others
 
     @property
     def kept(self) -> float:
@@ -161,11 +207,11 @@ class SecretBatch:
         batch = _least(lambda size: self.is_likely(size, columns), columns + 2, records or _LARGEST_BATCH)
         if batch is not None:
             found.append(f"train.batch_size (|S|) from {batch} on")
-        for share in (number / 20 for number in range(1, 10)):
+        for share in (part / 20 for part in range(1, 10)):
             if share > self.share and SecretBatch(self.epsilon, share).is_likely(size, columns):
                 found.append(f"share (q) {share:g}")
                 break
-        for kept in (number / 100 for number in range(95, 50, -5)):
+        for kept in (part / 100 for part in range(95, 50, -5)):
             epsilon = math.floor(100 * math.log(kept / (1 - kept))) / 100
             if 0 < epsilon < self.epsilon and SecretBatch(epsilon, self.share).is_likely(size, columns):
                 found.append(f"epsilon {epsilon:g} (p = {SecretBatch(epsilon, self.share).kept:.3f})")
@@ -194,6 +240,35 @@ def known_support_ceiling(used: float, columns: int) -> float:
     return NormalDist().cdf(math.sqrt(columns / (used - columns)))
 
 
+def run_success(epochs: float, *, size: int, used: float, sent: float, columns: int) -> float:
+    """Return about how often a label is read right from a run: ``Φ(√(E d k / (L |S|)))``.
+
+    A record is sent ``E L / |S|`` times and used in k of L of these, and who attacks does not know in which: the
+    likelihoods add up to a Gaussian of as many noises. That is so where each tells little, k well above d; below, a run
+    tells more. It is what :class:`~splitvfl.attacks.SecretBatchLikelihoodAttack` reads, and no bound on other attacks.
+
+    Args:
+        epochs: E: how often each record is in a batch.
+        size: ``|S|``.
+        used: ``k``, on average.
+        sent: ``L``, on average.
+        columns: ``d``.
+
+    >>> round(run_success(100, size=3467, used=640, sent=1600, columns=10), 3)
+    0.633
+    """
+    return NormalDist().cdf(math.sqrt(epochs * columns * used / (sent * size)))
+
+
+def epochs_for_success(success: float, *, size: int, used: float, sent: float, columns: int) -> float:
+    """Return after how many epochs :func:`run_success` is so much, above ½.
+
+    >>> round(epochs_for_success(0.9, size=3467, used=640, sent=1600, columns=10))
+    1424
+    """
+    return NormalDist().inv_cdf(success) ** 2 * sent * size / (used * columns)
+
+
 def used_for_ceiling(success: float, columns: int) -> float:
     """Return how many records must be used for such a ceiling: ``d (1 + 1 / z²)``, ``Φ(z)`` being the success.
 
@@ -201,6 +276,12 @@ def used_for_ceiling(success: float, columns: int) -> float:
     (16.6, 64.3)
     """
     return columns * (1 + NormalDist().inv_cdf(success) ** -2)
+
+
+def _apart(used: int, sent: int, kept: float) -> tuple[float, float]:
+    """Return how far the number of zeros of ``m`` is from a whole one, and that number."""
+    others = (sent - used) / (1 - kept)
+    return round(abs(others - round(others)), 9), others
 
 
 def _least(holds: Callable[[int], bool], low: int, most: int) -> int | None:

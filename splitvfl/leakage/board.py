@@ -24,6 +24,7 @@ LAYOUT: Mapping[str, Mapping[str, Sequence[str]]] = {
     "Each attack": {
         "leak AUC over the run": [r"leak_auc_accumulated(_tied)?/.*"],
         "leak AUC of a step": [r"leak_auc(_tied)?/.+/.+"],
+        "balanced accuracy on records that were used": [r"balanced_accuracy(_accumulated)?/.*"],
     },
     "Columns": {
         "error of estimates": [r"columns/.*/mse$"],

@@ -38,6 +38,7 @@ from splitvfl.leakage.canaries import Canaries, CanaryLeak
 from splitvfl.leakage.class_judging import ClassKeeper
 from splitvfl.leakage.keeping import Keeper, apart
 from splitvfl.leakage.leak_summary import LeakSummary
+from splitvfl.leakage.members import MemberKeeper
 from splitvfl.leakage.number_judging import NumberKeeper
 from splitvfl.leakage.record_sums import RecordSums
 from splitvfl.leakage.series import StepValues
@@ -166,6 +167,13 @@ class ScoreKeeper(Keeper):
     def classes(self) -> tuple[int, int]:
         """Number of positive and of negative records that were judged, scored or not."""
         return self._records.classes
+
+    def canary_scores(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]] | None:
+        """Return the canaries' accumulated scores, higher for label 1, and their coins; ``None`` without canaries.
+
+        No coin entered into the scores, nor into their sign.
+        """
+        return None if self._canaries is None else self._canaries.of_all()
 
     def canary_leak(self, *, level: float = 0.95) -> CanaryLeak | None:
         """Return what the accumulated scores tell of the canaries' labels; ``None`` where there are none.
@@ -348,6 +356,7 @@ class Leak(Handle):
         needs: View fields that it reads, besides what the judge grants.
         keeper: The judge's figures.
         signs: How many labels it has right, if the sign of its score is the label.
+        members: The same where steps use some of their records only: of those, and of the zeros of the others.
         seconds: Time spent on attacking and judging, so that a step's own time can be told apart.
 
     Raises:
@@ -386,7 +395,9 @@ class Leak(Handle):
         self.keeper = keeper_for(
             classes, canaries=canaries, cumulative=is_cumulative(attack), clusters=is_clustering(attack)
         )
-        self.signs = SignKeeper(last=is_cumulative(attack)) if is_signed(attack) and classes == 2 else None
+        signed, last = is_signed(attack) and classes == 2, is_cumulative(attack)
+        self.signs = SignKeeper(last=last) if signed else None
+        self.members = MemberKeeper(last=last) if signed else None
         self.seconds = 0.0
         # An attack that draws numbers must not change the dropout of what it watches.
         self._random = PartyRandom(0)
@@ -399,7 +410,7 @@ class Leak(Handle):
             f"{found.worst:.3f}>"
         )
 
-    def see(self, view: View, labels: Tensor, *, ids_known: bool = True) -> float:
+    def see(self, view: View, labels: Tensor, *, ids_known: bool = True, zeros: Tensor | None = None) -> float:
         """Show the attack a view, judge its scores with the labels, and return the step's leak AUC.
 
         Args:
@@ -407,6 +418,9 @@ class Leak(Handle):
             labels: ``(n,)`` in {0, 1}, in 0 … k−1, or numbers.
             ids_known: Whether the view's ids name records; if they only number the batch's rows, nothing is
                 accumulated and no record is granted.
+            zeros: Whose residue is a zero by design, ``(n,)``, bool: nothing of these records is in the message. They
+                count in no share of right signs, and in the AUC as all others do, as who attacks does not know them.
+                ``None`` where there are none by design.
 
         Raises:
             HookError: If the attack breaks its contract, the labels are not binary, or it puts together what came of
@@ -433,7 +447,9 @@ class Leak(Handle):
         ids = view.ids if ids_known else None
         try:
             if self.signs is not None:
-                self.signs.add(ids, scores, honest)
+                self.signs.add(ids, scores, honest, zeros=zeros)
+            if self.members is not None and zeros is not None:
+                self.members.add(ids, scores, honest, zeros)
             return self.keeper.add(ids, scores, labels)
         except ArgumentError as error:
             raise HookError(f"attack {self.name} cannot be judged at step {view.step}: {error}") from error
@@ -481,8 +497,18 @@ class Leak(Handle):
         summary = replace(self.keeper.summary(), by_messages=reads_messages(self.attack))
         if self.signs is None:
             return summary
+        assert self.members is not None, "both are kept of signed attacks"
         right, records = self.signs.records
-        return replace(summary, signs_right=self.signs.share(), records_right=right, records=records)
+        return replace(
+            summary,
+            signs_right=self.signs.share(),
+            records_right=right,
+            records=records,
+            balanced=self.members.balanced,
+            accumulated_balanced=self.members.accumulated_balanced,
+            base_rate=self.members.base_rate,
+            zeros_found=self.members.zeros_found,
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Return the judge's state, and the attack's where it has one."""
@@ -494,9 +520,10 @@ class Leak(Handle):
         """Take back what :meth:`state_dict` returned."""
         self._knowledge.load_state_dict(state["known"])
         for name, part in self._parts().items():
-            if name in state or name != "attack":  # which may have had no state then
+            if name in state or name not in ("attack", "members"):  # which may have had no state then
                 part.load_state_dict(state[name])
 
     def _parts(self) -> dict[str, Any]:
-        parts = {"keeper": self.keeper, "random": self._random, "signs": self.signs, "attack": self.attack}
+        parts = {"keeper": self.keeper, "random": self._random, "signs": self.signs, "members": self.members}
+        parts["attack"] = self.attack
         return {name: part for name, part in parts.items() if hasattr(part, "state_dict")}

@@ -37,19 +37,22 @@ class SignKeeper(Stateful):
         self._course = Thinned(2)
         self._votes = RecordTable(votes=np.int64, label=np.int8)
 
-    def add(self, ids: Tensor | None, scores: Tensor, labels: Tensor) -> None:
+    def add(self, ids: Tensor | None, scores: Tensor, labels: Tensor, *, zeros: Tensor | None = None) -> None:
         """Judge one step.
 
         Args:
             ids: Record ids, ``(n,)``; ``None`` when nobody knows them, and no votes are counted.
             scores: ``(n,)``.
             labels: ``(n,)`` in {0, 1}.
+            zeros: Whose residue is a zero by design, ``(n,)``, bool: their signs are counted as votes only, as who
+                attacks does not know them. ``None``: nobody's is.
         """
         truth = labels.detach().cpu().double().reshape(-1)
         given = scores.detach().cpu().double().reshape(-1)
         decided = (given != 0) & ~torch.isnan(given) & ~torch.isnan(truth)
         positive, truth = given[decided] > 0, truth[decided] == 1
-        right, count = int((positive == truth).sum()), int(decided.sum())
+        told = torch.ones_like(truth) if zeros is None else ~zeros.cpu()[decided]
+        right, count = int(((positive == truth) & told).sum()), int(told.sum())
         self._recent.append((right, count))
         self._right, self._decided = self._right + right, self._decided + count
         self._course.append(self._right, self._decided)

@@ -9,6 +9,7 @@ _WORDS: Mapping[str, str] = {
     "aggregated_gradient": "the gradient of its own weights",
     "activation": "its own activations",
     "columns": "its own columns",
+    "logits": "the model's logits, which a party has where nobody adds to its own part of them",
     "weights": "its own weights",
     "bottom": "its own half of the model",
     "known_positives": "which of a few records are positive",

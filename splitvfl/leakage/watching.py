@@ -7,9 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from splitvfl.hooks import note_of
 from splitvfl.leakage.canaries import CanaryLeak
-from splitvfl.leakage.judging import Leak, worst_of
+from splitvfl.leakage.judging import Leak, ScoreKeeper, worst_of
 from splitvfl.leakage.keeping import Keeper
 from splitvfl.leakage.label_leak import LabelLeak
 from splitvfl.leakage.leak_summary import LeakSummary, nanmax
@@ -124,6 +127,11 @@ class Watch:
             for name, leak in self.leaks[party].items():
                 if leak.signs is not None:
                     values[f"signs_right/{party}/{name}"] = leak.signs.recent_share
+                if leak.members is not None and leak.members.has_met:
+                    values[f"balanced_accuracy/{party}/{name}"] = leak.members.recent_balanced
+                    values[f"zeros_found/{party}/{name}"] = leak.members.recent_zeros_found
+                    if epoch_ends:
+                        values[f"balanced_accuracy_accumulated/{party}/{name}"] = leak.members.accumulated_balanced
             if party in self.audits:
                 values |= _audited(party, self.audits[party], epoch_ends=epoch_ends)
             elif epoch_ends and party in self.known:
@@ -141,6 +149,16 @@ class Watch:
             self.worst_logged = self.worst
             values["leak_auc/worst"] = self.worst_logged[0]
         return values
+
+    def canary_scores(self) -> dict[str, tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]]:
+        """Return what every attack on messages has added up of each canary, and the coins, by party and attack."""
+        found = {}
+        for party in self.leaks:
+            for name, keeper in self._keepers(party).items():
+                scores = keeper.canary_scores() if isinstance(keeper, ScoreKeeper) else None
+                if scores is not None:
+                    found[f"{name} at {party}"] = scores
+        return found
 
     def _keepers(self, party: str) -> dict[str, Keeper]:
         found: dict[str, Keeper] = {name: leak.keeper for name, leak in self.leaks[party].items()}

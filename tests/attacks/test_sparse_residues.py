@@ -50,20 +50,41 @@ def test_weighted_rounds_find_what_the_first_does_not() -> None:
 def test_the_first_round_is_the_least_sum_of_sizes(seed: int, rows: int, columns: int) -> None:
     features, _, total = batch(rows, columns, min(rows, 3), seed=seed)
     found = sparse_residues(features, total, rounds=1).numpy()
-    # The same problem put another way: sizes t >= |r| as unknowns of their own, by another entry to the solver.
+    x = features.numpy()
+
+    assert np.allclose(x.T @ found, total.numpy(), atol=1e-6)  # HiGHS's feasibility tolerance is 1e-7
+    assert np.abs(found).max() <= 1 + 1e-9
+    assert np.abs(found).sum() == pytest.approx(least_sum_of_sizes(features, total), abs=1e-6)
+
+
+def least_sum_of_sizes(features: Tensor, total: Tensor) -> float:
+    """The same problem put another way: sizes t >= |r| as unknowns of their own, by another entry to the solver."""
+    rows, columns = features.shape
     eye, x = np.eye(rows), features.numpy()
     rules = [
         LinearConstraint(np.hstack([x.T, np.zeros((columns, rows))]), total.numpy(), total.numpy()),
         LinearConstraint(np.hstack([eye, -eye]), -np.inf, 0),
         LinearConstraint(np.hstack([-eye, -eye]), -np.inf, 0),
     ]
-    least = milp(
-        np.r_[np.zeros(rows), np.ones(rows)], constraints=rules, bounds=Bounds([-1.0] * rows + [0.0] * rows, 1.0)
-    )
+    bounds = Bounds([-1.0] * rows + [0.0] * rows, 1.0)
+    return float(milp(np.r_[np.zeros(rows), np.ones(rows)], constraints=rules, bounds=bounds).fun)
 
-    assert np.allclose(x.T @ found, total.numpy(), atol=1e-6)  # HiGHS's feasibility tolerance is 1e-7
-    assert np.abs(found).max() <= 1 + 1e-9
-    assert np.abs(found).sum() == pytest.approx(least.fun, abs=1e-6)
+
+@pytest.mark.parametrize("columns", [8, 17, 18, 24, 29], ids=lambda columns: f"rank {columns} of 30")
+def test_whichever_program_is_the_smaller_one_finds_the_least_sum_of_sizes(columns: int) -> None:
+    """From 18 equations in 30 unknowns on it is the dual. Some residues lie at the bound."""
+    generator = torch.Generator().manual_seed(columns)
+    features = torch.randn(30, columns, generator=generator, dtype=torch.float64)
+    residues = (1.5 * torch.randn(30, generator=generator, dtype=torch.float64)).clamp(-1, 1)
+    total = features.T @ residues
+
+    found = sparse_residues(features, total, rounds=1)
+
+    assert found.abs().max() <= 1 + 1e-9
+    assert torch.allclose(features.T @ found, total, atol=1e-6)  # HiGHS's feasibility tolerance is 1e-7
+    assert found.abs().sum().item() == pytest.approx(least_sum_of_sizes(features, total), abs=1e-5)
+    with pytest.raises(ArgumentError, match=r"no residues of size at most 0\.1 give this sum"):
+        sparse_residues(features, total, bound=0.1)
 
 
 def test_as_many_columns_as_records_leave_one_solution() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -12,13 +14,17 @@ import pytest
 import torch
 from torch import Tensor
 
+from splitvfl.app.deployment import Deployment
+from splitvfl.app.records import own_data
 from splitvfl.attacks import ResidueSolvingAttack
+from splitvfl.config.sections import parse_config
 from splitvfl.errors import ArgumentError, ConfigError, ProtocolError
 from splitvfl.exchange.hybrid import Hybrid
 from splitvfl.exchange.paillier import InsecureEncryption
-from splitvfl.hooks import Secrets
+from splitvfl.hooks import Secrets, View
 from splitvfl.messaging.conversation import admit, converse
 from splitvfl.messaging.messages import Message
+from splitvfl.report.summary import AttackResult
 from splitvfl.run.trainer import Trainer
 from tests.builders import take_step
 from tests.exchange.logistic import RATE, SHORT, descend, exact_coefficient, taylor_coefficient, trainer_of, weights_of
@@ -119,15 +125,54 @@ def test_two_runs_use_other_records_though_the_order_has_one_seed() -> None:
     for _ in range(2):
         messages: list[Message] = []
         exchange = hybrid(selection_seed_for_experiments=None)
-        trainer_of(exchange, ONE, approximation="exact", batch=BATCH, record=messages.append).fit(1)
+        unseeded: dict[str, Any] = {"noise_seed_for_experiments": None, "record": messages.append}
+        trainer_of(exchange, ONE, approximation="exact", batch=BATCH, **unseeded).fit(1)
         asked.append(next(bytes(message.payload.tolist()) for message in messages if message.kind == "selection"))
     assert asked[0] != asked[1]
+
+
+def test_the_seed_of_an_experiments_noise_fixes_the_draws_too_and_leaves_the_exchange_as_it_was() -> None:
+    exchange = hybrid(selection_seed_for_experiments=None)
+    asked: list[list[bytes]] = []
+    for seed in (1, 1, 2):
+        messages: list[Message] = []
+        options: dict[str, Any] = {"noise_seed_for_experiments": seed, "record": messages.append}
+        trainer_of(exchange, ONE, approximation="exact", batch=BATCH, **options).fit(1)
+        asked.append([bytes(message.payload.tolist()) for message in messages if message.kind == "selection"])
+
+    assert asked[0] == asked[1] != asked[2]
+    # Whoever takes the same object without a seed draws from entropy again.
+    assert exchange.selection_key() != exchange.selection_key()
+    # A seed for the draws alone is the one that counts.
+    assert hybrid().repeatable(5).selection_key() == hybrid().selection_key()
+    assert any("Its draws follow from a seed" in line for line in exchange.repeatable(5).notes(ONE, records=70))
+
+
+def test_parties_of_a_network_draw_from_entropy_whatever_seed_their_noise_has(tmp_path: Path) -> None:
+    text = """
+data: breast-cancer
+parties:
+  clinic: {role: active, columns: ["mean *"], address: "127.0.0.1:7000"}
+  lab: {role: passive, columns: rest}
+model: logistic-regression
+exchange: {name: hybrid, epsilon: 1.0, share: 0.3, encryption: {key_bits: 2048}}
+train: {epochs: 1, batch_size: 200, noise_seed_for_experiments: 5, private_seed_for_experiments: 6}
+network: {plaintext_on_loopback: true, listen: "127.0.0.1:7000"}
+"""
+    config = parse_config(text, source=tmp_path / "all.yaml")
+    keys = set()
+    for _ in range(2):
+        exchange = Deployment(config, "clinic", own=own_data(config, "clinic")).assembly.exchange
+        assert isinstance(exchange, Hybrid)
+        keys.add(exchange.selection_key())
+    assert len(keys) == 2
 
 
 def test_a_resumed_run_draws_what_it_would_have_drawn(tmp_path: Path) -> None:
     def trainer(folder: str, seed: int | None) -> Trainer:
         exchange = hybrid(selection_seed_for_experiments=seed)
-        return trainer_of(exchange, ONE, approximation="exact", batch=BATCH, log_dir=tmp_path / folder)
+        options: dict[str, Any] = {"noise_seed_for_experiments": None, "log_dir": tmp_path / folder}
+        return trainer_of(exchange, ONE, approximation="exact", batch=BATCH, **options)
 
     whole = trainer("whole", 3)
     whole.fit(3)
@@ -183,6 +228,37 @@ def test_attacks_see_the_columns_and_the_sum_of_what_was_sent() -> None:
     trainer.fit(2)
     # Of the two batches of an epoch that are not left out.
     assert trainer.leaks["lab"]["residue-solving"].summary.steps == 4
+
+
+def test_attacks_are_judged_on_the_records_that_were_used_and_on_the_zeros_apart() -> None:
+    seen: list[tuple[list[int], Tensor]] = []
+
+    class Looking(ResidueSolvingAttack):
+        def __call__(self, view: View, /) -> Tensor:
+            seen.append((view.ids.tolist(), super().__call__(view)))
+            return seen[-1][1]
+
+    exchange = hybrid()
+    trainer = trainer_of(exchange, {"lab": 12}, approximation="exact", batch=BATCH, attacks=[Looking()])
+    used = used_batches(trainer, exchange, 2)
+    trainer.fit(2)
+
+    labels = trainer.active.data.train.labels
+    hits: dict[int, list[bool]] = {0: [], 1: []}
+    zeros = 0
+    for (ids, scores), rows in zip(seen, used, strict=True):
+        zeros += len(ids) - len(rows)
+        for record, score in zip(ids, scores.tolist(), strict=True):
+            if record in rows.tolist():
+                hits[int(labels[record])].append((score > 0) == (labels[record] == 1))
+    summary = trainer.leaks["lab"]["residue-solving"].summary
+    assert zeros > 20
+    assert summary.balanced == pytest.approx(np.mean([np.mean(each) for each in hits.values()]), rel=1e-12)
+    assert summary.base_rate == max(map(len, hits.values())) / sum(map(len, hits.values()))
+    assert summary.zeros_found == 0.0  # least squares finds none
+    tags = trainer.watch.scalars(epoch_ends=True)
+    assert tags["balanced_accuracy_accumulated/lab/residue-solving"] == summary.accumulated_balanced
+    assert AttackResult.of(summary).told.startswith("balanced accuracy on the records that were used 0.")
 
 
 # --- what is refused
@@ -285,7 +361,9 @@ def test_what_is_not_hidden_is_said_before_the_first_step() -> None:
     before = " ".join(said[: said.index("step 1")])
 
     assert "has nothing to do with labels" in before
-    assert "sparse_residues" in before
+    assert "(attack sparse-residues)" in before
+    assert "(secret-batch-likelihood)" in before
+    assert "take a label defense besides, whose epsilon is of labels" in before
     # Ten ones in m, of which p = .731 are kept; Φ(√(4 / 3.31)) and Φ(√(6 / 1.31)).
     assert "7.3 used" in before
     assert "If lab knew which records are used, least squares would read a sign from its 4 columns with a " in before
@@ -296,7 +374,29 @@ def test_what_is_not_hidden_is_said_before_the_first_step() -> None:
     assert trainer.exchange_notes == said[: said.index("step 1")]
 
 
+def notes_with(start: str, notes: Sequence[str]) -> list[str]:
+    return [note for note in notes if note.startswith(start)]
+
+
 def test_larger_batches_within_the_data_are_named() -> None:
-    (*_, ceiling) = hybrid(rows=200).notes({"lab": 4, "shop": 60}, records=500)
+    *_, ceiling, _, _ = hybrid(rows=200).notes({"lab": 4, "shop": 60}, records=500)
     assert "solve for all residues from its 60 columns, as many equations as there are" in ceiling
-    assert "below 0.6 from 66 used records on (train.batch_size 303)" in hybrid().notes({"lab": 4}, records=500)[-1]
+    (lab,) = notes_with("If lab knew", hybrid().notes({"lab": 4}, records=500))
+    assert "below 0.6 from 66 used records on (train.batch_size 303 with this share and epsilon)" in lab
+    (lab,) = notes_with("If lab knew", hybrid().notes({"lab": 4}, records=200))
+    assert "(train.batch_size 200, all records, with share times p above 0.33)" in lab
+
+
+def test_it_is_said_after_how_many_epochs_labels_are_read() -> None:
+    drawn = hybrid(rows=200).secret_batch
+    (said,) = notes_with("If it knows", hybrid(rows=200).notes({"lab": 4}, records=500))
+    sixty, ninety = (int(number) for number in re.findall(r"after about (\d+) epochs", said))
+    used, sent = drawn.expected_used(200), drawn.expected_sent(200)
+
+    def success(epochs: float) -> float:
+        return NormalDist().cdf(math.sqrt(epochs * 4 / 200 * used / sent))
+
+    assert success(sixty - 1) < 0.6 <= success(sixty)
+    assert success(ninety - 1) < 0.9 <= success(ninety)
+    (said,) = notes_with("If it knows", hybrid(rows=32).notes({"lab": 20}, records=500))
+    assert "reads 0.6 of labels after about 1 epoch and 0.9" in said

@@ -10,7 +10,14 @@ import pytest
 import torch
 
 from splitvfl.errors import ArgumentError, PrivacyError
-from splitvfl.exchange.selection import KEY_BYTES, SecretBatch, known_support_ceiling, used_for_ceiling
+from splitvfl.exchange.selection import (
+    KEY_BYTES,
+    SecretBatch,
+    epochs_for_success,
+    known_support_ceiling,
+    run_success,
+    used_for_ceiling,
+)
 
 KEY = bytes(range(KEY_BYTES))
 
@@ -99,6 +106,51 @@ def test_remedies_do_what_they_say_and_smaller_batches_do_not() -> None:
     assert not [one for one in drawn.remedies(21, columns, records=22) if "batch_size" in one]
 
 
+@pytest.mark.parametrize(("used", "sent"), [(16, 40), (32, 70), (32, 90), (8, 15), (2, 50), (99, 101), (3, 5)])
+def test_a_draw_for_given_sizes_uses_and_sends_as_many_on_average(used: int, sent: int) -> None:
+    drawn, size = SecretBatch.for_sizes(used, sent)
+    ones = drawn.ones(size)
+
+    # Expectations of two independent binomials, and the paper's equations solved for them.
+    assert drawn.expected_used(size) == pytest.approx(used, rel=1e-12)
+    assert (size - ones) * (1 - drawn.kept) == pytest.approx(sent - used, abs=0.5 * (1 - drawn.kept))
+    assert max(0.5, used / sent) < drawn.kept < 1
+    assert 2 * ones < size
+    counts = [drawn.draw(KEY, step, size, [0]) for step in range(400)]
+    for mean, numbers in ((used, [one.used.sum() for one in counts]), (sent, [one.sent.sum() for one in counts])):
+        # Four standard errors, and half a record of rounding.
+        assert np.mean(numbers) == pytest.approx(mean, abs=4 * np.std(numbers) / 20 + 0.5)
+
+
+@pytest.mark.parametrize("kept", [0.55, 0.7, 0.9, 0.99])
+def test_the_probability_that_a_bit_is_kept_may_be_named(kept: float) -> None:
+    drawn, size = SecretBatch.for_sizes(16, 40, kept=kept)
+
+    assert drawn.kept == pytest.approx(kept, rel=1e-12)
+    assert drawn.epsilon == pytest.approx(math.log(kept / (1 - kept)))
+    # Each of the two numbers is rounded by half a record at most.
+    assert size == pytest.approx(16 / kept + 24 / (1 - kept), abs=1)
+    assert drawn.expected_used(size) == pytest.approx(16, abs=kept / 2 + 1e-9)
+    assert drawn.expected_sent(size) == pytest.approx(40, abs=0.5 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("used", "sent", "kept", "said"),
+    [
+        (0, 5, None, "expected 1 <= used < sent"),
+        (5, 5, None, "got 5 and 5"),
+        (16, 40, 0.5, r"above max\(½, k / L\) = 0.5"),
+        (16, 20, 0.8, r"above max\(½, k / L\) = 0.8"),
+        (16, 40, 1.0, "below 1, got 1.0"),
+        (7, 8, None, r"name p \(kept\)"),
+        (1, 8, None, r"name p \(kept\)"),
+    ],
+)
+def test_sizes_that_no_draw_has_are_refused(used: int, sent: int, kept: float | None, said: str) -> None:
+    with pytest.raises(ArgumentError, match=said):
+        SecretBatch.for_sizes(used, sent, kept=kept)
+
+
 def test_a_known_support_tells_signs_as_often_as_least_squares_gets_them_right() -> None:
     generator = np.random.default_rng(0)
     used, columns, right = 60, 20, []
@@ -112,3 +164,5 @@ def test_a_known_support_tells_signs_as_often_as_least_squares_gets_them_right()
     assert known_support_ceiling(columns, columns) == 1.0
     for success in (0.6, 0.55):
         assert known_support_ceiling(used_for_ceiling(success, columns), columns) == pytest.approx(success)
+        given = {"size": 900, "used": used, "sent": 3 * used, "columns": columns}
+        assert run_success(epochs_for_success(success, **given), **given) == pytest.approx(success)

@@ -17,6 +17,7 @@ from splitvfl.hooks import View
 from splitvfl.leakage import series
 from splitvfl.leakage.auditing import Audit
 from splitvfl.leakage.judging import Leak
+from splitvfl.leakage.members import MemberKeeper
 from splitvfl.leakage.series import MOST_KEPT, StepValues, Thinned
 from splitvfl.leakage.signs import SignKeeper
 from splitvfl.leakage.watching import Watch
@@ -127,6 +128,7 @@ def test_memory_of_a_watch_does_not_grow_with_the_steps() -> None:
     for name in ("norm", "direction", "signs"):
         watch.add("lab", Leak(NormAttack()), name=name)
     watch.leaks["lab"]["signs"].signs = SignKeeper()
+    watch.leaks["lab"]["signs"].members = MemberKeeper()
     watch.audits["lab"] = Audit()
     draw = np.random.default_rng(0)
     ids, labels = torch.arange(64), torch.from_numpy(draw.integers(0, 2, 64))

@@ -104,7 +104,7 @@ def every_attack() -> list[Attack]:
 
 
 # They know a mechanism of residues, at cuts of width 1 (tests/attacks/test_noise_llr.py).
-OF_RESIDUES = {"AdditiveLLRAttack", "MultiplicativeLLRAttack"}
+OF_RESIDUES = {"AdditiveLLRAttack", "MultiplicativeLLRAttack", "SecretBatchLikelihoodAttack"}
 # They solve linear exchanges, or act on scores or after training.
 NOT = OF_RESIDUES | {
     name
