@@ -29,7 +29,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -37,7 +36,7 @@ import torch
 from gmpy2 import mpz
 from torch import Tensor
 
-from scripts.bench.measuring import Result, main, ratio
+from scripts.bench.measuring import Result, cpu_of_all_processes, main, ratio
 from splitvfl.crypto.evaluator import Evaluator
 from splitvfl.crypto.keys import PrivateKey
 from splitvfl.crypto.obfuscators import FixedBase, Obfuscators, Powers, Products
@@ -260,7 +259,7 @@ def _shape_results(key: PrivateKey, work: Work, fixed: Obfuscators, products: Ob
             mine = [(online.step(work)) for _ in range(3)]
             fast.append(_middle([clock for clock, _ in mine]))
             true.append(strict.step(work)[0].total)
-            two_cores.append(_two_cores(pooled, work, pools, (workers, of_owner, of_evaluator), steps=steps))
+            two_cores.append(_two_cores(pooled, work, pools, steps=steps))
             worst = max(worst, *(float((sums - work.true).abs().max()) for _, sums in mine))
             assert torch.allclose(found, work.true)
     return _rows(name, work, layout, base, fast, true, two_cores, worst)
@@ -321,24 +320,14 @@ def _two_core_ratio(name: str, base: Sequence[Clock], two_cores: Sequence[TwoCor
     return replace(found, note=found.note + best)
 
 
-def _two_cores(
-    pooled: Ours, work: Work, pools: Sequence[tuple[Pool, int]], helpers: Sequence[Workers | Pool], *, steps: int
-) -> TwoCores:
+def _two_cores(pooled: Ours, work: Work, pools: Sequence[tuple[Pool, int]], *, steps: int) -> TwoCores:
     """Return the time of a step, its share of filling the pools included."""
     _fill(pools)
-    started, cpu = time.perf_counter(), _cpu(helpers)
+    started, cpu = time.perf_counter(), cpu_of_all_processes()
     for _ in range(steps):
         pooled.step(work)
     _fill(pools)
-    return TwoCores((time.perf_counter() - started) / steps, (_cpu(helpers) - cpu) / steps)
-
-
-def _cpu(helpers: Sequence[Workers | Pool]) -> float:
-    """Return CPU seconds of this process and all that help it; 0 where the system does not tell."""
-    files = [Path(f"/proc/{pid}/schedstat") for helper in helpers for pid in helper.pids]
-    if not all(file.exists() for file in files):
-        return 0.0
-    return time.process_time() + sum(int(file.read_text().split()[0]) for file in files) / 1e9
+    return TwoCores((time.perf_counter() - started) / steps, (cpu_of_all_processes() - cpu) / steps)
 
 
 def _fill(pools: Sequence[tuple[Pool, int]]) -> None:

@@ -76,7 +76,7 @@ class Taylor(EncryptedExchange):
         loss: Whether the active party learns the loss of each step. With several passive parties each learns for that
             the inner product of its logits with each other's. ``None``: yes, and no with ``noise``, under which it
             would mean nothing.
-        noise: What is agreed on noise before encryption.
+        noise: What is agreed on noise before encryption. An experiment plans and attaches it, and nothing else does.
         common: As for :class:`~splitvfl.exchange.paillier.EncryptedExchange`; the encryption's ``value_limit`` bounds
             parts of the logits, and these less ``2 y``.
 
@@ -87,6 +87,7 @@ class Taylor(EncryptedExchange):
     name = "taylor"
     approximation = "taylor"
     hides_parts = True
+    noise_is_planned = False
     residue_unit = SCALE
     seen = ("the gradient of its weights, the loss", "the gradient of its weights")
 
@@ -102,12 +103,32 @@ class Taylor(EncryptedExchange):
         return {**super().terms(), "loss of each step": self.loss}
 
     def active_side(self, party: ActiveParty) -> Side:
-        """Return the active party's side."""
+        """Return the active party's side.
+
+        Raises:
+            ConfigError: If noise was agreed on, and nobody has planned it.
+        """
+        self._check_planned(party)
         return _Active(party, self)
 
     def passive_side(self, party: PassiveParty, active: str) -> Side:
-        """Return a passive party's side."""
+        """Return a passive party's side.
+
+        Raises:
+            ConfigError: If noise was agreed on, and nobody has planned it.
+        """
+        self._check_planned(party)
         return _Passive(party, active, self)
+
+    def _check_planned(self, party: ActiveParty | PassiveParty) -> None:
+        # Where one party is protected the other attaches none: whether some is attached does not tell.
+        if self.noise is None or self.noise_is_planned:
+            return
+        raise ConfigError(
+            f"exchange {self.name}: noise is agreed on, and nothing has planned it, so that what {party.name} sends "
+            "would be protected by nothing: only an experiment's file plans and attaches noise; take "
+            "splitvfl.app.experiment, or leave noise out and give defenses of your own"
+        )
 
     def layout(self, outputs: int) -> ProductLayout:
         """Return the layout of so many sums over the parts of a batch's logits and the helper of the loss."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 import torch
 
 from scripts.bench import cut, loading, network
-from scripts.bench.measuring import Result, interleaved, main, ratio
+from scripts.bench.measuring import Result, cpu_of_all_processes, interleaved, main, ratio
 from tests.run.forked import FORKS
 
 
@@ -86,3 +89,21 @@ def test_ratio_is_the_median_of_paired_ratios() -> None:
 )
 def test_a_target_holds_on_its_better_side(value: float, better: str, holds: bool) -> None:
     assert Result("row", value, "ratio", 2.0, better=better).holds is holds  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the system does not tell")
+def test_cpu_of_all_processes_has_that_of_running_and_ended_ones() -> None:
+    """A child of a child works, and says how long by its own clock."""
+    work = "import time; sum(range(2 * 10**7)); print(time.process_time(), flush=True); input()"
+    outer = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {work!r}])"
+    before = cpu_of_all_processes() - time.process_time()
+    with subprocess.Popen([sys.executable, "-c", outer], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        worked = float(child.stdout.readline())
+        running = cpu_of_all_processes() - time.process_time()
+        child.communicate(b"\n")
+    ended = cpu_of_all_processes() - time.process_time()
+
+    # The two clocks of a process differ by less than a tick of a hundredth of a second, for user and system.
+    assert running - before >= worked - 0.02
+    assert ended - before >= worked - 0.04

@@ -35,11 +35,13 @@ def test_quick_run_of_a_step_writes_every_row(tmp_path: Path, monkeypatch: pytes
 
 
 def test_quick_run_of_an_epoch_writes_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encrypted_epoch, "QUICK_SETTINGS", (("breast-cancer", 64, 1),))
+    monkeypatch.setattr(encrypted_epoch, "QUICK_SETTINGS", (encrypted_epoch.Setting("breast-cancer", 64, 100, 1),))
 
     rows = rows_of("epoch", encrypted_epoch.measure, tmp_path / "epoch.json")
 
-    assert [row["unit"] for row in rows] == ["s", "s", "s", "KiB"] * 3
+    # Of two exchanges also with pools, and with naive phe.
+    own, compared = ["s", "s", "s", "KiB"], ["s", "s"]
+    assert [row["unit"] for row in rows] == [*own, *own, *compared, *own, *compared, *own]
     assert all(math.isfinite(row["value"]) and row["value"] > 0 for row in rows)
     kib = {
         row["name"].split(": ")[0].removeprefix("breast-cancer, "): row["value"] for row in rows if row["unit"] == "KiB"
@@ -48,4 +50,17 @@ def test_quick_run_of_an_epoch_writes_every_row(tmp_path: Path, monkeypatch: pyt
     # exchange. In the clear 64 float32 numbers each way, and names.
     assert 2 * 64 * 4 / 1024 < kib["oracle"] < 1
     assert 64 * 128 / 1024 < kib["residue"] < 2 * 64 * 128 / 1024
+    # Of 100 records on average (two dozen more or less of one epoch's two or three steps), zeros encrypted too.
+    assert 76 * 128 / 1024 < kib["hybrid"] < 2 * 124 * 128 / 1024
     assert 2 * 65 * 128 / 1024 < kib["taylor"] < 4 * 65 * 128 / 1024
+
+
+def test_a_naive_step_of_the_hybrid_has_residues_of_the_used_records_only() -> None:
+    setting = encrypted_epoch.Setting("breast-cancer", 16, 40, 1)
+
+    among_zeros = encrypted_epoch.naive_work(setting, 15, among_zeros=True)
+    alone = encrypted_epoch.naive_work(setting, 15, among_zeros=False)
+
+    assert among_zeros.features.shape == (40, 15)
+    assert int((among_zeros.residues != 0).sum()) == 16
+    assert len(alone.residues) == int((alone.residues != 0).sum()) == 16

@@ -79,6 +79,7 @@ LINEAR_ONLY = frozenset(
         "multiplicative-llr",
         "own-prediction",
         "residue-solving",
+        "secret-batch-likelihood",
         "sparse-residues",
         "stacked-epochs",
     }

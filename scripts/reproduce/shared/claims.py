@@ -164,6 +164,19 @@ def with_interval(values: Iterable[float], digits: int = 3) -> str:
     return middle if ends is None else f"{middle} ± {shown((ends[1] - ends[0]) / 2, digits)}"
 
 
+def standard_error(values: Iterable[float]) -> float:
+    """Return the standard error of the mean over seeds; NaN with fewer than two values."""
+    known = [value for value in values if not math.isnan(value)]
+    return float(stats.sem(known)) if len(known) > 1 else math.nan
+
+
+def with_error(values: Iterable[float], digits: int = 3) -> str:
+    """Return the mean over seeds and its standard error: ``.836 ± .004``."""
+    known = list(values)
+    middle, error = shown(mean(known), digits), standard_error(known)
+    return middle if math.isnan(error) else f"{middle} ± {shown(error, digits)}"
+
+
 def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1, last_left: int = 0) -> str:
     """Return a Markdown table.
 

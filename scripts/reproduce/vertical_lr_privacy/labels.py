@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scripts.reproduce.shared.claims import Claim, Verdict, interval, markdown_table, mean, shown
+from scripts.reproduce.shared.claims import Claim, Verdict, interval, markdown_table, mean, shown, with_error
 from scripts.reproduce.shared.jobs import Job, Result, run_jobs
 from scripts.reproduce.shared.pages import Section
 from scripts.reproduce.shared.settings import Settings
@@ -30,7 +30,6 @@ from scripts.reproduce.vertical_lr_privacy.study import (
     first_weights,
     joined,
     problems,
-    with_error,
 )
 from splitvfl.attacks import OwnPredictionAttack, initial_margin, sign_attack_horizon, solve_residues
 from splitvfl.attacks.packed_equations import (

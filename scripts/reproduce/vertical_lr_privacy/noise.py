@@ -16,7 +16,16 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from scripts.reproduce.shared.claims import Claim, Verdict, interval, markdown_table, mean, shown
+from scripts.reproduce.shared.claims import (
+    Claim,
+    Verdict,
+    interval,
+    markdown_table,
+    mean,
+    shown,
+    standard_error,
+    with_error,
+)
 from scripts.reproduce.shared.jobs import Job, Result, run_jobs
 from scripts.reproduce.shared.pages import Section
 from scripts.reproduce.shared.settings import Settings
@@ -33,9 +42,7 @@ from scripts.reproduce.vertical_lr_privacy.study import (
     joined,
     problems,
     short,
-    standard_error,
     validation_split,
-    with_error,
 )
 from splitvfl.attacks import solve_residues
 from splitvfl.data.columns import VerticalData

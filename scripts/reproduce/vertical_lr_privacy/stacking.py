@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from scripts.reproduce.shared.claims import Claim, markdown_table, mean, shown
+from scripts.reproduce.shared.claims import Claim, markdown_table, mean, shown, standard_error, with_error
 from scripts.reproduce.shared.jobs import Job, Result, run_jobs
 from scripts.reproduce.shared.pages import Section
 from scripts.reproduce.shared.settings import Settings
@@ -23,8 +23,6 @@ from scripts.reproduce.vertical_lr_privacy.study import (
     data_of,
     majority,
     problems,
-    standard_error,
-    with_error,
 )
 from splitvfl.attacks import solve_residues
 from splitvfl.attacks.stacked_epochs import EpochBatch, stack_epochs, two_mean_labels

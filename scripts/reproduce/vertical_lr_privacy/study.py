@@ -11,10 +11,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy import stats
 from torch import Tensor, nn
 
-from scripts.reproduce.shared.claims import mean, shown
 from scripts.reproduce.shared.settings import Settings, data_folder
 from splitvfl.data.columns import Columns, PartyData, Records, VerticalData
 from splitvfl.data.load import load
@@ -325,19 +323,6 @@ def joint_weights(trainer: Trainer, *, intercept: bool) -> Tensor:
 
 
 # --- figures
-
-
-def standard_error(values: Iterable[float]) -> float:
-    """Return the standard error of the mean over seeds; NaN with fewer than two values."""
-    known = [value for value in values if not math.isnan(value)]
-    return float(stats.sem(known)) if len(known) > 1 else math.nan
-
-
-def with_error(values: Iterable[float], digits: int = 3) -> str:
-    """Return the mean over seeds and its standard error: ``.836 ± .004``."""
-    known = list(values)
-    middle, error = shown(mean(known), digits), standard_error(known)
-    return middle if math.isnan(error) else f"{middle} ± {shown(error, digits)}"
 
 
 def short(value: float) -> str:

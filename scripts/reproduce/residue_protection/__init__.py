@@ -1,0 +1,1 @@
+"""The tables and figures of *Residue-based Label Protection Mechanisms in Vertical Logistic Regression*."""
