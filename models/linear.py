@@ -125,6 +125,11 @@ class LinearTop(nn.Module):
         logits: Tensor = parts.sum(dim=1) + self.active_logits(joined[:, received:])
         return logits
 
+    @property
+    def adds_nothing(self) -> bool:
+        """Whether the logits are the passive parties' parts alone: no own columns, and no intercept that learns."""
+        return self.own is None and not self.intercept.requires_grad and not bool(self.intercept.any())
+
     def active_logits(self, columns: Tensor) -> Tensor:
         """Return the active party's own part of the logits, ``x_a W_aᵀ + b``.
 
@@ -140,7 +145,56 @@ class LinearTop(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LogisticRegressionRecipe(Recipe):
+class LinearRecipe(Recipe):
+    """One linear layer per party, summed: what recipes of linear models have in common.
+
+    Attributes:
+        init: How first weights are drawn; ``zero`` draws none.
+        row_norm: Largest Euclidean norm of a record's numbers at each party; longer rows are scaled down to it. Noise
+            for a privacy loss needs one. ``null`` takes them as they are.
+        intercept: Whether the label party learns an intercept. ``false``, with no columns of its own, leaves it nothing
+            to learn, so that labels move the run through what it sends alone.
+    """
+
+    name: ClassVar[str]
+    is_linear: ClassVar[bool] = True
+
+    init: Init = "xavier"
+    row_norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    intercept: bool = True
+
+    @property
+    def largest_deviation(self) -> float:  # type: ignore[override]
+        """Largest standard deviation of a first weight."""
+        return _LARGEST_DEVIATION[self.init]
+
+    def make_bottom(self, columns: PartyData, task: Task) -> Linear:
+        """Return the party's linear layer."""
+        return Linear(columns.width, task.outputs, init=self.init)
+
+    def make_top(self, columns: PartyData, task: Task, widths: Sequence[int]) -> LinearTop:
+        """Return what adds up the parties' parts of the logits.
+
+        Raises:
+            ConfigError: If an activation is no such part.
+        """
+        if set(widths) != {task.outputs}:
+            raise ConfigError(f"model: {self.name} needs activations of width {task.outputs}, got {widths}")
+        return LinearTop(
+            len(widths), task.outputs, active_inputs=columns.width, init=self.init, intercept=self.intercept
+        )
+
+    def terms(self) -> Mapping[str, object]:
+        """Return norm and first weights if there is a norm: on it rests what a run says of its labels."""
+        return {} if self.row_norm is None else {"norm of rows": self.row_norm, "first weights": self.init}
+
+    def options_for_width(self, width: int) -> Mapping[str, Any]:
+        """Return nothing: a part of the logits is as wide as the logits."""
+        return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogisticRegressionRecipe(LinearRecipe):
     """One linear layer per party, summed; linear or softmax regression where the task is another.
 
     Works with: every task under exchange split; labels 0 and 1 under oracle, residue, taylor and coordinator. Not with
@@ -159,33 +213,8 @@ class LogisticRegressionRecipe(Recipe):
     """
 
     name: ClassVar[str] = "logistic-regression"
-    is_linear: ClassVar[bool] = True
 
-    init: Init = "xavier"
-    row_norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    intercept: bool = True
     private_top: bool = False
-
-    @property
-    def largest_deviation(self) -> float:  # type: ignore[override]
-        """Largest standard deviation of a first weight."""
-        return _LARGEST_DEVIATION[self.init]
-
-    def make_bottom(self, columns: PartyData, task: Task) -> Linear:
-        """Return the party's linear layer."""
-        return Linear(columns.width, task.outputs, init=self.init)
-
-    def make_top(self, columns: PartyData, task: Task, widths: Sequence[int]) -> LinearTop:
-        """Return what adds up the parties' parts of the logits.
-
-        Raises:
-            ConfigError: If an activation is no such part.
-        """
-        if set(widths) != {task.outputs}:
-            raise ConfigError(f"model: logistic-regression needs activations of width {task.outputs}, got {widths}")
-        return LinearTop(
-            len(widths), task.outputs, active_inputs=columns.width, init=self.init, intercept=self.intercept
-        )
 
     def make_private_top(self, columns: PartyData, task: Task, widths: Sequence[int]) -> Linear:
         """Return one linear layer over everything.
@@ -194,11 +223,3 @@ class LogisticRegressionRecipe(Recipe):
         leave them too large or too small. It is still one linear model of everybody's columns.
         """
         return Linear(sum(widths) + columns.width, task.outputs, bias=True, init=self.init)
-
-    def terms(self) -> Mapping[str, object]:
-        """Return norm and first weights if there is a norm: on it rests what a run says of its labels."""
-        return {} if self.row_norm is None else {"norm of rows": self.row_norm, "first weights": self.init}
-
-    def options_for_width(self, width: int) -> Mapping[str, Any]:
-        """Return nothing: a part of the logits is as wide as the logits."""
-        return {}

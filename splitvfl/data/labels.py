@@ -85,11 +85,24 @@ def _classes(found: npt.NDArray[Any], codes: npt.NDArray[np.int64], source: str)
     return codes
 
 
+def _as_another_kind(found: Sequence[Any], positive: Positive) -> str:
+    """Return that a value is there as a number, and was named as text, or the other way round; else nothing."""
+    named_text = isinstance(positive, str)
+    for value in found:
+        if isinstance(value, str) != named_text and f"{value}".removesuffix(".0") == f"{positive}".removesuffix(".0"):
+            kinds = ("text", "a number") if named_text else ("a number", "text")
+            return f": that is {kinds[0]}, and the column holds {kinds[1]}"
+    return ""
+
+
 def _positive(found: Sequence[Any], positive: Positive | None, source: str) -> Positive:
     if positive is None and not set(found) <= {0, 1}:
         raise DataError(f"{source} holds {_shown(found)}; a binary task needs 0 and 1, or {_other_than_binary(found)}")
     if positive is not None and positive not in found:
-        raise DataError(f"{source} holds {_shown(found)}, so {setting('positive', positive)} never occurs")
+        raise DataError(
+            f"{source} holds {_shown(found)}, so {setting('positive', positive)} never occurs"
+            f"{_as_another_kind(found, positive)}"
+        )
     if len(found) > 2:
         raise DataError(
             f"{source} holds {_shown(found)}; beside {setting('positive', positive)}, expected exactly one other value"
@@ -106,7 +119,7 @@ def _other_than_binary(found: Sequence[Any]) -> str:
     if len(found) == 2:
         return f"{setting('positive')}, the value that means yes"
     amounts = not isinstance(found[0], str)
-    regression = f"{setting('task', 'regression')} if they are amounts" if amounts else ""
+    regression = f"{setting('task', 'regression')} if they are amounts or counts" if amounts else ""
     classes = f"{setting('task', 'multiclass')} if they are classes"
     return f"another task: {' or '.join(filter(None, [regression, classes]))}"
 

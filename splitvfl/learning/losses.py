@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-__all__ = ["ApproximateLogistic", "CrossEntropy", "Logistic", "Loss", "SquaredError"]
+__all__ = ["ApproximateLogistic", "CrossEntropy", "Logistic", "Loss", "SquaredError", "link_of", "loss_name"]
+
+Link = Literal["identity", "sigmoid", "softmax"]
 
 
 class Loss(ABC):
@@ -21,10 +23,21 @@ class Loss(ABC):
     Attributes:
         name: What it is called in experiments; one that needs what no file can hold has none.
         labels: The task whose labels it takes: ``"binary"``, ``"multiclass"`` or ``"regression"``; ``None``: any.
+        link: What :meth:`scores` makes of the outputs, for those who read outputs off scores; ``None``: something else.
+            It is not inherited by a class that has scores of its own (:func:`link_of`).
+        metric: Name of the headline figure that :meth:`measure` returns; ``None``: the task's.
+        linear_in_targets: Whether the gradient is linear in targets of any size, so that those that are right on
+            average, as label defenses answer, train what the labels would.
+        is_logistic: Whether it is the logistic loss, or an approximation for encryption: not inherited by a class that
+            is derived from one.
     """
 
     name: ClassVar[str]
     labels: ClassVar[str | None] = None
+    link: Link | None = None
+    metric: ClassVar[str | None] = None
+    linear_in_targets: bool = True
+    is_logistic: ClassVar[bool] = False
 
     @abstractmethod
     def __call__(self, outputs: Tensor, targets: Tensor, /) -> Tensor:
@@ -42,12 +55,38 @@ class Loss(ABC):
     def check(self, labels: Tensor) -> None:  # noqa: B027  # most losses take all labels of a kind
         """Raise :class:`~splitvfl.errors.DataError` unless it takes these labels, which are of its task's kind."""
 
+    def measure(self, outputs: Tensor, labels: Tensor) -> float:
+        """Return the headline figure over a test set, where :attr:`metric` names one.
+
+        Args:
+            outputs: ``(n, k)``.
+            labels: ``(n,)``.
+        """
+        raise NotImplementedError(f"{type(self).__name__} names a metric and does not measure it")
+
+
+def link_of(loss: Loss) -> Link | None:
+    """Return what a loss's scores make of outputs; ``None`` where that is not known, or none of these."""
+    for cls in type(loss).__mro__:
+        if "link" in vars(cls):
+            return loss.link
+        if "scores" in vars(cls):
+            return None
+    return None
+
+
+def loss_name(loss: Loss) -> str:
+    """Return what a loss is called in messages: its name in experiments, or else that of its class."""
+    return str(getattr(loss, "name", type(loss).__name__))
+
 
 class Logistic(Loss):
     """Binary cross-entropy of one logit."""
 
     name = "logistic"
     labels = "binary"
+    link = "sigmoid"
+    is_logistic = True
 
     def __call__(self, outputs: Tensor, targets: Tensor, /) -> Tensor:
         """Return the mean loss."""
@@ -65,6 +104,8 @@ class ApproximateLogistic(Logistic):
         record_loss: Returns each record's loss, ``(n,)``, of logits ``(n,)`` and labels −1 and +1, ``(n,)``.
     """
 
+    is_logistic = True
+
     def __init__(self, record_loss: Callable[[Tensor, Tensor], Tensor]) -> None:
         self._record_loss = record_loss
 
@@ -78,6 +119,7 @@ class CrossEntropy(Loss):
 
     name = "cross-entropy"
     labels = "multiclass"
+    link = "softmax"
 
     def __call__(self, outputs: Tensor, targets: Tensor, /) -> Tensor:
         """Return the mean loss."""
@@ -93,6 +135,7 @@ class SquaredError(Loss):
 
     name = "squared-error"
     labels = "regression"
+    link = "identity"
 
     def __call__(self, outputs: Tensor, targets: Tensor, /) -> Tensor:
         """Return the mean loss."""

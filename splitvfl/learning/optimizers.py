@@ -6,9 +6,10 @@ updated; an optimiser with dense state, such as Adam, would read and write every
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any, overload
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple, TypeVar, overload
 
 import torch
 from pydantic import Field
@@ -23,10 +24,23 @@ ParameterFactory = Callable[[list[nn.Parameter]], Optimizer]
 Rate = Annotated[float, Field(gt=0)]
 Decay = Annotated[float, Field(ge=0)]
 Momentum = Annotated[float, Field(ge=0, lt=1)]
+Radius = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 _FUSED_DEVICES = ("cpu", "cuda")
 
+Factory = TypeVar("Factory", bound=Callable[..., Optimizer])
 
+
+def _without_ball(factory: Factory) -> Factory:
+    """Let a factory say why it takes no radius, where a file gives it one."""
+    vars(factory)["gone"] = {
+        "radius": "weights are kept in a ball by sgd and proximal-sgd, whose steps are those of a "
+        "projected gradient; take one of them, or leave it out"
+    }
+    return factory
+
+
+@_without_ball
 def fused_adam(params: Iterable[nn.Parameter], *, lr: Rate = 1e-3, weight_decay: Decay = 0.0) -> torch.optim.Adam:
     """Return Adam, torch's, by one fused kernel where there is one: for floating-point weights on CPU and CUDA.
 
@@ -45,7 +59,12 @@ def fused_adam(params: Iterable[nn.Parameter], *, lr: Rate = 1e-3, weight_decay:
 
 
 def sgd(
-    params: Iterable[nn.Parameter], *, lr: Rate = 1e-2, momentum: Momentum = 0.0, weight_decay: Decay = 0.0
+    params: Iterable[nn.Parameter],
+    *,
+    lr: Rate = 1e-2,
+    momentum: Momentum = 0.0,
+    weight_decay: Decay = 0.0,
+    radius: Radius | None = None,
 ) -> torch.optim.SGD:
     """Return gradient descent, torch's, with momentum if asked for.
 
@@ -54,10 +73,15 @@ def sgd(
         lr: Learning rate.
         momentum: Share of the step before that a step goes on with.
         weight_decay: As in torch: added to the gradient.
+        radius: Largest Euclidean norm of all the party's weights together, its intercept included: each step ends with
+            the nearest weights in this ball. ``null``: any.
     """
-    return torch.optim.SGD(params, lr=lr, momentum=momentum, weight_decay=weight_decay)
+    if radius is None:
+        return torch.optim.SGD(params, lr=lr, momentum=momentum, weight_decay=weight_decay)
+    return BallSGD(params, radius=radius, lr=lr, momentum=momentum, weight_decay=weight_decay)
 
 
+@_without_ball
 def adagrad(params: Iterable[nn.Parameter], *, lr: Rate = 1e-2, weight_decay: Decay = 0.0) -> torch.optim.Adagrad:
     """Return Adagrad, torch's: each weight's rate falls with the squares of its gradients so far.
 
@@ -111,6 +135,68 @@ def sparse_sgd(params: Iterable[nn.Parameter], *, lr: Rate = 1e-2) -> torch.opti
     return torch.optim.SGD(params, lr=lr)
 
 
+class BallSGD(torch.optim.SGD):
+    """Gradient descent, torch's, each step of which ends with the nearest weights of bounded norm.
+
+    Args:
+        params: What is trained.
+        radius: Largest norm, as :func:`project_on_ball` has it.
+        settings: As of :class:`torch.optim.SGD`.
+
+    Raises:
+        ArgumentError: If the radius is out of range.
+
+    Attributes:
+        radius: As given.
+    """
+
+    def __init__(self, params: Iterable[nn.Parameter], *, radius: float, **settings: Any) -> None:
+        self.radius = _checked_radius(radius)
+        super().__init__(params, **settings)
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Update every weight that has a gradient, project all, and return what ``closure``, if given, returned."""
+        loss: float | None = super().step(closure)
+        project_on_ball(_weights_of(self), self.radius)
+        return loss
+
+
+def _checked_radius(radius: float) -> float:
+    if not (radius > 0 and math.isfinite(radius)):
+        raise ArgumentError(f"expected radius above 0 and finite, got {radius}")
+    return radius
+
+
+def _weights_of(optimizer: Optimizer) -> list[nn.Parameter]:
+    return [weight for group in optimizer.param_groups for weight in group["params"]]
+
+
+@torch.no_grad()
+def project_on_ball(weights: Sequence[Tensor], radius: float) -> None:
+    """Replace weights by the nearest ones whose norm, of all tensors together, is at most the radius.
+
+    That is ``w · min(1, radius / ‖w‖)``, computed in float64. What rounding to a tensor's own precision adds is taken
+    off again, towards zero: the norm of what is left, in float64, never exceeds it. NaN and infinity stay.
+
+    Args:
+        weights: Floating-point tensors, changed in place.
+        radius: Above 0.
+    """
+    norm = _norm(weights)
+    if not (norm > radius and math.isfinite(norm)):
+        return
+    for weight in weights:
+        weight.copy_(weight.double() * (radius / norm))
+    while _norm(weights) > radius:  # by rounding: one step takes that off
+        for weight in weights:
+            weight.copy_(torch.nextafter(weight, torch.zeros_like(weight)))
+
+
+def _norm(weights: Sequence[Tensor]) -> float:
+    """Return the Euclidean norm of all tensors together, in float64, whatever the size of their numbers."""
+    return math.hypot(*(torch.linalg.vector_norm(weight, dtype=torch.float64).item() for weight in weights))
+
+
 def plain_rate(factory: ParameterFactory) -> float | None:
     """Return the learning rate of what a factory makes if it is plain gradient descent, ``w ← w − lr · g``."""
     weight = nn.Parameter(torch.zeros(1))
@@ -119,6 +205,40 @@ def plain_rate(factory: ParameterFactory) -> float | None:
         return None
     rate: float = made.defaults["lr"]
     return rate if made.defaults == torch.optim.SGD([weight], lr=rate).defaults else None
+
+
+class ProjectedSteps(NamedTuple):
+    """What steps of a projected gradient do to weights: ``soft(w − lr (g + decay w)) / (1 + lr l2)``, in a ball.
+
+    Attributes:
+        lr: Learning rate.
+        weight_decay: What is added to the gradient, of all weights.
+        l2: Proximal penalty, of matrices and not of intercepts.
+        radius: Of the ball; ``None``: there is none.
+    """
+
+    lr: float
+    weight_decay: float
+    l2: float
+    radius: float | None
+
+
+def projected_steps(factory: ParameterFactory) -> ProjectedSteps | None:
+    """Return the steps that what a factory makes takes, if they are those of a projected gradient; else ``None``.
+
+    Momentum makes a step depend on gradients before it, and adaptive rates on all of them.
+    """
+    weight = nn.Parameter(torch.zeros(1))
+    made = factory([weight])
+    settings = made.defaults
+    radius: float | None = getattr(made, "radius", None)
+    if type(made) is ProximalSGD:
+        return ProjectedSteps(settings["lr"], 0.0, settings["l2"], radius)
+    if type(made) not in (torch.optim.SGD, BallSGD):  # what is derived from them may take other steps
+        return None
+    lr, decay = settings["lr"], settings["weight_decay"]
+    plain = torch.optim.SGD([weight], lr=lr, weight_decay=decay).defaults
+    return ProjectedSteps(lr, decay, 0.0, radius) if settings == plain else None
 
 
 class _WithClosure(Optimizer, ABC):
@@ -178,15 +298,31 @@ class ProximalSGD(_WeightByWeight):
         lr: Learning rate, above 0.
         l1: Weight of the sum of absolute values, from 0.
         l2: Weight of half the sum of squares, from 0.
+        radius: Largest Euclidean norm of all the party's weights together, its intercept included: each step ends with
+            the nearest weights in this ball. ``null``: any.
 
     Raises:
         ArgumentError: If a setting is out of range or, in a step, a gradient is sparse.
     """
 
-    def __init__(self, params: Iterable[nn.Parameter], *, lr: Rate = 1e-2, l1: Decay = 0.0, l2: Decay = 0.0) -> None:
+    def __init__(
+        self,
+        params: Iterable[nn.Parameter],
+        *,
+        lr: Rate = 1e-2,
+        l1: Decay = 0.0,
+        l2: Decay = 0.0,
+        radius: Radius | None = None,
+    ) -> None:
         if not (lr > 0 and l1 >= 0 and l2 >= 0):
             raise ArgumentError(f"expected lr above 0, l1 and l2 from 0, got {lr}, {l1} and {l2}")
+        self.radius = None if radius is None else _checked_radius(radius)
         super().__init__(params, {"lr": lr, "l1": l1, "l2": l2})
+
+    def _take_step(self) -> None:
+        super()._take_step()
+        if self.radius is not None:
+            project_on_ball(_weights_of(self), self.radius)
 
     def _update(self, weight: Tensor, gradient: Tensor, settings: Mapping[str, Any]) -> None:
         lr, l1, l2 = (settings[name] for name in ("lr", "l1", "l2"))
@@ -283,6 +419,11 @@ class PerParameter:
         named = {id(table) for table in tables}
         others = [weight for weight in module.parameters() if weight.requires_grad and id(weight) not in named]
         made = {"dense": self._dense(others)} if others else {}
+        if tables and getattr(made.get("dense"), "radius", None) is not None:
+            raise ArgumentError(
+                "radius bounds all weights of a party together, and tables with sparse gradients have an optimiser of "
+                "their own; leave radius out, or take model.sparse: false"
+            )
         made |= {"embeddings": self._embeddings(tables)} if tables else {}
         return _Together(made) if tables else made["dense"]
 

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 
 from splitvfl.errors import ArgumentError, DataError
-from splitvfl.learning.losses import CrossEntropy, Logistic, Loss, SquaredError
+from splitvfl.learning.losses import CrossEntropy, Logistic, Loss, SquaredError, loss_name
 from splitvfl.metrics import leak_auc
 from splitvfl.wording import shown
+
+_TAKES = {"binary": "0 and 1", "multiclass": "classes 0, 1, and so on", "regression": "numbers"}
 
 
 class Task(ABC):
@@ -28,14 +30,14 @@ class Task(ABC):
         loss: Returns the mean loss of a batch, and the scores of outputs.
         name: ``"binary"``, ``"multiclass"`` or ``"regression"``.
         outputs: Width of the top model's output.
-        metric: Name of the headline figure that :meth:`measure` returns.
+        metric: Name of the headline figure that :meth:`measure` returns: the loss's own, if it has one.
         variety: What is missing where all labels are the same.
         usual_loss: The loss unless another is given.
         classes: Number of classes; ``None`` where labels are no classes.
     """
 
     name: ClassVar[str]
-    metric: ClassVar[str]
+    usual_metric: ClassVar[str]
     variety: ClassVar[str]
     usual_loss: ClassVar[type[Loss]]
     outputs: int = 1
@@ -43,10 +45,13 @@ class Task(ABC):
 
     def __init__(self, loss: Loss | None = None) -> None:
         self.loss = loss or self.usual_loss()
-        if self.loss.labels not in (self.name, None):
+        if self.loss.labels is not None and self.loss.labels != self.name:
+            taken = _TAKES.get(self.loss.labels, f"{self.loss.labels} labels")
             raise ArgumentError(
-                f"{type(self.loss).__name__} is a loss of {self.loss.labels} labels, these are {self.name}"
+                f"the {loss_name(self.loss)} loss takes {taken}, and this is a {self.name} task: take another loss, or "
+                f"labels that it takes with data.task: {self.loss.labels}"
             )
+        self.metric: str = self.loss.metric or self.usual_metric
 
     @abstractmethod
     def check_kind(self, labels: Tensor) -> None:
@@ -66,9 +71,15 @@ class Task(ABC):
             found = labels[0].item() if labels.numel() else "missing"
             raise DataError(f"all {labels.numel()} labels are {found}; {self.variety}")
 
-    @abstractmethod
     def measure(self, outputs: Tensor, labels: Tensor) -> float:
         """Return the headline figure over a test set."""
+        if self.loss.metric is not None:
+            return self.loss.measure(outputs, labels)
+        return self.usual_measure(outputs, labels)
+
+    @abstractmethod
+    def usual_measure(self, outputs: Tensor, labels: Tensor) -> float:
+        """Return the headline figure of a loss that has none of its own."""
 
     def check_outputs(self, outputs: Tensor, rows: int) -> None:
         """Raise :class:`ArgumentError` unless the top model put out one row per record, as wide as the task needs."""
@@ -87,7 +98,7 @@ class Binary(Task):
     """
 
     name = "binary"
-    metric = "auc"
+    usual_metric = "auc"
     usual_loss = Logistic
     variety = "a binary task needs both classes"
     classes = 2
@@ -100,7 +111,7 @@ class Binary(Task):
         hint = "; -1/+1 labels: map -1 to 0 (`positive: 1` in an experiment)" if set(values) == {-1, 1} else ""
         raise DataError(f"a binary task needs labels 0 and 1, got {values[:5]}{hint}")
 
-    def measure(self, outputs: Tensor, labels: Tensor) -> float:
+    def usual_measure(self, outputs: Tensor, labels: Tensor) -> float:
         """Return the AUC."""
         return leak_auc(outputs.squeeze(1), labels)
 
@@ -114,7 +125,7 @@ class Multiclass(Task):
     """
 
     name = "multiclass"
-    metric = "accuracy"
+    usual_metric = "accuracy"
     usual_loss = CrossEntropy
     variety = "a multi-class task needs more than one class"
 
@@ -134,7 +145,7 @@ class Multiclass(Task):
                 f"a task with {self.outputs} classes needs labels 0 to {self.outputs - 1}, got {low} to {high}"
             )
 
-    def measure(self, outputs: Tensor, labels: Tensor) -> float:
+    def usual_measure(self, outputs: Tensor, labels: Tensor) -> float:
         """Return the accuracy."""
         return float((outputs.argmax(dim=1) == labels).float().mean())
 
@@ -147,7 +158,7 @@ class Regression(Task):
     """
 
     name = "regression"
-    metric = "r2"
+    usual_metric = "r2"
     usual_loss = SquaredError
     variety = "there is nothing to learn"
 
@@ -156,7 +167,7 @@ class Regression(Task):
         if not torch.isfinite(labels).all():
             raise DataError("a regression task needs finite labels")
 
-    def measure(self, outputs: Tensor, labels: Tensor) -> float:
+    def usual_measure(self, outputs: Tensor, labels: Tensor) -> float:
         """Return R²; NaN where the labels do not vary."""
         truth = labels.double()
         spread = (truth - truth.mean()).square().sum().item()

@@ -13,6 +13,7 @@ from torch import nn
 
 from splitvfl.data.columns import PartyData
 from splitvfl.errors import ConfigError
+from splitvfl.learning.losses import Loss
 from splitvfl.learning.tasks import Task
 from splitvfl.party.party import MAX_WIDTH
 
@@ -88,6 +89,14 @@ class Recipe(ABC):
     def fitted(self, bottom: nn.Module, columns: PartyData) -> nn.Module:
         """Return a bottom as it begins training: fitted to the party's own training columns, if the recipe does so."""
         return bottom
+
+    def make_loss(self) -> Loss | None:
+        """Return the loss that belongs to the model, which all parties know; ``None``: the label party's own business.
+
+        Raises:
+            ArgumentError: If it cannot be made of the settings.
+        """
+        return None
 
     def terms(self) -> Mapping[str, object]:
         """Return what must be alike at all parties of a network, by the names under which it is compared."""

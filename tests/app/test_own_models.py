@@ -242,7 +242,7 @@ def test_a_loss_that_could_not_be_used_is_refused() -> None:
         config_of(OWN_LOSS, text=EXPERIMENT + "defenses: [{name: abstaining-response, detection_error: 0.3}]\n")
     config = config_of("train.loss=squared-error")
     with pytest.raises(
-        ConfigError, match=r"train\.loss: SquaredError is a loss of regression labels, these are binary"
+        ConfigError, match=r"train\.loss: the squared-error loss takes numbers, and this is a binary task"
     ):
         build_trainer(config, load_data(config))
 

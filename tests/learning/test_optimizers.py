@@ -13,7 +13,15 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from splitvfl.errors import ArgumentError
-from splitvfl.learning.optimizers import PerParameter, ProximalSGD, RowWiseAdagrad, fused_adam, sparse_parameters
+from splitvfl.learning.optimizers import (
+    OPTIMIZERS,
+    PerParameter,
+    ProximalSGD,
+    RowWiseAdagrad,
+    fused_adam,
+    project_on_ball,
+    sparse_parameters,
+)
 from splitvfl.models import WideDeepBottom
 
 ROWS, DIM = 7, 3
@@ -338,3 +346,98 @@ def test_proximal_descent_refuses_sparse_gradients() -> None:
     weights.grad = sparse(*sparse_gradients()[0])
     with pytest.raises(ArgumentError, match="moves every row"):
         ProximalSGD([weights]).step()
+
+
+# --- the ball
+
+
+def slow_projection(weights: list[Tensor], radius: float) -> list[list[float]]:
+    """The nearest point of the ball in Python's own numbers."""
+    everything = [entry for weight in weights for entry in weight.flatten().tolist()]
+    norm = math.sqrt(math.fsum(entry * entry for entry in everything))
+    share = min(1.0, radius / norm)
+    return [[share * entry for entry in weight.flatten().tolist()] for weight in weights]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("radius", [0.1, 1.0, 1 / 3, 1e-30, 7.0])
+def test_all_weights_end_in_the_ball_and_nearest_to_where_they_were(dtype: torch.dtype, radius: float) -> None:
+    for seed in range(20):
+        random = torch.Generator().manual_seed(seed)
+        weights = [torch.randn(shape, generator=random).to(dtype) * 4 for shape in ((1, 5), (3, 2), (1,))]
+        expected = slow_projection(weights, radius)
+
+        project_on_ball(weights, radius)
+
+        left = [weight.double().flatten().tolist() for weight in weights]
+        # math.fsum and hypot are correctly rounded sums of what torch adds up in its own order: no tolerance above 1.
+        norm = math.hypot(*(entry for weight in left for entry in weight))
+        assert norm <= radius * (1 + 2**-52)
+        # Rounding, and one step towards zero: two units in the last place of each number, and what is denormal.
+        unit = torch.finfo(dtype).eps
+        for found, wanted in zip(left, expected, strict=True):
+            assert found == pytest.approx(wanted, rel=2 * unit + 1e-15, abs=torch.finfo(dtype).tiny)
+
+
+def test_weights_within_the_ball_stay_as_they_are_and_so_does_what_is_no_number() -> None:
+    inside = [torch.tensor([0.3, -0.4]), torch.zeros(1)]
+    project_on_ball(inside, 0.5000001)
+    assert inside[0].tolist() == torch.tensor([0.3, -0.4]).tolist()
+    for odd in (math.nan, math.inf):
+        weights = [torch.tensor([odd, 2.0])]
+        project_on_ball(weights, 1.0)
+        assert torch.equal(weights[0], torch.tensor([odd, 2.0])) or math.isnan(odd)
+        assert weights[0][1] == 2.0
+    huge = [torch.full((4,), 3e38)]
+    project_on_ball(huge, 1.0)
+    assert huge[0].tolist() == pytest.approx([0.5] * 4)
+
+
+def _one_step(factory: Any, weights: list[Tensor], gradients: list[Tensor]) -> list[Tensor]:
+    parameters = [nn.Parameter(weight.clone()) for weight in weights]
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.grad = gradient.clone()
+    factory(parameters).step()
+    return [parameter.detach() for parameter in parameters]
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("sgd", {"lr": 0.5, "weight_decay": 0.3}),
+        ("proximal-sgd", {"lr": 0.5, "l1": 0.2, "l2": 0.3}),
+    ],
+)
+def test_the_ball_is_last_in_a_step_and_holds_the_intercept(name: str, settings: dict[str, float]) -> None:
+    random = torch.Generator().manual_seed(0)
+    weights = [torch.randn(shape, generator=random) for shape in ((1, 4), (1,))]
+    gradients = [torch.randn(weight.shape, generator=random) for weight in weights]
+    make = OPTIMIZERS[name]
+
+    free = _one_step(lambda params: make(params, **settings), weights, gradients)
+    held = _one_step(lambda params: make(params, radius=0.5, **settings), weights, gradients)
+    wide = _one_step(lambda params: make(params, radius=1e3, **settings), weights, gradients)
+
+    expected = slow_projection(free, 0.5)
+    for found, wanted in zip(held, expected, strict=True):
+        assert found.flatten().tolist() == pytest.approx(wanted, rel=2.4e-7)  # two units in the last place
+    assert held[1].abs() < free[1].abs()
+    assert all(map(torch.equal, wide, free))
+
+
+def test_a_weight_without_a_gradient_counts_in_the_norm() -> None:
+    still, moved = nn.Parameter(torch.tensor([3.0])), nn.Parameter(torch.tensor([4.0]))
+    moved.grad = torch.zeros(1)
+    OPTIMIZERS["sgd"]([still, moved], lr=0.1, radius=2.5).step()
+    assert [still.item(), moved.item()] == pytest.approx([1.5, 2.0], rel=1e-7)
+
+
+def test_a_radius_is_above_0_and_bounds_no_tables() -> None:
+    for name in ("sgd", "proximal-sgd"):
+        for radius in (0.0, -1.0, math.nan, math.inf):
+            with pytest.raises(ArgumentError, match="expected radius above 0 and finite"):
+                OPTIMIZERS[name]([table()], radius=radius)
+    tables = nn.Sequential(nn.Embedding(3, 2, sparse=True), nn.Linear(2, 1))
+    with pytest.raises(ArgumentError, match="radius bounds all weights of a party together"):
+        PerParameter(dense=lambda params: OPTIMIZERS["sgd"](params, radius=1.0))(tables)
+    assert type(OPTIMIZERS["sgd"]([table()])) is torch.optim.SGD
