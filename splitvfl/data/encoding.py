@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from splitvfl.data.chunks import Chunk
+from splitvfl.data.ranges import Bounds
 from splitvfl.data.spelling import setting
 from splitvfl.data.tables import is_number, is_text, numbers
 from splitvfl.errors import ArgumentError, DataError
@@ -35,7 +36,8 @@ Codes = npt.NDArray[np.int64 | np.int32]
 class Encoding:
     """How columns become numbers.
 
-    Numeric columns (numbers and truth values) are filled, then scaled; columns that do not vary over the training
+    Numeric columns (numbers and truth values) are filled, then scaled, by what training rows show unless there are
+    public ranges (:mod:`splitvfl.data.ranges`); columns that do not vary over the training
     rows become zero under every scale but ``"none"``. Categorical columns are text, and those that ``load`` is told
     to take as such; a missing value is a category of its own.
 
@@ -98,7 +100,7 @@ class Encoded:
     unknown: Mapping[str, int]
 
 
-class FittedNumbers(msgspec.Struct, frozen=True, kw_only=True, tag="numbers", tag_field="fitted"):
+class FittedNumbers(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="numbers", tag_field="fitted"):
     """What was learned of a numeric column.
 
     Attributes:
@@ -108,6 +110,8 @@ class FittedNumbers(msgspec.Struct, frozen=True, kw_only=True, tag="numbers", ta
         spread: What that is divided by; 0 where the column does not vary: it becomes zero.
         median: What fills gaps; ``None`` where they raise.
         marked: Whether a second column is 1 where the value was missing.
+        bounds: Public bounds that values are clipped to before anything else, and that all of this follows from;
+            ``None``: it was learned from training rows.
     """
 
     column: str
@@ -116,7 +120,13 @@ class FittedNumbers(msgspec.Struct, frozen=True, kw_only=True, tag="numbers", ta
     spread: float
     median: float | None
     marked: bool
+    bounds: Bounds | None = None
     size: ClassVar[int] = 0
+
+    @property
+    def is_learned(self) -> bool:
+        """Whether what becomes of a value depends on training rows."""
+        return self.bounds is None and (self.scale != "none" or self.median is not None)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -133,6 +143,7 @@ class FittedNumbers(msgspec.Struct, frozen=True, kw_only=True, tag="numbers", ta
         check_numbers(values, self.column, chunk, may_miss=self.median is not None)
         gaps = np.isnan(values)
         filled = values if self.median is None else np.where(gaps, self.median, values)
+        filled = filled if self.bounds is None else np.clip(filled, *self.bounds)
         with np.errstate(over="ignore", invalid="ignore"):
             logs = symmetric_log(filled) if self.scale == "log1p" else filled
             scaled = shift_and_scale(logs, self.offset, self.spread, self.scale).astype(np.float32)

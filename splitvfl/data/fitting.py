@@ -30,6 +30,7 @@ from splitvfl.data.encoding import (
     check_numbers,
     symmetric_log,
 )
+from splitvfl.data.ranges import Bounds, Ranges
 from splitvfl.data.spelling import setting
 from splitvfl.data.tables import Rows, is_number, is_text, numbers, what_else
 from splitvfl.data.vocabulary import CategoryCounter
@@ -267,10 +268,12 @@ class NumericFit:
         scale: How it will be scaled.
         fill: Whether gaps will be filled with the median.
         sums: What adds up its values.
+        bounds: Public bounds, from which everything follows in place of the values; ``None``: there are none.
     """
 
-    def __init__(self, column: str, *, scale: Scale, fill: bool, sums: Sums) -> None:
+    def __init__(self, column: str, *, scale: Scale, fill: bool, sums: Sums, bounds: Bounds | None = None) -> None:
         self._column = column
+        self._bounds = bounds
         self._scale = scale
         self._fill = fill
         self._sums = sums
@@ -287,6 +290,8 @@ class NumericFit:
 
     def fitted(self) -> FittedNumbers:
         """Return how the column becomes numbers; there must be a value."""
+        if self._bounds is not None:
+            return self._public(self._bounds)
         median = self._sums.median() if self._fill else None
         with np.errstate(over="ignore", invalid="ignore"):  # reported when it is applied
             offset, spread = self._shift(median)
@@ -297,6 +302,20 @@ class NumericFit:
             spread=spread,
             median=median,
             marked=self._sums.gaps > 0,
+        )
+
+    def _public(self, bounds: Bounds) -> FittedNumbers:
+        """Return how the column becomes numbers without a look at it: a gap is the middle, and marked if it may be."""
+        offset, spread = public_shift(self._scale, bounds)
+        return FittedNumbers(
+            column=self._column,
+            scale=self._scale,
+            offset=offset,
+            spread=spread,
+            median=0.5 * bounds[0] + 0.5 * bounds[1] if self._fill else None,
+            # Also where no training row has a gap: whether one has is no public matter.
+            marked=self._fill,
+            bounds=bounds,
         )
 
     def _shift(self, median: float | None) -> tuple[float, float]:
@@ -313,6 +332,20 @@ class NumericFit:
                 assert_never(self._scale)
 
 
+def public_shift(scale: Scale, bounds: Bounds) -> tuple[float, float]:
+    """Return offset and spread of a column with public bounds: to [0, 1] under ``"minmax"``, else to [−1, 1]."""
+    if scale == "none":
+        return 0.0, 1.0
+    low, high = symmetric_log(np.array(bounds)).tolist() if scale == "log1p" else bounds
+    match scale:
+        case "minmax":
+            return low, high - low
+        case "standard" | "log1p":
+            return 0.5 * low + 0.5 * high, 0.5 * high - 0.5 * low
+        case _:
+            assert_never(scale)
+
+
 def fit_encoding(
     table: pa.Table,
     columns: Sequence[str],
@@ -321,6 +354,7 @@ def fit_encoding(
     encoding: Encoding,
     categories: Collection[str],
     scales: Mapping[str, Scale] | None = None,
+    ranges: Ranges | None = None,
     source: str,
 ) -> FittedEncoding:
     """Return what the training rows of a table in memory say of how to encode these columns.
@@ -332,15 +366,18 @@ def fit_encoding(
         encoding: How.
         categories: Columns to take as categorical although they hold numbers.
         scales: Columns that are scaled otherwise.
+        ranges: Public bounds of every numeric one of these columns; ``None``: what training rows show.
         source: Where the table comes from, for messages.
 
     Raises:
         DataError: If numbers are missing and may not be, or are infinite, a column holds neither numbers nor text, has
-            no training value at all, or has too many categories for one-hot.
+            no training value at all, no range where there are ranges, or too many categories for one-hot.
     """
     chunk = Chunk.of(table, columns, source=source)
     training = np.isin(np.arange(table.num_rows), train)
     fitted: list[FittedNumbers | FittedCategories] = []
+    numeric = [name for name, column in chunk.columns.items() if is_number(column) and name not in categories]
+    bounds = {} if ranges is None else ranges.of(numeric)
     for name, column in chunk.columns.items():
         where = f"column {name!r} of {source}"
         if not is_text(column) and not is_number(column):
@@ -352,7 +389,7 @@ def fit_encoding(
             continue
         scale = (scales or {}).get(name, encoding.scale)
         sums = WholeSums(log=scale == "log1p")
-        fit = NumericFit(name, scale=scale, fill=encoding.missing == "indicator", sums=sums)
+        fit = NumericFit(name, scale=scale, fill=encoding.missing == "indicator", sums=sums, bounds=bounds.get(name))
         fit.add(chunk, training)
         if sums.known == 0:
             raise DataError(f"{where} has no value in any training row; leave it out ({setting('drop')})")

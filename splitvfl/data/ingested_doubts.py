@@ -53,7 +53,8 @@ def _is_named_id(encoder: NumericEncoder) -> bool:
 
 def _numbered_through(encoder: NumericEncoder, span: float) -> bool:
     """Return whether numbers spread as evenly as those of rows do: over about as many as there are records."""
-    even = abs(encoder.spread / (span / math.sqrt(12)) - 1) < 0.05 if encoder.scale == "standard" else False
+    learned = encoder.scale == "standard" and encoder.bounds is None
+    even = abs(encoder.spread / (span / math.sqrt(12)) - 1) < 0.05 if learned else False
     return encoder.rows >= FEWEST and even and 0.9 * encoder.rows <= span <= 3 * encoder.rows
 
 

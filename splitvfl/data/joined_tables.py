@@ -61,8 +61,8 @@ def from_tables(
         active_name: Name of the party that holds the labels.
         settings: Attributes of :class:`splitvfl.data.spec.TableSpec`: ``task``, ``positive``, ``scale``,
             ``scale_columns``, ``missing``, ``categorical``, ``categorical_columns``, ``min_count``, ``drop``,
-            ``test_fraction``, ``split_seed``, ``split_column`` and ``test_value`` (of the active party's table).
-            Patterns of columns are looked for in all tables.
+            ``ranges``, ``test_fraction``, ``split_seed``, ``split_column`` and ``test_value`` (of the active party's
+            table). Patterns of columns are looked for in all tables.
 
     Raises:
         ArgumentError: If an argument is malformed.

@@ -20,6 +20,7 @@ from splitvfl.data.encoding import Encoded, FittedEncoding
 from splitvfl.data.fitting import fit_encoding
 from splitvfl.data.labels import Labels, check_split, read_labels
 from splitvfl.data.partition import REST, ColumnClaim, matching, patterns
+from splitvfl.data.ranges import as_ranges
 from splitvfl.data.sets import DATA_SETS, TABLES, DataSet, digit_labels, file_of
 from splitvfl.data.sources import open_one, read_whole
 from splitvfl.data.spec import Division, PartyClaim, TableSpec, check_parties
@@ -55,7 +56,7 @@ def load(
         active_name: Name of the party that holds the labels.
         settings: Attributes of :class:`splitvfl.data.spec.TableSpec`: ``label``, ``task``, ``positive``, ``drop``,
             ``id_column``, ``test_fraction``, ``split_seed``, ``split_column``, ``test_value``, ``scale``, ``missing``,
-            ``categorical``, ``categorical_columns``, ``min_count`` and the others.
+            ``categorical``, ``categorical_columns``, ``min_count``, ``ranges`` and the others.
 
     Raises:
         ArgumentError: If an argument is malformed, or means nothing for this set.
@@ -154,7 +155,7 @@ def fit(
 
     Raises:
         ArgumentError: If a column is to be scaled in two ways.
-        DataError: If a name or pattern matches nothing, or a column cannot be encoded.
+        DataError: If a name or pattern matches nothing, ranges are not as they must be, or a column cannot be encoded.
     """
     categories = spec.categories(division, source=source)
     numeric = [name for name in division.kept if name not in categories and not is_text(table.column(name))]
@@ -165,6 +166,7 @@ def fit(
         encoding=spec,
         categories=categories,
         scales=spec.scales(numeric, division, source=source),
+        ranges=as_ranges(spec.ranges),
         source=source,
     )
 

@@ -24,6 +24,7 @@ import msgspec
 from splitvfl.data.chunks import Kind
 from splitvfl.data.columns import TaskName
 from splitvfl.data.encoding import FittedNumbers, Scale
+from splitvfl.data.ranges import Bounds
 from splitvfl.errors import DataError
 
 FORMAT = "splitvfl tables"
@@ -36,7 +37,7 @@ Part = Literal["train", "test"]
 Role = Literal["active", "passive"]
 
 
-class NumericEncoder(msgspec.Struct, frozen=True, kw_only=True, tag="number", tag_field="encoder"):
+class NumericEncoder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="number", tag_field="encoder"):
     """A numeric column: filled, scaled by ``(x − offset) / spread``, and marked where it was missing.
 
     Attributes:
@@ -53,6 +54,8 @@ class NumericEncoder(msgspec.Struct, frozen=True, kw_only=True, tag="number", ta
         gaps: Training rows without a value.
         low: Smallest training value, as in the file.
         high: Largest training value, as in the file.
+        bounds: Public bounds that values are clipped to, and from which offset, spread and median follow in place of
+            training rows; ``None``: they are as said above.
     """
 
     column: str
@@ -68,6 +71,7 @@ class NumericEncoder(msgspec.Struct, frozen=True, kw_only=True, tag="number", ta
     gaps: int
     low: float
     high: float
+    bounds: Bounds | None = None
 
     @property
     def fitted(self) -> FittedNumbers:

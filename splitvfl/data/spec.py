@@ -10,6 +10,7 @@ from splitvfl.data.columns import TaskName
 from splitvfl.data.encoding import Encoding, Scale, check_one_of
 from splitvfl.data.labels import Positive
 from splitvfl.data.partition import REST, ColumnClaim, divide, matching, patterns
+from splitvfl.data.ranges import GivenRanges
 from splitvfl.data.schema import Role
 from splitvfl.data.spelling import setting
 from splitvfl.data.tables import did_you_mean
@@ -78,6 +79,10 @@ class TableSpec(Encoding):
         split_column: Column that decides it instead.
         test_value: What that column holds in test rows.
         scale_columns: Columns that are scaled otherwise, by scale.
+        ranges: Public bounds of every numeric column, to be used in place of what training rows show: the path of a
+            file, or ``{column: (lower, upper)}``; see :mod:`splitvfl.data.ranges`. Numbers are clipped to them.
+            ``"standard"`` then is (x − middle) / half the width, to [−1, 1]; ``"minmax"`` to [0, 1]; ``"log1p"`` as
+            ``"standard"``, of logarithms. Gaps that may be filled get the middle, and a mark in every column.
         categorical_columns: Numeric columns that hold categories, as names and patterns; text always does.
         text_columns: Columns of CSV files to read as text whatever they look like.
 
@@ -97,6 +102,7 @@ class TableSpec(Encoding):
     split_column: str | None = None
     test_value: str | float = "test"
     scale_columns: Mapping[Scale, Patterns] = field(default_factory=dict)
+    ranges: GivenRanges = None
     categorical_columns: Patterns = ()
     text_columns: Patterns = ()
 

@@ -18,6 +18,7 @@ from splitvfl.data.hashing import hash_key, key_name
 from splitvfl.data.ingest.records import cell_value
 from splitvfl.data.labels import Positive
 from splitvfl.data.partition import matching, patterns
+from splitvfl.data.ranges import Bounds, as_ranges
 from splitvfl.data.schema import (
     DataSchema,
     Encoder,
@@ -105,6 +106,7 @@ class Plan:
         parties: Who holds the others.
         kinds: What the cells of every column that is read hold.
         scales: The numeric columns, and how each is scaled.
+        bounds: Their public bounds, where these take the place of what training rows show.
         vocabularies: Categorical columns whose categories are listed.
         hashed: Categorical columns that are hashed.
         missing: What happens to missing numbers.
@@ -125,6 +127,7 @@ class Plan:
     parties: tuple[PartyPlan, ...]
     kinds: Mapping[str, Kind]
     scales: Mapping[str, Scale]
+    bounds: Mapping[str, Bounds] = field(default_factory=dict)
     positive: Positive | None = None
     vocabularies: tuple[str, ...] = ()
     hashed: tuple[str, ...] = ()
@@ -190,6 +193,8 @@ def make_plan(
     categorical = [name for name in kept if name in named or kinds[name] == "text"]
     numeric = [name for name in kept if name not in categorical]
     hashed = _hashed(hashing, categorical, where)
+    ranges = as_ranges(spec.ranges)
+    held = [name for name in numeric if any(name in columns for columns in division.held.values())]
     return Plan(
         name=name,
         task=spec.task,
@@ -204,6 +209,7 @@ def make_plan(
         ),
         kinds=kinds,
         scales=spec.scales(numeric, division, source=where),
+        bounds={} if ranges is None else ranges.of(held),
         vocabularies=tuple(name for name in categorical if name not in hashed),
         hashed=hashed,
         missing=spec.missing,

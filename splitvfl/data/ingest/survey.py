@@ -109,7 +109,8 @@ class Statistics:
         fill = plan.missing == "indicator"
         self._sums = {name: RunningSums(log=scale == "log1p", fill=fill) for name, scale in plan.scales.items()}
         self._numeric = {
-            name: NumericFit(name, scale=scale, fill=fill, sums=self._sums[name]) for name, scale in plan.scales.items()
+            name: NumericFit(name, scale=scale, fill=fill, sums=self._sums[name], bounds=plan.bounds.get(name))
+            for name, scale in plan.scales.items()
         }
         self._counters = {
             name: CategoryCounter(category_type(plan.kinds[name]), scratch / f"count-{position}")
