@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from splitvfl.errors import PrivacyError
+from splitvfl.privacy.sampling import Keystream
 
 # Torch's state of a Mersenne twister: 24 bytes of header, then 624 words of 32 bits in 8 bytes each.
 _HEADER, _WORDS = 24, 624
@@ -58,13 +59,25 @@ def keyed_generator(key: bytes, *about: bytes) -> torch.Generator:
         key: A secret of 32 bytes.
         about: What it is for; ``(b"ab", b"c")`` is something else than ``(b"a", b"bc")``.
     """
+    generator = torch.Generator().manual_seed(0)
+    _set_words(generator, _derived(key, about, 4 * _WORDS))
+    return generator
+
+
+def keyed_stream(key: bytes, *about: bytes) -> Keystream:
+    """Return a keystream that follows from a secret key and what it is for, as :func:`keyed_generator`.
+
+    The two have nothing in common, for the same key and purpose either.
+    """
+    return Keystream(_derived(key, (b"keystream", *about), 32))
+
+
+def _derived(key: bytes, about: tuple[bytes, ...], length: int) -> bytes:
     assert len(key) == 32, "a key is 32 bytes long"
     state = hashlib.shake_256(key)
     for part in about:
         state.update(len(part).to_bytes(8, "little") + part)
-    generator = torch.Generator().manual_seed(0)
-    _set_words(generator, state.digest(4 * _WORDS))
-    return generator
+    return state.digest(length)
 
 
 def _set_words(generator: torch.Generator, content: bytes) -> None:

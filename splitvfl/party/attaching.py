@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import assert_never
 
 from splitvfl.claims import PureDP, claims_of, is_per_record
 from splitvfl.cut.chain import DefenseChain
 from splitvfl.cut.layer import check_top, refuse_batch_mixing
 from splitvfl.errors import ConfigError, PrivacyError
-from splitvfl.hooks import PHASES, Defense, Phase, crossing_of, hook_name
-from splitvfl.learning.losses import ApproximateLogistic, Logistic
+from splitvfl.hooks import PHASES, Defense, Phase, crossing_of, hook_name, record_loss_of
+from splitvfl.learning.losses import link_of, loss_name
 from splitvfl.learning.randomness import derive_seed
 from splitvfl.party.own_part import OwnPart
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
@@ -125,18 +125,39 @@ def check_labels(party: ActiveParty, defense: Defense) -> None:
 
 
 def check_loss(party: ActiveParty, defense: Defense) -> None:
-    """Check that a defense is for rows such as the task's loss leaves.
+    """Check that a defense is for what the task's loss takes, puts out and leaves in rows.
 
-    Under another loss a label moves a row by more, weights of a class among them, or moves the rows of others.
+    Under another loss a label moves a row by more, weights of a class among them, or moves the rows of others; targets
+    that are right on average train something else; and scores are no probabilities.
 
     Raises:
+        ConfigError: If it answers with other targets than labels, in which the loss is not linear; or is for
+            probabilities, and scores are none.
         PrivacyError: If it is for the logistic loss, and this is another; one derived from it counts as another.
     """
-    loss = party.task.loss
-    if getattr(defense, "needs_logistic_loss", False) and type(loss) not in (Logistic, ApproximateLogistic):
+    task, loss = party.task, party.task.loss
+    name = loss_name(loss)
+    values = getattr(defense, "target_values", None)
+    answers_labels = values is not None and task.classes is not None and set(values) <= set(range(task.classes))
+    if (
+        crossing_of(defense) == "labels"
+        and record_loss_of(defense) is None
+        and not (loss.linear_in_targets or answers_labels)
+    ):
+        raise ConfigError(
+            f"defense {hook_name(defense)} answers with targets that are right on average, and the gradient of the "
+            f"{name} loss is not linear in them (nor in labels that are clipped, target_clip): training would learn "
+            "something else; take another loss, or a defense of the gradient"
+        )
+    if getattr(defense, "needs_probabilities", False) and (task.classes is None or link_of(loss) == "identity"):
+        raise ConfigError(
+            f"defense {hook_name(defense)} is for scores that are probabilities of classes, and those of the {name} "
+            "loss are none; take it out (rounding is for scores of all kinds)"
+        )
+    if getattr(defense, "needs_logistic_loss", False) and not vars(type(loss)).get("is_logistic", False):
         raise PrivacyError(
             f"{hook_name(defense)} promises something of labels below the logistic loss alone, and {party.name} trains "
-            f"on {type(loss).__name__}, under which a label may move more: leave train.loss out, or take "
+            f"on {type(loss).__name__}, under which a label may move more: take model.loss or train.loss logistic, or "
             "record-gaussian, which asks each loss what a label moves"
         )
 
@@ -153,6 +174,22 @@ def promises_of(party: Party, epochs: int, *, own_part: OwnPart = "exact") -> li
     return [*said, *_over_a_run(party, epochs, own_part)] if isinstance(party, ActiveParty) else said
 
 
+def claims_in_words(parties: Iterable[Party]) -> list[str]:
+    """Return of each defense of some parties what it claims, what that rests on and does not cover, each once."""
+    said = (line for party in parties for chain in party.chains().values() for line in chain.claims_in_words())
+    return list(dict.fromkeys(said))
+
+
+def promised_in_short(parties: Iterable[Party], *, epochs: int, own_part: OwnPart = "exact") -> list[str]:
+    """Return of each defense of some parties what it promises, of a run of so many epochs too, each once."""
+    said: list[str] = []
+    for party in parties:
+        said += [line for chain in party.chains().values() for line in chain.promised_in_short()]
+        if isinstance(party, ActiveParty):
+            said += [line.removesuffix(".") for line in _over_a_run(party, epochs, own_part)]
+    return list(dict.fromkeys(said))
+
+
 def _over_a_run(party: ActiveParty, epochs: int, own_part: OwnPart) -> Iterator[str]:
     """Say what releases of residues come to over a run, or why nothing is said of it: once for all cuts."""
     costs = {
@@ -167,7 +204,7 @@ def _over_a_run(party: ActiveParty, epochs: int, own_part: OwnPart) -> Iterator[
         if why:
             yield f"{name}: of the whole run nothing is promised: {why}."
         else:
-            total = PureDP(epochs * epsilon, name)
+            total = PureDP(epochs * epsilon, per="run")
             yield (
                 f"{name}: all messages of the run together are {total.epsilon:.3g}-differentially private in the label "
                 f"of a record, given all else: nobody tells two labels of even odds apart more often than "

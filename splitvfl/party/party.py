@@ -21,9 +21,10 @@ from splitvfl.cut.views import GRADIENTS, Shown, ViewSource, is_linear
 from splitvfl.data.columns import PartyData, Records
 from splitvfl.data.transform import transform_of
 from splitvfl.errors import ArgumentError, ProtocolError
-from splitvfl.hooks import Phase, View, all_finite, all_finite_together, hook_name, notes_of
+from splitvfl.hooks import Phase, View, all_finite, all_finite_together, hook_name, notes_of, running_totals_of
 from splitvfl.leakage.canaries import CoinLabels
 from splitvfl.learning.best_weights import BestWeights
+from splitvfl.learning.losses import Logistic
 from splitvfl.learning.optimizers import OptimizerFactory, optimizer_of
 from splitvfl.learning.randomness import PartyRandom
 from splitvfl.learning.schedule import EarlyStopping, Patience
@@ -186,6 +187,12 @@ class Party(ABC):
         """Measurements of its defenses in the last training step: ``whose message/defense/measurement``."""
 
     @property
+    def running_totals(self) -> frozenset[str]:
+        """Names of what its defenses log that are totals so far."""
+        found = (running_totals_of(defense) for chain in self.chains().values() for defense in chain)
+        return frozenset().union(*found)
+
+    @property
     def notes(self) -> list[str]:
         """Sentences of its defenses beside the figures of a run, each once."""
         said = [note for chain in self.chains().values() for defense in chain for note in notes_of(defense)]
@@ -290,11 +297,21 @@ class PassiveParty(Party):
         for observer in self.observers:
             observer(self.shown.view(observer.needs, source, received, party=self.name, step=step, ids=batch.ids))
 
-    def learn(self, activation: Tensor, gradient: Tensor, batch: Records, step: int) -> None:
-        """Run the bottom's backward on a received gradient, and let its observers look."""
+    def learn(
+        self, activation: Tensor, gradient: Tensor, batch: Records, step: int, *, used: Tensor | None = None
+    ) -> None:
+        """Run the bottom's backward on a received gradient, and let its observers look.
+
+        Args:
+            activation: What the bottom put out.
+            gradient: What was received.
+            batch: The records.
+            step: Number of the step.
+            used: What of the gradient is used, if not all of it.
+        """
         self.observe(activation, batch, step, gradient=gradient)
         if activation.requires_grad:  # a frozen bottom, or one without parameters, has nothing to learn
-            activation.backward(gradient)
+            activation.backward(gradient if used is None else used)
 
     def learn_sum(self, activation: Tensor, total: Tensor, batch: Records, step: int) -> None:
         """Take the gradient of a linear bottom's weight, ``(d, width)``, and let its observers look."""
@@ -335,6 +352,8 @@ class ActiveParty(Party):
         labels: Defenses that act before the loss.
         scores: Defenses of the predictions that it publishes.
         training_labels: The labels of its training records, and the coins in the place of some.
+        zeros: Ids of the records of the step under way whose residue it sends as a zero, ``(j,)``, where the exchange
+            uses some records of a step only; ``None``: it uses all. A secret of its own, by which attacks are judged.
 
     Raises:
         DataError: If there are no labels, or they are not what the task needs. A party without a training record only
@@ -368,6 +387,7 @@ class ActiveParty(Party):
         self.widths: dict[str, int] = {}
         self.patience: Patience | None = None
         self.sums_parts = False
+        self.zeros: Tensor | None = None
         self.labels = DefenseChain("labels", self.name)
         self.scores = DefenseChain("scores", self.name)
 
@@ -416,6 +436,10 @@ class ActiveParty(Party):
         """
         self.training_labels.check_held_out(settings, held_out)
         self.patience = Patience(settings)
+
+    def zeros_among(self, ids: Tensor) -> Tensor | None:
+        """Return whose residues are zeros by design in the step under way, ``(n,)``, bool; ``None``: nobody's."""
+        return None if self.zeros is None else torch.isin(ids.cpu(), self.zeros.cpu())
 
     @property
     def canaries(self) -> CoinLabels | None:
@@ -468,8 +492,17 @@ class ActiveParty(Party):
         """
         values = self.labels.target_values(self.task.classes)
         plan = RunPlan(epochs=epochs, early_stopping=early_stopping, values=values)
+        moved = values if self._moves_by_targets(values) else None
         for chain in self.chains().values():
+            chain.take_targets(moved)
             chain.plan_run(plan)
+
+    def _moves_by_targets(self, values: tuple[float, ...] | None) -> bool:
+        """Return whether a label moves its record's row as it moves the target, below a linear model."""
+        if values is None or self.labels.with_own_loss is not None:
+            return False
+        # What an approximation makes of targets that are no labels need not be linear in them.
+        return type(self.task.loss) is Logistic or set(values) <= {0.0, 1.0}
 
     def chains(self) -> dict[str, DefenseChain]:
         """Return the defenses of labels, of scores, and of each passive party's gradient."""
