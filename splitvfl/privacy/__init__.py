@@ -1,5 +1,14 @@
 """Differential privacy: how much noise buys how much, and what it leaves to an attacker."""
 
+from splitvfl.privacy.accounting import (
+    GaussianEvaluations,
+    GaussianMessages,
+    MessagesPerUse,
+    PrivacyBudget,
+    Spent,
+    hdp_sigma,
+)
+from splitvfl.privacy.composition import Guarantee, PrivacyLoss, k_fold_delta, k_fold_epsilon
 from splitvfl.privacy.dp_paillier import (
     corrected_dp_paillier_sigma,
     dp_paillier_sensitivity,
@@ -7,7 +16,7 @@ from splitvfl.privacy.dp_paillier import (
     label_attack_success,
 )
 from splitvfl.privacy.gaussian import classic_gaussian_sigma, gaussian_delta, gaussian_sigma
-from splitvfl.privacy.gaussian_dp import gaussian_mu, least_detection_error
+from splitvfl.privacy.gaussian_dp import gaussian_mu, gaussian_mu_delta, gaussian_mu_epsilon, least_detection_error
 from splitvfl.privacy.laplace import (
     MultiplicativeBounds,
     MultiplicativeMode,
@@ -19,24 +28,50 @@ from splitvfl.privacy.laplace import (
     laplace_scale,
     multiplicative_laplace_epsilon,
 )
+from splitvfl.privacy.sampling import DiscreteNoise, Keystream, discrete_gaussian, discrete_laplace
+from splitvfl.privacy.sensitivity import HdpTraining, hdp_sensitivity, tight_hdp_sensitivity
+from splitvfl.privacy.statement import NotCovered, Statement, claim_warnings, not_covered
 
 __all__ = [
+    "DiscreteNoise",
+    "GaussianEvaluations",
+    "GaussianMessages",
+    "Guarantee",
+    "HdpTraining",
+    "Keystream",
+    "MessagesPerUse",
     "MultiplicativeBounds",
     "MultiplicativeMode",
+    "NotCovered",
+    "PrivacyBudget",
+    "PrivacyLoss",
+    "Spent",
+    "Statement",
     "checked_bounds",
     "checked_mode",
     "choose_multiplicative_bounds",
+    "claim_warnings",
     "classic_gaussian_sigma",
     "corrected_dp_paillier_sigma",
+    "discrete_gaussian",
+    "discrete_laplace",
     "dp_paillier_sensitivity",
     "dp_paillier_sigma",
     "gaussian_delta",
     "gaussian_mu",
+    "gaussian_mu_delta",
+    "gaussian_mu_epsilon",
     "gaussian_sigma",
+    "hdp_sensitivity",
+    "hdp_sigma",
+    "k_fold_delta",
+    "k_fold_epsilon",
     "label_attack_success",
     "label_success_ceiling",
     "laplace_label_success",
     "laplace_scale",
     "least_detection_error",
     "multiplicative_laplace_epsilon",
+    "not_covered",
+    "tight_hdp_sensitivity",
 ]

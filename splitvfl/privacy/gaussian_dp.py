@@ -6,8 +6,8 @@ import math
 from statistics import NormalDist
 
 from splitvfl.errors import ArgumentError
-from splitvfl.privacy.checking import positive
-from splitvfl.privacy.gaussian import gaussian_sigma
+from splitvfl.privacy.checking import positive, probability
+from splitvfl.privacy.gaussian import gaussian_delta, gaussian_sigma
 
 _NORMAL = NormalDist()
 
@@ -74,3 +74,47 @@ def least_detection_error(mu: float) -> float:
     if not mu >= 0.0:
         raise ArgumentError(f"mu must be at least 0, got {mu!r}")
     return _NORMAL.cdf(-mu / 2.0) if math.isfinite(mu) else 0.0
+
+
+def gaussian_mu_delta(mu: float, epsilon: float) -> float:
+    """Return the smallest δ for which what is μ-Gaussian differentially private is (ε, δ)-private, exactly.
+
+    Source: Dong, Roth and Su, arXiv:1905.02383, corollary 2.13.
+
+    Args:
+        mu: μ, from 0.
+        epsilon: ε in nats, from 0.
+
+    >>> round(gaussian_mu_delta(0.2681, 1.0), 7)
+    1e-05
+    """
+    if not (math.isfinite(mu) and mu >= 0.0 and epsilon >= 0.0):
+        raise ArgumentError(f"expected mu and epsilon from 0, got {mu!r} and {epsilon!r}")
+    if mu == 0.0:
+        return 0.0
+    if epsilon == 0.0:
+        return math.erf(mu / math.sqrt(8.0))
+    return gaussian_delta(1.0, epsilon, sensitivity=mu) if math.isfinite(epsilon) else 0.0
+
+
+def gaussian_mu_epsilon(mu: float, delta: float) -> float:
+    """Return the smallest ε for which what is μ-Gaussian differentially private is (ε, δ)-private.
+
+    Rounded up, to about ten digits. :func:`gaussian_mu` with ε and δ is its inverse.
+
+    Args:
+        mu: μ, from 0.
+        delta: δ, in (0, 1).
+
+    >>> round(gaussian_mu_epsilon(0.2681, 1e-5), 3)
+    1.0
+    """
+    allowed = probability("delta", delta)
+    if gaussian_mu_delta(mu, 0.0) <= allowed:
+        return 0.0
+    # The loss is N(μ²/2, μ²), and above this with a probability below δ.
+    low, high = 0.0, mu**2 / 2.0 + mu * math.sqrt(-2.0 * math.log(allowed))
+    while high - low > 1e-14 * high:
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if gaussian_mu_delta(mu, middle) <= allowed else (middle, high)
+    return high
