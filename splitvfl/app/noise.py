@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from splitvfl.config.sections import ExperimentConfig
+from splitvfl.config.sections import ExchangeSection, ExperimentConfig
 from splitvfl.data import PartyData
 from splitvfl.defenses import CoefficientNoise, GaussianIR
 from splitvfl.errors import ConfigError
 from splitvfl.exchange.noise import NoiseSettings
-from splitvfl.hooks import At
+from splitvfl.hooks import At, Defense
 from splitvfl.learning.optimizers import plain_rate
+from splitvfl.learning.tasks import Task
 from splitvfl.party.recipe import Recipe
 from splitvfl.privacy import corrected_dp_paillier_sigma, dp_paillier_sigma, label_attack_success
 from splitvfl.privacy.dp_paillier import PartyLetter
@@ -45,6 +46,9 @@ class NoisePlan:
     active: float
     passive: float
 
+    radius = None
+    fixed_seeds = True
+
     @property
     def name(self) -> str:
         """What it is called beside a run's figures."""
@@ -63,9 +67,18 @@ class NoisePlan:
             math.log2(4.0 * self.settings.gradient_bound + _DEVIATIONS * max(self.active, self.passive))
         )
 
-    def defenses(self) -> list[CoefficientNoise | At]:
+    def supplied(self, section: ExchangeSection) -> Mapping[str, Any]:
+        """Return the limit of encrypted numbers, unless the file sets one."""
+        if section.encryption.value_limit is not None:
+            return {}
+        return {"encryption": section.encryption.model_copy(update={"value_limit": self.value_limit})}
+
+    def budget(self) -> None:
+        """Return no account: what was planned for all epochs is said before the first step."""
+
+    def defenses(self) -> list[Defense | At]:
         """Return the noise as defenses, each for the party that it belongs to."""
-        found: list[CoefficientNoise | At] = []
+        found: list[Defense | At] = []
         bound = self.settings.gradient_bound
         if self.active:
             found.append(CoefficientNoise(sigma=self.active, clip=4 * bound))
@@ -73,7 +86,10 @@ class NoisePlan:
             found.append(At(GaussianIR(clip=4 * bound - 2, sigma=self.passive), "training"))
         return found
 
-    def notes(self) -> list[str]:
+    def check(self, data: PartyData, task: Task) -> None:
+        """Accept whatever the exchange does: its labels are its own affair."""
+
+    def notes(self, parties: Mapping[str, PartyData]) -> list[str]:
         """Return what is to be known beside the figures of a run, in sentences."""
         agreed = self.settings
         noise = f"Noise ({agreed.calibration}) for ε {agreed.epsilon:g} and δ {agreed.delta:g}"
@@ -116,7 +132,7 @@ _WHAT_HOLDS = {
 
 
 def noise_plan(config: ExperimentConfig, data: PartyData) -> NoisePlan | None:
-    """Return the noise of an experiment, ``None`` without any.
+    """Return the noise before encryption of an experiment, ``None`` without any.
 
     Args:
         config: The experiment.
@@ -126,13 +142,12 @@ def noise_plan(config: ExperimentConfig, data: PartyData) -> NoisePlan | None:
         ConfigError: If the training is not one that the noise was calculated for.
     """
     train = config.train
-    settings: NoiseSettings | None = config.exchange.make(rows=train.batch_size).noise
-    if settings is None:
+    settings = config.exchange.make(rows=train.rows(data.train.count)).noise
+    if not isinstance(settings, NoiseSettings):
         return None
     eta = _checked_rate(plain_rate(train.optimizer.make), config.model.recipe, len(config.parties), config.source)
-    passives, stopping = len(config.parties) - 1, train.early_stopping
-    held_out = 0 if stopping is None else len(range(0, data.train.count, stopping.validation_every))
-    records = data.train.count - held_out
+    passives = len(config.parties) - 1
+    records, size = train.batched(data.train.count), train.rows(data.train.count)
     if settings.protects == "passive" and passives > 1:
         raise ConfigError(
             f"{config.source}: exchange.noise.protects: the corrected noise of a passive party is for one passive "
@@ -142,10 +157,10 @@ def noise_plan(config: ExperimentConfig, data: PartyData) -> NoisePlan | None:
         settings,
         passives=passives,
         epochs=train.epochs,
-        steps=math.ceil(records / train.batch_size),
+        steps=max(1, records // size) if train.drop_last else math.ceil(records / size),
         eta=eta,
         # Everybody knows the order: a record may be known to sit in the smaller last batch.
-        batch_size=records % train.batch_size or train.batch_size,
+        batch_size=size if train.drop_last else records % size or size,
     )
 
 

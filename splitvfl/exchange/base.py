@@ -11,7 +11,7 @@ from splitvfl.cut.views import GRADIENTS, Shown
 from splitvfl.data.columns import Records
 from splitvfl.errors import ConfigError
 from splitvfl.exchange.evaluation import Evaluation, EvaluationPlan, active_evaluation
-from splitvfl.exchange.noise import NoiseSettings
+from splitvfl.exchange.noise import HdpNoiseSettings, NoiseSettings
 from splitvfl.messaging.conversation import Half, Outbox
 from splitvfl.party.own_part import OwnPart
 from splitvfl.party.party import ActiveParty, PassiveParty
@@ -147,7 +147,7 @@ class Exchange(ABC):
             if it trains other models only.
         approximation: The sigmoid's in the loss whose gradient it computes.
         own_part: What the active party's own weights of a linear model learn from.
-        noise: What is agreed on noise before encryption.
+        noise: What is agreed on noise that is calculated for a privacy loss.
         bottom: What becomes of the passive parties' bottoms: they are trained, stay as they are initialised
             (``random``), or are principal components (``pca``).
         width: Width of the activations; ``None`` takes the model's.
@@ -166,7 +166,7 @@ class Exchange(ABC):
     seen: ClassVar[tuple[str, str] | None] = None
     approximation: Approximation = "exact"
     own_part: OwnPart = "exact"
-    noise: NoiseSettings | None = None
+    noise: NoiseSettings | HdpNoiseSettings | None = None
     bottom: Literal["trained", "random", "pca"] = "trained"
     width: int | None = None
 
@@ -174,6 +174,14 @@ class Exchange(ABC):
     def shows_gradients(cls) -> bool:
         """Return whether a passive party gets a gradient for each record."""
         return not cls.sums_only and not cls.one_way
+
+    def repeatable(self, seed: int) -> Exchange:
+        """Return it with secrets of an experiment, in one process, that follow from a seed: itself, if it draws none.
+
+        Args:
+            seed: That of the noise of the experiment (``noise_seed_for_experiments``).
+        """
+        return self
 
     def terms(self) -> dict[str, object]:
         """Return what must be equal at every party, by the names under which it is compared."""

@@ -122,6 +122,7 @@ def terms_of(data: PartyData, settings: Mapping[str, object]) -> dict[str, objec
 def agreed_settings(
     *,
     batch_size: int,
+    drop_last: bool,
     block_rows: int,
     seed: int,
     evaluate_every: int,
@@ -140,6 +141,7 @@ def agreed_settings(
     stopping = early_stopping
     return {
         "batch size": batch_size,
+        "last batch, if smaller": "left out" if drop_last else "taken",
         "rows in a block": block_rows,
         "seed of the order": seed,
         "epochs between evaluations": evaluate_every,

@@ -1,4 +1,4 @@
-"""Agreed settings of the noise before encryption."""
+"""Agreed settings of noise that is calculated for a privacy loss: before encryption, and of split training."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ from splitvfl.learning.settings import Settings
 _LARGEST_BOUND = 2.0**54
 # Smaller ones need noise that is larger than any number that can be encrypted.
 _LEAST_EPSILON, _LEAST_DELTA = 1e-12, 1e-100
+# Beyond it nothing is private, and e^epsilon would soon overflow.
+_LARGEST_EPSILON = 1e6
+_LEAST_SIGMA, _LARGEST_SIGMA = 1e-6, 1e9
+# Of weights in float32, whose squares are summed.
+_LEAST_RADIUS, _LARGEST_RADIUS = 1e-6, 1e6
 
 
 class NoiseSettings(Settings):
@@ -48,4 +53,50 @@ class NoiseSettings(Settings):
             )
         if self.other_sigma and self.protects == "both":
             raise ValueError("other_sigma goes with calibration corrected")
+        return self
+
+
+class HdpNoiseSettings(Settings):
+    """Gaussian noise on what crosses in the training of a linear model, HDP-VFL.
+
+    Each passive party adds noise to its part of the logits, the label party to the loss's derivatives, drawn once for
+    all passive parties. Whoever receives them clips them before use; all weights of a party stay in a ball; rows have
+    the norm ``model.row_norm``. What is promised, to whom, and what is not covered is said before the first step and
+    with the run's figures.
+
+    Attributes:
+        epsilon: Privacy loss of all messages of one party in the whole training, in nats.
+        delta: Its failure probability.
+        radius: Largest norm of a party's weights together, its intercept included; no optimiser need name it.
+        calibration: ``tight`` follows what the optimiser does step by step, with the exact Gaussian mechanism;
+            ``analytic`` takes the published sensitivity with the same mechanism; ``published`` that and the textbook's
+            formula too, which holds below an epsilon of 1: above, the run says which delta it really has.
+        active_sigma: Noise of the label party on each derivative, where it is given and not calculated; then
+            ``epsilon`` is a budget, and training ends before the step that would overspend it, at all parties alike.
+        passive_sigma: Noise of each passive party on its part of a logit; both are given, or none.
+        evaluation_share: Share of a passive party's squared mu that evaluations may spend, whose messages then have
+            noise too; 0: they cross in the clear, and are not covered.
+    """
+
+    epsilon: Annotated[float, Field(ge=_LEAST_EPSILON, le=_LARGEST_EPSILON)]
+    delta: Annotated[float, Field(ge=_LEAST_DELTA, lt=1)]
+    radius: Annotated[float, Field(ge=_LEAST_RADIUS, le=_LARGEST_RADIUS)] = 1.0
+    calibration: Literal["tight", "published", "analytic"] = "tight"
+    active_sigma: Annotated[float, Field(ge=_LEAST_SIGMA, le=_LARGEST_SIGMA)] | None = None
+    passive_sigma: Annotated[float, Field(ge=_LEAST_SIGMA, le=_LARGEST_SIGMA)] | None = None
+    evaluation_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
+
+    @property
+    def is_budget(self) -> bool:
+        """Whether the noise is given, and ε and δ are what may be spent with it."""
+        return self.active_sigma is not None
+
+    @model_validator(mode="after")
+    def _check_given(self) -> HdpNoiseSettings:
+        if (self.active_sigma is None) != (self.passive_sigma is None):
+            raise ValueError("active_sigma and passive_sigma go together: both are given, or both are calculated")
+        if self.is_budget and self.calibration != "tight":
+            raise ValueError(f"calibration {self.calibration} calculates noise, and here it is given; leave it out")
+        if self.evaluation_share and (self.is_budget or self.calibration != "tight"):
+            raise ValueError("evaluation_share is of noise that is calculated with calibration tight; leave it out")
         return self

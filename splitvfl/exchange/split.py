@@ -11,11 +11,13 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from splitvfl.cut.chain import OneDraw
+from splitvfl.cut.chain import DefenseChain, OneDraw
 from splitvfl.cut.views import ViewSource
 from splitvfl.data.columns import Records
-from splitvfl.errors import ProtocolError
+from splitvfl.errors import ConfigError, ProtocolError
 from splitvfl.exchange.base import Exchange, Side
+from splitvfl.exchange.noise import HdpNoiseSettings
+from splitvfl.exchange.receiver_clips import NO_CLIPS, ReceiverClips
 from splitvfl.hooks import all_finite
 from splitvfl.messaging.conversation import Expected, Half, Inbox, Outbox
 from splitvfl.messaging.messages import Message
@@ -26,15 +28,24 @@ from splitvfl.party.party import ActiveParty, PassiveParty
 _LARGEST_OUTPUT = 1e15
 
 
-def active_step(party: ActiveParty, batch: Records, step: int, *, own_part: OwnPart = "exact") -> Half:
+def active_step(
+    party: ActiveParty, batch: Records, step: int, *, own_part: OwnPart = "exact", clips: ReceiverClips = NO_CLIPS
+) -> Half:
     """Return the label party's half of one training step; its result is the batch's loss, a float.
+
+    Args:
+        party: The label party.
+        batch: Its records.
+        step: Number of the step.
+        own_part: What its own weights learn from.
+        clips: What receivers clip before use.
 
     Raises:
         ProtocolError: If an activation, the loss or a gradient holds NaN or infinite values, or an output is beyond
             10¹⁵: no gradient is sent then, and no weight changes.
     """
     inbox = yield Outbox(wait=party.await_activations("activation", step, batch.count))
-    value, gradients = loss_and_gradients(party, inbox, batch, step, own_part=own_part)
+    value, gradients = loss_and_gradients(party, inbox, batch, step, own_part=own_part, clips=clips)
     yield Outbox(
         send=tuple(
             Message(party.name, name, "gradient", step, party.narrowed(gradient))
@@ -44,20 +55,26 @@ def active_step(party: ActiveParty, batch: Records, step: int, *, own_part: OwnP
     party.update()
     # Last, when all that others wait for is on its way.
     if party.private_top is not None:
-        activations = [party.received(inbox[name].payload) for name in party.cuts]
+        activations = [clips.used_activation(party.received(inbox[name].payload)) for name in party.cuts]
         party.private_top.learn(activations, batch, party.training_labels.true(batch))
     return value
 
 
 def loss_and_gradients(
-    party: ActiveParty, inbox: Inbox, batch: Records, step: int, *, own_part: OwnPart
+    party: ActiveParty,
+    inbox: Inbox,
+    batch: Records,
+    step: int,
+    *,
+    own_part: OwnPart,
+    clips: ReceiverClips = NO_CLIPS,
 ) -> tuple[float, dict[str, Tensor]]:
     """Return the batch's loss, and the defended gradient for each passive party; the weights get theirs.
 
     Raises:
         ProtocolError: As :func:`active_step`.
     """
-    leaves = {name: _received(party, inbox[name]).requires_grad_() for name in party.cuts}
+    leaves = {name: clips.used_activation(_received(party, inbox[name])).requires_grad_() for name in party.cuts}
     targets, responses = party.answer(batch, step)
     loss_of = party.labels.loss(party.task.loss)
     source = party.cuts.label_gradient_source(loss_of, targets, step=step, ids=batch.ids)
@@ -90,14 +107,23 @@ def loss_and_gradients(
     loss.backward()
     sent = {name: _gradient(leaf) for name, leaf in leaves.items()}
     if own_part == "sent":
-        learn_from_sent(party, sent, batch)
+        learn_from_sent(party, {name: clips.used_gradient(gradient) for name, gradient in sent.items()}, batch)
     if not party.has_finite_gradients(*sent.values()):
         raise ProtocolError(spoiled(f"gradients of step {step} are NaN or infinite", leaves))
     return value, sent
 
 
-def passive_step(party: PassiveParty, batch: Records, step: int, *, active: str) -> Half:
+def passive_step(
+    party: PassiveParty, batch: Records, step: int, *, active: str, clips: ReceiverClips = NO_CLIPS
+) -> Half:
     """Return a passive party's half of one training step; its result is ``None``.
+
+    Args:
+        party: The passive party.
+        batch: Its records.
+        step: Number of the step.
+        active: Name of the label party.
+        clips: What receivers clip before use; its own attacks see what came.
 
     Raises:
         ProtocolError: If the activation, which is not sent then, the gradient, or what follows from it for a weight
@@ -106,7 +132,8 @@ def passive_step(party: PassiveParty, batch: Records, step: int, *, active: str)
     activation = party.activate(batch)
     gradient = yield from gradient_of(party, activation.detach(), batch, step, active)
     party.clear_gradients()
-    party.learn(activation, gradient.to(activation.dtype), batch, step)
+    used = clips.used_gradient(gradient)
+    party.learn(activation, gradient.to(activation.dtype), batch, step, used=used.to(activation.dtype))
     update(party, step, active)
 
 
@@ -174,46 +201,82 @@ class Split(Exchange):
     Args:
         own_part: What the active party's own weights learn from, of linear models: ``exact`` residues, or what is
             ``sent`` in their place, so that labels move nothing but through that.
+        receiver_clips: Bounds that receivers put on what they receive, before use. A statement of privacy rests on them
+            where noise is large; ``null``: what arrives is used as it is.
+        noise: Noise that is calculated for a privacy loss, of linear models. An experiment attaches it, and sets
+            ``receiver_clips`` by it, and nothing else does; ``null``: no noise but that of defenses.
     """
 
     name = "split"
     in_headings = False
+    # Of an exchange of one's own that sets neither.
+    receiver_clips: ReceiverClips = NO_CLIPS
+    noise: HdpNoiseSettings | None = None
     seen = ("each passive party's logits", "a residue per record")
     has_private_top = True
 
-    def __init__(self, *, own_part: OwnPart = "exact") -> None:
+    def __init__(
+        self,
+        *,
+        own_part: OwnPart = "exact",
+        receiver_clips: ReceiverClips | None = None,
+        noise: HdpNoiseSettings | None = None,
+    ) -> None:
         self.own_part = own_part
+        self.noise = noise
+        self.receiver_clips = receiver_clips or NO_CLIPS
+
+    def terms(self) -> dict[str, object]:
+        """Return what must be equal at every party: what receivers clip, if they do."""
+        clips = self.receiver_clips
+        return super().terms() | ({} if clips == NO_CLIPS else clips.terms())
 
     def active(self, party: ActiveParty) -> Side:
         """Return the active party's side.
 
         Raises:
-            ConfigError: If it is to learn from what is sent, and its model does not add up logits.
+            ConfigError: If it is to learn from what is sent, and its model does not add up logits; or noise was agreed
+                on, and none is attached.
         """
         check_own_part(party, self.own_part, self.name)
-        return ActiveSide(party, self.own_part)
+        self._check_noise(party, *(cut.gradient for cut in party.cuts.values()))
+        return ActiveSide(party, self.own_part, self.receiver_clips)
 
     def passive(self, party: PassiveParty, active: str) -> Side:
-        """Return a passive party's side."""
-        return _Passive(party, active)
+        """Return a passive party's side.
+
+        Raises:
+            ConfigError: If noise was agreed on, and none is attached.
+        """
+        self._check_noise(party, party.activation["training"])
+        return _Passive(party, active, self.receiver_clips)
+
+    def _check_noise(self, party: ActiveParty | PassiveParty, *chains: DefenseChain) -> None:
+        if self.noise is None or (self.receiver_clips != NO_CLIPS and all(map(len, chains))):
+            return
+        raise ConfigError(
+            f"exchange {self.name}: noise is agreed on, and nothing has attached it at {party.name}, so that what it "
+            "sends would be protected by nothing: only an experiment's file calculates noise; take "
+            "splitvfl.app.experiment, or leave noise out and give defenses and receiver_clips of your own"
+        )
 
 
 class ActiveSide(Side):
     """The active party's side, whatever passive parties do with their gradients."""
 
-    def __init__(self, party: ActiveParty, own_part: OwnPart = "exact") -> None:
+    def __init__(self, party: ActiveParty, own_part: OwnPart = "exact", clips: ReceiverClips = NO_CLIPS) -> None:
         super().__init__()
-        self._party, self._own_part = party, own_part
+        self._party, self._own_part, self._clips = party, own_part, clips
 
     def step(self, batch: Records, step: int) -> Half:
         """Return its half of :func:`active_step`."""
-        return active_step(self._party, batch, step, own_part=self._own_part)
+        return active_step(self._party, batch, step, own_part=self._own_part, clips=self._clips)
 
 
 class _Passive(Side):
-    def __init__(self, party: PassiveParty, active: str) -> None:
+    def __init__(self, party: PassiveParty, active: str, clips: ReceiverClips) -> None:
         super().__init__()
-        self._party, self._active = party, active
+        self._party, self._active, self._clips = party, active, clips
 
     def step(self, batch: Records, step: int) -> Half:
-        return passive_step(self._party, batch, step, active=self._active)
+        return passive_step(self._party, batch, step, active=self._active, clips=self._clips)

@@ -14,12 +14,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from splitvfl.claims import LABEL_CLAIMS, claims_of
+from splitvfl.claims import ROW_CLAIMS, claims_of
 from splitvfl.data.record_index import RecordIndex
 from splitvfl.errors import PrivacyError
 from splitvfl.exchange.online import Answers, Standing
 from splitvfl.hooks import Defense, hook_name
-from splitvfl.learning.randomness import keyed_generator
+from splitvfl.learning.randomness import keyed_generator, keyed_stream
 from splitvfl.party.party import PassiveParty
 
 Places = npt.NDArray[np.int64]
@@ -50,7 +50,7 @@ def check_defenses(party: PassiveParty) -> None:
 def _why_not(defense: Defense) -> str:
     if hasattr(defense, "state_dict"):
         return "it has a state of its own, so that it would answer otherwise when a record is asked for again"
-    if all(isinstance(claim, LABEL_CLAIMS) for claim in claims_of(defense)):
+    if not any(isinstance(claim, ROW_CLAIMS) for claim in claims_of(defense)):
         return (
             "it claims nothing for a row by itself (RowNorm, Gaussian or PerRecord of splitvfl.claims), and may do "
             "nothing in a batch of one record"
@@ -116,6 +116,7 @@ class RecordAnswers:
                     **state,
                     "seed": None,
                     "generator": keyed_generator(self._key, label.encode(), *about).get_state(),
+                    "keystream": keyed_stream(self._key, label.encode(), *about).state(),
                 }
                 for label, state in self._pristine.items()
             }

@@ -37,6 +37,7 @@ from splitvfl.leakage.score_equations import (
     score_part,
 )
 from splitvfl.leakage.unit_box import Box, unsolvable
+from splitvfl.learning.losses import link_of, loss_name
 from splitvfl.messaging.messages import Message
 from splitvfl.party.party import ActiveParty, Party
 from splitvfl.run.feature_target import FeatureTarget, varying_columns, with_transforms_known
@@ -235,6 +236,8 @@ def no_scores(active: ActiveParty, targets: Mapping[str, FeatureTarget]) -> str:
         return refused[0]
     if not hasattr(active.top, "active_logits"):
         return "needs linear models (logistic regression)"
+    if link_of(active.task.loss) is None:
+        return f"needs scores that logits are read from, and those of the {loss_name(active.task.loss)} loss are others"
     return ""
 
 
@@ -256,7 +259,7 @@ def _systems(
     prediction = predict_records(active, passives, records, piece=piece, record=keep)
     common: dict[str, Any] = {"part": part, "ids": records[active.name].ids.to(active.device), "rows": rows}
     if not no_scores(active, targets):
-        made = _of_numbers if active.task.classes is None else _of_scores
+        made = _of_numbers if link_of(active.task.loss) == "identity" else _of_scores
         yield made(active, targets, records[active.name], prediction.scores, **common)
     if active.sums_parts:
         if not any(target.refused for target in targets.values()):
@@ -333,7 +336,7 @@ def _of_scores(
 def _of_numbers(
     active: ActiveParty, targets: Mapping[str, FeatureTarget], own: Records, scores: Tensor, **common: Any
 ) -> System:
-    """Return what predictions of a regression tell, which are the sum of all parts itself: one equation."""
+    """Return what predictions tell that are the sum of all parts itself, as of a regression: one equation."""
     weight, bias, box, own_logits, off = _Sum.of(active, targets, own, scores.device)
     parts = scores.double().unsqueeze(1) - own_logits
     raw = activation_equations(parts, weight, bias, error=off + _resolution(active) / 2)

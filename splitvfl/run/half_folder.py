@@ -38,6 +38,7 @@ from splitvfl.errors import ArgumentError, CheckpointError
 from splitvfl.exchange.handshake import TaskSpec
 from splitvfl.learning.settings import Settings
 from splitvfl.party.party import ActiveParty, PassiveParty
+from splitvfl.party.recipe import Recipe
 
 FORMAT = "splitvfl half"
 VERSION = 1
@@ -240,6 +241,9 @@ def _described(party: ActiveParty | PassiveParty, origin: Origin, files: Mapping
 def _loss_of(party: ActiveParty | PassiveParty, origin: Origin) -> dict[str, Any] | msgspec.UnsetType:
     if origin.loss is not None:
         return origin.loss.model_dump(mode="json")
+    recipe = getattr(origin.model, "recipe", None)
+    if isinstance(recipe, Recipe) and recipe.make_loss() is not None:
+        return msgspec.UNSET  # the model says which
     if isinstance(party, ActiveParty) and type(party.task.loss).scores is not party.task.usual_loss.scores:
         return {}
     return msgspec.UNSET

@@ -316,7 +316,9 @@ class PartyRun(Training, Generic[P]):
 
     def _take_back(self, parts: Mapping[str, Mapping[str, Any]]) -> None:
         run = parts["run"]
-        terms = _BEFORE | run["terms"]
+        # An older version kept fewer settings of the party's own: what it does not say is taken to be as it was.
+        own = {key: str(value) for key, value in self.settings.own_terms.items()}
+        terms = own | _BEFORE | run["terms"]
         changed = [
             f"{key} was {terms.get(key)} and is {value}"
             for key, value in self.settings.kept_terms.items()

@@ -169,11 +169,12 @@ class QuietScores:
             PrivacyError: If something has.
         """
         for name, state in self._drawn().items():
-            if not torch.equal(state, self._before[name]):
+            before = self._before[name]
+            if not torch.equal(state["generator"], before["generator"]) or state["keystream"] != before["keystream"]:
                 raise self._refusal(name, "draws noise anew for every answer")
 
-    def _drawn(self) -> dict[str, Tensor]:
-        return {name: state["generator"] for name, state in self._chain.state_dict().items()}
+    def _drawn(self) -> dict[str, dict[str, Any]]:
+        return self._chain.state_dict()
 
     def _refusal(self, name: str, what: str) -> PrivacyError:
         return PrivacyError(

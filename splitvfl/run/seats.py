@@ -33,10 +33,16 @@ class _Judged:
     One that refuses, as it cannot work, is not called again.
     """
 
-    def __init__(self, leak: Leak, labels_of: Callable[[Tensor], Tensor], refused: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        leak: Leak,
+        labels_of: Callable[[Tensor], Tensor],
+        zeros_of: Callable[[Tensor], Tensor | None],
+        refused: Callable[[str], None],
+    ) -> None:
         self.needs = leak.needs
         self._leak = leak
-        self._labels_of = labels_of
+        self._labels_of, self._zeros_of = labels_of, zeros_of
         self._refused = refused
         self._asked = True
 
@@ -44,7 +50,7 @@ class _Judged:
         if not self._asked:
             return
         try:
-            self._leak.see(view, self._labels_of(view.ids))
+            self._leak.see(view, self._labels_of(view.ids), zeros=self._zeros_of(view.ids))
         except AttackRefused as error:
             self._asked = False
             self._refused(str(error))
@@ -147,11 +153,12 @@ class Seats:
             classes=self._active.task.classes,
             **self._known,
         )
-        observer = _Judged(leak, self._labels_of, partial(self._watch.unavailable[party.name].__setitem__, leak.name))
+        refused = partial(self._watch.unavailable[party.name].__setitem__, leak.name)
+        observer = _Judged(leak, self._labels_of, self._active.zeros_among, refused)
         if party.one_way:
             self._watch.unavailable[party.name][leak.name] = NOTHING_COMES_BACK
             return
-        missing = sorted(leak.needs - party.shows)
+        missing = sorted(leak.needs - self._shown_to(party))
         if missing:
             summed = missing == ["gradient"] and "aggregated_gradient" in party.shows
             sum_alone = ", and the exchange shows only their sum" if summed else ""
@@ -159,6 +166,12 @@ class Seats:
             return
         self._watch.add(party.name, leak)
         party.observers.append(observer)
+
+    def _shown_to(self, party: PassiveParty) -> frozenset[str]:
+        """Return the view fields that a party's attacks can have: the model's logits too where its own part is all."""
+        adds_nothing = getattr(self._active.top, "adds_nothing", False)
+        alone = len(self._passives) == 1 and adds_nothing and not len(party.activation["training"])
+        return party.shows | ({"logits"} if alone else frozenset())
 
     def _reads_these_labels(self, attack: Attack) -> bool:
         """Return whether an attack reads labels of the task; note why where it does not."""

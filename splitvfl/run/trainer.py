@@ -81,9 +81,11 @@ class Trainer(Training):
         attacks: Label attacks for every passive party, run at every step or, if that is what they are for, once after
             training; feature attacks run once, on predictions, at the end.
         batch_size: Records in a step.
+        drop_last: Leave out, in every epoch, the records that do not fill a batch.
         block_rows: Neighbouring records that are shuffled as one, see :class:`splitvfl.data.Batches`; 1 shuffles all.
         seed: Order of the records, and every party's randomness in training (dropout).
-        noise_seed_for_experiments: Fixed seed of every defense's generator, for experiments only. Default: seeds from
+        noise_seed_for_experiments: Fixed seed of every defense's generator, and of what an exchange draws in secret
+            (which records ``hybrid`` uses), for experiments only. Default: seeds from
             the operating system's entropy.
         known_positives: How many positive records an attacker is assumed to know, for attacks that need some, and is
             not judged by: at every step the first ones met, after training ones drawn with the seed. Never more than
@@ -133,6 +135,7 @@ class Trainer(Training):
         defenses: Sequence[Defense | At] = (),
         attacks: Sequence[Attack] = (),
         batch_size: int = 256,
+        drop_last: bool = False,
         block_rows: int = 1,
         seed: int = 0,
         noise_seed_for_experiments: int | None = None,
@@ -156,7 +159,7 @@ class Trainer(Training):
         self.active = active
         self.passives = dict(passives)
         _check_names(active, self.passives)
-        exchanges = _by_party(exchange or Split(), (active.name, *self.passives))
+        exchanges = _by_party(exchange or Split(), (active.name, *self.passives), noise_seed_for_experiments)
         own = exchanges[active.name]
         self.folder = None if log_dir is None else Path(log_dir)
         self._overwrite = overwrite
@@ -164,11 +167,13 @@ class Trainer(Training):
             active.data.train.count,
             batch_size,
             seed=seed,
+            drop_last=drop_last,
             block_rows=block_rows,
             held_out_every=None if early_stopping is None else early_stopping.validation_every,
         )
         self._settings = agreed_settings(
             batch_size=batch_size,
+            drop_last=drop_last,
             block_rows=block_rows,
             seed=seed,
             evaluate_every=evaluate_every,
@@ -278,7 +283,8 @@ class Trainer(Training):
         if progress is None or isinstance(progress, bool):
             with progress_bar(shown=bool(progress)) as bar:
                 return self.fit(epochs, progress=bar)
-        schedule = self._schedule_of(epochs)
+        limit = None if self.account is None else self.account.stop
+        schedule = self._schedule_of(epochs) if limit is None else self._schedule_of(epochs, stop=limit)
         self.active.plan_run(epochs=epochs, early_stopping=self.active.patience is not None)
         self.exchange.check_noise(self.active, epochs=epochs)
         self._set_out(schedule, progress)
@@ -531,12 +537,17 @@ def _check_names(active: ActiveParty, passives: Mapping[str, PassiveParty]) -> N
         raise ArgumentError(f"two parties are called {active.name!r}")
 
 
-def _by_party(exchange: Exchange | Mapping[str, Exchange], names: Sequence[str]) -> Mapping[str, Exchange]:
+def _by_party(
+    exchange: Exchange | Mapping[str, Exchange], names: Sequence[str], noise_seed: int | None
+) -> Mapping[str, Exchange]:
+    def fixed(one: Exchange) -> Exchange:
+        return one if noise_seed is None else one.repeatable(noise_seed)
+
     if isinstance(exchange, Exchange):
-        return dict.fromkeys(names, exchange)
+        return dict.fromkeys(names, fixed(exchange))
     if set(exchange) != set(names):
         raise ArgumentError(f"expected an exchange for each of {', '.join(names)}, got {', '.join(exchange)}")
-    return exchange
+    return {name: fixed(one) for name, one in exchange.items()}
 
 
 def _attach(

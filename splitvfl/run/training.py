@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from splitvfl.data.columns import Records
+from splitvfl.errors import ConfigError
 from splitvfl.exchange.evaluation import Evaluation
 from splitvfl.exchange.handshake import HeldCheckpoints
 from splitvfl.leakage.label_leak import LabelLeak
@@ -17,6 +18,7 @@ from splitvfl.leakage.watching import Watch
 from splitvfl.learning.schedule import Schedule, StepPlan
 from splitvfl.messaging.conversation import Half
 from splitvfl.party.party import Party
+from splitvfl.privacy import PrivacyBudget
 from splitvfl.system.signals import Signals
 
 TrainingProgress = Callable[["Status"], None]
@@ -72,6 +74,7 @@ class Training(ABC):
         figures: Figures of the last evaluation, ``"test/auc"`` and so on; none without labels.
         kept: Figures of the evaluation whose weights are kept, where training may stop early.
         notify: Told in one line what happens, for a person.
+        account: What is spent of a privacy budget, where noise was calculated for one; ``None``: nothing is counted.
         exchange_notes: What the exchange has said before the first step, in sentences.
     """
 
@@ -87,6 +90,7 @@ class Training(ABC):
         self.figures: dict[str, float] = {}
         self.kept: dict[str, float] = {}
         self.notify = notify
+        self.account: PrivacyBudget | None = None
         self.exchange_notes: list[str] = []
         self._judging = 0.0
         self._seconds = 0.0
@@ -131,11 +135,23 @@ class Training(ABC):
             schedule: What follows which step.
             progress: Told of every step.
             grace_s: Seconds that a step which is under way may take on when a signal comes; ``None``: no limit.
+
+        Raises:
+            ConfigError: If it has more steps than noise was calculated for.
         """
+        if self.account is not None and schedule.steps > self.account.steps:
+            raise ConfigError(
+                f"the noise of this run was calculated for {self.account.steps:,} steps, and {schedule.epochs} epochs "
+                f"have {schedule.steps:,}: with the same noise they would spend more than was promised. Start a new "
+                "run, whose noise is calculated for all of its epochs"
+            )
         self._schedule, self._progress, self.signals = schedule, progress, Signals(grace_s=grace_s)
 
     def start(self) -> None:
         """Begin with the first of the steps that are left, if there are any."""
+        if self.account is not None:
+            for step in range(self.account.begun, self.step):  # of a checkpoint from before accounts were kept
+                self.account.begin(step)
         self._plans = self._schedule.plans(self.step)
         self.plan = None
         if not self.stopped:
@@ -144,6 +160,9 @@ class Training(ABC):
     def _go_on(self) -> None:
         self.plan = next(self._plans, None)
         if self.plan is not None:
+            if self.account is not None:
+                # Before anything of it is sent. A step that is taken again has the noise that it had.
+                self.account.begin(self.plan.step)
             self.records = {party.name: party.train_batch(self.plan.rows) for party in self._parties}
         self._judging, self.clock = self.watch.seconds, 0.0
 
@@ -153,13 +172,14 @@ class Training(ABC):
         assert plan is not None, "one is under way"
         self._seconds += self.clock - (self.watch.seconds - self._judging)
         measured = {tag: value for party in self._parties for tag, value in party.measurements.items()}
+        totals = frozenset().union(*(party.running_totals for party in self._parties))
         for tag, value in measured.items():
-            total, count = self._sums.get(tag, (0.0, 0))
+            total, count = (0.0, 0) if tag.rpartition("/")[2] in totals else self._sums.get(tag, (0.0, 0))
             if math.isfinite(value):
                 self._sums[tag] = (total + value, count + 1)
         self.step = plan.step + 1
         if plan.logs:
-            self._monitor.write(self.step, self._scalars(measured, epoch_ends=plan.ends_epoch))
+            self._monitor.write(self.step, self._scalars(measured, plan))
         self._progress(self._status(plan.epoch + 1))
         self.saving = plan.saves or self.signals.asked
         if not self.saving:
@@ -175,6 +195,8 @@ class Training(ABC):
         if self.stopped:
             self.plan = None
         elif self.signals.asked and self.step < self._schedule.steps:
+            for line in self.spent():
+                self.notify(line)
             raise Interrupted
         else:
             self._go_on()
@@ -185,9 +207,34 @@ class Training(ABC):
         if evaluation.verdict.best:
             self.kept = dict(self.figures)
 
-    def _scalars(self, measured: Mapping[str, float], *, epoch_ends: bool) -> dict[str, float]:
+    def _scalars(self, measured: Mapping[str, float], plan: StepPlan) -> dict[str, float]:
         defenses = {f"defense/{tag}": value for tag, value in measured.items()}
-        return {"train/loss": self.loss, **self.figures, **defenses, **self.watch.scalars(epoch_ends=epoch_ends)}
+        watched = self.watch.scalars(epoch_ends=plan.ends_epoch)
+        spent = self._spent_scalars() if self._tells_spent(plan) else {}
+        return {"train/loss": self.loss, **self.figures, **defenses, **spent, **watched}
+
+    def _tells_spent(self, plan: StepPlan) -> bool:
+        """Return whether the log says what was spent: at the end of every epoch, from the hundredth on of every tenth.
+
+        To find it takes longer than a short step, and the longer the more epochs there were.
+        """
+        epoch = plan.epoch + 1
+        apart: int = 10 ** max(0, len(str(epoch)) - 2)
+        return plan.ends_epoch and (self.step == self._schedule.steps or epoch % apart == 0)
+
+    def _spent_scalars(self) -> dict[str, float]:
+        if self.account is None:
+            return {}
+        return {
+            f"privacy/{spent.of}/{name}": value
+            for spent, _ in self.account.everything()
+            for name, value in (("epsilon", spent.epsilon), ("mu", spent.mu), ("zcdp", spent.zcdp))
+            if math.isfinite(value)
+        }
+
+    def spent(self) -> list[str]:
+        """Return what was spent of a privacy budget up to now, in sentences; none where nothing is counted."""
+        return [] if self.account is None else [spent.in_words(planned) for spent, planned in self.account.everything()]
 
     def _status(self, epoch: int) -> Status:
         on_test = (value for tag, value in self.figures.items() if tag.startswith("test/"))
@@ -214,11 +261,14 @@ class Training(ABC):
             "seconds": self._seconds,
             "loss": self.loss,
             "sums": dict(self._sums),
+            "account": None if self.account is None else self.account.state_dict(),
         }
 
     def _take_back_progress(self, state: Mapping[str, Any]) -> None:
         self.step, self._offset, self._seconds = state["step"], state["offset"], state["seconds"]
         self.loss, self._sums = state["loss"], dict(state["sums"])
+        if self.account is not None and state.get("account") is not None:
+            self.account.load_state_dict(state["account"])
 
     @property
     def stopped(self) -> bool:
@@ -241,5 +291,5 @@ class Training(ABC):
 
     @property
     def measurements(self) -> dict[str, float]:
-        """Means over the run of what the defenses logged: ``party/defense/measurement``."""
+        """Means over the run of what the defenses logged, of totals the last: ``party/defense/measurement``."""
         return {tag: total / count for tag, (total, count) in self._sums.items() if count}

@@ -17,7 +17,9 @@ from splitvfl.config.sections import ExperimentConfig, parse_config
 from splitvfl.data import VerticalData
 from splitvfl.defenses import CoefficientNoise, GaussianIR
 from splitvfl.errors import ConfigError
+from splitvfl.exchange.taylor import Taylor
 from splitvfl.messaging.messages import Message
+from splitvfl.run.trainer import Trainer
 from tests.run.parties import SHORT_KEYS
 
 TEXT = """
@@ -247,3 +249,15 @@ def test_corrected_noise_of_several_passive_parties_is_refused() -> None:
     )
     with pytest.raises(ConfigError, match="for one passive party; here are 2"):
         build_trainer(config, load_data(config))
+
+
+@pytest.mark.parametrize("protects", ["both", "active"])
+def test_noise_that_nothing_planned_is_not_trained_without(protects: str, data: VerticalData) -> None:
+    """An exchange of one's own that was told of noise, in a trainer that knows nothing of it."""
+    changes = () if protects == "both" else ("exchange.noise.calibration=corrected", "exchange.noise.protects=active")
+    planned = build_trainer(config_of(*changes), data)  # which attaches noise, at one party or at both
+    exchange = planned.exchange
+    assert isinstance(exchange, Taylor)
+    told = Taylor(noise=exchange.noise, encryption=exchange.encryption, rows=exchange.rows)
+    with pytest.raises(ConfigError, match="noise is agreed on, and nothing has planned it"):
+        Trainer(planned.active, planned.passives, exchange=told)

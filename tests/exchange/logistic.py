@@ -43,12 +43,13 @@ def trainer_of(
     defenses: tuple[Defense, ...] = (),
     record: Callable[[Message], None] | None = None,
     own: int = 3,
+    intercept: bool = True,
     batch: int = BATCH,
     **options: object,
 ) -> Trainer:
     torch.manual_seed(7)
     sgd = partial(torch.optim.SGD, lr=RATE)
-    top = LinearTop(len(widths), active_inputs=own)
+    top = LinearTop(len(widths), active_inputs=own, intercept=intercept)
     return Trainer(
         ActiveParty(data_of("bank", own, labels=True), top, task=Binary(logistic_loss(approximation)), optimizer=sgd),
         {name: PassiveParty(data_of(name, width), Linear(width), optimizer=sgd) for name, width in widths.items()},
@@ -56,8 +57,7 @@ def trainer_of(
         exchange=exchange,
         defenses=defenses,
         record=record,
-        noise_seed_for_experiments=1,
-        **options,  # type: ignore[arg-type]
+        **({"noise_seed_for_experiments": 1} | options),  # type: ignore[arg-type]
     )
 
 

@@ -173,6 +173,7 @@ def test_another_width_of_numbers_is_refused(who: str) -> None:
 def test_the_width_is_a_term_that_parties_agree_on() -> None:
     common: dict[str, Any] = {
         "batch_size": 8,
+        "drop_last": False,
         "block_rows": 1,
         "seed": 0,
         "evaluate_every": 1,

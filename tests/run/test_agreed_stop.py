@@ -7,6 +7,7 @@ import signal
 import threading
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -74,7 +75,10 @@ network: {{listen: "127.0.0.1:{port}", plaintext_on_loopback: true, meeting_s: 6
 
 
 def test_parties_over_a_network_stop_after_the_same_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deployment, "Schedule", partial(Schedule, stop=lambda done: done >= STOP - 2))
+    def ending(*given: Any, **settings: Any) -> Schedule:
+        return Schedule(*given, **(settings | {"stop": lambda done: done >= STOP - 2}))
+
+    monkeypatch.setattr(deployment, "Schedule", ending)
     config = parse_config(FILE.format(port=free_ports(1)[0]), source=tmp_path / "run.yaml")
     kinds: set[str] = set()
     send = Link.send

@@ -9,12 +9,14 @@ import random
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from scripts.bench.faults import LIMIT_S, Run, disturbed_run, scenarios, undisturbed
+from splitvfl.exchange.hybrid import Hybrid
 from splitvfl.net.certs import make_certificates
 from splitvfl.run import checkpoint
 from tests.run.forked import PACE, Forked
@@ -61,6 +63,37 @@ def test_who_goes_back_and_computes_otherwise_is_refused_though_every_message_is
         _wait(lambda: run.processes["clinic"].code() is not None)
         assert run.processes["clinic"].code() == 2
         assert "lab sent another opened for step 10 than before" in run.processes["clinic"].words()
+
+
+@pytest.mark.parametrize("step", [4, 13])
+def test_a_killed_label_party_draws_the_same_secret_batches_again(step: int, workplace: Path) -> None:
+    """Before the first checkpoint of the schedule (every ten steps) and after it; the key is from entropy, in no file.
+
+    Draws of another key would be noticed: it keeps digests of activations, and the partner, whose own have noise, of
+    selections, and each of them ends the run for good where those of a step that is taken again differ.
+    """
+    seeded = scenarios(epochs=2, batch=64, patience=2, exchange="hybrid")[0]
+    scenario = replace(seeded, settings=seeded.settings.replace(", selection_seed_for_experiments: 5", ""))
+    assert scenario != seeded
+    with Run(scenario, workplace / f"killed at {step}", pace=PACE, launch=Forked) as run:
+        run.until(lambda: run.steps()[0] >= step, f"step {step}")
+        run.signal("clinic", signal.SIGKILL)
+        _wait(lambda: run.processes["clinic"].code() is not None)
+        before = _keys(run)
+        run.finish()
+        after = _keys(run)
+
+    assert [one.code for one in run.ended if one.party == "clinic"] == [-signal.SIGKILL, 0]
+    assert before
+    assert before == after
+    assert after != {Hybrid(rows=64, epsilon=1.0, share=0.4).repeatable(5).selection_key()}
+
+
+def _keys(run: Run) -> set[bytes]:
+    """The keys of the draws in the label party's checkpoints."""
+    folders = checkpoint.steps(run.out("clinic") / "checkpoints").values()
+    states = [checkpoint.load(folder, only="run")["run"]["side"] for folder in folders]
+    return {bytes(state["selection"].tolist()) for state in states}
 
 
 def _wait(condition: Callable[[], bool]) -> None:

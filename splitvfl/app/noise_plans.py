@@ -1,0 +1,88 @@
+"""From what parties agree on a privacy loss to each one's noise, whichever exchange it is for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol, assert_never
+
+from splitvfl.app.hdp_noise import hdp_plan
+from splitvfl.app.noise import noise_plan
+from splitvfl.config.sections import ExchangeSection, ExperimentConfig
+from splitvfl.data import PartyData
+from splitvfl.exchange.noise import HdpNoiseSettings, NoiseSettings
+from splitvfl.hooks import At, Defense
+from splitvfl.learning.tasks import Task
+from splitvfl.privacy import PrivacyBudget
+
+
+class Plan(Protocol):
+    """Noise that was calculated for a training: what parties agree on, what they attach, and what is said of it."""
+
+    @property
+    def name(self) -> str:
+        """What it is called beside a run's figures."""
+        ...
+
+    @property
+    def radius(self) -> float | None:
+        """Largest norm of a party's weights; ``None``: any."""
+        ...
+
+    @property
+    def fixed_seeds(self) -> bool:
+        """Whether a deployed party may draw it from a fixed seed."""
+        ...
+
+    def terms(self) -> dict[str, object]:
+        """Return what must be equal at every party, by the names under which it is compared."""
+        ...
+
+    def supplied(self, section: ExchangeSection) -> Mapping[str, Any]:
+        """Return the arguments that the exchange is made with, in the place of what the file gives."""
+        ...
+
+    def budget(self) -> PrivacyBudget | None:
+        """Return the account of what a run spends, ``None`` where none is kept."""
+        ...
+
+    def defenses(self) -> list[Defense | At]:
+        """Return the noise as defenses, each for the party that it belongs to."""
+        ...
+
+    def check(self, data: PartyData, task: Task) -> None:
+        """Refuse data or a task for which the noise was not calculated.
+
+        Raises:
+            ConfigError: If they are such.
+        """
+        ...
+
+    def notes(self, parties: Mapping[str, PartyData]) -> list[str]:
+        """Return what is to be known beside the figures of a run, in sentences.
+
+        Args:
+            parties: The data of the parties that this process has, by name.
+        """
+        ...
+
+
+def plan_of(config: ExperimentConfig, data: PartyData) -> Plan | None:
+    """Return the noise of an experiment, ``None`` without any.
+
+    Args:
+        config: The experiment.
+        data: Any party's data: they have equally many records.
+
+    Raises:
+        ConfigError: If the training is not one that the noise can be calculated for.
+    """
+    settings = config.exchange.make(rows=config.train.rows(data.train.count)).noise
+    match settings:
+        case None:
+            return None
+        case NoiseSettings():
+            return noise_plan(config, data)
+        case HdpNoiseSettings():
+            return hdp_plan(config, settings, data)
+        case _:
+            assert_never(settings)

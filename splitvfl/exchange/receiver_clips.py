@@ -1,0 +1,59 @@
+"""Bounds that a receiver puts on what it receives, before use: what a sender promised is not relied on."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from splitvfl.learning.settings import Settings
+
+Bound = Annotated[float, Field(gt=0)]
+
+
+class ReceiverClips(Settings):
+    """What receivers clip before use, whatever the sender has done to it: noise makes rows longer, and so may malice.
+
+    What a party promises of its own records rests on how far its weights can move in a step, and so on how large what
+    it *uses* can be. A row that is too long is scaled down to the bound, and so is every row after noise.
+
+    Attributes:
+        activation: Largest norm of a row of an activation that the label party uses; ``null``: any.
+        coefficient: Largest norm of a record's row of a gradient that a passive party uses, times the number of records
+            in the batch, which makes it the loss's derivative at the record; ``null``: any.
+    """
+
+    activation: Bound | None = None
+    coefficient: Bound | None = None
+
+    def terms(self) -> dict[str, object]:
+        """Return what must be equal at every party, by the names under which it is compared."""
+        return {
+            "receivers clip activations to": self.activation,
+            "receivers clip coefficients to": self.coefficient,
+        }
+
+    def used_activation(self, received: Tensor) -> Tensor:
+        """Return what the label party uses of an activation ``(n, width)``."""
+        return received if self.activation is None else bounded_rows(received, self.activation)
+
+    def used_gradient(self, received: Tensor) -> Tensor:
+        """Return what a passive party, or a label party that learns from what it sent, uses of a gradient."""
+        if self.coefficient is None or not len(received):
+            return received
+        return bounded_rows(received, self.coefficient / len(received))
+
+
+NO_CLIPS = ReceiverClips()
+
+
+def bounded_rows(rows: Tensor, bound: float) -> Tensor:
+    """Return the rows ``(n, width)``, the longer ones scaled down to a norm; those of one number exactly to it."""
+    if rows.shape[1] == 1:
+        return rows.clamp(-bound, bound)
+    # Squares of float32 numbers overflow in float32.
+    norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True, dtype=torch.float64)
+    bounded: Tensor = (rows * (bound / norms.clamp(min=bound))).to(rows.dtype)
+    return bounded
