@@ -16,6 +16,7 @@ import typer
 
 from splitvfl.app.log_file import STANDARD_ERROR, LogLevel, logging_to, refused_calls_told
 from splitvfl.cli import (
+    auditing,
     beginning,
     forecasting,
     partners,
@@ -48,7 +49,10 @@ _command = cache(lambda: typer.main.get_command(app))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0 done, 2 a mistake of the user's, 3 too large a leak, 130 stopped."""
+    """Run one command and return its exit code.
+
+    0 done, 1 a claim does not hold (audit --strict), 2 a mistake of the user's, 3 too large a leak, 130 stopped.
+    """
     keep_large_blocks()
     with ExitStack() as log:
         code = _exit_code(argv, log)
@@ -128,6 +132,7 @@ app.command()(training.compare)
 app.command(name="list")(reading.list_)
 app.command()(reading.schema)
 app.command()(reading.report)
+app.command()(auditing.audit)
 app.command()(forecasting.forecast)
 app.command()(reconstruction.reconstruct)
 app.command()(tables.ingest)

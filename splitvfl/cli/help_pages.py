@@ -51,6 +51,9 @@ PAGES: Mapping[str, Page] = {
     "list": Page(SEE, ("splitvfl list defenses", "splitvfl list defenses asymmetric-response", "splitvfl list data")),
     "schema": Page(SEE, ("splitvfl schema --out experiment.schema.json",)),
     "report": Page(SEE, ("splitvfl report runs/breast_cancer", "splitvfl report runs/a runs/b --out both.html")),
+    "audit": Page(
+        SEE, ("splitvfl audit breast_cancer.yaml", "splitvfl audit breast_cancer.yaml --strict --draws 1000000")
+    ),
     "forecast": Page(
         SEE,
         (

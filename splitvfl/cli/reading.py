@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from splitvfl.cli.console import tell
+from splitvfl.errors import SplitVFLError
 
 if TYPE_CHECKING:
     from splitvfl.config.keys import Key
@@ -43,8 +44,23 @@ def list_(
 def _print_names(kind: str) -> None:
     from splitvfl.config.registry import describe
 
-    _print_pairs(describe(kind))
+    if kind == "defenses":
+        _print_rows((name, _claimed(name), summary) for name, summary in describe(kind))
+        tell("\nIn the middle: what it promises, as its example sets it.")
+    else:
+        _print_rows(describe(kind))
     tell(f"\nsplitvfl list {kind} NAME tells all about one.")
+
+
+def _claimed(name: str) -> str:
+    """Return in a few words what a defense promises; one of somebody's own that cannot be read says so when named."""
+    from splitvfl.claims import in_short
+    from splitvfl.config.describing import claims_of_example
+
+    try:
+        return in_short(claims_of_example(name)[0])
+    except SplitVFLError:
+        return "?"
 
 
 def _print_entry(kind: str, name: str) -> None:
@@ -55,10 +71,10 @@ def _print_entry(kind: str, name: str) -> None:
     console = Console()
     console.print(Text(f"{name}: {found.summary}"))
     console.print()
-    _print_pairs(found.facts.items())
+    _print_rows(found.facts.items())
     if found.options:
         console.print("\nSettings")
-        _print_pairs((place, _about(key)) for place, key in flat(found.options))
+        _print_rows((place, _about(key)) for place, key in flat(found.options))
     console.print("\nIn an experiment")
     console.print(Text(f"  {found.example}"), soft_wrap=True)
     if found.documentation:
@@ -71,12 +87,11 @@ def _about(key: Key) -> str:
     return f"{key.takes}; {in_file(key.default)}. {key.meaning}"
 
 
-def _print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
+def _print_rows(rows: Iterable[tuple[str, ...]]) -> None:
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True, style="bold")
-    table.add_column()
-    for head, text in pairs:
-        table.add_row(escape(head), escape(text))
+    for row in rows:
+        table.add_row(*map(escape, row))
     Console().print(table)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -127,6 +127,7 @@ def train(
         _check_leak_check(config, fail_above)
     folder = out or Path("runs") / config.name
     again = command_line("train", experiment, *(overrides or []), "--out", folder, "--resume")
+    told: set[str] = set()
     with (
         locked(folder),
         told_if_stopped(f"go on with: {again}; state in {folder}", Interrupted),
@@ -139,16 +140,18 @@ def train(
             # What ended before its first checkpoint is nothing to go on from, and nothing to lose.
             overwrite=overwrite or (not resume and is_barely_begun(folder)),
             progress=progress.run(config.name),
-            notify=progress.tell,
+            notify=_noting(told, progress.tell),
             command=given_command(),
         )
-    _print_run(summary, explain=explain)
+    _print_run(summary, explain=explain, told=told, folder=folder)
     steps = [f"splitvfl report {folder}", f"tensorboard --logdir {'runs' if out is None else folder}"]
     steps.append(command_line("predict", folder, "--records", "FILE", "--out", "scores.csv"))
     exchange = config.exchange.factory
+    noise = getattr(config.exchange, "noise", None)
     if any(party.features for party in summary.parties.values()):
         steps.append(command_line("reconstruct", folder))
-    if summary.task == "binary" and not exchange.one_way and not exchange.limits_values:
+    # Calculated noise takes no defenses beside it: with it the comparison would be refused.
+    if summary.task == "binary" and not exchange.one_way and not exchange.limits_values and noise is None:
         steps.append(f"splitvfl compare {experiment} --defenses {TO_COMPARE} --seeds 3")
     next_steps(*steps)
     if fail_above is not None:
@@ -181,6 +184,7 @@ def party(
         return
     folder = out or Path("runs") / f"{config.name}-{name}"
     again = f"go on with: {command_line('party', experiment, *(overrides or []), '--as', name, '--out', folder)}"
+    told: set[str] = set()
     with (
         told_if_stopped(f"{again}; state in {folder}", Interrupted, KeyboardInterrupt),
         RunProgress(errors_console()) as progress,
@@ -190,7 +194,7 @@ def party(
             name,
             folder,
             overwrite=overwrite,
-            notify=progress.tell,
+            notify=_noting(told, progress.tell),
             progress=progress.run(name),
             command=given_command(),
         )
@@ -198,7 +202,7 @@ def party(
     done = "its activations have crossed, and nothing more is needed of it" if crossed else f"{run.step} steps done"
     print(f"{name}: {done}; the {'half' if crossed else 'trained half'} is in {folder / 'model'}")
     if summary is not None:
-        _print_own_columns(summary) if summary.seat else _print_run(summary, explain=explain)
+        _print_own_columns(summary) if summary.seat else _print_run(summary, explain=explain, told=told, folder=folder)
         next_steps(f"splitvfl report {folder}", f"tensorboard --logdir {folder}")
 
 
@@ -246,17 +250,31 @@ def _start(progress: RunProgress, name: str, variant: Variant) -> TrainingProgre
     return progress.run(f"{name}, {variant.label}")
 
 
-def _print_run(summary: RunSummary, *, explain: bool) -> None:
+def _noting(told: set[str], tell: Callable[[str], None]) -> Callable[[str], None]:
+    """Return what tells a line, and notes that it was told."""
+
+    def tell_and_note(line: str) -> None:
+        told.add(line)
+        tell(line)
+
+    return tell_and_note
+
+
+def _print_run(summary: RunSummary, *, explain: bool, told: Collection[str], folder: Path) -> None:
     from splitvfl.leakage.features import feature_notes
     from splitvfl.report.brief import brief
     from splitvfl.report.findings import sending_note, stopping_note, verdict
+    from splitvfl.report.summary import FILE_NAME
     from splitvfl.report.tables import summary_table
 
     console = Console()
     console.print(brief([summary]))
     console.print()
-    noted = feature_notes(leak for party in summary.parties.values() for leak in party.features)
-    said = [verdict(summary), stopping_note(summary), sending_note(summary), *summary.notes]
+    noted = list(feature_notes(leak for party in summary.parties.values() for leak in party.features))
+    said = [verdict(summary), stopping_note(summary), sending_note(summary)]
+    said += [note for note in summary.notes if note not in told]
+    if any(note in told for note in summary.notes):
+        noted.append(f"What the run said above of noise and promises is kept in {folder / FILE_NAME}, for the report")
     for line in filter(None, [*said, *(f"{note}." for note in noted)]):
         console.print(Text(line))
     if explain:

@@ -1,0 +1,278 @@
+"""An experiment's claims audited, defense by defense: what ``splitvfl audit`` finds.
+
+It asks what defenses claim with the settings that they have here, checks that the experiment meets what a claim rests
+on, and puts each claim to the test on inputs that it makes itself (:mod:`splitvfl.audit`). Nothing is trained. What is
+not audited is listed, and is no pass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from splitvfl.app.assembly import Assembly
+from splitvfl.app.experiment import Experiment, prepare
+from splitvfl.app.hdp_noise import HdpPlan, Stream
+from splitvfl.app.noise_plans import Plan
+from splitvfl.app.run_auditing import audit_run
+from splitvfl.audit import ClaimAudit, DefenseAudit, Surroundings, Verdict, audit_defense, audit_gaussian
+from splitvfl.audit.calculation import Calculated
+from splitvfl.audit.defense import DRAWS, claims_to_measure
+from splitvfl.claims import Claim, DetectionError, Gaussian, GaussianDP, PureDP, claims_of, sentence
+from splitvfl.config.sections import ExperimentConfig
+from splitvfl.data import PartyData, VerticalData
+from splitvfl.data.learned_columns import learned_columns
+from splitvfl.errors import ArgumentError
+from splitvfl.hooks import PHASES, Defense, Phase, crossing_of, placed
+from splitvfl.party.attaching import promises_of
+from splitvfl.privacy.statement import not_covered
+from splitvfl.run.trainer import Trainer
+
+CONFIDENCE: Final = 0.95
+FORMAT, VERSION = "splitvfl audit", 1
+
+_LEAST_DRAWS = 400
+# Of wider messages so many columns are looked at: a worst pair of rows differs along one direction.
+_WIDEST = 16
+_WORST: Sequence[Verdict] = ("violated", "not covered", "not refuted", "proven", "no claim")
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentAudit:
+    """What was found of an experiment.
+
+    Attributes:
+        experiment: Its name.
+        defenses: One audit for each defense in its order, calculated noise last.
+        gaps: What was not audited, in whole sentences.
+        notes: What claims about single messages come to over the run, in whole sentences.
+        draws: Of each world, for each test.
+        confidence: Share of audits in which no true claim is called violated.
+    """
+
+    experiment: str
+    defenses: tuple[DefenseAudit, ...]
+    gaps: tuple[str, ...]
+    notes: tuple[str, ...]
+    draws: int
+    confidence: float = CONFIDENCE
+
+    @property
+    def claims(self) -> list[ClaimAudit]:
+        """All claims of all defenses."""
+        return [claim for defense in self.defenses for claim in defense.claims]
+
+    @property
+    def passes(self) -> bool:
+        """Whether no claim is violated, and none not covered."""
+        return not {"violated", "not covered"} & {claim.verdict for claim in self.claims}
+
+    @property
+    def sentence(self) -> str:
+        """What was found, in a sentence."""
+        if not self.defenses:
+            return "No defense makes a claim here: nothing is promised, and nothing was audited."
+        found = [claim.verdict for claim in self.claims]
+        counts = [f"{found.count(verdict)} {_in_words(verdict)}" for verdict in _WORST if verdict in found]
+        return sentence(f"{len(found)} {'statement' if len(found) == 1 else 'statements'}: {', '.join(counts)}")
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as what JSON has."""
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "experiment": self.experiment,
+            "passes": self.passes,
+            "confidence": self.confidence,
+            "draws": self.draws,
+            "defenses": [defense.as_json() for defense in self.defenses],
+            "gaps": list(self.gaps),
+            "notes": list(self.notes),
+            "sentence": self.sentence,
+        }
+
+
+def _in_words(verdict: Verdict) -> str:
+    return "without a promise of privacy" if verdict == "no claim" else verdict
+
+
+def audit_experiment(
+    config: ExperimentConfig, *, draws: int = DRAWS, seed: int = 0, canaries: int | None = None
+) -> ExperimentAudit:
+    """Return what was found of the claims that an experiment's defenses make.
+
+    Args:
+        config: The experiment.
+        draws: Of each world, for each test, at least 400.
+        seed: Of all that is drawn.
+        canaries: Train once, with coins for the labels of so many records, and judge the run as a whole; default: no
+            training.
+
+    Raises:
+        ArgumentError: If there are fewer draws.
+        ConfigError: If the parts of the experiment do not fit together.
+        DataError: If its data are not what the file says.
+        PrivacyError: If a defense may not be attached where it is.
+    """
+    if draws < _LEAST_DRAWS:
+        raise ArgumentError(f"--draws: expected at least {_LEAST_DRAWS}, got {draws}")
+    bench = prepare(config)
+    # Attached as in a run, so that what does not fit is refused here too.
+    trainer = Experiment(config, bench).trainer()
+    assembly = Assembly(config, bench.data.active)
+    train, active = config.train, trainer.active
+    active.plan_run(epochs=train.epochs, early_stopping=train.early_stopping is not None)
+    placed_here = [placed(hook.made("defenses", config.folder)) for hook in config.defenses]
+    around = _surroundings(config, trainer)
+    # The page errs with what is stated: half of it is the run's, where one is judged.
+    each = CONFIDENCE if canaries is None else (1.0 + CONFIDENCE) / 2.0
+    audits = list(_of_defenses(config, bench.data, placed_here, around, draws, seed, each))
+    if assembly.noise is not None:
+        audits.append(_of_plan(assembly.noise, bench.data))
+    claimed = [claim for chain in active.chains().values() for own in chain for claim in claims_of(own)]
+    if canaries is not None:
+        audits.append(audit_run(config, bench, claimed, canaries=canaries, confidence=each))
+    gaps = [gap for audit in audits for gap in audit.gaps]
+    gaps += _bare(config, audits, claimed=[claim for defense, _ in placed_here for claim in claims_of(defense)])
+    if canaries is None:
+        gaps.append(
+            "A whole run, with what several defenses and messages tell together, is not measured without --canaries."
+        )
+    notes = promises_of(active, train.epochs, own_part=trainer.exchange.own_part)
+    return ExperimentAudit(config.name, tuple(audits), tuple(dict.fromkeys(gaps)), tuple(notes), draws)
+
+
+def _surroundings(config: ExperimentConfig, trainer: Trainer) -> Surroundings:
+    widths = [party.output_width() for party in trainer.passives.values()]
+    return Surroundings(
+        classes=trainer.active.task.classes,
+        receivers=len(widths),
+        epochs=config.train.epochs,
+        width=min(_WIDEST, *widths),
+        seeded=config.train.noise_seed_for_experiments is not None,
+    )
+
+
+def _of_defenses(
+    config: ExperimentConfig,
+    data: VerticalData,
+    defenses: Sequence[tuple[Defense, tuple[Phase, ...]]],
+    around: Surroundings,
+    draws: int,
+    seed: int,
+    confidence: float,
+) -> Iterator[DefenseAudit]:
+    tests = sum(claims_to_measure(claims_of(defense)) for defense, _ in defenses)
+    # Answers stand for the labels in all of them, wherever the file lists the defense that gives them.
+    for defense, _ in defenses:
+        if crossing_of(defense) == "labels":
+            around = replace(around, targets=getattr(defense, "target_values", None) or ())
+    for number, (defense, phases) in enumerate(defenses):
+        unmet = _unmet(config, data, defense, phases)
+        own = replace(around, label_range=getattr(defense, "label_range", None))
+        yield audit_defense(
+            defense, around=own, draws=draws, seed=seed + number, confidence=confidence, tests=tests, unmet=unmet
+        )
+
+
+def _unmet(config: ExperimentConfig, data: VerticalData, defense: Defense, phases: tuple[Phase, ...]) -> list[str]:
+    """Return what a defense's claims rest on and the experiment does not have, in whole sentences."""
+    train, claims = config.train, claims_of(defense)
+    found = []
+    if train.noise_seed_for_experiments is not None:
+        found.append("seeded noise")
+    if train.early_stopping is not None and _of_labels(claims):
+        found.append("early stopping")
+    if crossing_of(defense) == "activation" and phases != PHASES:
+        found.append("evaluation")
+    lines = [f"{gap.item.capitalize()}: {gap.reason}." for gap in not_covered(*found)]
+    if crossing_of(defense) == "activation" and any(isinstance(claim, Gaussian) for claim in claims):
+        lines += [line for party in data.passives.values() if (line := _statistics(party))]
+    return lines
+
+
+def _statistics(data: PartyData) -> str:
+    learned = learned_columns(data)
+    if learned == ():
+        return ""
+    which = "" if learned is None else f" ({', '.join(learned[:3])}{', …' if len(learned) > 3 else ''})"
+    known = "may be" if learned is None else "are"
+    (gap,) = not_covered("statistics")
+    return f"Statistics: columns of {data.name}{which} {known} encoded by them; {gap.reason} (data.ranges)."
+
+
+def _of_labels(claims: Sequence[Claim]) -> bool:
+    return any(isinstance(claim, PureDP | GaussianDP | DetectionError) for claim in claims)
+
+
+# --- noise that was calculated for a training
+
+
+def _of_plan(plan: Plan, data: VerticalData) -> DefenseAudit:
+    if not isinstance(plan, HdpPlan):
+        why = "The noise of this exchange is calculated from its paper's formula, and no audit of it is known here."
+        claim = ClaimAudit("noise of the exchange", "", None, "", "not covered", (why,))
+        return DefenseAudit(plan.name, "exchange", (claim,), (f"{plan.name}: {why}",))
+    unmet = [line for party in (data.active, *data.passives.values()) if (line := _statistics(party))]
+    unmet.append(sentence(plan.training.evaluations.removeprefix("Not covered: ")))
+    if plan.fixed:
+        unmet += [f"{gap.item.capitalize()}: {gap.reason}." for gap in not_covered("seeded noise")]
+    streams = (("a passive party", plan.passive), ("the label party", plan.active))
+    claims = tuple(_of_stream(plan, who, stream, tuple(unmet)) for who, stream in streams)
+    gap = (
+        f"{plan.name}: its sensitivity is that of a theorem about the training; the noise is calculated, not measured."
+    )
+    return DefenseAudit(plan.name, "exchange", claims, (gap,))
+
+
+def _of_stream(plan: HdpPlan, who: str, stream: Stream, unmet: tuple[str, ...]) -> ClaimAudit:
+    agreed = plan.settings
+    found = audit_gaussian(
+        agreed.epsilon,
+        agreed.delta,
+        sigma=stream.sigma,
+        sensitivity=stream.sensitivity,
+        classic=agreed.calibration == "published",
+    )
+    verdict: Verdict = "not covered" if unmet and found.verdict == "proven" else found.verdict
+    stated = (
+        f"All that {who} sends in the training is ({agreed.epsilon:g}, {agreed.delta:g})-differentially private in a "
+        "record's row."
+    )
+    why = (found.why, *unmet) if verdict == found.verdict else (*unmet, found.why)
+    return ClaimAudit(
+        stated,
+        f"δ at ε {agreed.epsilon:g}",
+        agreed.delta,
+        f"row at {who}",
+        verdict,
+        why,
+        Calculated(found.delta, "Gaussian noise of that σ on that sensitivity, exactly"),
+        per="run",
+    )
+
+
+# --- what nobody claims
+
+
+def _bare(config: ExperimentConfig, audits: Sequence[DefenseAudit], *, claimed: Sequence[Claim]) -> Iterator[str]:
+    plan = any(audit.crossing == "exchange" for audit in audits)
+    if not plan and not _of_labels(claimed):
+        yield (
+            "Labels: no defense promises anything of them. What attacks read of them, splitvfl train measures (audit: "
+            "{canaries: 300} without what columns predict)."
+        )
+    if not plan and not any(isinstance(claim, Gaussian) and claim.bound is not None for claim in claimed):
+        yield "Columns: no defense promises anything of them; what scores tell, splitvfl reconstruct measures."
+    if config.exchange.name != "split":
+        yield (
+            f"Exchange {config.exchange.name}: what it hides, by encryption, by masks or as nothing comes back, is not "
+            "audited here."
+        )
+
+
+def shown(value: float | None) -> str:
+    """Return a figure of a table."""
+    return "–" if value is None or not math.isfinite(value) else f"{value:.3g}"

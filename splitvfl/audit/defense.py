@@ -1,0 +1,359 @@
+"""One defense audited: each of its claims compared with a calculation, and with what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from splitvfl.audit.calculation import ROUNDING, Calculated, calculated, is_built_in
+from splitvfl.audit.verdicts import ClaimAudit, DefenseAudit, Verdict
+from splitvfl.audit.worlds import Messages, Relation, Stage, Surroundings, World, neighbours, observe, prepared
+from splitvfl.claims import (
+    Claim,
+    DetectionError,
+    Gaussian,
+    GaussianDP,
+    NoPromise,
+    PerRecord,
+    PureDP,
+    RowNorm,
+    claims_of,
+    sentence,
+    told,
+)
+from splitvfl.errors import ArgumentError, SplitVFLError
+from splitvfl.hooks import Defense, crossing_of, hook_name, needs_label_gradients
+from splitvfl.privacy.audit import Measured, Objective, measure
+
+DRAWS: Final = 100_000
+"""Draws of each world that a claim is measured with."""
+
+_SCREENED = 3_000  # draws of each world by which the worst neighbours are looked for
+_ROWS = 4096  # of a batch
+_MIXED = 2_000  # draws where each is a batch of its own
+_BESIDE = 12_000  # draws that are looked at with what was sent before them and beside them
+_UNBOUNDED = 1.5  # distance of two rows in units of σ, where nothing bounds them
+_TESTS: Final = 2  # of a claim: a record's message alone, and with what was sent before it and beside it
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What is asked of a claim: an objective, the value that must not be exceeded, and between which worlds."""
+
+    quantity: str
+    claimed: float
+    objective: Objective
+    limit: float
+    relation: Relation
+    bound: float = 1.0
+    per_run: bool = False
+    together: bool = False
+
+
+def claims_to_measure(claims: Iterable[Claim]) -> int:
+    """Return how many tests the claims of a defense take: a page's error is divided among those of all defenses."""
+    return sum(_TESTS for claim in claims if _question(claim) is not None)
+
+
+def audit_defense(
+    defense: Defense,
+    *,
+    claims: Iterable[Claim] | None = None,
+    around: Surroundings | None = None,
+    draws: int = DRAWS,
+    seed: int = 0,
+    confidence: float = 0.95,
+    tests: int | None = None,
+    unmet: Iterable[str] = (),
+) -> DefenseAudit:
+    """Return what was found of a defense's claims, built in or a user's.
+
+    Each claim is compared with a calculation where the mechanism's law is known, and with a measured lower bound:
+    neighbouring inputs for the claim's relation are searched for the pair that is told apart best, and on other draws
+    it is told apart, by a record's message alone, and together with an earlier message and a known record's row.
+
+    It does not see what depends on more than it makes: several runs, other defenses before and after, secrets that
+    leak elsewhere. What was not refuted is not proven by that.
+
+    Args:
+        defense: The defense; it is left as it is.
+        claims: What is claimed of it; default: what it claims.
+        around: Where it is used; default: two classes, one receiver, one epoch.
+        draws: Of each world, for each test.
+        seed: Of all that is drawn.
+        confidence: Share of audits in which no true claim is called violated.
+        tests: Number of tests among which the error is divided; default: those of this defense.
+        unmet: Conditions that the experiment does not meet, in whole sentences: claims are not covered then.
+
+    Raises:
+        HookError: If what it claims is no claim.
+    """
+    surroundings = around or Surroundings()
+    try:
+        defense = prepared(defense, surroundings)
+    except SplitVFLError as error:
+        why = f"It cannot be used so: {sentence(str(error))}"
+        refused = ClaimAudit("nothing could be asked", "", None, "", "not covered", (why,))
+        return DefenseAudit(hook_name(defense), crossing_of(defense), (refused,), (why,))
+    found = claims_of(defense) if claims is None else tuple(claims)
+    # A defense of the gradient of one logit has rows of one column.
+    if crossing_of(defense) == "gradient" and not needs_label_gradients(defense) and _of_labels(found):
+        surroundings = replace(surroundings, width=1)
+    number = max(1, claims_to_measure(found) if tests is None else tests)
+    auditor = _Auditor(defense, surroundings, draws, seed, 1.0 - (1.0 - confidence) / number, tuple(unmet))
+    # What else is said about rows and records is no promise of privacy, where there is one beside.
+    audits = tuple(auditor.of(claim) for claim in found if not isinstance(claim, NoPromise))
+    if not any(map(_is_promise, found)):
+        audits = (*audits, _nothing(found))
+    said = told(found)
+    # Where nothing is promised that is its claim, and not what it leaves out.
+    beyond = [claim.why for claim in found if isinstance(claim, NoPromise) and any(map(_is_promise, found))]
+    return DefenseAudit(
+        hook_name(defense), crossing_of(defense), audits, tuple(dict.fromkeys(auditor.gaps)),
+        (*beyond, *said.not_covered), said.conditions,
+    )  # fmt: skip
+
+
+def _of_labels(claims: Iterable[Claim]) -> bool:
+    return any(isinstance(claim, PureDP | GaussianDP | DetectionError) for claim in claims)
+
+
+def _is_promise(claim: Claim) -> bool:
+    """Return whether a claim bounds what is learned; noise on rows that nothing bounds does not."""
+    return isinstance(claim, PureDP | GaussianDP | DetectionError) or (
+        isinstance(claim, Gaussian) and claim.bound is not None
+    )
+
+
+def _nothing(claims: tuple[Claim, ...]) -> ClaimAudit:
+    said = told([claim for claim in claims if isinstance(claim, NoPromise)]).promised
+    why = said or ("It makes no statement of what anybody learns from what is sent.",)
+    return ClaimAudit("no promise of privacy", "", None, "", "no claim", why)
+
+
+def _question(claim: Claim) -> _Question | None:
+    """Return how a claim is put to the test; ``None``: not by telling worlds apart."""
+    match claim:
+        case PureDP():
+            run = claim.per == "run"
+            return _Question(
+                "ε", claim.epsilon, Objective("epsilon"), claim.epsilon, claim.unit, per_run=run, together=True
+            )
+        case GaussianDP():
+            # A message to another party is another message; of a run all of them are meant.
+            run = claim.per == "run"
+            return _Question("μ", claim.mu, Objective("mu"), claim.mu, claim.unit, per_run=run, together=run)
+        case DetectionError() if claim.proven:
+            run, most = claim.per == "run", 1.0 - 2.0 * claim.bound
+            return _Question(
+                "detection error", claim.bound, Objective("advantage"), most, "label of a record",
+                per_run=run, together=run,
+            )  # fmt: skip
+        case Gaussian() if claim.bound is not None:
+            mu = 2.0 * claim.bound / claim.sigma
+            return _Question("μ", mu, Objective("mu"), mu, "row of a record", bound=claim.bound)
+        case Gaussian():
+            # Rows so far apart, and no farther: nothing else is done to them.
+            return _Question(
+                "μ", _UNBOUNDED, Objective("mu"), _UNBOUNDED, "row of a record", bound=_UNBOUNDED * claim.sigma
+            )
+        case _:
+            return None
+
+
+class _Auditor:
+    """One defense among its surroundings, and how much is drawn of it."""
+
+    def __init__(
+        self,
+        defense: Defense,
+        around: Surroundings,
+        draws: int,
+        seed: int,
+        confidence: float,
+        unmet: tuple[str, ...],
+    ) -> None:
+        self.defense, self.around, self.draws, self.seed = defense, around, draws, seed
+        self.confidence, self.unmet = confidence, unmet
+        self.gaps: list[str] = []
+        self._tried = 0
+
+    def of(self, claim: Claim) -> ClaimAudit:
+        """Return what was found of one claim."""
+        stated = sentence(claim.stated())  # type: ignore[union-attr]  # all but those that promise nothing
+        question = _question(claim)
+        if question is None:
+            return self._unmeasured(claim, stated)
+        known = calculated(self.defense, claim, receivers=self.around.receivers, epochs=self.around.epochs)
+        if isinstance(claim, Gaussian) and claim.bound is None and known is not None:
+            # Of a standard deviation less is worse.
+            known = Calculated(_UNBOUNDED * claim.sigma / known.value, "distance of two rows over σ")
+        try:
+            measured, inputs, notes = self._measured(question)
+        except ArgumentError as error:
+            measured, inputs, notes = None, "", (f"It could not be measured: {error}.",)
+            self.gaps.append(f"{hook_name(self.defense)}: {question.relation}: {error}.")
+        except SplitVFLError as error:
+            measured, inputs, notes = None, "", (f"It failed on inputs of the audit: {sentence(str(error))}",)
+            self.gaps.append(f"{hook_name(self.defense)}: {question.relation}: it failed: {sentence(str(error))}")
+        verdict, why = self._verdict(question, known, measured, inputs)
+        return ClaimAudit(
+            stated, question.quantity, question.claimed, question.relation, verdict, (*why, *notes), known,
+            measured, inputs, getattr(claim, "per", "message"),
+        )  # fmt: skip
+
+    def _unmeasured(self, claim: Claim, stated: str) -> ClaimAudit:
+        match claim:
+            case RowNorm():
+                why = "Every message is compared with it before it is sent, and one that breaks it is not sent."
+                return ClaimAudit(stated, "norm", claim.bound, "", "proven", (why,))
+            case PerRecord():
+                return self._per_record()
+            case DetectionError():
+                rests = " ".join(f"{condition.needed} {condition.checked}" for condition in claim.conditions)
+                why = f"It rests on a model of gradients. {rests}".strip()
+                return ClaimAudit(
+                    stated, "detection error", claim.bound, "label of a record", "not covered", (why,), per=claim.per
+                )
+            case _:
+                return ClaimAudit(stated, "", None, "", "not covered", ("No test of such a claim is known here.",))
+
+    def _per_record(self) -> ClaimAudit:
+        try:
+            pair = next(neighbours(self._relation(), self.defense, 1.0, self.around))
+            seen = observe(self.defense, pair, self.around)
+        except (ArgumentError, SplitVFLError) as error:
+            self.gaps.append(f"{hook_name(self.defense)}: {sentence(str(error))}")
+            return ClaimAudit(_APART, "", None, "", "not covered", (f"It could not be tried: {sentence(str(error))}",))
+        if not seen.repeatable:
+            return ClaimAudit(_APART, "", None, "", "not covered", (_NOT_REPEATABLE,))
+        if seen.mixing:
+            why = f"Another row ({pair[1]} for {pair[0]}) changed what was sent of other records, with the same noise."
+            return ClaimAudit(_APART, "", None, "", "violated", (why,))
+        verdict: Verdict = "proven" if is_built_in(self.defense) else "not refuted"
+        why = "With the same noise, another row left what was sent of other records as it was."
+        return ClaimAudit(_APART, "", None, "", verdict, (why,))
+
+    def _relation(self) -> Relation:
+        return "label of a record" if crossing_of(self.defense) == "labels" else "row of a record"
+
+    # --- measuring
+
+    def _measured(self, question: _Question) -> tuple[Measured, str, tuple[str, ...]]:
+        pairs = list(neighbours(question.relation, self.defense, question.bound, self.around))
+        if question.relation == "row of a record" and question.objective.kind == "mu" and question.bound != 1.0:
+            pairs = self._within(pairs, question)
+        behaviours = [observe(self.defense, pairs[0], self.around), observe(self.defense, pairs[-1], self.around)]
+        notes = () if all(seen.repeatable for seen in behaviours) else (_NOT_REPEATABLE,)
+        mixing = any(seen.mixing for seen in behaviours)
+        plain = Stage(
+            self.defense, self.around, together=question.together, per_run=question.per_run, mixing=mixing,
+            seed=self._next_seed(), rows=min(_ROWS, max(64, self.draws // 4)),
+        )  # fmt: skip
+        pair = self._worst(plain, pairs, question)
+        stages = [(plain, _MIXED if mixing else self.draws)]
+        if not mixing:
+            beside = replace(plain, beside=True, together=False, seed=self._next_seed())
+            stages.append((beside, min(self.draws, _BESIDE)))
+        found = [
+            measure(
+                lambda number, stage=stage: stage.draw(pair[0], number),  # type: ignore[misc]
+                lambda number, stage=stage: stage.draw(pair[1], number),  # type: ignore[misc]
+                question.objective,
+                draws=draws,
+                confidence=self.confidence,
+            )
+            for stage, draws in stages
+        ]
+        best = max(found, key=lambda each: each.bound)
+        return best, f"{pair[0]} against {pair[1]}", notes
+
+    def _within(self, pairs: list[tuple[World, World]], question: _Question) -> list[tuple[World, World]]:
+        """Return the pairs that a claim without a bound is about: rows that are so far apart and no farther."""
+        if question.claimed != _UNBOUNDED or question.limit != _UNBOUNDED:
+            return pairs
+        return [
+            pair
+            for pair in pairs
+            if np.linalg.norm(np.subtract(pair[0].row, pair[1].row)) <= question.bound * (1 + ROUNDING)
+        ]
+
+    def _worst(self, stage: Stage, pairs: list[tuple[World, World]], question: _Question) -> tuple[World, World]:
+        """Return the pair that few draws tell apart best."""
+        if len(pairs) == 1:
+            return pairs[0]
+        number = 200 if stage.mixing else _SCREENED
+        drawn: dict[World, Messages] = {}
+        for world in dict.fromkeys(world for pair in pairs for world in pair):
+            drawn[world] = stage.draw(world, number)
+        found = [
+            measure(_from(drawn[one]), _from(drawn[other]), question.objective, draws=number, confidence=0.5).bound
+            for one, other in pairs
+        ]
+        return pairs[int(np.argmax(found))]
+
+    def _next_seed(self) -> int:
+        self._tried += 1
+        return self.seed * 1_000_003 + self._tried
+
+    # --- judging
+
+    def _verdict(
+        self, question: _Question, known: Calculated | None, measured: Measured | None, inputs: str
+    ) -> tuple[Verdict, tuple[str, ...]]:
+        broken = list(self._broken(question, known, measured, inputs))
+        if broken:
+            return "violated", tuple(broken)
+        if self.unmet:
+            return "not covered", self.unmet
+        if measured is None:
+            return "not covered", ("Nothing was measured of it.",)
+        shown = _measured_words(question, measured)
+        if known is not None and is_built_in(self.defense):
+            return "proven", (f"Calculated: {question.quantity} = {known.value:.3g} ({known.by}).", shown)
+        return "not refuted", (shown,)
+
+    def _broken(
+        self, question: _Question, known: Calculated | None, measured: Measured | None, inputs: str
+    ) -> Iterator[str]:
+        if known is not None and known.value > question.claimed * (1.0 + ROUNDING):
+            yield (
+                f"Calculated: {question.quantity} = {known.value:.3g} ({known.by}), "
+                f"{known.value / question.claimed:.3g} times what is claimed."
+            )
+        if measured is not None and measured.bound > question.limit:
+            yield f"{_measured_words(question, measured)} So it was between {inputs}."
+
+
+def _measured_words(question: _Question, measured: Measured) -> str:
+    if question.quantity == "detection error":
+        found, most = 0.5 * (1.0 - measured.bound), 0.5 * (1.0 - measured.ceiling)
+        return f"Measured: a detection error of at most {found:.3f}; so many draws can show {most:.3g} at the least."
+    said = (
+        f"Measured: {question.quantity} is at least {measured.bound:.3g}; so many draws can refute claims up to "
+        f"{measured.ceiling:.3g}."
+    )
+    if question.claimed > measured.ceiling:
+        said += " This one is above that, and could not be refuted by counting."
+    return said
+
+
+def _from(drawn: Messages):  # type: ignore[no-untyped-def]  # a closure with state
+    """Return a function that hands out what was drawn, piece by piece."""
+    used = 0
+
+    def draw(number: int) -> Messages:
+        nonlocal used
+        used += number
+        return drawn[used - number : used]
+
+    return draw
+
+
+_APART = "records are kept apart"
+_NOT_REPEATABLE = (
+    "It is not repeatable: the same generator gave another message, so that it draws from elsewhere than its secrets."
+)

@@ -1,0 +1,326 @@
+"""Neighbouring inputs of a defense, and what it sends of them: many draws of one record's message.
+
+A world is one value of what neighbours differ in. Of defenses that treat each row by itself many records of one world
+are sent in one batch, and each row is a draw. Of those that mix rows each draw is a batch of its own, sent by a fresh
+copy, in which all other records are known.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from splitvfl.claims import RunPlan
+from splitvfl.errors import ArgumentError
+from splitvfl.hooks import Defense, Secrets, call_defense, crossing_of, needs_label_gradients, soft_classes_of
+from splitvfl.learning.label_gradients import LabelGradients, LabelGradientSource
+from splitvfl.privacy.sampling import Keystream
+
+Messages = npt.NDArray[np.float64]
+Relation = Literal["label of a record", "residue of a record", "row of a record"]
+
+_PREDICTIONS = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
+_FAR_APART = (-2.0, 3.0)
+_RESIDUES = (-1.0, -0.5, -0.1, -0.01, 0.01, 0.1, 0.5, 1.0)
+_LENGTHS = (1.0, 3.0, 30.0)  # of rows, in units of the claimed bound: what should be clipped may not be
+_BESIDE = 64  # records of a world in a batch that holds as many known ones: noise that they share is seen in few
+_OTHERS = 7  # known records beside the one that is told apart, where rows are mixed
+_MESSAGES = 8  # of one record that are looked at together, at most
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a defense meets in an experiment.
+
+    Attributes:
+        classes: Number of classes; ``None``: labels are numbers.
+        label_range: For numbers: the least and the largest label.
+        targets: What the loss's targets can be behind a label defense, empty for any number; ``None``: the labels.
+        receivers: Passive parties.
+        epochs: How often each record is used.
+        width: Columns of a message, where the defense does not say.
+        seeded: Whether noise is drawn from a seeded generator, for experiments; otherwise from a keystream.
+    """
+
+    classes: int | None = 2
+    label_range: tuple[float, float] | None = None
+    targets: tuple[float, ...] | None = None
+    receivers: int = 1
+    epochs: int = 1
+    width: int = 2
+    seeded: bool = True
+
+
+class World(NamedTuple):
+    """One value of what neighbours differ in.
+
+    Attributes:
+        label: The record's label.
+        prediction: The model's prediction of it, where a row is made from both.
+        row: The row itself, where that is what differs.
+        residue: The residue, where that is what differs.
+    """
+
+    label: float = 0.0
+    prediction: float = 0.5
+    row: tuple[float, ...] = ()
+    residue: float | None = None
+
+    def __str__(self) -> str:
+        if self.row:
+            return f"row {', '.join(f'{entry:.3g}' for entry in self.row)}"
+        if self.residue is not None:
+            return f"residue {self.residue:g}"
+        return f"label {self.label:g} at f = {self.prediction:g}"
+
+
+def neighbours(
+    relation: Relation, defense: object, bound: float, around: Surroundings
+) -> Iterator[tuple[World, World]]:
+    """Yield pairs of worlds among which the worst is looked for.
+
+    Args:
+        relation: What they differ in.
+        defense: The defense.
+        bound: For rows: the norm within which they are promised something.
+        around: Where it is.
+
+    Raises:
+        ArgumentError: If no such pair can be made; the message says why.
+    """
+    if relation == "row of a record":
+        yield from _rows(bound, around.width)
+    elif relation == "residue of a record":
+        for place, low in enumerate(_RESIDUES):
+            yield from ((World(residue=low), World(residue=high)) for high in _RESIDUES[place + 1 :])
+    else:
+        yield from _labels(defense, around)
+
+
+def _rows(bound: float, width: int) -> Iterator[tuple[World, World]]:
+    for times in _LENGTHS:
+        end = (times * bound, *(0.0 for _ in range(width - 1)))
+        opposite = tuple(-entry for entry in end)
+        yield World(row=end), World(row=opposite)
+        yield World(row=end), World(row=(0.0,) * width)
+        even = (times * bound / math.sqrt(width),) * width
+        yield World(row=even), World(row=tuple(-entry for entry in even))
+
+
+def _labels(defense: object, around: Surroundings) -> Iterator[tuple[World, World]]:
+    if around.classes is None:
+        if around.label_range is None:
+            raise ArgumentError("labels are numbers, and it is not known between which: the defense has no label_range")
+        low, high = around.label_range
+        pairs = [(low, high)]
+    else:
+        pairs = [(0.0, 1.0)] if around.classes == 2 else [(0.0, 1.0), (0.0, around.classes - 1.0)]
+    if crossing_of(defense) == "labels":
+        yield from ((World(label=low), World(label=high)) for low, high in pairs)
+        return
+    if around.classes != 2:
+        raise ArgumentError("rows under other labels are made below the logistic loss of two classes alone")
+    targets = _targets(around)
+    for f in _PREDICTIONS:
+        yield World(min(targets), f), World(max(targets), f)
+
+
+def _targets(around: Surroundings) -> tuple[float, ...]:
+    """Return what stands for two labels; where it can be any number, two that are far apart."""
+    return (0.0, 1.0) if around.targets is None else around.targets or _FAR_APART
+
+
+@dataclass(slots=True)
+class Stage:
+    """A defense that is sent inputs of its neighbours' worlds, and what leaves it.
+
+    Attributes:
+        defense: It; every batch is sent by a copy.
+        around: Where it is.
+        together: Whether all receivers of a message, and all messages of a run, are looked at together.
+        beside: Whether an earlier message of other records, and a known row of the same batch, are looked at too.
+        mixing: Whether its rows depend on each other, so that each draw is a batch of its own.
+        seed: Of the first batch.
+        rows: Of a batch, where all are draws.
+    """
+
+    defense: Defense
+    around: Surroundings
+    together: bool = False
+    per_run: bool = False
+    beside: bool = False
+    mixing: bool = False
+    seed: int = 0
+    rows: int = 4096
+    _drawn: int = field(default=0, init=False)
+
+    def draw(self, world: World, number: int) -> Messages:
+        """Return so many messages of a record in a world, ``(number, d)``: a draw each."""
+        # Rows of a gradient are over the size of their batch: it is the same for all draws.
+        rows, each = self._batch
+        batches = [self._parted(self._sent(world, rows), each) for _ in range(math.ceil(number / each))]
+        return np.concatenate(batches)[:number]
+
+    @property
+    def _batch(self) -> tuple[int, int]:
+        """Rows of a batch, and draws that it makes."""
+        if self.mixing:
+            return 1 + _OTHERS, 1
+        return (2 * _BESIDE, _BESIDE) if self.beside else (self.rows, self.rows)
+
+    def _parted(self, sent: Messages, draws: int) -> Messages:
+        """Return what is looked at of a batch: of each draw its own rows, and those of a known record."""
+        parts = np.split(sent, len(sent) // draws)
+        return np.concatenate([part.reshape(draws, -1) for part in parts], axis=1)
+
+    def _sent(self, world: World, rows: int) -> Messages:
+        """Return what is sent of a batch to all receivers in all epochs, side by side: ``(rows, d)``."""
+        once = crossing_of(self.defense) == "labels" or any(
+            getattr(self.defense, drawn, False) for drawn in ("one_draw", "draws_at_output")
+        )
+        receivers = self.around.receivers if self.together and not once else 1
+        return np.concatenate([self._sent_to_one(world, rows) for _ in range(receivers)], axis=1)
+
+    def _sent_to_one(self, world: World, rows: int) -> Messages:
+        sender = prepared(self.defense, self.around)
+        self._drawn += 1
+        source = np.random.default_rng((self.seed, self._drawn))
+        generator = torch.Generator().manual_seed(int(source.integers(2**62)))
+        stream = None if self.around.seeded else Keystream(source.bytes(32))
+        # Which rows are the record's; of the others, and of earlier batches, all is known.
+        own = self._batch[1]
+        found = []
+        steps = min(self.around.epochs, _MESSAGES) if self.per_run else 1
+        first = -1 if self.beside else 0
+        for step in range(first, steps):
+            batch = make_batch(sender, world, rows, own if step >= 0 else 0, self.around)
+            ids = torch.arange(rows) + (rows if step < 0 else 0)
+            found.append(send(sender, batch, ids, step - first, generator, stream))
+        return np.concatenate(found, axis=1)
+
+
+def prepared(defense: Defense, around: Surroundings) -> Defense:
+    """Return a fresh copy of a defense, told what it is told before a run."""
+    sender = copy.deepcopy(defense)
+    values = None if around.classes is None else tuple(map(float, range(around.classes)))
+    if around.targets is not None:
+        values = around.targets or None
+    if hasattr(sender, "take_targets"):
+        sender.take_targets(values)
+    if hasattr(sender, "plan_run"):
+        sender.plan_run(RunPlan(around.epochs, False, values))
+    return sender
+
+
+class Batch(NamedTuple):
+    """What a defense is given.
+
+    Attributes:
+        message: The message.
+        labels: The labels.
+        under_labels: What the message would be under every label, where it asks for that.
+    """
+
+    message: Tensor
+    labels: Tensor
+    under_labels: LabelGradients | None = None
+
+
+def make_batch(defense: Defense, world: World, rows: int, own: int, around: Surroundings) -> Batch:
+    """Return a batch whose first ``own`` rows are of a world, and all others of one that is known."""
+    ours = torch.arange(rows) < own
+    if world.row:
+        message = torch.where(ours[:, None], torch.tensor([world.row]), torch.zeros(1, len(world.row)))
+        return Batch(message, torch.zeros(rows))
+    labels = torch.where(ours, world.label, 0.0)
+    if crossing_of(defense) == "labels":
+        numbers = soft_classes_of(defense) is None and (around.classes is None or around.classes == 2)
+        return Batch(labels if numbers else labels.long(), labels)
+    if world.residue is not None:
+        labels = torch.where(ours, float(world.residue > 0), 0.0)
+        residues = torch.where(ours, world.residue, -0.5)
+        return Batch(-residues[:, None] / rows, labels)
+    targets = torch.where(ours, world.label, min(values := _targets(around)))
+    labels = (targets == max(values)).float()
+    predictions = torch.where(ours, world.prediction, 0.5)
+    if not needs_label_gradients(defense):
+        return Batch(-(targets - predictions)[:, None] / rows, labels)
+    return _with_gradients(targets, labels, predictions, around.width, values)
+
+
+def _with_gradients(
+    targets: Tensor, labels: Tensor, predictions: Tensor, width: int, values: tuple[float, ...]
+) -> Batch:
+    """Return rows below a top that adds up columns, and the logistic loss, with what they would be otherwise."""
+    activation = (torch.logit(predictions.double())[:, None] / width).float().repeat(1, width).requires_grad_()
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        return functional.binary_cross_entropy_with_logits(outputs.reshape(-1), targets)
+
+    source = LabelGradientSource(loss, targets)
+    with torch.enable_grad():
+        crossed = activation.clone()
+        output = source.follow(crossed.sum(dim=1, keepdim=True), {"partner": crossed}, classes=2, values=values)
+        loss(output, targets).backward()
+    assert activation.grad is not None
+    return Batch(activation.grad, labels, source.at("partner"))
+
+
+def send(
+    defense: Defense, batch: Batch, ids: Tensor, step: int, generator: torch.Generator, stream: Keystream | None
+) -> Messages:
+    """Return what a defense sends of a batch, ``(rows, d)``, checked as in a run."""
+    secrets = Secrets(
+        party="auditor",
+        step=step,
+        generator=generator,
+        keystream=stream,
+        ids=ids,
+        labels=batch.labels,
+        label_gradients=batch.under_labels,
+    )
+    if batch.under_labels is not None and getattr(defense, "draws_at_output", False):
+        batch.under_labels.drawn = defense.draw(batch.under_labels, secrets)  # type: ignore[attr-defined]
+    sent = call_defense(defense, batch.message, secrets)
+    return sent.detach().double().reshape(len(ids), -1).numpy()
+
+
+class Behaviour(NamedTuple):
+    """What was seen of a defense before anything was measured.
+
+    Attributes:
+        mixing: Whether a row changes what is sent of other records.
+        repeatable: Whether the same generator gives the same message again.
+    """
+
+    mixing: bool
+    repeatable: bool
+
+
+def observe(defense: Defense, worlds: tuple[World, World], around: Surroundings) -> Behaviour:
+    """Return what a defense does with the rows of others, and whether it draws from its secrets alone.
+
+    Raises:
+        HookError: If it cannot be called with such inputs, or returns what may not be sent.
+    """
+
+    def once(world: World) -> Messages:
+        sender = prepared(defense, around)
+        batch = make_batch(sender, world, 1 + _OTHERS, 1, around)
+        ids = torch.arange(1 + _OTHERS)
+        return send(sender, batch, ids, 0, torch.Generator().manual_seed(1), None)
+
+    first, again, other = once(worlds[0]), once(worlds[0]), once(worlds[1])
+    repeatable = bool((first == again).all())
+    # Sums are rounded on a grid that the whole batch decides.
+    apart = np.abs(first[1:] - other[1:]).max() > 1e-6 * max(float(np.abs(first).max()), float(np.abs(other).max()))
+    return Behaviour(mixing=repeatable and bool(apart), repeatable=repeatable)

@@ -1,0 +1,90 @@
+"""The command that puts an experiment's claims of privacy to the test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from splitvfl.cli.column_tables import plain_table
+from splitvfl.cli.console import Overrides
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from splitvfl.app.auditing import ExperimentAudit
+    from splitvfl.audit import DefenseAudit
+
+FAILED: Final = 1
+"""Exit code of ``--strict`` where a claim is violated or not covered."""
+
+
+def audit(
+    experiment: Annotated[
+        Path, typer.Argument(metavar="RUN_OR_EXPERIMENT", help="The experiment, a YAML file, or the folder of a run.")
+    ],
+    overrides: Overrides = None,
+    draws: Annotated[int, typer.Option(metavar="N", help="Messages of each of two worlds, for every test.")] = 100_000,
+    seed: Annotated[int, typer.Option(help="Of the inputs and the noise of the audit.")] = 0,
+    canaries: Annotated[
+        int | None,
+        typer.Option(metavar="M", help="Train once, with coins for M labels, and judge the run as a whole."),
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit with code 1 where a claim is violated or not covered.")
+    ] = False,
+    json_: Annotated[
+        Path | None,
+        typer.Option(
+            "--json", metavar="FILE", help="Where all of it is written. Default: audit.json, in a run's folder."
+        ),
+    ] = None,
+) -> None:
+    """Check every claim of privacy by calculation, and try to refute it; what is not audited is listed."""
+    import json
+
+    from splitvfl.app.auditing import audit_experiment
+    from splitvfl.app.run_folder import AUDIT_FILE, CONFIG_FILE
+    from splitvfl.config.sections import load_config
+
+    of_run = experiment.is_dir()
+    config = load_config(experiment / CONFIG_FILE if of_run else experiment, overrides or [])
+    found = audit_experiment(config, draws=draws, seed=seed, canaries=canaries)
+    written = json_ or (experiment if of_run else Path()) / AUDIT_FILE
+    written.write_text(json.dumps(found.as_json(), ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+    _print(found)
+    print(written)
+    if strict and not found.passes:
+        raise typer.Exit(FAILED)
+
+
+def _print(found: ExperimentAudit) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console()
+    for defense in found.defenses:
+        console.print(_table(defense))
+        for line in dict.fromkeys(line for claim in defense.claims for line in claim.why):
+            console.print(Text(f"  {line}"))
+        for line in defense.left_out:
+            console.print(Text(f"  Left out: {line}"))
+        console.print()
+    for kind, lines in (("over the run", found.notes), ("not audited", found.gaps)):
+        for line in lines:
+            console.print(Text(f"{kind}: {line}"))
+    console.print()
+    console.print(Text(found.sentence, style="bold"))
+
+
+def _table(defense: DefenseAudit) -> Table:
+    from splitvfl.app.auditing import shown
+
+    table = plain_table(
+        f"{defense.defense}: {defense.verdict}", "claim", "calculated", "measured", "can refute", "verdict"
+    )
+    for claim in defense.claims:
+        known = None if claim.calculated is None else claim.calculated.value
+        table.add_row(claim.short, shown(known), shown(claim.bound), shown(claim.refutable), claim.verdict)
+    return table

@@ -1,0 +1,194 @@
+"""An experiment's claims, audited by the command: verdicts, conditions that it does not meet, and exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from splitvfl.app.auditing import ExperimentAudit, audit_experiment
+from splitvfl.audit import VERDICTS
+from splitvfl.cli import main
+from splitvfl.config.sections import load_config
+
+OWN = """
+from splitvfl.defenses import LaplaceResidue
+
+
+class Halved(LaplaceResidue):
+    name = "halved"
+
+    def __call__(self, gradient, secrets, /):
+        scale, self.scale = self.scale, self.scale / 2
+        try:
+            return super().__call__(gradient, secrets)
+        finally:
+            self.scale = scale
+
+    def claims(self):
+        return super().claims()
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    return tmp_path
+
+
+def experiment(folder: Path, *defenses: Any, **sections: Any) -> Path:
+    settings = {
+        "data": {"name": "breast-cancer"},
+        "parties": {"bank": {"role": "active", "columns": 0.4}, "lab": {"role": "passive", "columns": "rest"}},
+        "model": "logistic-regression",
+        "train": {"epochs": 2, "batch_size": 64, **sections.pop("train", {})},
+        "defenses": list(defenses),
+        **sections,
+    }
+    path = folder / "asked.yaml"
+    path.write_text(yaml.safe_dump(settings))
+    return path
+
+
+def audited(folder: Path, *defenses: Any, **sections: Any) -> ExperimentAudit:
+    return audit_experiment(load_config(experiment(folder, *defenses, **sections)), draws=8000)
+
+
+ADD = {"name": "laplace-residue", "epsilon": 1.0}
+ROWS = {"name": "gaussian-ir", "clip": 1.0, "sigma": 2.0}
+
+
+def test_defenses_are_audited_in_their_order_and_the_rest_is_listed(here: Path) -> None:
+    found = audited(here, {"name": "memoised-response", "epsilon": 1.0}, ADD, "top-k")
+    assert [each.defense for each in found.defenses] == ["memoised-response", "laplace-residue", "top-k"]
+    response, noise, top = found.defenses
+    assert (response.verdict, noise.verdict, top.verdict) == ("proven", "proven", "no claim")
+    # Answers of ε = 1 are corrected by more than the largest residue, so that a label moves 2 after the clip.
+    assert [claim.claimed for claim in noise.claims] == [1.0, 1.0]
+    assert any(gap.startswith("Columns: no defense promises anything") for gap in found.gaps)
+    assert any("whole run" in gap for gap in found.gaps)
+    assert found.passes
+    # Three claims are measured, in two tests each: among these the error of the page is divided.
+    measured = [claim.measured for claim in found.claims if claim.measured is not None]
+    assert [each.confidence for each in measured] == pytest.approx([1 - 0.05 / 6] * 3)
+
+
+def test_conditions_that_the_experiment_does_not_meet_are_named(here: Path) -> None:
+    seeded = audited(here, ADD, train={"noise_seed_for_experiments": 3}).defenses[0]
+    assert seeded.verdict == "not covered"
+    assert "fixed seed" in seeded.claims[0].why[0]
+
+    stopped = audited(here, ADD, train={"early_stopping": {"patience": 1}}).defenses[0]
+    assert stopped.verdict == "not covered"
+    assert "labels without noise" in stopped.claims[0].why[0]
+
+    scaled = audited(here, ROWS).defenses[0]
+    assert scaled.verdict == "not covered"
+    assert scaled.claims[0].why[0].startswith("Statistics: columns of lab")
+
+    part = audited(here, {**ROWS, "at": ["training"]}).defenses[0]
+    assert any(line.startswith("Evaluation: ") for line in part.claims[0].why)
+
+
+@pytest.mark.parametrize(
+    ("calibration", "epsilon", "verdict"),
+    [("tight", 12.0, "not covered"), ("published", 4.0, "not covered"), ("published", 12.0, "violated")],
+)
+def test_noise_of_a_plan_is_calculated(here: Path, calibration: str, epsilon: float, verdict: str) -> None:
+    noise = {"epsilon": epsilon, "delta": 1e-3, "radius": 1.0, "calibration": calibration}
+    found = audited(
+        here,
+        model={"name": "logistic-regression", "row_norm": 1.0},
+        exchange={"name": "split", "noise": noise},
+        train={"batch_size": "all", "optimizer": {"name": "sgd", "lr": 0.1}},
+    )
+    (plan,) = found.defenses
+    assert plan.verdict == verdict
+    assert all(claim.calculated is not None for claim in plan.claims)
+
+
+def test_an_experiment_without_defenses_claims_nothing(here: Path) -> None:
+    found = audited(here)
+    assert found.defenses == ()
+    assert any(gap.startswith("Labels: no defense promises anything") for gap in found.gaps)
+    assert "nothing is promised" in found.sentence
+
+
+def test_the_command_prints_eighty_columns_and_writes_json(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = experiment(here, ADD, ROWS, "top-k")
+    assert main(["audit", str(path), "--draws", "4000"]) == 0
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= 80
+    assert printed.rstrip().splitlines()[-1] == "audit.json"
+
+    def no_constants(text: str) -> None:
+        raise AssertionError(f"{text} is no JSON")
+
+    said = json.loads(Path("audit.json").read_text(), parse_constant=no_constants)
+    assert said.keys() == {
+        *("format", "version", "experiment", "passes", "confidence", "draws", "defenses", "gaps", "notes", "sentence"),
+    }
+    assert (said["format"], said["version"], said["passes"]) == ("splitvfl audit", 1, False)
+    assert any("accounting over messages is the caller's" in line for line in said["defenses"][1]["left_out"])
+    assert said["sentence"] in " ".join(printed.split())
+    for defense in said["defenses"]:
+        assert defense.keys() == {
+            *("defense", "crossing", "verdict", "claims", "gaps", "left_out", "conditions"),
+        }
+        assert all(condition.keys() == {"needed", "checked"} for condition in defense["conditions"])
+        for claim in defense["claims"]:
+            assert claim.keys() == {
+                *("claim", "quantity", "claimed", "relation", "per", "verdict", "why", "calculated", "calculated_by"),
+                *("measured", "refutable", "confidence", "statistic", "event", "inputs"),
+            }
+            assert claim["verdict"] in VERDICTS
+            assert claim["why"]
+
+
+def test_strict_fails_where_a_claim_is_violated_or_not_covered(here: Path) -> None:
+    (here / "mine.py").write_text(OWN)
+    words = ["--draws", "8000", "--strict"]
+    assert main(["audit", str(experiment(here, {"name": "mine:Halved", "epsilon": 1.0})), *words]) == 1
+    said = json.loads(Path("audit.json").read_text())
+    assert said["defenses"][0]["verdict"] == "violated"
+    assert main(["audit", str(experiment(here, {"name": "mine:Halved", "epsilon": 1.0})), *words[:2]]) == 0
+    assert main(["audit", str(experiment(here, ROWS)), *words]) == 1
+    assert main(["audit", str(experiment(here, ADD)), *words]) == 0
+
+
+def test_a_run_is_audited_by_its_settings_and_keeps_what_was_found(here: Path) -> None:
+    assert main(["train", str(experiment(here, ADD, name="run", train={"epochs": 1}))]) == 0
+    assert main(["audit", "runs/run", "--draws", "400"]) == 0
+    assert (here / "runs/run/audit.json").exists()
+    assert main(["train", "asked.yaml", "--overwrite"]) == 0
+    assert not (here / "runs/run/audit.json").exists(), "it was of another run"
+
+
+@pytest.mark.parametrize(("exchange", "model"), [("one-way", "mlp"), ("residue", "logistic-regression")])
+def test_other_exchanges_are_listed_as_not_audited(here: Path, exchange: str, model: str) -> None:
+    found = audit_experiment(load_config(experiment(here, exchange=exchange, model=model)), draws=400)
+    assert any(gap.startswith(f"Exchange {exchange}:") for gap in found.gaps)
+
+
+@pytest.mark.parametrize(
+    ("before", "claimed"), [([], 0.5), ([{"name": "memoised-response", "epsilon": 1.0}], 1.0),
+                            ([{"name": "gaussian-targets", "mu": 1.0}], 1.0)],
+)  # fmt: skip
+def test_a_defense_behind_answers_claims_what_they_let_a_label_move(
+    here: Path, before: list[Any], claimed: float
+) -> None:
+    found, *_ = audited(here, ADD, *before).defenses  # answers come first, wherever they are listed
+    assert audited(here, *before, ADD).defenses[-1].claims[0].claimed == claimed
+    label = found.claims[0]
+    assert (label.relation, label.claimed, found.verdict) == ("label of a record", claimed, "proven")
+    assert label.bound is not None
+    assert label.bound > 0.45 * claimed  # of 8000 draws half are judged
+
+
+def test_too_few_draws_are_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["audit", str(experiment(here, ADD)), "--draws", "10"]) == 2
+    assert "at least 400" in capsys.readouterr().err

@@ -1,0 +1,299 @@
+"""Audits of defenses whose claims are known to be true, and of those that break theirs in ways that happen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from scipy.stats import binom
+from torch import Tensor
+
+from splitvfl.audit import DefenseAudit, Surroundings, audit_defense, audit_gaussian
+from splitvfl.claims import Gaussian, PerRecord, PureDP
+from splitvfl.defenses import (
+    ClipGradient,
+    GaussianIR,
+    GaussianTargets,
+    LaplaceResidue,
+    MemoisedResponse,
+    MultiplicativeLaplaceResidue,
+    RecordGaussian,
+    SumKL,
+    TopK,
+)
+from splitvfl.errors import HookError
+from splitvfl.hooks import Defense, Secrets
+from splitvfl.privacy import gaussian_delta, gaussian_sigma
+
+DRAWS = 8_000
+
+
+def audited(defense: Defense, seed: int = 0, **settings: Any) -> DefenseAudit:
+    settings.setdefault("draws", DRAWS)
+    around = Surroundings(**{key: settings.pop(key) for key in ("receivers", "epochs", "seeded") if key in settings})
+    return audit_defense(defense, around=around, seed=seed, **settings)
+
+
+class Clipped:
+    """Clip, then noise; what derives from it breaks what this keeps."""
+
+    name = "own"
+    crossing = "activation"
+    sigma = 1.0
+
+    def claims(self) -> tuple[Gaussian | PerRecord, ...]:
+        return (Gaussian(self.sigma, bound=1.0), PerRecord())
+
+    def __call__(self, rows: Tensor, secrets: Secrets, /) -> Tensor:
+        return self.noisy(secrets.before_noise(self.clipped(rows)), secrets)
+
+    def clipped(self, rows: Tensor) -> Tensor:
+        return rows / torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp(min=1.0)
+
+    def noisy(self, rows: Tensor, secrets: Secrets) -> Tensor:
+        return secrets.add_normal(rows, self.sigma)
+
+
+class Forgets(Clipped):
+    def noisy(self, rows: Tensor, secrets: Secrets) -> Tensor:
+        return rows
+
+
+class Halves(Clipped):
+    def noisy(self, rows: Tensor, secrets: Secrets) -> Tensor:
+        return secrets.add_normal(rows, self.sigma / 2)
+
+
+class ClipsLast(Clipped):
+    def __call__(self, rows: Tensor, secrets: Secrets, /) -> Tensor:
+        return self.clipped(self.noisy(rows, secrets))
+
+    def claims(self) -> tuple[Gaussian | PerRecord, ...]:
+        return super().claims()
+
+
+class OneSeed(Clipped):
+    def noisy(self, rows: Tensor, secrets: Secrets) -> Tensor:
+        return rows + self.sigma * torch.randn(rows.shape, generator=torch.Generator().manual_seed(7))
+
+
+class DrawsOnce(Clipped):
+    """Draws in its first step, and adds the same noise in all later ones."""
+
+    noise: Tensor | None = None
+
+    def noisy(self, rows: Tensor, secrets: Secrets) -> Tensor:
+        if self.noise is None:
+            self.noise = secrets.add_normal(torch.zeros_like(rows), self.sigma)
+        return rows + self.noise
+
+
+class OneDrawForAllRows(Clipped):
+    def noisy(self, rows: Tensor, secrets: Secrets) -> Tensor:
+        return rows + (self.sigma * secrets.normal(1, rows.shape[1])).float()
+
+
+class Mixes(Clipped):
+    def clipped(self, rows: Tensor) -> Tensor:
+        return super().clipped(rows - rows.mean(dim=0))
+
+
+class OneClass(LaplaceResidue):
+    """Adds its noise to records of label 1 alone."""
+
+    def __call__(self, gradient: Tensor, secrets: Secrets, /) -> Tensor:
+        return torch.where(secrets.labels[:, None] == 1, super().__call__(gradient, secrets), gradient)
+
+    def claims(self) -> tuple[PureDP, ...]:
+        return super().claims()
+
+
+class DrawsForEach(LaplaceResidue):
+    """Draws for each passive party what is claimed of all together."""
+
+    one_draw = False
+
+
+class ClaimsNominal(MultiplicativeLaplaceResidue):
+    def claims(self) -> tuple[PureDP, ...]:
+        return (PureDP(self.epsilon, "residue of a record"),)
+
+
+class ClaimsTheRun(LaplaceResidue):
+    def claims(self) -> tuple[PureDP, ...]:
+        return (PureDP(self.epsilon, "residue of a record", per="run"),)
+
+
+BROKEN: dict[str, tuple[Callable[[], Defense], dict[str, Any]]] = {
+    "forgets its noise": (Forgets, {}),
+    "halves it": (Halves, {}),
+    "adds it before the clip": (ClipsLast, {}),
+    "one seed for every step": (OneSeed, {}),
+    "the same noise again": (DrawsOnce, {}),
+    "one draw for all rows": (OneDrawForAllRows, {}),
+    "one class only": (partial(OneClass, epsilon=1.0), {}),
+    "a draw for each party": (partial(DrawsForEach, epsilon=2.0), {"receivers": 2}),
+    "nominal ε of 1": (partial(ClaimsNominal, epsilon=1.0, b1=0.1, b2=1.0, mode="as_printed"), {}),
+    "E releases as one": (partial(ClaimsTheRun, epsilon=1.0), {"epochs": 4}),
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_broken_claims_are_called_violated(broken: str) -> None:
+    make, settings = BROKEN[broken]
+    found = audited(make(), **settings)
+    assert found.verdict == "violated", found
+    worst = next(claim for claim in found.claims if claim.verdict == "violated")
+    assert worst.why[-1].startswith("Measured: ")  # whatever a calculation says besides
+
+
+TRUE: dict[str, tuple[Callable[[], Defense], dict[str, Any], str]] = {
+    "Mult at 10": (
+        partial(MultiplicativeLaplaceResidue, epsilon=10.0, b1=0.1, b2=1.0, mode="as_printed"), {}, "proven",
+    ),
+    "Add to two parties": (partial(LaplaceResidue, epsilon=1.0), {"receivers": 2}, "proven"),
+    "analytic Gaussian": (
+        partial(GaussianIR, clip=1.0, sigma=gaussian_sigma(1.0, 1e-5, sensitivity=2.0)), {}, "proven",
+    ),
+    "a user's": (Clipped, {}, "not refuted"),
+    "memoised response": (partial(MemoisedResponse, epsilon=1.5), {"epochs": 20}, "proven"),
+    "discrete sampler": (partial(GaussianIR, clip=1.0, sigma=0.7), {"seeded": False}, "proven"),
+    "discrete Laplace": (partial(LaplaceResidue, epsilon=2.0), {"seeded": False}, "proven"),
+    "targets, remembered": (partial(GaussianTargets, mu=1.0), {"epochs": 5}, "proven"),
+    "targets, fresh": (partial(GaussianTargets, mu=1.0, remembered=False), {"epochs": 3}, "proven"),
+    "a record's row": (partial(RecordGaussian, mu=0.8), {}, "proven"),
+    "a record's rows of a run": (
+        partial(RecordGaussian, mu=0.8, per="run"), {"epochs": 2, "receivers": 2}, "proven",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("true", TRUE)
+def test_true_claims_are_not(true: str) -> None:
+    make, settings, verdict = TRUE[true]
+    found = audited(make(), **settings, confidence=0.999)
+    assert found.verdict == verdict, found
+    assert not found.gaps
+
+
+@pytest.mark.parametrize("make", [Clipped, partial(LaplaceResidue, epsilon=1.0)])
+def test_measured_bounds_come_close_to_the_truth(make: Callable[[], Defense]) -> None:
+    claim = audited(make(), draws=60_000).claims[0]
+    assert claim.bound is not None
+    assert claim.claimed is not None
+    assert 0.75 * claim.claimed < claim.bound <= claim.claimed
+
+
+def test_false_alarms_are_rare() -> None:
+    # A claim that is exact, at 80 % confidence, so that false alarms would be seen if it were not kept.
+    wrong = sum(
+        audited(MemoisedResponse(epsilon=0.5), seed, draws=400, confidence=0.8).verdict == "violated"
+        for seed in range(100)
+    )
+    assert wrong <= binom.isf(1e-3, 100, 0.2)
+
+
+def test_noise_that_is_a_hundredth_too_small_is_found_by_calculation() -> None:
+    class Rounds(MultiplicativeLaplaceResidue):
+        def claims(self) -> tuple[PureDP, ...]:
+            return (PureDP(0.99 * self.true_epsilon),)
+
+    found = audited(Rounds(epsilon=10.0, b1=0.1, b2=1.0), draws=400).claims[0]
+    assert found.verdict == "violated"
+    assert found.why[0].startswith("Calculated: ε =")
+    assert found.calculated is not None
+    assert found.calculated.value > 0.99 * found.calculated.value
+
+
+@pytest.mark.parametrize(("delta", "end"), [(0.1, 5.74), (0.01, 6.77), (1e-5, 8.42)])
+def test_the_textbooks_gaussian_is_violated_beyond_its_range(delta: float, end: float) -> None:
+    for epsilon, verdict in ((0.9, "proven"), (end - 0.01, "not covered"), (end + 0.01, "violated")):
+        sigma = math.sqrt(2 * math.log(1.25 / delta)) / epsilon
+        found = audit_gaussian(epsilon, delta, sigma=sigma, sensitivity=1.0, classic=True)
+        assert found.verdict == verdict
+        assert found.delta == gaussian_delta(sigma, epsilon, sensitivity=1.0)
+    exact = gaussian_sigma(10.0, delta, sensitivity=3.0)
+    assert audit_gaussian(10.0, delta, sigma=exact, sensitivity=3.0).verdict == "proven"
+
+
+def test_a_row_that_changes_others_breaks_the_claim_about_records() -> None:
+    verdicts = {claim.claim: claim.verdict for claim in audited(Mixes(), draws=800).claims}
+    assert "violated" in verdicts.values()
+    assert {claim.verdict for claim in audited(Clipped(), draws=800).claims} == {"not refuted"}
+
+
+def test_what_promises_nothing_is_no_claim() -> None:
+    for defense in (TopK(keep=0.5), ClipGradient(bound=1.0)):
+        found = audited(defense)
+        assert found.verdict == "no claim"
+    assert audited(SumKL(detection_error=0.4)).verdict == "not covered"
+
+
+def test_an_unmet_condition_is_named() -> None:
+    found = audited(LaplaceResidue(epsilon=1.0), unmet=("Statistics of the data are not covered.",))
+    assert found.verdict == "not covered"
+    assert found.claims[0].why == ("Statistics of the data are not covered.",)
+
+
+def test_what_cannot_be_called_is_a_gap_and_no_pass() -> None:
+    class Fails(Clipped):
+        def __call__(self, rows: Tensor, secrets: Secrets, /) -> Tensor:
+            raise ValueError("out of tune")
+
+        def claims(self) -> tuple[Gaussian | PerRecord, ...]:
+            return (Gaussian(1.0, bound=1.0),)
+
+    class NotANumber(Fails):
+        def __call__(self, rows: Tensor, secrets: Secrets, /) -> Tensor:
+            return rows * math.nan
+
+        def claims(self) -> tuple[Gaussian | PerRecord, ...]:
+            return super().claims()
+
+    for defense, said in ((Fails(), "out of tune"), (NotANumber(), "NaN")):
+        found = audited(defense, draws=400)
+        assert found.verdict == "not covered"
+        assert said in found.gaps[0]
+
+
+def test_noise_from_elsewhere_is_told_and_no_pass() -> None:
+    class Elsewhere(Clipped):
+        def noisy(self, rows: Tensor, secrets: Secrets) -> Tensor:
+            return rows + self.sigma * torch.randn(rows.shape)
+
+    found = audited(Elsewhere(), draws=800)
+    assert found.verdict == "not covered"
+    assert any("not repeatable" in line for claim in found.claims for line in claim.why)
+
+
+def test_a_claim_given_beside_is_put_to_the_test() -> None:
+    found = audited(GaussianIR(clip=1.0, sigma=2.0), claims=(Gaussian(2.0, bound=0.3),), draws=4000)
+    assert found.verdict == "violated"
+
+
+def test_what_is_no_claim_is_refused() -> None:
+    class Wrong(Clipped):
+        def claims(self) -> Any:
+            return "private"
+
+    with pytest.raises(HookError, match="claims"):
+        audited(Wrong())
+
+
+def test_as_json_is_what_was_found() -> None:
+    found = audited(GaussianTargets(mu=1.0), draws=800).as_json()
+    assert found["verdict"] == "proven"
+    (claim,) = found["claims"]
+    assert claim["claimed"] == 1.0
+    assert claim["calculated"] == pytest.approx(1.0)
+    assert claim["measured"] <= claim["refutable"]
+    assert set(claim["event"]) >= {"hits", "draws"}
+
+
+def test_a_norm_is_checked_in_every_message() -> None:
+    (norm, nothing) = audited(ClipGradient(bound=2.0)).claims
+    assert (norm.quantity, norm.claimed, nothing.verdict) == ("norm", 2.0, "no claim")
