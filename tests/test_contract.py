@@ -42,10 +42,14 @@ from splitvfl.models import Linear, LinearTop
 
 @dataclass(frozen=True)
 class AttackRow:
-    """One attack; ``widths`` are those of the cut gradient that it takes."""
+    """One attack; ``widths`` are those of the cut gradient that it takes.
+
+    ``knows_logits``: it knows the model's logits, which a cut by itself does not show, and so the size of a residue.
+    """
 
     make: Callable[[], Any]
     widths: tuple[int, ...] = (1, 4)
+    knows_logits: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,9 @@ ATTACKS = {
     "model-completion": AttackRow(attacks.ModelCompletionAttack),
     "label-sum": AttackRow(lambda: attacks.LabelSumAttack(fallback=True), widths=(1,)),
     "sparse-residues": AttackRow(attacks.SparseResiduesAttack, widths=(1,)),
+    "secret-batch-likelihood": AttackRow(
+        lambda: attacks.SecretBatchLikelihoodAttack(epsilon=1.0, share=0.3), widths=(1,), knows_logits=True
+    ),
     "stacked-epochs": AttackRow(attacks.StackedEpochsAttack, widths=(1,)),
     "additive-llr": AttackRow(lambda: attacks.AdditiveLLRAttack(epsilon=1.0), widths=(1,)),
     "multiplicative-llr": AttackRow(lambda: attacks.MultiplicativeLLRAttack(epsilon=5.0, b1=0.5, b2=1.0), widths=(1,)),
@@ -181,6 +188,7 @@ def training_view(width: int, dtype: torch.dtype = torch.float32, *, seed: int =
         ids=ids_of(seed),
         gradient=cut,
         activation=torch.zeros_like(cut),
+        logits=torch.zeros_like(cut),
         columns=columns,
         weights={"weight": torch.zeros(width, 30, dtype=dtype)},
         aggregated_gradient=columns.T @ cut,
@@ -337,7 +345,7 @@ def test_an_attack_goes_on_from_its_saved_state(name: str) -> None:
 
 
 @pytest.mark.parametrize("scale", [1e-12, 1e-6, 1e6])
-@pytest.mark.parametrize("name", LABEL_ATTACKS)
+@pytest.mark.parametrize("name", [name for name in LABEL_ATTACKS if not ATTACKS[name].knows_logits])
 def test_an_attack_ranks_alike_at_any_magnitude(name: str, scale: float) -> None:
     for width in ATTACKS[name].widths:
         aucs = []
@@ -362,6 +370,7 @@ def test_an_attack_survives_gradients_of_zeros_and_a_single_record(name: str) ->
             ids=view.ids[:1],
             gradient=cut,
             activation=view.activation[:1],
+            logits=view.logits[:1],
             columns=columns,
             aggregated_gradient=columns.T @ cut,
             known_positives=view.known_positives,
@@ -376,6 +385,10 @@ def test_an_attack_works_at_a_cut(name: str, half: bool) -> None:
     for width in ATTACKS[name].widths:
         torch.manual_seed(0)
         model = SplitModel(Linear(30, width), nn.Linear(width, 1))
+        if ATTACKS[name].knows_logits:
+            with pytest.raises(ArgumentError, match=r"needs logits; this cut shows"):
+                model.cut.watch(ATTACKS[name].make())
+            continue
         leak = model.cut.watch(ATTACKS[name].make(), known_positives=2, known_negatives=2)
         for seed in (0, 1):
             columns = torch.randn(ROWS, 30, generator=random(seed))

@@ -56,6 +56,7 @@ class ExchangeRow:
 
 
 MODELS = {
+    "glm": ModelRow(models.GLMRecipe),
     "logistic-regression": ModelRow(models.LogisticRegressionRecipe),
     "mlp": ModelRow(partial(models.MLPRecipe, bottom=(4,))),
     "pca": ModelRow(partial(models.PCARecipe, width=2), whole=False),

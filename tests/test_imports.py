@@ -36,6 +36,7 @@ ORDER = (
     "models",
     "defenses",
     "attacks",
+    "audit",
     "app",
     "sklearn",
     "cli",

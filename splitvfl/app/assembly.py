@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import nn
 
-from splitvfl.app.exchanges import exchange_of, task_of
+from splitvfl.app.exchanges import exchange_of, said_before, task_of
 from splitvfl.app.label_horizon import LabelHorizon
 from splitvfl.app.models import Models, own_code
-from splitvfl.app.noise import noise_plan
+from splitvfl.app.noise_plans import plan_of
 from splitvfl.app.transforms import transform_for
-from splitvfl.config.sections import ExperimentConfig
+from splitvfl.config.sections import MOST_ROWS, ExperimentConfig
 from splitvfl.data.columns import PartyData, TaskName
 from splitvfl.data.sets import TABLES
 from splitvfl.errors import ArgumentError, ConfigError, DataError
@@ -25,14 +26,15 @@ from splitvfl.leakage.canaries import check_canaries
 from splitvfl.leakage.judging import known_allowed, task_name
 from splitvfl.learning.batches import BLOCK_ROWS
 from splitvfl.learning.defaults import suggested_batch_size
-from splitvfl.learning.optimizers import PerParameter, plain_rate, rowwise_adagrad
+from splitvfl.learning.optimizers import PerParameter, plain_rate, project_on_ball, rowwise_adagrad
 from splitvfl.learning.randomness import PartyRandom, derive_seed
 from splitvfl.learning.tasks import Task, check_loss
 from splitvfl.metrics import known
-from splitvfl.party.attaching import attach_defense, check_clips, promises_of
+from splitvfl.party.attaching import attach_defense, check_clips, claims_in_words, promised_in_short
 from splitvfl.party.party import SENDING, ActiveParty, Party, PassiveParty
 from splitvfl.party.private_top import private_adam
-from splitvfl.report.summary import AttackResult, ExchangeTraits, PartyResult, RunSummary
+from splitvfl.privacy import PrivacyBudget
+from splitvfl.report.summary import AttackResult, ExchangeTraits, PartyResult, RunSummary, SpentPrivacy
 from splitvfl.run.training import Training
 
 
@@ -46,8 +48,9 @@ class Assembly:
 
     Attributes:
         exchange: How a step is talked through.
+        batch_size: Records in a step.
         models: What makes the parties' models.
-        noise: What is added before encryption, if anything is.
+        noise: Noise that was calculated for a privacy loss, if there is any.
 
     Raises:
         ConfigError: If the training is not one that the noise was calculated for.
@@ -56,8 +59,10 @@ class Assembly:
     def __init__(self, config: ExperimentConfig, data: PartyData, *, vouching: Vouching = UNSIGNED) -> None:
         train = config.train
         self._config = config
-        self.noise = noise_plan(config, data)
-        self.exchange = exchange_of(config.exchange, rows=train.batch_size, noise=self.noise, vouching=vouching)
+        self.batch_size = train.rows(data.train.count)
+        self.noise = plan_of(config, data)
+        self._data: dict[str, PartyData] = {data.name: data}
+        self.exchange = exchange_of(config.exchange, rows=self.batch_size, noise=self.noise, vouching=vouching)
         self.models = Models(config.model, self.exchange, own_optimizer=train.embedding_optimizer is not None)
 
     def task(self, name: str, classes: int) -> Task:
@@ -70,19 +75,21 @@ class Assembly:
         Raises:
             ConfigError: If the exchange or the loss is for other labels.
         """
-        loss = self._config.train.loss
+        loss, of_model = self._config.train.loss, self._config.model.recipe.make_loss()
         try:
-            task = task_of(self.exchange, name, classes, None if loss is None else loss.make())
+            task = task_of(self.exchange, name, classes, of_model if loss is None else loss.make())
             if loss is not None:
                 check_loss(task)
             return task
         except ArgumentError as error:
-            raise ConfigError(f"{self._config.source}: train.loss: {error}") from error
+            key = "train.loss" if of_model is None else "model.loss"
+            raise ConfigError(f"{self._config.source}: {key}: {error}") from error
 
     # --- parties
 
     def passive(self, data: PartyData, task: Task, *, seed: int | None) -> PassiveParty:
         """Return a passive party, its first weights drawn with a seed, or from entropy without one."""
+        self._check_noise(data, task)
         data = self._transformed(data)
         with _first_weights(seed, data.name):
             bottom = self.models.bottom(data, task)
@@ -91,7 +98,21 @@ class Assembly:
             with own_code(f"model: the bottom of {data.name}, {type(bottom).__name__},"):
                 if not _is_built_in(bottom):
                     party.output_width()
+            self._keep_in_ball(party)
         return party
+
+    def _check_noise(self, data: PartyData, task: Task) -> None:
+        self._data[data.name] = data
+        if self.noise is not None:
+            try:
+                self.noise.check(data, task)
+            except ConfigError as error:
+                raise ConfigError(f"{self._config.source}: {error}") from error
+
+    def _keep_in_ball(self, party: Party) -> None:
+        """Take first weights into the ball in which every step leaves them."""
+        if self.noise is not None and self.noise.radius is not None:
+            project_on_ball([weight for weight in party.module.parameters() if weight.requires_grad], self.noise.radius)
 
     def _transformed(self, data: PartyData) -> PartyData:
         """Return a passive party's data with the transform that the file asks for, drawn anew if it is by chance."""
@@ -105,11 +126,12 @@ class Assembly:
 
     def active(self, data: PartyData, task: Task, widths: Sequence[int], *, seed: int | None) -> ActiveParty:
         """Return the active party, as :meth:`passive`; ``widths`` are those of the activations, in the file's order."""
+        self._check_noise(data, task)
         with _first_weights(seed, data.name):
             top = self.models.top(data, task, widths)
         with _first_weights(seed, data.name, "private top"):
             private_top = self.models.private_top(data, task, widths)
-        return ActiveParty(
+        party = ActiveParty(
             self.models.bounded(data),
             top,
             private_top=private_top,
@@ -117,14 +139,19 @@ class Assembly:
             task=task,
             optimizer=self._optimizer(),
         )
+        self._keep_in_ball(party)
+        return party
 
     def _optimizer(self, *, private: bool = False) -> PerParameter:
         """Return what makes a party's optimiser: of its sparse tables, if it has any, and of everything else."""
         train = self._config.train
-        own, tables = train.private_top_optimizer, train.embedding_optimizer
-        top = private_adam if own is None else own.make
+        private_top, tables = train.private_top_optimizer, train.embedding_optimizer
+        top = private_adam if private_top is None else private_top.make
+        own = train.optimizer.make
+        if self.noise is not None and self.noise.radius is not None:
+            own = partial(own, radius=self.noise.radius)
         return PerParameter(
-            dense=top if private else train.optimizer.make,
+            dense=top if private else own,
             embeddings=rowwise_adagrad if tables is None else tables.make,
         )
 
@@ -150,16 +177,22 @@ class Assembly:
         Raises:
             ConfigError: If they are.
         """
-        config, size = self._config, self._config.train.batch_size
-        if config.train.early_stopping is not None:
-            records -= records // config.train.early_stopping.validation_every
-        if size <= records or records < 1:
+        train, size, records = self._config.train, self.batch_size, self._config.train.batched(records)
+        if records < 1:
             return
-        default = "" if "batch_size" in config.train.model_fields_set else ", which is the default"
-        raise ConfigError(
-            f"{config.source}: train.batch_size: expected 1 to {records}, the number of training records, got "
-            f"{size}{default}; set train.batch_size, to {suggested_batch_size(records)} for example"
-        )
+        source = f"{self._config.source}: train.batch_size"
+        if size > MOST_ROWS:
+            raise ConfigError(
+                f"{source}: all training records are {size}, and a batch, which is in memory as a whole, has at most "
+                f"{MOST_ROWS}; set a number"
+            )
+        if size > records:
+            default = "" if "batch_size" in train.model_fields_set else ", which is the default"
+            raise ConfigError(
+                f"{source}: expected 1 to {records}, the number of training records, got {size}{default}; set "
+                f"train.batch_size, to {suggested_batch_size(records)} for example, or write batch_size: all, which "
+                "makes one batch of all of them"
+            )
 
     @property
     def block_rows(self) -> int:
@@ -175,7 +208,8 @@ class Assembly:
     def telling_rate(self) -> float | None:
         """The same, if a residue's sign is its record's label: of the usual loss, where nobody adds noise."""
         config = self._config
-        return None if config.defenses or config.train.loss is not None or self.noise is not None else self.rate
+        other_loss = config.train.loss is not None or config.model.recipe.make_loss() is not None
+        return None if config.defenses or other_loss or self.noise is not None else self.rate
 
     def agreed_horizon(self, records: int, task: TaskName | None) -> LabelHorizon | None:
         """Return what any party can know of until which step signs tell labels; ``None`` where nothing is known.
@@ -195,7 +229,7 @@ class Assembly:
         return [hook.made("attacks", self._config.folder) for hook in self._config.attacks]
 
     def defenses(self) -> list[Defense | At]:
-        """Return new defenses in their order, the noise before encryption last."""
+        """Return new defenses in their order, the calculated noise last."""
         named = [hook.made("defenses", self._config.folder) for hook in self._config.defenses]
         return [*named, *([] if self.noise is None else self.noise.defenses())]
 
@@ -240,6 +274,14 @@ class Assembly:
         )
         return dict(zip(("known_positives", "known_negatives"), counts, strict=True))
 
+    def noise_notes(self) -> list[str]:
+        """Return what is to be said of calculated noise, of the parties that are here."""
+        return [] if self.noise is None else self.noise.notes(self._data)
+
+    def budget(self) -> PrivacyBudget | None:
+        """Return a new account of what a run spends, ``None`` where nothing is promised of all its messages."""
+        return None if self.noise is None else self.noise.budget()
+
     # --- the finished run
 
     def summary(
@@ -251,6 +293,7 @@ class Assembly:
         epoch_steps: int,
         more: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
         notes: Sequence[str] = (),
+        partners: Iterable[Party] = (),
     ) -> RunSummary:
         """Return a finished run in numbers.
 
@@ -261,10 +304,12 @@ class Assembly:
             epoch_steps: Steps of an epoch.
             more: By passive party what is known of it beside the figures of attacks, as :class:`PartyResult` takes it.
             notes: Sentences about the run, before those of the attacks.
+            partners: Parties whose defenses are known beside those of the active party.
         """
         config, train, task, watch = self._config, self._config.train, active.task, run.watch
         figures = run.kept if active.best.in_use else run.figures
         told = self.known_records(active)
+        parties = [active, *partners]
         added = [] if self.noise is None else [self.noise.name]
         return RunSummary(
             name=config.name,
@@ -275,14 +320,17 @@ class Assembly:
             exchange=config.exchange.name,
             exchange_traits=ExchangeTraits.of(config.exchange.factory),
             notes=[
-                *([] if self.noise is None else self.noise.notes()),
+                *self.noise_notes(),
+                *run.spent(),
                 *run.exchange_notes,
                 *_private_top_notes(active),
-                *promises_of(active, train.epochs, own_part=self.exchange.own_part),
+                *said_before(self.exchange, active, epochs=train.epochs),
                 *active.notes,
                 *notes,
                 *watch.notes,
             ],
+            claims=claims_in_words(parties),
+            promised=promised_in_short(parties, epochs=train.epochs, own_part=self.exchange.own_part),
             seed=train.seed,
             epochs=run.step // epoch_steps,
             planned_epochs=train.epochs if train.early_stopping else None,
@@ -290,7 +338,7 @@ class Assembly:
             validation_metric=known(figures.get(f"validation/{active.judged_by}", math.nan)),
             sending_metric=known(figures.get(f"test/{SENDING}{task.metric}", math.nan)),
             steps=run.step,
-            batch_size=train.batch_size,
+            batch_size=self.batch_size,
             metric=task.metric,
             test_metric=known(figures[f"test/{task.metric}"]),
             test_loss=known(figures["test/loss"]),
@@ -302,6 +350,7 @@ class Assembly:
             canaries=watch.worst_canaries,
             private_top=active.private_top is not None,
             goal=config.goal,
+            privacy=[] if run.account is None else [SpentPrivacy.of(*each) for each in run.account.everything()],
         )
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from splitvfl.app.addresses import AddressBook
 from splitvfl.app.data_summary import own_summary_of, summary_of
 from splitvfl.app.deployment import Deployment
+from splitvfl.app.exchanges import said_before
 from splitvfl.app.experiment import Experiment, Workbench
 from splitvfl.app.records import OwnData, in_words_of, load_data, own_data
 from splitvfl.app.run_folder import check_folder, has_checkpoint, is_barely_begun
@@ -22,7 +23,6 @@ from splitvfl.config.sections import ExperimentConfig
 from splitvfl.data.columns import VerticalData
 from splitvfl.errors import LinkError, SplitVFLError
 from splitvfl.net.link import Link
-from splitvfl.party.attaching import promises_of
 
 CHECKING = "checking"
 """What parties meet for that only want to know whether the others are there."""
@@ -78,11 +78,13 @@ def check_experiment(config: ExperimentConfig, folder: Path, *, tell: Callable[[
 
 def _try_parts(config: ExperimentConfig, data: VerticalData, tell: Callable[[str], None]) -> None:
     """Build everything that a run needs, for what objects to what."""
-    trainer = Experiment(config, Workbench(data, {})).trainer()
+    experiment = Experiment(config, Workbench(data, {}))
+    trainer = experiment.trainer()
     epochs = config.train.epochs
     trainer.active.plan_run(epochs=epochs, early_stopping=config.train.early_stopping is not None)
     trainer.exchange.check_noise(trainer.active, epochs=epochs)
-    _tell_all(tell, promises_of(trainer.active, epochs, own_part=trainer.exchange.own_part))
+    _tell_all(tell, said_before(trainer.exchange, trainer.active, epochs=epochs))
+    _tell_all(tell, experiment.noise_notes())
     widths = {name: party.data.width for name, party in trainer.passives.items()}
     _tell_all(tell, trainer.exchange.notes(widths, records=trainer.active.data.train.count))
     weights = {
@@ -90,7 +92,7 @@ def _try_parts(config: ExperimentConfig, data: VerticalData, tell: Callable[[str
         for party in (trainer.active, *trainer.passives.values())
     }
     tell("models: " + ", ".join(f"{name} {count:,} weights" for name, count in weights.items()))
-    tell(f"training: {epochs} epochs of {len(trainer.batches):,} steps, batches of {config.train.batch_size}")
+    tell(f"training: {epochs} epochs of {len(trainer.batches):,} steps, batches of {trainer.batches.batch_size}")
 
 
 def check_party(

@@ -20,7 +20,7 @@ from splitvfl.app.addresses import AddressBook
 from splitvfl.app.assembly import Assembly, choose_device
 from splitvfl.app.beginning import Beginning
 from splitvfl.app.data_summary import own_summary_of
-from splitvfl.app.exchanges import exchange_of
+from splitvfl.app.exchanges import exchange_of, said_before
 from splitvfl.app.label_horizon import before
 from splitvfl.app.own_columns import own_summary
 from splitvfl.app.records import OwnData, in_words_of, own_data
@@ -48,7 +48,6 @@ from splitvfl.learning.precision import narrow_dtype
 from splitvfl.learning.randomness import PartyRandom, derive_seed
 from splitvfl.learning.schedule import Schedule
 from splitvfl.learning.tasks import Task
-from splitvfl.party.attaching import promises_of
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
 from splitvfl.report.board_row import show_on_board
 from splitvfl.report.summary import RunSummary
@@ -97,10 +96,12 @@ class Deployment:
         self.own = own or own_data(config, name)
         self.assembly = Assembly(config, self.own.data, vouching=addresses.vouching(self._meeting))
         self.assembly.check_batch_size(self.own.data.train.count)
+        self._check_noise_seed()
         self._batches = Batches(
             self.own.data.train.count,
-            config.train.batch_size,
+            self.assembly.batch_size,
             seed=config.train.seed,
+            drop_last=config.train.drop_last,
             block_rows=self.assembly.block_rows,
             held_out_every=None
             if config.train.early_stopping is None
@@ -133,6 +134,15 @@ class Deployment:
             f"{config.source}: audit.canaries: the label party, {config.active}, places them, and in its file alone "
             f"they stand; here they do nothing, and tell {self.name} how many there are; take them out"
         )
+
+    def _check_noise_seed(self) -> None:
+        """Refuse noise that partners could draw themselves, where something is promised of it."""
+        noise, train = self.assembly.noise, self._config.train
+        if noise is not None and not noise.fixed_seeds and train.noise_seed_for_experiments is not None:
+            raise ConfigError(
+                f"{self._config.source}: train.noise_seed_for_experiments: whoever knows the seed takes the noise of "
+                "exchange.noise off again, and nothing that is promised holds; leave it out"
+            )
 
     def _check_transforms(self) -> None:
         """Refuse a transform of another party's columns: it hides them from who does not know it."""
@@ -167,8 +177,8 @@ class Deployment:
         """Return what is to be said before the first step, in sentences."""
         with in_words_of(self._config):
             about = own_summary_of(self.own.data, self.own.task)
-        noise, agreed = self.assembly.noise, self.assembly.agreed_horizon(self.own.data.train.count, self.own.task)
-        return [*about, *([] if noise is None else noise.notes()), *before(None, agreed)]
+        agreed = self.assembly.agreed_horizon(self.own.data.train.count, self.own.task)
+        return [*about, *self.assembly.noise_notes(), *before(None, agreed)]
 
     def run(self, folder: Path, *, progress: TrainingProgress = lambda status: None) -> ActiveRun | PassiveRun:
         """Return the party's run, which it keeps in a folder, ready to be run.
@@ -179,11 +189,13 @@ class Deployment:
         config, own, settings = self._config, self.own, self._settings(folder)
         told: dict[str, Any] = {"notify": self._notify, "progress": progress}
         if self.name != config.active:
-            return PassiveRun(self.name, config.active, settings, self._meeting, build=self._passive, **told)
+            passive = PassiveRun(self.name, config.active, settings, self._meeting, build=self._passive, **told)
+            passive.account = self.assembly.budget()
+            return passive
         self.assembly.check_private_top()
         assert own.task is not None, "labels say what is learned"
         task = self.assembly.task(own.task, own.classes)
-        return ActiveRun(
+        active = ActiveRun(
             self.name,
             [other for other in config.parties if other != self.name],
             settings,
@@ -192,15 +204,19 @@ class Deployment:
             build=lambda widths: self._active(task, widths),
             **told,
         )
+        active.account = self.assembly.budget()
+        return active
 
     def _settings(self, folder: Path) -> RunSettings:
         train, data, exchange = self._config.train, self.own.data, self.assembly.exchange
+        account = self.assembly.budget()
         schedule = Schedule(
             self._batches,
             train.epochs,
             log_every=LOG_EVERY,
             checkpoint_every=train.checkpoint_every_steps,
             evaluate_every=train.evaluate_every_epochs,
+            stop=None if account is None else account.stop,
         )
         agreed = self._agreed()
         # How a party trains alone is its own business; it is not told, and need not be known to anybody.
@@ -209,6 +225,7 @@ class Deployment:
         if self.name == self._config.active:
             loss = self._config.train.loss
             own["loss"] = USUAL_LOSS if loss is None else json.dumps(loss.model_dump(mode="json"), sort_keys=True)
+        own |= self._behind_noise()
         return RunSettings(
             batches=self._batches,
             schedule=schedule,
@@ -222,11 +239,29 @@ class Deployment:
             data=data_digests(data),
         )
 
+    def _behind_noise(self) -> dict[str, str]:
+        """Return the settings on which what this party sends with noise depends, beside those that are agreed.
+
+        A run that goes on from a checkpoint draws the same noise again: with other settings it would send the same
+        noise on other numbers, or the same numbers with more of it, and of two such messages noise can be taken off.
+        """
+        config = self._config
+        if not config.defenses and self.assembly.noise is None and not self.assembly.exchange.draws_records:
+            return {}
+        sections = {
+            "defenses": [hook.model_dump(mode="json") for hook in config.defenses],
+            "model": config.model.model_dump(mode="json"),
+            "optimizer": config.train.optimizer.model_dump(mode="json"),
+            "embedding_optimizer": (tables := config.train.embedding_optimizer) and tables.model_dump(mode="json"),
+        }
+        return {name: json.dumps(section, sort_keys=True) for name, section in sections.items()}
+
     def _agreed(self) -> dict[str, object]:
         """Return the settings of the training, by the names under which parties compare them."""
         train, section, recipe = self._config.train, self._config.exchange, self._config.model.recipe
         agreed = agreed_settings(
-            batch_size=train.batch_size,
+            batch_size=self.assembly.batch_size,
+            drop_last=train.drop_last,
             block_rows=self._batches.block_rows,
             seed=train.seed,
             evaluate_every=train.evaluate_every_epochs,
@@ -270,7 +305,7 @@ class Deployment:
         self.assembly.defend(party)
         party.plan_run(epochs=train.epochs, early_stopping=train.early_stopping is not None)
         self.assembly.exchange.check_noise(party, epochs=train.epochs)
-        for line in promises_of(party, train.epochs, own_part=self.assembly.exchange.own_part):
+        for line in said_before(self.assembly.exchange, party, epochs=train.epochs):
             self._notify(line)
         return party, self._watch(party)
 
@@ -399,6 +434,11 @@ def coordinator_run(config: ExperimentConfig, *, notify: Callable[[str], None] =
     """
     name = config.exchange.factory.third_party
     assert name is not None, "else it is not run"
+    if config.train.batch_size == "all":
+        raise ConfigError(
+            f"{config.source}: train.batch_size: {name} has no data, and cannot know how many all records are; write "
+            "the number here"
+        )
     addresses = AddressBook(config, name)
     meeting, network = addresses.meeting(notify), addresses.network
     exchange = exchange_of(config.exchange, rows=config.train.batch_size, vouching=addresses.vouching(meeting))
@@ -459,6 +499,9 @@ def run_party(
             found: RunSummary | None = deployment.summary(run)
         else:
             found = own_summary(config, deployment.assembly, run)
+        if not isinstance(run, ActiveRun):  # whose summary says it
+            for line in run.spent():
+                notify(line)
         if found is None:
             return run, None
         settings = run.settings

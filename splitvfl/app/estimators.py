@@ -29,6 +29,7 @@ from splitvfl.exchange.prediction import predict
 from splitvfl.hooks import Attack, hook_name, placed, target_of
 from splitvfl.leakage.leak_table import LeakTable
 from splitvfl.learning.defaults import suggested_batch_size, suggested_epochs, suggested_learning_rate
+from splitvfl.learning.losses import Loss, link_of, loss_name
 from splitvfl.learning.optimizers import PerParameter, fused_adam, rowwise_adagrad
 from splitvfl.learning.randomness import PartyRandom, derive_seed
 from splitvfl.learning.tasks import Binary, Multiclass, Regression, Task
@@ -105,11 +106,11 @@ class _SplitEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
 
     def _fitted(self, X: Any, y: Any) -> Self:
         table = self._table(X, reset=True)
-        labels, task = self._labels(y)
+        recipe = recipe_of(self.model)
+        labels, task = self._labels(y, recipe.make_loss())
         check_rows(table, labels)
         seed = int(check_random_state(self.random_state).randint(_MOST_SEEDS))
         defenses = [defense_of(one) for one in listed(self.defenses, "defenses")]
-        recipe = recipe_of(self.model)
         held = fit_parties(
             table,
             {"passive": "rest"} if self.parties is None else self.parties,
@@ -155,8 +156,8 @@ class _SplitEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         return TableSpec(categorical="index" if recipe.takes_fields else "onehot", **how)
 
     @abstractmethod
-    def _labels(self, y: Any) -> tuple[Labels, Task]:
-        """Return labels as they are trained on, and the task."""
+    def _labels(self, y: Any, loss: Loss | None) -> tuple[Labels, Task]:
+        """Return labels as they are trained on, and the task, with the model's loss if it brings one."""
 
     def _parties_of(
         self, data: Sequence[PartyData], recipe: Recipe, task: Task, seed: int, rate: float
@@ -256,7 +257,7 @@ class SplitClassifier(ClassifierMixin, _SplitEstimator):  # type: ignore[misc]
         tags.classifier_tags.multi_class = True
         return tags
 
-    def _labels(self, y: Any) -> tuple[Labels, Task]:
+    def _labels(self, y: Any, loss: Loss | None) -> tuple[Labels, Task]:
         values = column_or_1d(_on_cpu(y), warn=True)
         assert_all_finite(values, input_name="y")
         check_classification_targets(values)
@@ -264,8 +265,8 @@ class SplitClassifier(ClassifierMixin, _SplitEstimator):  # type: ignore[misc]
         if len(self.classes_) < 2:
             raise ArgumentError(f"expected labels of two classes or more, got one class: {self.classes_.tolist()}")
         if len(self.classes_) == 2:
-            return codes.astype(np.float32), Binary()
-        return codes.astype(np.int64), Multiclass(len(self.classes_))
+            return codes.astype(np.float32), Binary(loss)
+        return codes.astype(np.int64), Multiclass(len(self.classes_), loss)
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
         """Return the probability of every class, ``(n, classes)``, float64; classes as in ``classes_``.
@@ -274,9 +275,13 @@ class SplitClassifier(ClassifierMixin, _SplitEstimator):  # type: ignore[misc]
             X: Records as in :meth:`fit`.
 
         Raises:
-            ValueError: If columns are not those that were trained on.
+            ValueError: If columns are not those that were trained on, or the model has no probabilities.
         """
         outputs = self._outputs(X)
+        if link_of(self._task.loss) == "identity":
+            raise ArgumentError(
+                f"the {loss_name(self._task.loss)} loss has margins and no probabilities; predict gives the classes"
+            )
         scores: npt.NDArray[np.float64] = self._task.loss.scores(outputs).numpy()
         return np.stack([1 - scores, scores], axis=1) if scores.ndim == 1 else scores
 
@@ -289,8 +294,9 @@ class SplitClassifier(ClassifierMixin, _SplitEstimator):  # type: ignore[misc]
         Raises:
             ValueError: If columns are not those that were trained on.
         """
-        likeliest = self.predict_proba(X).argmax(axis=1)
-        found: npt.NDArray[Any] = self.classes_[likeliest]
+        outputs = self._outputs(X)
+        likeliest = outputs.argmax(dim=1) if outputs.shape[1] > 1 else (outputs[:, 0] > 0).long()
+        found: npt.NDArray[Any] = self.classes_[likeliest.numpy()]
         return found
 
 
@@ -298,15 +304,18 @@ class SplitRegressor(RegressorMixin, _SplitEstimator):  # type: ignore[misc]
     """Predict a number from columns that belong to several parties, in this process.
 
     All of :class:`SplitClassifier` holds here, but for its labels: these are scaled to mean 0 and variance 1 for the
-    training, and predictions back.
+    training, and predictions back. Not so with a model that brings its own loss (``glm``): counts stay counts.
 
     Attributes:
         leakage_: As of :class:`SplitClassifier`; a concordance stands where that has an AUC.
     """
 
-    def _labels(self, y: Any) -> tuple[Labels, Task]:
+    def _labels(self, y: Any, loss: Loss | None) -> tuple[Labels, Task]:
         values = column_or_1d(_on_cpu(y), warn=True, dtype=np.float64)
         assert_all_finite(values, input_name="y")
+        if loss is not None:  # of counts, amounts, or with settings in the unit of the label
+            self._centre, self._spread = 0.0, 1.0
+            return values.astype(np.float32), Regression(loss)
         self._centre = float(values.mean()) if len(values) else 0.0
         self._spread = float(values.std()) or 1.0
         return ((values - self._centre) / self._spread).astype(np.float32), Regression()

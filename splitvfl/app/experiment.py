@@ -15,6 +15,7 @@ from torch import Tensor
 from splitvfl.app.assembly import Assembly, choose_device
 from splitvfl.app.beginning import Beginning
 from splitvfl.app.data_summary import summary_of
+from splitvfl.app.exchanges import said_before
 from splitvfl.app.label_horizon import LabelHorizon, before, observed_horizon, outcome
 from splitvfl.app.reconstruction import reconstruct_listed
 from splitvfl.app.records import in_words_of, load_data
@@ -33,7 +34,6 @@ from splitvfl.errors import ConfigError, DataError
 from splitvfl.leakage.features import FeatureLeak
 from splitvfl.leakage.reconstruction import RECONSTRUCTION_FILE
 from splitvfl.learning.precision import narrow_dtype
-from splitvfl.party.attaching import promises_of
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.report.board_row import show_on_board
 from splitvfl.report.rows import counted
@@ -171,7 +171,8 @@ class Experiment:
             passives=passives,
             defenses=assembly.defenses(),
             attacks=assembly.attacks(),
-            batch_size=train.batch_size,
+            batch_size=assembly.batch_size,
+            drop_last=train.drop_last,
             block_rows=assembly.block_rows,
             seed=train.seed,
             noise_seed_for_experiments=train.noise_seed_for_experiments,
@@ -191,6 +192,7 @@ class Experiment:
         for party in (active, *passives.values()):
             assembly.check_clips(party)
         trainer.made_by = self._made_by()
+        trainer.account = assembly.budget()
         return trainer
 
     def _made_by(self) -> dict[str, MadeBy]:
@@ -211,20 +213,28 @@ class Experiment:
         observed = observed_horizon(assembly.telling_rate, assembly.exchange, trainer)
         return observed, assembly.agreed_horizon(data.active.train.count, data.task)
 
-    def refuse_changes(self, path: Path) -> None:
-        """Refuse to go on with other settings than a run wrote; more epochs are welcome without noise.
+    def noise_notes(self) -> list[str]:
+        """Return what is to be said of calculated noise, once there are parties."""
+        return self._assembly.noise_notes()
 
-        Noise is calculated for the epochs that were planned: that of the first ones would be too little for more.
+    def refuse_changes(self, path: Path) -> None:
+        """Refuse to go on with other settings than a run wrote; more epochs are welcome without calculated noise.
+
+        It is calculated for the epochs that were planned: that of the first ones would be too little for more. Given
+        noise has a budget instead, which ends where it ends.
 
         Raises:
             ConfigError: If they differ.
         """
         earlier = parse_config(path.read_text(), source=path, folder=self._config.folder).model_dump(mode="json")
-        free = ("goal", "train.epochs") if self._assembly.noise is None else ("goal",)
+        account = self._assembly.budget()
+        limited = account is not None and account.epsilon is not None
+        free = ("goal", "train.epochs") if self._assembly.noise is None or limited else ("goal",)
         changed = [key for key in _differing(earlier, self._config.model_dump(mode="json")) if key not in free]
         if changed:
+            few = "" if "train.epochs" not in changed else " (noise was calculated for the epochs that were planned)"
             raise ConfigError(
-                f"{path.parent} was started with other settings: {', '.join(changed)}; "
+                f"{path.parent} was started with other settings: {', '.join(changed)}{few}; "
                 f"resume it with the same ones, as {path} says (if you changed none: another version of splitvfl began "
                 "it, and had other defaults), or start anew with --overwrite or --out"
             )
@@ -260,6 +270,7 @@ class Experiment:
             epoch_steps=len(trainer.batches),
             more=more,
             notes=outcome(trainer, horizon),
+            partners=trainer.passives.values(),
         )
 
 
@@ -339,8 +350,9 @@ def run_experiment(
         held = summary_of(bench.data)
     for line in [
         *held,
+        *experiment.noise_notes(),
         *before(observed, agreed),
-        *promises_of(trainer.active, train.epochs, own_part=trainer.exchange.own_part),
+        *said_before(trainer.exchange, trainer.active, epochs=train.epochs),
     ]:
         notify(line)
     trainer.fit(train.epochs, progress=progress)
@@ -369,7 +381,10 @@ def run_experiment(
 
 
 def _is_finished(trainer: Trainer, epochs: int) -> bool:
-    return trainer.stopped or trainer.step >= epochs * len(trainer.batches)
+    steps = epochs * len(trainer.batches)
+    if trainer.account is not None:
+        steps = min(steps, trainer.account.last_step)
+    return trainer.stopped or trainer.step >= steps
 
 
 def _nothing_left(folder: Path, done: RunSummary) -> str:
@@ -454,6 +469,8 @@ def run_variants(
         Interrupted: At Ctrl-C, after a checkpoint.
     """
     bench = prepare(planned[0].config)
+    for variant in {variant.label: variant for variant in planned}.values():
+        Experiment(variant.config, bench)  # what cannot be trained is refused before hours go into the others
     return [
         run_experiment(
             variant.config,

@@ -76,6 +76,7 @@ from splitvfl.leakage.features import judge_estimate, run_feature_attack
 from splitvfl.leakage.score_equations import RANK_TOLERANCE, score_equations, score_part
 from splitvfl.leakage.unit_box import Box
 from splitvfl.leakage.view_fields import in_words
+from splitvfl.learning.losses import link_of, loss_name
 from splitvfl.party.party import PassiveParty
 
 JUDGED: Final = 2_000
@@ -152,6 +153,13 @@ def _check(config: ExperimentConfig, name: str, classes: int | None, judged: int
         raise ConfigError(
             f"{config.source}: model: {config.model.name} is not linear, and a forecast is of equations that a linear "
             "model's predictions give (model: logistic-regression); what others tell, nobody can say beforehand"
+        )
+    loss = config.model.recipe.make_loss()
+    if loss is not None and link_of(loss) is None:
+        raise ConfigError(
+            f"{config.source}: model: a forecast is of equations that follow from scores, and from those of the "
+            f"{loss_name(loss)} loss none do here (means of poisson and gamma; logits that logit_clip cuts off); what "
+            "activations tell, splitvfl train with feature attacks measures"
         )
     if classes is not None and classes < 2:
         raise ConfigError(f"--classes: expected at least 2 classes, got {classes}: one class tells nothing")

@@ -6,7 +6,9 @@ from splitvfl.app.assembly import Assembly
 from splitvfl.config.sections import ExperimentConfig
 from splitvfl.hooks import target_of
 from splitvfl.leakage.judging import task_name
+from splitvfl.learning.losses import link_of
 from splitvfl.metrics import known
+from splitvfl.party.attaching import claims_in_words, promised_in_short
 from splitvfl.report.summary import ExchangeTraits, PartyResult, RunSummary
 from splitvfl.run.feature_seats import own_feature_leaks
 from splitvfl.run.feature_systems import LabelParty
@@ -40,10 +42,12 @@ def own_summary(config: ExperimentConfig, assembly: Assembly, run: PassiveRun) -
         exchange=config.exchange.name,
         exchange_traits=ExchangeTraits.of(config.exchange.factory),
         notes=run.party.notes,
+        claims=claims_in_words([run.party]),
+        promised=promised_in_short([run.party], epochs=config.train.epochs),
         seed=config.train.seed,
         epochs=run.step // len(run.settings.batches),
         steps=run.step,
-        batch_size=config.train.batch_size,
+        batch_size=assembly.batch_size,
         metric=task.metric,
         test_metric=None,
         test_loss=None,
@@ -57,10 +61,12 @@ def own_summary(config: ExperimentConfig, assembly: Assembly, run: PassiveRun) -
 def _label_party(config: ExperimentConfig, assembly: Assembly, run: PassiveRun) -> LabelParty:
     """Return who sees the party's predictions, as far as its file and the exchange say."""
     recipe, exchange = config.model.recipe, assembly.exchange
+    loss = recipe.make_loss()
+    readable = loss is None or link_of(loss) is not None
     return LabelParty(
         name=config.active,
-        # A private top, which predicts then, is no sum of the parts that cross.
-        logits=run.learned.outputs if recipe.is_linear and not recipe.private_top else 0,
+        # A private top, which predicts then, is no sum of the parts that cross; and not all scores are read back.
+        logits=run.learned.outputs if recipe.is_linear and not recipe.private_top and readable else 0,
         others=[name for name, party in config.parties.items() if party.role == "passive" and name != run.name],
         all_named=exchange.hides_parts,  # only then a party has to know of all others
         sums=exchange.hides_parts,

@@ -6,6 +6,8 @@ import os
 import shutil
 from pathlib import Path
 
+import yaml
+
 from splitvfl.errors import ConfigError
 from splitvfl.leakage.reconstruction import RECONSTRUCTION_FILE
 from splitvfl.report.provenance import BEGUN_FILE
@@ -15,6 +17,7 @@ from splitvfl.run import checkpoint, written_files
 
 CONFIG_FILE = "experiment.yaml"
 MODEL_FOLDER = "model"
+AUDIT_FILE = "audit.json"
 STUDENT_FOLDER, ALONE_FOLDER, DISTILLATION_FILE = "student", "own-columns", "distillation.json"
 _CONFIG_DRAFT = f".{CONFIG_FILE}"
 HEADER = "# All settings of this run, written by splitvfl.\n"
@@ -53,10 +56,13 @@ def _already_there(folder: Path) -> str:
     if not (folder / FILE_NAME).is_file():
         return f"{folder} already holds a run; continue it with --resume, or replace it with --overwrite"
     done = read_summary(folder)
+    exchange = yaml.safe_load((folder / CONFIG_FILE).read_text()).get("exchange")
+    # Calculated noise is that of the epochs that were planned: such a run is not resumed for more.
+    noisy = isinstance(exchange, dict) and exchange.get("noise") is not None
+    more = "" if noisy else f"train it for more epochs with train.epochs={2 * done.epochs} --resume, "
     return (
         f"{folder} already holds a finished run, of {counted(done.epochs, 'epoch')}{finished_at(done)}: see it with "
-        f"splitvfl report {folder}; train it for more epochs with train.epochs={2 * done.epochs} --resume, replace it "
-        "with --overwrite, or name another folder with --out"
+        f"splitvfl report {folder}; {more}replace it with --overwrite, or name another folder with --out"
     )
 
 
@@ -112,6 +118,7 @@ def clear_run(folder: Path) -> None:
     names = (
         "report.html",
         RECONSTRUCTION_FILE,
+        AUDIT_FILE,
         DISTILLATION_FILE,
         FILE_NAME,
         BEGUN_FILE,

@@ -118,13 +118,16 @@ class SavedHalf:
         """
         self._check_columns(data)
         data = data.with_transform(self.transform)
+        recipe: Recipe | None = None
         if module is None:
             recipe = self._recipe(own)
             module, data = self._built(recipe, data), data.with_row_norm(recipe.row_norm)
         self._take_weights(module)
         party: ActiveParty | PassiveParty
         if self.schema.role == "active":
-            task = self._task(own_loss) if loss is None else task_for(self.schema.task, self.schema.outputs, loss)
+            of_model = None if recipe is None else recipe.make_loss()
+            given = of_model if loss is None else loss
+            task = self._task(own_loss) if given is None else task_for(self.schema.task, self.schema.outputs, given)
             party = ActiveParty(data, module, task=task)
             for name in self.schema.widths:
                 party.connect(name)

@@ -152,7 +152,8 @@ def _table(group: RunGroup, rows: Sequence[DefenseRow], *, compared: bool) -> Ta
     several = any(len(row.parties) > 1 for row in rows)
     table = Table(box=SIMPLE_HEAD, show_edge=False, padding=0, pad_edge=False, header_style="bold")
     table.add_column("", overflow="fold", width=_NAME_WIDTH)
-    for header, width in ((f"test {group.metric}", 12 if compared else 8), ("worst leak", 10)):
+    longest = max(len(word) for word in group.metric.split())  # a header breaks between words, not inside one
+    for header, width in ((f"test {group.metric}", 12 if compared else max(8, longest)), ("worst leak", 10)):
         table.add_column(header, justify="right", width=width, overflow="fold")
     table.add_column("to", width=9 if compared else 12, overflow="fold")
     table.add_column("own", justify="right", width=4, overflow="fold")

@@ -46,6 +46,7 @@ from splitvfl.report.findings import (
     unavailable_notes,
     verdict,
 )
+from splitvfl.report.promises import promise
 from splitvfl.report.provenance import Provenance, shown_settings
 from splitvfl.report.rows import (
     AUDITOR,
@@ -202,6 +203,7 @@ def _sections(summaries: Sequence[RunSummary], folders: Sequence[Path]) -> Itera
         yield {
             "group": group,
             "lines": two_lines(group),
+            "promises": [(row, promise(row.results[0])) for row in rows],
             "advice": advice(group),
             "own_columns": own_columns_floor(group),
             "verdicts": [(row, leakiest(row.results)) for row in rows],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -18,13 +19,15 @@ from splitvfl.leakage.label_leak import LabelLeak, largest
 from splitvfl.leakage.leak_summary import LeakSummary
 from splitvfl.leakage.message_audit import MessageAudit
 from splitvfl.metrics import chance_auc, known
+from splitvfl.privacy import Spent
+from splitvfl.privacy.statement import Relation
 from splitvfl.report.provenance import BEGUN_FILE, Provenance
 
 FILE_NAME = "summary.json"
 GOAL = 0.6
 """Below this leak AUC a run counts as protected, unless its settings say otherwise."""
 
-_METRIC_NAMES = {"auc": "AUC", "accuracy": "accuracy", "r2": "R²"}
+_METRIC_NAMES = {"auc": "AUC", "accuracy": "accuracy", "r2": "R²", "d2": "explained deviance"}
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,10 @@ class AttackResult:
     within: float | None = None
     trivially_within: float | None = None
     chance: float | None = None
+    balanced: float | None = None
+    accumulated_balanced: float | None = None
+    base_rate: float | None = None
+    zeros_found: float | None = None
 
     @classmethod
     def of(cls, summary: LeakSummary) -> AttackResult:
@@ -99,10 +106,12 @@ class AttackResult:
 
     @property
     def told(self) -> str:
-        """What it told beside the AUC, of classes and numbers, beside what a guess does; empty of two classes.
+        """What it told beside the AUC, beside what a guess does: of classes and numbers, and of steps with zeros.
 
-        Accumulated over the run, as far as records have ids.
+        Accumulated over the run, as far as records have ids. Empty of two classes where all records of a step are used.
         """
+        if self.balanced is not None:
+            return self._of_members
         top = largest((self.top1, self.accumulated_top1))
         if top is not None and self.commonest is not None:
             return f"top-1 {top:.2f} (always the commonest: {self.commonest:.2f})"
@@ -112,6 +121,15 @@ class AttackResult:
                 f"(best guess: {self.trivially_within:.2f})"
             )
         return ""
+
+    @property
+    def _of_members(self) -> str:
+        over_run = "" if self.accumulated_balanced is None else f", over the run {self.accumulated_balanced:.2f}"
+        zeros = "" if self.zeros_found is None else f"; {self.zeros_found:.0%} of the zeros were found as such"
+        return (
+            f"balanced accuracy on the records that were used {self.balanced:.2f}{over_run} (a guess: 0.50; the "
+            f"commoner label: {self.base_rate:.2f} of them){zeros}"
+        )
 
     @property
     def worst(self) -> float | None:
@@ -218,6 +236,51 @@ class ExchangeTraits:
 
 
 @dataclass(frozen=True)
+class SpentPrivacy:
+    """What a run has spent on one sender and relation, as :class:`~splitvfl.privacy.Spent` has it.
+
+    Attributes:
+        senders: Whose messages.
+        coalition: To whom.
+        relation: What neighbours differ in: ``"row"``, ``"label"`` or ``"record"``.
+        epsilon: ε in nats; ``None`` where there is none.
+        delta: δ.
+        mu: μ of the Gaussian releases.
+        zcdp: ρ.
+        steps: Steps that were taken.
+        planned_epsilon: ε of all that were planned; ``None`` likewise.
+        planned_steps: How many these are.
+    """
+
+    senders: list[str]
+    coalition: list[str]
+    relation: Relation
+    epsilon: float | None
+    delta: float
+    mu: float
+    zcdp: float
+    steps: int
+    planned_epsilon: float | None
+    planned_steps: int
+
+    @classmethod
+    def of(cls, spent: Spent, planned: Spent) -> SpentPrivacy:
+        """Return what was spent beside what was planned."""
+        return cls(
+            senders=list(spent.senders),
+            coalition=list(spent.coalition),
+            relation=spent.relation,
+            epsilon=spent.epsilon if math.isfinite(spent.epsilon) else None,
+            delta=spent.delta,
+            mu=spent.mu,
+            zcdp=spent.zcdp,
+            steps=spent.steps,
+            planned_epsilon=planned.epsilon if math.isfinite(planned.epsilon) else None,
+            planned_steps=planned.steps,
+        )
+
+
+@dataclass(frozen=True)
 class RunSummary:
     """One run.
 
@@ -231,7 +294,7 @@ class RunSummary:
         epochs: Epochs done.
         steps: Steps done.
         batch_size: Records in a step.
-        metric: Name of the headline figure: ``"auc"``, ``"accuracy"`` or ``"r2"``.
+        metric: Name of the headline figure: ``"auc"``, ``"accuracy"``, ``"r2"`` or ``"d2"``, the explained deviance.
         test_metric: Headline figure on the test records after the last epoch; with early stopping, of the weights kept.
         test_loss: Loss on the test records, likewise.
         step_ms: Mean time of a step, defenses included, attacks excluded.
@@ -248,6 +311,8 @@ class RunSummary:
         exchange: Name of the exchange.
         exchange_traits: What is to be known of it; ``None`` in summaries that were written before it was kept.
         notes: What is to be known beside the figures, in sentences.
+        claims: What each defense claims, with what that rests on and does not cover; that it promises nothing, and why.
+        promised: What each defense promises, in a clause each; ``None`` in summaries that were written before.
         private_top: Whether a second top, which sends nothing, predicts.
         canaries: The leak beyond prediction: the largest canary AUC of the auditor's attacks at any party, raw, with a
             95 % interval for all of them at once; ``None`` without canaries. With ``positives + negatives`` records on
@@ -256,6 +321,7 @@ class RunSummary:
         alone: Test AUC of the label party's own columns alone, of the better of two models; ``None`` where it has none,
             or nobody measured it.
         provenance: Where the figures come from; ``None`` in summaries that were written before it was kept.
+        privacy: What was spent of a privacy budget, of each sender and relation; none where nothing is counted.
         seat: The passive party that has written it of its own columns, in a networked run: it knows of nothing else.
             Empty at the label party, and where one process has all.
     """
@@ -283,12 +349,15 @@ class RunSummary:
     sending_metric: float | None = None
     exchange: str = "split"
     notes: list[str] = field(default_factory=list)
+    claims: list[str] = field(default_factory=list)
+    promised: list[str] | None = None
     canaries: CanaryLeak | None = None
     private_top: bool = False
     exchange_traits: ExchangeTraits | None = None
     provenance: Provenance | None = None
     goal: float = GOAL
     alone: float | None = None
+    privacy: list[SpentPrivacy] = field(default_factory=list)
     seat: str = ""
 
     @property

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import math
+import warnings
+from typing import Any
+
+import numpy as np
 import pytest
+import torch
 
 from splitvfl.app.addresses import AddressBook
-from splitvfl.app.exchanges import exchange_of, task_of
+from splitvfl.app.exchanges import exchange_of, said_before, task_of
 from splitvfl.app.noise import noise_plan
 from splitvfl.app.records import load_data
 from splitvfl.config.sections import ExperimentConfig, parse_config
 from splitvfl.crypto.engine import Engine
-from splitvfl.errors import ConfigError
-from splitvfl.exchange.paillier import EncryptedExchange, Encryption
+from splitvfl.errors import ConfigError, CryptoError
+from splitvfl.exchange.hybrid import Hybrid
+from splitvfl.exchange.paillier import EncryptedExchange, Encryption, InsecureEncryption
+from splitvfl.exchange.residue import Residue
 from splitvfl.exchange.roll_call import Vouching
+from splitvfl.exchange.split import Split
+from splitvfl.models import gradient_scale, largest_logit, sigmoid_coefficients
+from tests.exchange.logistic import trainer_of
 
 TEXT = """
 data: {name: breast-cancer}
@@ -94,6 +105,72 @@ def test_noise_raises_the_limit_of_values_and_leaves_the_loss_out() -> None:
     assert terms["loss of each step"] is False
     own = config_of("{name: taylor, encryption: {value_limit: 9000}, noise: {epsilon: 0.5, delta: 0.1}}")
     assert exchange_of(own.exchange, rows=32, noise=noise).terms()["encryption: value limit"] == 9000
+
+
+def largest_residue(z: float, approximation: Any) -> float:
+    both = torch.tensor([z, z], dtype=torch.float64), torch.tensor([1.0, -1.0])
+    with warnings.catch_warnings(action="ignore"):
+        found = sigmoid_coefficients(*both, approximation=approximation).abs().max().item()
+    return found / gradient_scale(approximation)
+
+
+@pytest.mark.parametrize("approximation", ["taylor", "minimax", "piecewise", "exact"])
+@pytest.mark.parametrize("limit", [0.7, 1.0, 1.02, 1.04, 16.0, 1024.0])
+def test_the_largest_logit_is_the_first_that_leaves_a_larger_residue(approximation: Any, limit: float) -> None:
+    most = largest_logit(limit, approximation=approximation)
+
+    # A grid in place of algebra; the last point before the first residue that is larger.
+    top = most if math.isfinite(most) else 1e4
+    assert all(largest_residue(z, approximation) <= limit + 1e-9 for z in np.linspace(0, top, 200))
+    if math.isfinite(most):
+        assert largest_residue(most + 1e-6, approximation) > limit
+
+
+@pytest.mark.parametrize(
+    ("exchange", "told"),
+    [
+        ("{name: residue, approximation: taylor}", "value_limit 16 holds them up to a logit of 62"),
+        ("{name: residue, approximation: minimax, encryption: {value_limit: 64}}", "up to a logit of 25.8"),
+        ("{name: hybrid, epsilon: 1, share: 0.3, approximation: taylor}", "up to a logit of 62"),
+        ("{name: residue, approximation: piecewise}", "residues stay within 1 whatever the logits"),
+        ("taylor", "value_limit 16 holds parts up to 16, of the label party up to 14"),
+        ("{name: residue, approximation: exact}", ""),
+    ],
+)
+def test_which_logits_the_limit_of_encrypted_numbers_holds_is_said(exchange: str, told: str) -> None:
+    trainer = trainer_of(Split(), {"lab": 2}, audit=False)
+
+    said = said_before(exchange_of(config_of(exchange).exchange, rows=32), trainer.active, epochs=1)
+
+    assert told in " ".join(said)
+    assert bool(said) == bool(told)
+
+
+@pytest.mark.parametrize(("share", "survives"), [(0.98, True), (1.02, False)])
+@pytest.mark.parametrize("name", ["residue", "hybrid"])
+def test_a_run_ends_where_it_was_said(name: str, share: float, survives: bool) -> None:
+    """One epoch at weights that leave one record a logit just below what the limit holds, or just above it."""
+    limit = 3.0
+    encryption = InsecureEncryption(key_bits=512, value_limit=limit)
+    made: dict[str, Any] = {"rows": 16, "encryption": encryption, "approximation": "taylor"}
+    exchange = Residue(**made) if name == "residue" else Hybrid(**made, epsilon=1.0, share=0.05)  # one is used
+    trainer = trainer_of(exchange, {"lab": 2}, own=0, audit=False)
+    for party in trainer.passives.values():
+        rows = party.data.train.columns.numeric
+        rows[:] = 0
+        rows[:, 0] = share * largest_logit(limit, approximation="taylor")
+        party.bottom.weight.data[:] = torch.tensor([[1.0, 0.0]])
+    labels = trainer.active.data.train.labels
+    assert labels is not None
+    labels[:] = 0
+    for party in (*trainer.passives.values(), trainer.active):
+        party.optimizer.param_groups[0]["lr"] = 0.0  # type: ignore[union-attr]
+
+    if survives:
+        trainer.fit(1)
+        return
+    with pytest.raises(CryptoError, match="value_limit is 3"):
+        trainer.fit(1)
 
 
 def test_no_party_is_called_like_the_coordinator() -> None:

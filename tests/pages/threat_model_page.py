@@ -29,6 +29,7 @@ TEST_ID = re.compile(r"(tests/[\w/]+\.py)::(test_\w+)")
 _NAMED = re.compile(r"^(\*\*?)[^*]+\.\1\s+")
 _LABEL = re.compile(r"^\([\w-]+\)=$")
 _END = re.compile(r"(?<=[.!?])(?<!St\.)\s+(?=[A-Z`*\[])")
+_NUMBER = re.compile(r"^\d+\. ")
 _RULE = re.compile(r"^[|\s:-]+$")
 
 
@@ -55,6 +56,9 @@ def _blocks(lines: Iterable[str]) -> Iterator[str]:
     row_before = ""
     for line in [*lines, ""]:
         text = _LABEL.sub("", line.strip())
+        if text.startswith("<!--"):
+            continue
+        text = _NUMBER.sub("- ", text)
         if text.startswith(("- ", "|", "#")) or not text:
             if block:
                 yield " ".join(block)

@@ -43,6 +43,11 @@ def test_the_first_line_is_the_worst_leak_beside_what_columns_tell_and_the_secon
     assert "own columns not known" in lines(leaking(0.93, own=None))[0]
 
 
+def test_the_name_of_a_figure_is_not_broken_inside_a_word() -> None:
+    words = printed(brief([leaking(0.93, metric="d2")])).split()
+    assert {"explained", "deviance"} <= set(words)
+
+
 def test_a_defense_that_was_trained_alone_says_what_it_is_not_compared_with() -> None:
     first, second = lines(leaking(0.93, defense="max-norm", test_metric=0.794))
     assert first.startswith("Labels: worst leak ")
