@@ -19,6 +19,7 @@ from splitvfl.errors import (
     LinkError,
     PrivacyError,
     ProtocolError,
+    RefusedError,
     ReplayError,
     SumRefused,
     WorkerError,
@@ -45,6 +46,7 @@ _REASONS: Final[tuple[tuple[type[BaseException], str], ...]] = (
         SumRefused,
         "it was sent a sum that is none of the agreed numbers, and refused it; how many it takes is said there",
     ),
+    (RefusedError, "another party ended the run for good; why, is said there"),
     (ProtocolError, "it got something that does not belong there"),
     (LinkError, "it lost another party, or waited for one in vain"),
     (KeyboardInterrupt, "it was stopped by its operator"),
@@ -158,7 +160,7 @@ class Meeting:
             why = str(error) if isinstance(error, LinkError) else f"{type(error).__name__}, {reason}"
             _log.warning("%s: links closed: %s", self._hello.party, why)
             for link in links.values():
-                link.close(reason, final=_is_final(error))
+                link.close(reason, final=_is_final(error, met=len(links) == len(self._partners)))
             raise
         for link in links.values():
             link.close("it has done everything")
@@ -181,8 +183,14 @@ class Meeting:
         )
 
 
-def _is_final(error: BaseException) -> bool:
-    """Return whether there is no use in meeting this party again."""
+def _is_final(error: BaseException, *, met: bool) -> bool:
+    """Return whether there is no use in meeting this party again.
+
+    Who is ended for good by one party ends for all others: they would dial for nothing. Before all have met, whoever
+    is refused may be started anew with other credentials, and the others may wait for that.
+    """
     if isinstance(error, SumRefused):
         return error.final
+    if isinstance(error, RefusedError):
+        return met
     return isinstance(error, _FINAL) and not isinstance(error, WorkerError)

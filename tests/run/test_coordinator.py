@@ -74,4 +74,6 @@ def test_a_coordinator_that_agreed_on_something_else_is_told(workplace: Path, ch
     for process in processes.values():
         _, errors = process.communicate(timeout=DEADLINE_S)
         assert process.returncode == 2
-        assert "the parties do not agree" in errors or "clinic has 4096" in errors
+        # Which of the two that compare is the first to say so is a matter of the moment.
+        told = ("the parties do not agree", "clinic has 4096", "another party ended the run for good")
+        assert any(text in errors for text in told), errors

@@ -1,0 +1,82 @@
+"""A meeting of three: what the others are told when one of them ends it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from splitvfl.errors import DataError, LinkError, RefusedError, SplitVFLError
+from splitvfl.messaging.conversation import Expected
+from splitvfl.net.frames import Hello
+from splitvfl.net.meeting import Meeting, Partner
+from splitvfl.net.tls import Plaintext
+
+HERE = Plaintext(plaintext_on_loopback=True)
+
+# Longer than anything here takes, and far below the time for which a partner would dial again.
+ENOUGH_S = 20.0
+
+
+def _never_sent(sender: str) -> Expected:
+    return Expected(sender, "activation", 0, (torch.float32,), (1,))
+
+
+def _partner(name: str, port: int, ends: Callable[[], None]) -> None:
+    """Meet the bank, and end the meeting."""
+    place = Meeting(
+        Hello(name, "credit", "passive"), [Partner("bank", "bank", f"127.0.0.1:{port}")], HERE, wait_s=ENOUGH_S
+    )
+    with place, place.meet() as links:
+        ends()
+        links["bank"].receive(_never_sent("bank"), timeout=ENOUGH_S)
+
+
+def _bank(place: Meeting) -> None:
+    """Meet both, and wait for the shop's word."""
+    with place.meet() as links:
+        links["shop"].receive(_never_sent("shop"), timeout=ENOUGH_S)
+
+
+def _waits() -> None:
+    """Leave it to the bank to end the meeting."""
+
+
+def _disagrees() -> None:
+    raise DataError("the shop has other terms")
+
+
+def _breaks() -> None:
+    raise LinkError("the shop lost its network")
+
+
+@pytest.mark.parametrize(
+    ("ends", "kind", "told"),
+    [
+        (_disagrees, RefusedError, "bank ended the link for good: another party ended the run for good"),
+        (_breaks, LinkError, "bank took its leave: it lost another party"),
+    ],
+)
+def test_who_is_left_by_one_tells_the_others_whether_to_dial_again(
+    ends: Callable[[], None], kind: type[SplitVFLError], told: str
+) -> None:
+    listening = Meeting(
+        Hello("bank", "credit", "active"),
+        [Partner(name, name) for name in ("lab", "shop")],
+        HERE,
+        listen="127.0.0.1:0",
+        wait_s=ENOUGH_S,
+    )
+    with ThreadPoolExecutor(2) as pool, listening as place:
+        assert place.port is not None
+        lab = pool.submit(_partner, "lab", place.port, _waits)
+        shop = pool.submit(_partner, "shop", place.port, ends)
+        with pytest.raises(kind):
+            _bank(place)
+        with pytest.raises(kind, match=told) as caught:
+            lab.result(ENOUGH_S)
+        with pytest.raises(SplitVFLError, match="the shop "):
+            shop.result(ENOUGH_S)
+    assert "other terms" not in str(caught.value), "what one party says of its data goes to nobody else"
