@@ -1,0 +1,1 @@
+"""Reproduction of *Hybrid Differentially Private Federated Learning on Vertically Partitioned Data*."""
