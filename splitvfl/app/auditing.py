@@ -99,7 +99,12 @@ def _in_words(verdict: Verdict) -> str:
 
 
 def audit_experiment(
-    config: ExperimentConfig, *, draws: int = DRAWS, seed: int = 0, canaries: int | None = None
+    config: ExperimentConfig,
+    *,
+    draws: int = DRAWS,
+    seed: int = 0,
+    canaries: int | None = None,
+    released: Sequence[str] = (),
 ) -> ExperimentAudit:
     """Return what was found of the claims that an experiment's defenses make.
 
@@ -109,6 +114,7 @@ def audit_experiment(
         seed: Of all that is drawn.
         canaries: Train once, with coins for the labels of so many records, and judge the run as a whole; default: no
             training.
+        released: What crossed since the training, and is not covered by what is promised of it, in sentences.
 
     Raises:
         ArgumentError: If there are fewer draws.
@@ -130,7 +136,7 @@ def audit_experiment(
     each = CONFIDENCE if canaries is None else (1.0 + CONFIDENCE) / 2.0
     audits = list(_of_defenses(config, bench.data, placed_here, around, draws, seed, each))
     if assembly.noise is not None:
-        audits.append(_of_plan(assembly.noise, bench.data))
+        audits.append(_of_plan(assembly.noise, bench.data, released))
     claimed = [claim for chain in active.chains().values() for own in chain for claim in claims_of(own)]
     if canaries is not None:
         audits.append(audit_run(config, bench, claimed, canaries=canaries, confidence=each))
@@ -210,13 +216,14 @@ def _of_labels(claims: Sequence[Claim]) -> bool:
 # --- noise that was calculated for a training
 
 
-def _of_plan(plan: Plan, data: VerticalData) -> DefenseAudit:
+def _of_plan(plan: Plan, data: VerticalData, released: Sequence[str]) -> DefenseAudit:
     if not isinstance(plan, HdpPlan):
         why = "The noise of this exchange is calculated from its paper's formula, and no audit of it is known here."
         claim = ClaimAudit("noise of the exchange", "", None, "", "not covered", (why,))
         return DefenseAudit(plan.name, "exchange", (claim,), (f"{plan.name}: {why}",))
     unmet = [line for party in (data.active, *data.passives.values()) if (line := _statistics(party))]
     unmet.append(sentence(plan.training.evaluations.removeprefix("Not covered: ")))
+    unmet += [line.removeprefix("Not covered: ") for line in released]
     if plan.fixed:
         unmet += [f"{gap.item.capitalize()}: {gap.reason}." for gap in not_covered("seeded noise")]
     streams = (("a passive party", plan.passive), ("the label party", plan.active))

@@ -6,7 +6,7 @@ import importlib.util
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +17,7 @@ import torch
 from splitvfl.app.addresses import AddressBook
 from splitvfl.app.assembly import choose_device
 from splitvfl.app.http_access import Access, HttpSettings, access
+from splitvfl.app.promised_predictions import AfterTraining, on_request, was_promised
 from splitvfl.app.run_folder import CONFIG_FILE, MODEL_FOLDER
 from splitvfl.app.saved_model import HALF_FILE, load_half
 from splitvfl.app.serving import PredictionFiles, defend_predictions, partners_of, records_to_score
@@ -182,7 +183,7 @@ class _Preparation:
             model={"run": self.half.schema.run, "step": self.half.schema.step},
             timeout_s=1.5 * self.settings.timeout_s,
         )
-        return HttpService(self.run, service, application, door, self.notify)
+        return HttpService(self.run, service, application, door, self.notify, self._after(self.partners))
 
     def _reader(self, party: ActiveParty, own: NewRecords | None) -> Any:
         from splitvfl.app.http_records import OwnRecords, RequestReader
@@ -245,7 +246,13 @@ class _Preparation:
             counts=counts,
             notify=self.notify,
         )
-        return PartyService(self.run, service, counts, self.notify)
+        return PartyService(self.run, service, counts, self.notify, self._after([self.name]))
+
+    def _after(self, passives: Sequence[str]) -> AfterTraining:
+        promised = was_promised(self.run, self.config)
+        return AfterTraining(
+            self.run, [on_request(passives, self.config.active)] if promised and passives else [], self.notify
+        )
 
     def _noise_settings(self) -> dict[str, object]:
         named = self.half.schema.encoding is not None
@@ -347,12 +354,14 @@ class PartyService:
         service: Its part.
         counts: What it was asked.
         notify: Told in one line what happens.
+        after: What it does to what was promised of the training.
     """
 
     run_folder: Path
     service: RecordService
     counts: AskCounts
     notify: Callable[[str], None]
+    after: AfterTraining
 
     def run(self) -> None:
         """Answer until Ctrl-C or SIGTERM, which is the usual end.
@@ -361,6 +370,7 @@ class PartyService:
             SplitVFLError: As :meth:`splitvfl.run.online.RecordService.run`.
         """
         with locked(self.run_folder), suppress(KeyboardInterrupt), self.service.meeting:
+            self.after.begin()
             self.service.run()
         today = self.counts.today
         self.notify(
@@ -379,6 +389,7 @@ class HttpService:
         application: What answers requests.
         access: Where it listens.
         notify: Told in one line what happens.
+        after: What it does to what was promised of the training.
         head_s: Seconds within which the head of a request has to be there.
     """
 
@@ -387,6 +398,7 @@ class HttpService:
     application: ScoringApplication
     access: Access
     notify: Callable[[str], None]
+    after: AfterTraining
     head_s: float = 10.0
 
     def server(self) -> uvicorn.Server:
@@ -427,6 +439,7 @@ class HttpService:
         server = server or self.server()
         with locked(self.run_folder), self._listening() as listening, self.service.meeting:
             self._load(server)
+            self.after.begin()
             partners = threading.Thread(target=self._ask_partners, args=(server,), name="splitvfl-serve", daemon=True)
             partners.start()
             try:

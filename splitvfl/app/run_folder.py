@@ -11,6 +11,7 @@ import yaml
 from splitvfl.errors import ConfigError
 from splitvfl.leakage.reconstruction import RECONSTRUCTION_FILE
 from splitvfl.report.provenance import BEGUN_FILE
+from splitvfl.report.releases import RELEASES_FILE
 from splitvfl.report.rows import counted
 from splitvfl.report.summary import FILE_NAME, RunSummary, read_summary
 from splitvfl.run import checkpoint, written_files
@@ -119,6 +120,7 @@ def clear_run(folder: Path) -> None:
         "report.html",
         RECONSTRUCTION_FILE,
         AUDIT_FILE,
+        RELEASES_FILE,
         DISTILLATION_FILE,
         FILE_NAME,
         BEGUN_FILE,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from splitvfl.app.assembly import choose_device
+from splitvfl.app.promised_predictions import AfterTraining, parts_of_logits, was_promised
 from splitvfl.app.records import load_data, own_data
 from splitvfl.app.run_folder import CONFIG_FILE, MODEL_FOLDER
 from splitvfl.app.saved_model import SavedHalf, load_half
@@ -103,22 +104,40 @@ class SavedRun:
         """
         return self.score(records, id_column=id_column).scores
 
-    def score(self, records: Any = None, *, id_column: str | None = None) -> ScoredRecords:
+    def score(
+        self,
+        records: Any = None,
+        *,
+        id_column: str | None = None,
+        notify: Callable[[str], None] = lambda line: None,
+    ) -> ScoredRecords:
         """Return the scores of records beside their names.
+
+        Where noise was calculated for the training, it is counted in the run's folder as what the parties would send
+        each other.
 
         Args:
             records: A file or a table in memory with the columns of all parties, or a mapping from their names to one
                 for each, as :func:`splitvfl.data.joint_records.read_joint_records` takes them. ``None``: the test
                 records that the run was trained beside, if its data are there and unchanged.
             id_column: Column that names the records. Default: that of the training.
+            notify: Told in one line what that does to what was promised of the training.
 
         Raises:
             ArgumentError: If the parties' columns came as numbers, so that nobody knows how to encode others.
             DataError: If records are not as the training records were, or the run's own have changed.
+            CheckpointError: If what crosses cannot be counted.
         """
         found = self.own_tests() if records is None else self._read(records, id_column)
+        self._count_release(len(found.names), notify)
         scores = self.outputs(found.records).scores.float().cpu()
         return ScoredRecords(scores, found.name_column, found.names, found.unknown)
+
+    def _count_release(self, records: int, notify: Callable[[str], None]) -> None:
+        if not self.passives or self.config is None or not was_promised(self.folder, self.config):
+            return
+        crosses = [parts_of_logits(tuple(self.passives), self.active.name, records)]
+        AfterTraining(self.folder, crosses, notify).begin()
 
     def outputs(self, records: Mapping[str, Records]) -> Prediction:
         """Return the label party's outputs and scores of records that are encoded, by party."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from splitvfl.app.addresses import AddressBook
 from splitvfl.app.assembly import choose_device
+from splitvfl.app.promised_predictions import AfterTraining, folder_of, parts_of_logits, published, was_promised
 from splitvfl.app.records import own_data
 from splitvfl.app.saved_model import SavedHalf, load_half
 from splitvfl.config.sections import ExperimentConfig, HookConfig, NetworkConfig, PartyConfig
@@ -25,6 +27,7 @@ from splitvfl.errors import ConfigError
 from splitvfl.net.meeting import Meeting
 from splitvfl.party.attaching import attach_defense, check_clips
 from splitvfl.party.party import ActiveParty, PassiveParty
+from splitvfl.report.releases import Release
 from splitvfl.run.prediction import ActivePrediction, PassivePrediction, PredictionSettings
 
 # A link that breaks more often than this will break again.
@@ -65,6 +68,7 @@ class Service:
         partners: Names of those that it talks to.
         out: Where the scores go; ``None``: nowhere.
         notify: Told in one line what happens.
+        after: What it does to what was promised of the training.
     """
 
     party: ActiveParty | PassiveParty
@@ -74,6 +78,7 @@ class Service:
     partners: tuple[str, ...]
     out: Path | None
     notify: Callable[[str], None]
+    after: AfterTraining
 
     def run(self, progress: Callable[[int], None] = lambda done: None) -> None:
         """Meet the partners, score the records with them, and write the scores if this party has any to write.
@@ -94,11 +99,12 @@ class Service:
 
     def _scores(self, progress: Callable[[int], None]) -> Tensor | None:
         common = (self.partners, self.settings, self.meeting)
+        told: dict[str, Any] = {"notify": self.notify, "progress": progress, "before": self.after.begin}
         scores: Tensor | None
         if isinstance(self.party, ActiveParty):
-            scores = ActivePrediction(self.party, *common, notify=self.notify, progress=progress).run().scores
+            scores = ActivePrediction(self.party, *common, **told).run().scores
         else:
-            scores = PassivePrediction(self.party, *common, notify=self.notify, progress=progress).run()
+            scores = PassivePrediction(self.party, *common, **told).run()
         return scores
 
 
@@ -148,7 +154,26 @@ def prepare_prediction(
         meeting_s=network.meeting_s,
         retries=min(network.retries, _MOST_RETRIES),
     )
-    return Service(party, scored, settings, meeting, partners, files.out, notify)
+    after = AfterTraining(folder_of(files.model), _released(config, half, files.model, settings, party), notify)
+    return Service(party, scored, settings, meeting, partners, files.out, notify, after)
+
+
+def _released(
+    config: ExperimentConfig,
+    half: SavedHalf,
+    model: Path,
+    settings: PredictionSettings,
+    party: ActiveParty | PassiveParty,
+) -> list[Release]:
+    """Return what crosses in a prediction beyond what was promised of the training, as far as this party knows it."""
+    if not was_promised(folder_of(model), config):
+        return []
+    records = party.data.test.count
+    if isinstance(party, PassiveParty):
+        return [parts_of_logits([party.name], config.active, records)]
+    partners = tuple(half.schema.widths)
+    shown = [parts_of_logits(partners, party.name, records)]
+    return [*shown, published(party.name, partners, records)] if settings.publish else shown
 
 
 def _check_out(files: PredictionFiles, name: str, active: str, *, publish: bool) -> None:

@@ -47,10 +47,12 @@ def audit(
     from splitvfl.app.auditing import audit_experiment
     from splitvfl.app.run_folder import AUDIT_FILE, CONFIG_FILE
     from splitvfl.config.sections import load_config
+    from splitvfl.report.releases import releases, said_of
 
     of_run = experiment.is_dir()
     config = load_config(experiment / CONFIG_FILE if of_run else experiment, overrides or [])
-    found = audit_experiment(config, draws=draws, seed=seed, canaries=canaries)
+    released = said_of(releases(experiment)) if of_run else []
+    found = audit_experiment(config, draws=draws, seed=seed, canaries=canaries, released=released)
     written = json_ or (experiment if of_run else Path()) / AUDIT_FILE
     written.write_text(json.dumps(found.as_json(), ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
     _print(found)

@@ -122,7 +122,7 @@ def _predict_run(run: SavedRun, records: Sequence[str], out: Path, id_column: st
     _keep_records(out, sources)
     if run.config is not None and run.config.train.threads is not None:
         torch.set_num_threads(run.config.train.threads)
-    found = run.score(sources, id_column=id_column)
+    found = run.score(sources, id_column=id_column, notify=tell)
     for party, columns in found.unknown.items():
         for column, rows in columns.items():
             tell(f"{party}: {column}: {rows} records have a value that training did not know")

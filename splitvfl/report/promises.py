@@ -18,6 +18,8 @@ def promise(run: RunSummary) -> str:
     """
     if run.privacy:
         spent = "; ".join(_spent(run))
+        if run.released:
+            spent += ". That is of the training alone: predictions crossed since, which are not covered, and ended it"
         return f"{spent}. What that rests on and does not cover stands with the run's notes, as “Not covered”."
     if run.promised:
         return f"{'. '.join(run.promised)}."

@@ -22,6 +22,7 @@ from splitvfl.metrics import chance_auc, known
 from splitvfl.privacy import Spent
 from splitvfl.privacy.statement import Relation
 from splitvfl.report.provenance import BEGUN_FILE, Provenance
+from splitvfl.report.releases import releases, said_of
 
 FILE_NAME = "summary.json"
 GOAL = 0.6
@@ -324,6 +325,8 @@ class RunSummary:
         privacy: What was spent of a privacy budget, of each sender and relation; none where nothing is counted.
         seat: The passive party that has written it of its own columns, in a networked run: it knows of nothing else.
             Empty at the label party, and where one process has all.
+        released: What crossed since, and is not covered by what is promised of the training, in sentences; as the
+            run's folder says when it is read.
     """
 
     name: str
@@ -359,6 +362,7 @@ class RunSummary:
     alone: float | None = None
     privacy: list[SpentPrivacy] = field(default_factory=list)
     seat: str = ""
+    released: list[str] = field(default_factory=list)
 
     @property
     def traits(self) -> ExchangeTraits:
@@ -484,6 +488,8 @@ def read_summary(folder: Path) -> RunSummary:
             f"{path} is damaged: {error}; leave this run out, get the file anew from whoever handed it on, or run the "
             "experiment again with --overwrite"
         ) from error
+    released = said_of(releases(folder))
+    found = replace(found, notes=[*found.notes, *released], released=released)
     if found.provenance is None:
         return found
     return replace(found, provenance=replace(found.provenance, same_data=_same_data(folder)))

@@ -91,6 +91,7 @@ class JointPrediction(ABC, Generic[_P]):
         meeting: Where it meets them.
         notify: Told in one line what happens, for a person.
         progress: Told how many records are scored.
+        before: Called when all parties have agreed, before anything of a record crosses, at every meeting.
     """
 
     def __init__(
@@ -102,9 +103,11 @@ class JointPrediction(ABC, Generic[_P]):
         *,
         notify: Callable[[str], None] = lambda line: None,
         progress: Callable[[int], None] = lambda done: None,
+        before: Callable[[], None] = lambda: None,
     ) -> None:
         self.party, self.partners, self.settings = party, tuple(partners), settings
         self._meeting, self._notify, self._progress = meeting, notify, progress
+        self._before = before
         self._result: list[Any] | None = None  # of every batch, once all are done
         self._guard: ReplayGuard | None = None
 
@@ -151,6 +154,7 @@ class JointPrediction(ABC, Generic[_P]):
         yield from self._introduction()
         if self.settings.masked:
             yield from self._masking()
+        self._before()
         parts = []
         for number, batch in enumerate(self._batches()):
             parts.append((yield from self._scoring(batch, number)))

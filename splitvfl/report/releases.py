@@ -1,0 +1,130 @@
+"""What parties of a run with calculated noise have sent since the training: joint predictions, each a release more.
+
+Noise that was calculated for a training says nothing of them: a part of a logit shows the weights, which depend on the
+rows that were trained on. What crossed is counted in a file of the run's folder, written before it crosses, so that the
+run's figures, its report and its audit say it from then on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from splitvfl.errors import ArgumentError, CheckpointError, printable
+from splitvfl.system.private_folder import write_new
+
+RELEASES_FILE: Final = "releases.json"
+"""What crossed since the training."""
+
+What = Literal["parts of logits", "answers on request", "published scores"]
+"""What crosses: of records that are scored together, of records that others ask for, and what they are told of it."""
+
+
+@dataclass(frozen=True)
+class Release:
+    """What some parties have sent to others since the training, without noise that was counted.
+
+    Attributes:
+        what: What it is.
+        senders: Who sends it.
+        receivers: Who receives it.
+        records: Of how many records, repeated ones counted again; ``None``: of as many as were asked for.
+        first: Day on which it began, UTC, as in 2026-01-31.
+        last: Day on which there was more of it.
+    """
+
+    what: What
+    senders: tuple[str, ...]
+    receivers: tuple[str, ...]
+    records: int | None
+    first: str = ""
+    last: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.senders or not self.receivers:
+            raise ArgumentError("a release has a sender and a receiver at least")
+        if self.records is not None and self.records < 1:
+            raise ArgumentError(f"a release is of 1 record at least, got {self.records}")
+
+    @property
+    def in_words(self) -> str:
+        """Return what it does to what is promised of the run, in a sentence."""
+        senders, receivers = " and ".join(self.senders), " and ".join(self.receivers)
+        of = "the records that were asked for" if self.records is None else f"{self.records:,} records"
+        days = "" if not self.first else f" ({self.first}{'' if self.last == self.first else f' to {self.last}'})"
+        told = {
+            "parts of logits": f"{senders}'s parts of the logits of {of} crossed to {receivers}",
+            "answers on request": f"{senders} answered {receivers} with its parts of the logits of {of}",
+            "published scores": f"{senders} published the scores of {of} to {receivers}",
+        }[self.what]
+        return (
+            f"Not covered: {told} after the training{days}, without noise that is counted; they can be solved for "
+            f"weights, which depend on all training rows of {senders}. What is promised of the training towards "
+            f"{receivers} ended there."
+        )
+
+    @property
+    def way(self) -> tuple[object, ...]:
+        """What crosses, from whom to whom: releases that agree in it are counted together."""
+        return self.what, self.senders, self.receivers, self.records is None
+
+    def followed_by(self, other: Release) -> Release:
+        """Return both as one."""
+        records = None if self.records is None or other.records is None else self.records + other.records
+        return replace(self, records=records, last=other.last)
+
+
+def releases(folder: Path) -> list[Release]:
+    """Return what crossed after the training of a run, by its folder; none where nothing is noted.
+
+    Raises:
+        CheckpointError: If the file is damaged, or cannot be read.
+    """
+    path = folder / RELEASES_FILE
+    if not path.exists():
+        return []
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=list[Release])
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, ArgumentError) as error:
+        raise CheckpointError(
+            f"{path} does not hold what was predicted after the training: {error}; bring it back, or what is said of "
+            "the run leaves predictions out"
+        ) from error
+
+
+def note_release(folder: Path, release: Release) -> None:
+    """Count a release in a run's folder, and have it on the disk: before anything crosses.
+
+    Raises:
+        CheckpointError: If the file is damaged, or cannot be read or written.
+    """
+    today = datetime.now(UTC).date().isoformat()
+    found = {one.way: one for one in releases(folder)}
+    added = replace(release, first=today, last=today)
+    earlier = found.get(added.way)
+    found[added.way] = added if earlier is None else earlier.followed_by(added)
+    _write(folder / RELEASES_FILE, list(found.values()))
+
+
+def said_of(found: Sequence[Release]) -> list[str]:
+    """Return what releases do to what is promised, a sentence each."""
+    return [printable(one.in_words) for one in found]
+
+
+def _write(path: Path, found: list[Release]) -> None:
+    beside = path.with_name(f".{path.name}")
+    try:
+        beside.unlink(missing_ok=True)
+        write_new(beside, msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
+        os.replace(beside, path)
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot write {path}: {error.strerror or error}; nothing was sent: predictions of a run with noise that "
+            "was calculated for its training are counted there"
+        ) from error

@@ -1,0 +1,194 @@
+"""Predicting after a training whose noise was calculated: said when it happens, counted, and told ever after."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from splitvfl.app.deployment import run_party
+from splitvfl.app.experiment import run_experiment
+from splitvfl.app.online import ServeSettings, prepare_service
+from splitvfl.app.promised_predictions import AfterTraining, folder_of, was_promised
+from splitvfl.app.saved_run import load_run
+from splitvfl.app.serving import PredictionFiles, Service, prepare_prediction
+from splitvfl.cli import main
+from splitvfl.config.sections import ExperimentConfig, parse_config
+from splitvfl.errors import CheckpointError
+from splitvfl.report.promises import promise
+from splitvfl.report.releases import RELEASES_FILE, Release, note_release, releases
+from splitvfl.report.summary import read_summary
+from tests.run.parties import free_ports
+
+TEXT = """
+data: {name: breast-cancer}
+parties:
+  clinic: {role: active, columns: ["mean *"], address: "127.0.0.1:PORT"}
+  lab: {role: passive, columns: ["* error"]}
+  far: {role: passive, columns: ["worst *"]}
+model: {name: logistic-regression, init: zero, row_norm: 1.0, intercept: false}
+exchange: {name: split, noise: {epsilon: 1.0, delta: 0.001}}
+train: {epochs: 2, batch_size: all, optimizer: {name: sgd, lr: 0.1}}
+audit: false
+network: {listen: "127.0.0.1:PORT", plaintext_on_loopback: true, meeting_s: 60, message_s: 60}
+"""
+TESTS = 114  # test records of the set
+PARTIES = ("clinic", "lab", "far")
+
+
+def config_of(folder: Path, *changes: str, text: str = TEXT) -> ExperimentConfig:
+    return parse_config(text.replace("PORT", str(free_ports(1)[0])), source=folder / "run.yaml", overrides=changes)
+
+
+def together(act: Any, names: Sequence[str] = PARTIES) -> None:
+    """Let every party act in a thread of its own."""
+    failed: list[BaseException] = []
+
+    def one(name: str) -> None:
+        try:
+            act(name)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=one, args=(name,)) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    if failed:
+        raise failed[0]
+
+
+def service_of(config: ExperimentConfig, name: str, folder: Path, told: list[str]) -> Service:
+    files = PredictionFiles(
+        model=folder / name / "model", out=folder / "scores.csv" if name == "clinic" else None, overwrite=True
+    )
+    return prepare_prediction(config, name, files, notify=told.append)
+
+
+def predicted(config: ExperimentConfig, folder: Path) -> dict[str, list[str]]:
+    """Predict with all parties over a network, and return what each was told."""
+    told: dict[str, list[str]] = {name: [] for name in PARTIES}
+    services = {name: service_of(config, name, folder, told[name]) for name in PARTIES}
+    together(lambda name: services[name].run())
+    return told
+
+
+def test_over_a_network_it_is_said_and_counted_at_every_party(tmp_path: Path) -> None:
+    config = config_of(tmp_path)
+    together(lambda name: run_party(config, name, tmp_path / name))
+    assert not any((tmp_path / name / RELEASES_FILE).exists() for name in PARTIES)
+    assert not read_summary(tmp_path / "clinic").released
+    told = predicted(config, tmp_path)
+    for name in ("lab", "far"):
+        (line,) = [one for one in told[name] if "Not covered" in one]
+        assert f"Not covered: {name}'s parts of the logits of 114 records crossed to clinic after the training" in line
+        assert "What is promised of the training towards clinic ended there." in line
+        (kept,) = releases(tmp_path / name)
+        assert (kept.senders, kept.receivers, kept.records) == ((name,), ("clinic",), TESTS)
+    assert any("lab and far's parts of the logits of 114 records" in one for one in told["clinic"])
+    # Another one, with settings from which somebody took the noise: the run's own say what was promised.
+    bare = config.model_copy(update={"exchange": parse_config(TEXT.replace(
+        ", noise: {epsilon: 1.0, delta: 0.001}", ""), source="x").exchange})  # fmt: skip
+    published = bare.model_copy(update={"network": replace_network(bare, publish_scores=True)})
+    predicted(published, tmp_path)
+    assert [one.records for one in releases(tmp_path / "lab")] == [2 * TESTS]
+    shown = {one.what: one for one in releases(tmp_path / "clinic")}
+    assert shown["parts of logits"].records == 2 * TESTS
+    assert shown["published scores"].records == TESTS
+    assert (shown["published scores"].senders, shown["published scores"].receivers) == (("clinic",), ("lab", "far"))
+    # And the run's figures say so, where they are read from now on.
+    summary = read_summary(tmp_path / "clinic")
+    assert len(summary.released) == 2
+    assert set(summary.released) <= set(summary.notes)
+    assert "That is of the training alone: predictions crossed since" in promise(summary)
+
+
+def replace_network(config: ExperimentConfig, **changes: Any) -> Any:
+    assert config.network is not None
+    return config.network.model_copy(update=changes)
+
+
+def test_in_one_process_it_is_said_and_counted_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, out = tmp_path / "run", str(tmp_path / "scores.csv")
+    run_experiment(config_of(tmp_path), run)
+    summary = (run / "summary.json").read_bytes()
+    assert main(["predict", str(run), "--out", out]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "Not covered: lab and far's parts of the logits of 114 records crossed to clinic after the training" in said
+    load_run(run).predict()
+    (kept,) = releases(run)
+    assert kept.records == 2 * TESTS
+    assert (run / "summary.json").read_bytes() == summary
+    assert main(["report", str(run), "--out", str(tmp_path / "report.html")]) == 0
+    page = (tmp_path / "report.html").read_text()
+    assert "parts of the logits of 228 records" in page
+    assert "That is of the training alone" in page
+    capsys.readouterr()
+    # The audit says it of the claim itself.
+    assert main(["audit", str(run), "--draws", "400"]) == 0
+    assert "parts of the logits of 228 records" in " ".join(capsys.readouterr().out.split())
+    claims = json.loads((run / "audit.json").read_text())["defenses"][-1]["claims"]
+    assert all(any("228 records" in why for why in claim["why"]) for claim in claims)
+    assert {claim["verdict"] for claim in claims} == {"not covered"}
+    # A run in its place has predicted nothing.
+    run_experiment(config_of(tmp_path), run, overwrite=True)
+    assert releases(run) == []
+
+
+def test_where_nothing_was_promised_nothing_is_said(tmp_path: Path) -> None:
+    plain = config_of(tmp_path, text=TEXT.replace(", noise: {epsilon: 1.0, delta: 0.001}", ""))
+    run_experiment(plain, tmp_path / "run")
+    told: list[str] = []
+    load_run(tmp_path / "run").score(notify=told.append)
+    assert told == []
+    assert not (tmp_path / "run" / RELEASES_FILE).exists()
+
+
+def test_answers_on_request_are_counted_when_the_service_starts(tmp_path: Path) -> None:
+    config = config_of(tmp_path)
+    together(lambda name: run_party(config, name, tmp_path / name))
+    told: list[str] = []
+    service = prepare_service(tmp_path / "lab", "lab", ServeSettings(), notify=told.append)
+    assert releases(tmp_path / "lab") == []
+    service.after.begin()
+    (kept,) = releases(tmp_path / "lab")
+    assert (kept.what, kept.records, kept.senders) == ("answers on request", None, ("lab",))
+    assert any(
+        "lab answered clinic with its parts of the logits of the records that were asked for" in one for one in told
+    )
+
+
+def test_a_broken_link_counts_once_and_a_count_that_fails_stops_it(tmp_path: Path) -> None:
+    release = Release("parts of logits", ("lab",), ("clinic",), 5)
+    after = AfterTraining(tmp_path, [release])
+    for _ in range(3):  # as often as the parties meet
+        after.begin()
+    assert [one.records for one in releases(tmp_path)] == [5]
+    with pytest.raises(CheckpointError, match=r"cannot write .* nothing was sent"):
+        AfterTraining(tmp_path / "gone", [release]).begin()
+    (tmp_path / RELEASES_FILE).write_text("[{]")
+    with pytest.raises(CheckpointError, match="does not hold what was predicted after the training"):
+        AfterTraining(tmp_path, [release]).begin()
+
+
+def test_releases_add_up_by_what_crosses_from_whom_to_whom(tmp_path: Path) -> None:
+    one = Release("parts of logits", ("lab",), ("clinic",), 5)
+    for release in (one, replace(one, records=3), replace(one, senders=("far",)), replace(one, records=None)):
+        note_release(tmp_path, release)
+    assert [(found.senders, found.records) for found in releases(tmp_path)] == [
+        (("lab",), 8), (("far",), 5), (("lab",), None),
+    ]  # fmt: skip
+    assert (tmp_path / RELEASES_FILE).stat().st_mode & 0o077 == 0
+
+
+def test_a_half_that_was_taken_elsewhere_is_counted_beside_itself(tmp_path: Path) -> None:
+    (tmp_path / "half").mkdir()
+    assert folder_of(tmp_path / "half") == tmp_path / "half"
+    assert not was_promised(tmp_path / "half", None)
+    assert was_promised(tmp_path / "half", config_of(tmp_path))
