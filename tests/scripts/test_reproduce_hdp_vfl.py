@@ -3,19 +3,44 @@
 from __future__ import annotations
 
 import json
+import math
 import re
+import textwrap
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import get_args
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from scripts.reproduce.hdp_vfl import __main__ as reproduction
-from scripts.reproduce.hdp_vfl import preprocessing
-from scripts.reproduce.hdp_vfl.study import ADULT, BREAST, CREDIT, FILES, SCALINGS, Problem, sizes_of, table_of
+from scripts.reproduce.hdp_vfl import noise, preprocessing, training
+from scripts.reproduce.hdp_vfl.noise import Training, noise_of, true_delta
+from scripts.reproduce.hdp_vfl.study import ADULT, BREAST, CREDIT, FILES, SCALINGS, Party, Problem, sizes_of, table_of
+from scripts.reproduce.hdp_vfl.training import Cells, Contender, Method, Size, descend, private
 from scripts.reproduce.shared.settings import data_folder
+from splitvfl.app.hdp_noise import HdpPlan
+from splitvfl.app.noise_plans import plan_of
+from splitvfl.app.records import load_data
+from splitvfl.config.sections import ExperimentConfig, parse_config
+from splitvfl.data import PartyData, VerticalData
+from splitvfl.data.columns import Columns, Records
+from splitvfl.defenses import CoefficientNoise, GaussianIR
+from splitvfl.exchange.base import Exchange
+from splitvfl.exchange.oracle import Oracle
+from splitvfl.exchange.receiver_clips import ReceiverClips
+from splitvfl.exchange.split import Split
+from splitvfl.hooks import At, Defense, Secrets
+from splitvfl.learning.optimizers import BallSGD
+from splitvfl.learning.tasks import Binary
+from splitvfl.models import Linear, LinearTop, logistic_loss
+from splitvfl.party.party import ActiveParty, PassiveParty
+from splitvfl.run.trainer import Trainer
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +91,208 @@ def test_statistics_are_of_training_records_and_ranges_of_none() -> None:
     assert {tuple(row) for part in first for row in part.tolist()} == {
         tuple(row) for part in other for row in part.tolist()
     }
+
+
+# Noise
+
+
+def config_of(epsilon: float, rate: float, radius: float, *, intercept: bool, calibration: str) -> ExperimentConfig:
+    text = f"""
+    data: {{name: breast-cancer}}
+    parties:
+      label-party: {{role: active, columns: ["mean *"]}}
+      passive: {{role: passive, columns: rest}}
+    model: {{name: glm, loss: logistic, init: zero, row_norm: 1.0, intercept: {str(intercept).lower()}}}
+    exchange:
+      name: split
+      noise: {{epsilon: {epsilon}, delta: 0.01, radius: {radius}, calibration: {calibration}}}
+    train:
+      epochs: 10
+      batch_size: 100
+      drop_last: true
+      optimizer: {{name: sgd, lr: {rate}, weight_decay: 0.001}}
+    audit: false
+    """
+    return parse_config(textwrap.dedent(text), source="hdp.yaml")
+
+
+@pytest.fixture(scope="module")
+def bundled() -> VerticalData:
+    return load_data(config_of(1.0, 0.1, 1.0, intercept=True, calibration="tight"))
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize(("epsilon", "rate", "radius"), [(0.001, 0.3, 1.0), (1.0, 3.9, 0.1), (100.0, 1.0, 0.5)])
+def test_noise_is_what_the_package_calculates(
+    epsilon: float, rate: float, radius: float, intercept: bool, bundled: VerticalData
+) -> None:
+    size = Size.of(replace(BREAST, batch_size=100, intercept=intercept), 455)
+    given = size.training(rate, radius)
+    tight = plan_of(config_of(epsilon, rate, radius, intercept=intercept, calibration="tight"), bundled.active)
+    assert isinstance(tight, HdpPlan)
+    found = noise_of(given, epsilon, "tight")
+    # The package rounds up in the eighth digit, and solves for rounding and all together.
+    assert found == pytest.approx((tight.passive.sigma, tight.active.sigma), rel=1e-6)
+    printed = plan_of(config_of(epsilon, rate, radius, intercept=intercept, calibration="published"), bundled.active)
+    assert isinstance(printed, HdpPlan)
+    assert noise_of(given, epsilon, "published").passive == pytest.approx(printed.passive.sigma, rel=1e-6)
+    # The package takes the β_y of labels −1 and +1 there, too.
+    assert noise.published_sensitivity(given, "active", beta_y=0.5) == pytest.approx(printed.active.sensitivity)
+    assert printed.passive.delta == pytest.approx(max(0.01, true_delta(epsilon)), rel=1e-4)
+
+
+def test_sensitivities_at_the_papers_settings() -> None:
+    """One batch of 455, ten epochs, k = 1, η = .1: figures that were computed elsewhere."""
+    given = Training(epochs=10, each=1, batch_size=455, eta=0.1, radius=1.0, intercept=False)
+    assert noise.published_sensitivity(given, "passive") == pytest.approx(6.345, abs=5e-4)
+    assert noise.published_sensitivity(given, "active") == pytest.approx(8.542, abs=5e-4)
+    # The penalty moves the recursion by less than 1e-3.
+    assert noise.tight_sensitivity(given, "passive") == pytest.approx(6.333, abs=1e-3)
+    assert noise.tight_sensitivity(given, "active") == pytest.approx(4.625, abs=1e-3)
+
+
+def test_the_textbooks_noise_has_a_true_delta_beyond_its_range() -> None:
+    assert true_delta(10.0) == pytest.approx(0.04, abs=0.005)
+    assert true_delta(100.0) > 0.999
+    assert all(true_delta(epsilon) < 0.01 for epsilon in (0.001, 0.01, 0.1, 1.0))
+    # Dwork and Roth's condition is met up to 6.77 at δ = .01.
+    assert true_delta(6.76) < 0.01 < true_delta(6.78)
+
+
+# Training
+
+SMALL = replace(BREAST, batch_size=100, epochs=3)
+
+
+def trainer_of(
+    problem: Problem,
+    rate: float,
+    radius: float,
+    exchange: Exchange,
+    defenses: Sequence[Defense | At] = (),
+    task: Binary | None = None,
+) -> Trainer:
+    """The package's own trainer on the same rows."""
+    table = table_of(problem, 0)
+    ids = (torch.arange(len(table.labels)), torch.arange(len(table.labels), len(table.labels) + 114))
+
+    def party(name: str, of: Party, labelled: bool) -> PartyData:
+        columns = tuple(f"{name} {number}" for number in range(of.train.shape[1]))
+        train, test = (
+            Records(own, Columns.of(rows.clone()), answers if labelled else None)
+            for own, rows, answers in zip(ids, of, (table.labels, table.test_labels), strict=True)
+        )
+        return PartyData(name, columns, columns, (), train, test)
+
+    steps = partial(BallSGD, lr=rate, weight_decay=0.001, radius=radius)
+    width = table.active.train.shape[1]
+    top = LinearTop(1, active_inputs=width, init="zero", intercept=problem.intercept)
+    active = ActiveParty(party("label-party", table.active, True), top, task=task or Binary(), optimizer=steps)
+    passive = party("passive", table.passive, False)
+    other = PassiveParty(passive, Linear(table.passive.train.shape[1], init="zero"), optimizer=steps)
+    return Trainer(
+        active,
+        {"passive": other},
+        defenses=tuple(defenses),
+        batch_size=problem.batch_size,
+        drop_last=True,
+        seed=0,
+        exchange=exchange,
+        evaluate_every=problem.epochs,
+        audit=False,
+        noise_seed_for_experiments=0,
+    )
+
+
+def weights_of(trainer: Trainer, intercept: bool) -> list[float]:
+    top = trainer.active.top
+    assert isinstance(top, LinearTop)
+    assert top.own is not None
+    return [*top.own.weight[0].tolist(), *(top.intercept.tolist() if intercept else []), *passive_weights(trainer)]
+
+
+def passive_weights(trainer: Trainer) -> list[float]:
+    (weights,) = trainer.passives["passive"].bottom.parameters()
+    return list(map(float, weights[0].tolist()))
+
+
+def descended(problem: Problem, cells: Cells, draws: Sequence[Tensor] | None = None) -> Tensor:
+    """Weights of the fast training, the label party's first, ``(d, C)``."""
+    table = table_of(problem, 0)
+    active = table.active.train
+    if problem.intercept:
+        active = torch.cat([active, torch.ones(len(active), 1)], dim=1)
+    size = Size.of(problem, len(active))
+    generator = torch.Generator().manual_seed(3)
+    return torch.cat(descend(active, table.passive.train, table.labels, cells, size, seed=0, noise=generator))
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("method", ["non-private", "encrypted"])
+def test_without_noise_it_is_the_packages_training(method: Method, intercept: bool) -> None:
+    problem, rate, radius = replace(SMALL, intercept=intercept), 3.9, 0.6
+    exchange = Oracle(approximation="taylor") if method == "encrypted" else Split()
+    task = Binary(logistic_loss("taylor")) if method == "encrypted" else Binary()
+    trainer = trainer_of(problem, rate, radius, exchange, task=task)
+    trainer.fit(problem.epochs)
+    size = Size.of(problem, 455)
+    wanted = Contender(method=method, radius=radius)
+    # Not alone: cells must not mix.
+    cells = Cells.of([(private("tight")[3], 1.0), (wanted, rate), (Contender(method="encrypted"), 0.1)], size)
+    expected = torch.tensor(weights_of(trainer, intercept))
+    torch.testing.assert_close(descended(problem, cells)[:, 1], expected, rtol=0, atol=1e-6)
+    # The ball is reached, so that it was tested.
+    assert math.hypot(*passive_weights(trainer)) == pytest.approx(radius, rel=1e-5)
+
+
+@pytest.mark.parametrize("method", ["as printed", "tight"])
+def test_with_noise_it_is_the_packages_training_with_the_same_noise(
+    method: Method, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rate, wanted = 2.0, Contender(method=method, epsilon=10.0)
+    size = Size.of(SMALL, 455)
+    sigma = wanted.noise(size.training(rate, 1.0))
+    generator = torch.Generator().manual_seed(3)
+    # As the fast training draws it: of each step first the passive party's.
+    left: Iterator[Tensor] = iter([one for _ in range(12) for one in torch.randn(2, 100, 1, generator=generator)])
+    monkeypatch.setattr(
+        Secrets, "add_normal", lambda self, message, scale: (message + scale * next(left)).to(message.dtype)
+    )
+    clips = ReceiverClips(activation=1.0, coefficient=1.0) if method == "tight" else None
+    noisy = At(GaussianIR(clip=1.0, sigma=sigma.passive), "training")
+    defenses: list[Defense | At] = [noisy, CoefficientNoise(sigma=sigma.active, clip=1.0, scale=1.0)]
+    trainer = trainer_of(SMALL, rate, 1.0, Split(receiver_clips=clips) if clips else Split(), defenses)
+    trainer.fit(SMALL.epochs)
+    assert next(left, None) is None
+    cells = Cells.of([(Contender(method="non-private"), 1.0), (wanted, rate)], size)
+    expected = torch.tensor(weights_of(trainer, intercept=True))
+    # Sums in float32 of a hundred numbers of some σ each, over nine steps.
+    torch.testing.assert_close(descended(SMALL, cells)[:, 1], expected, rtol=0, atol=5e-6)
+    assert expected.abs().max() > 0.05
+
+
+def test_a_fold_is_tested_on_what_the_others_are_trained_on() -> None:
+    rows = training._rows_of(table_of(BREAST, 0), "tight", intercept=True)
+    found = list(training.folds(rows, 0))
+    assert len(found) == training.FOLDS
+    tested = torch.cat([fold.passive.test for fold in found])
+    assert sorted(tested.sum(dim=1).tolist()) == sorted(rows.passive.train.sum(dim=1).tolist())
+    for fold in found:
+        assert len(fold.labels) + len(fold.test_labels) == 455
+        assert len(fold.active.test) == len(fold.test_labels) == 91
+        both = torch.cat([fold.active.train, fold.active.test])
+        assert sorted(both.sum(dim=1).tolist()) == sorted(rows.active.train.sum(dim=1).tolist())
+
+
+def test_who_has_the_columns_of_others_has_none_elsewhere() -> None:
+    table = table_of(BREAST, 0)
+    widths = {
+        method: tuple(part.train.shape[1] for part in training._rows_of(table, method, intercept=True)[:2])
+        for method in get_args(Method)
+    }
+    assert widths.pop("single party") == (11, 0)
+    assert widths.pop("centralised") == (31, 0)
+    assert set(widths.values()) == {(11, 20)}
 
 
 # The quick run
