@@ -15,14 +15,17 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from scripts.reproduce.hdp_vfl import preprocessing
+from scripts.reproduce.hdp_vfl import figure_1, preprocessing
 from scripts.reproduce.hdp_vfl.study import problems, sizes_of, table_of, widths_of
 from scripts.reproduce.shared.claims import grouped, markdown_table, shown
 from scripts.reproduce.shared.command import Reproduction
 from scripts.reproduce.shared.pages import Section
 from scripts.reproduce.shared.settings import Settings
 
-PARTS: tuple[tuple[str, Callable[[Settings], list[Section]]], ...] = (("preprocessing", preprocessing.sections),)
+PARTS: tuple[tuple[str, Callable[[Settings], list[Section]]], ...] = (
+    ("preprocessing", preprocessing.sections),
+    ("figure-1", figure_1.sections),
+)
 """The parts of the page in their order: a module each, with one function."""
 
 

@@ -238,7 +238,9 @@ def _logits(
     return rows.active.test @ weights.active + rows.passive.test @ weights.passive
 
 
-def train_contenders(problem: Mapping[str, Any], seed: int, contenders: Sequence[Mapping[str, Any]]) -> Result:
+def train_contenders(
+    problem: Mapping[str, Any], seed: int, contenders: Sequence[Mapping[str, Any]], rates: Sequence[float]
+) -> Result:
     """Train every contender at the rate of the highest accuracy plus AUC over five folds of its training records.
 
     Accuracy alone does not tell rates apart where every record is given the commoner class. The folds have
@@ -248,6 +250,7 @@ def train_contenders(problem: Mapping[str, Any], seed: int, contenders: Sequence
         problem: :meth:`Problem.as_settings`.
         seed: Of split, order, folds and noise.
         contenders: :meth:`Contender.as_settings` of each, all with rows of one kind.
+        rates: Learning rates to choose from.
 
     Returns:
         ``cells``, one for each contender: rate, accuracy plus AUC over the folds at that rate, accuracy and AUC on test
@@ -256,14 +259,14 @@ def train_contenders(problem: Mapping[str, Any], seed: int, contenders: Sequence
     what, chosen = Problem.of(problem), [Contender(**each) for each in contenders]
     table = table_of(what, seed)
     rows = _rows_of(table, chosen[0].method, intercept=what.intercept)
-    pairs = [(contender, rate) for contender in chosen for rate in RATES]
+    pairs = [(contender, rate) for contender in chosen for rate in rates]
     found = torch.zeros(len(pairs), dtype=torch.float64)
     for number, fold in enumerate(folds(rows, seed)):
         logits = _logits(fold, what, pairs, seed=seed, purpose=f"fold {number}")
         found += (accuracies(logits, fold.test_labels) + aucs(logits, fold.test_labels)) / FOLDS
     # Of rates that do equally well the smallest, which needs the least noise.
-    validated, best = found.view(len(chosen), len(RATES)).max(dim=1)
-    best_pairs = [(contender, RATES[place]) for contender, place in zip(chosen, best.tolist(), strict=True)]
+    validated, best = found.view(len(chosen), len(rates)).max(dim=1)
+    best_pairs = [(contender, rates[place]) for contender, place in zip(chosen, best.tolist(), strict=True)]
     logits = _logits(rows, what, best_pairs, seed=seed, purpose="test")
     size = Size.of(what, len(rows.labels))
     cells = [
@@ -308,19 +311,27 @@ class Outcome(NamedTuple):
 Outcomes = Mapping[Problem, Mapping[Contender, Outcome]]
 
 
-def outcomes_of(settings: Settings, problems: Sequence[Problem], contenders: Sequence[Contender]) -> Outcomes:
+def outcomes_of(
+    settings: Settings, problems: Sequence[Problem], contenders: Sequence[Contender], rates: Sequence[float] = RATES
+) -> Outcomes:
     """Return what contenders come to on problems, at all seeds.
 
     Args:
         settings: Seeds, processes, and where finished work is kept.
         problems: Which.
         contenders: Which; each on every problem.
+        rates: Learning rates to choose from.
     """
     groups = [group for group in _alike(contenders) if group]
     jobs = [
         Job(
             train_contenders,
-            {"problem": problem.as_settings(), "seed": seed, "contenders": [each.as_settings() for each in group]},
+            {
+                "problem": problem.as_settings(),
+                "seed": seed,
+                "contenders": [each.as_settings() for each in group],
+                "rates": list(rates),
+            },
         )
         for problem in problems
         for group in groups
