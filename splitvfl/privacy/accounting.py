@@ -426,6 +426,7 @@ class PrivacyBudget:
     group: int = 1
     records: int | None = None
     _sends: Sends = field(init=False, repr=False)
+    _begun: int = field(init=False, default=0, repr=False)
     _last: int | None = field(init=False, default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -440,7 +441,7 @@ class PrivacyBudget:
     @property
     def begun(self) -> int:
         """How many steps were begun."""
-        return int(np.count_nonzero(self._sends))
+        return self._begun
 
     @property
     def last_step(self) -> int:
@@ -482,7 +483,7 @@ class PrivacyBudget:
                 raise PrivacyError(self._overspent(step))
             self._sends, self._last = sends, None
         else:
-            self._sends[step] = 1
+            self._sends[step], self._begun = 1, step + 1
 
     def spent(self, sender: str, *, to: Iterable[str] | None = None, relation: Own = "row", group: int = 1) -> Spent:
         """Return what the steps that were begun have told a coalition about one sender.
@@ -515,14 +516,19 @@ class PrivacyBudget:
 
         Each towards all who receive something of the sender; who receives less of it has learned no more.
         """
+        return list(zip(self.spent_on_everything(), self._everything(np.maximum(self._sends, 1)), strict=True))
+
+    def spent_on_everything(self) -> list[Spent]:
+        """Return what was spent, of :meth:`everything`: what a log has after every epoch, without the plan."""
+        return self._everything(self._sends[: self.begun])
+
+    def _everything(self, sends: Sends) -> list[Spent]:
         own: tuple[Own, ...] = ("row", "label")
         found = [
-            (self.spent(sender, relation=relation), self.planned(sender, relation=relation))
-            for relation in own
-            for sender in self._senders(relation)
+            self._of((sender,), None, relation, 1, sends) for relation in own for sender in self._senders(relation)
         ]
         if len(self._senders("row")) > 1:
-            found.append((self.outsider(), self.outsider(planned=True)))
+            found.append(self._of(self._senders("row"), None, "record", 1, sends))
         return found
 
     def warnings(self) -> tuple[str, ...]:
@@ -548,7 +554,7 @@ class PrivacyBudget:
         if steps < self.begun:
             raise ArgumentError(f"{self.begun} steps were begun, the new plan has {steps}")
         found = PrivacyBudget(streams, steps, self.delta, self.epsilon, self.relation, self.group, self.records)
-        found._sends[: self.begun] = self._sends[: self.begun]
+        found._sends[: self.begun], found._begun = self._sends[: self.begun], self.begun
         return found
 
     def state_dict(self) -> dict[str, Any]:
@@ -575,7 +581,7 @@ class PrivacyBudget:
         if len(sends) > len(self._sends):
             raise PrivacyError(f"the privacy account has {len(sends)} steps, the plan {len(self._sends)}: extend it")
         self._sends[: len(sends)] = np.maximum(self._sends[: len(sends)], sends)
-        self._last = None
+        self._begun, self._last = max(self._begun, len(sends)), None
 
     def _senders(self, relation: Relation) -> tuple[str, ...]:
         own: Own = "row" if relation == "record" else relation

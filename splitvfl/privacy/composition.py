@@ -207,6 +207,8 @@ class PrivacyLoss:
             left = allowed - self._added(epsilon)
             if left <= 0:
                 return Guarantee(math.inf, delta, f"{found.method}; the sampler's own error is larger than δ")
+            if left == allowed:  # too little to be told from nothing
+                break
             found = self._ideal(left)
             if found.epsilon <= epsilon:
                 break

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
+from threading import Lock
 from typing import Literal
 
 import numpy as np
@@ -23,6 +25,7 @@ from splitvfl.privacy.checking import count, positive
 
 Side = Literal["passive", "active"]
 _Floats = npt.NDArray[np.float64]
+_EpochTerms = tuple[float, float, _Floats, _Floats, _Floats]
 
 
 def hdp_sensitivity(
@@ -231,7 +234,9 @@ class HdpTraining:
         Args:
             steps: From 0; every ``steps_per_epoch`` of them are an epoch.
         """
-        return self.weighted_sensitivity(np.ones(steps))
+        epochs, rest = divmod(steps, self.steps_per_epoch)
+        # An account asks for this after every epoch, and what is known of all epochs before is not found anew.
+        return self._weighted(np.ones(steps)) if rest else math.sqrt(_whole_epochs(self).largest_sum(epochs))
 
     def numbers(self, steps: int) -> npt.NDArray[np.float64]:
         """Return how many numbers are sent in each of the first so many steps: one for each record of the batch."""
@@ -242,14 +247,10 @@ class HdpTraining:
 
         The largest, over all places of the changed record in the batches.
         """
-        epoch, each = self._epoch(), self.steps_per_epoch
-        apart = 0.0
-        for start in range(0, steps, each):
-            taken = min(each, steps - start)
-            later = epoch.shrinking ** np.arange(taken - 1, -1, -1)
-            apart = apart * epoch.shrinking**taken + float((epoch.pushes[:taken] * later).max())
-            apart = min(apart, epoch.diameter)
-        return epoch.slope * apart
+        whole = _whole_epochs(self)
+        epochs, rest = divmod(steps, self.steps_per_epoch)
+        apart = whole.distance(epochs)
+        return whole.epoch.slope * (_one_epoch_on(whole.epoch, apart, rest) if rest else apart)
 
     def weighted_sensitivity(self, factors: npt.ArrayLike) -> float:
         """Return the root of the largest ``Σ_t f_t ‖Δ_t‖²``, where Δ_t is by how much the message of step t moves.
@@ -263,6 +264,11 @@ class HdpTraining:
         weights = np.asarray(factors, dtype=np.float64)
         if weights.ndim != 1 or not bool((np.isfinite(weights) & (weights >= 0)).all()):
             raise ArgumentError("expected one finite factor, at least 0, for each step")
+        if len(weights) and bool((weights == weights[0]).all()):
+            return math.sqrt(weights[0]) * self.sensitivity(len(weights))
+        return self._weighted(weights)
+
+    def _weighted(self, weights: _Floats) -> float:
         epoch, each = self._epoch(), self.steps_per_epoch
         epochs = [weights[start : start + each] for start in range(0, len(weights), each)]
         return math.sqrt(min(_largest_sum(epoch, epochs), _largest_sum_in_ball(epoch, epochs)))
@@ -330,22 +336,49 @@ class _Epoch:
 def _largest_sum(epoch: _Epoch, factors: list[_Floats]) -> float:
     """Return the largest sum over the places of the changed record, one in each epoch; the ball is not looked at.
 
-    From the last epoch to the first: what is still to come is, as a function of the distance d at the start of an
-    epoch, the largest of some parabolas ``A d² + B d + C`` with one A, as d enters every term alike wherever the record
-    is. So the lines that are largest somewhere are all that is to be kept.
+    From the last epoch to the first, each time what is still to come after the start of an epoch.
     """
-    shared, slopes, constants = 0.0, np.zeros(1), np.zeros(1)
+    still = _NOTHING_TO_COME
     for each in reversed(factors):
-        own, kept, line_slopes, line_constants, ends = _one_epoch(epoch, each)
-        # (A, B, C) of the epochs after this one, at the distance that this one ends with: kept · d + end.
-        line_slopes = (line_slopes + 2.0 * shared * kept * ends)[:, None] + kept * slopes
-        line_constants = (line_constants + shared * ends**2)[:, None] + ends[:, None] * slopes + constants
-        shared = own + shared * kept**2
-        slopes, constants = _upper_lines(line_slopes.ravel(), line_constants.ravel())
-    return float(constants.max())
+        still = still.before(_one_epoch(epoch, each))
+    return still.largest
 
 
-def _one_epoch(epoch: _Epoch, factors: _Floats) -> tuple[float, float, _Floats, _Floats, _Floats]:
+@dataclass(frozen=True, eq=False)
+class _ToCome:
+    """The largest sum of some epochs, as a function of the distance d at their start.
+
+    It is the largest of some parabolas ``A d² + B d + C`` with one A, as d enters every term alike wherever the record
+    is. So the lines that are largest somewhere are all that is to be kept.
+
+    Attributes:
+        shared: A.
+        slopes: B of each line.
+        constants: C of each line.
+    """
+
+    shared: float
+    slopes: _Floats
+    constants: _Floats
+
+    @property
+    def largest(self) -> float:
+        """The sum from the distance 0."""
+        return float(self.constants.max())
+
+    def before(self, terms: _EpochTerms) -> _ToCome:
+        """Return the same with an epoch before."""
+        own, kept, slopes, constants, ends = terms
+        # At the distance that the epoch ends with: kept · d + end.
+        slopes = (slopes + 2.0 * self.shared * kept * ends)[:, None] + kept * self.slopes
+        constants = (constants + self.shared * ends**2)[:, None] + ends[:, None] * self.slopes + self.constants
+        return _ToCome(own + self.shared * kept**2, *_upper_lines(slopes.ravel(), constants.ravel()))
+
+
+_NOTHING_TO_COME = _ToCome(0.0, np.zeros(1), np.zeros(1))
+
+
+def _one_epoch(epoch: _Epoch, factors: _Floats) -> _EpochTerms:
     """Return A, what is left of d, and for every place of the record B, C and what it adds to the last distance."""
     length, a = len(factors), epoch.shrinking
     weights, pushes = factors * epoch.weights[:length], epoch.pushes[:length]
@@ -382,22 +415,92 @@ def _overtaken(slopes: _Floats, constants: _Floats, low: int, middle: int, high:
 
 def _largest_sum_in_ball(epoch: _Epoch, factors: list[_Floats]) -> float:
     """Return a bound on the sum from the largest distance that weights can have at every step, which is at most 2k."""
-    a, start, total = epoch.shrinking, 0.0, 0.0
-    size = max(map(len, factors), default=0)
-    powers, pushes = a ** np.arange(size + 1), epoch.pushes[:size]
-    # used[t]: the most that a use of the record in this epoch, before step t, has left.
-    used = np.zeros(size + 1)
-    for place in range(size):
-        used[place + 1] = max(a * used[place], pushes[place])
+    bound = _InBall(epoch, max(map(len, factors), default=0))
     for each in factors:
-        length = len(each)
-        distances = np.minimum(powers[: length + 1] * start + used[: length + 1], epoch.diameter)
-        total += float((each * epoch.weights[:length]) @ distances[:-1] ** 2)
+        bound.go_on(each)
+    return bound.total
+
+
+class _InBall:
+    """The bound of :func:`_largest_sum_in_ball`, epoch by epoch.
+
+    Args:
+        epoch: One epoch of the recursion.
+        size: Steps of the longest one.
+
+    Attributes:
+        total: The bound up to here.
+        start: The largest distance at the start of the next epoch.
+    """
+
+    def __init__(self, epoch: _Epoch, size: int) -> None:
+        self.total, self.start = 0.0, 0.0
+        self._epoch, self._weights = epoch, epoch.weights
+        a, pushes = epoch.shrinking, epoch.pushes
+        self._powers = a ** np.arange(size + 1)
+        # used[t]: the most that a use of the record in this epoch, before step t, has left.
+        self._used = np.zeros(size + 1)
+        for place in range(size):
+            self._used[place + 1] = max(a * self._used[place], pushes[place])
+
+    def go_on(self, factors: _Floats) -> None:
+        """Add an epoch, or a part of one that is the last."""
+        epoch, length = self._epoch, len(factors)
+        distances = np.minimum(self._powers[: length + 1] * self.start + self._used[: length + 1], epoch.diameter)
+        self.total += float((factors * self._weights[:length]) @ distances[:-1] ** 2)
         # At the step with the changed record it has not been used before in this epoch.
-        unused = np.minimum(powers[:length] * start, epoch.diameter)
-        total += float((each * (epoch.step**2 + 2.0 * epoch.step * epoch.slope * unused)).max())
-        start = float(distances[-1])
-    return total
+        unused = np.minimum(self._powers[:length] * self.start, epoch.diameter)
+        self.total += float((factors * (epoch.step**2 + 2.0 * epoch.step * epoch.slope * unused)).max())
+        self.start = float(distances[-1])
+
+
+class _WholeEpochs:
+    """What 0, 1, 2 … whole epochs come to, where every step counts alike: each follows from the one before.
+
+    Epochs are alike then, so that what is to come after the start of one depends on how many there are, and on nothing
+    else: going back from the last of e epochs, one passes by the sums of fewer.
+
+    Attributes:
+        epoch: One epoch of the recursion.
+    """
+
+    def __init__(self, epoch: _Epoch) -> None:
+        self.epoch = epoch
+        every = np.ones(len(epoch.sizes))
+        self._every, self._terms = every, _one_epoch(epoch, every)
+        self._still, self._in_ball = _NOTHING_TO_COME, _InBall(epoch, len(every))
+        self._sums, self._distances = [0.0], [0.0]
+        self._growing = Lock()  # parties in threads of one process share it
+
+    def largest_sum(self, epochs: int) -> float:
+        """Return Δ² of so many."""
+        self._grow(epochs)
+        return self._sums[epochs]
+
+    def distance(self, epochs: int) -> float:
+        """Return how far weights can be apart after so many."""
+        self._grow(epochs)
+        return self._distances[epochs]
+
+    def _grow(self, epochs: int) -> None:
+        with self._growing:
+            while len(self._distances) <= epochs:
+                self._still = self._still.before(self._terms)
+                self._in_ball.go_on(self._every)
+                self._sums.append(min(self._still.largest, self._in_ball.total))
+                self._distances.append(_one_epoch_on(self.epoch, self._distances[-1], len(self._every)))
+
+
+@lru_cache(maxsize=64)
+def _whole_epochs(training: HdpTraining) -> _WholeEpochs:
+    return _WholeEpochs(training._epoch())
+
+
+def _one_epoch_on(epoch: _Epoch, apart: float, steps: int) -> float:
+    """Return the largest distance of the weights so many steps of an epoch after another."""
+    later = epoch.shrinking ** np.arange(steps - 1, -1, -1)
+    apart = apart * epoch.shrinking**steps + float((epoch.pushes[:steps] * later).max())
+    return min(apart, epoch.diameter)
 
 
 def _slope_and_half_step(

@@ -227,7 +227,7 @@ class Training(ABC):
             return {}
         return {
             f"privacy/{spent.of}/{name}": value
-            for spent, _ in self.account.everything()
+            for spent in self.account.spent_on_everything()
             for name, value in (("epsilon", spent.epsilon), ("mu", spent.mu), ("zcdp", spent.zcdp))
             if math.isfinite(value)
         }

@@ -122,6 +122,13 @@ def test_rounding_and_what_is_never_drawn_are_counted_by_the_number() -> None:
     assert math.isinf(hopeless.epsilon)
 
 
+def test_a_log_has_what_was_spent_without_the_plan() -> None:
+    budget = begun(PrivacyBudget(streams(), steps=STEPS, delta=1e-5), 9)
+
+    assert budget.spent_on_everything() == [spent for spent, _ in budget.everything()]
+    assert [(each.of, each.steps) for each in budget.spent_on_everything()][-1] == ("record at all parties", 9)
+
+
 # Messages that cost the same at each use.
 
 

@@ -131,6 +131,17 @@ def test_noise_that_changes_weighs_every_step_by_its_own() -> None:
     assert training.weighted_sensitivity([4.0] * 8) == pytest.approx(2.0 * training.sensitivity(8), rel=1e-12)
 
 
+@pytest.mark.parametrize("k", [9.0, 0.1])
+def test_whole_epochs_in_any_order_of_asking_are_what_they_are_step_by_step(k: float) -> None:
+    training = HdpTraining(
+        party="passive", steps_per_epoch=3, batch_size=4, last_batch=2, eta=0.5, k=k, lipschitz=1.0, weight_decay=0.3
+    )
+    for epochs in (4, 1, 0, 7, 2):
+        # Factors that are not quite alike are counted one by one.
+        apart = np.where(np.arange(3 * epochs) == 0, np.nextafter(1.0, 2.0), 1.0)
+        assert training.sensitivity(3 * epochs) == pytest.approx(training.weighted_sensitivity(apart), rel=1e-12)
+
+
 def test_one_label_moves_a_logistic_derivative_by_one() -> None:
     training: dict[str, Any] = {"party": "active", "steps_per_epoch": 1, "batch_size": 1, "eta": 1e-9, "k": 1.0}
 
