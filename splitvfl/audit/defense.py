@@ -290,7 +290,9 @@ class _Auditor:
         for world in dict.fromkeys(world for pair in pairs for world in pair):
             drawn[world] = stage.draw(world, number)
         found = [
-            measure(_from(drawn[one]), _from(drawn[other]), question.objective, draws=number, confidence=0.5).bound
+            measure(
+                _from(drawn[one]), _from(drawn[other]), question.objective, draws=number, confidence=0.5, boosting=False
+            ).bound
             for one, other in pairs
         ]
         return pairs[int(np.argmax(found))]

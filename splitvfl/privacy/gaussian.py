@@ -42,7 +42,7 @@ def gaussian_delta(sigma: float, epsilon: float, *, sensitivity: float) -> float
     0.126937
     """
     ratio = positive("sensitivity", sensitivity) / positive("sigma", sigma)
-    return math.exp(_log_delta(ratio, positive("epsilon", epsilon)))
+    return math.exp(log_gaussian_delta(ratio, positive("epsilon", epsilon)))
 
 
 def gaussian_sigma(epsilon: float, delta: float, *, sensitivity: float) -> float:
@@ -73,7 +73,7 @@ def gaussian_sigma(epsilon: float, delta: float, *, sensitivity: float) -> float
     # Bisection of the logarithm, until the ends are neighbours to a few roundings; the upper end keeps the promise.
     while high - low > 1e-15 * max(1.0, abs(high)):
         middle = 0.5 * (low + high)
-        low, high = (low, middle) if _log_delta(math.exp(-middle), loss) <= target else (middle, high)
+        low, high = (low, middle) if log_gaussian_delta(math.exp(-middle), loss) <= target else (middle, high)
     return math.exp(high) * span
 
 
@@ -103,15 +103,15 @@ def classic_gaussian_sigma(epsilon: float, delta: float, *, sensitivity: float) 
 def _bracket(epsilon: float, target: float) -> tuple[float, float]:
     """Return two logarithms of σ/Δ; log δ is above the target at the first and not at the second."""
     low = high = 0.0
-    while _log_delta(math.exp(-high), epsilon) > target:
+    while log_gaussian_delta(math.exp(-high), epsilon) > target:
         high += 1.0
-    while _log_delta(math.exp(-low), epsilon) <= target:
+    while log_gaussian_delta(math.exp(-low), epsilon) <= target:
         low -= 1.0
     return low, high
 
 
-def _log_delta(ratio: float, epsilon: float) -> float:
-    """Return log δ for ``ratio`` = Δ/σ.
+def log_gaussian_delta(ratio: float, epsilon: float) -> float:
+    """Return the logarithm of :func:`gaussian_delta` for ``ratio`` = Δ/σ, both arguments finite and above 0, unchecked.
 
     With a = Δ/2σ, b = εσ/Δ and φ the normal density, ``e^ε Φ(−a − b) = φ(b − a) M(a + b)`` where M is Mills' ratio, so
     that nothing overflows and small values keep their digits.

@@ -9,7 +9,7 @@ from scipy.special import log_ndtr
 
 from splitvfl.errors import ArgumentError
 from splitvfl.privacy.checking import positive, probability
-from splitvfl.privacy.gaussian import gaussian_delta, gaussian_sigma
+from splitvfl.privacy.gaussian import gaussian_delta, gaussian_sigma, log_gaussian_delta
 
 _NORMAL = NormalDist()
 # Of Newton's method, which takes three to eight.
@@ -119,15 +119,13 @@ def gaussian_mu_epsilon(mu: float, delta: float) -> float:
     # log δ(ε) is concave: δ is what e^-s, s > 0, and the tail of the loss come to when they are convolved, and the
     # logarithms of both are. No tangent is below it anywhere, so that Newton's method ends every step at the ε that is
     # sought or above, and comes down to it. The loss is N(μ²/2, μ²), and above this with a probability below δ.
-    found = mu**2 / 2.0 + mu * math.sqrt(-2.0 * math.log(allowed))
+    found, target = mu**2 / 2.0 + mu * math.sqrt(-2.0 * math.log(allowed)), math.log(allowed)
     for _ in range(_MOST_STEPS):
-        there = gaussian_mu_delta(mu, found)
+        there = log_gaussian_delta(mu, found)
         # The slope of δ is −e^ε Φ(−μ/2 − ε/μ).
-        falls = math.exp(found + float(log_ndtr(-mu / 2.0 - found / mu)))
-        if not (there > 0.0 and falls > 0.0):
-            break
-        nearer = found + math.log(there / allowed) * there / falls
-        if not 0.0 < nearer < found * (1.0 - 1e-14):
+        falls = found + float(log_ndtr(-mu / 2.0 - found / mu)) - there
+        nearer = found + (there - target) * math.exp(-falls)
+        if not 0.0 < nearer < found * (1.0 - 1e-12):
             break
         found = nearer
     # Where rounding has taken the last step too far.

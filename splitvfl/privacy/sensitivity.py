@@ -240,7 +240,7 @@ class HdpTraining:
 
     def numbers(self, steps: int) -> npt.NDArray[np.float64]:
         """Return how many numbers are sent in each of the first so many steps: one for each record of the batch."""
-        return np.resize(self._epoch().sizes, steps)
+        return np.resize(_whole_epochs(self).epoch.sizes, steps)
 
     def moved(self, steps: int) -> float:
         """Return how far another row moves an entry of any other record, after so many steps: β R d.
@@ -269,7 +269,7 @@ class HdpTraining:
         return self._weighted(weights)
 
     def _weighted(self, weights: _Floats) -> float:
-        epoch, each = self._epoch(), self.steps_per_epoch
+        epoch, each = _whole_epochs(self).epoch, self.steps_per_epoch
         epochs = [weights[start : start + each] for start in range(0, len(weights), each)]
         return math.sqrt(min(_largest_sum(epoch, epochs), _largest_sum_in_ball(epoch, epochs)))
 

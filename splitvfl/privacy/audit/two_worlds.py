@@ -3,13 +3,13 @@
 By Neyman and Pearson the best events are those where the likelihood ratio of the two worlds is above a threshold. It is
 learned from draws: in one dimension as the ratio in bins, where values that come back are bins of their own, so that
 thresholds, intervals, unions of them and atoms are all among the events; of wider messages as a linear and a quadratic
-function of all entries, and as the sum over entries of such ratios. Which of these, and which threshold, is chosen on
-draws that taught none of them.
+function of all entries, as the sum over entries of such ratios, and by boosting, which finds what is in none of these.
+Which of these, and which threshold, is chosen on draws that taught none of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from splitvfl.errors import ArgumentError
+from splitvfl.privacy.audit.boosted import boosted
 from splitvfl.privacy.audit.bounds import Direction, Vector, deltas, epsilons, mus, share_bounds
 from splitvfl.privacy.checking import count, probability
 
@@ -29,6 +30,8 @@ Kind = Literal["epsilon", "delta", "mu", "advantage"]
 _BINS = 200
 _ATOM = 8  # a value that comes back so often among those that teach is no accident of a continuous law
 _RIDGE = 1e-9
+_MOST_TAUGHT = 250_000  # draws of each world that teach, and as many that choose: what comes beyond them judges
+_PIECE = 1 << 17  # draws of each world that are in memory at once, of those that judge
 _NONE = np.empty(0)
 
 
@@ -65,7 +68,7 @@ class Measured:
         bound: At least so much, at ``confidence``; 0: nothing is proven.
         ceiling: The most that so many draws could have proven.
         event: The counts of the event that proves it.
-        statistic: By which test: ``"ratio"``, ``"linear"``, ``"quadratic"`` or ``"entries"``.
+        statistic: By which test: ``"ratio"``, ``"linear"``, ``"quadratic"``, ``"entries"`` or ``"boosted"``.
         confidence: Share of measurements whose bound holds.
     """
 
@@ -77,11 +80,14 @@ class Measured:
     confidence: float
 
 
-def measure(first: Draw, second: Draw, objective: Objective, *, draws: int, confidence: float = 0.95) -> Measured:
+def measure(
+    first: Draw, second: Draw, objective: Objective, *, draws: int, confidence: float = 0.95, boosting: bool = True
+) -> Measured:
     """Return what the messages of two worlds prove of how well they can be told apart.
 
     A quarter of the draws teaches tests, a quarter chooses one test and its thresholds, and half judges them: once in
-    each direction, the first world likely and the second likely, at half of ``1 − confidence`` each.
+    each direction, the first world likely and the second likely, at half of ``1 − confidence`` each. No more than
+    250,000 teach and choose; those that judge are drawn piece by piece, so that millions of them need little memory.
 
     Args:
         first: Draws messages of one world.
@@ -89,6 +95,7 @@ def measure(first: Draw, second: Draw, objective: Objective, *, draws: int, conf
         objective: What to bound.
         draws: Of each world, at least 100.
         confidence: Share of measurements whose bound holds, in (0, 1).
+        boosting: Whether a test of wide messages is boosted too, which takes a second or two.
 
     Raises:
         ArgumentError: If there are fewer draws, messages have other shapes, or are not finite.
@@ -101,20 +108,15 @@ def measure(first: Draw, second: Draw, objective: Objective, *, draws: int, conf
     if count("draws", draws) < 100:
         raise ArgumentError(f"expected at least 100 draws of each world, got {draws}")
     alpha = (1.0 - probability("confidence", confidence)) / 4.0
-    quarter = draws // 4
-    teaching, choosing = ((_drawn(first, quarter), _drawn(second, quarter)) for _ in range(2))
-    tests = _learn(*teaching)
-    chosen = [_best(tests, choosing[side], choosing[1 - side], side, objective, alpha) for side in (0, 1)]
-    judged = draws - 2 * quarter
-    worlds = _drawn(first, judged), _drawn(second, judged)
-    found = [
-        (_judged(direction, worlds[side], worlds[1 - side], side), direction) for side, direction in enumerate(chosen)
-    ]
-    bounds = [float(_proven(objective, alpha, event)) for event, _ in found]
+    taught = min(draws // 4, _MOST_TAUGHT)
+    teaching, choosing = ((_drawn(first, taught), _drawn(second, taught)) for _ in range(2))
+    chosen = _best(_learn(*teaching, boosting=boosting), choosing, objective, alpha)
+    judged = draws - 2 * taught
+    events = _judged(chosen, first, second, judged)
+    bounds = [float(_proven(objective, alpha, event)) for event in events]
     best = int(np.argmax(bounds))
-    event, direction = found[best]
     ceiling = float(_proven(objective, alpha, Direction(judged, judged, 0, judged)))
-    return Measured(objective, max(0.0, bounds[best]), ceiling, event, direction.name, confidence)
+    return Measured(objective, max(0.0, bounds[best]), ceiling, events[best], chosen[best].test.name, confidence)
 
 
 def _drawn(draw: Draw, number: int) -> Messages:
@@ -133,36 +135,55 @@ class _Test(NamedTuple):
 
 
 class _Choice(NamedTuple):
-    name: str
-    score: Callable[[Messages], Vector]
+    test: _Test
     threshold: float
 
 
 def _best(
-    tests: list[_Test], likely: Messages, unlikely: Messages, side: int, objective: Objective, alpha: float
-) -> _Choice:
-    """Return the test and the threshold that prove most where the event is ``score ≥ threshold``."""
-    sign = 1.0 if side == 0 else -1.0
-    choices = []
-    for test in tests:
-        own, other = np.sort(sign * test.score(likely)), np.sort(sign * test.score(unlikely))
-        thresholds = np.unique(own)
-        hits = len(own) - np.searchsorted(own, thresholds)
-        other_hits = len(other) - np.searchsorted(other, thresholds)
-        low, _ = share_bounds(hits, len(own), lower_alpha=alpha, upper_alpha=alpha)
-        _, high = share_bounds(other_hits, len(other), lower_alpha=alpha, upper_alpha=alpha)
-        proven = objective.of(low, high)
-        best = int(np.argmax(proven))
-        choices.append((float(proven[best]), _Choice(test.name, test.score, float(thresholds[best]))))
-    return max(choices, key=lambda each: each[0])[1]
+    tests: Sequence[_Test], worlds: tuple[Messages, Messages], objective: Objective, alpha: float
+) -> tuple[_Choice, _Choice]:
+    """Return for each direction the test and the threshold that prove most where the event is ``score ≥ threshold``.
+
+    Scores of the second direction, in which the second world is likely, are those of the first with the other sign.
+    """
+    scored = [(test, [test.score(world) for world in worlds]) for test in tests]
+
+    def choice(side: int) -> _Choice:
+        found = []
+        for test, scores in scored:
+            own, other = (np.sort(scores[each] if side == 0 else -scores[each]) for each in (side, 1 - side))
+            thresholds = np.unique(own)
+            hits = len(own) - np.searchsorted(own, thresholds)
+            other_hits = len(other) - np.searchsorted(other, thresholds)
+            low, _ = share_bounds(hits, len(own), lower_alpha=alpha, upper_alpha=alpha)
+            _, high = share_bounds(other_hits, len(other), lower_alpha=alpha, upper_alpha=alpha)
+            proven = objective.of(low, high)
+            best = int(np.argmax(proven))
+            found.append((float(proven[best]), _Choice(test, float(thresholds[best]))))
+        return max(found, key=lambda each: each[0])[1]
+
+    return choice(0), choice(1)
 
 
-def _judged(choice: _Choice, likely: Messages, unlikely: Messages, side: int) -> Direction:
-    sign = 1.0 if side == 0 else -1.0
-    hits, others = (
-        int(np.count_nonzero(sign * choice.score(messages) >= choice.threshold)) for messages in (likely, unlikely)
-    )
-    return Direction(hits, len(likely), others, len(unlikely))
+def _judged(chosen: tuple[_Choice, _Choice], first: Draw, second: Draw, number: int) -> tuple[Direction, Direction]:
+    """Return how often the events of both directions happen among so many draws of each world."""
+    # By direction and world: of each world the same draws are judged in both.
+    hits = np.zeros((2, 2), dtype=np.int64)
+    for size in _pieces(number):
+        for world, draw in enumerate((first, second)):
+            messages = _drawn(draw, size)
+            scores: dict[int, Vector] = {}
+            for side, (test, threshold) in enumerate(chosen):
+                if id(test) not in scores:
+                    scores[id(test)] = test.score(messages)
+                score = scores[id(test)] if side == 0 else -scores[id(test)]
+                hits[side, world] += np.count_nonzero(score >= threshold)
+    likely, unlikely = (hits[side].tolist() for side in (0, 1))
+    return Direction(likely[0], number, likely[1], number), Direction(unlikely[1], number, unlikely[0], number)
+
+
+def _pieces(number: int) -> Iterator[int]:
+    yield from (min(_PIECE, number - begun) for begun in range(0, number, _PIECE))
 
 
 def _proven(objective: Objective, alpha: float, event: Direction) -> Vector:
@@ -174,7 +195,7 @@ def _proven(objective: Objective, alpha: float, event: Direction) -> Vector:
 # --- likelihood ratios
 
 
-def _learn(first: Messages, second: Messages) -> list[_Test]:
+def _learn(first: Messages, second: Messages, *, boosting: bool) -> list[_Test]:
     """Return tests, each a likelihood ratio in bins of one number per message."""
     if first.shape[1] != second.shape[1]:
         raise ArgumentError(f"expected messages of one width, got {first.shape[1]} and {second.shape[1]}")
@@ -188,6 +209,8 @@ def _learn(first: Messages, second: Messages) -> list[_Test]:
 
     projections: list[tuple[str, Callable[[Messages], Vector]]] = [("entries", summed)]
     projections += [("linear", _linear(first, second)), ("quadratic", _quadratic(first, second))]
+    if boosting:
+        projections.append(("boosted", boosted(first, second)))
     return [test for name, project in projections for test in _binned(name, project, first, second)]
 
 
