@@ -198,17 +198,7 @@ class HdpPlan:
                 f"exchange.noise: it was calculated for the {self.loss.name} loss of {self.loss.labels} labels, and "
                 f"this is a {task.name} task: take model: {{name: glm, loss: ...}} with a loss of its labels"
             )
-        if data.train.real is not None:
-            raise ConfigError(
-                f"exchange.noise: it was calculated for records that are used once an epoch, and dummies of the padded "
-                f"alignment repeat records of {data.name}; align without padding"
-            )
-        ids = data.train.ids
-        if len(ids) <= _LOOKED_UP and len(ids.unique()) < len(ids):
-            raise ConfigError(
-                "exchange.noise: it was calculated for records that are used once an epoch, and an id is there twice "
-                f"among the training records of {data.name}"
-            )
+        check_used_once(data, "exchange.noise")
 
     def notes(self, parties: Mapping[str, PartyData]) -> list[str]:
         """Return the statement: what is protected, from whom, by what, and what is not covered."""
@@ -290,14 +280,14 @@ class HdpPlan:
             f"{_all(passives)} together, who are sent one draw of the noise" if len(passives) > 1 else passives[0]
         )
         outsider = math.hypot(self.active.mu, *(self.passive.mu for _ in passives))
-        success = _success(self.label.mu)
+        label = success(self.label.mu)
         return (
             f"One record's row and label at {active}, changed in any way: all that {active} sends is "
             f"({self.settings.epsilon:g}, {self.active.delta:.3g})-differentially private, towards {together}; what it "
             f"learns from {'exact derivatives' if self.own_part == 'exact' else 'what it sent'} is counted. A label "
-            f"alone, all else known, is told right at most {success:.1%} of the time, if neither is commoner. An "
+            f"alone, all else known, is told right at most {label:.1%} of the time, if neither is commoner. An "
             f"outsider who reads every message, and doubts between two rows of a record at every party, is right at "
-            f"most {_success(outsider):.1%} of the time."
+            f"most {success(outsider):.1%} of the time."
         )
 
     def _not_covered(self, parties: Mapping[str, PartyData]) -> list[str]:
@@ -358,7 +348,30 @@ class HdpPlan:
         return found
 
 
-def _success(mu: float) -> float:
+def check_used_once(data: PartyData, key: str) -> None:
+    """Refuse records that are used more often than once an epoch.
+
+    Args:
+        data: A party's data.
+        key: The setting whose noise was calculated for records that are not.
+
+    Raises:
+        ConfigError: If a record is there twice, or stands in for another.
+    """
+    if data.train.real is not None:
+        raise ConfigError(
+            f"{key}: it was calculated for records that are used once an epoch, and dummies of the padded "
+            f"alignment repeat records of {data.name}; align without padding"
+        )
+    ids = data.train.ids
+    if len(ids) <= _LOOKED_UP and len(ids.unique()) < len(ids):
+        raise ConfigError(
+            f"{key}: it was calculated for records that are used once an epoch, and an id is there twice among the "
+            f"training records of {data.name}"
+        )
+
+
+def success(mu: float) -> float:
     """Return how often N(0, 1) and N(μ, 1) are told apart rightly at most, at even odds: ``Φ(μ/2)``."""
     return 0.5 * math.erfc(-mu / math.sqrt(8))
 
@@ -665,10 +678,10 @@ def _stream(settings: HdpNoiseSettings, training: HdpTraining, batching: Batchin
     if settings.calibration == "published":
         sigma = math.sqrt(2.0 * math.log(1.25 / delta)) * moved / epsilon
     else:
-        sigma = _least_sigma(whole, epsilon, delta)
-    found = whole.with_sigma(_rounded_up(sigma))
+        sigma = least_sigma(whole, epsilon, delta)
+    found = whole.with_sigma(rounded_up(sigma))
     if found.evaluations is not None:
-        found = replace(found, evaluations=found.evaluations.with_sigma(_rounded_up(found.evaluations.sigma)))
+        found = replace(found, evaluations=found.evaluations.with_sigma(rounded_up(found.evaluations.sigma)))
     return replace(found, delta=max(delta, found.delta_at(epsilon)))
 
 
@@ -682,7 +695,7 @@ def _with_evaluations(whole: Stream, training: HdpTraining, batching: Batching, 
     return replace(whole, evaluations=Stream(moved, sigma, whole.delta, numbers, min(whole.clip, max(farthest) / 2)))
 
 
-def _least_sigma(stream: Stream, epsilon: float, delta: float) -> float:
+def least_sigma(stream: Stream, epsilon: float, delta: float) -> float:
     """Return the least noise with which a stream is (ε, δ)-private, rounding and all that the noise is not included."""
     if gaussian_mu_delta(stream.rounding, epsilon) >= delta:
         raise PrivacyError(
@@ -720,6 +733,7 @@ def _published(training: HdpTraining, batching: Batching) -> float:
     )
 
 
-def _rounded_up(sigma: float) -> float:
+def rounded_up(sigma: float) -> float:
+    """Return a noise in so many digits that machines which round differently find the same, never below it."""
     unit = 10.0 ** (math.floor(math.log10(sigma)) - _DIGITS + 1)
     return float(f"{math.ceil(sigma / unit) * unit:.{_DIGITS - 1}e}")

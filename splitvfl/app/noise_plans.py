@@ -7,6 +7,7 @@ from typing import Any, Protocol, assert_never
 
 from splitvfl.app.hdp_noise import hdp_plan
 from splitvfl.app.noise import noise_plan
+from splitvfl.app.sum_noise import sum_noise_plan
 from splitvfl.config.sections import ExchangeSection, ExperimentConfig
 from splitvfl.data import PartyData
 from splitvfl.exchange.noise import HdpNoiseSettings, NoiseSettings
@@ -76,7 +77,10 @@ def plan_of(config: ExperimentConfig, data: PartyData) -> Plan | None:
     Raises:
         ConfigError: If the training is not one that the noise can be calculated for.
     """
-    settings = config.exchange.make(rows=config.train.rows(data.train.count)).noise
+    exchange = config.exchange.make(rows=config.train.rows(data.train.count))
+    if exchange.sum_noise is not None:
+        return sum_noise_plan(config, exchange.sum_noise, data)
+    settings = exchange.noise
     match settings:
         case None:
             return None

@@ -22,6 +22,7 @@ from functools import cached_property
 from torch import Tensor
 
 from splitvfl.crypto.fixed_point import decode, encode
+from splitvfl.crypto.integers import integers_to_tensor, tensor_to_integers
 from splitvfl.crypto.packing import slot_capacity
 from splitvfl.errors import ArgumentError
 
@@ -151,6 +152,31 @@ class ProductLayout:
     def opened_shape(self) -> tuple[int, int]:
         """Shape of all of them, uint8."""
         return self.replies, self.opened_bytes
+
+    def add_to_opened(self, opened: Tensor, addends: Sequence[int]) -> Tensor:
+        """Return masked plaintexts with a number added to each of their sums, which nobody sees: noise, say.
+
+        Args:
+            opened: What the owner of the key has opened, uint8 ``opened_shape``.
+            addends: For each sum, ``(outputs,)``, in units of its last bit, up to ``plain_size`` in size.
+
+        Raises:
+            ArgumentError: If these are not that many, or one is larger: its slot might overflow.
+        """
+        if len(addends) != self.outputs or max(map(abs, addends)) > self.plain_size:
+            raise ArgumentError(
+                f"expected {self.outputs} addends up to {self.plain_size} in size, got {len(addends)}, up to "
+                f"{max(map(abs, addends), default=0)}"
+            )
+        rest = iter(addends)
+        values = tensor_to_integers(opened, self.opened_bytes)
+        total = [
+            value + sum(next(rest) << (place * self.slot_bits) for place in range(count))
+            for value, count in zip(values, self.counts, strict=True)
+        ]
+        # Masks are taken off modulo the same power of two.
+        low = [value & ((1 << bits) - 1) for value, bits in zip(total, self.opened_bits, strict=True)]
+        return integers_to_tensor(low, self.opened_bytes)
 
     def encode_values(self, values: Tensor) -> Tensor:
         """Return real values as integers for encryption; see :func:`~splitvfl.crypto.fixed_point.encode`."""

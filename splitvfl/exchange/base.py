@@ -11,7 +11,7 @@ from splitvfl.cut.views import GRADIENTS, Shown
 from splitvfl.data.columns import Records
 from splitvfl.errors import ConfigError
 from splitvfl.exchange.evaluation import Evaluation, EvaluationPlan, active_evaluation
-from splitvfl.exchange.noise import HdpNoiseSettings, NoiseSettings
+from splitvfl.exchange.noise import HdpNoiseSettings, NoiseSettings, SumNoiseSettings
 from splitvfl.messaging.conversation import Half, Outbox
 from splitvfl.party.own_part import OwnPart
 from splitvfl.party.party import ActiveParty, PassiveParty
@@ -148,6 +148,7 @@ class Exchange(ABC):
         approximation: The sigmoid's in the loss whose gradient it computes.
         own_part: What the active party's own weights of a linear model learn from.
         noise: What is agreed on noise that is calculated for a privacy loss.
+        sum_noise: The same, of noise on the sums that the active party opens.
         bottom: What becomes of the passive parties' bottoms: they are trained, stay as they are initialised
             (``random``), or are principal components (``pca``).
         width: Width of the activations; ``None`` takes the model's.
@@ -167,6 +168,7 @@ class Exchange(ABC):
     approximation: Approximation = "exact"
     own_part: OwnPart = "exact"
     noise: NoiseSettings | HdpNoiseSettings | None = None
+    sum_noise: SumNoiseSettings | None = None
     bottom: Literal["trained", "random", "pca"] = "trained"
     width: int | None = None
 

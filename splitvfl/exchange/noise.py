@@ -1,4 +1,4 @@
-"""Agreed settings of noise that is calculated for a privacy loss: before encryption, and of split training."""
+"""Agreed settings of noise that is calculated for a privacy loss: before encryption, of split training, on sums."""
 
 from __future__ import annotations
 
@@ -100,3 +100,22 @@ class HdpNoiseSettings(Settings):
         if self.evaluation_share and (self.is_budget or self.calibration != "tight"):
             raise ValueError("evaluation_share is of noise that is calculated with calibration tight; leave it out")
         return self
+
+
+class SumNoiseSettings(Settings):
+    """Gaussian noise on the masked sums that the label party opens, for one label over the whole run.
+
+    One label moves a sum of residue times row by at most the agreed ``model.row_norm``, however many records are in the
+    batch, so that less noise is needed than on each residue. What is promised rests on **passive parties that multiply
+    residues with their columns and nothing else**, which nobody can check.
+
+    Attributes:
+        epsilon: Privacy loss of one label over the whole run, in nats.
+        delta: Its failure probability.
+        sigma: Standard deviation of the noise on a sum, where it is given and not calculated; then ``epsilon`` is a
+            budget, and training ends before the step that would overspend it, at all parties alike.
+    """
+
+    epsilon: Annotated[float, Field(ge=_LEAST_EPSILON, le=_LARGEST_EPSILON)]
+    delta: Annotated[float, Field(ge=_LEAST_DELTA, lt=1)]
+    sigma: Annotated[float, Field(ge=_LEAST_SIGMA, le=_LARGEST_SIGMA)] | None = None

@@ -286,6 +286,10 @@ class EncryptedExchange(Exchange):
         self.encryption.check_values(values, owner, step)
         return self.encryption.layout(self.rows, 1).encode_values(values)
 
+    def sums_layout(self, outputs: int) -> ProductLayout:
+        """Return the layout of the sums that a passive party asks for, one for each of its columns."""
+        return self.encryption.layout(self.rows, outputs)
+
     def bytes_of(self, member: str) -> int:
         """Return how many bytes the keys of a member of the roll call have: X25519's, and Paillier's behind it."""
         return KEY_BYTES + self.encryption.key_bytes

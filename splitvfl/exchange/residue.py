@@ -5,6 +5,9 @@ of its own weights, and no residue, as long as the key is not broken. **That doe
 gradients as there are records in a batch give the residues by solving equations, and fewer add up over epochs.
 Encryption does not help against either; defenses of the residues do.
 
+``sum_noise`` adds noise to the masked sums before they are opened, so that one label of a whole run is hidden from a
+passive party that multiplies residues with its columns and nothing else (:mod:`splitvfl.exchange.sum_noise`).
+
 A step: logits → encrypted residues ``⟦f⟧`` → masked ``⟦Xᵀf + r⟧`` → masked plaintexts → the passive party unmasks.
 
 Source: Yang et al., *Parallel distributed logistic regression for vertical federated learning without third-party
@@ -13,22 +16,36 @@ coordinator*, arXiv:1911.09824.
 
 from __future__ import annotations
 
+import copy
+import hashlib
+import secrets
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from splitvfl.crypto.owner import Owner
+from splitvfl.crypto.product_layout import ProductLayout
 from splitvfl.data.columns import Records
+from splitvfl.errors import ConfigError
 from splitvfl.exchange.base import Approximation, Side
-from splitvfl.exchange.linear import columns_of, learn_sum
+from splitvfl.exchange.linear import columns_of, learn_sum, with_one
+from splitvfl.exchange.noise import SumNoiseSettings
 from splitvfl.exchange.paillier import COLUMNS, KEY, EncryptedExchange, PartySide, PassiveSide, awaited_bytes, scatter
 from splitvfl.exchange.split import loss_and_gradients
+from splitvfl.exchange.sum_noise import KEY_BYTES, SumNoise, largest_noise
+from splitvfl.hooks import hook_name
+from splitvfl.learning.randomness import derive_seed
 from splitvfl.messaging.conversation import Half, Outbox
+from splitvfl.party.own_part import set_own
 from splitvfl.party.party import ActiveParty, PassiveParty
 
 _E = TypeVar("_E", bound=EncryptedExchange)
+
+# Of these residues lie in [-1, 1], and one label moves them by exactly 1.
+_BOUNDED: tuple[Approximation, ...] = ("exact", "piecewise")
 
 
 class Residue(EncryptedExchange):
@@ -46,7 +63,13 @@ class Residue(EncryptedExchange):
 
     Args:
         approximation: The sigmoid's in the loss of the active party's task.
+        sum_noise: Noise that is calculated for the privacy loss of a label, on the sums that are opened; ``null``:
+            none. An experiment calculates it, and nothing else does. With ``own_part: sent`` the active party's own
+            weights learn from a noisy sum of its own.
         common: As for :class:`~splitvfl.exchange.paillier.EncryptedExchange`; the key is the active party's.
+
+    Raises:
+        ConfigError: If there is noise, and the approximation's residues are not bounded.
     """
 
     name = "residue"
@@ -54,21 +77,97 @@ class Residue(EncryptedExchange):
     computes_at_active = False
     passes_on_keys = False
 
-    def __init__(self, *, approximation: Approximation = "exact", **common: Any) -> None:
+    def __init__(
+        self,
+        *,
+        approximation: Approximation = "exact",
+        sum_noise: SumNoiseSettings | None = None,
+        **common: Any,
+    ) -> None:
         super().__init__(**common)
         self.approximation = approximation
+        self.sum_noise = sum_noise
+        self._noise_seed: int | None = None
+        if sum_noise is not None and approximation not in _BOUNDED:
+            raise ConfigError(
+                f"exchange.sum_noise: the {approximation} sigmoid's residues grow without a bound, and a run that ends "
+                f"for a large one tells of its label; take approximation {' or '.join(_BOUNDED)}"
+            )
+
+    def repeatable(self, seed: int) -> Residue:
+        """Return it with noise on sums that follows from a seed."""
+        other = copy.copy(self)
+        other._noise_seed = derive_seed(seed, "sum noise")
+        return other
+
+    def noise_key(self) -> bytes:
+        """Return a new secret, from which all noise on sums of a run follows."""
+        if self._noise_seed is None:
+            return secrets.token_bytes(KEY_BYTES)
+        return hashlib.blake2b(f"{self._noise_seed}/{self.name}".encode(), digest_size=KEY_BYTES).digest()
 
     def terms(self) -> dict[str, object]:
         """Return what must be equal at every party."""
-        return {**super().terms(), "approximation": self.approximation}
+        noise = {} if self.sum_noise is None else {"noise on sums": self.sum_noise.sigma}
+        return {**super().terms(), "approximation": self.approximation, **noise}
+
+    def sums_layout(self, outputs: int) -> ProductLayout:
+        """Return the layout of the sums that a passive party asks for, with room for their noise."""
+        layout = super().sums_layout(outputs)
+        if self.sum_noise is None or self.sum_noise.sigma is None:
+            return layout
+        return replace(layout, plain_limit=largest_noise(self.sum_noise.sigma))
 
     def active_side(self, party: ActiveParty) -> Side:
-        """Return the active party's side."""
+        """Return the active party's side.
+
+        Raises:
+            ConfigError: If noise was agreed on, and none was calculated; or labels would move more than noisy sums.
+        """
+        if self.sum_noise is not None:
+            _check_noisy(party, self.own_part)
+            self._check_calculated(party.name)
         return _Active(party, self)
 
     def passive_side(self, party: PassiveParty, active: str) -> Side:
-        """Return a passive party's side."""
+        """Return a passive party's side.
+
+        Raises:
+            ConfigError: If noise was agreed on, and none was calculated.
+        """
+        self._check_calculated(party.name)
         return _Passive(party, active, self)
+
+    def _check_calculated(self, name: str) -> None:
+        if self.sum_noise is not None and self.sum_noise.sigma is None:
+            raise ConfigError(
+                f"exchange {self.name}: noise on sums is agreed on, and nothing has calculated it at {name}, so that "
+                "labels would be protected by nothing: only an experiment's file has it calculated; take "
+                "splitvfl.app.experiment, or give its sigma"
+            )
+
+
+def _check_noisy(party: ActiveParty, own_part: str) -> None:
+    """Refuse what lets labels move a run by another way than through noisy sums.
+
+    Raises:
+        ConfigError: If the party's own weights learn from exact residues, or a defense changes labels or residues.
+    """
+    learns = any(weight.requires_grad for weight in party.top.parameters())
+    if learns and own_part != "sent":
+        raise ConfigError(
+            f"exchange.sum_noise: with own_part: exact one label moves the own weights of {party.name}, and with them "
+            "the later residues of every record, of which the noise knows nothing; write own_part: sent, with which "
+            "they learn from a noisy sum of their own, or leave them out (no columns, and model.intercept: false)"
+        )
+    others = [
+        hook_name(one) for chain in (party.labels, *(cut.gradient for cut in party.cuts.values())) for one in chain
+    ]
+    if others:
+        raise ConfigError(
+            f"exchange.sum_noise: {' and '.join(dict.fromkeys(others))} at {party.name} changes labels or residues, "
+            "and the noise is calculated for residues as they are; leave one of them out"
+        )
 
 
 class ResidueActive(PartySide[ActiveParty, _E]):
@@ -77,6 +176,10 @@ class ResidueActive(PartySide[ActiveParty, _E]):
     def __init__(self, party: ActiveParty, exchange: _E) -> None:
         super().__init__(party, exchange)
         self._columns: dict[str, int] = {}
+
+    def with_noise(self, opened: Tensor, receiver: str, step: int, layout: ProductLayout) -> Tensor:
+        """Return the masked plaintexts that a party gets of what was decrypted for it: as they are, as a rule."""
+        return opened
 
     def open(self) -> Half:
         """Send the public key, and learn how many columns each passive party has."""
@@ -92,7 +195,7 @@ class ResidueActive(PartySide[ActiveParty, _E]):
             step: Number of the step.
         """
         party, exchange, owner = self._party, self._exchange, self.owner
-        layouts = {name: exchange.encryption.layout(exchange.rows, self._columns[name]) for name in residues}
+        layouts = {name: exchange.sums_layout(self._columns[name]) for name in residues}
         with self.counting(step):
             encoded = {name: exchange.encode(values, party.name, step) for name, values in residues.items()}
         encrypted = _encrypted_once(owner, encoded)
@@ -101,11 +204,38 @@ class ResidueActive(PartySide[ActiveParty, _E]):
             send=scatter(encrypted, party.name, "residues", step),
             wait=tuple(awaited_bytes(name, "sums", step, (layouts[name].replies, width)) for name in residues),
         )
-        plain = {name: self.decrypt_masked(inbox[name], layouts[name]) for name in residues}
+        plain = {
+            name: self.with_noise(self.decrypt_masked(inbox[name], layout), name, step, layout)
+            for name, layout in layouts.items()
+        }
         yield Outbox(send=scatter(plain, party.name, "opened", step))
 
 
 class _Active(ResidueActive[Residue]):
+    def __init__(self, party: ActiveParty, exchange: Residue) -> None:
+        super().__init__(party, exchange)
+        agreed = exchange.sum_noise
+        self._noise = None if agreed is None or agreed.sigma is None else SumNoise(exchange.noise_key(), agreed.sigma)
+
+    def with_noise(self, opened: Tensor, receiver: str, step: int, layout: ProductLayout) -> Tensor:
+        """Return masked plaintexts with the agreed noise on their sums, if there is any."""
+        if self._noise is None:
+            return opened
+        drawn = self._noise.on_integers(receiver, step, layout.outputs, bits=layout.sum_bits)
+        return layout.add_to_opened(opened, drawn)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the secret from which its noise follows: for its owner only."""
+        if self._noise is None:
+            return super().state_dict()
+        return {**super().state_dict(), "sum noise": torch.frombuffer(bytearray(self._noise.key), dtype=torch.uint8)}
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        """Take back what :meth:`state_dict` returned."""
+        super().load_state_dict(state)
+        if self._noise is not None:
+            self._noise = replace(self._noise, key=bytes(state["sum noise"].tolist()))
+
     def step(self, batch: Records, step: int) -> Half:
         """Return its half of one step; its result is the batch's loss."""
         party = self._party
@@ -113,9 +243,16 @@ class _Active(ResidueActive[Residue]):
         value, gradients = loss_and_gradients(party, inbox, batch, step, own_part=self._exchange.own_part)
         # Times the batch's size: a residue is of the size of one, whatever the batch.
         residues = {name: column_of(gradient) * batch.count for name, gradient in gradients.items()}
+        if self._noise is not None:
+            self._learn_noisy(next(iter(residues.values())), batch, step, self._noise)
         yield from self.send_residues(residues, step)
         party.update()
         return value
+
+    def _learn_noisy(self, residues: Tensor, batch: Records, step: int, noise: SumNoise) -> None:
+        """Let its own weights learn from a noisy sum: what they make of later residues tells no more than a release."""
+        sums = noise.on_own(with_one(columns_of(batch)).cpu().T @ residues, step) / batch.count
+        set_own(self._party, sums[:-1], sums[-1:])
 
 
 def column_of(gradient: Tensor) -> Tensor:
@@ -136,7 +273,7 @@ class ResiduePassive(PassiveSide[_E]):
 
     def __init__(self, party: PassiveParty, active: str, exchange: _E) -> None:
         super().__init__(party, active, exchange)
-        self._layout = exchange.encryption.layout(exchange.rows, party.data.width)
+        self._layout = exchange.sums_layout(party.data.width)
 
     def open(self) -> Half:
         """Say how many columns it has, and receive the public key."""

@@ -130,6 +130,7 @@ class DiscreteNoise:
         law: ``"gaussian"`` or ``"laplace"``.
         scale: Standard deviation σ, or the Laplace scale, in the unit of what it is added to.
         grid: A power of two; the scale is 2^20 to 2^21 of it.
+        farthest: Beyond it nothing is drawn, in the unit of what it is added to.
         distance: By how much one number's law differs from the exact one, in total variation.
     """
 
@@ -141,6 +142,7 @@ class DiscreteNoise:
         self.grid = math.ldexp(1.0, exponent)
         self._steps = self.scale / self.grid  # exact: the grid is a power of two
         farthest = _SPAN[law] * _LEVELS[law]
+        self.farthest = farthest * self.scale
         self.distance = math.erfc(farthest / math.sqrt(2)) if law == "gaussian" else math.exp(-farthest)
 
     def __repr__(self) -> str:
