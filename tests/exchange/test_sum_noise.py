@@ -34,7 +34,8 @@ def noisy(sigma: float | None = SIGMA, **options: Any) -> Residue:
 
 
 def trainer_with(exchange: Residue, **options: Any) -> Trainer:
-    return trainer_of(exchange, WIDTHS, **({"approximation": "exact", "audit": False} | options))
+    settings: dict[str, Any] = {"approximation": "exact", "audit": False} | options
+    return trainer_of(exchange, WIDTHS, **settings)
 
 
 def stepped(trainer: Trainer, steps: int = 1) -> None:

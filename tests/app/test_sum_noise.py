@@ -1,0 +1,258 @@
+"""Noise on sums from an experiment file: how much of it, on what it rests, what is said and counted of it."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import norm
+
+from splitvfl.app.assembly import Assembly
+from splitvfl.app.deployment import Deployment, party_run, run_party
+from splitvfl.app.experiment import build_trainer, run_experiment
+from splitvfl.app.noise_plans import plan_of
+from splitvfl.app.records import load_data
+from splitvfl.app.sum_noise import SumNoisePlan
+from splitvfl.config.sections import ExperimentConfig, parse_config
+from splitvfl.data import VerticalData
+from splitvfl.errors import ConfigError
+from splitvfl.exchange.residue import Residue
+from splitvfl.report.summary import read_summary
+from tests.run.parties import SHORT_KEYS, free_ports, same_weights, weights_of
+
+TEXT = """
+data: {name: table, path: people.csv, label: sick, id_column: id}
+parties:
+  clinic: {role: active, columns: [a0, a1], address: "127.0.0.1:PORT"}
+  lab: {role: passive, columns: [b0, b1, b2]}
+  far: {role: passive, columns: [c0, c1]}
+model: {name: logistic-regression, init: zero, row_norm: 0.5}
+exchange: {name: residue, own_part: sent, sum_noise: {epsilon: 1.0, delta: 0.001}, encryption: {key_bits: 2048}}
+train: {epochs: 3, batch_size: 10, optimizer: {name: sgd, lr: 0.1}}
+"""
+NETWORK = 'network: {listen: "127.0.0.1:PORT", plaintext_on_loopback: true, meeting_s: 60, message_s: 60}\n'
+NOISE = "sum_noise: {epsilon: 1.0, delta: 0.001}"
+RECORDS, EACH = 24, 3  # of 30, 24 are trained on, in batches of 10
+
+
+@pytest.fixture(autouse=True, scope="module")
+def short_keys() -> Iterator[None]:
+    with SHORT_KEYS():
+        yield
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("people")
+    rng = np.random.default_rng(0)
+    columns = rng.normal(size=(30, 7))
+    labels = (columns.sum(axis=1) + rng.normal(size=30) > 0).astype(int)
+    lines = ["id,a0,a1,b0,b1,b2,c0,c1,sick"]
+    lines += [
+        ",".join([str(row), *(f"{number:.4f}" for number in columns[row]), str(labels[row])]) for row in range(30)
+    ]
+    (made / "people.csv").write_text("\n".join(lines) + "\n")
+    return made
+
+
+def config_of(folder: Path, *changes: str, text: str = TEXT, port: int = 1) -> ExperimentConfig:
+    return parse_config(text.replace("PORT", str(port)), source=folder / "sums.yaml", folder=folder, overrides=changes)
+
+
+@pytest.fixture(scope="module")
+def data(folder: Path) -> VerticalData:
+    found = load_data(config_of(folder))
+    assert found.active.train.count == RECORDS
+    return found
+
+
+def plan_for(folder: Path, data: VerticalData, *changes: str, text: str = TEXT) -> SumNoisePlan:
+    found = plan_of(config_of(folder, *changes, text=text), data.active)
+    assert isinstance(found, SumNoisePlan)
+    return found
+
+
+def delta_by_hand(mu: float, epsilon: float) -> float:
+    """Balle and Wang's formula, in other code than the one that found the noise."""
+    left, right = mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu
+    return float(norm.cdf(left) - math.exp(epsilon) * norm.cdf(right))
+
+
+# --- how much noise
+
+
+@pytest.mark.parametrize(
+    ("changes", "squares"),
+    [
+        ((), 2 * 0.25 + 0.25 + 1),  # two others' rows, one's own, and the intercept's one
+        (("model.intercept=false",), 3 * 0.25),
+        (("exchange.own_part=exact",), 2 * 0.25),
+    ],
+)
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 1e-5), (1.0, 1e-3), (8.0, 1e-5)])
+def test_the_noise_has_the_delta_that_was_asked_for(
+    changes: tuple[str, ...], squares: float, epsilon: float, delta: float, folder: Path, data: VerticalData
+) -> None:
+    """Three uses of a record, whose label moves all sums of a step by its rows' norms and a residue's 1."""
+    asked = (f"exchange.sum_noise.epsilon={epsilon}", f"exchange.sum_noise.delta={delta}")
+    plan = plan_for(folder, data, *changes, *asked)
+    mu = math.sqrt(3 * squares) / plan.once.sigma
+    found = delta_by_hand(mu, epsilon)
+    assert found <= delta
+    # Encoding and rounding take the rest: columns to 2^-27 each, numbers to 2^-20 of σ, of up to 4096 columns a party.
+    more = math.sqrt(3 * 3 * 4096) * 2.0**-20
+    assert delta_by_hand(mu * (1 + 1e-4) + more, epsilon) >= delta * (1 - 1e-6)
+
+
+def test_noise_does_not_grow_with_records_nor_batches(folder: Path, data: VerticalData) -> None:
+    sigmas = {plan_for(folder, data, f"train.batch_size={size}").once.sigma for size in (4, 10, 24)}
+    assert len(sigmas) == 1
+    assert plan_for(folder, data, "train.epochs=12").once.sigma == pytest.approx(2 * sigmas.pop(), rel=1e-3)
+
+
+def test_the_exchange_gets_it(folder: Path, data: VerticalData) -> None:
+    assembly = Assembly(config_of(folder), data.active)
+    exchange = assembly.exchange
+    assert isinstance(exchange, Residue)
+    assert exchange.sum_noise is not None
+    assert exchange.sum_noise.sigma == plan_for(folder, data).once.sigma
+    assert exchange.terms()["noise on sums"] == exchange.sum_noise.sigma
+
+
+# --- a run
+
+
+def test_a_run_says_and_counts_it(folder: Path, tmp_path: Path) -> None:
+    config = config_of(folder, "train.noise_seed_for_experiments=1", "train.epochs=2")
+    run_experiment(config, tmp_path / "run")
+    summary = read_summary(tmp_path / "run")
+    said = "\n".join(summary.notes)
+    assert "Noise on sums for ε 1 and δ 0.001 over 2 epochs, 6 steps of 10 records (the last of each epoch 4)" in said
+    assert "One record's label at clinic: all that clinic sends in the run is (1, 0.001)-differentially private" in said
+    assert "towards lab and far together" in said
+    assert "It rests on lab and far multiplying residues with the very columns that are bounded" in said
+    assert "seeded noise" in said
+    assert "noise on sums(epsilon=1, delta=0.001)" in summary.defenses
+    (spent,) = [one for one in summary.privacy if one.relation == "label"]
+    assert spent.epsilon is not None
+    assert 0.999 < spent.epsilon <= 1.0 + 1e-9
+
+
+def test_given_noise_ends_where_its_budget_does(folder: Path, data: VerticalData, tmp_path: Path) -> None:
+    """Noise for one epoch, planned for three: after the first, every record would have been used again."""
+    sigma = plan_for(folder, data, "train.epochs=1").once.sigma
+    given = f"exchange.sum_noise.sigma={sigma}"
+    plan = plan_for(folder, data, given)
+    assert (plan.ends, plan.uses) == (EACH, 1)
+    assert "3 steps, where all parties end, of 9 in 3 epochs" in plan.notes({})[0]
+    run_experiment(config_of(folder, given, "train.noise_seed_for_experiments=1"), tmp_path / "run")
+    assert read_summary(tmp_path / "run").steps == EACH
+    with pytest.raises(ConfigError, match=r"sum_noise\.sigma: no step fits"):
+        plan_for(folder, data, "exchange.sum_noise.sigma=0.1")
+
+
+def test_over_a_network_it_is_the_same_to_the_bit(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A deployed party draws its key from the operating system, and no seed gives it.
+    monkeypatch.setattr(Residue, "noise_key", lambda self: bytes(range(32)))
+    # 29 training records, in the order that both kinds of run read them in.
+    text = TEXT.replace("name: table, path: people.csv, label: sick, id_column: id", "name: breast-cancer")
+    for own, theirs in (("[a0, a1]", '["mean *"]'), ("[b0, b1, b2]", '["* error"]'), ("[c0, c1]", '["worst *"]')):
+        text = text.replace(own, theirs)
+    changes = ("data.test_fraction=0.95", "train.epochs=1")
+    config = config_of(folder, *changes, text=text + NETWORK, port=free_ports(1)[0])
+    failed: list[BaseException] = []
+
+    def take_part(name: str) -> None:
+        try:
+            run_party(config, name, tmp_path / name)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=take_part, args=(name,)) for name in config.parties]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not failed
+    trainer = build_trainer(config, load_data(config))
+    trainer.fit(1)
+    modules = {"clinic": trainer.active.top, **{name: one.bottom for name, one in trainer.passives.items()}}
+    for name, module in modules.items():
+        assert same_weights(weights_of(tmp_path / name), module.state_dict())
+
+
+def test_parties_agree_on_the_noise_and_a_deployed_run_takes_no_seed(folder: Path, tmp_path: Path) -> None:
+    text = TEXT + NETWORK
+    own = party_run(config_of(folder, text=text), "lab", tmp_path / "run").settings.terms
+    theirs = party_run(config_of(folder, "train.epochs=4", text=text), "lab", tmp_path / "run").settings.terms
+    differing = {key for key in own if own[key] != theirs[key]}
+    assert {"noise on a sum", "epochs"} <= differing
+    seeded = config_of(folder, "train.noise_seed_for_experiments=5", text=text)
+    with pytest.raises(ConfigError, match="whoever knows the seed takes the noise"):
+        party_run(seeded, "lab", tmp_path / "run")
+    keys = set()
+    for _ in range(2):
+        exchange = Deployment(config_of(folder, text=text), "clinic").assembly.exchange
+        assert isinstance(exchange, Residue)
+        keys.add(exchange.noise_key())
+    assert len(keys) == 2
+
+
+# --- bad input
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("exchange.sum_noise.epsilon=0", r"exchange\.sum_noise\.epsilon"),
+        ("exchange.sum_noise.delta=1", r"exchange\.sum_noise\.delta"),
+        ("exchange.sum_noise.sigma=0", r"exchange\.sum_noise\.sigma"),
+        ("exchange.sum_noise.radius=1", r"exchange\.sum_noise\.radius: no such key"),
+        ("model.row_norm=null", r"model\.row_norm: exchange\.sum_noise is calculated for rows of bounded norm"),
+        ("train.early_stopping={patience: 2}", r"train\.early_stopping: with exchange\.sum_noise"),
+        ("exchange.approximation=taylor", "take approximation exact or piecewise"),
+        ("exchange.own_part=exact", "write own_part: sent"),
+        ("defenses=[{name: laplace-residue, epsilon: 1.0}]", "laplace-residue at clinic changes labels or residues"),
+    ],
+)
+def test_bad_input_is_told_with_its_place(change: str, words: str, folder: Path, data: VerticalData) -> None:
+    with pytest.raises(ConfigError, match=words):
+        build_trainer(config_of(folder, change), data)
+
+
+def test_records_that_are_used_twice_an_epoch_are_refused(folder: Path, data: VerticalData) -> None:
+    lab = data["lab"]
+    ids = lab.train.ids.clone()
+    ids[3] = ids[7]
+    assembly = Assembly(config_of(folder), data.active)
+    twice: Any = replace(lab, train=replace(lab.train, ids=ids))
+    with pytest.raises(ConfigError, match=r"exchange\.sum_noise: .*an id is there twice among the training records"):
+        assembly.passive(twice, assembly.task("binary", 1), seed=0)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("exchange.sum_noise.delta=0.05", "δ 0.05 is 1/24 or more"),
+        ("exchange.sum_noise.epsilon=0.0001", "ε 0.0001 is below δ 0.001"),
+        ("exchange.sum_noise.epsilon=20", "ε 20 is above 10"),
+    ],
+)
+def test_what_weakens_a_promise_is_said(change: str, words: str, folder: Path, data: VerticalData) -> None:
+    assert any(words in line for line in plan_for(folder, data, change).notes({}))
+    assert not any(line.startswith("Warning") for line in plan_for(folder, data).notes({}))
+
+
+def test_of_a_keystream_it_is_said_what_is_counted(folder: Path, data: VerticalData) -> None:
+    said = "\n".join(plan_for(folder, data).notes({}))
+    assert "discrete Gaussian, from AES-256 in counter mode" in said
+    assert torch.get_default_dtype() == torch.float32  # nothing here changes it
