@@ -22,8 +22,9 @@ from splitvfl.audit.calculation import Calculated
 from splitvfl.audit.defense import DRAWS, claims_to_measure
 from splitvfl.claims import Claim, DetectionError, Gaussian, GaussianDP, PureDP, claims_of, sentence
 from splitvfl.config.sections import ExperimentConfig
-from splitvfl.data import PartyData, VerticalData
+from splitvfl.data import PartyData
 from splitvfl.data.learned_columns import learned_columns
+from splitvfl.data.schema import Role
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import PHASES, Defense, Phase, crossing_of, placed
 from splitvfl.party.attaching import promises_of
@@ -50,6 +51,7 @@ class ExperimentAudit:
         notes: What claims about single messages come to over the run, in whole sentences.
         draws: Of each world, for each test.
         confidence: Share of audits in which no true claim is called violated.
+        party: Whose messages were audited, of a networked run; ``None``: those of all parties.
     """
 
     experiment: str
@@ -58,6 +60,7 @@ class ExperimentAudit:
     notes: tuple[str, ...]
     draws: int
     confidence: float = CONFIDENCE
+    party: str | None = None
 
     @property
     def claims(self) -> list[ClaimAudit]:
@@ -84,6 +87,7 @@ class ExperimentAudit:
             "format": FORMAT,
             "version": VERSION,
             "experiment": self.experiment,
+            "party": self.party,
             "passes": self.passes,
             "confidence": self.confidence,
             "draws": self.draws,
@@ -122,8 +126,7 @@ def audit_experiment(
         DataError: If its data are not what the file says.
         PrivacyError: If a defense may not be attached where it is.
     """
-    if draws < _LEAST_DRAWS:
-        raise ArgumentError(f"--draws: expected at least {_LEAST_DRAWS}, got {draws}")
+    check_draws(draws)
     bench = prepare(config)
     # Attached as in a run, so that what does not fit is refused here too.
     trainer = Experiment(config, bench).trainer()
@@ -134,14 +137,17 @@ def audit_experiment(
     around = _surroundings(config, trainer)
     # The page errs with what is stated: half of it is the run's, where one is judged.
     each = CONFIDENCE if canaries is None else (1.0 + CONFIDENCE) / 2.0
-    audits = list(_of_defenses(config, bench.data, placed_here, around, draws, seed, each))
+    parties = list(bench.data.passives.values())
+    audits = list(of_defenses(config, parties, placed_here, around, draws, seed, each))
     if assembly.noise is not None:
-        audits.append(_of_plan(assembly.noise, bench.data, released))
+        everybody = [bench.data.active, *parties]
+        audits.append(of_plan(assembly.noise, everybody, roles=("passive", "active"), released=released))
     claimed = [claim for chain in active.chains().values() for own in chain for claim in claims_of(own)]
     if canaries is not None:
         audits.append(audit_run(config, bench, claimed, canaries=canaries, confidence=each))
     gaps = [gap for audit in audits for gap in audit.gaps]
-    gaps += _bare(config, audits, claimed=[claim for defense, _ in placed_here for claim in claims_of(defense)])
+    claims_here = [claim for defense, _ in placed_here for claim in claims_of(defense)]
+    gaps += bare(config, audits, claims_here, roles=("active", "passive"))
     if canaries is None:
         gaps.append(
             "A whole run, with what several defenses and messages tell together, is not measured without --canaries."
@@ -150,40 +156,71 @@ def audit_experiment(
     return ExperimentAudit(config.name, tuple(audits), tuple(dict.fromkeys(gaps)), tuple(notes), draws)
 
 
+def check_draws(draws: int) -> None:
+    """Refuse fewer draws than a test is learned, chosen and judged with."""
+    if draws < _LEAST_DRAWS:
+        raise ArgumentError(f"--draws: expected at least {_LEAST_DRAWS}, got {draws}")
+
+
 def _surroundings(config: ExperimentConfig, trainer: Trainer) -> Surroundings:
     widths = [party.output_width() for party in trainer.passives.values()]
+    return surroundings(config, classes=trainer.active.task.classes, receivers=len(widths), width=min(widths))
+
+
+def surroundings(config: ExperimentConfig, *, classes: int | None, receivers: int, width: int) -> Surroundings:
+    """Return what defenses meet in an experiment.
+
+    Args:
+        config: The experiment.
+        classes: Number of classes; ``None``: labels are numbers.
+        receivers: Passive parties.
+        width: Columns of the narrowest message.
+    """
     return Surroundings(
-        classes=trainer.active.task.classes,
-        receivers=len(widths),
+        classes=classes,
+        receivers=receivers,
         epochs=config.train.epochs,
-        width=min(_WIDEST, *widths),
+        width=min(_WIDEST, width),
         seeded=config.train.noise_seed_for_experiments is not None,
     )
 
 
-def _of_defenses(
+def of_defenses(
     config: ExperimentConfig,
-    data: VerticalData,
+    parties: Sequence[PartyData],
     defenses: Sequence[tuple[Defense, tuple[Phase, ...]]],
     around: Surroundings,
     draws: int,
     seed: int,
     confidence: float,
 ) -> Iterator[DefenseAudit]:
+    """Yield what is found of each defense.
+
+    Args:
+        config: The experiment.
+        parties: Data of the passive parties whose rows are sent.
+        defenses: The defenses, with the phases in which each acts.
+        around: What they meet.
+        draws: Of each world, for each test.
+        seed: Of all that is drawn.
+        confidence: Share of audits in which no true claim of any of them is called violated.
+    """
     tests = sum(claims_to_measure(claims_of(defense)) for defense, _ in defenses)
     # Answers stand for the labels in all of them, wherever the file lists the defense that gives them.
     for defense, _ in defenses:
         if crossing_of(defense) == "labels":
             around = replace(around, targets=getattr(defense, "target_values", None) or ())
     for number, (defense, phases) in enumerate(defenses):
-        unmet = _unmet(config, data, defense, phases)
+        unmet = _unmet(config, parties, defense, phases)
         own = replace(around, label_range=getattr(defense, "label_range", None))
         yield audit_defense(
             defense, around=own, draws=draws, seed=seed + number, confidence=confidence, tests=tests, unmet=unmet
         )
 
 
-def _unmet(config: ExperimentConfig, data: VerticalData, defense: Defense, phases: tuple[Phase, ...]) -> list[str]:
+def _unmet(
+    config: ExperimentConfig, parties: Sequence[PartyData], defense: Defense, phases: tuple[Phase, ...]
+) -> list[str]:
     """Return what a defense's claims rest on and the experiment does not have, in whole sentences."""
     train, claims = config.train, claims_of(defense)
     found = []
@@ -195,7 +232,7 @@ def _unmet(config: ExperimentConfig, data: VerticalData, defense: Defense, phase
         found.append("evaluation")
     lines = [f"{gap.item.capitalize()}: {gap.reason}." for gap in not_covered(*found)]
     if crossing_of(defense) == "activation" and any(isinstance(claim, Gaussian) for claim in claims):
-        lines += [line for party in data.passives.values() if (line := _statistics(party))]
+        lines += [line for party in parties if (line := _statistics(party))]
     return lines
 
 
@@ -216,18 +253,28 @@ def _of_labels(claims: Sequence[Claim]) -> bool:
 # --- noise that was calculated for a training
 
 
-def _of_plan(plan: Plan, data: VerticalData, released: Sequence[str]) -> DefenseAudit:
+def of_plan(
+    plan: Plan, parties: Sequence[PartyData], *, roles: Sequence[Role], released: Sequence[str] = ()
+) -> DefenseAudit:
+    """Return what a calculation finds of noise that was calculated for a training.
+
+    Args:
+        plan: The plan.
+        parties: Data of the parties whose messages are looked at.
+        roles: Those of these parties.
+        released: What has crossed since the training, in sentences: what the noise was not calculated for.
+    """
     if not isinstance(plan, HdpPlan):
         why = "The noise of this exchange is calculated from its paper's formula, and no audit of it is known here."
         claim = ClaimAudit("noise of the exchange", "", None, "", "not covered", (why,))
         return DefenseAudit(plan.name, "exchange", (claim,), (f"{plan.name}: {why}",))
-    unmet = [line for party in (data.active, *data.passives.values()) if (line := _statistics(party))]
+    unmet = [line for party in parties if (line := _statistics(party))]
     unmet.append(sentence(plan.training.evaluations.removeprefix("Not covered: ")))
     unmet += [line.removeprefix("Not covered: ") for line in released]
     if plan.fixed:
         unmet += [f"{gap.item.capitalize()}: {gap.reason}." for gap in not_covered("seeded noise")]
-    streams = (("a passive party", plan.passive), ("the label party", plan.active))
-    claims = tuple(_of_stream(plan, who, stream, tuple(unmet)) for who, stream in streams)
+    streams = {"passive": ("a passive party", plan.passive), "active": ("the label party", plan.active)}
+    claims = tuple(_of_stream(plan, *streams[role], tuple(unmet)) for role in roles)
     gap = (
         f"{plan.name}: its sensitivity is that of a theorem about the training; the noise is calculated, not measured."
     )
@@ -264,14 +311,25 @@ def _of_stream(plan: HdpPlan, who: str, stream: Stream, unmet: tuple[str, ...]) 
 # --- what nobody claims
 
 
-def _bare(config: ExperimentConfig, audits: Sequence[DefenseAudit], *, claimed: Sequence[Claim]) -> Iterator[str]:
+def bare(
+    config: ExperimentConfig, audits: Sequence[DefenseAudit], claimed: Sequence[Claim], *, roles: Sequence[Role]
+) -> Iterator[str]:
+    """Yield what no defense promises anything of, and what the exchange hides, in whole sentences.
+
+    Args:
+        config: The experiment.
+        audits: Of its defenses.
+        claimed: What they claim.
+        roles: Whose messages were audited: labels are protected by the active party, columns by a passive one.
+    """
     plan = any(audit.crossing == "exchange" for audit in audits)
-    if not plan and not _of_labels(claimed):
+    if not plan and "active" in roles and not _of_labels(claimed):
         yield (
             "Labels: no defense promises anything of them. What attacks read of them, splitvfl train measures (audit: "
             "{canaries: 300} without what columns predict)."
         )
-    if not plan and not any(isinstance(claim, Gaussian) and claim.bound is not None for claim in claimed):
+    bounded = any(isinstance(claim, Gaussian) and claim.bound is not None for claim in claimed)
+    if not plan and "passive" in roles and not bounded:
         yield "Columns: no defense promises anything of them; what scores tell, splitvfl reconstruct measures."
     if config.exchange.name != "split":
         yield (

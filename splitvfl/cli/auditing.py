@@ -9,6 +9,7 @@ import typer
 
 from splitvfl.cli.column_tables import plain_table
 from splitvfl.cli.console import Overrides
+from splitvfl.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -25,6 +26,10 @@ def audit(
         Path, typer.Argument(metavar="RUN_OR_EXPERIMENT", help="The experiment, a YAML file, or the folder of a run.")
     ],
     overrides: Overrides = None,
+    as_: Annotated[
+        str | None,
+        typer.Option("--as", help="Of a networked run: whose file it is, a name, or active. Its own messages alone."),
+    ] = None,
     draws: Annotated[int, typer.Option(metavar="N", help="Messages of each of two worlds, for every test.")] = 100_000,
     seed: Annotated[int, typer.Option(help="Of the inputs and the noise of the audit.")] = 0,
     canaries: Annotated[
@@ -44,21 +49,31 @@ def audit(
     """Check every claim of privacy by calculation, and try to refute it; what is not audited is listed."""
     import json
 
+    from splitvfl.app.audit_input import read_input
     from splitvfl.app.auditing import audit_experiment
-    from splitvfl.app.run_folder import AUDIT_FILE, CONFIG_FILE
-    from splitvfl.config.sections import load_config
-    from splitvfl.report.releases import releases, said_of
+    from splitvfl.app.party_auditing import audit_party
+    from splitvfl.app.run_folder import AUDIT_FILE
 
-    of_run = experiment.is_dir()
-    config = load_config(experiment / CONFIG_FILE if of_run else experiment, overrides or [])
-    released = said_of(releases(experiment)) if of_run else []
-    found = audit_experiment(config, draws=draws, seed=seed, canaries=canaries, released=released)
-    written = json_ or (experiment if of_run else Path()) / AUDIT_FILE
+    asked = read_input(experiment, as_, overrides or [])
+    if asked.party is None:
+        found = audit_experiment(asked.config, draws=draws, seed=seed, canaries=canaries, released=asked.released)
+    else:
+        _refuse_canaries(canaries, asked.party)
+        found = audit_party(asked.config, asked.party, draws=draws, seed=seed, released=asked.released)
+    written = json_ or asked.folder / AUDIT_FILE
     written.write_text(json.dumps(found.as_json(), ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
     _print(found)
     print(written)
     if strict and not found.passes:
         raise typer.Exit(FAILED)
+
+
+def _refuse_canaries(canaries: int | None, party: str) -> None:
+    if canaries is not None:
+        raise ConfigError(
+            f"--canaries: trains all parties in one process, and {party} has its own columns alone; leave it out, or "
+            "place canaries in the networked run (audit: {canaries: 300} in the label party's file)"
+        )
 
 
 def _print(found: ExperimentAudit) -> None:

@@ -52,7 +52,12 @@ PAGES: Mapping[str, Page] = {
     "schema": Page(SEE, ("splitvfl schema --out experiment.schema.json",)),
     "report": Page(SEE, ("splitvfl report runs/breast_cancer", "splitvfl report runs/a runs/b --out both.html")),
     "audit": Page(
-        SEE, ("splitvfl audit breast_cancer.yaml", "splitvfl audit breast_cancer.yaml --strict --draws 1000000")
+        SEE,
+        (
+            "splitvfl audit breast_cancer.yaml",
+            "splitvfl audit breast_cancer.yaml --strict --draws 1000000",
+            "splitvfl audit bank.yaml --as bank",
+        ),
     ),
     "forecast": Page(
         SEE,

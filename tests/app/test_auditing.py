@@ -130,7 +130,19 @@ def test_the_command_prints_eighty_columns_and_writes_json(here: Path, capsys: p
 
     said = json.loads(Path("audit.json").read_text(), parse_constant=no_constants)
     assert said.keys() == {
-        *("format", "version", "experiment", "passes", "confidence", "draws", "defenses", "gaps", "notes", "sentence"),
+        *(
+            "format",
+            "version",
+            "experiment",
+            "party",
+            "passes",
+            "confidence",
+            "draws",
+            "defenses",
+            "gaps",
+            "notes",
+            "sentence",
+        ),
     }
     assert (said["format"], said["version"], said["passes"]) == ("splitvfl audit", 1, False)
     assert any("accounting over messages is the caller's" in line for line in said["defenses"][1]["left_out"])

@@ -1,0 +1,167 @@
+"""One party's file of a networked run, and the folders of runs: what ``splitvfl audit`` makes of each."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from splitvfl.app.audit_input import read_input
+from splitvfl.app.deployment import run_party
+from splitvfl.app.party_auditing import audit_party
+from splitvfl.cli import main
+from splitvfl.config.sections import load_config
+from splitvfl.errors import ConfigError, PrivacyError
+
+NOISE = "exchange: {name: split, noise: {epsilon: 4.0, delta: 0.001, radius: 1.0}}"
+HDP = f"""
+model: {{name: logistic-regression, row_norm: 1.0}}
+train: {{epochs: 1, batch_size: all, optimizer: {{name: sgd, lr: 0.1}}}}
+{NOISE}
+"""
+PLAIN = "\nmodel: logistic-regression\ntrain: {epochs: 3, batch_size: 16}\n"
+
+BANK = """
+data: {name: table, path: bank.csv, id_column: customer, label: default, ranges: ranges.csv}
+parties:
+  bank: {role: active, columns: rest}
+  shop: {role: passive, address: "127.0.0.1:PORT"}
+network: {plaintext_on_loopback: true}
+"""
+SHOP = """
+data: {name: table, path: shop.csv, id_column: customer, ranges: ranges.csv}
+parties:
+  bank: {role: active}
+  shop: {role: passive, columns: rest}
+network: {plaintext_on_loopback: true, listen: "127.0.0.1:PORT"}
+"""
+ADD = "defenses: [{name: laplace-residue, epsilon: 1.0}]\n"
+ROWS = "defenses: [{name: gaussian-ir, clip: 1.0, sigma: 2.0}]\n"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    random = np.random.default_rng(0)
+    people = pd.DataFrame({"customer": range(80), "default": np.arange(80) % 2})
+    people.assign(income=random.normal(size=80)).to_csv("bank.csv", index=False)
+    people[["customer"]].assign(spent=random.normal(size=80)).to_csv("shop.csv", index=False)
+    Path("ranges.csv").write_text("column,lower,upper\nincome,-3,3\nspent,-3,3\n")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    for name, own in (("bank", BANK + ADD + PLAIN), ("shop", SHOP + ROWS + PLAIN),
+                      ("bank-noise", BANK + HDP), ("shop-noise", SHOP + HDP)):  # fmt: skip
+        (tmp_path / f"{name}.yaml").write_text(own.replace("PORT", port))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "claims", "other", "unasked"),
+    [("bank", "laplace-residue", 2, "shop", "Columns: "), ("shop", "gaussian-ir", 1, "bank", "Labels: ")],
+)
+def test_a_partys_own_hooks_are_audited_and_the_others_are_named(
+    here: Path, name: str, own: str, claims: int, other: str, unasked: str
+) -> None:
+    found = audit_party(load_config(f"{name}.yaml"), name, draws=800)
+    assert [(each.defense, each.verdict) for each in found.defenses] == [(own, "proven")]
+    assert len([claim for claim in found.claims if claim.measured is not None]) == claims
+    assert found.party == name
+    assert found.passes
+    (line,) = [gap for gap in found.gaps if gap.startswith(f"{other}: ")]
+    assert f"--as {other}" in line
+    # Who protects what: nobody misses what is the other's to protect.
+    assert not any(gap.startswith(unasked) for gap in found.gaps)
+    assert any("whole run" in gap for gap in found.gaps)
+
+
+@pytest.mark.parametrize(("name", "sender"), [("bank", "the label party"), ("shop", "a passive party")])
+def test_of_calculated_noise_a_party_audits_its_own(here: Path, name: str, sender: str) -> None:
+    (plan,) = audit_party(load_config(f"{name}-noise.yaml"), name, draws=400).defenses
+    (claim,) = plan.claims
+    assert claim.claim.startswith(f"All that {sender} sends")
+    # The ranges of columns are public here, so that evaluations in the clear are all that is not covered.
+    assert (claim.verdict, len(claim.why)) == ("not covered", 2)
+    assert "evaluation" in claim.why[0]
+
+
+def test_in_a_shared_file_the_hooks_of_others_are_theirs(here: Path) -> None:
+    text = (here / "bank.yaml").read_text().replace("{role: passive,", "{role: passive, columns: rest,")
+    both = text.replace(ADD, "").replace("columns: rest}", "columns: [income]}")
+    (here / "both.yaml").write_text(f"{both}{ADD.rstrip()[:-1]}, {{name: gaussian-ir, clip: 1.0, sigma: 2.0}}]\n")
+    found = audit_party(load_config("both.yaml"), "bank", draws=800)
+    assert [each.defense for each in found.defenses] == ["laplace-residue"]
+    assert any("gaussian-ir(clip=1.0, sigma=2.0)" in gap for gap in found.gaps if gap.startswith("shop: "))
+
+
+def test_the_labels_of_a_party_without_columns_are_audited(here: Path) -> None:
+    pd.read_csv("bank.csv").drop(columns="income").to_csv("bank.csv", index=False)
+    found = audit_party(load_config("bank.yaml"), "bank", draws=800)
+    assert found.defenses[0].verdict == "proven"
+    assert any("no model to attach them at" in gap for gap in found.gaps)
+
+
+def test_a_seed_that_partners_know_is_no_pass(here: Path) -> None:
+    found = audit_party(load_config("bank.yaml", ["train.noise_seed_for_experiments=1"]), "bank", draws=400)
+    assert found.defenses[0].verdict == "not covered"
+    with pytest.raises(ConfigError, match="noise_seed_for_experiments"):
+        audit_party(load_config("bank-noise.yaml", ["train.noise_seed_for_experiments=1"]), "bank", draws=400)
+
+
+def test_what_a_run_refuses_is_refused(here: Path) -> None:
+    with pytest.raises(PrivacyError, match="activation_clip"):
+        audit_party(load_config("shop.yaml", ["exchange.activation_clip=0.5"]), "shop", draws=400)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["bank.yaml"], "--as: bank.yaml describes the columns of one party"),
+        (["shop.yaml"], "--as bank or shop"),
+        (["shop.yaml", "--as", "lab"], "there is no 'lab'; there are bank, shop"),
+        (["bank.yaml", "--as", "active", "--canaries", "30"], "bank has its own columns alone"),
+        (["bank.yaml", "--as", "bank", "--draws", "10"], "at least 400"),
+        (["."], "there is no experiment.yaml in it"),
+        (["bank.yaml", "--as", "coordinator", "exchange=coordinator"], "has a key and no data"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_audited_so_says_why(
+    here: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["audit", *words]) == 2
+    assert said in capsys.readouterr().err
+    assert not (here / "audit.json").exists()
+
+
+def test_the_folder_of_a_partys_run_says_whose_it_is(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    configs = {name: load_config(f"{name}.yaml", ["train.epochs=1"]) for name in ("bank", "shop")}
+    other = threading.Thread(target=run_party, args=(configs["shop"], "shop", here / "runs" / "shop"))
+    other.start()
+    run_party(configs["bank"], "bank", here / "runs" / "bank")
+    other.join()
+    for name, defense in (("bank", "laplace-residue"), ("shop", "gaussian-ir")):
+        assert main(["audit", f"runs/{name}", "--draws", "400"]) == 0
+        said = json.loads((here / "runs" / name / "audit.json").read_text())
+        assert (said["party"], [each["defense"] for each in said["defenses"]]) == (name, [defense])
+    assert not (here / "audit.json").exists()
+    assert read_input(Path("runs/bank"), "active").party == "bank"
+    with pytest.raises(ConfigError, match="runs/bank is the folder of bank's run, got shop"):
+        read_input(Path("runs/bank"), "shop")
+
+
+def test_no_code_is_taken_from_the_folder_of_a_run(here: Path) -> None:
+    own = "from splitvfl.defenses import LaplaceResidue\n\n\nclass Own(LaplaceResidue):\n    name = 'own'\n"
+    (here / "run").mkdir()
+    asked = (here / "bank.yaml").read_text().replace("laplace-residue", "'mine:Own'")
+    (here / "run" / "experiment.yaml").write_text(asked.replace("bank.csv", str(here / "bank.csv")))
+    (here / "run" / "mine.py").write_text("raise SystemError('executed')\n")
+    with pytest.raises(ConfigError, match="run"):
+        read_input(Path("run"), "bank")
+    (here / "run" / "mine.py").unlink()
+    (here / "mine.py").write_text(own)
+    assert read_input(Path("run"), "bank").party == "bank"
