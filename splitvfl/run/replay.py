@@ -20,6 +20,7 @@ from typing import Final
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from splitvfl.errors import CheckpointError, ReplayError
+from splitvfl.exchange.split import check_finite
 from splitvfl.messaging.conversation import Expected
 from splitvfl.messaging.messages import Message, bytes_of
 from splitvfl.net.driver import Correspondent
@@ -54,9 +55,14 @@ class ReplayGuard:
     def admit(self, message: Message) -> None:
         """Compare a message with the one that came in its place before, or remember it.
 
+        One that holds no numbers is never answered. Remembered, it would be what an honest message in its place is
+        compared with, and the run would be lost.
+
         Raises:
+            ProtocolError: If it holds NaN or infinite values.
             ReplayError: If it differs.
         """
+        check_finite(message)
         name = message.step, message.kind, message.sender
         number = self._counts[name]
         place = hashlib.blake2b("/".join(map(str, (number, *name))).encode(), digest_size=12).digest()

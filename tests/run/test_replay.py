@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from splitvfl.errors import CheckpointError, ReplayError
+from splitvfl.errors import CheckpointError, ProtocolError, ReplayError
 from splitvfl.messaging.conversation import Expected
 from splitvfl.messaging.messages import Message
 from splitvfl.net.frames import Hello
@@ -177,6 +177,19 @@ def test_over_a_link_the_difference_of_two_answers_is_never_sent(tmp_path: Path)
         near.close()
         far.close()
     assert len(answers) == 1
+
+
+@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
+def test_what_holds_no_numbers_is_not_what_an_honest_message_is_compared_with(tmp_path: Path, poison: float) -> None:
+    guard = guard_in(tmp_path)
+    with pytest.raises(ProtocolError, match="activation of step 3 from lab holds NaN or infinite values"):
+        guard.admit(activation(3, torch.tensor([1.0, poison])))
+    for restarted in (guard, guard_in(tmp_path)):
+        restarted.go_back()
+        restarted.admit(activation(3, torch.ones(2)))
+    with pytest.raises(ReplayError):  # from now on that is what was said
+        guard.go_back()
+        guard.admit(activation(3, torch.zeros(2)))
 
 
 def test_other_kinds_pass_unseen(tmp_path: Path) -> None:
