@@ -132,8 +132,9 @@ def passive_step(
     activation = party.activate(batch)
     gradient = yield from gradient_of(party, activation.detach(), batch, step, active)
     party.clear_gradients()
-    used = clips.used_gradient(gradient)
-    party.learn(activation, gradient.to(activation.dtype), batch, step, used=used.to(activation.dtype))
+    received = gradient.to(activation.dtype)
+    # Clipped last: a narrower type may round up what is at the bound.
+    party.learn(activation, received, batch, step, used=clips.used_gradient(received))
     update(party, step, active)
 
 

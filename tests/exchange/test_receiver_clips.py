@@ -156,18 +156,23 @@ def test_what_is_no_number_is_refused_and_not_clipped(poison: float) -> None:
     st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=6, max_size=6),
     st.floats(1e-6, 1e6),
     st.sampled_from([1, 2, 3]),
+    st.sampled_from([torch.float32, torch.bfloat16]),
 )
-def test_no_row_is_longer_than_its_bound_and_none_is_turned(values: list[float], bound: float, width: int) -> None:
-    rows = torch.tensor(values).reshape(-1, width)
+def test_no_row_is_longer_than_its_bound_and_none_is_turned(
+    values: list[float], bound: float, width: int, dtype: torch.dtype
+) -> None:
+    rows = torch.tensor(values).to(dtype).reshape(-1, width)
     found = bounded_rows(rows, bound)
+    assert found.dtype == dtype
     norms = torch.linalg.vector_norm(found.double(), dim=1)
-    # Each entry is rounded to 24 bits, and so is the bound itself.
-    assert bool((norms <= bound * (1 + 2e-7) + 1e-45).all())
-    before = torch.linalg.vector_norm(rows.double(), dim=1)
-    kept = before <= bound * (1 - 1e-6)
+    # Whatever the type rounds to: the norm itself is calculated to 53 bits.
+    assert bool((norms <= bound * (1 + 1e-15)).all())
+    before, eps = torch.linalg.vector_norm(rows.double(), dim=1), torch.finfo(dtype).eps
+    kept = before <= bound * (1 - 2 * eps)
     assert torch.equal(found[kept], rows[kept])
+    assert bool((norms[before > bound] >= bound * (1 - 6 * eps)).all())  # and no shorter than rounding needs
     turned = (rows.double() * found.double()).sum(dim=1) - before * norms
-    assert bool((turned.abs() <= 1e-6 * before * norms + 1e-30).all())
+    assert bool((turned.abs() <= 8 * eps * before * norms + 1e-30).all())
 
 
 # --- in a file
