@@ -49,7 +49,8 @@ class ClipGradient:
     def __init__(self, *, bound: float | None = None, quantile: float | None = None) -> None:
         if (bound is None) == (quantile is None):
             raise ArgumentError(f"expected exactly one of bound and quantile, got bound {bound}, quantile {quantile}")
-        check_positive(bound=bound)
+        if bound is not None:
+            check_positive(bound=bound)
         if quantile is not None and not 0.0 <= quantile < 1.0:
             raise ArgumentError(f"quantile must lie in [0, 1), got {quantile}")
         self.bound = bound

@@ -48,7 +48,8 @@ class Isotropic:
     def __init__(self, *, ratio: float | None = None, sigma: float | None = None) -> None:
         if ratio is not None and sigma is not None:
             raise ArgumentError(f"expected ratio or sigma, got both: ratio {ratio} and sigma {sigma}")
-        check_positive(ratio=ratio, sigma=sigma)
+        given = {"ratio": ratio, "sigma": sigma}
+        check_positive(**{name: value for name, value in given.items() if value is not None})
         self.ratio = _DEFAULT_RATIO if ratio is None and sigma is None else ratio
         self.sigma = sigma
 

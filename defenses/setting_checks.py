@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 
 from splitvfl.errors import ArgumentError
+from splitvfl.privacy.checking import number
 
 
-def check_positive(**settings: float | None) -> None:
-    """Raise :class:`ArgumentError` unless every setting that is given is positive and finite."""
+def check_positive(**settings: float) -> None:
+    """Raise :class:`ArgumentError` unless every setting is a number, positive and finite."""
     for name, value in settings.items():
-        if value is not None and not (value > 0 and math.isfinite(value)):
+        if not (number(name, value) > 0 and math.isfinite(value)):
             raise ArgumentError(f"{name} must be positive and finite, got {value}")
 
 

@@ -190,10 +190,12 @@ class GLMLoss(Loss):
             hint = ""
             if self.labels == "binary" and ((y == 0) | (y == 1)).all():
                 hint = "; labels 0 and 1: take 2 y − 1"
-            raise DataError(
+            error = DataError(
                 f"the {self.name} loss takes {self.coding}, got {y[first].item():g} in record {first} (from 0) and "
                 f"{int(outside.sum()) - 1} more such{hint}"
             )
+            error.row = first
+            raise error
 
 
 class LogisticLoss(GLMLoss):

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
+
 from splitvfl.app.addresses import AddressBook
 from splitvfl.app.data_summary import own_summary_of, summary_of
 from splitvfl.app.deployment import Deployment
@@ -22,7 +24,10 @@ from splitvfl.app.run_folder import check_folder, has_checkpoint, is_barely_begu
 from splitvfl.config.sections import ExperimentConfig
 from splitvfl.data.columns import VerticalData
 from splitvfl.errors import LinkError, SplitVFLError
+from splitvfl.exchange.prediction import unchecked_outputs_on
+from splitvfl.models.glm_losses import GLMLoss
 from splitvfl.net.link import Link
+from splitvfl.run.trainer import Trainer
 
 CHECKING = "checking"
 """What parties meet for that only want to know whether the others are there."""
@@ -91,8 +96,22 @@ def _try_parts(config: ExperimentConfig, data: VerticalData, tell: Callable[[str
         party.name: sum(weight.numel() for model in party.models for weight in model.parameters())
         for party in (trainer.active, *trainer.passives.values())
     }
+    _try_first_logits(trainer)
     tell("models: " + ", ".join(f"{name} {count:,} weights" for name, count in weights.items()))
     tell(f"training: {epochs} epochs of {len(trainer.batches):,} steps, batches of {trainer.batches.batch_size}")
+
+
+def _try_first_logits(trainer: Trainer) -> None:
+    """Compute scores of some training records with the first weights, for a loss that takes no logits but its own.
+
+    What noise and steps make of logits is known only by training.
+    """
+    active, loss = trainer.active, trainer.active.task.loss
+    if not isinstance(loss, GLMLoss):
+        return
+    rows = torch.arange(min(trainer.batches.batch_size, active.data.train.count))
+    parts = [party.activate(party.train_batch(rows)).detach() for party in trainer.passives.values()]
+    loss.scores(unchecked_outputs_on(active, parts, active.train_batch(rows)))
 
 
 def check_party(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, ClassVar, Literal, Protocol, assert_never, get_args
+from typing import Any, ClassVar, Final, Literal, Protocol, assert_never, get_args
 
 import msgspec
 import numpy as np
@@ -30,6 +30,8 @@ Categorical = Literal["onehot", "index"]
 Floats = npt.NDArray[np.float64]
 Block = npt.NDArray[np.float32]
 Codes = npt.NDArray[np.int64 | np.int32]
+
+_FINITE: Final = "write a finite number, or nothing where it is not known"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,8 +173,8 @@ def check_numbers(values: Floats, column: str, chunk: Chunk, *, may_miss: bool) 
         raise chunk.mistake(
             column,
             first,
-            of_all=f"is infinite in {infinite.sum()} rows, first in row {first} (from 0)",
-            of_row=f"expected a finite number, got {values[first]}",
+            of_all=f"is infinite in {infinite.sum()} rows, first in row {first} (from 0); {_FINITE}",
+            of_row=f"expected a finite number, got {values[first]}; {_FINITE}",
         )
     gaps = np.zeros(0, bool) if may_miss else np.isnan(values)
     if gaps.any():

@@ -79,7 +79,10 @@ def read_digests(source: object, column: str, *, case: Case = "kept", called: st
     if repeat is not None:
         (place, value), (other_place, other) = cells_at(sources, column, pa.string(), repeat)
         same = repr(other) if value == other else f"{other!r}, which is {value!r} once normalised,"
-        raise DataError(f"{other_place}, column {column!r}: id {same} is there already in {place}; ids must differ")
+        raise DataError(
+            f"{other_place}, column {column!r}: id {same} is there already in {place}; ids must differ: take "
+            "all but one out"
+        )
     return digests
 
 

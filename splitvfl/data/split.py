@@ -74,7 +74,10 @@ def record_ids(column: pa.Array, *, source: str) -> Rows:
     seen: dict[object, int] = {}
     for row, value in enumerate(column.to_pylist()):
         if seen.setdefault(value, row) != row:
-            raise DataError(f"{source} holds {value!r} in rows {seen[value]} and {row} (from 0); ids must differ")
+            raise DataError(
+                f"{source} holds {value!r} in rows {seen[value]} and {row} (from 0); ids must differ: take "
+                "all but one out"
+            )
     if is_text(column):
         return np.arange(len(column), dtype=np.int64)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -39,9 +40,9 @@ class TrainingLabels:
         if data.train.count:
             if data.train.labels is None or data.test.labels is None:
                 raise DataError(f"the active party {data.name} holds no labels")
-            task.check(data.train.labels)
+            _check_each(task.check, data.train, f"training records of {data.name}")
         if data.test.count and data.test.labels is not None:
-            task.check_values(data.test.labels)
+            _check_each(task.check_values, data.test, f"test records of {data.name}")
 
     def check_held_out(self, settings: EarlyStopping, held_out: range) -> None:
         """Check that the labels at these positions are fit to judge by.
@@ -126,3 +127,21 @@ class TrainingLabels:
             raise ValueError(f"it has {state['coins'].numel()} canaries, this run is to have none")
         if self.canaries is not None and state is not None:
             self.canaries.load_state_dict(state)
+
+
+def _check_each(check: Callable[[Tensor], None], records: Records, which: str) -> None:
+    """Check labels, and name the record that is not fit by what its owner knows it by.
+
+    Raises:
+        DataError: As the check does.
+    """
+    assert records.labels is not None
+    try:
+        check(records.labels)
+    except DataError as error:
+        if error.row is None:
+            raise
+        raise DataError(
+            f"{error} among the {records.count} {which}: first in that of id {int(records.ids[error.row])} (where ids "
+            "are text or there are none, its row in the table, from 0); take such records out, or another loss"
+        ) from error

@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from splitvfl.errors import ArgumentError, PrivacyError
-from splitvfl.privacy.checking import count, positive, probability
+from splitvfl.privacy.checking import count, number, positive, probability
 from splitvfl.privacy.composition import Guarantee, PrivacyLoss
 from splitvfl.privacy.gaussian_dp import gaussian_mu
 from splitvfl.privacy.sensitivity import HdpTraining
@@ -144,7 +144,7 @@ class GaussianMessages:
         )
 
     def _stretches(self) -> tuple[tuple[int, float], ...]:
-        return ((1, float(self.sigma)),) if isinstance(self.sigma, int | float) else self.sigma
+        return self.sigma if isinstance(self.sigma, tuple) else ((1, number("sigma", self.sigma)),)
 
     def _until(self, steps: int) -> Iterable[tuple[int, float]]:
         for sigma, same in groupby(self._sigmas(steps).tolist()):

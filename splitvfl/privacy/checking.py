@@ -51,6 +51,18 @@ def count(name: str, value: int) -> int:
     Raises:
         ArgumentError: If it is none.
     """
-    if isinstance(value, bool) or value != int(value) or value < 1:
+    if isinstance(value, bool) or not isinstance(value, Real) or not value >= 1 or value % 1:
         raise ArgumentError(f"{name} must be a whole number of at least 1, got {value!r}")
     return int(value)
+
+
+def from_zero(name: str, value: float) -> float:
+    """Return a finite value of at least 0 as a float.
+
+    Raises:
+        ArgumentError: If it is none.
+    """
+    value = number(name, value)
+    if not (math.isfinite(value) and value >= 0):
+        raise ArgumentError(f"{name} must be finite and at least 0, got {value!r}")
+    return value

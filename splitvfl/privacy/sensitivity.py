@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from decimal import ROUND_FLOOR, Context
 from functools import lru_cache
 from threading import Lock
 from typing import Literal
@@ -21,9 +22,11 @@ import numpy.typing as npt
 from scipy.signal import lfilter
 
 from splitvfl.errors import ArgumentError
-from splitvfl.privacy.checking import count, positive
+from splitvfl.privacy.checking import count, from_zero, number, positive
 
 Side = Literal["passive", "active"]
+_ROUNDING = 1e-14
+_SIX_DIGITS = Context(prec=6, rounding=ROUND_FLOOR)
 _Floats = npt.NDArray[np.float64]
 _EpochTerms = tuple[float, float, _Floats, _Floats, _Floats]
 
@@ -161,8 +164,8 @@ def tight_hdp_sensitivity(
         raise ArgumentError(
             f"steps counts those of all epochs together: expected a multiple of the {epochs} epochs, got {steps}"
         )
-    taken = steps if after is None else after
-    if isinstance(taken, bool) or taken != int(taken) or not 0 <= taken <= steps:
+    taken = steps if after is None else number("after", after)
+    if not 0 <= taken <= steps or taken % 1:
         raise ArgumentError(f"after must be a whole number of steps from 0 to {steps}, got {after!r}")
     training = HdpTraining(
         party=party,
@@ -217,10 +220,10 @@ class HdpTraining:
 
     def __post_init__(self) -> None:
         slope, _ = self._slope_and_half_step()
-        decay = _from_zero("weight_decay", self.weight_decay)
+        decay = from_zero("weight_decay", self.weight_decay)
         _check_rate(self.party, positive("eta", self.eta), slope * positive("row_norm", self.row_norm) ** 2, decay)
         positive("lipschitz", self.lipschitz)
-        _from_zero("proximal_l2", self.proximal_l2)
+        from_zero("proximal_l2", self.proximal_l2)
         count("steps_per_epoch", self.steps_per_epoch)
         size = count("batch_size", self.batch_size)
         if self.step is not None:
@@ -527,14 +530,11 @@ def _check_rate(party: Side, eta: float, smoothness: float, weight_decay: float 
     else:
         largest = 2.0 / (smoothness + 2.0 * weight_decay)
         why = "2 / (beta_theta * row_norm² + 2 * weight_decay)"
-    if eta > largest:
+    # Norms are rounded too: of sqrt(2) the square is not 2.
+    if eta > largest * (1.0 + _ROUNDING):
+        # Rounded down, so that what is named is taken.
+        named = float(_SIX_DIGITS.create_decimal(repr(largest * (1.0 + _ROUNDING))))
         raise ArgumentError(
-            f"expected a learning rate of at most {largest:.6g}, got {eta!r}: a longer step of the {party} party may "
+            f"expected a learning rate of at most {named:g}, got {eta!r}: a longer step of the {party} party may "
             f"move two weights apart, and the sensitivity does not hold ({why})"
         )
-
-
-def _from_zero(name: str, value: float) -> float:
-    if not (math.isfinite(value) and value >= 0):
-        raise ArgumentError(f"{name} must be finite and at least 0, got {value!r}")
-    return float(value)

@@ -29,7 +29,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
 from splitvfl.errors import ArgumentError
-from splitvfl.privacy.checking import count
+from splitvfl.privacy.checking import count, number
 
 Relation = Literal["label", "row", "record"]
 """What neighbours differ in: one label; one party's row of one record; one record at every party."""
@@ -97,9 +97,9 @@ def claim_warnings(epsilon: float, delta: float, *, records: int | None = None) 
     >>> claim_warnings(1.0, 0.02, records=50)[0]
     'δ 0.02 is 1/50 or more: a mechanism that publishes one random record in full would be as private'
     """
-    if not 0 < delta < 1:
+    if not 0 < number("delta", delta) < 1:
         raise ArgumentError(f"delta must lie strictly between 0 and 1, got {delta!r}: from 1 on it promises nothing")
-    if not epsilon >= 0:
+    if not number("epsilon", epsilon) >= 0:
         raise ArgumentError(f"epsilon must be at least 0, got {epsilon!r}")
     found = []
     if records is not None and delta >= 1.0 / count("records", records):
