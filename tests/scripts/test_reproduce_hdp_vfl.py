@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from scripts.reproduce.hdp_vfl import __main__ as reproduction
-from scripts.reproduce.hdp_vfl import noise, preprocessing, training
+from scripts.reproduce.hdp_vfl import figure_1, figure_2, noise, preprocessing, training
 from scripts.reproduce.hdp_vfl.noise import Training, noise_of, true_delta
 from scripts.reproduce.hdp_vfl.study import ADULT, BREAST, CREDIT, FILES, SCALINGS, Party, Problem, sizes_of, table_of
-from scripts.reproduce.hdp_vfl.training import Cells, Contender, Method, Size, descend, private
+from scripts.reproduce.hdp_vfl.training import Cells, Contender, Method, Outcome, Size, descend, private
 from scripts.reproduce.shared.settings import data_folder
 from splitvfl.app.hdp_noise import HdpPlan
 from splitvfl.app.noise_plans import plan_of
@@ -293,6 +293,115 @@ def test_who_has_the_columns_of_others_has_none_elsewhere() -> None:
     assert widths.pop("single party") == (11, 0)
     assert widths.pop("centralised") == (31, 0)
     assert set(widths.values()) == {(11, 20)}
+
+
+# Verdicts
+
+
+def outcome(*accuracy: float, validated: float = 0.0) -> Outcome:
+    seeds = len(accuracy)
+    return Outcome(accuracy, accuracy, (validated,) * seeds, (1.0,) * seeds, (0.0,) * seeds, (0.0,) * seeds)
+
+
+def outcomes(
+    *, joint: float = 0.9, single: float = 0.8, encrypted: float = 0.9, **noisy: float
+) -> dict[Contender, Outcome]:
+    """Outcomes of two seeds that are .02 apart; of noise as it is given by method and ε, otherwise those of none."""
+    found = {
+        figure_1.JOINT: outcome(joint - 0.01, joint + 0.01),
+        figure_1.SINGLE: outcome(single - 0.01, single + 0.01),
+        figure_1.ENCRYPTED: outcome(encrypted - 0.01, encrypted + 0.01),
+    }
+    for method, name in (("as printed", "printed"), ("tight", "tight")):
+        for each in private(method):  # type: ignore[arg-type]
+            middle = noisy.get(f"{name}_{each.epsilon:g}".replace(".", "_"), joint)
+            found[each] = outcome(middle - 0.01, middle + 0.01)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("number", "holding", "failing"),
+    [
+        (0, {"printed_0_01": 0.45}, {"printed_0_01": 0.85}),
+        (0, {"printed_0_01": 0.37}, {"printed_0_01": 0.3}),
+        (1, {"printed_1": 0.87}, {"printed_1": 0.85}),
+        (2, {"printed_100": 0.895}, {"printed_100": 0.88}),
+    ],
+)
+def test_text_claims_hold_and_fail_by_their_own_measure(
+    number: int, holding: dict[str, float], failing: dict[str, float]
+) -> None:
+    said, published, test = figure_1.TEXT[number]
+    variants = BREAST.variants()
+    good, bad = outcomes(**holding), outcomes(**failing)
+    claims = [
+        figure_1.text_claim(variants, dict(zip(variants, found, strict=True)), said, published, test)
+        for found in ([good] * 4, [bad, bad, good, bad], [bad] * 4, [good, bad, good, good])
+    ]
+    assert [claim.verdict for claim in claims] == ["reproduces", "only with a variant", "does not", "reproduces"]
+    assert "holds with public ranges, with intercept" in claims[1].why
+    assert "fails with 1 of 3" in claims[3].why
+
+
+def test_tight_noise_is_judged_by_what_it_loses_to_none_and_gains_on_one_party() -> None:
+    good, bad = outcomes(tight_1=0.885), outcomes(tight_1=0.875)
+    assert figure_1.tight_claim(BREAST, good).verdict == "reproduces"
+    assert figure_1.tight_claim(BREAST, bad).verdict == "does not"
+    assert figure_1.tight_claim(BREAST, bad).ours == pytest.approx(0.025)
+    # Both seeds gain the same, so that the interval is a point.
+    assert figure_1.alone_claim(BREAST, good).verdict == "reproduces"
+    assert figure_1.alone_claim(BREAST, outcomes(tight_1=0.8)).verdict == "does not"
+    constant = outcomes(joint=0.632, tight_1=0.632)
+    assert "no better than a constant answer" in figure_1.tight_claim(BREAST, constant).why
+    assert "constant" not in figure_1.tight_claim(BREAST, good).why
+
+
+def test_encryption_is_judged_on_either_side() -> None:
+    verdicts = [figure_1.encrypted_claim(BREAST, outcomes(encrypted=share)).verdict for share in (0.905, 0.88, 0.92)]
+    assert verdicts == ["reproduces", "does not", "does not"]
+
+
+def swept_with(printed: dict[tuple[int, float], float], tight: float = 0.9) -> figure_2.Swept:
+    return {
+        setting: {
+            Contender(method=method, epsilon=1.0, radius=setting.radius): outcome(
+                *(tight if method == "tight" else printed.get(setting, 0.9),) * 2
+            )
+            for method in figure_2.METHODS
+        }
+        for setting in figure_2.SETTINGS
+    }
+
+
+def test_effects_of_epochs_and_radius_hold_if_they_are_near() -> None:
+    flat, steep = swept_with({}), swept_with({(15, 1.0): 0.55, (10, 0.1): 0.52})
+    assert [claim.verdict for claim in figure_2.effects(steep, [flat])] == ["reproduces", "reproduces"]
+    assert [claim.ours for claim in figure_2.effects(steep, [flat])] == pytest.approx([-0.35, 0.38])
+    assert [claim.verdict for claim in figure_2.effects(flat, [flat])] == ["does not", "does not"]
+    assert [claim.verdict for claim in figure_2.effects(flat, [flat, steep])] == ["only with a variant"] * 2
+    beyond = swept_with({(15, 1.0): 0.3, (10, 0.1): 0.7})
+    assert [claim.verdict for claim in figure_2.effects(beyond, [flat])] == ["does not", "does not"]
+
+
+def test_folds_choose_for_each_seed_and_are_compared_with_what_costs_nothing() -> None:
+    first, second = figure_2.SETTINGS[:2]
+    tight = [Contender(method="tight", epsilon=1.0, radius=each.radius) for each in (first, second)]
+    made = [outcome(0.7, 0.8), outcome(0.9, 0.6)]
+    swept = {
+        first: {tight[0]: made[0]._replace(validated=(1.0, 2.0))},
+        second: {tight[1]: made[1]._replace(validated=(2.0, 1.0))},
+    }
+    assert figure_2.chosen_settings(swept, 1.0) == [second, first]
+    assert figure_2.by_folds(swept, 1.0) == [0.9, 0.8]
+    for free, verdict in ((0.84, "reproduces"), (0.82, "does not")):
+        found = {"smallest Δ / k": (first, {tight[0]: outcome(free, free)})}
+        assert figure_2.cost_free_claim(swept, found).verdict == verdict
+
+
+def test_sensitivity_alone_takes_few_epochs_and_the_ball_by_its_unit() -> None:
+    """One batch: Δ² is 4 k² e and what grows with e³; so e is least, and Δ / k falls as k rises."""
+    found = figure_2.by_sensitivity(BREAST)
+    assert found == {"smallest Δ": (5, 0.1), "smallest Δ / k": (5, 1.0)}
 
 
 # The quick run
