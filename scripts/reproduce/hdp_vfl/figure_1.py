@@ -41,6 +41,8 @@ NOISELESS: Mapping[Contender, tuple[str, str]] = {
 }
 CONTENDERS = (*NOISELESS, *(contender for method in NOISY for contender in private(method)))
 
+HEADINGS = tuple(f"ε = {short(epsilon)}" for epsilon in EPSILONS)
+
 ALLOWED = 0.02
 """By so much accuracy the tight noise may be below no noise at ε = 1."""
 
@@ -133,13 +135,11 @@ def _noisy_table(outcomes: Outcomes, measure: str, methods: Sequence[Method]) ->
         for problem, of in outcomes.items()
         for method in methods
     ]
-    return markdown_table(("data", "columns", "ε", *map(short, EPSILONS), "no noise"), rows, left=3)
+    return markdown_table(("data", "columns", "noise", *HEADINGS, "none"), rows, left=3)
 
 
 def _delta_table() -> str:
-    return markdown_table(
-        ("ε", *map(short, EPSILONS)), [("true δ", *(short(true_delta(epsilon)) for epsilon in EPSILONS))]
-    )
+    return markdown_table(("", *HEADINGS), [("true δ", *(short(true_delta(epsilon)) for epsilon in EPSILONS))])
 
 
 def _name(intercept: bool) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from scripts.reproduce.hdp_vfl.figure_1 import NOISY
+from scripts.reproduce.hdp_vfl.figure_1 import HEADINGS, NOISY
 from scripts.reproduce.hdp_vfl.noise import tight_sensitivity, true_delta
 from scripts.reproduce.hdp_vfl.published import DELTA, EPOCHS, EPSILONS, RADIUS, SWEPT_EPOCHS, SWEPT_RADII
 from scripts.reproduce.hdp_vfl.study import Problem, problems, table_of
@@ -157,7 +157,7 @@ def _table(swept: Swept) -> str:
         for method in METHODS
         for setting, outcomes in swept.items()
     ]
-    return markdown_table(("setting", "ε", *map(short, EPSILONS), "no noise"), rows, left=2)
+    return markdown_table(("setting", "noise", *HEADINGS, "none"), rows, left=2)
 
 
 def _plain(swept: Swept, setting: Setting) -> Outcome:
@@ -207,7 +207,7 @@ def _choices(problem: Problem, swept: Swept, fixed: Mapping[str, tuple[Setting, 
         f"ε = {short(epsilon)}: {_commonest(chosen_settings(swept, epsilon)).title}" for epsilon in EPSILONS
     )
     return (
-        f"{markdown_table(('chosen by', *map(short, EPSILONS)), rows)}\n\nWhat folds chose most often, of "
+        f"{markdown_table(('chosen by', *HEADINGS), rows)}\n\nWhat folds chose most often, of "
         f"{len(_plain(swept, paper).accuracy)} seeds: {often}."
     )
 
