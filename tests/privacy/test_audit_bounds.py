@@ -194,3 +194,47 @@ def test_messages_that_are_no_numbers_are_refused() -> None:
         measure(lambda n: np.full(n, np.nan), np.zeros, Objective("mu"), draws=100)
     with pytest.raises(ArgumentError, match="one width"):
         measure(lambda n: np.zeros((n, 2)), np.zeros, Objective("mu"), draws=100)
+
+
+def test_boosting_finds_what_no_other_test_of_wide_messages_does() -> None:
+    rng = np.random.default_rng(0)
+
+    def hidden(n: int) -> np.ndarray:
+        # The sign of one normal number says whether another one is near 0: each alone, and both covariances, are as
+        # without it.
+        first, size = rng.standard_normal(n), np.abs(rng.standard_normal(n))
+        return np.stack([first, np.where(np.abs(first) < 0.67448975, size, -size)], axis=1)
+
+    def plain(n: int) -> np.ndarray:
+        return rng.standard_normal((n, 2))
+
+    found = measure(hidden, plain, Objective("advantage"), draws=10_000)
+    assert found.statistic == "boosted"
+    assert 0.3 < found.bound < 0.5  # half of the plain ones have the sign that all hidden ones have
+    without = measure(hidden, plain, Objective("advantage"), draws=10_000, boosting=False)
+    assert without.bound < 0.15  # a sum of the two is not quite normal
+
+
+def test_a_linear_test_is_chosen_where_it_suffices() -> None:
+    rng = np.random.default_rng(0)
+
+    def world(mean: float, n: int) -> np.ndarray:
+        return mean + rng.standard_normal((n, 16))
+
+    # Sixteen shifts of .3 are as one of 1.2, which no single entry shows.
+    found = measure(lambda n: world(0.3, n), lambda n: world(0.0, n), Objective("mu"), draws=20_000)
+    assert found.statistic == "linear"
+    assert 1.0 < found.bound < 1.2
+
+
+def test_millions_of_draws_are_judged_piece_by_piece() -> None:
+    rng, asked = np.random.default_rng(0), []
+
+    def world(n: int) -> np.ndarray:
+        asked.append(n)
+        return rng.integers(0, 2, n).astype(float)
+
+    event = measure(world, world, Objective("epsilon"), draws=1_200_000).event
+    assert event.draws == event.other_draws == 1_200_000 - 2 * 250_000
+    assert sum(asked) == 2 * 1_200_000
+    assert sorted(asked)[-5:] == [131_072, 250_000, 250_000, 250_000, 250_000]

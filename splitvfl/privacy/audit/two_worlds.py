@@ -31,6 +31,7 @@ _BINS = 200
 _ATOM = 8  # a value that comes back so often among those that teach is no accident of a continuous law
 _RIDGE = 1e-9
 _MOST_TAUGHT = 250_000  # draws of each world that teach, and as many that choose: what comes beyond them judges
+_LEAST_BOOSTED = 2_500  # draws of each world: from fewer, trees learn little
 _PIECE = 1 << 17  # draws of each world that are in memory at once, of those that judge
 _NONE = np.empty(0)
 
@@ -95,7 +96,7 @@ def measure(
         objective: What to bound.
         draws: Of each world, at least 100.
         confidence: Share of measurements whose bound holds, in (0, 1).
-        boosting: Whether a test of wide messages is boosted too, which takes a second or two.
+        boosting: Whether a test of wide messages is boosted too, which takes a second or two; from 10,000 draws on.
 
     Raises:
         ArgumentError: If there are fewer draws, messages have other shapes, or are not finite.
@@ -209,7 +210,7 @@ def _learn(first: Messages, second: Messages, *, boosting: bool) -> list[_Test]:
 
     projections: list[tuple[str, Callable[[Messages], Vector]]] = [("entries", summed)]
     projections += [("linear", _linear(first, second)), ("quadratic", _quadratic(first, second))]
-    if boosting:
+    if boosting and len(first) >= _LEAST_BOOSTED:
         projections.append(("boosted", boosted(first, second)))
     return [test for name, project in projections for test in _binned(name, project, first, second)]
 
