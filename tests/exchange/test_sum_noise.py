@@ -30,7 +30,8 @@ BITS = SHORT.value_bits + SHORT.feature_bits
 
 def noisy(sigma: float | None = SIGMA, **options: Any) -> Residue:
     settings = SumNoiseSettings(epsilon=1.0, delta=1e-5, sigma=sigma)
-    return Residue(rows=BATCH, encryption=SHORT, **({"own_part": "sent", "sum_noise": settings} | options))
+    given: dict[str, Any] = {"own_part": "sent", "sum_noise": settings} | options
+    return Residue(rows=BATCH, encryption=SHORT, **given)
 
 
 def trainer_with(exchange: Residue, **options: Any) -> Trainer:
