@@ -8,16 +8,19 @@ not audited is listed, and is no pass.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from splitvfl.app.assembly import Assembly
+from splitvfl.app.attack_auditing import coins_of, seats_of, try_attacks
+from splitvfl.app.audit_ceilings import Guarantees
 from splitvfl.app.experiment import Experiment, prepare
 from splitvfl.app.hdp_noise import HdpPlan, Stream
 from splitvfl.app.noise_plans import Plan
-from splitvfl.app.run_auditing import audit_run
+from splitvfl.app.run_auditing import audit_run, judge
 from splitvfl.audit import ClaimAudit, DefenseAudit, Surroundings, Verdict, audit_defense, audit_gaussian
+from splitvfl.audit.attacks import Seat, Trainings
 from splitvfl.audit.calculation import Calculated
 from splitvfl.audit.defense import DRAWS, claims_to_measure
 from splitvfl.claims import Claim, DetectionError, Gaussian, GaussianDP, PureDP, claims_of, sentence
@@ -30,6 +33,7 @@ from splitvfl.hooks import PHASES, Defense, Phase, crossing_of, placed
 from splitvfl.party.attaching import promises_of
 from splitvfl.privacy.statement import not_covered
 from splitvfl.run.trainer import Trainer
+from splitvfl.run.training import TrainingProgress
 
 CONFIDENCE: Final = 0.95
 FORMAT, VERSION = "splitvfl audit", 1
@@ -52,6 +56,8 @@ class ExperimentAudit:
         draws: Of each world, for each test.
         confidence: Share of audits in which no true claim is called violated.
         party: Whose messages were audited, of a networked run; ``None``: those of all parties.
+        learned: What everybody could learn of everybody, after the first, the tenth and the last epoch.
+        trainings: Those that attacks were tried on; ``None``: nothing was trained for that.
     """
 
     experiment: str
@@ -61,6 +67,8 @@ class ExperimentAudit:
     draws: int
     confidence: float = CONFIDENCE
     party: str | None = None
+    learned: tuple[Seat, ...] = ()
+    trainings: Trainings | None = None
 
     @property
     def claims(self) -> list[ClaimAudit]:
@@ -94,6 +102,8 @@ class ExperimentAudit:
             "defenses": [defense.as_json() for defense in self.defenses],
             "gaps": list(self.gaps),
             "notes": list(self.notes),
+            "learned": [seat.as_json() for seat in self.learned],
+            "trainings": None if self.trainings is None else self.trainings.as_json(),
             "sentence": self.sentence,
         }
 
@@ -109,6 +119,8 @@ def audit_experiment(
     seed: int = 0,
     canaries: int | None = None,
     released: Sequence[str] = (),
+    seeds: int = 0,
+    progress: Callable[[int], TrainingProgress | None] = lambda number: None,
 ) -> ExperimentAudit:
     """Return what was found of the claims that an experiment's defenses make.
 
@@ -116,9 +128,11 @@ def audit_experiment(
         config: The experiment.
         draws: Of each world, for each test, at least 400.
         seed: Of all that is drawn.
-        canaries: Train once, with coins for the labels of so many records, and judge the run as a whole; default: no
-            training.
+        canaries: Train, with coins for the labels of so many records, and judge the run as a whole; default: no
+            training, or with ``seeds`` as many as the experiment has, or a tenth of the records, 300 at most.
         released: What crossed since the training, and is not covered by what is promised of it, in sentences.
+        seeds: Train under so many seeds, and try all attacks that there are; default: no training for that.
+        progress: Called with the number of such a training, from 0, for what is told of its steps.
 
     Raises:
         ArgumentError: If there are fewer draws.
@@ -135,25 +149,41 @@ def audit_experiment(
     active.plan_run(epochs=train.epochs, early_stopping=train.early_stopping is not None)
     placed_here = [placed(hook.made("defenses", config.folder)) for hook in config.defenses]
     around = _surroundings(config, trainer)
+    coins = coins_of(config, bench, shows_gradients=assembly.exchange.shows_gradients(), canaries=canaries)
+    judged = canaries is not None or (seeds > 0 and coins > 0)
     # The page errs with what is stated: half of it is the run's, where one is judged.
-    each = CONFIDENCE if canaries is None else (1.0 + CONFIDENCE) / 2.0
+    each = (1.0 + CONFIDENCE) / 2.0 if judged else CONFIDENCE
     parties = list(bench.data.passives.values())
     audits = list(of_defenses(config, parties, placed_here, around, draws, seed, each))
     if assembly.noise is not None:
         everybody = [bench.data.active, *parties]
         audits.append(of_plan(assembly.noise, everybody, roles=("passive", "active"), released=released))
     claimed = [claim for chain in active.chains().values() for own in chain for claim in claims_of(own)]
-    if canaries is not None:
+    tried = try_attacks(config, bench, seeds=seeds, coins=coins, progress=progress) if seeds else None
+    # Where trainings are read at several moments too, that has half of what may be wrong of them.
+    halved = (1.0 + each) / 2.0
+    if tried is not None and tried.coins and (read := tried.at_the_end()):
+        name = "one run, whole" if tried.count == 1 else f"{tried.count} runs, whole"
+        audits.append(DefenseAudit(name, "run", tuple(judge(read, claimed, confidence=halved))))
+    elif canaries is not None:
         audits.append(audit_run(config, bench, claimed, canaries=canaries, confidence=each))
     gaps = [gap for audit in audits for gap in audit.gaps]
     claims_here = [claim for defense, _ in placed_here for claim in claims_of(defense)]
     gaps += bare(config, audits, claims_here, roles=("active", "passive"))
-    if canaries is None:
+    if tried is not None:
+        gaps += tried.unavailable
+    if not judged:
         gaps.append(
             "A whole run, with what several defenses and messages tell together, is not measured without --canaries."
         )
     notes = promises_of(active, train.epochs, own_part=trainer.exchange.own_part)
-    return ExperimentAudit(config.name, tuple(audits), tuple(dict.fromkeys(gaps)), tuple(notes), draws)
+    plan = assembly.noise if isinstance(assembly.noise, HdpPlan) else None
+    guarantees = Guarantees(trainer, audits, plan, epochs=train.epochs)
+    learned, trainings = seats_of(trainer, bench, guarantees, tried, confidence=halved)
+    return ExperimentAudit(
+        config.name, tuple(audits), tuple(dict.fromkeys(gaps)), tuple(notes), draws,
+        learned=learned, trainings=trainings,
+    )  # fmt: skip
 
 
 def check_draws(draws: int) -> None:

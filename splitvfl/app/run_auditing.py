@@ -28,8 +28,8 @@ DELTA: Final = 1e-5
 Scores = npt.NDArray[np.float64]
 Coins = npt.NDArray[np.int64]
 
-# Shares of the canaries that are guessed, those of the largest scores: settled before anybody looks.
-_GUESSED = (1.0, 0.25)
+GUESSED: Final = (1.0, 0.25)
+"""Shares of the canaries that are guessed, those of the largest scores: settled before anybody looks."""
 _NAME = "one run, whole"
 
 
@@ -73,11 +73,11 @@ def judge(
         confidence: Share of audits in which no true claim is called violated.
     """
     promised = [claim for claim in dict.fromkeys(claims) if isinstance(claim, PureDP | GaussianDP) and _of_run(claim)]
-    each = 1.0 - (1.0 - confidence) / (len(read) * len(_GUESSED) * max(1, len(promised)))
+    each = 1.0 - (1.0 - confidence) / (len(read) * len(GUESSED) * max(1, len(promised)))
     for claim in promised:
         pure = isinstance(claim, PureDP)
         limit = claim.epsilon if isinstance(claim, PureDP) else gaussian_mu_epsilon(claim.mu, DELTA)
-        found = _strongest(read, delta=0.0 if pure else DELTA, confidence=each)
+        found = strongest(read, delta=0.0 if pure else DELTA, confidence=each)
         verdict: Verdict = "violated" if found.bound > limit else "not refuted"
         at = "" if pure else f" at δ = {DELTA:g}, of which the claim allows {limit:.3g}"
         yield ClaimAudit(
@@ -91,7 +91,7 @@ def judge(
             per="run",
         )
     if not promised:
-        found = _strongest(read, delta=0.0, confidence=each)
+        found = strongest(read, delta=0.0, confidence=each)
         none = "Of labels over the whole run nothing is promised."
         yield ClaimAudit("labels over the run", "", None, "", "no claim", (none, _words(found, "")), measured=found)
 
@@ -108,11 +108,17 @@ def _words(found: Measured, at: str) -> str:
     )
 
 
-def _strongest(read: Mapping[str, tuple[Scores, Coins]], *, delta: float, confidence: float) -> Measured:
-    """Return what the attack proves that proves most."""
+def strongest(read: Mapping[str, tuple[Scores, Coins]], *, delta: float, confidence: float) -> Measured:
+    """Return what the attack proves that proves most.
+
+    Args:
+        read: By attack the scores of all canaries, higher for label 1, and the coins.
+        delta: δ at which ε is bounded.
+        confidence: Of each bound: what is left is wrong as often for every attack and share that is guessed.
+    """
     found = []
     for attack, (scores, coins) in read.items():
-        for share in _GUESSED:
+        for share in GUESSED:
             right, guesses = _guessed(scores, coins, share)
             bounds = [
                 one_run_epsilon(right=number, guesses=guesses, canaries=len(coins), delta=delta, confidence=confidence)

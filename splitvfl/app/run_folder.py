@@ -18,7 +18,7 @@ from splitvfl.run import checkpoint, written_files
 
 CONFIG_FILE = "experiment.yaml"
 MODEL_FOLDER = "model"
-AUDIT_FILE = "audit.json"
+AUDIT_FILE, AUDIT_PAGE = "audit.json", "audit.html"
 STUDENT_FOLDER, ALONE_FOLDER, DISTILLATION_FILE = "student", "own-columns", "distillation.json"
 _CONFIG_DRAFT = f".{CONFIG_FILE}"
 HEADER = "# All settings of this run, written by splitvfl.\n"
@@ -121,6 +121,7 @@ def clear_run(folder: Path) -> None:
         RECONSTRUCTION_FILE,
         AUDIT_FILE,
         RELEASES_FILE,
+        AUDIT_PAGE,
         DISTILLATION_FILE,
         FILE_NAME,
         BEGUN_FILE,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from splitvfl.audit.calculation import Calculated
+from splitvfl.audit.ceilings import right_allowed
 from splitvfl.claims import Condition
 from splitvfl.privacy.audit import Measured
 
@@ -71,11 +72,15 @@ class ClaimAudit:
             "claim": self.claim,
             "quantity": self.quantity,
             "claimed": _finite(self.claimed),
+            "right": right_allowed(self.quantity, self.claimed),
             "relation": self.relation,
             "per": self.per,
             "verdict": self.verdict,
             "why": list(self.why),
             "calculated": None if self.calculated is None else _finite(self.calculated.value),
+            "calculated_right": None
+            if self.calculated is None
+            else right_allowed(self.quantity, self.calculated.value),
             "calculated_by": "" if self.calculated is None else self.calculated.by,
             "measured": _finite(self.bound),
             "refutable": _finite(self.refutable),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from splitvfl.cli.column_tables import plain_table
-from splitvfl.cli.console import Overrides
+from splitvfl.cli.console import Overrides, errors_console
 from splitvfl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 FAILED: Final = 1
 """Exit code of ``--strict`` where a claim is violated or not covered."""
+
+_SEEDS: Final = 5  # trainings of an experiment, where it is not said how many
 
 
 def audit(
@@ -39,36 +41,61 @@ def audit(
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit with code 1 where a claim is violated or not covered.")
     ] = False,
-    json_: Annotated[
-        Path | None,
+    seeds: Annotated[
+        int | None,
         typer.Option(
-            "--json", metavar="FILE", help="Where all of it is written. Default: audit.json, in a run's folder."
+            metavar="N", help="Train under N seeds, and try every attack; 0: train nothing for that. Default: 5."
         ),
     ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where audit.json and its page go. Default: the run's folder, or here."),
+    ] = None,
+    json_: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Where audit.json goes instead.")] = None,
 ) -> None:
     """Check every claim of privacy by calculation, and try to refute it; what is not audited is listed."""
     import json
 
     from splitvfl.app.audit_input import read_input
     from splitvfl.app.auditing import audit_experiment
+    from splitvfl.app.console import RunProgress
     from splitvfl.app.party_auditing import audit_party
-    from splitvfl.app.run_folder import AUDIT_FILE
+    from splitvfl.app.run_folder import AUDIT_FILE, AUDIT_PAGE
+    from splitvfl.report.audit_page import write_audit_page
 
     asked = read_input(experiment, as_, overrides or [])
     if asked.party is None:
-        found = audit_experiment(asked.config, draws=draws, seed=seed, canaries=canaries, released=asked.released)
+        trainings = _SEEDS if seeds is None else seeds
+        with RunProgress(errors_console(), trainings) as progress:
+            found = audit_experiment(
+                asked.config,
+                draws=draws,
+                seed=seed,
+                canaries=canaries,
+                released=asked.released,
+                seeds=trainings,
+                progress=lambda number: progress.run(f"{asked.config.name}, seed {asked.config.train.seed + number}"),
+            )
     else:
-        _refuse_canaries(canaries, asked.party)
+        _refuse_trainings(canaries, seeds, asked.party)
         found = audit_party(asked.config, asked.party, draws=draws, seed=seed, released=asked.released)
-    written = json_ or asked.folder / AUDIT_FILE
-    written.write_text(json.dumps(found.as_json(), ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+    folder = out or asked.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    written, said = json_ or folder / AUDIT_FILE, found.as_json()
+    written.write_text(json.dumps(said, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+    page = write_audit_page(said, folder / AUDIT_PAGE)
     _print(found)
+    print(f"{page}   (open it in a browser)")
     print(written)
     if strict and not found.passes:
         raise typer.Exit(FAILED)
 
 
-def _refuse_canaries(canaries: int | None, party: str) -> None:
+def _refuse_trainings(canaries: int | None, seeds: int | None, party: str) -> None:
+    if seeds:
+        raise ConfigError(
+            f"--seeds: trains all parties in one process, and {party} has its own columns alone; leave it out"
+        )
     if canaries is not None:
         raise ConfigError(
             f"--canaries: trains all parties in one process, and {party} has its own columns alone; leave it out, or "

@@ -168,6 +168,10 @@ class ScoreKeeper(Keeper):
         """Number of positive and of negative records that were judged, scored or not."""
         return self._records.classes
 
+    def record_scores(self) -> tuple[Floats, Flags]:
+        """Return the accumulated scores of the records that were scored and are no canaries, and which are positive."""
+        return self._records.of_scored()
+
     def canary_scores(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]] | None:
         """Return the canaries' accumulated scores, higher for label 1, and their coins; ``None`` without canaries.
 

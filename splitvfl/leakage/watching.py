@@ -66,7 +66,7 @@ class Watch:
 
         Empty without canaries; without those attacks that met none, or of one class only.
         """
-        keepers = self._auditors(party) | self._keepers(party)
+        keepers = self._auditors(party) | self.keepers(party)
         leaks = {name: keeper.canary_leak() for name, keeper in keepers.items()}
         return {name: leak for name, leak in leaks.items() if leak is not None and not math.isnan(leak.auc)}
 
@@ -112,7 +112,7 @@ class Watch:
         """
         values: dict[str, float] = {}
         for party in self.leaks:
-            for name, keeper in self._keepers(party).items():
+            for name, keeper in self.keepers(party).items():
                 summed = epoch_ends or keeper.records <= _CHEAP_RECORDS
                 values[f"leak_auc/{party}/{name}"] = keeper.recent_auc
                 if summed:
@@ -154,13 +154,14 @@ class Watch:
         """Return what every attack on messages has added up of each canary, and the coins, by party and attack."""
         found = {}
         for party in self.leaks:
-            for name, keeper in self._keepers(party).items():
+            for name, keeper in self.keepers(party).items():
                 scores = keeper.canary_scores() if isinstance(keeper, ScoreKeeper) else None
                 if scores is not None:
                     found[f"{name} at {party}"] = scores
         return found
 
-    def _keepers(self, party: str) -> dict[str, Keeper]:
+    def keepers(self, party: str) -> dict[str, Keeper]:
+        """Return the judges of every attack on one passive party's messages, and of the auditor's, by name."""
         found: dict[str, Keeper] = {name: leak.keeper for name, leak in self.leaks[party].items()}
         return found | self._auditors(party)
 

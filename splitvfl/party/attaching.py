@@ -190,8 +190,16 @@ def promised_in_short(parties: Iterable[Party], *, epochs: int, own_part: OwnPar
     return list(dict.fromkeys(said))
 
 
-def _over_a_run(party: ActiveParty, epochs: int, own_part: OwnPart) -> Iterator[str]:
-    """Say what releases of residues come to over a run, or why nothing is said of it: once for all cuts."""
+def label_promises_of_run(
+    party: ActiveParty, epochs: int, *, own_part: OwnPart = "exact"
+) -> list[tuple[str, PureDP | str]]:
+    """Return what releases of residues come to over a run, by defense, or in words why nothing is said of it.
+
+    Args:
+        party: The label party.
+        epochs: How often each record is used.
+        own_part: What its own weights learn from, as the exchange says.
+    """
     costs = {
         (hook_name(defense), claim.epsilon)
         for cut in party.cuts.values()
@@ -199,12 +207,19 @@ def _over_a_run(party: ActiveParty, epochs: int, own_part: OwnPart) -> Iterator[
         for claim in claims_of(defense)
         if isinstance(claim, PureDP) and claim.unit == "label of a record"
     }
+    found: list[tuple[str, PureDP | str]] = []
     for name, epsilon in sorted(costs):
         why = _without(party, name) or _uncovered(party, own_part)
-        if why:
-            yield f"{name}: of the whole run nothing is promised: {why}."
+        found.append((name, why or PureDP(epochs * epsilon, per="run")))
+    return found
+
+
+def _over_a_run(party: ActiveParty, epochs: int, own_part: OwnPart) -> Iterator[str]:
+    """Say what releases of residues come to over a run, or why nothing is said of it: once for all cuts."""
+    for name, total in label_promises_of_run(party, epochs, own_part=own_part):
+        if isinstance(total, str):
+            yield f"{name}: of the whole run nothing is promised: {total}."
         else:
-            total = PureDP(epochs * epsilon, per="run")
             yield (
                 f"{name}: all messages of the run together are {total.epsilon:.3g}-differentially private in the label "
                 f"of a record, given all else: nobody tells two labels of even odds apart more often than "

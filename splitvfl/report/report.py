@@ -66,8 +66,10 @@ from splitvfl.report.summary import FILE_NAME, GOAL, RunSummary, read_summary
 
 if TYPE_CHECKING:
     from jinja2 import Template
+    from markupsafe import Markup
 
 _TEMPLATE = "report.html.j2"
+_STYLE = "page.css"
 _SETTINGS = "experiment.yaml"
 
 
@@ -172,10 +174,19 @@ def _template() -> Template:
     return environment.from_string(resources.files("splitvfl.report").joinpath(_TEMPLATE).read_text("utf-8"))
 
 
+@cache
+def page_style() -> Markup:
+    """Return the style of all pages."""
+    from markupsafe import Markup
+
+    return Markup(resources.files("splitvfl.report").joinpath(_STYLE).read_text("utf-8"))
+
+
 def _render(title: str, summaries: list[RunSummary], folders: list[Path]) -> str:
     late = (name for run in summaries for party in run.parties.values() for name in party.after_training)
     return _template().render(
         title=title,
+        style=page_style(),
         goals=sorted({run.goal for run in summaries}),
         parties=_parties(summaries),
         noted=list(_noted(summaries)),

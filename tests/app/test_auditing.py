@@ -120,7 +120,7 @@ def test_an_experiment_without_defenses_claims_nothing(here: Path) -> None:
 
 def test_the_command_prints_eighty_columns_and_writes_json(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = experiment(here, ADD, ROWS, "top-k")
-    assert main(["audit", str(path), "--draws", "4000"]) == 0
+    assert main(["audit", str(path), "--draws", "4000", "--seeds", "2"]) == 0
     printed = capsys.readouterr().out
     assert max(map(len, printed.splitlines())) <= 80
     assert printed.rstrip().splitlines()[-1] == "audit.json"
@@ -143,6 +143,7 @@ def test_the_command_prints_eighty_columns_and_writes_json(here: Path, capsys: p
             "notes",
             "sentence",
         ),
+        *("learned", "trainings"),
     }
     assert (said["format"], said["version"], said["passes"]) == ("splitvfl audit", 1, False)
     assert any("accounting over messages is the caller's" in line for line in said["defenses"][1]["left_out"])
@@ -155,7 +156,7 @@ def test_the_command_prints_eighty_columns_and_writes_json(here: Path, capsys: p
         for claim in defense["claims"]:
             assert claim.keys() == {
                 *("claim", "quantity", "claimed", "relation", "per", "verdict", "why", "calculated", "calculated_by"),
-                *("measured", "refutable", "confidence", "statistic", "event", "inputs"),
+                *("measured", "refutable", "confidence", "statistic", "event", "inputs", "right", "calculated_right"),
             }
             assert claim["verdict"] in VERDICTS
             assert claim["why"]
@@ -163,18 +164,18 @@ def test_the_command_prints_eighty_columns_and_writes_json(here: Path, capsys: p
 
 def test_strict_fails_where_a_claim_is_violated_or_not_covered(here: Path) -> None:
     (here / "mine.py").write_text(OWN)
-    words = ["--draws", "8000", "--strict"]
+    words = ["--draws", "8000", "--seeds", "0", "--strict"]
     assert main(["audit", str(experiment(here, {"name": "mine:Halved", "epsilon": 1.0})), *words]) == 1
     said = json.loads(Path("audit.json").read_text())
     assert said["defenses"][0]["verdict"] == "violated"
-    assert main(["audit", str(experiment(here, {"name": "mine:Halved", "epsilon": 1.0})), *words[:2]]) == 0
+    assert main(["audit", str(experiment(here, {"name": "mine:Halved", "epsilon": 1.0})), *words[:4]]) == 0
     assert main(["audit", str(experiment(here, ROWS)), *words]) == 1
     assert main(["audit", str(experiment(here, ADD)), *words]) == 0
 
 
 def test_a_run_is_audited_by_its_settings_and_keeps_what_was_found(here: Path) -> None:
     assert main(["train", str(experiment(here, ADD, name="run", train={"epochs": 1}))]) == 0
-    assert main(["audit", "runs/run", "--draws", "400"]) == 0
+    assert main(["audit", "runs/run", "--draws", "400", "--seeds", "0"]) == 0
     assert (here / "runs/run/audit.json").exists()
     assert main(["train", "asked.yaml", "--overwrite"]) == 0
     assert not (here / "runs/run/audit.json").exists(), "it was of another run"
