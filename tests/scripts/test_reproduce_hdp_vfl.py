@@ -271,6 +271,19 @@ def test_with_noise_it_is_the_packages_training_with_the_same_noise(
     assert expected.abs().max() > 0.05
 
 
+def test_noise_on_test_records_is_that_of_the_training() -> None:
+    problem, given = replace(BREAST, epochs=2), [private("as printed")[place] for place in (0, -1)]
+    contenders = [each.as_settings() for each in given]
+    found = training.judge_noisy_parts(problem.as_settings(), 0, contenders, [1.0, 1.0])["accuracy"]
+    clean = training.train_contenders(problem.as_settings(), 0, contenders, [1.0])["cells"]
+    # Of 114 tossed coins; four standard errors are .19.
+    assert found[0] == pytest.approx(0.5, abs=0.19)
+    # Noise of a fiftieth of what parts can be changes few answers.
+    assert clean[1]["passive"] < 0.02
+    assert found[1] == pytest.approx(clean[1]["accuracy"], abs=0.05)
+    assert found[1] > 0.8
+
+
 def test_a_fold_is_tested_on_what_the_others_are_trained_on() -> None:
     rows = training._rows_of(table_of(BREAST, 0), "tight", intercept=True)
     found = list(training.folds(rows, 0))
@@ -359,6 +372,14 @@ def test_tight_noise_is_judged_by_what_it_loses_to_none_and_gains_on_one_party()
 def test_encryption_is_judged_on_either_side() -> None:
     verdicts = [figure_1.encrypted_claim(BREAST, outcomes(encrypted=share)).verdict for share in (0.905, 0.88, 0.92)]
     assert verdicts == ["reproduces", "does not", "does not"]
+
+
+def test_noise_on_test_records_is_judged_by_the_share_that_is_left() -> None:
+    for middle, verdict in ((0.5, "reproduces"), (0.35, "does not"), (0.56, "does not")):
+        noisy = dict.fromkeys(private("as printed"), (middle, middle))
+        claim = figure_1.parts_claim(BREAST, outcomes(), noisy)
+        assert claim.verdict == verdict
+        assert claim.ours == pytest.approx(middle / 0.9, rel=1e-3)
 
 
 def swept_with(printed: dict[tuple[int, float], float], tight: float = 0.9) -> figure_2.Swept:

@@ -7,7 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from scripts.reproduce.hdp_vfl.noise import true_delta
 from scripts.reproduce.hdp_vfl.published import DELTA, EPSILONS
 from scripts.reproduce.hdp_vfl.study import Problem, problems, table_of
-from scripts.reproduce.hdp_vfl.training import Contender, Method, Outcome, Outcomes, outcomes_of, private
+from scripts.reproduce.hdp_vfl.training import (
+    Contender,
+    Method,
+    Outcome,
+    Outcomes,
+    noisy_parts_of,
+    outcomes_of,
+    private,
+)
 from scripts.reproduce.residue_protection.drawing import Chart, Curve, draw_grid, short
 from scripts.reproduce.shared.claims import (
     Claim,
@@ -46,6 +54,9 @@ HEADINGS = tuple(f"ε = {short(epsilon)}" for epsilon in EPSILONS)
 ALLOWED = 0.02
 """By so much accuracy the tight noise may be below no noise at ε = 1."""
 
+NoisyParts = Mapping[Problem, Mapping[Contender, Sequence[float]]]
+"""Accuracies with noise on the parts of logits of test records, by contender, a value for each seed."""
+
 _NOISELESS_BODY = """Accuracy / AUC on test records, means over seeds, ± half of the 95 % interval.
 
 - *One party*: the label party's columns alone.
@@ -67,6 +78,9 @@ labels and whose cost is not accounted for, and the evaluation, for which parts 
 δ = .01 is above one over the number of training records on every set, and above ε at the first of the seven values:
 these are the paper's settings, and no recommendation."""
 
+_PARTS_BODY = """So far test records are judged by parts of logits without noise. With the published σ on these parts,
+too, as on those of training records:"""
+
 _DELTA_BODY = (
     """The published formula holds for ε below 1. What δ its noise has at each ε, if its sensitivity is right:"""
 )
@@ -77,6 +91,7 @@ def sections(settings: Settings) -> list[Section]:
     given = problems(settings)
     variants = [variant for problem in given for variant in problem.variants()]
     outcomes = outcomes_of(settings, variants, CONTENDERS)
+    noisy_parts = noisy_parts_of(settings, outcomes, private("as printed"))
     return [
         Section(
             title="Without noise",
@@ -91,13 +106,15 @@ def sections(settings: Settings) -> list[Section]:
                     _noisy_table(outcomes, "accuracy", tuple(NOISY)),
                     "AUC, which a shift of all logits does not change:",
                     _noisy_table(outcomes, "auc", ("as printed", "tight")),
+                    _PARTS_BODY,
+                    _parts_table(noisy_parts),
                     _DELTA_BODY,
                     _delta_table(),
                 )
             ),
             figures={_name(own): _drawn(given, outcomes, intercept=own) for own in (True, False)},
             captions={_name(own): _caption(intercept=own) for own in (True, False)},
-            claims=[claim for problem in given for claim in _claims(problem, outcomes)],
+            claims=[claim for problem in given for claim in _claims(problem, outcomes, noisy_parts)],
         ),
     ]
 
@@ -136,6 +153,14 @@ def _noisy_table(outcomes: Outcomes, measure: str, methods: Sequence[Method]) ->
         for method in methods
     ]
     return markdown_table(("data", "columns", "noise", *HEADINGS, "none"), rows, left=3)
+
+
+def _parts_table(noisy_parts: NoisyParts) -> str:
+    rows = [
+        (problem.title, problem.variant, *(with_interval(of[each]) for each in private("as printed")))
+        for problem, of in noisy_parts.items()
+    ]
+    return markdown_table(("data", "columns", *HEADINGS), rows, left=2)
 
 
 def _delta_table() -> str:
@@ -201,9 +226,10 @@ Test = Callable[[Mapping[Contender, Outcome]], tuple[list[float], bool]]
 """Returns a figure of what was trained, one for each seed, and whether the claim holds of it."""
 
 
-def _claims(problem: Problem, outcomes: Outcomes) -> list[Claim]:
+def _claims(problem: Problem, outcomes: Outcomes, noisy_parts: NoisyParts) -> list[Claim]:
     own = [variant for variant in problem.variants() if variant in outcomes]
     found = [text_claim(own, outcomes, said, published, test) for said, published, test in TEXT]
+    found.append(parts_claim(own[0], outcomes[own[0]], noisy_parts[own[0]]))
     found += [tight_claim(variant, outcomes[variant]) for variant in own]
     return [*found, *(alone_claim(variant, outcomes[variant]) for variant in own)]
 
@@ -227,6 +253,22 @@ def lossless_above_ten(outcomes: Mapping[Contender, Outcome]) -> tuple[list[floa
     """Return by how much accuracy falls at ε = 100 with the published noise; it holds up to .01."""
     lost = _lost(outcomes, "as printed", 100.0)
     return lost, mean(lost) <= 0.01
+
+
+def parts_claim(
+    problem: Problem, outcomes: Mapping[Contender, Outcome], noisy: Mapping[Contender, Sequence[float]]
+) -> Claim:
+    """Return whether accuracy is halved below ε = .1 if parts of logits of test records have noise, too."""
+    contender, later = private("as printed")[1], private("as printed")[3]
+    shares = [accuracy / plain for accuracy, plain in zip(noisy[contender], outcomes[JOINT].accuracy, strict=True)]
+    return Claim.of(
+        shares,
+        claim=f"{problem.title}, published σ on parts of test records, too: half of the lossless accuracy below "
+        "ε = .1 (share at .01, within .1)",
+        holds=abs(mean(shares) - 0.5) <= 0.1,
+        why=f"{problem.variant}; accuracy {shown(mean(noisy[contender]))}, and {shown(mean(noisy[later]))} at ε = 1",
+        published=0.5,
+    )
 
 
 TEXT: Sequence[tuple[str, float, Test]] = (

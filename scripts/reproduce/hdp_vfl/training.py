@@ -288,6 +288,33 @@ def train_contenders(
     return {"cells": cells, "majority": table.majority}
 
 
+def judge_noisy_parts(
+    problem: Mapping[str, Any], seed: int, contenders: Sequence[Mapping[str, Any]], rates: Sequence[float]
+) -> Result:
+    """Train every contender at its rate, and judge it by parts of logits with the noise of the training.
+
+    Args:
+        problem: :meth:`Problem.as_settings`.
+        seed: Of split, order and noise.
+        contenders: :meth:`Contender.as_settings` of each, all with rows of both parties.
+        rates: A learning rate for each.
+
+    Returns:
+        ``accuracy`` on test records, of each; nobody clips these parts.
+    """
+    what, chosen = Problem.of(problem), [Contender(**each) for each in contenders]
+    rows = _rows_of(table_of(what, seed), chosen[0].method, intercept=what.intercept)
+    pairs = list(zip(chosen, rates, strict=True))
+    size = Size.of(what, len(rows.labels))
+    cells = Cells.of(pairs, size)
+    generator = torch.Generator().manual_seed(derive_seed(seed, "noise, test") % 2**32)
+    weights = descend(rows.active.train, rows.passive.train, rows.labels, cells, size, seed=seed, noise=generator)
+    # One draw for each cell: here it is all that there is to be seen.
+    drawn = torch.randn(len(rows.test_labels), len(pairs), generator=generator)
+    part = torch.addcmul(rows.passive.test @ weights.passive, drawn, cells.passive)
+    return {"accuracy": accuracies(rows.active.test @ weights.active + part, rows.test_labels).tolist()}
+
+
 class Outcome(NamedTuple):
     """What one contender comes to, a value for each seed.
 
@@ -349,6 +376,37 @@ def outcomes_of(
                     **{name: tuple(cell[name] for cell in cells) for name in Outcome._fields}
                 )
     return found
+
+
+def noisy_parts_of(
+    settings: Settings, outcomes: Outcomes, contenders: Sequence[Contender]
+) -> Mapping[Problem, Mapping[Contender, list[float]]]:
+    """Return the accuracies of contenders whose test records' parts of logits have noise, too, at their chosen rates.
+
+    Args:
+        settings: Seeds, processes, and where finished work is kept.
+        outcomes: What :func:`outcomes_of` found, of these contenders and maybe others.
+        contenders: Which.
+    """
+    jobs = [
+        Job(
+            judge_noisy_parts,
+            {
+                "problem": problem.as_settings(),
+                "seed": seed,
+                "contenders": [each.as_settings() for each in contenders],
+                "rates": [found[each].rate[seed] for each in contenders],
+            },
+        )
+        for problem, found in outcomes.items()
+        for seed in range(settings.seeds)
+    ]
+    results = iter(run_jobs(jobs, settings.jobs, workers=settings.workers, say=settings.say))
+    judged: dict[Problem, dict[Contender, list[float]]] = {}
+    for problem in outcomes:
+        seeds = [next(results)["accuracy"] for _ in range(settings.seeds)]
+        judged[problem] = {each: [seed[number] for seed in seeds] for number, each in enumerate(contenders)}
+    return judged
 
 
 def _alike(contenders: Sequence[Contender]) -> list[list[Contender]]:
