@@ -19,6 +19,7 @@ from splitvfl.app.experiment import Experiment, prepare
 from splitvfl.app.hdp_noise import HdpPlan, Stream
 from splitvfl.app.noise_plans import Plan
 from splitvfl.app.run_auditing import audit_run, judge
+from splitvfl.app.sum_noise import SumNoisePlan
 from splitvfl.audit import ClaimAudit, DefenseAudit, Surroundings, Verdict, audit_defense, audit_gaussian
 from splitvfl.audit.attacks import Seat, Trainings
 from splitvfl.audit.calculation import Calculated
@@ -294,6 +295,8 @@ def of_plan(
         roles: Those of these parties.
         released: What has crossed since the training, in sentences: what the noise was not calculated for.
     """
+    if isinstance(plan, SumNoisePlan):
+        return _of_sums(plan, roles)
     if not isinstance(plan, HdpPlan):
         why = "The noise of this exchange is calculated from its paper's formula, and no audit of it is known here."
         claim = ClaimAudit("noise of the exchange", "", None, "", "not covered", (why,))
@@ -309,6 +312,27 @@ def of_plan(
         f"{plan.name}: its sensitivity is that of a theorem about the training; the noise is calculated, not measured."
     )
     return DefenseAudit(plan.name, "exchange", claims, (gap,))
+
+
+def _of_sums(plan: SumNoisePlan, roles: Sequence[Role]) -> DefenseAudit:
+    """Return what a calculation finds of noise on sums: of one label at the label party, and of nothing else."""
+    agreed, run = plan.settings, plan.run
+    found = audit_gaussian(agreed.epsilon, agreed.delta, sigma=run.sigma, sensitivity=run.sensitivity)
+    unmet = [f"{gap.item.capitalize()}: {gap.reason}." for gap in not_covered("seeded noise")] if plan.fixed else []
+    verdict: Verdict = "not covered" if unmet and found.verdict == "proven" else found.verdict
+    claim = ClaimAudit(
+        f"All that {plan.active} sends in the run is ({agreed.epsilon:g}, {agreed.delta:g})-differentially private in "
+        "a record's label.",
+        f"δ at ε {agreed.epsilon:g}",
+        agreed.delta,
+        f"label at {plan.active}",
+        verdict,
+        (found.why, plan.honest, *unmet) if verdict == found.verdict else (*unmet, found.why, plan.honest),
+        Calculated(found.delta, "Gaussian noise of that σ on what one label moves in all epochs, exactly"),
+        per="run",
+    )
+    gap = f"{plan.name}: that columns are what is multiplied is assumed; the noise is calculated, not measured."
+    return DefenseAudit(plan.name, "exchange", (claim,) if "active" in roles else (), (gap,))
 
 
 def _of_stream(plan: HdpPlan, who: str, stream: Stream, unmet: tuple[str, ...]) -> ClaimAudit:

@@ -109,17 +109,24 @@ class SumNoisePlan:
         """Return the statement: what is protected, from whom, by what, and what is not covered."""
         return [self._what(), self._for_labels(), *self.conditions(), *self._generator(), *self._warnings()]
 
-    def conditions(self) -> list[str]:
-        """Return what the promise does not cover, in whole sentences, what it rests on first."""
-        found = [
+    @property
+    def honest(self) -> str:
+        """What the promise rests on and nobody can check, in whole sentences."""
+        return (
             f"It rests on {' and '.join(self.passives)} multiplying residues with the very columns that are bounded: "
             "what is multiplied is encrypted, and masked when it is opened, so that nobody can check it. A party that "
             "multiplies one record's residue with a large number reads its label through the noise; limits of "
-            "encryption bound how large, not enough.",
-            "Not covered: the trained weights of the label party, its predictions and scores, if they are shown to "
-            "anyone; settings that were chosen by results; several records of one person, which cost as many times as "
-            "much; other runs over the same records, such as one that is started anew; columns of anybody; what "
-            "columns and the model predict of a label; that the label party's own sums are rounded, in floating point.",
+            "encryption bound how large, not enough."
+        )
+
+    def conditions(self) -> list[str]:
+        """Return what the promise rests on, and what it does not cover, in whole sentences."""
+        found = [
+            self.honest,
+            "Not covered: settings that were chosen by results, and figures on training labels that are shown; several "
+            "records of one person, which cost as many times as much; other runs over the same records, such as one "
+            "that is started anew; columns of anybody; what columns and the model predict of a label; that the label "
+            "party's own sums are rounded, in floating point.",
         ]
         if self.fixed:
             return [*found, *(f"Not covered: {gap.item}: {gap.reason}." for gap in not_covered("seeded noise"))]
@@ -154,7 +161,8 @@ class SumNoisePlan:
             f"One record's label at {self.active}: all that {self.active} sends in the run is ({agreed.epsilon:g}, "
             f"{delta:.3g})-differentially private in it, towards {together}"
             f"{' together' if len(self.passives) > 1 else ''}, whatever else they know. It is told right at most "
-            f"{success(self.run.mu):.1%} of the time, if neither label is commoner."
+            f"{success(self.run.mu):.1%} of the time, if neither label is commoner. All weights follow from what was "
+            "released, or from a sum with the same noise: the trained model and its scores cost nothing more."
         )
 
     def _generator(self) -> list[str]:

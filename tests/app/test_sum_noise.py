@@ -15,6 +15,7 @@ import torch
 from scipy.stats import norm
 
 from splitvfl.app.assembly import Assembly
+from splitvfl.app.auditing import audit_experiment, of_plan
 from splitvfl.app.deployment import Deployment, party_run, run_party
 from splitvfl.app.experiment import build_trainer, run_experiment
 from splitvfl.app.noise_plans import plan_of
@@ -205,6 +206,29 @@ def test_parties_agree_on_the_noise_and_a_deployed_run_takes_no_seed(folder: Pat
         assert isinstance(exchange, Residue)
         keys.add(exchange.noise_key())
     assert len(keys) == 2
+
+
+# --- its audit
+
+
+@pytest.mark.parametrize(("seeded", "verdict"), [(False, "proven"), (True, "not covered")])
+def test_an_audit_recomputes_its_delta_and_names_what_it_rests_on(seeded: bool, verdict: str, folder: Path) -> None:
+    changes = ("train.noise_seed_for_experiments=1",) if seeded else ()
+    (found,) = audit_experiment(config_of(folder, *changes), draws=400).defenses
+    (claim,) = found.claims
+    assert claim.verdict == verdict
+    assert (claim.claimed, claim.relation, claim.per) == (1e-3, "label at clinic", "run")
+    assert claim.calculated is not None
+    assert 0.99e-3 < claim.calculated.value <= 1e-3
+    assert any("multiplying residues with the very columns that are bounded" in line for line in claim.why)
+
+
+def test_an_audit_notices_noise_that_is_half_of_what_is_needed(folder: Path, data: VerticalData) -> None:
+    plan = plan_for(folder, data)
+    halved = replace(plan, once=plan.once.with_sigma(plan.once.sigma / 2))
+    (claim,) = of_plan(halved, [], roles=("active",)).claims
+    assert claim.verdict == "violated"
+    assert of_plan(plan, [], roles=("passive",)).claims == ()
 
 
 # --- bad input
