@@ -537,7 +537,11 @@ def test_a_frame_that_is_too_large_breaks_the_link_and_nothing_else(
 @contextmanager
 def raw_listener(identity: Identity, answers: Callable[[Iterator[bytes]], Iterator[bytes]]) -> Iterator[int]:
     """Listen as a program might that follows rules of its own, and give the port."""
-    server = grpc.server(ThreadPoolExecutor(4), compression=grpc.Compression.Gzip, options=[("grpc.so_reuseport", 0)])
+    # It takes signs of life as often as a caller with short times sends them.
+    lenient = [("grpc.http2.min_ping_interval_without_data_ms", 1), ("grpc.http2.max_ping_strikes", 0)]
+    server = grpc.server(
+        ThreadPoolExecutor(4), compression=grpc.Compression.Gzip, options=[("grpc.so_reuseport", 0), *lenient]
+    )
     talk = grpc.stream_stream_rpc_method_handler(lambda requests, context: answers(requests))
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("splitvfl.Exchange", {"Talk": talk}),))
     port = server.add_secure_port("127.0.0.1:0", identity.server_credentials())

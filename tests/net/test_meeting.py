@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import pytest
 import torch
@@ -34,9 +35,10 @@ def _partner(name: str, port: int, ends: Callable[[], None]) -> None:
         links["bank"].receive(_never_sent("bank"), timeout=ENOUGH_S)
 
 
-def _bank(place: Meeting) -> None:
+def _bank(place: Meeting, met: Event) -> None:
     """Meet both, and wait for the shop's word."""
     with place.meet() as links:
+        met.set()
         links["shop"].receive(_never_sent("shop"), timeout=ENOUGH_S)
 
 
@@ -69,12 +71,19 @@ def test_who_is_left_by_one_tells_the_others_whether_to_dial_again(
         listen="127.0.0.1:0",
         wait_s=ENOUGH_S,
     )
+    met = Event()
+
+    def ends_once_met() -> None:
+        # Who is gone before it was met is waited for again.
+        assert met.wait(ENOUGH_S)
+        ends()
+
     with ThreadPoolExecutor(2) as pool, listening as place:
         assert place.port is not None
         lab = pool.submit(_partner, "lab", place.port, _waits)
-        shop = pool.submit(_partner, "shop", place.port, ends)
+        shop = pool.submit(_partner, "shop", place.port, ends_once_met)
         with pytest.raises(kind):
-            _bank(place)
+            _bank(place, met)
         with pytest.raises(kind, match=told) as caught:
             lab.result(ENOUGH_S)
         with pytest.raises(SplitVFLError, match="the shop "):
