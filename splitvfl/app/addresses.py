@@ -12,7 +12,7 @@ from splitvfl.exchange.roll_call import UNSIGNED, Vouching
 from splitvfl.net.frames import Hello, Role
 from splitvfl.net.meeting import Meeting, Partner
 from splitvfl.net.signing import CertificateSigner
-from splitvfl.net.tls import Identity, Plaintext, identities, split_address
+from splitvfl.net.tls import Identity, Plaintext, identities, is_loopback, split_address
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +71,13 @@ class AddressBook:
         if self.config.network is None:
             raise ConfigError(f"{self.config.source}: network: where do the parties meet? Say listen and certificates")
         return self.config.network
+
+    @property
+    def on_one_machine(self) -> bool:
+        """Whether no address that the file gives can be reached from another machine."""
+        given = (self.network.listen, *(place.address for place in self._places.values()))
+        # No address to listen at is 0.0.0.0: any machine's.
+        return all(is_loopback(one.rpartition(":")[0].strip("[]")) for one in given if one is not None)
 
     def _partners(self) -> tuple[Partner, ...]:
         config, listen, places = self.config, self.network.listen, self._places

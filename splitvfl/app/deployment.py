@@ -97,6 +97,7 @@ class Deployment:
         self.assembly = Assembly(config, self.own.data, vouching=addresses.vouching(self._meeting))
         self.assembly.check_batch_size(self.own.data.train.count)
         self._check_noise_seed()
+        self._check_selection_seed(addresses)
         self._batches = Batches(
             self.own.data.train.count,
             self.assembly.batch_size,
@@ -142,6 +143,19 @@ class Deployment:
             raise ConfigError(
                 f"{self._config.source}: train.noise_seed_for_experiments: whoever knows the seed takes the noise of "
                 "exchange.noise off again, and nothing that is promised holds; leave it out"
+            )
+
+    def _check_selection_seed(self, addresses: AddressBook) -> None:
+        """Refuse a seed of the label party's secret draws that others know: those whose file this is, or is too."""
+        config = self._config
+        if getattr(config.exchange, "selection_seed_for_experiments", None) is None or addresses.on_one_machine:
+            return
+        shared = any(party.columns for other, party in config.parties.items() if other != config.active)
+        if self.name != config.active or shared:
+            raise ConfigError(
+                f"{config.source}: exchange.selection_seed_for_experiments: whoever knows the seed knows which records "
+                f"{config.active} uses, and {'this is a file of several parties' if shared else f'{self.name} does'}; "
+                "leave it out. With all addresses on this machine (127.0.0.1), for experiments, it is taken"
             )
 
     def _check_transforms(self) -> None:

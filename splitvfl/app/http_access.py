@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import ipaddress
 import os
 import re
 import stat
@@ -20,7 +19,7 @@ from typing import Final
 from cryptography import x509
 
 from splitvfl.errors import ConfigError
-from splitvfl.net.tls import split_address
+from splitvfl.net.tls import is_loopback, split_address
 
 _SHORTEST_TOKEN: Final = 20
 _LONGEST_TOKEN: Final = 4096
@@ -94,7 +93,7 @@ def access(settings: HttpSettings) -> Access:
         ConfigError: If an address other than loopback has no token or no TLS, or a file is not as it must be.
     """
     host, port = _checked_address(settings.address)
-    local = _is_loopback(host)
+    local = is_loopback(host) or host.lower() == "localhost"
     if (settings.certificate is None) != (settings.key is None):
         raise ConfigError("--tls-certificate and --tls-key go together: give both, or none on a loopback address")
     if not local and (settings.token is None or settings.certificate is None):
@@ -121,13 +120,6 @@ def _checked_address(address: str) -> tuple[str, int]:
         return split_address(f"0.0.0.0{address}" if address.startswith(":") else address)
     except ConfigError as error:
         raise ConfigError(f"--http: {error}") from error
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
 
 
 def _host_of(header: str) -> str:

@@ -360,7 +360,7 @@ class Plaintext:
             found = {str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
         except OSError as error:
             raise ConfigError(f"plaintext_on_loopback: cannot find out where {address} is: {error}") from None
-        outside = sorted(text for text in found if not _is_loopback(text))
+        outside = sorted(text for text in found if not is_loopback(text))
         if outside:
             raise ConfigError(
                 f"plaintext_on_loopback: {address} is {', '.join(outside)}, which other machines can reach or which is "
@@ -375,7 +375,7 @@ class Plaintext:
         """
         local = [*context.auth_context().get("transport_security_type", ())] == [b"local"]
         address = re.fullmatch(r"ipv[46]:(.*):\d+", context.peer().replace("%5B", "[").replace("%5D", "]"))
-        if not local or address is None or not _is_loopback(address[1].strip("[]")):
+        if not local or address is None or not is_loopback(address[1].strip("[]")):
             raise ProtocolError(
                 f"{context.peer()} says it is {expected}, but plaintext is for this machine only: refused"
             )
@@ -646,7 +646,8 @@ def _is_for_development(certificate: x509.Certificate) -> bool:
     return any(attribute.value == DEVELOPMENT for attribute in organisations)
 
 
-def _is_loopback(address: str) -> bool:
+def is_loopback(address: str) -> bool:
+    """Return whether no other machine can reach an IP address; a name is none."""
     try:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:

@@ -11,6 +11,7 @@ from torch import Tensor
 from splitvfl.app.deployment import party_run
 from splitvfl.app.records import own_data
 from splitvfl.config.sections import ExperimentConfig, parse_config
+from splitvfl.errors import ConfigError
 from splitvfl.exchange.handshake import TaskSpec
 from splitvfl.party.party import Party
 from splitvfl.run.networked import ActiveRun, PassiveRun
@@ -75,3 +76,38 @@ def test_the_protocol_names_every_term_that_is_compared(tmp_path: Path, checkout
     settings = PredictionSettings(learned=TaskSpec("binary", 1), run="a" * 32, step=1, epoch=1)
     terms = {*run.settings.terms, *prediction_terms(passive_party("telecom"), settings)}
     assert sorted(term for term in terms if f"`{term}`" not in said) == []
+
+
+HYBRID = """
+data: breast-cancer
+parties:
+  clinic: {role: active, columns: ["mean *"], address: "ADDRESS:7000"}
+  lab: {role: passive, COLUMNS}
+model: logistic-regression
+exchange: {name: hybrid, epsilon: 1.0, share: 0.4, selection_seed_for_experiments: 5}
+train: {epochs: 1, batch_size: 64, optimizer: {name: sgd, lr: 0.1}}
+network: {listen: "127.0.0.1:7000", plaintext_on_loopback: true}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "address", "columns", "refused"),
+    [
+        ("clinic", "bank.example", "columns: rest", True),  # a file of both
+        ("lab", "bank.example", "columns: rest", True),
+        ("clinic", "bank.example", "", False),  # its own, which nobody else reads
+        ("clinic", "127.0.0.1", "columns: rest", False),  # processes of one machine: an experiment
+        ("lab", "127.0.0.1", "columns: rest", False),
+    ],
+)
+def test_a_seed_of_secret_draws_is_the_label_partys_own(
+    name: str, address: str, columns: str, refused: bool, tmp_path: Path
+) -> None:
+    text = HYBRID.replace("ADDRESS", address).replace("COLUMNS", columns).replace("passive, }", "passive}")
+    text = text if columns else text.replace('["mean *"]', "rest")
+    config = parse_config(text, source=tmp_path / "all.yaml")
+    if not refused:
+        party_run(config, name, tmp_path / "run")
+        return
+    with pytest.raises(ConfigError, match=r"exchange.selection_seed_for_experiments: whoever knows the seed .* leave"):
+        party_run(config, name, tmp_path / "run")
