@@ -104,7 +104,12 @@ def test_a_seed_of_secret_draws_is_the_label_partys_own(
     name: str, address: str, columns: str, refused: bool, tmp_path: Path
 ) -> None:
     text = HYBRID.replace("ADDRESS", address).replace("COLUMNS", columns).replace("passive, }", "passive}")
-    text = text if columns else text.replace('["mean *"]', "rest")
+    if not columns:  # of a set that everybody has, every party's columns are known
+        rows = "".join(f"{row},{row % 7},{row % 3},{row % 2}\n" for row in range(200))
+        (tmp_path / "own.csv").write_text(f"id,a,b,y\n{rows}")
+        text = text.replace('"mean *"', "a, b").replace(
+            "data: breast-cancer", "data: {name: table, path: own.csv, label: y, id_column: id}"
+        )
     config = parse_config(text, source=tmp_path / "all.yaml")
     if not refused:
         party_run(config, name, tmp_path / "run")
