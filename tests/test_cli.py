@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 import random
+import re
 import shutil
 import signal
 import time
@@ -14,6 +15,7 @@ from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from splitvfl.cli import main
+from splitvfl.config.registry import built_in
 from splitvfl.report.summary import read_summary
 from tests.commands import Command
 
@@ -324,6 +326,22 @@ def test_compare_writes_a_report_with_every_defense_and_seed(
 def test_list_names_what_there_is(kind: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", kind]) == 0
     assert name in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_list_of_defenses_has_a_line_for_each(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a terminal of 80 columns as much as fits, and in a pipe all of it, for who searches."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TTY_COMPATIBLE", "1" if terminal else "0")
+    assert main(["list", "defenses"]) == 0
+    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in capsys.readouterr().out.splitlines() if line]
+    names = sorted(built_in("defenses"))
+    assert [line.split()[0] for line in lines] == names
+    assert all(len(line) <= 80 for line in lines) == terminal
+    (sumkl,) = [line for line in lines if line.startswith("sumkl")]
+    assert sumkl.endswith("…") == terminal
 
 
 def test_list_of_something_else_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:

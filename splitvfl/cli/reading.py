@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 # As splitvfl.config.registry has them, which takes a second to import.
 _KINDS = ("attacks", "defenses", "models", "exchanges", "losses", "optimizers", "embedding_optimizers", "data")
+
+# What is promised is told in fewer words than what is done.
+_SHORT = 24
 
 
 def list_(
@@ -45,10 +48,10 @@ def _print_names(kind: str) -> None:
     from splitvfl.config.registry import describe
 
     if kind == "defenses":
-        _print_rows((name, _claimed(name), summary) for name, summary in describe(kind))
+        _print_overview((name, _claimed(name), summary) for name, summary in describe(kind))
         tell("\nIn the middle: what it promises, as its example sets it.")
     else:
-        _print_rows(describe(kind))
+        _print_overview(describe(kind))
     tell(f"\nsplitvfl list {kind} NAME tells all about one.")
 
 
@@ -85,6 +88,32 @@ def _about(key: Key) -> str:
     from splitvfl.config.keys import in_file
 
     return f"{key.takes}; {in_file(key.default)}. {key.meaning}"
+
+
+def _print_overview(rows: Iterable[tuple[str, ...]]) -> None:
+    """Print a line for each row: on a terminal as much as fits, in a pipe all of it."""
+    given, console = list(rows), Console()
+    if not console.is_terminal:
+        console.print(
+            "\n".join("  ".join(row) for row in _aligned(given)), soft_wrap=True, markup=False, highlight=False
+        )
+        return
+    for name, *middle, summary in _aligned(given, most=_SHORT):
+        line = Text.assemble((name, "bold"), "  ", *(f"{one}  " for one in middle), summary)
+        line.truncate(console.width, overflow="ellipsis")
+        console.print(line, no_wrap=True, highlight=False)
+
+
+def _aligned(rows: Sequence[tuple[str, ...]], *, most: int | None = None) -> Iterable[list[str]]:
+    """Yield rows whose columns begin below each other; those between the first and the last in so many characters."""
+    shortened = [(row[0], *(_cut(text, most) for text in row[1:-1]), row[-1]) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*shortened, strict=True)]
+    for row in shortened:
+        yield [*(text.ljust(width) for text, width in zip(row[:-1], widths[:-1], strict=True)), row[-1]]
+
+
+def _cut(text: str, most: int | None) -> str:
+    return text if most is None or len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _print_rows(rows: Iterable[tuple[str, ...]]) -> None:
