@@ -243,7 +243,8 @@ def group_runs(runs: Sequence[RunSummary]) -> list[RunGroup]:
 def _title(run: RunSummary) -> str:
     exchange = f", exchange {run.exchange}" if run.traits.in_headings else ""
     seat = f", as {run.seat} has seen it" if run.seat else ""
-    return f"{run.data}, {run.model}{exchange}{seat}"
+    what = f"data {run.data}, model {run.model}" if run.data == run.model else f"{run.data}, {run.model}"
+    return f"{what}{exchange}{seat}"
 
 
 def _length(run: RunSummary) -> str:

@@ -80,6 +80,11 @@ def run(*defenses: str, leak: float | None = 0.93, attack: str = "norm", **chang
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 
+def test_a_data_set_called_as_its_model_is_told_from_it() -> None:
+    titles = [group_runs([run(data=data, model="glm")])[0].title for data in ("glm", "digits")]
+    assert titles == ["data glm, model glm", "digits, glm"]
+
+
 def stored(folder: Path, summary: RunSummary, *, settings: str = "data: digits\n", steps: int = 3) -> Path:
     folder.mkdir(parents=True)
     summary.save(folder)
