@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -46,7 +47,8 @@ from splitvfl.run.trainer import Trainer
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("hdp-vfl")
-    assert reproduction.main(["--quick", "--out", str(out), "--page", str(out / "docs")]) == 0
+    only = ["--only", "preprocessing,figure-1,figure-2"]
+    assert reproduction.main(["--quick", *only, "--out", str(out), "--page", str(out / "docs")]) == 0
     return out
 
 
@@ -430,7 +432,8 @@ def test_sensitivity_alone_takes_few_epochs_and_the_ball_by_its_unit() -> None:
 
 def test_the_quick_run_writes_results_and_page(quick: Path) -> None:
     claims = json.loads((quick / "results.json").read_text())["claims"]
-    assert claims
+    # One size, one of encryption, four of the text, eight of tight noise, two effects, one choice.
+    assert len(claims) == 17
     for claim in claims:
         assert set(claim) == {"claim", "published", "ours", "interval", "seeds", "verdict", "why"}
     page = (quick / "hdp-vfl.md").read_text()
@@ -442,7 +445,22 @@ def test_the_quick_run_writes_results_and_page(quick: Path) -> None:
 
 
 def test_every_figure_of_the_page_is_there_and_is_svg(quick: Path) -> None:
-    for name in re.findall(r"\]\(figures/([\w-]+\.svg)\)", (quick / "hdp-vfl.md").read_text()):
+    names = re.findall(r"\]\(figures/([\w-]+\.svg)\)", (quick / "hdp-vfl.md").read_text())
+    assert len(names) == 3
+    for name in names:
         path = quick / "docs" / "figures" / name
         assert ElementTree.parse(path).getroot().tag.endswith("svg")
         assert path.stat().st_size < 400_000
+
+
+def test_what_has_an_epsilon_has_noise_and_a_second_run_trains_nothing(
+    quick: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = [json.loads(path.read_text()) for path in (quick / "jobs").glob("train_contenders-*.json")]
+    for job in jobs:
+        for cell, given in zip(job["result"]["cells"], job["settings"]["contenders"], strict=True):
+            assert (cell["passive"] > 0) == (cell["active"] > 0) == (given["epsilon"] > 0)
+    monkeypatch.setattr(training, "descend", lambda *_, **__: pytest.fail("trained again"))
+    monkeypatch.setattr(figure_1, "draw_grid", lambda *_, **__: "<svg/>")
+    shutil.copytree(quick / "jobs", tmp_path / "jobs")
+    assert reproduction.main(["--quick", "--only", "figure-1", "--out", str(tmp_path)]) == 0
