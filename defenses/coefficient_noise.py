@@ -75,5 +75,5 @@ class CoefficientNoise:
         limit, sigma = self.largest / (self.scale * n), self.sigma / (self.scale * n)
         norms = row_norms(gradient)
         log_noise(secrets, width * sigma**2, norms)
-        secrets.log("clipped_share", (norms > limit).double().mean().item())
+        secrets.log("clipped_share", int((norms > limit).sum()) / max(1, n))
         return secrets.add_normal(gradient * (limit / norms.clamp(min=limit)).unsqueeze(1), sigma)

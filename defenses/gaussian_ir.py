@@ -72,5 +72,5 @@ class GaussianIR:
         norms = row_norms(activation).unsqueeze(1)
         scales = self.clip / norms.clamp(min=self.clip)
         secrets.log("power", activation.shape[1] * self.sigma**2)
-        secrets.log("clipped_share", (norms > self.clip).double().mean().item())
+        secrets.log("clipped_share", int((norms > self.clip).sum()) / max(1, len(norms)))
         return secrets.add_normal(secrets.before_noise(activation * scales), self.sigma)

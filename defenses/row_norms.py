@@ -27,6 +27,8 @@ def row_norms(rows: Tensor) -> Tensor:
     Returns:
         ``(n,)`` in the dtype of ``rows``; 0 for rows of zeros only.
     """
+    if rows.shape[1] == 1:  # the message of a linear model: nothing is squared
+        return rows.abs().squeeze(1)
     norms: Tensor = torch.linalg.vector_norm(rows, dim=1)
     odd = (norms < _SAFE[0]) | (norms > _SAFE[1])
     if odd.any():

@@ -146,6 +146,8 @@ def _norms(rows: Tensor, unit: float) -> Tensor:
     if not rows.numel():
         return torch.zeros(0, dtype=torch.float64)
     flat = (rows.cpu() if rows.device.type == "mps" else rows).detach().reshape(len(rows), -1)  # which has no float64
+    if flat.shape[1] == 1:  # of one number, as a linear model sends it
+        return flat.double().abs().squeeze(1) / unit
     if flat.dtype == torch.float32:  # squares of these neither vanish nor overflow in float64
         return torch.linalg.vector_norm(flat, dim=1, dtype=torch.float64) / unit  # type: ignore[no-any-return]
     norms: Tensor = torch.linalg.vector_norm(flat.double() / unit, dim=1)
