@@ -124,7 +124,8 @@ def test_who_wins_is_decided_by_paired_intervals_for_all_comparisons() -> None:
 
 
 def test_an_attack_above_its_ceiling_is_named() -> None:
-    own = {("targets", 1.0): outcome("targets", [0.7] * 5), ("add", 1.0): outcome("add", [0.7] * 5, right=99.0)}
+    own: dict[tuple[Kind, float], Outcome] = {}
+    own |= {("targets", 1.0): outcome("targets", [0.7] * 5), ("add", 1.0): outcome("add", [0.7] * 5, right=99.0)}
     tried, above = above_ceilings({replace(BREAST, rows=7): own})
     assert tried == 2
     assert [one.protection.kind for one in above] == ["add"]

@@ -121,20 +121,42 @@ class Duel(NamedTuple):
 
 OTHERS: tuple[Kind, ...] = tuple(kind for kind in KINDS if kind not in ("none", "sums"))
 
+READ_MORE: Mapping[float, float] = {2.0: 0.5, 4.0: 1.0, 8.0: 2.0}
+"""By ε of noise on sums, an ε of memoised responses with which labels may be read more often, little more of those."""
+
 
 def duels(found: Found) -> list[Duel]:
     """Return noise on sums against each other protection, at every ε on every problem."""
-    count = len(found) * len(EPSILONS) * len(OTHERS)
     return [
-        Duel(problem, epsilon, other, corrected(_apart(own, epsilon, other), comparisons=count))
+        Duel(problem, epsilon, other, corrected(_apart(own, epsilon, other), comparisons=_comparisons(found)))
         for problem, own in found.items()
         for epsilon in EPSILONS
         for other in OTHERS
     ]
 
 
-def _apart(own: Mapping[tuple[Kind, float], Outcome], epsilon: float, other: Kind) -> list[float]:
-    sums, others = (own[kind, epsilon].values("auc") for kind in ("sums", other))
+def matched(found: Found) -> list[Duel]:
+    """Return noise on sums against memoised responses that may be read more often, at :data:`READ_MORE`."""
+    return [
+        Duel(
+            problem,
+            epsilon,
+            "memoised",
+            corrected(_apart(own, epsilon, "memoised", at=other), comparisons=_comparisons(found)),
+        )
+        for problem, own in found.items()
+        for epsilon, other in READ_MORE.items()
+    ]
+
+
+def _comparisons(found: Found) -> int:
+    return len(found) * (len(EPSILONS) * len(OTHERS) + len(READ_MORE))
+
+
+def _apart(
+    own: Mapping[tuple[Kind, float], Outcome], epsilon: float, other: Kind, *, at: float | None = None
+) -> list[float]:
+    sums, others = own["sums", epsilon].values("auc"), own[other, epsilon if at is None else at].values("auc")
     return [one - two for one, two in zip(sums, others, strict=True)]
 
 
@@ -209,15 +231,27 @@ def _short(found: Found, fought: Sequence[Duel]) -> str:
         f"- **{problem.title}**: " + "; ".join(_line(own, problem, epsilon, fought) for epsilon in EPSILONS) + "."
         for problem, own in found.items()
     ]
-    count = {word: sum(duel.words == word for duel in fought) for word in ("wins", "alike", "loses")}
     seeds = len(next(iter(found.values()))["sums", EPSILONS[0]].cells)
     return f"""### Protecting labels, in short
 
-Of {len(fought)} comparisons by test AUC (paired over {seeds} seeds, intervals that hold together with .95) noise on
-sums wins {count["wins"]}, loses {count["loses"]}, and {count["alike"]} are not told apart. The best of the protections, by
-mean AUC, and what noise on sums surely beats:
+By test AUC, paired over {seeds} seeds, with intervals that hold together with .95:
+
+- **At the same ε** noise on sums {_counted(fought)}.
+- **Where labels are read as often at most**: at the same ε an attacker may read more where δ is 0. Against memoised
+  responses of ε {" and ".join(f"{other:g} (noise on sums: {own:g})" for own, other in READ_MORE.items())}, of which
+  more labels may still be read, noise on sums {_counted(matched(found))}.
+
+The best protection at each ε by mean AUC, and what noise on sums surely beats:
 
 {chr(10).join(lines)}"""
+
+
+def _counted(fought: Sequence[Duel]) -> str:
+    count = {word: sum(duel.words == word for duel in fought) for word in ("wins", "alike", "loses")}
+    return (
+        f"wins {count['wins']} of {len(fought)} comparisons, loses {count['loses']}, and {count['alike']} are not told "
+        "apart"
+    )
 
 
 def _line(own: Mapping[tuple[Kind, float], Outcome], problem: Problem, epsilon: float, fought: Sequence[Duel]) -> str:
@@ -292,14 +326,16 @@ def _claims(found: Found, fought: Sequence[Duel]) -> list[Claim]:
             here = [duel for duel in fought if duel.problem == problem and duel.epsilon == epsilon]
             best = max(OTHERS, key=lambda kind: mean(own[kind, epsilon].values("auc")))
             worst = [TITLES[duel.other] for duel in here if duel.words != "wins"]
+            lost = [TITLES[duel.other] for duel in here if duel.words == "loses"]
             claims.append(
                 Claim.of(
                     _apart(own, epsilon, best),
                     claim=f"{problem.title}, ε {epsilon:g} of a label over the run: noise on sums beats all other "
                     f"protections by test AUC; here less the best of them by mean, {TITLES[best]}",
                     holds=not worst,
-                    why=f"{len(here) - len(worst)} of {len(here)} intervals lie above 0, corrected for {len(fought)} "
-                    "comparisons" + (f"; not that against {', '.join(worst)}." if worst else "."),
+                    why=f"{len(here) - len(worst)} of {len(here)} intervals lie above 0, corrected for "
+                    f"{_comparisons(found)} comparisons"
+                    + (f", and that against {' and '.join(lost)} below." if lost else "."),
                 )
             )
     tried, above = above_ceilings(found)
