@@ -15,6 +15,7 @@ from splitvfl.crypto.product_layout import ProductLayout
 from splitvfl.defenses import LaplaceResidue, MemoisedResponse
 from splitvfl.errors import ArgumentError, ConfigError
 from splitvfl.exchange.noise import SumNoiseSettings
+from splitvfl.exchange.paillier import PassiveSide
 from splitvfl.exchange.residue import Residue
 from splitvfl.exchange.sum_noise import SumNoise, largest_noise
 from splitvfl.messaging.conversation import converse
@@ -192,7 +193,8 @@ def test_given_the_releases_labels_move_nothing(own: int, monkeypatch: pytest.Mo
     """Two runs of opposite labels whose noisy sums are made equal end with equal weights, the label party's too."""
     monkeypatch.setattr(SumNoise, "on_own", lambda self, sums, step: torch.sin(torch.arange(len(sums)).double() + step))
     monkeypatch.setattr(
-        "splitvfl.exchange.paillier.PassiveSide.unmasked",
+        PassiveSide,
+        "unmasked",
         lambda self, message, evaluator, masked: torch.cos(torch.arange(evaluator.layout.outputs).double()),
     )
     weights = []
@@ -204,6 +206,33 @@ def test_given_the_releases_labels_move_nothing(own: int, monkeypatch: pytest.Mo
         stepped(trainer, 2)
         weights.append(weights_of(trainer))
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_a_party_that_multiplies_with_other_numbers_reads_a_label_through_the_noise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One record times the largest entry of a column that is agreed, all others times nothing: it is in one sum."""
+    trainer = trainer_with(noisy())
+    opened: dict[str, torch.Tensor] = {}
+    unmasked = PassiveSide.unmasked
+
+    def read(self: Any, *given: Any) -> torch.Tensor:
+        sums = opened[self._party.name] = unmasked(self, *given)
+        return sums
+
+    def largest(self: ProductLayout, weights: torch.Tensor) -> torch.Tensor:
+        chosen = torch.zeros(weights.shape, dtype=torch.int64)
+        chosen.fill_diagonal_(self.weight_size)
+        return chosen
+
+    monkeypatch.setattr(PassiveSide, "unmasked", read)
+    monkeypatch.setattr(ProductLayout, "encode_weights", largest)
+    stepped(trainer)
+    labels = trainer.active.data.train.labels
+    assert labels is not None
+    truth = labels[trainer.batches.epoch(0)[0][:4]]
+    # Residues are near −½ and ½ at first weights, so sums near 32 or −32, under noise of σ = 0.75.
+    assert ((opened["lab"] < 0) == (truth == 1)).all()
 
 
 # --- a run of it
