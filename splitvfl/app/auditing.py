@@ -18,11 +18,12 @@ from splitvfl.app.audit_ceilings import Guarantees
 from splitvfl.app.experiment import Experiment, prepare
 from splitvfl.app.hdp_noise import HdpPlan, Stream
 from splitvfl.app.noise_plans import Plan
+from splitvfl.app.realised_sensitivity import realised_sensitivity
 from splitvfl.app.run_auditing import audit_run, judge
 from splitvfl.app.sum_noise import SumNoisePlan
 from splitvfl.audit import ClaimAudit, DefenseAudit, Surroundings, Verdict, audit_defense, audit_gaussian
 from splitvfl.audit.attacks import Seat, Trainings
-from splitvfl.audit.calculation import Calculated
+from splitvfl.audit.calculation import ROUNDING, Calculated
 from splitvfl.audit.defense import DRAWS, claims_to_measure
 from splitvfl.claims import Claim, DetectionError, Gaussian, GaussianDP, PureDP, claims_of, sentence
 from splitvfl.config.sections import ExperimentConfig
@@ -30,6 +31,8 @@ from splitvfl.data import PartyData
 from splitvfl.data.learned_columns import learned_columns
 from splitvfl.data.schema import Role
 from splitvfl.errors import ArgumentError
+from splitvfl.exchange.base import Exchange
+from splitvfl.exchange.receiver_clips import NO_CLIPS
 from splitvfl.hooks import PHASES, Defense, Phase, crossing_of, placed
 from splitvfl.party.attaching import promises_of
 from splitvfl.privacy.statement import not_covered
@@ -157,8 +160,17 @@ def audit_experiment(
     parties = list(bench.data.passives.values())
     audits = list(of_defenses(config, parties, placed_here, around, draws, seed, each))
     if assembly.noise is not None:
-        everybody = [bench.data.active, *parties]
-        audits.append(of_plan(assembly.noise, everybody, roles=("passive", "active"), released=released))
+        audits.append(
+            of_plan(
+                assembly.noise,
+                [bench.data.active, *parties],
+                roles=("passive", "active"),
+                config=config,
+                exchange=trainer.exchange,
+                released=released,
+                seed=seed,
+            )
+        )
     claimed = [claim for chain in active.chains().values() for own in chain for claim in claims_of(own)]
     tried = try_attacks(config, bench, seeds=seeds, coins=coins, progress=progress) if seeds else None
     # Where trainings are read at several moments too, that has half of what may be wrong of them.
@@ -285,15 +297,25 @@ def _of_labels(claims: Sequence[Claim]) -> bool:
 
 
 def of_plan(
-    plan: Plan, parties: Sequence[PartyData], *, roles: Sequence[Role], released: Sequence[str] = ()
+    plan: Plan,
+    parties: Sequence[PartyData],
+    *,
+    roles: Sequence[Role],
+    config: ExperimentConfig,
+    exchange: Exchange,
+    released: Sequence[str] = (),
+    seed: int = 0,
 ) -> DefenseAudit:
-    """Return what a calculation finds of noise that was calculated for a training.
+    """Return what is found of noise that was calculated for a training.
 
     Args:
         plan: The plan.
         parties: Data of the parties whose messages are looked at.
         roles: Those of these parties.
+        config: The experiment.
+        exchange: Its exchange, whose receivers are to clip.
         released: What has crossed since the training, in sentences: what the noise was not calculated for.
+        seed: Of the training in which the receivers are tried.
     """
     if isinstance(plan, SumNoisePlan):
         return _of_sums(plan, roles)
@@ -306,12 +328,17 @@ def of_plan(
     unmet += [line.removeprefix("Not covered: ") for line in released]
     if plan.fixed:
         unmet += [f"{gap.item.capitalize()}: {gap.reason}." for gap in not_covered("seeded noise")]
-    streams = {"passive": ("a passive party", plan.passive), "active": ("the label party", plan.active)}
-    claims = tuple(_of_stream(plan, *streams[role], tuple(unmet)) for role in roles)
+    claims = []
+    if "passive" in roles:
+        moved = realised_sensitivity(plan, config, exchange, seed=seed)
+        claims.append(_of_stream(plan, "a passive party", plan.passive, unmet, moved=moved))
+    if "active" in roles:
+        claims.append(_of_stream(plan, "the label party", plan.active, [*_unclipped(plan, exchange), *unmet]))
     gap = (
-        f"{plan.name}: its sensitivity is that of a theorem about the training; the noise is calculated, not measured."
+        f"{plan.name}: its sensitivity is that of a theorem about the training, and its noise is calculated. A passive "
+        "party's was tried on one pair of neighbouring rows; the label party's is not measured."
     )
-    return DefenseAudit(plan.name, "exchange", claims, (gap,))
+    return DefenseAudit(plan.name, "exchange", tuple(claims), (gap,))
 
 
 def _of_sums(plan: SumNoisePlan, roles: Sequence[Role]) -> DefenseAudit:
@@ -335,21 +362,43 @@ def _of_sums(plan: SumNoisePlan, roles: Sequence[Role]) -> DefenseAudit:
     return DefenseAudit(plan.name, "exchange", (claim,) if "active" in roles else (), (gap,))
 
 
-def _of_stream(plan: HdpPlan, who: str, stream: Stream, unmet: tuple[str, ...]) -> ClaimAudit:
-    agreed = plan.settings
+def _unclipped(plan: HdpPlan, exchange: Exchange) -> Iterator[str]:
+    """Say whether the label party uses larger activations than its noise was calculated for."""
+    own, agreed = getattr(exchange, "receiver_clips", NO_CLIPS).activation, plan.clips.activation
+    if agreed is not None and (own is None or own > agreed * (1.0 + ROUNDING)):
+        yield (
+            f"Receivers: the label party is to clip activations to {agreed:g} before use, and exchange "
+            f"{type(exchange).__name__} does not: how far its derivatives move is not known."
+        )
+
+
+def _of_stream(
+    plan: HdpPlan, who: str, stream: Stream, unmet: Sequence[str], *, moved: float | None = None
+) -> ClaimAudit:
+    """Return what is found of all that a party sends; ``moved`` is how far one row was seen to move it, if at all."""
+    agreed, tried = plan.settings, []
+    if moved is not None:
+        tried.append(
+            f"Tried: one changed row moved all that {who} sends by {moved:.4g}, and its noise is calculated for "
+            f"{stream.sensitivity:.4g}."
+        )
+    # Messages are in float32.
+    voided = moved is not None and moved > stream.sensitivity * (1.0 + 1e-4)
+    if voided:
+        tried.append("It does not clip what it receives as agreed (exchange.receiver_clips), or leaves its ball.")
     found = audit_gaussian(
         agreed.epsilon,
         agreed.delta,
         sigma=stream.sigma,
-        sensitivity=stream.sensitivity,
+        sensitivity=stream.sensitivity if moved is None else max(stream.sensitivity, moved),
         classic=agreed.calibration == "published",
     )
-    verdict: Verdict = "not covered" if unmet and found.verdict == "proven" else found.verdict
+    verdict: Verdict = "not covered" if (unmet or voided) and found.verdict == "proven" else found.verdict
     stated = (
         f"All that {who} sends in the training is ({agreed.epsilon:g}, {agreed.delta:g})-differentially private in a "
         "record's row."
     )
-    why = (found.why, *unmet) if verdict == found.verdict else (*unmet, found.why)
+    why = (found.why, *tried, *unmet) if verdict == found.verdict else (*unmet, *tried, found.why)
     return ClaimAudit(
         stated,
         f"δ at ε {agreed.epsilon:g}",

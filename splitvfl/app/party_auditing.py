@@ -65,7 +65,10 @@ def audit_party(
     rows = [own.data] if role == "passive" else []
     audits = [*of_defenses(config, rows, here, around, draws, seed, CONFIDENCE)]
     if noise is not None:
-        audits.append(of_plan(noise, [own.data], roles=(role,), released=released))
+        exchange = deployment.assembly.exchange
+        audits.append(
+            of_plan(noise, [own.data], roles=(role,), config=config, exchange=exchange, released=released, seed=seed)
+        )
     claimed = [claim for defense, _ in here for claim in claims_of(defense)]
     gaps = [gap for audit in audits for gap in audit.gaps]
     gaps += bare(config, audits, claimed, roles=(role,))

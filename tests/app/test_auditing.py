@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from splitvfl.app.auditing import ExperimentAudit, audit_experiment
+from splitvfl.app.assembly import Assembly
+from splitvfl.app.auditing import ExperimentAudit, audit_experiment, of_plan
+from splitvfl.app.records import load_data
 from splitvfl.audit import VERDICTS
 from splitvfl.cli import main
 from splitvfl.config.sections import load_config
@@ -109,6 +112,48 @@ def test_noise_of_a_plan_is_calculated(here: Path, calibration: str, epsilon: fl
     (plan,) = found.defenses
     assert plan.verdict == verdict
     assert all(claim.calculated is not None for claim in plan.claims)
+
+
+TRUSTING = """
+from splitvfl.exchange.receiver_clips import NO_CLIPS
+from splitvfl.exchange.split import Split, _Passive
+
+
+class Trusting(Split):
+    name = "trusting"
+
+    def passive(self, party, active):
+        return _Passive(party, active, NO_CLIPS)
+"""
+
+
+@pytest.mark.parametrize("calibration", ["tight", "published"])
+def test_a_receiver_that_does_not_clip_breaks_the_claim_in_every_seed(here: Path, calibration: str) -> None:
+    (here / "mine.py").write_text(TRUSTING)
+    noise = {"epsilon": 0.9, "delta": 1e-3, "radius": 1.0, "calibration": calibration}
+    for name, verdict in (("split", "not covered"), ("mine:Trusting", "violated")):
+        config = load_config(
+            experiment(
+                here,
+                exchange={"name": name, "noise": noise},
+                model={"name": "logistic-regression", "row_norm": 1.0},
+                train={"batch_size": "all", "optimizer": {"name": "sgd", "lr": 0.1}},
+            )
+        )
+        data = load_data(config)
+        made = Assembly(config, data.active)
+        assert made.noise is not None
+        for seed in range(20):
+            found = of_plan(
+                made.noise, [data["lab"]], roles=("passive",), config=config, exchange=made.exchange, seed=seed
+            )
+            assert found.verdict == verdict
+    (claim,) = found.claims
+    assert claim.calculated is not None
+    assert claim.calculated.value > 0.5  # where a thousandth is claimed
+    # By hand: from the second step on the weights are at opposite ends of the ball, 2 apart, for all 455 records; the
+    # changed one is told apart by nothing then, as its row is turned around too.
+    assert f"moved all that a passive party sends by {2 * math.sqrt(454):.4g}" in claim.why[1]
 
 
 def test_an_experiment_without_defenses_claims_nothing(here: Path) -> None:
