@@ -6,8 +6,8 @@ import math
 from statistics import NormalDist
 from typing import ClassVar
 
-from splitvfl.claims import Condition, DetectionError
-from splitvfl.defenses.claim_words import GENERATOR, MANY_STEPS, PREDICTION
+from splitvfl.claims import Condition, DetectionError, NoPromise
+from splitvfl.defenses.claim_words import under_a_model
 from splitvfl.defenses.class_noise import Allocation, AxisNoise, LabelledGradient, NoiseScale, Problem
 from splitvfl.defenses.setting_checks import check_detection_error, check_positive
 from splitvfl.defenses.solve_sumkl import SumKLSolution
@@ -83,23 +83,15 @@ class AxisGaussian(AxisNoise):
         super().__init__(_EqualShift(ratio))
         self.ratio = ratio
 
-    def claims(self) -> tuple[DetectionError]:
+    def claims(self) -> tuple[DetectionError | NoPromise, ...]:
         """Return what is claimed if the classes differ by a shift alone: ``Φ(−1 / (2 · ratio))``."""
-        return (
-            DetectionError(
-                _NORMAL.cdf(-0.5 / self.ratio),
-                proven=False,
-                mechanism="one Gaussian number for each record along the gap of the class means",
-                conditions=(_SHIFTED,),
-                not_covered=(
-                    "A partner who knows what the model predicts of a record (attack mixture): on one late message "
-                    ".26 (digits) and .018 (breast cancer) were measured where .4 was asked for.",
-                    "What gradients tell off that gap.",
-                    MANY_STEPS,
-                    PREDICTION,
-                    GENERATOR,
-                ),
-            ),
+        return under_a_model(
+            _NORMAL.cdf(-0.5 / self.ratio),
+            "A partner who knows what the model predicts of a record (attack mixture): on one late message .26 "
+            "(digits) and .018 (breast cancer) were measured where .4 was asked for.",
+            "What gradients tell off that gap.",
+            mechanism="one Gaussian number for each record along the gap of the class means",
+            condition=_SHIFTED,
         )
 
     def _scale(self, batch: LabelledGradient, solution: SumKLSolution[float], off_axis_peak: float) -> NoiseScale:

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 
 from splitvfl.claims import Condition, DetectionError, NoPromise
-from splitvfl.defenses.claim_words import GENERATOR, MANY_STEPS, PREDICTION
+from splitvfl.defenses.claim_words import under_a_model
 from splitvfl.defenses.class_noise import OFF_AXIS_RATIO, AxisNoise, LabelledGradient, NoiseScale, SumKLPower
 from splitvfl.defenses.row_norms import REACH
 from splitvfl.defenses.solve_sumkl import SumKLSolution
@@ -74,22 +74,12 @@ class AxisSumKL(AxisNoise):
 
     def claims(self) -> tuple[DetectionError | NoPromise, ...]:
         """Return what is claimed under a model of gradients: with ``detection_error``, which no ``power`` fixes."""
-        if self.detection_error is None:
-            return (NoPromise("Its power is set, and the detection error that this leaves under its model is logged."),)
-        return (
-            DetectionError(
-                self.detection_error,
-                proven=False,
-                mechanism="Gaussian noise of the least power along the gap of the class means, and the same off it",
-                conditions=(_ALONG_THE_GAP,),
-                not_covered=(
-                    "A partner who knows what the model predicts of a record (attack mixture): .990 (digits) and 1.000 "
-                    "(breast cancer) of all labels were read over 40 epochs where .4 was asked for.",
-                    MANY_STEPS,
-                    PREDICTION,
-                    GENERATOR,
-                ),
-            ),
+        return under_a_model(
+            self.detection_error,
+            "A partner who knows what the model predicts of a record (attack mixture): .990 (digits) and 1.000 (breast "
+            "cancer) of all labels were read over 40 epochs where .4 was asked for.",
+            mechanism="Gaussian noise of the least power along the gap of the class means, and the same off it",
+            condition=_ALONG_THE_GAP,
         )
 
     def _scale(self, batch: LabelledGradient, solution: SumKLSolution[float], off_axis_peak: float) -> NoiseScale:

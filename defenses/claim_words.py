@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from splitvfl.claims import Condition
+from splitvfl.claims import Condition, DetectionError, NoPromise
 
 PREDICTION = "Whether a label can be predicted, from a partner's columns or by the model."
 GENERATOR = (
@@ -40,3 +40,20 @@ GAUSSIAN_CLASSES = Condition(
     "Nobody checks that, and it is false below a linear top, where they lie on one line, and against a partner who "
     "knows what the model predicts of a record.",
 )
+
+
+def under_a_model(
+    error: float | None, *limits: str, mechanism: str, condition: Condition
+) -> tuple[DetectionError | NoPromise, ...]:
+    """Return the claim of noise that is solved for a detection error under a model of gradients.
+
+    Args:
+        error: The detection error; ``None``: a power was set in its place, and nothing is promised.
+        limits: What it does not cover, in whole sentences, before what none of these defenses covers.
+        mechanism: What is done, in words that go on in a sentence.
+        condition: The model.
+    """
+    if error is None:
+        return (NoPromise("Its power is set, and the detection error that this leaves under its model is logged."),)
+    left_out = (*limits, MANY_STEPS, PREDICTION, GENERATOR)
+    return (DetectionError(error, proven=False, mechanism=mechanism, conditions=(condition,), not_covered=left_out),)

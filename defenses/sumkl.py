@@ -9,7 +9,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from splitvfl.claims import DetectionError, NoPromise
-from splitvfl.defenses.claim_words import GAUSSIAN_CLASSES, GENERATOR, MANY_STEPS, PREDICTION
+from splitvfl.defenses.claim_words import GAUSSIAN_CLASSES, under_a_model
 from splitvfl.defenses.class_noise import ClassConditionalNoise, ClassSpread, LabelledGradient, NoiseScale, SumKLPower
 from splitvfl.defenses.solve_sumkl import SumKLSolution
 
@@ -72,24 +72,13 @@ class SumKL(ClassConditionalNoise):
 
     def claims(self) -> tuple[DetectionError | NoPromise, ...]:
         """Return what is claimed under a model of gradients: with ``detection_error``, which no ``power`` fixes."""
-        if self.detection_error is None:
-            return (NoPromise("Its power is set, and the detection error that this leaves under its model is logged."),)
-        return (
-            DetectionError(
-                self.detection_error,
-                proven=False,
-                mechanism="Gaussian noise of the least power under which classes cannot be told apart better",
-                conditions=(GAUSSIAN_CLASSES,),
-                not_covered=(
-                    "Rows below a linear top: without the batch's first singular direction what remains ranks all "
-                    "labels.",
-                    "A partner who knows what the model predicts of a record (attack mixture): a detection error of "
-                    ".25 (digits) and .08 (breast cancer) is measured in the demo where .4 is asked for.",
-                    MANY_STEPS,
-                    PREDICTION,
-                    GENERATOR,
-                ),
-            ),
+        return under_a_model(
+            self.detection_error,
+            "Rows below a linear top: without the batch's first singular direction what remains ranks all labels.",
+            "A partner who knows what the model predicts of a record (attack mixture): a detection error of .25 "
+            "(digits) and .08 (breast cancer) is measured in the demo where .4 is asked for.",
+            mechanism="Gaussian noise of the least power under which classes cannot be told apart better",
+            condition=GAUSSIAN_CLASSES,
         )
 
     def _spread(self, batch: LabelledGradient, means: Tensor, axis: Tensor) -> ClassSpread:

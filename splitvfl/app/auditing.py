@@ -431,7 +431,7 @@ def bare(
             "Labels: no defense promises anything of them. What attacks read of them, splitvfl train measures (audit: "
             "{canaries: 300} without what columns predict)."
         )
-    bounded = any(isinstance(claim, Gaussian) and claim.bound is not None for claim in claimed)
+    bounded = any(isinstance(claim, Gaussian) and claim.hides_rows for claim in claimed)
     if not plan and "passive" in roles and not bounded:
         yield "Columns: no defense promises anything of them; what scores tell, splitvfl reconstruct measures."
     if config.exchange.name != "split":

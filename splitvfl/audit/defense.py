@@ -123,9 +123,7 @@ def _of_labels(claims: Iterable[Claim]) -> bool:
 
 def _is_promise(claim: Claim) -> bool:
     """Return whether a claim bounds what is learned; noise on rows that nothing bounds does not."""
-    return isinstance(claim, PureDP | GaussianDP | DetectionError) or (
-        isinstance(claim, Gaussian) and claim.bound is not None
-    )
+    return isinstance(claim, PureDP | GaussianDP | DetectionError) or (isinstance(claim, Gaussian) and claim.hides_rows)
 
 
 def _nothing(claims: tuple[Claim, ...]) -> ClaimAudit:
@@ -200,6 +198,8 @@ class _Auditor:
             measured, inputs, notes = None, "", (f"It failed on inputs of the audit: {sentence(str(error))}",)
             self.gaps.append(f"{hook_name(self.defense)}: {question.relation}: it failed: {sentence(str(error))}")
         verdict, why = self._verdict(question, known, measured, inputs)
+        if isinstance(claim, Gaussian) and claim.bound is not None and not claim.hides_rows and verdict != "violated":
+            verdict, why = "no claim", (_TOLD_APART, *why)
         return ClaimAudit(
             stated, question.quantity, question.claimed, question.relation, verdict, (*why, *notes), known,
             measured, inputs, getattr(claim, "per", "message"),
@@ -355,6 +355,7 @@ def _from(drawn: Messages):  # type: ignore[no-untyped-def]  # a closure with st
     return draw
 
 
+_TOLD_APART = "There is too little noise to hide anything of a row: δ is as good as 1 at ε = 1."
 _APART = "records are kept apart"
 _NOT_REPEATABLE = (
     "It is not repeatable: the same generator gave another message, so that it draws from elsewhere than its secrets."

@@ -10,6 +10,10 @@ from typing import Literal, NamedTuple, get_args
 from splitvfl.errors import ArgumentError
 
 
+_NO_DELTA = 0.995
+"""A δ from which on nothing is promised: it rounds to 1."""
+
+
 class Condition(NamedTuple):
     """Something that a promise rests on.
 
@@ -59,6 +63,11 @@ class Gaussian:
     def __post_init__(self) -> None:
         _check_positive(self)
 
+    @property
+    def hides_rows(self) -> bool:
+        """Whether one message promises anything of a record's row: a δ at ε = 1 that is not as good as 1."""
+        return self.bound is not None and self.delta(1.0) < _NO_DELTA
+
     def delta(self, epsilon: float) -> float:
         """Return the δ with which one message is (ε, δ)-differentially private in a record's row, any two values of it.
 
@@ -76,9 +85,12 @@ class Gaussian:
         noise = f"Gaussian noise of standard deviation {self.sigma:g} is added to every number"
         if self.bound is None:
             return f"{noise}, and nothing else is done"
+        of_rows = f"{noise} of rows that are no longer than {self.bound:g}"
+        if not self.hides_rows:
+            return f"{of_rows}, which is too little to hide any: two that are as far apart as can be are told apart"
         return (
-            f"{noise} of rows that are no longer than {self.bound:g}, so that one message is (1, δ)-differentially "
-            f"private in a record's row with δ = {self.delta(1.0):.2g}"
+            f"{of_rows}, so that one message is (1, δ)-differentially private in a record's row with "
+            f"δ = {self.delta(1.0):.2g}"
         )
 
 

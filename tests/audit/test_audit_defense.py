@@ -233,6 +233,16 @@ def test_what_promises_nothing_is_no_claim() -> None:
     assert audited(SumKL(detection_error=0.4)).verdict == "not covered"
 
 
+def test_noise_that_hides_nothing_of_a_row_is_no_claim() -> None:
+    # Opposite rows at the clip are 80 standard deviations apart.
+    found = audited(GaussianIR(clip=4.0, sigma=0.1), draws=400, unmet=("Evaluation: it is in the clear.",))
+    assert {claim.verdict for claim in found.claims} == {"no claim"}
+    assert "too little noise" in found.claims[0].why[0]
+    assert not Gaussian(0.1, bound=4.0).hides_rows
+    assert Gaussian(2.0, bound=4.0).hides_rows  # δ = .93
+    assert not Gaussian(1.0).hides_rows  # whatever the noise, rows have no end
+
+
 def test_an_unmet_condition_is_named() -> None:
     found = audited(LaplaceResidue(epsilon=1.0), unmet=("Statistics of the data are not covered.",))
     assert found.verdict == "not covered"
