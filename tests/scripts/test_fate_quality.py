@@ -20,6 +20,7 @@ from scripts.reproduce.fate_quality.study import (
     reference,
     train,
 )
+from splitvfl.data.sets import DATA_FOLDER
 from splitvfl.exchange import Residue, Split
 from splitvfl.exchange.paillier import InsecureEncryption
 
@@ -86,16 +87,17 @@ def test_a_difference_is_relative_to_the_larger_one() -> None:
 def test_the_command_writes_claims_and_a_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command, "_credit", lambda say: [])
+    monkeypatch.setenv(DATA_FOLDER, str(tmp_path))  # which has no data
     monkeypatch.setattr(command, "QUICK_STEPS", 2)
 
     assert command.main(["--quick", "--out", str(tmp_path), "--write", str(tmp_path / "page.md")]) == 0
 
-    claims = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))["claims"]
-    assert [claim["published"] for claim in claims] == [TOLERANCE] * 3
-    assert "| breast cancer, encrypted (residue, keys of 512 bits), 64 records |" in (tmp_path / "page.md").read_text(
-        encoding="utf-8"
-    )
+    results = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
+    assert [claim["published"] for claim in results["claims"]] == [TOLERANCE] * 3
+    assert results["missing"] == {"credit default": "credit_default_taiwan.parquet"}
+    page = (tmp_path / "page.md").read_text(encoding="utf-8")
+    assert "| breast cancer, encrypted (residue, keys of 512 bits), 64 records |" in page
+    assert "**Without rows of credit default**: there was no `credit_default_taiwan.parquet`." in page
     assert "breast cancer, in the clear (split)" in capsys.readouterr().out
 
 

@@ -3,7 +3,7 @@
 ``python -m scripts.reproduce.defense_table [--quick] --out DIR [--write docs/results/defenses.md]`` trains one small
 model per defense and seed on data that come with scikit-learn, lets every attack of the registry and the auditor look
 on, and writes ``DIR/results.json``, and the tables as a page. Each run is kept in ``DIR/runs`` when it is done, so that
-what was broken off goes on; a change of the code is not noticed: delete the folder after one.
+what was broken off goes on; after a change of the code that a run depends on, it is made anew.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from scripts.reproduce.defense_table.study import (
 )
 from scripts.reproduce.defense_table.verdicts import all_claims
 from scripts.reproduce.shared.claims import write_results, write_whole
-from scripts.reproduce.shared.jobs import Job, run_jobs
+from scripts.reproduce.shared.jobs import Cells, Job, run_jobs
+from scripts.reproduce.shared.making import Making
 from splitvfl.config.sections import parse_defenses
 from splitvfl.errors import SplitVFLError
 from splitvfl.report.summary import RunSummary
@@ -38,11 +39,11 @@ from splitvfl.report.summary import RunSummary
 Say = Callable[[str], None]
 
 
-def study(folder: Path, *, quick: bool, workers: int, say: Say) -> Study:
+def study(cells: Cells | Path, *, quick: bool, workers: int, say: Say) -> Study:
     """Train everything and return what was measured.
 
     Args:
-        folder: Where the runs are kept; those that lie there are not done again.
+        cells: Where the runs are kept; those that lie there are not done again.
         quick: One epoch and one seed: enough to see that everything works, too few to compare anything.
         workers: Processes.
         say: Called after each run with a line about it.
@@ -50,7 +51,7 @@ def study(folder: Path, *, quick: bool, workers: int, say: Say) -> Study:
     plans = [attacked(quick=quick), plain(quick=quick), with_canaries(quick=quick), converged(quick=quick)]
     quiet = silent(quick=quick)
     jobs = [job for plan in (*plans, list(quiet.values())) for runs in plan for job in runs]
-    results = dict(zip(map(id, jobs), run_jobs(jobs, folder, workers=workers, say=say), strict=True))
+    results = dict(zip(map(id, jobs), run_jobs(jobs, cells, workers=workers, say=say), strict=True))
 
     def summaries(runs: Sequence[Job]) -> list[RunSummary]:
         return [summary_of(results[id(job)]) for job in runs]
@@ -90,34 +91,42 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="of ten classes and of a regression: their section of the page alone",
     )
     parser.add_argument("--workers", type=int, default=1, help="processes of one thread each (default: %(default)s)")
+    parser.add_argument("--keep-stale", action="store_true", help="use runs of older code, and say on the page which")
     arguments = parser.parse_args(argv)
+    cells = Cells(arguments.out / "runs", keep_stale=arguments.keep_stale)
     try:
         if arguments.other_labels:
-            return _other_labels(arguments)
-        found = study(arguments.out / "runs", quick=arguments.quick, workers=arguments.workers, say=_say)
+            return _other_labels(arguments, cells)
+        found = study(cells, quick=arguments.quick, workers=arguments.workers, say=_say)
     except SplitVFLError as error:
         print(f"defense_table: {error}", file=sys.stderr)
         return 2
     print(price_table(found), leak_table(found.rows), sep="\n\n")
-    write_results(arguments.out, all_claims(found))
+    making = _making(arguments, cells)
+    write_results(arguments.out, all_claims(found), making.as_results())
     if arguments.write is not None:
         kept = arguments.write.read_text(encoding="utf-8") if arguments.write.exists() else ""
         _, heading, rest = kept.partition(other_labels.HEADING)
-        text = page(found)
+        text = f"{page(found)}\n{making.section().markdown()}\n"
         write_whole(arguments.write, other_labels.in_page(text, heading + rest) if heading else text)
     return 0
 
 
-def _other_labels(arguments: argparse.Namespace) -> int:
+def _making(arguments: argparse.Namespace, cells: Cells) -> Making:
+    return Making(cells={"": list(cells.used.values())}, missing={}, quick=arguments.quick)
+
+
+def _other_labels(arguments: argparse.Namespace, cells: Cells) -> int:
     """Train on classes and numbers, and write results and the section."""
     plans = [(labels, other_labels.planned(labels, quick=arguments.quick)) for labels in other_labels.SETS]
     jobs = [job for _, rows in plans for plan in rows for job in plan.jobs]
-    done = run_jobs(jobs, arguments.out / "runs", workers=arguments.workers, say=_say)
+    done = run_jobs(jobs, cells, workers=arguments.workers, say=_say)
     results = dict(zip(map(id, jobs), done, strict=True))
     found = [(labels, [(plan, [results[id(job)] for job in plan.jobs]) for plan in rows]) for labels, rows in plans]
-    text = other_labels.section(found)
+    making = _making(arguments, cells)
+    text = f"{other_labels.section(found).rstrip()}\n\n{making.body()}\n"
     print(text)
-    write_results(arguments.out, other_labels.claims(found))
+    write_results(arguments.out, other_labels.claims(found), making.as_results())
     if arguments.write is not None:
         kept = arguments.write.read_text(encoding="utf-8") if arguments.write.exists() else ""
         write_whole(arguments.write, other_labels.in_page(kept, text))

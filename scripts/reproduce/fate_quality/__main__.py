@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from scripts.reproduce.fate_quality.study import (
     train,
 )
 from scripts.reproduce.shared.claims import Claim, markdown_table, write_results, write_whole
+from splitvfl.data.sets import DATA_SETS
 from splitvfl.errors import DataError, SplitVFLError
 from splitvfl.exchange import Oracle, Residue, Split
 from splitvfl.exchange.base import Approximation, Exchange
@@ -110,10 +111,11 @@ def table(runs: Sequence[Run]) -> str:
     return markdown_table(("data, exchange", *names, f"all within {TOLERANCE}"), rows)
 
 
-def page(runs: Sequence[Run]) -> str:
-    """Return the page of the documentation."""
+def page(runs: Sequence[Run], missing: Mapping[str, str]) -> str:
+    """Return the page of the documentation, with what is missing behind the table."""
     template = Path(__file__).with_name("page.md").read_text(encoding="utf-8")
-    return template.replace("<!-- table -->", table(runs))
+    absent = [f"\n\n**Without rows of {title}**: there was no `{name}`." for title, name in missing.items()]
+    return template.replace("<!-- table -->", table(runs) + "".join(absent))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -135,23 +137,25 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     try:
         key_bits = arguments.key_bits or (QUICK_KEY_BITS if arguments.quick else KEY_BITS)
-        runs = compared([breast_cancer(), *_credit(say)], quick=arguments.quick, key_bits=key_bits, say=say)
+        problems, missing = _problems(say)
+        runs = compared(problems, quick=arguments.quick, key_bits=key_bits, say=say)
     except SplitVFLError as error:
         print(f"fate_quality: {error}", file=sys.stderr)
         return 2
     print(table(runs))
-    write_results(arguments.out, [run.claim() for run in runs])
+    write_results(arguments.out, [run.claim() for run in runs], {"missing": missing})
     if arguments.write is not None:
-        write_whole(arguments.write, page(runs))
+        write_whole(arguments.write, page(runs, missing))
     return 0
 
 
-def _credit(say: Callable[[str], None]) -> list[Problem]:
+def _problems(say: Callable[[str], None]) -> tuple[list[Problem], dict[str, str]]:
+    """Return the problems whose data are there, and by its title the file that is not."""
     try:
-        return [credit_default()]
+        return [breast_cancer(), credit_default()], {}
     except DataError as error:
         say(f"credit default is left out: {error}")
-        return []
+        return [breast_cancer()], {"credit default": DATA_SETS["credit-default"].files[0]}
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from scripts.reproduce.hdp_vfl import published
 from scripts.reproduce.shared.settings import Settings, data_folder
-from splitvfl.data.sets import DATA_FOLDER
 from splitvfl.data.split import random_split
 from splitvfl.learning.randomness import derive_seed
 
@@ -103,9 +102,7 @@ def problems(settings: Settings) -> list[Problem]:
         if path.is_file():
             found.append(replace(problem, path=str(path)))
         else:
-            settings.say(
-                f"left out: {problem.title}; there is no {path.name} in {path.parent} ({DATA_FOLDER} names another)"
-            )
+            settings.leave_out(problem.title, path)
     return found
 
 

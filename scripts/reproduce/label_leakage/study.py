@@ -18,7 +18,6 @@ from splitvfl.config.sections import HookConfig
 from splitvfl.data.clicks import Clicks, write_clicks
 from splitvfl.data.columns import PartyData, VerticalData
 from splitvfl.data.load import load
-from splitvfl.data.sets import DATA_FOLDER
 from splitvfl.hooks import Attack
 from splitvfl.leakage.judging import ScoreKeeper
 from splitvfl.learning.randomness import PartyRandom, derive_seed
@@ -96,7 +95,7 @@ def problems(settings: Settings) -> list[Problem]:
         if (folder / name).is_file():
             found.append(replace(problem, arguments={**problem.arguments, "path": str(folder / name)}))
         else:
-            settings.say(f"left out: {problem.title}; there is no {name} in {folder} ({DATA_FOLDER} may name another)")
+            settings.leave_out(problem.title, folder / name)
     return found + _clicks(settings)
 
 

@@ -28,7 +28,6 @@ from scipy.special import log_softmax, softmax
 from torch import Tensor
 
 from scripts.reproduce.shared.settings import Settings, data_folder
-from splitvfl.data.sets import DATA_FOLDER
 
 Array = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
@@ -149,9 +148,7 @@ def problems(settings: Settings, variant: Variant) -> list[Problem]:
         if path.is_file():
             found.append(Problem(source=source, variant=variant, path=str(path)))
         else:
-            settings.say(
-                f"left out: {source}; there is no {path.name} in {path.parent} ({DATA_FOLDER} may name another)"
-            )
+            settings.leave_out(source, path)
     return [*found, Problem(source="synthetic", variant=variant)]
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from scipy import stats
@@ -16,6 +16,15 @@ from scipy import stats
 from splitvfl.errors import ArgumentError
 
 Verdict = Literal["reproduces", "only with a variant", "does not"]
+
+VERDICTS: Mapping[Verdict, str] = {
+    "reproduces": "What is claimed was measured here with the setting that is claimed: within the tolerance that the "
+    "reason names where there is a published figure, by the test that the reason names where there is none.",
+    "only with a variant": "It was measured with a setting, a scaling or a reading that is not the one that is claimed "
+    "or printed; the reason names it. As claimed it was not.",
+    "does not": "It was measured, and is not so, or cannot be told from chance with so many seeds.",
+}
+"""What the verdicts mean, on every page alike."""
 
 Interval = tuple[float, float]
 
@@ -73,8 +82,8 @@ class Claim:
 
     def __post_init__(self) -> None:
         """Check verdict and seeds."""
-        if self.verdict not in get_args(Verdict):
-            raise ArgumentError(f"expected a verdict of {', '.join(get_args(Verdict))}, got {self.verdict!r}")
+        if self.verdict not in VERDICTS:
+            raise ArgumentError(f"expected a verdict of {', '.join(VERDICTS)}, got {self.verdict!r}")
         if self.seeds < 1:
             raise ArgumentError(f"expected at least 1 seed, got {self.seeds}")
 
@@ -113,7 +122,7 @@ def interval(values: Iterable[float]) -> Interval | None:
     return middle - half, middle + half
 
 
-def write_results(folder: Path, claims: Sequence[Claim]) -> Path:
+def write_results(folder: Path, claims: Sequence[Claim], beside: Mapping[str, Any] | None = None) -> Path:
     """Write ``results.json`` into a folder, which is made if need be, and return its path.
 
     The file is written under another name and renamed, so that there is never half of it. Figures that are not
@@ -122,11 +131,14 @@ def write_results(folder: Path, claims: Sequence[Claim]) -> Path:
     Args:
         folder: Where.
         claims: The rows, in the order that they keep.
+        beside: What else is written, by name: JSON values.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "results.json"
     rows = [{name: _finite(value) for name, value in asdict(claim).items()} for claim in claims]
-    write_whole(path, json.dumps({"claims": rows}, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    write_whole(
+        path, json.dumps({"claims": rows, **(beside or {})}, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    )
     return path
 
 
@@ -198,13 +210,16 @@ def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, le
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+CLAIM_HEADINGS = ("claim", "published", "ours", "seeds", "verdict", "why")
+
+
 def claims_table(claims: Sequence[Claim]) -> str:
     """Return the claims as a Markdown table with published figure, ours, verdict and reason."""
     rows = [
         (claim.claim, shown(claim.published), _ours(claim), str(claim.seeds), claim.verdict, claim.why)
         for claim in claims
     ]
-    return markdown_table(("claim", "published", "ours", "seeds", "verdict", "why"), rows, last_left=2)
+    return markdown_table(CLAIM_HEADINGS, rows, last_left=2)
 
 
 def _ours(claim: Claim) -> str:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import json
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from scripts.reproduce.shared.claims import write_results
+from scripts.reproduce.shared.jobs import Cell, OneCell, listed
+from scripts.reproduce.shared.making import Making, duration
 from scripts.reproduce.shared.pages import Section, write_page
 from scripts.reproduce.shared.settings import Settings
-from splitvfl.errors import SplitVFLError
+from splitvfl.errors import ArgumentError, SplitVFLError
 
 _WHAT = "Run the parts that were asked for, write results, page and figures, and return 0 whatever the verdicts."
 
@@ -47,12 +52,17 @@ class Reproduction:
     def main(self, argv: Sequence[str] | None = None) -> int:
         """Run the parts that were asked for, and return 0 whatever the verdicts, 2 if anything prevents it.
 
-        With ``--check`` 1 is returned if what is proved does not reproduce.
+        With ``--check`` 1 is returned if what is proved does not reproduce. If one cell alone was asked for, 1 is
+        returned if it differs from what was kept.
 
         Args:
             argv: The command line.
         """
-        arguments = self._parser().parse_args(argv)
+        parser = self._parser()
+        arguments = parser.parse_args(argv)
+        parts, alone = arguments.only
+        if alone and arguments.page is not None:
+            parser.error("a page is not made of one cell: leave --page or the cell out")
         quick_seeds = self.quick_seeds if arguments.quick else None
         settings = Settings(
             out=arguments.out,
@@ -61,10 +71,14 @@ class Reproduction:
             rows_of_clicks=arguments.rows_of_clicks if self.clicks else 0,
             # Starting processes takes longer than the quick run's work.
             workers=arguments.workers or (1 if arguments.quick else 2),
+            keep_stale=arguments.keep_stale,
+            alone=alone,
         )
         torch.set_num_threads(1)
         try:
-            sections = self.run(settings, parts=arguments.only, page=arguments.page)
+            if alone:
+                return self._one_cell(settings, *parts)
+            sections = self.run(settings, parts=parts, page=arguments.page)
         except SplitVFLError as error:
             print(f"{self.name}: {error}", file=sys.stderr)
             return 2
@@ -93,13 +107,37 @@ class Reproduction:
         Raises:
             SplitVFLError: If data cannot be read, or a run fails.
         """
-        sections = [section for part in parts for section in self.parts[part](settings)]
-        write_results(settings.out, [claim for section in sections for claim in section.claims])
+        by_part: dict[str, list[Cell]] = {}
+        sections: list[Section] = []
+        for part in parts:
+            before = set(settings.jobs.used)
+            sections += self.parts[part](settings)
+            by_part[part] = [cell for name, cell in settings.jobs.used.items() if name not in before]
+        before = set(settings.jobs.used)
         table = self.settings_table(settings)
+        by_part[""] = [cell for name, cell in settings.jobs.used.items() if name not in before]
+        making = Making.of(settings, by_part, [part for part in self.parts if part not in parts])
+        write_results(settings.out, [claim for section in sections for claim in section.claims], making.as_results())
+        sections.append(making.section())
+        if settings.jobs.unused:
+            settings.say(f"{settings.jobs.unused} cells of other settings or versions lie there, and were not used")
         for folder in [settings.out] if page is None else [settings.out, page]:
             write_page(folder / self.page, template=self.template, sections=sections, settings_table=table)
         settings.say(f"wrote {settings.out / 'results.json'} and {settings.out / self.page}")
         return sections
+
+    def _one_cell(self, settings: Settings, part: str) -> int:
+        """Run one cell of a part again, say what comes of it, and return 1 if it differs from what was kept.
+
+        Raises:
+            SplitVFLError: If there is no such cell, or it fails.
+        """
+        try:
+            self.parts[part](settings)
+        except OneCell as one:
+            return _compared(one, settings.say)
+        known = list(settings.jobs.used.values())
+        raise ArgumentError(f"{part} has no cell {settings.alone!r}; there are: {listed(known) if known else 'none'}")
 
     def _parser(self) -> argparse.ArgumentParser:
         names = ", ".join(self.parts)
@@ -107,7 +145,11 @@ class Reproduction:
         parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for results and work done")
         parser.add_argument("--quick", action="store_true", help=f"{self.quick}: shows that it works")
         parser.add_argument(
-            "--only", type=self._chosen, default=tuple(self.parts), metavar="PART,…", help=f"of {names}"
+            "--only",
+            type=self._chosen,
+            default=(tuple(self.parts), ""),
+            metavar="PART,…",
+            help=f"of {names}; PART:CELL: one cell of it alone, again, by its name or label in results.json",
         )
         seeds = "" if self.quick_seeds is None else f"; the quick run has {self.quick_seeds}"
         parser.add_argument("--seeds", type=_positive, default=5, help=f"seeds on the small data sets{seeds}")
@@ -116,16 +158,58 @@ class Reproduction:
                 "--rows-of-clicks", type=int, default=self.clicks, help="rows of generated clicks; 0: none"
             )
         parser.add_argument("--workers", type=_positive, help="processes of one thread each (default: 2, quick: 1)")
+        parser.add_argument(
+            "--keep-stale", action="store_true", help="use kept results of older code, and say on the page which"
+        )
         parser.add_argument("--check", action="store_true", help="fail (1) if what is proved does not reproduce")
         parser.add_argument("--page", type=Path, metavar="FOLDER", help="also write the page and its figures here")
         return parser
 
-    def _chosen(self, text: str) -> tuple[str, ...]:
+    def _chosen(self, text: str) -> tuple[tuple[str, ...], str]:
+        """Return the parts that are named, and the name of the only cell, which may be empty."""
+        text, colon, cell = text.partition(":")
         chosen = tuple(part.strip() for part in text.split(","))
         unknown = [part for part in chosen if part not in self.parts]
         if unknown:
             raise argparse.ArgumentTypeError(f"expected some of {', '.join(self.parts)}, got {', '.join(unknown)}")
-        return chosen
+        if colon and (not cell or len(chosen) > 1):
+            raise argparse.ArgumentTypeError(f"expected one part and the name of a cell, got {text}:{cell}")
+        return chosen, cell
+
+
+def _compared(one: OneCell, say: Callable[[str], None]) -> int:
+    """Say what came of one cell beside what was kept of it, and return 1 if they differ."""
+    say(f"{one.job.name}: {one.job.label}, {duration(one.found.seconds)} of CPU time")
+    say(json.dumps(one.job.settings, ensure_ascii=False))
+    if one.kept is None:
+        say("nothing was kept of it before; now this is:")
+        say(json.dumps(one.found.result, ensure_ascii=False))
+        return 0
+    code = "older code" if one.kept.stale else "the same code"
+    apart = _differences("", one.kept.result, one.found.result)
+    if not apart:
+        say(f"the same as was kept, which was of {code}")
+        return 0
+    say(f"{len(apart)} values differ from what was kept, which was of {code}; kept → now, and now is kept:")
+    for line in apart[:_SHOWN]:
+        say(f"    {line}")
+    if len(apart) > _SHOWN:
+        say(f"    and {len(apart) - _SHOWN} others")
+    return 1
+
+
+_SHOWN = 20
+"""So many values of a cell that differ are shown."""
+
+
+def _differences(place: str, old: Any, new: Any) -> list[str]:
+    if isinstance(old, dict) and isinstance(new, dict) and old.keys() == new.keys():
+        return [line for name in old for line in _differences(f"{place}.{name}".lstrip("."), old[name], new[name])]
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        pairs = enumerate(zip(old, new, strict=True))
+        return [line for number, pair in pairs for line in _differences(f"{place}[{number}]", *pair)]
+    both_nan = all(isinstance(value, float) and math.isnan(value) for value in (old, new))
+    return [] if old == new or both_nan else [f"{place}: {old} → {new}"]
 
 
 def _positive(text: str) -> int:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
+from scripts.reproduce.shared.jobs import Cells
 from splitvfl.data.sets import DATA_FOLDER
 
 
@@ -20,6 +22,8 @@ class Settings:
         seeds: Number of seeds on the small data sets.
         rows_of_clicks: Rows of generated clicks; 0 for none.
         workers: Processes.
+        keep_stale: Whether results of older code are used as they are.
+        alone: Name or label of the only cell to run; empty: all.
         say: Called with a line on what goes on.
     """
 
@@ -28,12 +32,30 @@ class Settings:
     seeds: int = 5
     rows_of_clicks: int = 1_000_000
     workers: int = 2
+    keep_stale: bool = False
+    alone: str = ""
     say: Callable[[str], None] = print
 
-    @property
-    def jobs(self) -> Path:
-        """Folder of the finished jobs."""
-        return self.out / "jobs"
+    @cached_property
+    def jobs(self) -> Cells:
+        """The finished jobs, and which of them were used."""
+        return Cells(self.out / "jobs", keep_stale=self.keep_stale, alone=self.alone)
+
+    @cached_property
+    def missing(self) -> dict[str, str]:
+        """What is left out, by its name for people: the file that is not there."""
+        return {}
+
+    def leave_out(self, title: str, path: Path) -> None:
+        """Say that a data set is left out as its file is not there, and keep that for the page.
+
+        Args:
+            title: Of the data.
+            path: Of the file. Its folder is said, and is not kept: it is this machine's.
+        """
+        if title not in self.missing:
+            self.say(f"left out: {title}; there is no {path.name} in {path.parent} ({DATA_FOLDER} may name another)")
+        self.missing[title] = path.name
 
 
 def data_folder() -> Path:

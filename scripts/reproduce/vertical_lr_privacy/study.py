@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from scripts.reproduce.shared.settings import Settings, data_folder
 from splitvfl.data.columns import Columns, PartyData, Records, VerticalData
 from splitvfl.data.load import load
-from splitvfl.data.sets import DATA_FOLDER
 from splitvfl.data.split import random_split
 from splitvfl.exchange.oracle import Oracle
 from splitvfl.hooks import Attack
@@ -91,9 +90,7 @@ def problems(settings: Settings) -> list[Problem]:
         if path.is_file():
             found += [replace(problem, path=str(path)) for problem in group]
         else:
-            settings.say(
-                f"left out: {group[0].title}; there is no {name} in {path.parent} ({DATA_FOLDER} names another)"
-            )
+            settings.leave_out(group[0].title, path)
     return found
 
 
