@@ -43,9 +43,6 @@ from splitvfl.metrics import leak_auc, oriented
 from splitvfl.run.trainer import Trainer
 from splitvfl.run.training import Status, TrainingProgress
 
-SEEDS: Final = 5
-"""Trainings that attacks are tried on, by the command: intervals of fewer are very wide."""
-
 CONFIDENCE: Final = 0.95
 """Share of audits of which all intervals after one number of epochs hold."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from splitvfl.app.hdp_noise import HdpPlan
@@ -34,6 +35,14 @@ class Allowed(NamedTuple):
 
     ceiling: Ceiling | None
     why: tuple[str, ...] = ()
+
+
+def accounted_claim(plan: HdpPlan) -> GaussianDP:
+    """Return what calculated noise promises of labels over a run, all told."""
+    account = plan.budget()
+    for step in range(account.last_step):
+        account.begin(step)
+    return GaussianDP(account.spent(plan.names[0], relation="label").mu, per="run", mechanism=plan.name)
 
 
 class Guarantees:
@@ -142,12 +151,12 @@ class Guarantees:
                     continue
                 void = (f"{audit.defense}: {claim.why[0]}",) if claim.verdict in _BY_VERDICT else ()
                 if claim.per == "run":
-                    yield Allowed(_ceiling(claim.quantity, claim.claimed, sentence(claim.claim)), void)
+                    yield Allowed(_ceiling(claim.quantity, claim.claimed, sentence(claim.claim), claim.verdict), void)
                     continue
                 total = over_a_run.get(audit.defense)
                 if isinstance(total, PureDP) and claim.quantity == "ε":
                     by = f"{audit.defense}: ε = {epochs} · {claim.claimed:.3g}, as releases add up."
-                    yield Allowed(pure_ceiling(total.epsilon, by), void)
+                    yield Allowed(replace(pure_ceiling(total.epsilon, by), verdict=claim.verdict), void)
                 elif isinstance(total, str):
                     yield Allowed(None, (f"{audit.defense}: of a run nothing is promised: {total}.",))
                 else:
@@ -164,7 +173,8 @@ class Guarantees:
             spent = account.spent(owners[0], relation=relation)
             missing = (plan.active if owners[0] == self._active.name else plan.passive).missing
         void = self._void_plan(owners, relation)
-        yield Allowed(gaussian_ceiling(spent.mu, _spent_words(spent), unmatched=missing), void)
+        found = gaussian_ceiling(spent.mu, _spent_words(spent), unmatched=missing)
+        yield Allowed(replace(found, verdict="proven" if not void else "not covered"), void)
 
     def _void_plan(self, owners: tuple[str, ...], relation: Own) -> tuple[str, ...]:
         """Return why the calculated noise of these parties does not count, of their labels or of their rows."""
@@ -188,16 +198,17 @@ class Guarantees:
         return self._accounts[epochs]
 
 
-def _ceiling(quantity: str, claimed: float, by: str) -> Ceiling | None:
+def _ceiling(quantity: str, claimed: float, by: str, verdict: str) -> Ceiling | None:
     match quantity:
         case "ε":
-            return pure_ceiling(claimed, by)
+            found = pure_ceiling(claimed, by)
         case "μ":
-            return gaussian_ceiling(claimed, by)
+            found = gaussian_ceiling(claimed, by)
         case "detection error":
-            return error_ceiling(claimed, by)
+            found = error_ceiling(claimed, by)
         case _:
             return None
+    return replace(found, verdict=verdict)
 
 
 def _least(found: Sequence[Allowed]) -> Allowed:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from splitvfl.app.assembly import Assembly
 from splitvfl.app.attack_auditing import coins_of, seats_of, try_attacks
-from splitvfl.app.audit_ceilings import Guarantees
+from splitvfl.app.audit_ceilings import Guarantees, accounted_claim
 from splitvfl.app.experiment import Experiment, prepare
 from splitvfl.app.hdp_noise import HdpPlan, Stream
 from splitvfl.app.noise_plans import Plan
@@ -172,6 +172,9 @@ def audit_experiment(
             )
         )
     claimed = [claim for chain in active.chains().values() for own in chain for claim in claims_of(own)]
+    plan = assembly.noise if isinstance(assembly.noise, HdpPlan) else None
+    if plan is not None:
+        claimed.append(accounted_claim(plan))
     tried = try_attacks(config, bench, seeds=seeds, coins=coins, progress=progress) if seeds else None
     # Where trainings are read at several moments too, that has half of what may be wrong of them.
     halved = (1.0 + each) / 2.0
@@ -190,7 +193,6 @@ def audit_experiment(
             "A whole run, with what several defenses and messages tell together, is not measured without --canaries."
         )
     notes = promises_of(active, train.epochs, own_part=trainer.exchange.own_part)
-    plan = assembly.noise if isinstance(assembly.noise, HdpPlan) else None
     guarantees = Guarantees(trainer, audits, plan, epochs=train.epochs)
     learned, trainings = seats_of(trainer, bench, guarantees, tried, confidence=halved)
     return ExperimentAudit(

@@ -10,6 +10,7 @@ import yaml
 
 from splitvfl.errors import ConfigError
 from splitvfl.leakage.reconstruction import RECONSTRUCTION_FILE
+from splitvfl.report.audit_words import AUDIT_FILE, AUDIT_PAGE
 from splitvfl.report.provenance import BEGUN_FILE
 from splitvfl.report.releases import RELEASES_FILE
 from splitvfl.report.rows import counted
@@ -18,7 +19,6 @@ from splitvfl.run import checkpoint, written_files
 
 CONFIG_FILE = "experiment.yaml"
 MODEL_FOLDER = "model"
-AUDIT_FILE, AUDIT_PAGE = "audit.json", "audit.html"
 STUDENT_FOLDER, ALONE_FOLDER, DISTILLATION_FILE = "student", "own-columns", "distillation.json"
 _CONFIG_DRAFT = f".{CONFIG_FILE}"
 HEADER = "# All settings of this run, written by splitvfl.\n"

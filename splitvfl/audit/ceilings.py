@@ -13,6 +13,7 @@ from statistics import NormalDist
 from typing import Any
 
 from splitvfl.errors import ArgumentError
+from splitvfl.privacy import gaussian_mu
 from splitvfl.privacy.checking import positive
 
 _NORMAL = NormalDist()
@@ -28,6 +29,7 @@ class Ceiling:
         quantity: ``"ε"``, ``"μ"`` or ``"detection error"``.
         value: Of the guarantee.
         by: What it follows from, in a sentence.
+        verdict: What the audit found of it; empty: it was not claimed.
     """
 
     right: float
@@ -35,6 +37,7 @@ class Ceiling:
     quantity: str
     value: float
     by: str
+    verdict: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """Return it as what JSON has."""
@@ -44,6 +47,7 @@ class Ceiling:
             "quantity": self.quantity,
             "value": self.value if math.isfinite(self.value) else None,
             "by": self.by,
+            "verdict": self.verdict,
         }
 
 
@@ -97,7 +101,7 @@ def error_ceiling(bound: float, by: str, *, auc: float | None = None) -> Ceiling
 def right_allowed(quantity: str, value: float | None) -> float | None:
     """Return the share of labels, or of two rows, of even odds that anybody gets right where a claim holds.
 
-    That of (ε, δ) is ``(e^ε + δ) / (1 + e^ε)``: where δ fails, everything is told.
+    Claims of ε and δ are of Gaussian noise here, whose μ is the one that has this ε at this δ.
 
     Args:
         quantity: As :class:`~splitvfl.audit.ClaimAudit` has it: ``"ε"``, ``"μ"``, ``"detection error"``, ``"δ at ε 1"``
@@ -107,8 +111,8 @@ def right_allowed(quantity: str, value: float | None) -> float | None:
     Returns:
         From ½ to 1; ``None`` of other quantities, and where there is no value.
 
-    >>> round(right_allowed("ε", 0.5), 3), right_allowed("norm", 1.0), round(right_allowed("δ at ε 1", 0.01), 3)
-    (0.622, None, 0.734)
+    >>> round(right_allowed("ε", 0.5), 3), right_allowed("norm", 1.0), round(right_allowed("δ at ε 1", 1e-5), 3)
+    (0.622, None, 0.553)
     """
     if value is None or math.isnan(value):
         return None
@@ -118,9 +122,13 @@ def right_allowed(quantity: str, value: float | None) -> float | None:
             return gaussian_ceiling(max(0.0, value), "").right
         case "detection error":
             return error_ceiling(value, "").right
+        case "ε" if not given:
+            return 1.0 / (1.0 + math.exp(-value))
         case "ε" | "δ":
-            other = float(given.split()[1]) if given else 0.0
+            other = float(given.split()[1])
             epsilon, delta = (value, other) if name == "ε" else (other, value)
-            return min(1.0, (1.0 + delta * math.exp(-epsilon)) / (1.0 + math.exp(-epsilon)))
+            if not (epsilon > 0.0 and 0.0 < delta < 1.0):
+                return 1.0 if delta >= 1.0 else None
+            return gaussian_ceiling(gaussian_mu(epsilon=epsilon, delta=delta), "").right
         case _:
             return None

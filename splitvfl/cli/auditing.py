@@ -12,15 +12,18 @@ from splitvfl.cli.console import Overrides, errors_console
 from splitvfl.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.table import Table
 
     from splitvfl.app.auditing import ExperimentAudit
     from splitvfl.audit import DefenseAudit
+    from splitvfl.audit.attacks import Seat
 
 FAILED: Final = 1
 """Exit code of ``--strict`` where a claim is violated or not covered."""
 
-_SEEDS: Final = 5  # trainings of an experiment, where it is not said how many
+_SEEDS: Final = 8  # trainings of an experiment, where it is not said how many
 
 
 def audit(
@@ -44,7 +47,7 @@ def audit(
     seeds: Annotated[
         int | None,
         typer.Option(
-            metavar="N", help="Train under N seeds, and try every attack; 0: train nothing for that. Default: 5."
+            metavar="N", help="Train under N seeds, and try every attack; 0: train nothing for that. Default: 8."
         ),
     ] = None,
     out: Annotated[
@@ -60,8 +63,8 @@ def audit(
     from splitvfl.app.auditing import audit_experiment
     from splitvfl.app.console import RunProgress
     from splitvfl.app.party_auditing import audit_party
-    from splitvfl.app.run_folder import AUDIT_FILE, AUDIT_PAGE
     from splitvfl.report.audit_page import write_audit_page
+    from splitvfl.report.audit_words import AUDIT_FILE, AUDIT_PAGE
 
     asked = read_input(experiment, as_, overrides or [])
     if asked.party is None:
@@ -115,6 +118,11 @@ def _print(found: ExperimentAudit) -> None:
         for line in defense.left_out:
             console.print(Text(f"  Left out: {line}"))
         console.print()
+    if found.learned:
+        console.print(_learned(found.learned))
+        if any(seat.readings[-1].guarantee and seat.readings[-1].why for seat in found.learned):
+            console.print(Text("  In brackets: stated, and it does not count here."))
+        console.print()
     for kind, lines in (("over the run", found.notes), ("not audited", found.gaps)):
         for line in lines:
             console.print(Text(f"{kind}: {line}"))
@@ -131,4 +139,23 @@ def _table(defense: DefenseAudit) -> Table:
     for claim in defense.claims:
         known = None if claim.calculated is None else claim.calculated.value
         table.add_row(claim.short, shown(known), shown(claim.bound), shown(claim.refutable), claim.verdict)
+    return table
+
+
+def _learned(seats: Sequence[Seat]) -> Table:
+    """Return what the best attack on messages got, of a hundred labels, beside what is guaranteed."""
+    from splitvfl.report.audit_words import at_most, best, of_hundred
+
+    epochs = [reading.epochs for reading in seats[0].readings]
+    heads = [f"after {epochs[0]}", *map(str, epochs[1:-1]), f"{epochs[-1]} epochs"] if len(epochs) > 1 else ["after 1"]
+    table = plain_table("what was tried, of 100 (guessing: 50)", "who, of whose", *heads, "guarantee")
+    for seat in seats:
+        readings = seat.as_json()["after"]
+        figures = [best(reading) for reading in readings]
+        tried = ["–" if found is None else of_hundred(found["right"]["mean"]) for found in figures]
+        last = readings[-1]
+        most = "none" if last["guarantee"] is None else at_most(last["guarantee"]["right"])
+        kind = seat.relation.removesuffix(" of a record")
+        who = " + ".join(seat.readers) or "reads all"
+        table.add_row(f"{who}: {kind}, {' + '.join(seat.owners)}", *tried, f"({most})" if last["why"] else most)
     return table

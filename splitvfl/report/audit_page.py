@@ -1,21 +1,30 @@
-"""An audit as one HTML page, for who has to answer for it: what could the other party learn, in words.
-
-Everything on it follows from what ``audit.json`` holds. A figure that was measured is one that somebody has reached,
-and never a limit: what is a limit is said to be guaranteed, and only where the guarantee counts.
-"""
+"""An audit as one HTML page: what could the other party learn, in words, with all formulas one click away."""
 
 from __future__ import annotations
 
-import math
 import os
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from splitvfl.errors import CheckpointError
+from splitvfl.report.audit_words import (
+    FINDINGS,
+    answer,
+    at_most,
+    best,
+    measured,
+    not_covered,
+    of_hundred,
+    overall,
+    promise,
+    question,
+    scale,
+    tone,
+)
 from splitvfl.report.report import page_style
 from splitvfl.report.rows import MISSING, counted
 
@@ -24,45 +33,6 @@ if TYPE_CHECKING:
 
 _TEMPLATE = "audit.html.j2"
 _BADGES = {"violated": "high", "not covered": "middle", "no claim": "none", "not refuted": "none", "proven": "low"}
-_FINDINGS = {
-    "violated": "This does not hold.",
-    "not covered": "This does not count here.",
-    "proven": "A theorem says so, its conditions that can be checked are met, and no trial contradicted it.",
-    "not refuted": "Nothing that was tried contradicted it, and that is no proof.",
-    "no claim": "It promises nothing of what anybody learns.",
-}
-_WHAT = {
-    "label of a record": "labels",
-    "residue of a record": "residues",
-    "row of a record": "rows",
-    "record at all parties": "records",
-}
-
-
-class Part(NamedTuple):
-    """A share on the scale from guessing to everything.
-
-    Attributes:
-        left: Where it begins, in per cent of the scale.
-        width: How long it is.
-    """
-
-    left: float
-    width: float
-
-
-class Line(NamedTuple):
-    """What is not covered, in a line.
-
-    Attributes:
-        kind: ``"violated"``, ``"not covered"``, ``"no guarantee"`` or ``"not audited"``.
-        about: What it is about.
-        said: In whole sentences.
-    """
-
-    kind: str
-    about: str
-    said: str
 
 
 def write_audit_page(audit: Mapping[str, Any], target: Path) -> Path:
@@ -97,10 +67,10 @@ def audit_page(audit: Mapping[str, Any]) -> str:
         style=page_style(),
         missing=MISSING,
         verdict=overall(audit),
+        tone=tone(audit),
         gaps=list(not_covered(audit)),
-        left_out=[(each["defense"], each["left_out"]) for each in audit["defenses"] if each["left_out"]],
         seats=[(seat, question(seat), list(answer(seat, audit["trainings"])), scale(seat)) for seat in seats],
-        promises=[(each, [(claim, promise(claim), _FINDINGS[claim["verdict"]]) for claim in each["claims"]])
+        promises=[(each, [(claim, promise(claim), FINDINGS[claim["verdict"]]) for claim in each["claims"]])
                   for each in audit["defenses"]],
     )  # fmt: skip
 
@@ -115,194 +85,10 @@ def _template() -> Template:
     environment.filters.update(
         found=of_hundred,
         allowed=at_most,
-        figure=_figure,
         counted=counted,
         badge=lambda verdict: _BADGES[verdict],
         significant=lambda value: MISSING if value is None else f"{value:.3g}",
         best=best,
-        names=_names,
-        measured=_measured,
+        measured=measured,
     )
     return environment.from_string(resources.files("splitvfl.report").joinpath(_TEMPLATE).read_text("utf-8"))
-
-
-# --- words
-
-
-def overall(audit: Mapping[str, Any]) -> str:
-    """Return what the audit found, in a sentence or two."""
-    found = [claim["verdict"] for each in audit["defenses"] for claim in each["claims"]]
-    violated, void = found.count("violated"), found.count("not covered")
-    if not audit["defenses"] or set(found) == {"no claim"}:
-        return "Nothing is promised. What could be learned is known only from what was tried."
-    if violated:
-        also = f", and {void} more {'does' if void == 1 else 'do'} not count here" if void else ""
-        return f"{violated} of {counted(len(found), 'statement')} {'does' if violated == 1 else 'do'} not hold{also}."
-    if void:
-        return f"{void} of {counted(len(found), 'statement')} {'does' if void == 1 else 'do'} not count here."
-    return "Every promise that is made here counts, and none was refuted. What is not promised stands first below."
-
-
-def not_covered(audit: Mapping[str, Any]) -> Iterator[Line]:
-    """Yield what is not covered, the worst first: what is refuted, void, nowhere promised, and not looked at."""
-    for verdict in ("violated", "not covered"):
-        for each in audit["defenses"]:
-            for claim in each["claims"]:
-                if claim["verdict"] == verdict:
-                    yield Line(verdict, f"{each['defense']}: {promise(claim)}", claim["why"][0])
-    for seat in audit["learned"]:
-        last = seat["after"][-1]
-        if last["guarantee"] is None:
-            yield Line("no guarantee", question(seat), " ".join(last["why"]))
-    for gap in audit["gaps"]:
-        yield Line("not audited", "", gap)
-
-
-def promise(claim: Mapping[str, Any]) -> str:
-    """Return what a claim promises, in a sentence without a formula."""
-    right, relation = claim["right"], claim["relation"]
-    if right is None:
-        return _sentence(claim["claim"])
-    source = "all messages of the run together" if claim["per"] == "run" else "one message"
-    if relation == "label of a record":
-        return f"From {source} nobody gets more than {at_most(right)} of 100 labels right; guessing gets 50."
-    kind = "residues" if relation.startswith("residue") else "rows"
-    where = relation.partition(" at ")[2]
-    whose = f"of a record at {where}" if where else "of a record"
-    return f"From {source} nobody tells two {kind} {whose} apart more than {at_most(right)} times in 100; guessing: 50."
-
-
-def question(seat: Mapping[str, Any]) -> str:
-    """Return what a seat answers, as a question."""
-    readers = _names(seat["readers"]) if seat["readers"] else "somebody who reads every message"
-    joint = ", who put together what they receive," if len(seat["readers"]) > 1 else ""
-    owners = _names(seat["owners"])
-    if seat["relation"] == "record at all parties":
-        return f"What could {readers} learn about a record, of all that {owners} hold?"
-    return f"What could {readers}{joint} learn about the {_WHAT[seat['relation']]} of {owners}?"
-
-
-def answer(seat: Mapping[str, Any], trainings: Mapping[str, Any] | None) -> Iterator[str]:
-    """Yield what a seat could learn, in sentences: what was reached, and what is guaranteed."""
-    last = seat["after"][-1]
-    strongest = best(last)
-    labels = seat["relation"] == "label of a record"
-    if strongest is not None and strongest["right"] is not None:
-        right = strongest["right"]
-        yield (f"Of 100 labels it would get {of_hundred(right['mean'])} right, 50 by guessing; {_limit(last)}.")
-        yield _tried(last, right, trainings)
-    elif labels:
-        yield f"How many labels it would get right was not measured, 50 of 100 are right by guessing; {_limit(last)}."
-    else:
-        yield f"Which of two rows a record has, guessing tells 50 times in 100; {_limit(last)}."
-        yield "No attack on columns was tried here, so that nothing is known but what is guaranteed."
-    ranked = best(last, "auc")
-    if ranked is not None and ranked["auc"] is not None:
-        yield _ranked(seat, ranked["auc"], trainings)
-    if last["why"] and last["guarantee"] is not None:
-        yield f"That guarantee does not count here. {' '.join(last['why'])}"
-    elif last["why"]:
-        yield " ".join(last["why"])
-
-
-def _limit(reading: Mapping[str, Any]) -> str:
-    allowed = reading["guarantee"]
-    if allowed is None:
-        return "no guarantee limits it"
-    if reading["why"]:
-        return f"a guarantee of at most {at_most(allowed['right'])} is stated, and does not count here"
-    return f"the guarantee allows {at_most(allowed['right'])}"
-
-
-def _tried(reading: Mapping[str, Any], right: Mapping[str, Any], trainings: Mapping[str, Any] | None) -> str:
-    number = len([attack for attack in reading["attacks"] if attack["right"] is not None])
-    times = "" if trainings is None else f" in {counted(trainings['count'], 'training')}"
-    margin = ""
-    if right["low"] is not None:
-        margin = f" (other trainings: {of_hundred(right['low'])} to {of_hundred(right['high'])})"
-    return (
-        f"Nothing that we tried got more than {of_hundred(right['mean'])}{margin}: {counted(number, 'attack')}{times}, "
-        "on labels that were coin tosses, of which messages alone can tell. Another attack may get more."
-    )
-
-
-def _ranked(seat: Mapping[str, Any], auc: Mapping[str, Any], trainings: Mapping[str, Any] | None) -> str:
-    said = (
-        f"With the true labels, which columns tell too: of 100 pairs of records with different labels, messages put "
-        f"{of_hundred(auc['mean'])} in the right order"
-    )
-    own, rate = seat["own_columns"], None if trainings is None else trainings["base_rate"]
-    beside = "" if own is None else f", and its own columns alone, without any message, {of_hundred(own)}"
-    common = "" if rate is None else f" Naming the commonest label every time is right for {of_hundred(rate)} of 100."
-    return f"{said}{beside}.{common}"
-
-
-def best(reading: Mapping[str, Any], figure: str = "right") -> Mapping[str, Any] | None:
-    """Return the attack on messages that has the largest figure, ``"right"`` or ``"auc"``; ``None``: there is none."""
-    found = [attack for attack in reading["attacks"] if attack["by_messages"] and attack[figure] is not None]
-    strongest: Mapping[str, Any] | None = max(found, key=lambda attack: attack[figure]["mean"], default=None)
-    return strongest
-
-
-def scale(seat: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what is drawn on the scale from guessing, 50, to everything, 100."""
-    last = seat["after"][-1]
-    strongest, allowed = best(last), last["guarantee"]
-    found = None if strongest is None else strongest["right"]
-    return {
-        "found": None if found is None else _place(found["mean"]),
-        "range": None if found is None or found["low"] is None else _part(found["low"], found["high"]),
-        "allowed": None if allowed is None else _place(allowed["right"]),
-        "counts": not last["why"],
-    }
-
-
-def _place(share: float) -> float:
-    return 200.0 * (min(1.0, max(0.5, share)) - 0.5)
-
-
-def _part(low: float, high: float) -> Part:
-    return Part(_place(low), _place(high) - _place(low))
-
-
-def of_hundred(share: float) -> str:
-    """Return a share that was measured, of a hundred.
-
-    >>> of_hundred(0.614)
-    '61'
-    """
-    return f"{100.0 * share:.0f}"
-
-
-def at_most(share: float) -> str:
-    """Return a share that is guaranteed, of a hundred, and never less than it.
-
-    >>> at_most(0.614), at_most(0.61), at_most(0.9994)
-    ('62', '61', '100')
-    """
-    return f"{math.ceil(100.0 * share - 1e-9):d}"
-
-
-def _figure(figure: Mapping[str, Any] | None) -> str:
-    if figure is None:
-        return MISSING
-    ends = "" if figure["low"] is None else f" ({of_hundred(figure['low'])}–{of_hundred(figure['high'])})"
-    return f"{of_hundred(figure['mean'])}{ends}"
-
-
-def _measured(claim: Mapping[str, Any]) -> str:
-    event = claim["event"]
-    if event is None:
-        return ""
-    if not event["other_draws"]:
-        return f"{event['hits']} of {event['draws']} guesses right"
-    share, other = event["hits"] / event["draws"], event["other_hits"] / event["other_draws"]
-    return f"an event of {share:.3%} of the messages in one world, {other:.3%} in the other"
-
-
-def _names(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def _sentence(words: str) -> str:
-    return f"{words[:1].upper()}{words[1:].rstrip('.')}."

@@ -18,6 +18,7 @@ from splitvfl.leakage.features import feature_notes
 from splitvfl.leakage.many_auditing import auditor_of
 from splitvfl.leakage.monitor import read_metrics
 from splitvfl.leakage.reconstruction import read_reconstruction
+from splitvfl.report.audit_words import AUDIT_PAGE, answer, not_covered, overall, question, read_audit
 from splitvfl.report.brief import two_lines
 from splitvfl.report.column_leaks import (
     ViewNote,
@@ -95,7 +96,7 @@ def write_report(runs: Sequence[Path], target: Path, *, title: str) -> Path:
         raise ArgumentError("expected at least one folder of a finished run, got none")
     folders = finished_runs(runs)
     summaries = [read_summary(folder) for folder in folders]
-    page = _render(title, summaries, folders)
+    page = _render(title, summaries, folders, target.parent)
     told = any(one.own_columns for one in summaries) or any(read_reconstruction(one) is not None for one in folders)
     # A name that nobody can foresee, and a new file: a link that others have put there is not followed.
     draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
@@ -182,7 +183,7 @@ def page_style() -> Markup:
     return Markup(resources.files("splitvfl.report").joinpath(_STYLE).read_text("utf-8"))
 
 
-def _render(title: str, summaries: list[RunSummary], folders: list[Path]) -> str:
+def _render(title: str, summaries: list[RunSummary], folders: list[Path], beside: Path) -> str:
     late = (name for run in summaries for party in run.parties.values() for name in party.after_training)
     return _template().render(
         title=title,
@@ -197,6 +198,9 @@ def _render(title: str, summaries: list[RunSummary], folders: list[Path]) -> str
         sections=list(_sections(summaries, folders)),
         attacks=_descriptions([*attack_names(summaries), *late], summaries),
         known=list(dict.fromkeys(known_records(run.known_positives, run.known_negatives) for run in summaries)),
+        audits=[
+            found for run, folder in zip(summaries, folders, strict=True) for found in _audited(run, folder, beside)
+        ],
         runs=[(run, _settings(folder)) for run, folder in zip(summaries, folders, strict=True)],
     )
 
@@ -236,6 +240,20 @@ def _sections(summaries: Sequence[RunSummary], folders: Sequence[Path]) -> Itera
             "cost": Markup(cost_and_leak(group, name=f"cost-{number}")),
             "labels": Markup(label_leaks(group, name=f"labels-{number}")),
             "leaks": Markup(leak_map(group, name=f"map-{number}")),
+        }
+
+
+def _audited(run: RunSummary, folder: Path, beside: Path) -> Iterator[Mapping[str, Any]]:
+    """Yield what an audit of a run said, with the way to its page from where the report is to be."""
+    found = read_audit(folder)
+    if found is not None:
+        page = folder / AUDIT_PAGE
+        yield {
+            "run": run,
+            "verdict": overall(found),
+            "gaps": list(not_covered(found)),
+            "seats": [(question(seat), next(answer(seat, found["trainings"]))) for seat in found["learned"]],
+            "page": Path(os.path.relpath(page, beside)).as_posix() if page.is_file() else "",
         }
 
 
