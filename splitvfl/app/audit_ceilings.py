@@ -22,6 +22,7 @@ from splitvfl.run.trainer import Trainer
 
 _BY_VERDICT = ("violated", "not covered")
 NO_LABELS = "No defense promises anything of labels over a run."
+REFUTED = "What was read of whole runs refutes what is promised of them."
 NO_COLUMNS = "No defense promises anything of columns over a run."
 
 
@@ -68,14 +69,8 @@ class Guarantees:
         self._accounts: dict[int, PrivacyBudget] = {}
         self._active = trainer.active
         # A run that proved more than is promised of one refutes every promise about it.
-        self._refuted = [
-            line
-            for audit in audits
-            if audit.crossing == "run"
-            for claim in audit.claims
-            if claim.verdict == "violated"
-            for line in claim.why[:1]
-        ]
+        refuted = any(audit.crossing == "run" and audit.verdict == "violated" for audit in audits)
+        self._refuted = (REFUTED,) if refuted else ()
 
     @property
     def epochs(self) -> int:

@@ -22,6 +22,7 @@ from splitvfl.report.audit_words import (
     overall,
     promise,
     question,
+    reason,
     scale,
     tone,
 )
@@ -90,5 +91,6 @@ def _template() -> Template:
         significant=lambda value: MISSING if value is None else f"{value:.3g}",
         best=best,
         measured=measured,
+        reason=reason,
     )
     return environment.from_string(resources.files("splitvfl.report").joinpath(_TEMPLATE).read_text("utf-8"))

@@ -27,6 +27,7 @@ FINDINGS = {
 """What a verdict says, in a sentence."""
 
 _FORMAT = "splitvfl audit"
+_SYMBOLS = set("εδμσΦΔ√½")
 _WHAT = {
     "label of a record": "labels",
     "residue of a record": "residues",
@@ -107,7 +108,7 @@ def not_covered(audit: Mapping[str, Any]) -> Iterator[Line]:
         for each in audit["defenses"]:
             for claim in each["claims"]:
                 if claim["verdict"] == verdict:
-                    yield Line(verdict, f"{each['defense']}: {promise(claim)}", claim["why"][0])
+                    yield Line(verdict, f"{each['defense']}: {promise(claim)}", reason(claim))
     for seat in audit["learned"]:
         last = seat["after"][-1]
         if last["guarantee"] is None:
@@ -130,6 +131,17 @@ def promise(claim: Mapping[str, Any]) -> str:
     return f"From {source} nobody tells two {kind} {whose} apart more than {at_most(right)} times in 100; guessing: 50."
 
 
+def reason(claim: Mapping[str, Any]) -> str:
+    """Return why a claim does not hold or does not count, in a sentence without a formula."""
+    right, calculated = claim["right"], claim["calculated_right"]
+    if claim["verdict"] == "violated" and right is not None and calculated is not None and calculated > right:
+        return f"A calculation allows {at_most(calculated)} of 100, and not {at_most(right)}."
+    if claim["verdict"] == "violated" and claim["measured"] is not None:
+        return "Trials have shown more than it allows, and more than chance does."
+    plain = (line for line in claim["why"] if not set(line) & _SYMBOLS)
+    return next(plain, "Why, its formulas say further down.")
+
+
 def question(seat: Mapping[str, Any]) -> str:
     """Return what a seat answers, as a question."""
     readers = _names(seat["readers"]) if seat["readers"] else "somebody who reads every message"
@@ -149,6 +161,8 @@ def answer(seat: Mapping[str, Any], trainings: Mapping[str, Any] | None) -> Iter
         right = strongest["right"]
         yield (f"Of 100 labels it would get {of_hundred(right['mean'])} right, 50 by guessing; {_limit(last)}.")
         yield _tried(last, right, trainings)
+        if last["guarantee"] is not None and right["mean"] > last["guarantee"]["right"]:
+            yield _above(last, right)
     elif labels:
         yield f"How many labels it would get right was not measured, 50 of 100 are right by guessing; {_limit(last)}."
     else:
@@ -184,6 +198,13 @@ def _tried(reading: Mapping[str, Any], right: Mapping[str, Any], trainings: Mapp
         f"Nothing that we tried got more than {of_hundred(right['mean'])}{margin}: {counted(number, 'attack')}{times}, "
         "on labels that were coin tosses, of which messages alone can tell. Another attack may get more."
     )
+
+
+def _above(reading: Mapping[str, Any], right: Mapping[str, Any]) -> str:
+    allowed = at_most(reading["guarantee"]["right"])
+    if right["low"] is None or right["low"] <= reading["guarantee"]["right"]:
+        return f"That is above the {allowed} of the guarantee, and no more than chance does to so few coins."
+    return f"That is above the {allowed} of the guarantee, and more than chance does: do not rely on the guarantee."
 
 
 def _ranked(seat: Mapping[str, Any], auc: Mapping[str, Any], trainings: Mapping[str, Any] | None) -> str:
