@@ -34,6 +34,7 @@ from splitvfl.party.attaching import attach_defense, check_clips, claims_in_word
 from splitvfl.party.party import SENDING, ActiveParty, Party, PassiveParty
 from splitvfl.party.private_top import private_adam
 from splitvfl.privacy import PrivacyBudget
+from splitvfl.report.releases import Reserve
 from splitvfl.report.summary import AttackResult, ExchangeTraits, PartyResult, RunSummary, SpentPrivacy
 from splitvfl.run.training import Training
 
@@ -281,6 +282,11 @@ class Assembly:
     def budget(self) -> PrivacyBudget | None:
         """Return a new account of what a run spends, ``None`` where nothing is promised of all its messages."""
         return None if self.noise is None else self.noise.budget()
+
+    @property
+    def reserve(self) -> Reserve | None:
+        """What calculated noise puts by for predictions after the training."""
+        return None if self.noise is None else self.noise.reserve
 
     # --- the finished run
 

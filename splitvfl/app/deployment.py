@@ -50,6 +50,7 @@ from splitvfl.learning.schedule import Schedule
 from splitvfl.learning.tasks import Task
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
 from splitvfl.report.board_row import show_on_board
+from splitvfl.report.releases import keep_reserve
 from splitvfl.report.summary import RunSummary
 from splitvfl.run.coordinator import CoordinatorRun
 from splitvfl.run.networked import USUAL_LOSS, ActiveRun, PassiveRun, RunSettings
@@ -509,6 +510,7 @@ def run_party(
         begun = Beginning.noted(folder, going_on=going_on)
         run.run()
         deployment.keep_half(run, folder / MODEL_FOLDER)
+        keep_reserve(folder, deployment.assembly.reserve)
         if isinstance(run, ActiveRun):
             found: RunSummary | None = deployment.summary(run)
         else:

@@ -36,6 +36,7 @@ from splitvfl.leakage.reconstruction import RECONSTRUCTION_FILE
 from splitvfl.learning.precision import narrow_dtype
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.report.board_row import show_on_board
+from splitvfl.report.releases import Reserve, keep_reserve
 from splitvfl.report.rows import counted
 from splitvfl.report.summary import FILE_NAME, RunSummary, read_summary
 from splitvfl.run.trainer import MadeBy, Trainer
@@ -217,6 +218,11 @@ class Experiment:
         """Return what is to be said of calculated noise, once there are parties."""
         return self._assembly.noise_notes()
 
+    @property
+    def reserve(self) -> Reserve | None:
+        """What calculated noise puts by for predictions."""
+        return self._assembly.reserve
+
     def refuse_changes(self, path: Path) -> None:
         """Refuse to go on with other settings than a run wrote; more epochs are welcome without calculated noise.
 
@@ -371,6 +377,7 @@ def run_experiment(
     )
     _save_weights(trainer, folder / "weights")
     trainer.save(folder / MODEL_FOLDER)
+    keep_reserve(folder, experiment.reserve)
     # What an earlier part of the training told is not what this model tells.
     (folder / RECONSTRUCTION_FILE).unlink(missing_ok=True)
     if told is not None:

@@ -7,7 +7,7 @@ with receivers that clip what they use, as its proof needs it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,10 +34,12 @@ from splitvfl.privacy import (
 from splitvfl.privacy.accounting import Own
 from splitvfl.privacy.gaussian_dp import gaussian_mu_delta
 from splitvfl.privacy.sampling import GRID_BITS, discrete_gaussian
+from splitvfl.report.releases import Reserve
 from splitvfl.report.rows import counted
 
 _TRAINING: Phase = "training"
 _EVALUATION: Phase = "evaluation"
+_PREDICTION: Phase = "prediction"
 # Records of which it is looked up whether one is there twice; more of them were ingested, where none is.
 _LOOKED_UP = 1 << 24
 # Parties compare noise, and their machines may round differently: so many digits, rounded up, for it is a promise.
@@ -57,6 +59,7 @@ class Stream:
         numbers: How many numbers it sends.
         clip: The largest of them, before noise; or half of the farthest that two can be apart.
         evaluations: What it sends for evaluations, where that has noise.
+        predictions: What it sends for predictions after the training, likewise.
     """
 
     sensitivity: float
@@ -65,12 +68,17 @@ class Stream:
     numbers: float
     clip: float
     evaluations: Stream | None = None
+    predictions: Stream | None = None
 
     @property
     def mu(self) -> float:
         """How hard the two are to tell apart: as N(0, 1) from N(μ, 1)."""
-        own = self.sensitivity / self.sigma + self.rounding
-        return own if self.evaluations is None else math.hypot(own, self.evaluations.mu)
+        return math.hypot(self.sensitivity / self.sigma + self.rounding, *(one.mu for one in self._besides.values()))
+
+    @property
+    def _besides(self) -> Mapping[str, Stream]:
+        found = {"evaluations": self.evaluations, "predictions": self.predictions}
+        return {name: one for name, one in found.items() if one is not None}
 
     @property
     def rounding(self) -> float:
@@ -89,15 +97,19 @@ class Stream:
     @property
     def missing(self) -> float:
         """What is added to δ because noise beyond some size is never drawn, of all numbers."""
-        own = self.numbers * self.unmatched
-        return own if self.evaluations is None else own + self.evaluations.missing
+        return self.numbers * self.unmatched + math.fsum(one.missing for one in self._besides.values())
 
     def with_sigma(self, sigma: float) -> Stream:
-        """Return it with another noise, and that of evaluations in proportion."""
-        besides = self.evaluations
-        if besides is not None:
-            besides = replace(besides, sigma=besides.sigma * (sigma / self.sigma))
-        return replace(self, sigma=sigma, evaluations=besides)
+        """Return it with another noise, and that of evaluations and predictions in proportion."""
+        besides: dict[str, Any] = {
+            name: replace(one, sigma=one.sigma * (sigma / self.sigma)) for name, one in self._besides.items()
+        }
+        return replace(self, sigma=sigma, **besides)
+
+    def rounded_up(self) -> Stream:
+        """Return it with noise of so few digits that all parties find the same."""
+        besides: dict[str, Any] = {name: one.rounded_up() for name, one in self._besides.items()}
+        return replace(self, sigma=rounded_up(self.sigma), **besides)
 
 
 @dataclass(frozen=True)
@@ -171,6 +183,7 @@ class HdpPlan:
             "noise of the active party": self.active.sigma,
             "noise of a passive party": self.passive.sigma,
             "noise of an evaluation": None if self.passive.evaluations is None else self.passive.evaluations.sigma,
+            "noise of a prediction": None if self.passive.predictions is None else self.passive.predictions.sigma,
         }
 
     def supplied(self, section: ExchangeSection) -> Mapping[str, Any]:
@@ -180,10 +193,13 @@ class HdpPlan:
     def defenses(self) -> list[Defense | At]:
         """Return the noise as defenses: at every passive party, and at the label party, of one draw for all."""
         part, derivative = self.radius * self.norm, self.constants.lipschitz
-        shown = self.passive.evaluations
+        streams = {
+            _TRAINING: self.passive,
+            _EVALUATION: self.passive.evaluations,
+            _PREDICTION: self.passive.predictions,
+        }
         return [
-            At(GaussianIR(clip=part, sigma=self.passive.sigma), _TRAINING),
-            *([] if shown is None else [At(GaussianIR(clip=part, sigma=shown.sigma), _EVALUATION)]),
+            *(At(GaussianIR(clip=part, sigma=one.sigma), phase) for phase, one in streams.items() if one is not None),
             CoefficientNoise(sigma=self.active.sigma, clip=derivative, scale=1.0, one_draw=True),
         ]
 
@@ -218,7 +234,7 @@ class HdpPlan:
         streams: list[GaussianMessages | GaussianEvaluations] = [
             _messages(active, passives, own, self.active),
             *(_messages(name, [active], {"row": self.recursions["passive"]}, self.passive) for name in passives),
-            *(self._shown_by(name, active) for name in passives if self.passive.evaluations is not None),
+            *(shown for name in passives for shown in self._shown_by(name, active)),
         ]
         agreed = self.settings
         return PrivacyBudget(
@@ -230,19 +246,32 @@ class HdpPlan:
             records=self.training.records,
         )
 
-    def _shown_by(self, name: str, active: str) -> GaussianEvaluations:
-        shown, shape = self.passive.evaluations, self.training
-        assert shown is not None, "only then it is asked for"
-        return GaussianEvaluations(
-            name,
-            (active,),
-            self.recursions["passive"],
-            shown.sigma,
-            shape.tested,
-            shape.evaluated_after,
-            grid=_GRID,
-            unmatched=shown.unmatched,
-        )
+    def _shown_by(self, name: str, active: str) -> Iterator[GaussianEvaluations]:
+        """Yield what a passive party's evaluations cost, and its predictions: all that are planned, made or not."""
+        shape, sent, planned = self.training, self.passive, self.settings.predictions
+        for shown, records, after in (
+            (sent.evaluations, shape.tested, shape.evaluated_after),
+            (sent.predictions, planned or 0, (shape.steps,)),
+        ):
+            if shown is not None:
+                yield GaussianEvaluations(
+                    name,
+                    (active,),
+                    self.recursions["passive"],
+                    shown.sigma,
+                    records,
+                    after,
+                    grid=_GRID,
+                    unmatched=shown.unmatched,
+                )
+
+    @property
+    def reserve(self) -> Reserve | None:
+        """What is put by for predictions after the training; ``None`` where nothing is."""
+        put_by, records = self.passive.predictions, self.settings.predictions
+        if put_by is None or records is None:
+            return None
+        return Reserve(records=records, sigma=put_by.sigma, clip=self.radius * self.norm)
 
     # --- the statement
 
@@ -292,9 +321,10 @@ class HdpPlan:
 
     def _not_covered(self, parties: Mapping[str, PartyData]) -> list[str]:
         found = [line for name, data in parties.items() if (line := _columns_of(name, data))]
-        found.append(self._evaluations())
+        found += [self._evaluations(), *self._predictions()]
         found.append(
-            "Not covered: the trained weights, predictions and scores, if they are shown to anyone; settings that were "
+            "Not covered: the trained weights, predictions and scores, if they are shown to anyone"
+            f"{'' if self.reserve is None else ' beyond those that noise is put by for'}; settings that were "
             "chosen by results; who is in the aligned records; several records of one person, which cost as many times "
             "as much; other runs over the same records, such as one that is started anew; that sums and products are "
             "rounded, in floating point; and parties that do not keep to the protocol, but for what receivers clip."
@@ -316,6 +346,16 @@ class HdpPlan:
             f"have noise of σ {shown.sigma:.3g}, which hides what one training row does to a passive party's weights, "
             f"and is counted ({self.settings.evaluation_share:.3g} of μ²); figures on test records are of noisy parts."
         )
+
+    def _predictions(self) -> Iterator[str]:
+        if (put_by := self.reserve) is not None:
+            yield (
+                f"Not covered: rows of records that are scored after training. Of up to {put_by.records:,} of them, "
+                f"counted each time, parts of the logits have noise of σ {put_by.sigma:.3g}, which hides what one "
+                "training row does to a passive party's weights, and is counted "
+                f"({self.settings.prediction_share:.3g} of μ², used or not); splitvfl predict refuses more. Scores, if "
+                "they are published, are not covered."
+            )
 
     def _generator(self) -> list[str]:
         if self.fixed:
@@ -486,7 +526,8 @@ def hdp_plan(config: ExperimentConfig, settings: HdpNoiseSettings, data: PartyDa
     Raises:
         ConfigError: If the training is not one that noise can be calculated for.
     """
-    _check_training(config, counted_phases=(_TRAINING, _EVALUATION) if settings.evaluation_share else (_TRAINING,))
+    shares: dict[Phase, float] = {_EVALUATION: settings.evaluation_share, _PREDICTION: settings.prediction_share}
+    _check_training(config, counted_phases=(_TRAINING, *(phase for phase, share in shares.items() if share)))
     norm, intercept = _checked_rows(config)
     steps = _checked_steps(config, settings.radius)
     loss = _loss_of(config)
@@ -670,8 +711,8 @@ def _stream(settings: HdpNoiseSettings, training: HdpTraining, batching: Batchin
     tight = settings.calibration == "tight"
     moved = training.sensitivity(batching.steps) if tight else _published(training, batching)
     whole = Stream(moved, moved, delta, float(training.numbers(batching.steps).sum()), clip)
-    if settings.evaluation_share and batching.tested and training.party == "passive":
-        whole = _with_evaluations(whole, training, batching, settings.evaluation_share)
+    if training.party == "passive":
+        whole = _with_releases(whole, training, batching, settings)
     given = settings.passive_sigma if training.party == "passive" else settings.active_sigma
     if given is not None:
         return replace(whole, sigma=given)
@@ -679,20 +720,27 @@ def _stream(settings: HdpNoiseSettings, training: HdpTraining, batching: Batchin
         sigma = math.sqrt(2.0 * math.log(1.25 / delta)) * moved / epsilon
     else:
         sigma = least_sigma(whole, epsilon, delta)
-    found = whole.with_sigma(rounded_up(sigma))
-    if found.evaluations is not None:
-        found = replace(found, evaluations=found.evaluations.with_sigma(rounded_up(found.evaluations.sigma)))
+    found = whole.with_sigma(rounded_up(sigma)).rounded_up()
     return replace(found, delta=max(delta, found.delta_at(epsilon)))
 
 
-def _with_evaluations(whole: Stream, training: HdpTraining, batching: Batching, share: float) -> Stream:
-    """Return a passive party's messages with those of evaluations, whose noise takes a share of μ²."""
-    farthest = [training.moved(steps) for steps in batching.evaluated_after]
-    moved = math.sqrt(batching.tested * math.fsum(each**2 for each in farthest))
-    # Δ / σ is √(1 − share) of μ, and this √share.
-    sigma = whole.sigma * (moved / whole.sensitivity) * math.sqrt((1.0 - share) / share)
-    numbers = float(batching.tested * len(farthest))
-    return replace(whole, evaluations=Stream(moved, sigma, whole.delta, numbers, min(whole.clip, max(farthest) / 2)))
+def _with_releases(whole: Stream, training: HdpTraining, batching: Batching, settings: HdpNoiseSettings) -> Stream:
+    """Return a passive party's messages with those of evaluations and predictions, whose noise takes shares of μ²."""
+    shares: dict[str, tuple[float, int, tuple[int, ...]]] = {}
+    if settings.evaluation_share and batching.tested:
+        shares["evaluations"] = settings.evaluation_share, batching.tested, batching.evaluated_after
+    if settings.predictions is not None:
+        shares["predictions"] = settings.prediction_share, settings.predictions, (batching.steps,)
+    left = 1.0 - math.fsum(share for share, _, _ in shares.values())
+    besides: dict[str, Any] = {}
+    for name, (share, records, after) in shares.items():
+        farthest = [training.moved(steps) for steps in after]
+        moved = math.sqrt(records * math.fsum(each**2 for each in farthest))
+        # Δ / σ of training is √left of μ, and this √share.
+        sigma = whole.sigma * (moved / whole.sensitivity) * math.sqrt(left / share)
+        numbers = float(records * len(farthest))
+        besides[name] = Stream(moved, sigma, whole.delta, numbers, min(whole.clip, max(farthest) / 2))
+    return replace(whole, **besides)
 
 
 def least_sigma(stream: Stream, epsilon: float, delta: float) -> float:

@@ -76,6 +76,10 @@ class NoisePlan:
     def budget(self) -> None:
         """Return no account: what was planned for all epochs is said before the first step."""
 
+    @property
+    def reserve(self) -> None:
+        """Nothing is put by for predictions."""
+
     def defenses(self) -> list[Defense | At]:
         """Return the noise as defenses, each for the party that it belongs to."""
         found: list[Defense | At] = []

@@ -14,6 +14,7 @@ from splitvfl.exchange.noise import HdpNoiseSettings, NoiseSettings
 from splitvfl.hooks import At, Defense
 from splitvfl.learning.tasks import Task
 from splitvfl.privacy import PrivacyBudget
+from splitvfl.report.releases import Reserve
 
 
 class Plan(Protocol):
@@ -44,6 +45,11 @@ class Plan(Protocol):
 
     def budget(self) -> PrivacyBudget | None:
         """Return the account of what a run spends, ``None`` where none is kept."""
+        ...
+
+    @property
+    def reserve(self) -> Reserve | None:
+        """What is put by for predictions after the training; ``None`` where nothing is."""
         ...
 
     def defenses(self) -> list[Defense | At]:

@@ -17,7 +17,7 @@ import torch
 from splitvfl.app.addresses import AddressBook
 from splitvfl.app.assembly import choose_device
 from splitvfl.app.http_access import Access, HttpSettings, access
-from splitvfl.app.promised_predictions import AfterTraining, on_request, was_promised
+from splitvfl.app.promised_predictions import NOT_COVERED, AfterTraining, on_request, put_by, was_promised
 from splitvfl.app.run_folder import CONFIG_FILE, MODEL_FOLDER
 from splitvfl.app.saved_model import HALF_FILE, load_half
 from splitvfl.app.serving import PredictionFiles, defend_predictions, partners_of, records_to_score
@@ -29,7 +29,7 @@ from splitvfl.data.id_column import Case
 from splitvfl.data.load import party_of
 from splitvfl.data.new_records import NewRecords
 from splitvfl.data.record_index import RecordIndex
-from splitvfl.errors import ConfigError
+from splitvfl.errors import ConfigError, PrivacyError
 from splitvfl.net.meeting import Meeting
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.run.answers import RecordAnswers
@@ -69,6 +69,8 @@ class ServeSettings:
         most_rows: Records that the label party puts together into one message.
         gather_s: Seconds for which it waits for others to go along.
         timeout_s: Seconds that the partners may take for an answer.
+        not_covered: Whether to answer although a training with calculated noise put some by for predictions: it is for
+            records that all parties score together.
     """
 
     http: HttpSettings | None = None
@@ -79,6 +81,7 @@ class ServeSettings:
     most_rows: int = 1024
     gather_s: float = 0.002
     timeout_s: float = 10.0
+    not_covered: bool = False
 
 
 def prepare_service(
@@ -250,9 +253,13 @@ class _Preparation:
 
     def _after(self, passives: Sequence[str]) -> AfterTraining:
         promised = was_promised(self.run, self.config)
-        return AfterTraining(
-            self.run, [on_request(passives, self.config.active)] if promised and passives else [], self.notify
-        )
+        if promised and put_by(self.run, self.config) is not None and not self.settings.not_covered:
+            raise PrivacyError(
+                f"{self.run}: its noise was put by for predictions with splitvfl predict (exchange.noise.predictions), "
+                f"and answers on request have none of it: give up what is promised of the training with {NOT_COVERED}"
+            )
+        released = [on_request(passives, self.config.active)] if promised and passives else []
+        return AfterTraining(self.run, released, notify=self.notify)
 
     def _noise_settings(self) -> dict[str, object]:
         named = self.half.schema.encoding is not None

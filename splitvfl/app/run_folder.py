@@ -12,7 +12,7 @@ from splitvfl.errors import ConfigError
 from splitvfl.leakage.reconstruction import RECONSTRUCTION_FILE
 from splitvfl.report.audit_words import AUDIT_FILE, AUDIT_PAGE
 from splitvfl.report.provenance import BEGUN_FILE
-from splitvfl.report.releases import RELEASES_FILE
+from splitvfl.report.releases import RELEASES_FILE, RESERVE_FILE
 from splitvfl.report.rows import counted
 from splitvfl.report.summary import FILE_NAME, RunSummary, read_summary
 from splitvfl.run import checkpoint, written_files
@@ -122,6 +122,7 @@ def clear_run(folder: Path) -> None:
         AUDIT_FILE,
         RELEASES_FILE,
         AUDIT_PAGE,
+        RESERVE_FILE,
         DISTILLATION_FILE,
         FILE_NAME,
         BEGUN_FILE,

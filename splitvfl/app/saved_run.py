@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from splitvfl.app.assembly import choose_device
-from splitvfl.app.promised_predictions import AfterTraining, parts_of_logits, was_promised
+from splitvfl.app.promised_predictions import AfterTraining, add_noise, parts_of_logits, put_by, was_promised
 from splitvfl.app.records import load_data, own_data
 from splitvfl.app.run_folder import CONFIG_FILE, MODEL_FOLDER
 from splitvfl.app.saved_model import SavedHalf, load_half
@@ -109,6 +109,7 @@ class SavedRun:
         records: Any = None,
         *,
         id_column: str | None = None,
+        not_covered: bool = False,
         notify: Callable[[str], None] = lambda line: None,
     ) -> ScoredRecords:
         """Return the scores of records beside their names.
@@ -121,23 +122,25 @@ class SavedRun:
                 for each, as :func:`splitvfl.data.joint_records.read_joint_records` takes them. ``None``: the test
                 records that the run was trained beside, if its data are there and unchanged.
             id_column: Column that names the records. Default: that of the training.
+            not_covered: Whether to score more records than a training with calculated noise put some by for.
             notify: Told in one line what that does to what was promised of the training.
 
         Raises:
             ArgumentError: If the parties' columns came as numbers, so that nobody knows how to encode others.
             DataError: If records are not as the training records were, or the run's own have changed.
             CheckpointError: If what crosses cannot be counted.
+            PrivacyError: If the training put noise by for fewer records.
         """
         found = self.own_tests() if records is None else self._read(records, id_column)
-        self._count_release(len(found.names), notify)
+        self._count_release(len(found.names), notify, beyond=not_covered)
         scores = self.outputs(found.records).scores.float().cpu()
         return ScoredRecords(scores, found.name_column, found.names, found.unknown)
 
-    def _count_release(self, records: int, notify: Callable[[str], None]) -> None:
+    def _count_release(self, records: int, notify: Callable[[str], None], *, beyond: bool) -> None:
         if not self.passives or self.config is None or not was_promised(self.folder, self.config):
             return
         crosses = [parts_of_logits(tuple(self.passives), self.active.name, records)]
-        AfterTraining(self.folder, crosses, notify).begin()
+        AfterTraining(self.folder, crosses, put_by(self.folder, self.config), beyond, notify).begin()
 
     def outputs(self, records: Mapping[str, Records]) -> Prediction:
         """Return the label party's outputs and scores of records that are encoded, by party."""
@@ -323,6 +326,9 @@ def _put_together(
         if config is not None:
             clip = config.exchange.activation_clip
             defend_predictions(party, config.defenses, config.folder, activation_clip=clip)
+            reserve = put_by(path, config)
+            if reserve is not None and isinstance(party, PassiveParty):
+                add_noise(party, reserve, number=len(config.defenses))
     (active,) = (party for party in parties.values() if isinstance(party, ActiveParty))
     passives = {name: party for name, party in parties.items() if isinstance(party, PassiveParty)}
     return SavedRun(path, active, passives, halves=halves, config=config)

@@ -13,7 +13,15 @@ from torch import Tensor
 
 from splitvfl.app.addresses import AddressBook
 from splitvfl.app.assembly import choose_device
-from splitvfl.app.promised_predictions import AfterTraining, folder_of, parts_of_logits, published, was_promised
+from splitvfl.app.promised_predictions import (
+    AfterTraining,
+    add_noise,
+    folder_of,
+    parts_of_logits,
+    published,
+    put_by,
+    was_promised,
+)
 from splitvfl.app.records import own_data
 from splitvfl.app.saved_model import SavedHalf, load_half
 from splitvfl.config.sections import ExperimentConfig, HookConfig, NetworkConfig, PartyConfig
@@ -46,6 +54,7 @@ class PredictionFiles:
         aligned: The folder that ``splitvfl align`` wrote of the new records.
         id_column: Column that names the records; default: that of the alignment, of the file, or of the training.
         overwrite: Whether to replace a file of scores that is there already.
+        not_covered: Whether to score more records than a training with calculated noise put some by for.
     """
 
     model: Path
@@ -54,6 +63,7 @@ class PredictionFiles:
     aligned: Path | None = None
     id_column: str | None = None
     overwrite: bool = False
+    not_covered: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,6 +138,7 @@ def prepare_prediction(
         ConfigError: If settings do not go together.
         DataError: If the records are not as the training records were.
         CheckpointError: If there is no trained half, or it is damaged.
+        PrivacyError: If the training put noise by for fewer records.
     """
     network = config.network or NetworkConfig()
     _check_out(files, name, config.active, publish=network.publish_scores)
@@ -140,6 +151,9 @@ def prepare_prediction(
         scored.data, device=choose_device(config.train.device), own=config.model, own_loss=config.train.loss
     )
     defend_predictions(party, config.defenses, config.folder, activation_clip=config.exchange.activation_clip)
+    reserve = put_by(folder_of(files.model), config)
+    if reserve is not None and isinstance(party, PassiveParty):
+        add_noise(party, reserve, number=len(config.defenses))
     addresses = AddressBook(config, name, "prediction")
     meeting = addresses.meeting(notify)
     settings = PredictionSettings(
@@ -150,23 +164,27 @@ def prepare_prediction(
         publish=network.publish_scores,
         masked=config.exchange.factory.hides_parts,
         vouching=addresses.vouching(meeting),
+        noise=None if reserve is None else reserve.sigma,
         message_s=network.message_s,
         meeting_s=network.meeting_s,
         retries=min(network.retries, _MOST_RETRIES),
     )
-    after = AfterTraining(folder_of(files.model), _released(config, half, files.model, settings, party), notify)
+    run = folder_of(files.model)
+    released = _released(config, half, run, settings, party)
+    after = AfterTraining(run, released, reserve, files.not_covered, notify)
+    after.check()
     return Service(party, scored, settings, meeting, partners, files.out, notify, after)
 
 
 def _released(
     config: ExperimentConfig,
     half: SavedHalf,
-    model: Path,
+    run: Path,
     settings: PredictionSettings,
     party: ActiveParty | PassiveParty,
 ) -> list[Release]:
     """Return what crosses in a prediction beyond what was promised of the training, as far as this party knows it."""
-    if not was_promised(folder_of(model), config):
+    if not was_promised(run, config):
         return []
     records = party.data.test.count
     if isinstance(party, PassiveParty):

@@ -93,6 +93,10 @@ class SumNoisePlan:
             records=self.training.records,
         )
 
+    @property
+    def reserve(self) -> None:
+        """Nothing: scores follow from the noisy sums, which are accounted for."""
+
     def defenses(self) -> list[Defense | At]:
         """Return none: the exchange itself adds the noise, to what no defense sees."""
         return []

@@ -9,7 +9,6 @@ from typing import Literal, NamedTuple, get_args
 
 from splitvfl.errors import ArgumentError
 
-
 _NO_DELTA = 0.995
 """A δ from which on nothing is promised: it rounds to 1."""
 

@@ -59,11 +59,21 @@ def predict(
         ),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace scores that are there.")] = False,
+    not_covered: Annotated[
+        bool,
+        typer.Option(
+            "--not-covered",
+            help="Score more records than a training with calculated noise put some by for, which ends its promise.",
+        ),
+    ] = False,
 ) -> None:
     """Score new records: with all halves of a run in one process, or as one of several parties with its own half."""
     if trained.is_dir():
         _refuse("of a run in one process", {"--as": as_, "--model": model, "--aligned": aligned, "settings": overrides})
-        _predict_run(load(trained, modules), records or [], _target(out, trained), id_column, overwrite=overwrite)
+        target = _target(out, trained)
+        _predict_run(
+            load(trained, modules), records or [], target, id_column, overwrite=overwrite, not_covered=not_covered
+        )
         return
     _refuse("over a network", {"--modules": modules, "--records more than once": (records or [])[1:]})
     from splitvfl.app.run_folder import MODEL_FOLDER
@@ -79,6 +89,7 @@ def predict(
         aligned=aligned,
         id_column=id_column,
         overwrite=overwrite,
+        not_covered=not_covered,
     )
     _predict_with_others(config, name, files)
 
@@ -112,7 +123,15 @@ def load(run: Path, modules: Path | None) -> SavedRun:
     return load_run(run, modules=modules)
 
 
-def _predict_run(run: SavedRun, records: Sequence[str], out: Path, id_column: str | None, *, overwrite: bool) -> None:
+def _predict_run(
+    run: SavedRun,
+    records: Sequence[str],
+    out: Path,
+    id_column: str | None,
+    *,
+    overwrite: bool,
+    not_covered: bool,
+) -> None:
     import torch
 
     from splitvfl.data.score_file import check_score_target, write_scores
@@ -122,7 +141,7 @@ def _predict_run(run: SavedRun, records: Sequence[str], out: Path, id_column: st
     _keep_records(out, sources)
     if run.config is not None and run.config.train.threads is not None:
         torch.set_num_threads(run.config.train.threads)
-    found = run.score(sources, id_column=id_column, notify=tell)
+    found = run.score(sources, id_column=id_column, not_covered=not_covered, notify=tell)
     for party, columns in found.unknown.items():
         for column, rows in columns.items():
             tell(f"{party}: {column}: {rows} records have a value that training did not know")

@@ -44,6 +44,13 @@ def serve(
         float, typer.Option(min=0, max=1000, help="Milliseconds for which a request waits for others to go along.")
     ] = 2.0,
     timeout: Annotated[float, typer.Option(min=0.1, max=600, help="Seconds that partners may take to answer.")] = 10.0,
+    not_covered: Annotated[
+        bool,
+        typer.Option(
+            "--not-covered",
+            help="Answer although a training with calculated noise put some by for splitvfl predict.",
+        ),
+    ] = False,
 ) -> None:
     """Score records on request, with the partners linked: JSON over HTTP at the label party, until it is stopped."""
     from splitvfl.app.http_access import HttpSettings
@@ -65,5 +72,6 @@ def serve(
         most_rows=batch,
         gather_s=wait_ms / 1000,
         timeout_s=timeout,
+        not_covered=not_covered,
     )
     prepare_service(run, as_, settings, overrides=tuple(overrides or ()), notify=tell).run()

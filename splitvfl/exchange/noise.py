@@ -14,6 +14,7 @@ _LARGEST_BOUND = 2.0**54
 _LEAST_EPSILON, _LEAST_DELTA = 1e-12, 1e-100
 # Beyond it nothing is private, and e^epsilon would soon overflow.
 _LARGEST_EPSILON = 1e6
+_MOST_PREDICTIONS = 10**9
 _LEAST_SIGMA, _LARGEST_SIGMA = 1e-6, 1e9
 # Of weights in float32, whose squares are summed.
 _LEAST_RADIUS, _LARGEST_RADIUS = 1e-6, 1e6
@@ -76,6 +77,9 @@ class HdpNoiseSettings(Settings):
         passive_sigma: Noise of each passive party on its part of a logit; both are given, or none.
         evaluation_share: Share of a passive party's squared mu that evaluations may spend, whose messages then have
             noise too; 0: they cross in the clear, and are not covered.
+        prediction_share: Share of a passive party's squared mu that is put by for ``splitvfl predict`` after the
+            training, whose messages then have noise too; 0: they cross in the clear, and are not covered.
+        predictions: Records that can be scored with it, repeated ones counted again; more are refused.
     """
 
     epsilon: Annotated[float, Field(ge=_LEAST_EPSILON, le=_LARGEST_EPSILON)]
@@ -85,6 +89,8 @@ class HdpNoiseSettings(Settings):
     active_sigma: Annotated[float, Field(ge=_LEAST_SIGMA, le=_LARGEST_SIGMA)] | None = None
     passive_sigma: Annotated[float, Field(ge=_LEAST_SIGMA, le=_LARGEST_SIGMA)] | None = None
     evaluation_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    prediction_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    predictions: Annotated[int, Field(ge=1, le=_MOST_PREDICTIONS)] | None = None
 
     @property
     def is_budget(self) -> bool:
@@ -99,6 +105,17 @@ class HdpNoiseSettings(Settings):
             raise ValueError(f"calibration {self.calibration} calculates noise, and here it is given; leave it out")
         if self.evaluation_share and (self.is_budget or self.calibration != "tight"):
             raise ValueError("evaluation_share is of noise that is calculated with calibration tight; leave it out")
+        if self.prediction_share and (self.is_budget or self.calibration != "tight"):
+            raise ValueError("prediction_share is of noise that is calculated with calibration tight; leave it out")
+        if bool(self.prediction_share) != (self.predictions is not None):
+            raise ValueError(
+                "prediction_share and predictions go together: what share of mu is for them, and of how many records"
+            )
+        if self.evaluation_share + self.prediction_share >= 1:
+            raise ValueError(
+                f"evaluation_share {self.evaluation_share:g} and prediction_share {self.prediction_share:g} leave "
+                "nothing for training; take shares that add up to less than 1"
+            )
         return self
 
 

@@ -2,13 +2,15 @@
 
 Noise that was calculated for a training says nothing of them: a part of a logit shows the weights, which depend on the
 rows that were trained on. What crossed is counted in a file of the run's folder, written before it crosses, so that the
-run's figures, its report and its audit say it from then on.
+run's figures, its report and its audit say it from then on. Where some of the noise was put by for predictions, these
+are counted in another file, until it is used up.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,10 +19,14 @@ from typing import Final, Literal
 import msgspec
 
 from splitvfl.errors import ArgumentError, CheckpointError, printable
+from splitvfl.system.folder_lock import locked
 from splitvfl.system.private_folder import write_new
 
 RELEASES_FILE: Final = "releases.json"
-"""What crossed since the training."""
+"""What crossed since the training, and is not covered."""
+
+RESERVE_FILE: Final = "reserved-predictions.json"
+"""What noise was put by for, and how much of it is used up."""
 
 What = Literal["parts of logits", "answers on request", "published scores"]
 """What crosses: of records that are scored together, of records that others ask for, and what they are told of it."""
@@ -70,6 +76,11 @@ class Release:
         )
 
     @property
+    def is_scored_together(self) -> bool:
+        """Whether it is what passive parties send of records that all score together."""
+        return self.what == "parts of logits"
+
+    @property
     def way(self) -> tuple[object, ...]:
         """What crosses, from whom to whom: releases that agree in it are counted together."""
         return self.what, self.senders, self.receivers, self.records is None
@@ -78,6 +89,77 @@ class Release:
         """Return both as one."""
         records = None if self.records is None or other.records is None else self.records + other.records
         return replace(self, records=records, last=other.last)
+
+
+@dataclass(frozen=True)
+class Reserve:
+    """Predictions that the noise of a training was calculated to cover too.
+
+    Attributes:
+        records: How many records may be scored, repeated ones counted again.
+        sigma: Standard deviation of the noise on each part of a logit.
+        clip: Largest size of such a part before noise.
+        used: Records that were scored.
+    """
+
+    records: int
+    sigma: float
+    clip: float
+    used: int = 0
+
+    def __post_init__(self) -> None:
+        if not (self.records >= 1 and 0 <= self.used <= self.records and self.sigma > 0 and self.clip > 0):
+            raise ArgumentError(f"expected noise for some records, of which some are used, got {self}")
+
+    @property
+    def left(self) -> int:
+        """How many records can still be scored."""
+        return self.records - self.used
+
+
+def keep_reserve(folder: Path, reserve: Reserve | None) -> None:
+    """Put by what a finished training has left for predictions, unless that was done: none of it comes back.
+
+    Raises:
+        CheckpointError: If it cannot be written.
+    """
+    if reserve is not None and not (folder / RESERVE_FILE).exists():
+        _write(folder / RESERVE_FILE, reserve)
+
+
+def reserve_of(folder: Path) -> Reserve:
+    """Return what is left for predictions.
+
+    Raises:
+        CheckpointError: If the file is missing or damaged: nobody knows how much was used.
+    """
+    path = folder / RESERVE_FILE
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Reserve)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, ArgumentError) as error:
+        raise CheckpointError(
+            f"{path} does not say how many predictions the run's noise still covers: {error}; bring it back as it was "
+            "last, for what was used is used"
+        ) from error
+
+
+def use_reserve(folder: Path, records: int) -> Reserve | None:
+    """Count predictions against what was put by, and have it on the disk: before anything crosses.
+
+    Returns:
+        What is left then; ``None``, and nothing is counted, if it is not enough.
+
+    Raises:
+        CheckpointError: As :func:`reserve_of`, or if it cannot be written.
+        ConfigError: If another process is counting.
+    """
+    with _counting(folder / RESERVE_FILE):
+        found = reserve_of(folder)
+        if records > found.left:
+            return None
+        found = replace(found, used=found.used + records)
+        _write(folder / RESERVE_FILE, found)
+        return found
 
 
 def releases(folder: Path) -> list[Release]:
@@ -103,13 +185,15 @@ def note_release(folder: Path, release: Release) -> None:
 
     Raises:
         CheckpointError: If the file is damaged, or cannot be read or written.
+        ConfigError: If another process is counting.
     """
     today = datetime.now(UTC).date().isoformat()
-    found = {one.way: one for one in releases(folder)}
     added = replace(release, first=today, last=today)
-    earlier = found.get(added.way)
-    found[added.way] = added if earlier is None else earlier.followed_by(added)
-    _write(folder / RELEASES_FILE, list(found.values()))
+    with _counting(folder / RELEASES_FILE):
+        found = {one.way: one for one in releases(folder)}
+        earlier = found.get(added.way)
+        found[added.way] = added if earlier is None else earlier.followed_by(added)
+        _write(folder / RELEASES_FILE, list(found.values()))
 
 
 def said_of(found: Sequence[Release]) -> list[str]:
@@ -117,7 +201,16 @@ def said_of(found: Sequence[Release]) -> list[str]:
     return [printable(one.in_words) for one in found]
 
 
-def _write(path: Path, found: list[Release]) -> None:
+@contextmanager
+def _counting(path: Path) -> Iterator[None]:
+    """Keep two processes from counting at once: one count would be lost."""
+    if not path.parent.is_dir():
+        raise CheckpointError(f"cannot write {path}: there is no such folder; nothing was sent")
+    with locked(path):
+        yield
+
+
+def _write(path: Path, found: list[Release] | Reserve) -> None:
     beside = path.with_name(f".{path.name}")
     try:
         beside.unlink(missing_ok=True)

@@ -51,6 +51,7 @@ class PredictionSettings(TrainedHalves):
         publish: Whether the passive parties get the scores.
         masked: Whether the active party learns only the sum of the passive parties' parts.
         vouching: Where it does: how this party proves that its keys are its own, and whose it takes.
+        noise: Noise on each part of a logit that the training put by for predictions; ``None``: none.
         rows: Records in a message.
         message_s: Seconds that a message may take.
         meeting_s: Seconds that the active party may wait for everybody, before it says anything.
@@ -60,6 +61,7 @@ class PredictionSettings(TrainedHalves):
     publish: bool = False
     masked: bool = False
     vouching: Vouching = UNSIGNED
+    noise: float | None = None
     rows: int = ROWS
     message_s: float = 300.0
     meeting_s: float = 600.0
@@ -77,6 +79,7 @@ def prediction_terms(party: Party, settings: PredictionSettings) -> dict[str, ob
         "records in a message": settings.rows,
         "scores are published": settings.publish,
         "parts are masked": settings.masked,
+        "noise of a prediction": settings.noise,
         **(vouching_terms(settings.vouching) if settings.masked else {}),
     }
 

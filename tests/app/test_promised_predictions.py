@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,18 +11,34 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from splitvfl.app.deployment import run_party
 from splitvfl.app.experiment import run_experiment
+from splitvfl.app.hdp_noise import HdpPlan
+from splitvfl.app.noise_plans import plan_of
 from splitvfl.app.online import ServeSettings, prepare_service
 from splitvfl.app.promised_predictions import AfterTraining, folder_of, was_promised
+from splitvfl.app.records import load_data
 from splitvfl.app.saved_run import load_run
 from splitvfl.app.serving import PredictionFiles, Service, prepare_prediction
 from splitvfl.cli import main
 from splitvfl.config.sections import ExperimentConfig, parse_config
-from splitvfl.errors import CheckpointError
+from splitvfl.defenses import GaussianIR
+from splitvfl.errors import CheckpointError, ConfigError, PrivacyError
+from splitvfl.privacy import gaussian_mu
 from splitvfl.report.promises import promise
-from splitvfl.report.releases import RELEASES_FILE, Release, note_release, releases
+from splitvfl.report.releases import (
+    RELEASES_FILE,
+    RESERVE_FILE,
+    Release,
+    Reserve,
+    keep_reserve,
+    note_release,
+    releases,
+    reserve_of,
+    use_reserve,
+)
 from splitvfl.report.summary import read_summary
 from tests.run.parties import free_ports
 
@@ -192,3 +209,136 @@ def test_a_half_that_was_taken_elsewhere_is_counted_beside_itself(tmp_path: Path
     assert folder_of(tmp_path / "half") == tmp_path / "half"
     assert not was_promised(tmp_path / "half", None)
     assert was_promised(tmp_path / "half", config_of(tmp_path))
+
+
+# --- noise that was put by
+
+
+PUT_BY = ("exchange.noise.prediction_share=0.2", "exchange.noise.predictions=300")
+
+
+def plan_for(*changes: str) -> HdpPlan:
+    config = parse_config(TEXT, source="run.yaml", overrides=changes)
+    found = plan_of(config, load_data(config).active)
+    assert isinstance(found, HdpPlan)
+    return found
+
+
+def test_the_noise_of_predictions_takes_its_share_and_the_whole_is_what_was_asked_for() -> None:
+    plan, evaluated = plan_for(*PUT_BY), plan_for(*PUT_BY, "exchange.noise.evaluation_share=0.3")
+    for one, shares in ((plan, (0.2, 0.0)), (evaluated, (0.2, 0.3))):
+        sent, shown = one.passive.predictions, one.passive.evaluations
+        assert sent is not None
+        # By hand: two steps of rate .1 on 455 rows of norm 1, |h| at most 1; 300 numbers, each moved by all of it.
+        moved = 2 * 2 * 0.1 / 455
+        mu = gaussian_mu(epsilon=1.0, delta=0.001)
+        assert sent.sensitivity == pytest.approx(math.sqrt(300) * moved, rel=1e-9)
+        # Rounding before the noise, to 2^-20 of it, is in μ besides.
+        assert (sent.sensitivity / sent.sigma / mu) ** 2 == pytest.approx(shares[0], rel=1e-3)
+        assert ((0 if shown is None else shown.sensitivity / shown.sigma) / mu) ** 2 == pytest.approx(
+            shares[1], rel=1e-3
+        )
+        assert one.passive.mu <= mu
+        assert one.budget().planned("lab").epsilon == pytest.approx(1.0, rel=1e-3)
+        assert one.budget().planned("lab").epsilon <= 1.0
+    assert plan_for().passive.sigma < plan.passive.sigma < evaluated.passive.sigma
+    assert plan.active.sigma == plan_for().active.sigma
+    (said,) = [line for line in plan.notes({}) if "scored after training" in line]
+    assert "Of up to 300 of them, counted each time" in said
+    assert "0.2 of μ², used or not" in said
+    assert {"noise: predictions", "noise: prediction_share", "noise of a prediction"} <= plan.terms().keys()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (PUT_BY[:1], "prediction_share and predictions go together"),
+        (PUT_BY[1:], "prediction_share and predictions go together"),
+        ((*PUT_BY, "exchange.noise.evaluation_share=0.8"), "leave nothing for training"),
+        ((*PUT_BY, "exchange.noise.calibration=analytic"), "prediction_share is of noise that is calculated"),
+        ((*PUT_BY, "exchange.noise.active_sigma=1", "exchange.noise.passive_sigma=1"), "prediction_share is of noise"),
+        ((*PUT_BY, "exchange.noise.predictions=0"), "predictions: expected at least 1"),
+        ((*PUT_BY, "exchange.noise.prediction_share=1"), "prediction_share: expected a number below 1"),
+        ((*PUT_BY, "defenses=[{name: gaussian-ir, clip: 1.0, sigma: 1.0, at: prediction}]"), "defenses.0: gaussian-ir"),
+    ],
+)
+def test_what_cannot_be_put_by_is_refused(changes: tuple[str, ...], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        plan_for(*changes)
+
+
+def test_in_one_process_predictions_have_noise_until_none_is_left(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, out = tmp_path / "run", ["--out", str(tmp_path / "scores.csv"), "--overwrite"]
+    config = config_of(tmp_path, *PUT_BY)
+    run_experiment(config, run)
+    assert reserve_of(run).left == 300
+    found = plan_of(config, load_data(config).active)
+    assert isinstance(found, HdpPlan)
+    assert found.reserve == reserve_of(run)
+    noise = load_run(run).passives["lab"].activation["prediction"]
+    assert [(type(one), getattr(one, "sigma", None)) for one in noise] == [(GaussianIR, reserve_of(run).sigma)]
+    scores = [load_run(run).predict() for _ in range(2)]
+    assert not torch.equal(*scores)  # drawn anew
+    assert reserve_of(run).left == 300 - 2 * TESTS
+    assert releases(run) == []
+    assert not read_summary(run).released
+    capsys.readouterr()
+    assert main(["predict", str(run), *out]) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert "put by for predictions of 300 records (exchange.noise.predictions), 72 are left, and 114 are to be" in told
+    assert "--not-covered" in told
+    assert not (tmp_path / "scores.csv").exists()
+    assert reserve_of(run).left == 72
+    assert main(["predict", str(run), *out, "--not-covered"]) == 0
+    assert "ended there" in " ".join(capsys.readouterr().err.split())
+    assert reserve_of(run).left == 72
+    (kept,) = releases(run)
+    assert kept.records == TESTS
+    # A run that has finished is resumed by leaving it as it is; nothing comes back.
+    run_experiment(config, run, resume=True)
+    assert reserve_of(run).left == 72
+
+
+def test_over_a_network_every_party_counts_and_refuses_before_it_meets_anybody(tmp_path: Path) -> None:
+    config = config_of(tmp_path, *PUT_BY)
+    together(lambda name: run_party(config, name, tmp_path / name))
+    told = predicted(config, tmp_path)
+    predicted(config, tmp_path)
+    assert any("114 records with noise of σ" in line and "186 of 300 are left" in line for line in told["lab"])
+    for name in PARTIES:
+        assert reserve_of(tmp_path / name).left == 72
+        assert releases(tmp_path / name) == []
+        with pytest.raises(PrivacyError, match="72 are left, and 114 are to be scored; nothing was sent"):
+            service_of(config, name, tmp_path, [])
+    # Answers on request have none of that noise.
+    with pytest.raises(PrivacyError, match=r"answers on request have none of it.*--not-covered"):
+        prepare_service(tmp_path / "lab", "lab", ServeSettings())
+    # Whoever lost the count does not begin anew.
+    (tmp_path / "lab" / RESERVE_FILE).unlink()
+    with pytest.raises(CheckpointError, match="how many predictions the run's noise still covers"):
+        service_of(config, "lab", tmp_path, [])
+
+
+def test_what_was_used_is_used_whoever_is_killed_when(tmp_path: Path) -> None:
+    keep_reserve(tmp_path, Reserve(records=10, sigma=1.0, clip=1.0))
+    after = AfterTraining(tmp_path, [Release("parts of logits", ("lab",), ("bank",), 4)], reserve_of(tmp_path))
+    for _ in range(3):  # links that break: the noise is repeated to the bit
+        after.begin()
+    assert reserve_of(tmp_path).left == 6
+    keep_reserve(tmp_path, Reserve(records=10, sigma=1.0, clip=1.0))  # a run that is ended once more
+    assert reserve_of(tmp_path).left == 6
+    assert use_reserve(tmp_path, 7) is None
+    assert reserve_of(tmp_path).left == 6
+    left = use_reserve(tmp_path, 6)
+    assert left is not None
+    assert left.left == 0
+    # Between the check and the first message another prediction took it.
+    late = AfterTraining(tmp_path, after.released, Reserve(records=10, sigma=1.0, clip=1.0))
+    late.check()
+    with pytest.raises(PrivacyError, match="0 are left, and 4 are to be scored"):
+        late.begin()
+    (tmp_path / RESERVE_FILE).write_text('{"records": 10, "sigma": 1.0, "clip": 1.0, "used": 11}')
+    with pytest.raises(CheckpointError, match="bring it back as it was last"):
+        reserve_of(tmp_path)
