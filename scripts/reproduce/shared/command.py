@@ -190,7 +190,7 @@ def _compared(one: OneCell, say: Callable[[str], None]) -> int:
     if not apart:
         say(f"the same as was kept, which was of {code}")
         return 0
-    say(f"{len(apart)} values differ from what was kept, which was of {code}; kept → now, and now is kept:")
+    say(f"values that differ from what was kept, which was of {code}: {len(apart)}; kept → now, and now is kept:")
     for line in apart[:_SHOWN]:
         say(f"    {line}")
     if len(apart) > _SHOWN:
