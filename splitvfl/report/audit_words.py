@@ -175,7 +175,7 @@ def answer(seat: Mapping[str, Any], trainings: Mapping[str, Any] | None) -> Iter
         yield f"That guarantee does not count here. {' '.join(last['why'])}"
     elif last["why"]:
         yield " ".join(last["why"])
-    elif last["guarantee"]["verdict"] == "not refuted":
+    elif last["guarantee"] is not None and last["guarantee"]["verdict"] == "not refuted":
         yield "No calculation confirms that guarantee here. Nothing that was tried refuted it, which is no proof."
 
 

@@ -20,6 +20,8 @@ from splitvfl.app.hdp_noise import HdpPlan
 from splitvfl.audit import ClaimAudit, DefenseAudit
 from splitvfl.config.sections import AuditConfig, ExperimentConfig, load_config
 from splitvfl.errors import ConfigError
+from splitvfl.run.trainer import Trainer
+from splitvfl.run.training import Status
 
 TWO = {"bank": {"role": "active", "columns": 0.4}, "lab": {"role": "passive", "columns": "rest"}}
 THREE = {
@@ -49,13 +51,18 @@ def config_of(folder: Path, *defenses: Any, **sections: Any) -> ExperimentConfig
     return load_config(path)
 
 
-def guarantees_of(config: ExperimentConfig) -> Guarantees:
+def guarantees_of(config: ExperimentConfig, *audits: DefenseAudit) -> Guarantees:
     bench = prepare(config)
     trainer = Experiment(config, bench).trainer()
     trainer.active.plan_run(epochs=config.train.epochs, early_stopping=False)
-    found = audit_experiment(config, draws=400)
     plan = Assembly(config, bench.data.active).noise
-    return Guarantees(trainer, found.defenses, plan if isinstance(plan, HdpPlan) else None, epochs=config.train.epochs)
+    found = audits or audit_experiment(config, draws=400).defenses
+    return Guarantees(trainer, found, plan if isinstance(plan, HdpPlan) else None, epochs=config.train.epochs)
+
+
+def proven(defense: str, epsilon: float, per: str) -> DefenseAudit:
+    claim = ClaimAudit("it is so", "ε", epsilon, "label of a record", "proven", ("It is.",), per=per)
+    return DefenseAudit(defense, "labels" if per == "run" else "gradient", (claim,))
 
 
 def test_reading_a_training_on_the_way_leaves_it_as_it_is(tmp_path: Path) -> None:
@@ -68,16 +75,15 @@ def test_reading_a_training_on_the_way_leaves_it_as_it_is(tmp_path: Path) -> Non
         alone = Experiment(
             config.model_copy(update={"train": train, "audit": AuditConfig(canaries=40)}), bench
         ).trainer()
-        seen: list[float] = []
-        alone.fit(
-            2,
-            progress=lambda status, seen=seen, alone=alone: seen.append(  # type: ignore[misc]
-                alone.summaries("lab")["auditor-ratio"].worst_accumulated_auc
-            ),
-        )
-        each = len(alone.batches)
+        seen: dict[int, float] = {}
+
+        def look(status: Status, alone: Trainer = alone, seen: dict[int, float] = seen) -> None:
+            if status.step in (len(alone.batches), status.steps):
+                seen[status.step] = alone.summaries("lab")["auditor-ratio"].worst_accumulated_auc
+
+        alone.fit(2, progress=look)
         read = [tried.moments[epochs][number][("lab",)]["auditor-ratio"].auc for epochs in (1, 2)]
-        assert read == [seen[each - 1], seen[-1]]
+        assert read == list(seen.values())
         scores, coins = alone.watch.canary_scores()["auditor-ratio at lab"]
         own = tried.moments[2][number][("lab",)]["auditor-ratio"].coins
         assert own is not None
@@ -162,17 +168,20 @@ def test_calculated_noise_allows_what_its_account_says(tmp_path: Path, epochs: i
 @pytest.mark.parametrize(
     ("defense", "own_part", "right"),
     [
-        ({"name": "memoised-response", "epsilon": 1.0}, "exact", 1.0 / (1.0 + math.exp(-1.0))),
-        ({"name": "laplace-residue", "epsilon": 0.5}, "sent", 1.0 / (1.0 + math.exp(-2 * 0.25))),
-        ({"name": "laplace-residue", "epsilon": 0.5}, "exact", None),
+        (proven("memoised-response", 1.0, "run"), "exact", 1.0 / (1.0 + math.exp(-1.0))),
+        (proven("laplace-residue", 0.25, "message"), "sent", 1.0 / (1.0 + math.exp(-2 * 0.25))),
+        (proven("laplace-residue", 0.25, "message"), "exact", None),
     ],
 )
 def test_what_releases_come_to_is_guaranteed_where_they_add_up(
-    tmp_path: Path, defense: dict[str, Any], own_part: str, right: float | None
+    tmp_path: Path, defense: DefenseAudit, own_part: str, right: float | None
 ) -> None:
     train = {"epochs": 2, "batch_size": 64}
     exchange = {"name": "split", "own_part": own_part}
-    allowed = guarantees_of(config_of(tmp_path, defense, train=train, exchange=exchange)).of_labels(2)
+    # A label moves a residue by half of what any two residues are apart, and costs half of their ε.
+    epsilon = 1.0 if defense.crossing == "labels" else 0.5
+    config = config_of(tmp_path, {"name": defense.defense, "epsilon": epsilon}, train=train, exchange=exchange)
+    allowed = guarantees_of(config, defense).of_labels(2)
     if right is None:
         assert allowed.ceiling is None
         assert "exact residues" in allowed.why[0]

@@ -6,6 +6,7 @@ import math
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -224,11 +225,12 @@ def test_an_audit_recomputes_its_delta_and_names_what_it_rests_on(seeded: bool, 
 
 
 def test_an_audit_notices_noise_that_is_half_of_what_is_needed(folder: Path, data: VerticalData) -> None:
-    plan = plan_for(folder, data)
+    plan, config = plan_for(folder, data), config_of(folder)
+    found = partial(of_plan, parties=[], config=config, exchange=Deployment(config, "clinic").assembly.exchange)
     halved = replace(plan, once=plan.once.with_sigma(plan.once.sigma / 2))
-    (claim,) = of_plan(halved, [], roles=("active",)).claims
+    (claim,) = found(halved, roles=("active",)).claims
     assert claim.verdict == "violated"
-    assert of_plan(plan, [], roles=("passive",)).claims == ()
+    assert found(plan, roles=("passive",)).claims == ()
 
 
 # --- bad input

@@ -21,10 +21,12 @@ from splitvfl.leakage.after_training import AfterTraining
 from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.features import ColumnLeak, FeatureLeak
 from splitvfl.report import figures
+from splitvfl.report.audit_page import write_audit_page
 from splitvfl.report.provenance import PartyRecord, Provenance
 from splitvfl.report.report import finished_runs, unfinished_runs, write_report
 from splitvfl.report.rows import group_runs, rows_by_defense
 from splitvfl.report.summary import AttackResult, PartyResult, RunSummary, read_summary
+from tests.report.test_audit_page import PROMISED, audit
 
 EVIL = "<script>alert('x')</script> & \"$\\frac{1}$\" {{ 7*7 }}"
 VOID = {"meta", "link", "img", "br", "hr", "input"}
@@ -731,3 +733,23 @@ def test_the_chart_is_green_below_what_the_partner_who_knows_least_knows() -> No
     }
     (group,) = group_runs([replace(run(leak=0.7), parties=known)])
     assert figures._limit(group, rows_by_defense(group)) == group.goal
+
+
+def test_what_an_audit_of_the_run_found_is_in_the_page(tmp_path: Path) -> None:
+    folder = stored(tmp_path / "run-0", run("my-noise"))
+    plain = write_report([folder], tmp_path / "report.html", title="A title").read_text(encoding="utf-8")
+    assert "What audits found" not in plain
+    found = audit(PROMISED).as_json()
+    (folder / "audit.json").write_text(json.dumps(found), encoding="utf-8")
+    page = write_report([folder], tmp_path / "report.html", title="A title").read_text(encoding="utf-8")
+    said = text_of(page)
+    assert said.index("Columns were not looked at.") < said.index("Of 100 labels it would get 61 right")
+    assert "href" not in page, "the audit has no page"
+    write_audit_page(found, folder / "audit.html")
+    for beside, link in (
+        (tmp_path, "run-0/audit.html"),
+        (folder, "audit.html"),
+        (tmp_path / "away", "../run-0/audit.html"),
+    ):
+        page = write_report([folder], beside / "report.html", title="A title").read_text(encoding="utf-8")
+        assert [attributes["href"] for tag, attributes in outline(page).tags if tag == "a"] == [link]
