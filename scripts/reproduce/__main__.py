@@ -2,10 +2,12 @@
 
     python -m scripts.reproduce list
     python -m scripts.reproduce all [--quick] [--only NAME,...] [--out DIR]
+    python -m scripts.reproduce overview [--pages docs/results]
 
 Each runs in a process of its own and writes into ``DIR/NAME``: ``results.json``, its page, what it said (``log.txt``),
 and finished pieces of work, so that what was broken off goes on. What is proved is checked. Returned is 0, 1 where
-a check fails, and 2 where a reproduction does not come to its end; the others are run all the same.
+a check fails, and 2 where a reproduction does not come to its end; the others are run all the same. The overview is
+made of the pages in a folder, without any run.
 """
 
 from __future__ import annotations
@@ -21,9 +23,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from scripts.reproduce.shared.overview import write_overview
 from scripts.reproduce.shared.papers import ENTRIES, Entry
+from splitvfl.errors import SplitVFLError
 
 OUT = Path("build/reproduction")
+PAGES = Path(__file__).resolve().parents[2] / "docs" / "results"
 _LINES_OF_LOG = 20
 """So many last lines are shown of a reproduction that fails."""
 
@@ -37,6 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         for entry in ENTRIES:
             print(f"{entry.name:20} {entry.title}\n{'':20} docs/results/{entry.page}.md")
         return 0
+    if arguments.command == "overview":
+        return _overview(arguments.pages)
     codes = {entry.name: run(entry, arguments.out, quick=arguments.quick) for entry in arguments.only}
     failed = {name: code for name, code in codes.items() if code}
     for name, code in failed.items():
@@ -44,6 +51,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{name}: {what}; see {arguments.out / name / 'log.txt'}", file=sys.stderr)
     print(f"{len(codes) - len(failed)} of {len(codes)} reproductions ran" + (" (quick)" if arguments.quick else ""))
     return max(codes.values())
+
+
+def _overview(pages: Path) -> int:
+    try:
+        print(f"wrote {write_overview(pages)}")
+    except SplitVFLError as error:
+        print(f"overview: {error}", file=sys.stderr)
+        return 2
+    return 0
 
 
 def run(entry: Entry, out: Path, *, quick: bool, say: Say = print) -> int:
@@ -107,6 +123,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m scripts.reproduce", description="Run every reproduction.")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="say which reproductions there are")
+    pages = commands.add_parser("overview", help="write the overview of all claims from the pages")
+    pages.add_argument("--pages", type=Path, default=PAGES, metavar="FOLDER", help="default: docs/results")
     everything = commands.add_parser("all", help="run them, and say what came of each")
     everything.add_argument("--quick", action="store_true", help="on little data, each in under two minutes")
     everything.add_argument("--only", type=_chosen, default=ENTRIES, metavar="NAME,…", help="of those that list names")

@@ -375,6 +375,15 @@ def test_the_page_says_what_it_is_made_of(reproduction: Reproduction, tmp_path: 
     assert "Without these parts" not in made
 
 
+def test_a_page_elsewhere_brings_the_overview_along(reproduction: Reproduction, tmp_path: Path) -> None:
+    pages = tmp_path / "docs"
+    run(reproduction, tmp_path / "out", "--page", str(pages))
+
+    assert (pages / "small.md").read_text() == (tmp_path / "out" / "small.md").read_text()
+    assert (pages / "index.md").read_text().startswith("# What reproduces, claim by claim")
+    assert not (tmp_path / "out" / "index.md").exists()
+
+
 def test_the_page_marks_what_is_of_older_code(reproduction: Reproduction, tmp_path: Path) -> None:
     out = tmp_path / "out"
     run(reproduction, out)

@@ -46,7 +46,7 @@ FILES = {
     "lib/deep.py": "class Scale:\n    def of(self, x):\n        return 2 * x\n\nclass Unused:\n    pass\n",
     "lib/shapes.py": "def area(a):\n    return a * a\n\ndef perimeter(a):\n    return 4 * a\n",
     "lib/parts.py": "def count(x):\n    return len(TABLE)\n\nTABLE = {}\nTABLE[1] = 2\n",
-    "lib/late.py": "def more(x):\n    return x\n\nprint('hello')\n",
+    "lib/late.py": "def greeting():\n    return 'hello'\n\ndef more(x):\n    return x\n\nprint(greeting(), 1)\n",
     "lib/named.py": "def plugin():\n    return 1\n",
 }
 
@@ -81,7 +81,8 @@ def digest(tmp_path: Path) -> Callable[..., str]:
         ("lib/shapes.py", "a * a", "a ** 2"),
         ("lib/parts.py", "TABLE[1] = 2", "TABLE[1] = 3"),
         ("lib/late.py", "return x", "return -x"),
-        ("lib/late.py", "hello", "bye"),
+        ("lib/late.py", "greeting(), 1", "greeting(), 2"),  # run when the module is imported
+        ("lib/late.py", "'hello'", "'bye'"),  # and so is what that names
     ],
 )
 def test_a_change_of_what_is_used_changes_the_digest(digest: Callable[..., str], path: str, old: str, new: str) -> None:

@@ -16,6 +16,7 @@ import torch
 from scripts.reproduce.shared.claims import write_results
 from scripts.reproduce.shared.jobs import Cell, OneCell, listed
 from scripts.reproduce.shared.making import Making, duration
+from scripts.reproduce.shared.overview import write_overview
 from scripts.reproduce.shared.pages import Section, write_page
 from scripts.reproduce.shared.settings import Settings
 from splitvfl.errors import ArgumentError, SplitVFLError
@@ -99,7 +100,7 @@ class Reproduction:
         Args:
             settings: Scale and places.
             parts: Keys of ``parts``, in the order of the page.
-            page: Folder in which the page and its figures are written besides.
+            page: Folder in which the page and its figures are written besides, and the overview of the pages there.
 
         Returns:
             The sections.
@@ -123,6 +124,8 @@ class Reproduction:
             settings.say(f"{settings.jobs.unused} cells of other settings or versions lie there, and were not used")
         for folder in [settings.out] if page is None else [settings.out, page]:
             write_page(folder / self.page, template=self.template, sections=sections, settings_table=table)
+        if page is not None:
+            write_overview(page)
         settings.say(f"wrote {settings.out / 'results.json'} and {settings.out / self.page}")
         return sections
 
@@ -162,7 +165,7 @@ class Reproduction:
             "--keep-stale", action="store_true", help="use kept results of older code, and say on the page which"
         )
         parser.add_argument("--check", action="store_true", help="fail (1) if what is proved does not reproduce")
-        parser.add_argument("--page", type=Path, metavar="FOLDER", help="also write the page and its figures here")
+        parser.add_argument("--page", type=Path, metavar="FOLDER", help="also write page, figures and overview here")
         return parser
 
     def _chosen(self, text: str) -> tuple[tuple[str, ...], str]:

@@ -1,0 +1,132 @@
+"""The overview of all claims: one table per paper, taken from the tables of the papers' pages."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from scripts.reproduce.shared.claims import CLAIM_HEADINGS, VERDICTS, markdown_table, write_whole
+from scripts.reproduce.shared.making import TITLE
+from scripts.reproduce.shared.papers import ENTRIES, PAPERS, Entry
+from splitvfl.errors import ArgumentError
+
+NAME = "index.md"
+_HEAD = f"| {' | '.join(CLAIM_HEADINGS)} |"
+
+
+class Row(NamedTuple):
+    """A row of a page's table of claims, as it stands there, without the reason."""
+
+    claim: str
+    published: str
+    ours: str
+    seeds: str
+    verdict: str
+
+
+def rows_of(page: str) -> list[Row]:
+    """Return the rows of all tables of claims on a page.
+
+    Raises:
+        ArgumentError: If a row has another number of cells, or a verdict that is not defined.
+    """
+    lines, found = iter(page.splitlines()), []
+    for line in lines:
+        if line != _HEAD:
+            continue
+        next(lines)  # how columns are aligned
+        for row in lines:
+            if not row.startswith("|"):
+                break
+            found.append(_row(row))
+    return found
+
+
+def _row(line: str) -> Row:
+    # A stroke within a cell has a backslash before it.
+    cells = [cell.strip() for cell in re.split(r"\|", line.strip())[1:-1]]
+    if len(cells) != len(CLAIM_HEADINGS):
+        raise ArgumentError(f"expected {len(CLAIM_HEADINGS)} cells, got {len(cells)}: {line}")
+    row = Row(*cells[:-1])
+    if row.verdict not in VERDICTS:
+        raise ArgumentError(f"expected a verdict of {', '.join(VERDICTS)}, got {row.verdict!r}: {row.claim}")
+    return row
+
+
+def made_of(page: str) -> list[str]:
+    """Return what a page says of how it was made, as items of a list: without what, at which cost, of which code."""
+    _, _, section = page.partition(f"\n## {TITLE}\n")
+    return [line for line in section.splitlines() if line.startswith("- ") and re.search(r"\*\*|\bcells?,? ", line)]
+
+
+def overview(folder: Path) -> str:
+    """Return the overview of the pages in a folder.
+
+    Raises:
+        ArgumentError: As :func:`rows_of`.
+    """
+    pages = {entry: _read(folder / f"{entry.page}.md") for entry in PAPERS}
+    rows = {entry: rows_of(text) for entry, text in pages.items()}
+    parts = [
+        _TEXT,
+        "\n".join(f"- *{verdict}*: {meaning}" for verdict, meaning in VERDICTS.items()),
+        _AFTER_VERDICTS,
+        _counts(rows),
+        *(_section(entry, pages[entry], rows[entry]) for entry in PAPERS),
+        "## Without a paper",
+        "\n".join(f"- [{entry.title}]({entry.page}.md)" for entry in ENTRIES if not entry.paper),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def write_overview(folder: Path) -> Path:
+    """Write the overview of the pages in a folder beside them, and return its path."""
+    path = folder / NAME
+    write_whole(path, overview(folder))
+    return path
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+
+def _counts(rows: dict[Entry, list[Row]]) -> str:
+    table = []
+    for entry, own in rows.items():
+        verdicts = Counter(row.verdict for row in own)
+        table.append((entry.title, str(len(own)), *(str(verdicts[verdict]) for verdict in VERDICTS)))
+    return markdown_table(("paper", "claims", *VERDICTS), table)
+
+
+def _section(entry: Entry, page: str, rows: Sequence[Row]) -> str:
+    if not page:
+        return f"## {entry.title}\n\nThere is no page yet: `python -m {entry.module} --out DIR --page docs/results`."
+    made = made_of(page) or ["- Made before pages said at which cost and of which code."]
+    headings = CLAIM_HEADINGS[:-1]
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    table = "\n".join([markdown_table(headings, [], last_left=1), *lines])
+    return (
+        f"## {entry.title}\n\nReasons and tables: [its page]({entry.page}.md).\n\n" + "\n".join(made) + f"\n\n{table}"
+    )
+
+
+_TEXT = """\
+# What reproduces, claim by claim
+
+Every claim that has a row in a table on a paper's page, as it stands there, without its reason. `python -m
+scripts.reproduce all --quick` runs everything on little data; the pages say how each is made whole. This page is
+written with them, or alone by `python -m scripts.reproduce overview`.
+
+## What the verdicts mean
+
+The same words mean the same on every page:"""
+
+_AFTER_VERDICTS = """\
+*Published* is the paper's figure, a dash where the claim is no figure. *Ours* is the mean over so many *seeds*, with
+the 95 % interval of that mean in brackets (Student's t), where there is one: it is of other seeds, not of other data. A
+dash is a figure that does not exist. Claims of this project about its own attacks and defenses stand among those of the
+papers where they are measured on the same page. Claims of which a page gives only how many hold are in the
+`results.json` of its run. Counts of verdicts are no test of a paper: claims are many and alike."""
