@@ -315,7 +315,8 @@ def test_who_has_the_columns_of_others_has_none_elsewhere() -> None:
 
 def outcome(*accuracy: float, validated: float = 0.0) -> Outcome:
     seeds = len(accuracy)
-    return Outcome(accuracy, accuracy, (validated,) * seeds, (1.0,) * seeds, (0.0,) * seeds, (0.0,) * seeds)
+    none, majority = (0.0,) * seeds, (0.632,) * seeds
+    return Outcome(accuracy, accuracy, (validated,) * seeds, (1.0,) * seeds, none, none, majority)
 
 
 def outcomes(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from scripts.reproduce.hdp_vfl.noise import true_delta
 from scripts.reproduce.hdp_vfl.published import DELTA, EPSILONS
-from scripts.reproduce.hdp_vfl.study import Problem, problems, table_of
+from scripts.reproduce.hdp_vfl.study import Problem, problems
 from scripts.reproduce.hdp_vfl.training import (
     Contender,
     Method,
@@ -127,17 +127,12 @@ def _noiseless_table(outcomes: Outcomes) -> str:
         (
             problem.title,
             problem.variant,
-            shown(mean(majorities(problem, outcomes[problem]))),
+            shown(mean(outcomes[problem][JOINT].majority)),
             *(f"{with_interval(of[each].accuracy)} / {shown(mean(of[each].auc))}" for each in NOISELESS),
         )
         for problem, of in outcomes.items()
     ]
     return markdown_table(("data", "columns", "larger class", *(name for name, _ in NOISELESS.values())), rows, left=2)
-
-
-def majorities(problem: Problem, outcomes: Mapping[Contender, Outcome]) -> list[float]:
-    """Return the accuracy of the commoner class at every seed."""
-    return [table_of(problem, seed).majority for seed in range(len(outcomes[JOINT].accuracy))]
 
 
 def _noisy_table(outcomes: Outcomes, measure: str, methods: Sequence[Method]) -> str:
@@ -175,7 +170,7 @@ def _caption(*, intercept: bool) -> str:
     return (
         f"Accuracy over ε {'with' if intercept else 'without'} an intercept; columns scaled by statistics of the "
         "training records (above, not covered) and by public ranges (below); means and standard errors. Thin grey "
-        "line: the larger class. Top: the true δ of the published noise."
+        "line: the larger class. Of lines that coincide the last is seen. Top: the true δ of the published noise."
     )
 
 
@@ -191,7 +186,7 @@ def _drawn(given: Sequence[Problem], outcomes: Outcomes, *, intercept: bool) -> 
                 title=f"{problem.title}, {scaling}",
                 y_label="accuracy" if number == 0 else "",
                 curves=_curves(outcomes[problem]),
-                level=mean(majorities(problem, outcomes[problem])),
+                level=mean(outcomes[problem][JOINT].majority),
             )
             for scaling, row in by_scaling.items()
             for number, problem in enumerate(row)
@@ -308,7 +303,7 @@ def text_claim(variants: Sequence[Problem], outcomes: Outcomes, said: str, publi
         interval=interval(values),
         seeds=len(values),
         verdict=verdict,
-        why=f"{first.variant}; larger class {shown(mean(majorities(first, outcomes[first])))}, "
+        why=f"{first.variant}; larger class {shown(mean(outcomes[first][JOINT].majority))}, "
         f"non-private {shown(mean(outcomes[first][JOINT].accuracy))}{also}{but}",
     )
 
@@ -316,7 +311,7 @@ def text_claim(variants: Sequence[Problem], outcomes: Outcomes, said: str, publi
 def tight_claim(problem: Problem, outcomes: Mapping[Contender, Outcome]) -> Claim:
     """Return whether the tight noise is within .02 of no noise at ε = 1, on average over seeds."""
     lost = _lost(outcomes, "tight", 1.0)
-    plain, majority = mean(outcomes[JOINT].accuracy), mean(majorities(problem, outcomes))
+    plain, majority = mean(outcomes[JOINT].accuracy), mean(outcomes[JOINT].majority)
     constant = "; no better than a constant answer, noise or not" if plain < majority + 0.005 else ""
     return Claim.of(
         lost,

@@ -73,7 +73,7 @@ def sections(settings: Settings) -> list[Section]:
         Section(
             title="Figure 2: epochs and radius",
             body=f"{_BODY}\n\n{_table(swept)}",
-            figures={"hdp-vfl-2": _drawn(problem, swept)},
+            figures={"hdp-vfl-2": _drawn(swept)},
             captions={
                 "hdp-vfl-2": "Breast cancer: accuracy over ε by epochs e (from left to right) and radius k, published "
                 "σ (above) and tight σ with clips (below); means and standard errors. Thin grey line: the larger class."
@@ -82,7 +82,7 @@ def sections(settings: Settings) -> list[Section]:
         ),
         Section(
             title="Choosing epochs and radius",
-            body=f"{_CHOICE_BODY.format(rate=short(FIXED_RATE))}\n\n{_choices(problem, swept, fixed)}",
+            body=f"{_CHOICE_BODY.format(rate=short(FIXED_RATE))}\n\n{_choices(swept, fixed)}",
             claims=[cost_free_claim(swept, fixed)],
         ),
     ]
@@ -164,9 +164,8 @@ def _plain(swept: Swept, setting: Setting) -> Outcome:
     return swept[setting][Contender(method="non-private", radius=setting.radius)]
 
 
-def _drawn(problem: Problem, swept: Swept) -> str:
-    seeds = len(_plain(swept, SETTINGS[0]).accuracy)
-    majority = mean(table_of(problem, seed).majority for seed in range(seeds))
+def _drawn(swept: Swept) -> str:
+    majority = mean(_plain(swept, SETTINGS[0]).majority)
     return draw_grid(
         "hdp-vfl-2",
         [
@@ -196,7 +195,7 @@ def _curve(outcomes: Mapping[Contender, Outcome], method: Method, radius: float,
     return Curve(label=f"k = {short(radius)}", up=[mean(each) for each in values], errors=errors, colour=colour)
 
 
-def _choices(problem: Problem, swept: Swept, fixed: Mapping[str, tuple[Setting, Mapping[Contender, Outcome]]]) -> str:
+def _choices(swept: Swept, fixed: Mapping[str, tuple[Setting, Mapping[Contender, Outcome]]]) -> str:
     paper = Setting(EPOCHS, RADIUS)
     rows = [
         (f"the paper's e = {EPOCHS}, k = {short(RADIUS)}", *_cells(swept[paper], paper)),

@@ -325,6 +325,7 @@ class Outcome(NamedTuple):
         rate: The chosen rate.
         passive: Noise of the passive party.
         active: Noise of the label party.
+        majority: Accuracy of the commoner class on the same records.
     """
 
     accuracy: tuple[float, ...]
@@ -333,6 +334,7 @@ class Outcome(NamedTuple):
     rate: tuple[float, ...]
     passive: tuple[float, ...]
     active: tuple[float, ...]
+    majority: tuple[float, ...]
 
 
 Outcomes = Mapping[Problem, Mapping[Contender, Outcome]]
@@ -369,9 +371,9 @@ def outcomes_of(
     for problem in problems:
         found[problem] = {}
         for group in groups:
-            seeds = [next(results)["cells"] for _ in range(settings.seeds)]
+            seeds = [next(results) for _ in range(settings.seeds)]
             for number, contender in enumerate(group):
-                cells = [each[number] for each in seeds]
+                cells = [{**each["cells"][number], "majority": each["majority"]} for each in seeds]
                 found[problem][contender] = Outcome(
                     **{name: tuple(cell[name] for cell in cells) for name in Outcome._fields}
                 )
