@@ -95,6 +95,18 @@ def test_statistics_are_of_training_records_and_ranges_of_none() -> None:
     }
 
 
+def test_indicators_stay_zeros_and_ones_under_public_ranges() -> None:
+    path = data_folder() / FILES["adult"]
+    if not path.is_file():
+        pytest.skip(f"there is no {path.name}")
+    pooled = table_of(replace(ADULT, path=str(path), scaling="public ranges", rows=500), 0).pooled
+    values = [set(column.tolist()) for column in pooled.train.T]
+    assert sum(each <= {0.0, 1.0} for each in values) == 35 + 73 - 6
+    # Of eight categories one each.
+    indicators = pooled.train[:, [each <= {0.0, 1.0} for each in values]]
+    assert set(indicators.sum(dim=1).tolist()) == {8.0}
+
+
 # Noise
 
 

@@ -226,7 +226,7 @@ def _raw(source: Source, path: str) -> _Raw:
 def _numbers(frame: pd.DataFrame, labels: Labels, own: int, bounds: Mapping[str, tuple[float, float]]) -> _Raw:
     parts = [_indicators(frame[name]) if name not in bounds else frame[[name]] for name in frame.columns]
     limits = [
-        [bounds[name]] if name in bounds else [(0.0, 1.0)] * part.shape[1]
+        [bounds[name]] if name in bounds else [_KEPT] * part.shape[1]
         for name, part in zip(frame.columns, parts, strict=True)
     ]
     return _Raw(
@@ -255,6 +255,9 @@ def _scaled(raw: _Raw, train: npt.NDArray[np.int64], scaling: Scaling) -> Floats
 
 
 # --- public bounds
+
+_KEPT = (-1.0, 1.0)
+"""The range under which a number stays what it is: an indicator 0 or 1, of which most are 0 and make no row longer."""
 
 _Bounds = Mapping[str, tuple[float, float]]
 
