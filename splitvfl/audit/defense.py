@@ -99,9 +99,10 @@ def audit_defense(
         refused = ClaimAudit("nothing could be asked", "", None, "", "not covered", (why,))
         return DefenseAudit(hook_name(defense), crossing_of(defense), (refused,), (why,))
     found = claims_of(defense) if claims is None else tuple(claims)
-    # A defense of the gradient of one logit has rows of one column.
+    # A defense of the gradient of one logit has rows of one column; of several classes, one for each.
     if crossing_of(defense) == "gradient" and not needs_label_gradients(defense) and _of_labels(found):
-        surroundings = replace(surroundings, width=1)
+        classes = surroundings.classes or 2
+        surroundings = replace(surroundings, width=1 if classes == 2 else classes)
     number = max(1, claims_to_measure(found) if tests is None else tests)
     auditor = _Auditor(defense, surroundings, draws, seed, 1.0 - (1.0 - confidence) / number, tuple(unmet))
     # What else is said about rows and records is no promise of privacy, where there is one beside.
@@ -198,6 +199,10 @@ class _Auditor:
             measured, inputs, notes = None, "", (f"It failed on inputs of the audit: {sentence(str(error))}",)
             self.gaps.append(f"{hook_name(self.defense)}: {question.relation}: it failed: {sentence(str(error))}")
         verdict, why = self._verdict(question, known, measured, inputs)
+        if notes and verdict in ("proven", "not refuted"):
+            # Whoever cannot draw its noise again sends another one where a step is repeated.
+            verdict, why, notes = "not covered", (*notes, *why), ()
+            self.gaps.append(f"{hook_name(self.defense)}: {question.relation}: {_NOT_REPEATABLE}")
         if isinstance(claim, Gaussian) and claim.bound is not None and not claim.hides_rows and verdict != "violated":
             verdict, why = "no claim", (_TOLD_APART, *why)
         return ClaimAudit(
@@ -285,7 +290,7 @@ class _Auditor:
         """Return the pair that few draws tell apart best."""
         if len(pairs) == 1:
             return pairs[0]
-        number = 200 if stage.mixing else _SCREENED
+        number = 200 if stage.mixing else min(_SCREENED, self.draws)
         drawn: dict[World, Messages] = {}
         for world in dict.fromkeys(world for pair in pairs for world in pair):
             drawn[world] = stage.draw(world, number)

@@ -19,9 +19,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from splitvfl.audit.class_worlds import class_probabilities, class_rows, label_pairs, paired_predictions
 from splitvfl.claims import RunPlan
-from splitvfl.errors import ArgumentError
-from splitvfl.hooks import Defense, Secrets, call_defense, crossing_of, needs_label_gradients, soft_classes_of
+from splitvfl.errors import ArgumentError, HookError
+from splitvfl.hooks import (
+    Defense,
+    Secrets,
+    call_defense,
+    crossing_of,
+    hook_name,
+    needs_label_gradients,
+    soft_classes_of,
+)
 from splitvfl.learning.label_gradients import LabelGradients, LabelGradientSource
 from splitvfl.privacy.sampling import Keystream
 
@@ -68,14 +77,18 @@ class World(NamedTuple):
         prediction: The model's prediction of it, where a row is made from both.
         row: The row itself, where that is what differs.
         residue: The residue, where that is what differs.
+        between: Of more than two classes: those that are told apart; the prediction is of the second one.
     """
 
     label: float = 0.0
     prediction: float = 0.5
     row: tuple[float, ...] = ()
     residue: float | None = None
+    between: tuple[int, int] | None = None
 
     def __str__(self) -> str:
+        if self.between is not None:
+            return f"class {self.label:g} where class {self.between[1]} is predicted with {self.prediction:g}"
         if self.row:
             return f"row {', '.join(f'{entry:.3g}' for entry in self.row)}"
         if self.residue is not None:
@@ -123,15 +136,26 @@ def _labels(defense: object, around: Surroundings) -> Iterator[tuple[World, Worl
         low, high = around.label_range
         pairs = [(low, high)]
     else:
-        pairs = [(0.0, 1.0)] if around.classes == 2 else [(0.0, 1.0), (0.0, around.classes - 1.0)]
+        pairs = [(float(one), float(other)) for one, other in label_pairs(around.classes)]
     if crossing_of(defense) == "labels":
         yield from ((World(label=low), World(label=high)) for low, high in pairs)
         return
-    if around.classes != 2:
-        raise ArgumentError("rows under other labels are made below the logistic loss of two classes alone")
+    if around.classes is None:
+        raise ArgumentError("rows under other labels are made of classes, and here labels are numbers")
+    if around.classes > 2:
+        yield from _classes(around, around.classes)
+        return
     targets = _targets(around)
     for f in _PREDICTIONS:
         yield World(min(targets), f), World(max(targets), f)
+
+
+def _classes(around: Surroundings, classes: int) -> Iterator[tuple[World, World]]:
+    if around.targets is not None and set(around.targets) != set(range(classes)):
+        raise ArgumentError("of more than two classes, rows behind answers that are no classes are not made")
+    for one, other, prediction in paired_predictions(classes, _PREDICTIONS):
+        both = (one, other)
+        yield tuple(World(float(label), prediction, between=both) for label in both)  # type: ignore[misc]  # are two
 
 
 def _targets(around: Surroundings) -> tuple[float, ...]:
@@ -209,8 +233,19 @@ class Stage:
 
 
 def prepared(defense: Defense, around: Surroundings) -> Defense:
-    """Return a fresh copy of a defense, told what it is told before a run."""
-    sender = copy.deepcopy(defense)
+    """Return a fresh copy of a defense, told what it is told before a run.
+
+    Raises:
+        HookError: If it cannot be copied.
+        SplitVFLError: If it refuses such a run.
+    """
+    try:
+        sender = copy.deepcopy(defense)
+    except Exception as error:  # other people's code may fail in any way
+        raise HookError(
+            f"{hook_name(defense)} cannot be copied, and an audit calls many copies of a defense: "
+            f"{type(error).__name__}: {error}"
+        ) from error
     values = None if around.classes is None else tuple(map(float, range(around.classes)))
     if around.targets is not None:
         values = around.targets or None
@@ -249,6 +284,12 @@ def make_batch(defense: Defense, world: World, rows: int, own: int, around: Surr
         labels = torch.where(ours, float(world.residue > 0), 0.0)
         residues = torch.where(ours, world.residue, -0.5)
         return Batch(-residues[:, None] / rows, labels)
+    if world.between is not None and around.classes is not None:
+        classes = torch.where(ours, int(world.label), world.between[0])
+        predictions = torch.where(ours, world.prediction, 0.5).double()
+        probabilities = class_probabilities(around.classes, world.between, predictions)
+        message, under_labels = class_rows(probabilities, classes, around.width)
+        return Batch(message, classes, under_labels if needs_label_gradients(defense) else None)
     targets = torch.where(ours, world.label, min(values := _targets(around)))
     labels = (targets == max(values)).float()
     predictions = torch.where(ours, world.prediction, 0.5)

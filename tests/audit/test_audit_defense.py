@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -13,7 +14,8 @@ from scipy.stats import binom
 from torch import Tensor
 
 from splitvfl.audit import DefenseAudit, Surroundings, audit_defense, audit_gaussian
-from splitvfl.claims import Gaussian, PerRecord, PureDP
+from splitvfl.audit.class_worlds import class_probabilities, class_rows, label_pairs
+from splitvfl.claims import Gaussian, GaussianDP, PerRecord, PureDP
 from splitvfl.defenses import (
     ClipGradient,
     GaussianIR,
@@ -21,6 +23,7 @@ from splitvfl.defenses import (
     LaplaceResidue,
     MemoisedResponse,
     MultiplicativeLaplaceResidue,
+    RandomisedResponse,
     RecordGaussian,
     SumKL,
     TopK,
@@ -34,7 +37,9 @@ DRAWS = 8_000
 
 def audited(defense: Defense, seed: int = 0, **settings: Any) -> DefenseAudit:
     settings.setdefault("draws", DRAWS)
-    around = Surroundings(**{key: settings.pop(key) for key in ("receivers", "epochs", "seeded") if key in settings})
+    around = Surroundings(
+        **{key: settings.pop(key) for key in ("receivers", "epochs", "seeded", "classes", "width") if key in settings}
+    )
     return audit_defense(defense, around=around, seed=seed, **settings)
 
 
@@ -278,6 +283,134 @@ def test_noise_from_elsewhere_is_told_and_no_pass() -> None:
     found = audited(Elsewhere(), draws=800)
     assert found.verdict == "not covered"
     assert any("not repeatable" in line for claim in found.claims for line in claim.why)
+
+    class OfLabels(LaplaceResidue):
+        """Private enough, and from entropy: a repeated step is a second release."""
+
+        def __call__(self, gradient: Tensor, secrets: Secrets, /) -> Tensor:
+            return gradient + torch.distributions.Laplace(0.0, 10.0 / len(gradient)).sample(gradient.shape)
+
+        def claims(self) -> tuple[PureDP, ...]:
+            return (PureDP(1.0),)
+
+    found = audited(OfLabels(epsilon=1.0), draws=800)
+    assert [claim.verdict for claim in found.claims] == ["not covered"]
+    assert "not repeatable" in found.claims[0].why[0]
+    assert "not repeatable" in found.gaps[0]
+
+
+def test_what_cannot_be_copied_is_a_gap_and_no_pass() -> None:
+    class Holds(Clipped):
+        def __init__(self) -> None:
+            self.lock = threading.Lock()
+
+    found = audited(Holds(), draws=400)
+    assert found.verdict == "not covered"
+    assert "cannot be copied" in found.gaps[0]
+
+
+def test_what_the_audit_cannot_make_is_named() -> None:
+    class OfIndex(Clipped):
+        """Wants what no party has."""
+
+        def noisy(self, rows: Tensor, secrets: Secrets) -> Tensor:
+            rate: float = secrets.exchange_rate  # type: ignore[attr-defined]
+            return super().noisy(rows, secrets) * rate
+
+    found = audited(OfIndex(), draws=400)
+    assert found.verdict == "not covered"
+    assert "exchange_rate" in found.gaps[0]
+    # Rows of a record whose label is a number are not made.
+    numbers = audited(RecordGaussian(mu=1.0, label_range=(0.0, 5.0)), draws=400, classes=None)
+    assert numbers.verdict == "not covered"
+    assert "labels are numbers" in numbers.gaps[0]
+
+
+# --- more than two classes
+
+
+@pytest.mark.parametrize(
+    ("make", "settings"),
+    [
+        (partial(RecordGaussian, mu=0.8), {"width": 2}),
+        (partial(RecordGaussian, mu=0.8, per="run"), {"width": 4, "epochs": 2}),
+        (partial(GaussianTargets, mu=1.0, classes=3), {"epochs": 2}),
+        (partial(RandomisedResponse, epsilon=1.0, classes=3), {"epochs": 2}),
+    ],
+)
+def test_true_claims_of_three_classes_are_proven(make: Callable[[], Defense], settings: dict[str, Any]) -> None:
+    found = audited(make(), classes=3, draws=2400, **settings)
+    assert found.verdict == "proven", found
+    assert not found.gaps
+    (claim,) = found.claims
+    assert claim.bound is not None
+    assert claim.claimed is not None
+    assert 0.4 * claim.claimed < claim.bound <= claim.claimed  # of 2400 draws half are judged
+
+
+class SparesOneClass(RecordGaussian):
+    """Sends rows of its last class as they are."""
+
+    def __call__(self, gradient: Tensor, secrets: Secrets, /) -> Tensor:
+        spared = (secrets.labels == self.spared)[:, None]
+        return torch.where(spared, gradient, super().__call__(gradient, secrets))
+
+    spared = 3
+
+    def claims(self) -> tuple[GaussianDP, ...]:
+        return super().claims()
+
+
+@pytest.mark.parametrize("spared", [0, 2, 3])
+def test_the_worst_pair_of_classes_is_looked_for(spared: int) -> None:
+    defense = SparesOneClass(mu=0.8)
+    defense.spared = spared
+    found = audited(defense, classes=4, width=3, draws=1000)
+    assert found.verdict == "violated"
+    assert f"class {spared}" in found.claims[0].inputs
+
+
+def test_a_users_noise_on_the_rows_of_classes_is_audited() -> None:
+    class OnLogits:
+        """Noise for a change of one label, which moves a row of softmax less a label by √2, over the batch's size."""
+
+        name = "on-logits"
+        crossing = "gradient"
+        mu, times = 1.0, 1.0
+
+        def claims(self) -> tuple[GaussianDP, ...]:
+            return (GaussianDP(self.mu),)
+
+        def __call__(self, gradient: Tensor, secrets: Secrets, /) -> Tensor:
+            return secrets.add_normal(gradient, self.times * math.sqrt(2.0) / self.mu / len(gradient))
+
+    true, halved = OnLogits(), OnLogits()
+    halved.times = 0.5
+    found = audited(true, classes=5, draws=2400)
+    assert found.verdict == "not refuted"
+    assert found.claims[0].bound is not None
+    assert found.claims[0].bound > 0.5
+    assert audited(halved, classes=5, draws=2400).verdict == "violated"
+
+
+def test_pairs_of_classes_are_all_tried_or_meet_in_a_chain() -> None:
+    assert list(label_pairs(4)) == [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]
+    many = list(label_pairs(30))
+    assert {label for pair in many for label in pair} == set(range(30))
+    assert len(many) == len(set(many)) == 29 + 28
+
+
+def test_rows_of_classes_are_those_of_their_cross_entropy() -> None:
+    prediction = torch.tensor([0.2, 0.7], dtype=torch.float64)
+    probabilities = class_probabilities(4, (1, 3), prediction)
+    assert torch.allclose(probabilities.sum(dim=1), torch.ones(2, dtype=torch.float64))
+    rows, under = class_rows(probabilities, torch.tensor([1, 3]), 4)
+    # Softmax less the label, over two records; columns are those of the classes, as the top is the identity.
+    by_hand = (probabilities - torch.eye(4, dtype=torch.float64)[[1, 3]]) / 2
+    assert torch.allclose(rows.double(), by_hand, atol=1e-6)
+    assert under is not None
+    other = (probabilities - torch.eye(4, dtype=torch.float64)[[2, 2]]) / 2
+    assert torch.allclose(under.under(2.0), other, atol=1e-6)
 
 
 def test_a_claim_given_beside_is_put_to_the_test() -> None:
