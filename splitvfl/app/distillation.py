@@ -111,7 +111,7 @@ def distill(
         DataError: If the run's data have changed, or a training record has no score.
         CheckpointError: If there are no trained halves.
     """
-    teacher = teacher_of(folder, scores, modules)
+    teacher = teacher_of(folder, scores, modules, notify)
     data, task = teacher.data, teacher.half.task
     if not data.column_names:
         raise ConfigError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -32,7 +32,7 @@ from splitvfl.config.sections import ExperimentConfig, HookConfig, config_to_yam
 from splitvfl.data import VerticalData
 from splitvfl.errors import ConfigError, DataError
 from splitvfl.leakage.features import FeatureLeak
-from splitvfl.leakage.reconstruction import RECONSTRUCTION_FILE
+from splitvfl.leakage.reconstruction import RECONSTRUCTION_FILE, Reconstruction
 from splitvfl.learning.precision import narrow_dtype
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.report.board_row import show_on_board
@@ -218,6 +218,16 @@ class Experiment:
         """Return what is to be said of calculated noise, once there are parties."""
         return self._assembly.noise_notes()
 
+    def told_before(
+        self, trainer: Trainer, observed: LabelHorizon | None, agreed: LabelHorizon | None
+    ) -> Iterator[str]:
+        """Yield what is known before the first step, in sentences; horizons as of :meth:`horizons`."""
+        with in_words_of(self._config):
+            yield from summary_of(self._bench.data)
+        yield from self.noise_notes()
+        yield from before(observed, agreed)
+        yield from said_before(trainer.exchange, trainer.active, epochs=self._config.train.epochs)
+
     @property
     def reserve(self) -> Reserve | None:
         """What calculated noise puts by for predictions."""
@@ -352,29 +362,27 @@ def run_experiment(
         clear_run(folder)
     write_config(folder, config_to_yaml(config), private=config.hides_columns)
     begun = Beginning.noted(folder, going_on=resume)
-    with in_words_of(config):
-        held = summary_of(bench.data)
-    for line in [
-        *held,
-        *experiment.noise_notes(),
-        *before(observed, agreed),
-        *said_before(trainer.exchange, trainer.active, epochs=train.epochs),
-    ]:
+    for line in experiment.told_before(trainer, observed, agreed):
         notify(line)
     trainer.fit(train.epochs, progress=progress)
     told, leaks = reconstruct_listed(trainer, config.name)
-    summary = replace(
-        experiment.summary(trainer, observed, leaks),
-        alone=bench.alone,
-        provenance=begun.provenance(
-            config,
-            {party.name: party.data for party in (trainer.active, *trainer.passives.values())},
-            trainer.data_digests,
-            folder=folder,
-            held_out=len(trainer.batches.held_out),
-            command=command,
-        ),
+    provenance = begun.provenance(
+        config,
+        {party.name: party.data for party in (trainer.active, *trainer.passives.values())},
+        trainer.data_digests,
+        folder=folder,
+        held_out=len(trainer.batches.held_out),
+        command=command,
     )
+    summary = replace(experiment.summary(trainer, observed, leaks), alone=bench.alone, provenance=provenance)
+    _write_run(folder, trainer, experiment, summary, told)
+    return summary
+
+
+def _write_run(
+    folder: Path, trainer: Trainer, experiment: Experiment, summary: RunSummary, told: Reconstruction | None
+) -> None:
+    """Write all that a finished run leaves, its figures last: with them it is finished."""
     _save_weights(trainer, folder / "weights")
     trainer.save(folder / MODEL_FOLDER)
     keep_reserve(folder, experiment.reserve)
@@ -384,7 +392,6 @@ def run_experiment(
         told.save(folder / RECONSTRUCTION_FILE)
     summary.save(folder)
     show_on_board(summary, folder)
-    return summary
 
 
 def _is_finished(trainer: Trainer, epochs: int) -> bool:

@@ -132,15 +132,23 @@ class SavedRun:
             PrivacyError: If the training put noise by for fewer records.
         """
         found = self.own_tests() if records is None else self._read(records, id_column)
-        self._count_release(len(found.names), notify, beyond=not_covered)
+        self.count_release(len(found.names), notify=notify, not_covered=not_covered)
         scores = self.outputs(found.records).scores.float().cpu()
         return ScoredRecords(scores, found.name_column, found.names, found.unknown)
 
-    def _count_release(self, records: int, notify: Callable[[str], None], *, beyond: bool) -> None:
+    def count_release(
+        self, records: int, *, notify: Callable[[str], None] = lambda line: None, not_covered: bool = False
+    ) -> None:
+        """Count records that are about to be scored, where noise was calculated for the training; as in :meth:`score`.
+
+        Raises:
+            CheckpointError: If it cannot be counted.
+            PrivacyError: If the training put noise by for fewer records.
+        """
         if not self.passives or self.config is None or not was_promised(self.folder, self.config):
             return
         crosses = [parts_of_logits(tuple(self.passives), self.active.name, records)]
-        AfterTraining(self.folder, crosses, put_by(self.folder, self.config), beyond, notify).begin()
+        AfterTraining(self.folder, crosses, put_by(self.folder, self.config), not_covered, notify).begin()
 
     def outputs(self, records: Mapping[str, Records]) -> Prediction:
         """Return the label party's outputs and scores of records that are encoded, by party."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -46,13 +46,16 @@ class Teacher(ABC):
         """Return those of the test records; ``None``: nobody has them."""
 
 
-def teacher_of(folder: Path, scores: Path | None, modules: Path | None) -> Teacher:
+def teacher_of(
+    folder: Path, scores: Path | None, modules: Path | None, notify: Callable[[str], None] = lambda line: None
+) -> Teacher:
     """Return the joint model of a run's folder.
 
     Args:
         folder: The folder.
         scores: Over a network: the file of its scores.
         modules: Where modules of one's own lie.
+        notify: Told in one line what scoring does to what was promised of the training.
 
     Raises:
         ConfigError: If scores are missing, or given where none are needed; or this is not the label party.
@@ -63,20 +66,20 @@ def teacher_of(folder: Path, scores: Path | None, modules: Path | None) -> Teach
         return _Networked(folder, scores, modules)
     if scores is not None:
         raise ConfigError(f"--scores: {folder} is a run in one process, which scores its records itself; leave it out")
-    return _InOneProcess(load_run(folder, modules=modules))
+    return _InOneProcess(load_run(folder, modules=modules), notify)
 
 
 class _InOneProcess(Teacher):
     """A run of all parties: the joint model is there."""
 
-    def __init__(self, run: SavedRun) -> None:
+    def __init__(self, run: SavedRun, notify: Callable[[str], None]) -> None:
         if not run.passives:
             raise ConfigError(f"{run.folder} is a model of one party, and there is nothing to distil")
         tests = run.own_tests()  # which checks that the data are those of the training
         assert run.config is not None, "else there are no own tests"
         self.half, self.device = run.halves[run.active.name], run.config.train.device
         self.data = run.own_data.active
-        self._run, self._tests = run, tests
+        self._run, self._tests, self._notify = run, tests, notify
 
     def train_scores(self) -> Tensor:
         own = self._run.own_data
@@ -86,6 +89,8 @@ class _InOneProcess(Teacher):
         return self._scores(self._tests.records)
 
     def _scores(self, records: Mapping[str, Records]) -> Tensor:
+        # A student takes all training records or none.
+        self._run.count_release(records[self.data.name].count, notify=self._notify, not_covered=True)
         # Before defenses of scores, which are for others.
         outputs = self._run.outputs(self._run.bounded(records)).outputs
         return self._run.active.task.loss.scores(outputs).float().cpu()

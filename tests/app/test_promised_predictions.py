@@ -22,6 +22,7 @@ from splitvfl.app.promised_predictions import AfterTraining, folder_of, was_prom
 from splitvfl.app.records import load_data
 from splitvfl.app.saved_run import load_run
 from splitvfl.app.serving import PredictionFiles, Service, prepare_prediction
+from splitvfl.app.teacher import teacher_of
 from splitvfl.cli import main
 from splitvfl.config.sections import ExperimentConfig, parse_config
 from splitvfl.defenses import GaussianIR
@@ -156,6 +157,17 @@ def test_in_one_process_it_is_said_and_counted_too(tmp_path: Path, capsys: pytes
     # A run in its place has predicted nothing.
     run_experiment(config_of(tmp_path), run, overwrite=True)
     assert releases(run) == []
+
+
+def test_a_student_that_learns_from_joint_scores_is_a_release_too(tmp_path: Path) -> None:
+    run_experiment(config_of(tmp_path), tmp_path / "run")
+    told: list[str] = []
+    teacher = teacher_of(tmp_path / "run", None, None, told.append)
+    assert releases(tmp_path / "run") == []
+    assert len(teacher.train_scores()) == 455
+    (kept,) = releases(tmp_path / "run")
+    assert kept.records == 455
+    assert any("of 455 records" in line for line in told)
 
 
 def test_where_nothing_was_promised_nothing_is_said(tmp_path: Path) -> None:
