@@ -167,6 +167,10 @@ IN_A_FILE: dict[str, tuple[dict[str, str], str]] = {
     ),
     "empty": ({"data": table("empty")}, "empty.csv has a header and no rows"),
     "one class": ({"data": table("one")}, "label column 'y' of one.csv is 0 in every row; a binary task needs both"),
+    "undersized key": (
+        {"exchange": "{name: residue, encryption: {key_bits: 64}}", "model": "logistic-regression"},
+        "exchange.encryption.key_bits: expected at least",
+    ),
     # Budgets.
     "no step fits": (
         noise(active_sigma="0.001", passive_sigma="0.001"),
