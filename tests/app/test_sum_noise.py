@@ -226,7 +226,7 @@ def test_an_audit_recomputes_its_delta_and_names_what_it_rests_on(seeded: bool, 
 
 def test_an_audit_notices_noise_that_is_half_of_what_is_needed(folder: Path, data: VerticalData) -> None:
     plan, config = plan_for(folder, data), config_of(folder)
-    found = partial(of_plan, parties=[], config=config, exchange=Deployment(config, "clinic").assembly.exchange)
+    found = partial(of_plan, parties=[], config=config, exchange=Assembly(config, data.active).exchange)
     halved = replace(plan, once=plan.once.with_sigma(plan.once.sigma / 2))
     (claim,) = found(halved, roles=("active",)).claims
     assert claim.verdict == "violated"
