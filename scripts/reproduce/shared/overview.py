@@ -47,7 +47,7 @@ def rows_of(page: str) -> list[Row]:
 
 def _row(line: str) -> Row:
     # A stroke within a cell has a backslash before it.
-    cells = [cell.strip() for cell in re.split(r"\|", line.strip())[1:-1]]
+    cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip())[1:-1]]
     if len(cells) != len(CLAIM_HEADINGS):
         raise ArgumentError(f"expected {len(CLAIM_HEADINGS)} cells, got {len(cells)}: {line}")
     row = Row(*cells[:-1])
