@@ -20,14 +20,28 @@ from scripts.reproduce.shared.command import Reproduction
 from scripts.reproduce.shared.jobs import Job, run_jobs
 from scripts.reproduce.shared.pages import Section
 from scripts.reproduce.shared.settings import Settings
-from scripts.reproduce.vertical_lr_privacy import labels, noise, stacking
+from scripts.reproduce.vertical_lr_privacy import (
+    features,
+    first_batch,
+    first_weights,
+    labels,
+    noise,
+    noisy_signs,
+    stacking,
+    statements,
+)
 from scripts.reproduce.vertical_lr_privacy.study import describe, problems
 
 PARTS: Mapping[str, Callable[[Settings], list[Section]]] = {
     "rates": noise.rate_sections,
     "labels": labels.sections,
+    "first-weights": first_weights.sections,
     "noise": noise.sections,
+    "noisy-signs": noisy_signs.sections,
     "stacking": stacking.sections,
+    "first-batch": first_batch.sections,
+    "features": features.sections,
+    "statements": statements.sections,
 }
 
 
