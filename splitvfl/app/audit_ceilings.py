@@ -102,7 +102,7 @@ class Guarantees:
             f"{audit.defense} promises something of one message only; what all of a run tell is not accounted for."
             for audit in self._audits
             for claim in audit.claims
-            if claim.relation == "row of a record" and claim.claimed is not None and owners != (self._active.name,)
+            if claim.relation == "row of a record" and claim.limits and owners != (self._active.name,)
         ]
         return Allowed(None, tuple(dict.fromkeys(single)) or (NO_COLUMNS,))
 

@@ -207,7 +207,7 @@ class _Auditor:
             verdict, why = "no claim", (_TOLD_APART, *why)
         return ClaimAudit(
             stated, question.quantity, question.claimed, question.relation, verdict, (*why, *notes), known,
-            measured, inputs, getattr(claim, "per", "message"),
+            measured, inputs, getattr(claim, "per", "message"), limits=_is_promise(claim),
         )  # fmt: skip
 
     def _unmeasured(self, claim: Claim, stated: str) -> ClaimAudit:

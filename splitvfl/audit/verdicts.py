@@ -30,6 +30,7 @@ class ClaimAudit:
         calculated: What a calculation says of it, if there is one.
         measured: The strongest lower bound; ``None``: nothing was measured.
         inputs: The two neighbouring inputs that were told apart best.
+        limits: Whether it limits what anybody learns; noise on rows that nothing bounds does not.
     """
 
     claim: str
@@ -42,6 +43,7 @@ class ClaimAudit:
     measured: Measured | None = None
     inputs: str = ""
     per: str = ""
+    limits: bool = True
 
     @property
     def short(self) -> str:
@@ -65,6 +67,9 @@ class ClaimAudit:
     def _in_unit(self, value: float) -> float:
         return 0.5 * (1.0 - value) if self.quantity == "detection error" else value
 
+    def _right(self, value: float | None) -> float | None:
+        return right_allowed(self.quantity, value) if self.limits else None
+
     def as_json(self) -> dict[str, Any]:
         """Return it as what JSON has; an infinite number is ``null``."""
         event = None if self.measured is None else self.measured.event._asdict()
@@ -72,7 +77,7 @@ class ClaimAudit:
             "claim": self.claim,
             "quantity": self.quantity,
             "claimed": _finite(self.claimed),
-            "right": right_allowed(self.quantity, self.claimed),
+            "right": self._right(self.claimed),
             "relation": self.relation,
             "per": self.per,
             "verdict": self.verdict,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from splitvfl.cli.column_tables import plain_table
-from splitvfl.cli.console import Overrides, errors_console
+from splitvfl.cli.console import Overrides, errors_console, told_if_stopped
 from splitvfl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -65,11 +65,13 @@ def audit(
     from splitvfl.app.party_auditing import audit_party
     from splitvfl.report.audit_page import write_audit_page
     from splitvfl.report.audit_words import AUDIT_FILE, AUDIT_PAGE
+    from splitvfl.run.training import Interrupted
 
     asked = read_input(experiment, as_, overrides or [])
     if asked.party is None:
         trainings = _SEEDS if seeds is None else seeds
-        with RunProgress(errors_console(), trainings) as progress:
+        stopped = told_if_stopped("nothing was written", Interrupted)
+        with stopped, RunProgress(errors_console(), trainings) as progress:
             found = audit_experiment(
                 asked.config,
                 draws=draws,
@@ -155,7 +157,8 @@ def _learned(seats: Sequence[Seat]) -> Table:
         tried = ["–" if found is None else of_hundred(found["right"]["mean"]) for found in figures]
         last = readings[-1]
         most = "none" if last["guarantee"] is None else at_most(last["guarantee"]["right"])
+        counts = last["guarantee"] is None or not last["why"]
         kind = seat.relation.removesuffix(" of a record")
         who = " + ".join(seat.readers) or "reads all"
-        table.add_row(f"{who}: {kind}, {' + '.join(seat.owners)}", *tried, f"({most})" if last["why"] else most)
+        table.add_row(f"{who}: {kind}, {' + '.join(seat.owners)}", *tried, most if counts else f"({most})")
     return table

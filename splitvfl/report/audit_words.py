@@ -28,6 +28,7 @@ FINDINGS = {
 
 _FORMAT = "splitvfl audit"
 _SYMBOLS = set("εδμσΦΔ√½")
+_BELOW = "Why, its formulas say further down."
 _WHAT = {
     "label of a record": "labels",
     "residue of a record": "residues",
@@ -112,7 +113,7 @@ def not_covered(audit: Mapping[str, Any]) -> Iterator[Line]:
     for seat in audit["learned"]:
         last = seat["after"][-1]
         if last["guarantee"] is None:
-            yield Line("no guarantee", question(seat), " ".join(last["why"]))
+            yield Line("no guarantee", question(seat), " ".join(_plain(last["why"])) or _BELOW)
     for gap in audit["gaps"]:
         yield Line("not audited", "", gap)
 
@@ -138,8 +139,12 @@ def reason(claim: Mapping[str, Any]) -> str:
         return f"A calculation allows {at_most(calculated)} of 100, and not {at_most(right)}."
     if claim["verdict"] == "violated" and claim["measured"] is not None:
         return "Trials have shown more than it allows, and more than chance does."
-    plain = (line for line in claim["why"] if not set(line) & _SYMBOLS)
-    return next(plain, "Why, its formulas say further down.")
+    return next(_plain(claim["why"]), _BELOW)
+
+
+def _plain(lines: Sequence[str]) -> Iterator[str]:
+    """Yield the lines without a formula."""
+    return (line for line in lines if not set(line) & _SYMBOLS)
 
 
 def question(seat: Mapping[str, Any]) -> str:
@@ -172,9 +177,9 @@ def answer(seat: Mapping[str, Any], trainings: Mapping[str, Any] | None) -> Iter
     if ranked is not None and ranked["auc"] is not None:
         yield _ranked(seat, ranked["auc"], trainings)
     if last["why"] and last["guarantee"] is not None:
-        yield f"That guarantee does not count here. {' '.join(last['why'])}"
+        yield f"That guarantee does not count here. {' '.join(_plain(last['why'])) or _BELOW}"
     elif last["why"]:
-        yield " ".join(last["why"])
+        yield " ".join(_plain(last["why"])) or _BELOW
     elif last["guarantee"] is not None and last["guarantee"]["verdict"] == "not refuted":
         yield "No calculation confirms that guarantee here. Nothing that was tried refuted it, which is no proof."
 

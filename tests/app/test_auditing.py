@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -168,7 +169,9 @@ def test_the_command_prints_eighty_columns_and_writes_json(here: Path, capsys: p
     assert main(["audit", str(path), "--draws", "4000", "--seeds", "2"]) == 0
     printed = capsys.readouterr().out
     assert max(map(len, printed.splitlines())) <= 80
-    assert printed.rstrip().splitlines()[-1] == "audit.json"
+    assert printed.rstrip().splitlines()[-2:] == ["audit.html   (open it in a browser)", "audit.json"]
+    assert re.search(r"lab: label, bank +\d\d +\d\d +none", printed)
+    assert "What could lab learn about the labels of bank?" in Path("audit.html").read_text()
 
     def no_constants(text: str) -> None:
         raise AssertionError(f"{text} is no JSON")
@@ -207,6 +210,16 @@ def test_the_command_prints_eighty_columns_and_writes_json(here: Path, capsys: p
             assert claim["why"]
 
 
+def test_both_files_go_where_they_are_wanted(here: Path) -> None:
+    words = ["--draws", "400", "--seeds", "0"]
+    assert main(["audit", str(experiment(here)), *words, "--out", "kept/here", "--json", "elsewhere.json"]) == 0
+    assert {path.name for path in here.rglob("*") if path.is_file()} == {"asked.yaml", "audit.html", "elsewhere.json"}
+    assert (here / "kept/here/audit.html").exists()
+    said = json.loads(Path("elsewhere.json").read_text())
+    assert said["trainings"] is None
+    assert not any(reading["attacks"] for seat in said["learned"] for reading in seat["after"])
+
+
 def test_strict_fails_where_a_claim_is_violated_or_not_covered(here: Path) -> None:
     (here / "mine.py").write_text(OWN)
     words = ["--draws", "8000", "--seeds", "0", "--strict"]
@@ -222,8 +235,9 @@ def test_a_run_is_audited_by_its_settings_and_keeps_what_was_found(here: Path) -
     assert main(["train", str(experiment(here, ADD, name="run", train={"epochs": 1}))]) == 0
     assert main(["audit", "runs/run", "--draws", "400", "--seeds", "0"]) == 0
     assert (here / "runs/run/audit.json").exists()
+    assert (here / "runs/run/audit.html").exists()
     assert main(["train", "asked.yaml", "--overwrite"]) == 0
-    assert not (here / "runs/run/audit.json").exists(), "it was of another run"
+    assert not list((here / "runs/run").glob("audit.*")), "they were of another run"
 
 
 @pytest.mark.parametrize(("exchange", "model"), [("one-way", "mlp"), ("residue", "logistic-regression")])

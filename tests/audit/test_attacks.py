@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
+from splitvfl.audit import audit_defense
 from splitvfl.audit.attacks import figure_of, reading_epochs, right_guesses, standardised, together
 from splitvfl.audit.ceilings import error_ceiling, gaussian_ceiling, pure_ceiling, right_allowed
+from splitvfl.defenses import GaussianIR, Isotropic
 from splitvfl.errors import ArgumentError
+from splitvfl.hooks import Defense
 from splitvfl.privacy.gaussian_dp import gaussian_mu_delta
 
 
@@ -69,6 +72,15 @@ def test_a_claim_allows_what_its_quantity_says() -> None:
     assert right_allowed("norm", 1.0) is None
     assert right_allowed("ε", None) is None
     assert right_allowed("δ at ε 2", 0.0) is None, "of Gaussian noise there is none"
+
+
+def test_noise_on_rows_that_nothing_bounds_limits_nothing() -> None:
+    def allowed(defense: Defense) -> list[float | None]:
+        return [claim.as_json()["right"] for claim in audit_defense(defense, draws=400).claims]
+
+    assert set(allowed(Isotropic(sigma=1.0))) == {None}
+    # Rows of length 1 at most are 2 apart: half of that in units of the noise, and half of that again.
+    assert NormalDist().cdf(0.5) in allowed(GaussianIR(clip=1.0, sigma=2.0))
 
 
 def test_it_is_read_after_the_first_the_tenth_and_the_last_epoch() -> None:

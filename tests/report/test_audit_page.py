@@ -169,6 +169,8 @@ def test_promises_are_said_without_formulas() -> None:
     row = replace(CLAIM, quantity="μ", claimed=1.0, relation="row of a record", per="message")
     assert promise(row.as_json()).startswith("From one message nobody tells two rows of a record apart more than 70 ")
     assert promise(NOTHING.as_json()) == "No promise of privacy."
+    unbounded = replace(row, claim="noise is added, and nothing else is done.", limits=False)
+    assert promise(unbounded.as_json()) == "Noise is added, and nothing else is done."
 
 
 def test_what_does_not_hold_comes_first_and_without_a_formula() -> None:
