@@ -18,8 +18,8 @@ from splitvfl.privacy import MessagesPerUse, PrivacyBudget, PrivacyLoss
 from splitvfl.privacy.statement import claim_warnings, not_covered
 from splitvfl.report.rows import counted
 
-# Residues are computed in float32: one label moves one by 1, and by rounding.
-_ROUNDING = 1.0 + 2.0**-20
+# Residues are computed in float32: one label moves one by 1, and by rounding; rows are bounded in it too.
+_FLOAT = 2.0**-20
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,9 @@ def sum_noise_plan(config: ExperimentConfig, settings: SumNoiseSettings, data: P
     encoded = norm + math.sqrt(encryption.most_columns) * 2.0 ** -(encryption.feature_bits + 1)
     own = config.exchange.own_part == "sent"
     own_norm = math.hypot(norm, 1.0) if getattr(config.model.recipe, "intercept", True) else norm
-    moved = _ROUNDING * math.sqrt(len(passives) * encoded**2 + (own_norm**2 if own else 0.0))
+    # And by half of the last encoded bit up and down, where that rounding crosses it.
+    residue = 1.0 + _FLOAT + 2.0**-encryption.value_bits
+    moved = residue * math.sqrt(len(passives) * encoded**2 + (own_norm**2 if own else 0.0))
     numbers = float((len(passives) + own) * encryption.most_columns)
     once = Stream(moved, moved, settings.delta, numbers, encoded / 2.0)
     if settings.sigma is not None:

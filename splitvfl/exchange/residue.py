@@ -39,7 +39,7 @@ from splitvfl.exchange.sum_noise import KEY_BYTES, SumNoise, largest_noise
 from splitvfl.hooks import hook_name
 from splitvfl.learning.randomness import derive_seed
 from splitvfl.messaging.conversation import Half, Outbox
-from splitvfl.party.own_part import set_own
+from splitvfl.party.own_part import OwnPart, set_own
 from splitvfl.party.party import ActiveParty, PassiveParty
 
 _E = TypeVar("_E", bound=EncryptedExchange)
@@ -69,7 +69,7 @@ class Residue(EncryptedExchange):
         common: As for :class:`~splitvfl.exchange.paillier.EncryptedExchange`; the key is the active party's.
 
     Raises:
-        ConfigError: If there is noise, and the approximation's residues are not bounded.
+        ConfigError: If there is noise, and the approximation's residues are not bounded, or ``value_limit`` is below 1.
     """
 
     name = "residue"
@@ -92,6 +92,11 @@ class Residue(EncryptedExchange):
             raise ConfigError(
                 f"exchange.sum_noise: the {approximation} sigmoid's residues grow without a bound, and a run that ends "
                 f"for a large one tells of its label; take approximation {' or '.join(_BOUNDED)}"
+            )
+        if sum_noise is not None and self.encryption.largest_value < 1.0:
+            raise ConfigError(
+                f"exchange.sum_noise: residues are up to 1, and a run that ends for one beyond encryption.value_limit "
+                f"{self.encryption.largest_value:g} tells of its label; take a value_limit of 1 at least"
             )
 
     def repeatable(self, seed: int) -> Residue:
@@ -125,7 +130,7 @@ class Residue(EncryptedExchange):
             ConfigError: If noise was agreed on, and none was calculated; or labels would move more than noisy sums.
         """
         if self.sum_noise is not None:
-            _check_noisy(party, self.own_part)
+            _check_noisy(party, self.own_part, most_columns=self.encryption.most_columns)
             self._check_calculated(party.name)
         return _Active(party, self)
 
@@ -147,12 +152,18 @@ class Residue(EncryptedExchange):
             )
 
 
-def _check_noisy(party: ActiveParty, own_part: str) -> None:
-    """Refuse what lets labels move a run by another way than through noisy sums.
+def _check_noisy(party: ActiveParty, own_part: OwnPart, *, most_columns: int) -> None:
+    """Refuse what lets labels move a run by another way than through noisy sums, or more of them than was counted.
 
     Raises:
-        ConfigError: If the party's own weights learn from exact residues, or a defense changes labels or residues.
+        ConfigError: If the party's own weights learn from exact residues, a defense changes labels or residues, or it
+            has more columns than a party may.
     """
+    if party.data.width + 1 > most_columns:
+        raise ConfigError(
+            f"exchange.sum_noise: {party.name} has {party.data.width} columns, and with the intercept a party may have "
+            f"{most_columns}, for which the noise is calculated (exchange.encryption.most_columns); take a larger one"
+        )
     learns = any(weight.requires_grad for weight in party.top.parameters())
     if learns and own_part != "sent":
         raise ConfigError(

@@ -119,6 +119,13 @@ def test_noise_does_not_grow_with_records_nor_batches(folder: Path, data: Vertic
     assert plan_for(folder, data, "train.epochs=12").once.sigma == pytest.approx(2 * sigmas.pop(), rel=1e-3)
 
 
+def test_few_bits_are_counted(folder: Path, data: VerticalData) -> None:
+    """Residues rounded to 2^-8 move by that more where float32 crosses a bit; entries of 4096 columns to 2^-9."""
+    coarse = plan_for(folder, data, "exchange.encryption.value_bits=8", "exchange.encryption.feature_bits=16")
+    rows = 0.5 + 64 * 2.0**-17
+    assert coarse.once.sensitivity == pytest.approx((1 + 2.0**-8) * math.sqrt(2 * rows**2 + 1.25), rel=1e-5)
+
+
 def test_the_exchange_gets_it(folder: Path, data: VerticalData) -> None:
     assembly = Assembly(config_of(folder), data.active)
     exchange = assembly.exchange

@@ -15,7 +15,7 @@ from splitvfl.crypto.product_layout import ProductLayout
 from splitvfl.defenses import LaplaceResidue, MemoisedResponse
 from splitvfl.errors import ArgumentError, ConfigError
 from splitvfl.exchange.noise import SumNoiseSettings
-from splitvfl.exchange.paillier import PassiveSide
+from splitvfl.exchange.paillier import InsecureEncryption, PassiveSide
 from splitvfl.exchange.residue import Residue
 from splitvfl.exchange.sum_noise import SumNoise, largest_noise
 from splitvfl.messaging.conversation import converse
@@ -31,8 +31,8 @@ BITS = SHORT.value_bits + SHORT.feature_bits
 
 def noisy(sigma: float | None = SIGMA, **options: Any) -> Residue:
     settings = SumNoiseSettings(epsilon=1.0, delta=1e-5, sigma=sigma)
-    given: dict[str, Any] = {"own_part": "sent", "sum_noise": settings} | options
-    return Residue(rows=BATCH, encryption=SHORT, **given)
+    given: dict[str, Any] = {"encryption": SHORT, "own_part": "sent", "sum_noise": settings} | options
+    return Residue(rows=BATCH, **given)
 
 
 def trainer_with(exchange: Residue, **options: Any) -> Trainer:
@@ -278,6 +278,8 @@ def test_noise_is_an_agreed_term_and_without_it_nothing_changes() -> None:
         ({"defenses": (MemoisedResponse(epsilon=1.0),)}, "memoised-response at bank changes labels or residues"),
         ({"approximation": "taylor"}, "take approximation exact or piecewise"),
         ({"approximation": "minimax"}, "take approximation exact or piecewise"),
+        ({"encryption": InsecureEncryption(key_bits=512, value_limit=0.5)}, "take a value_limit of 1 at least"),
+        ({"encryption": InsecureEncryption(key_bits=512, most_columns=3)}, "has 3 columns, and with the intercept"),
     ],
 )
 def test_what_the_noise_was_not_calculated_for_is_refused(options: dict[str, Any], words: str) -> None:

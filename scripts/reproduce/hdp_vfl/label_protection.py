@@ -192,6 +192,8 @@ def sections(settings: Settings) -> list[Section]:
 def _how(found: Found) -> str:
     tried, above = above_ceilings(found)
     most = max(len(table_of(problem, 0).labels) for problem in found)
+    cells = [cell for own in found.values() for one in own.values() for cell in one.cells]
+    most_epochs = sum(cell["plan"][0] == EPOCHS[-1] for cell in cells)
     return f"""What each protection promises is of one label over the whole run: its ε, and δ = {DELTA:g} where the
 noise is Gaussian; *Add* and memoised responses have δ = 0. At the same ε the first allow an attacker who is not lucky
 much less: the ceilings below say how much. Both parties have columns, and the label party an intercept; columns are
@@ -207,7 +209,8 @@ scaled by statistics, which a label does not enter. Up to {grouped(most)} record
 
 Each is trained at its own best of {len(EPOCHS)} numbers of epochs (up to {EPOCHS[-1]}), one or {BATCHES[-1]} batches an
 epoch and {len(RATES)} learning rates, by accuracy plus AUC on a held-out tenth of the training records ({DRAWS} draws
-of noise each). That choice looks at labels, which no ε here counts, alike for all. Then it is trained on all of them
+of noise each). That choice looks at labels, which no ε here counts, alike for all; it was the
+largest number of epochs in {most_epochs} of {len(cells)} choices. Then it is trained on all of them
 and tested, {DRAWS} draws for each seed.
 
 For the attack it is trained once more with fair coins for {COINS:.0%} of the labels, on breast cancer several times.
