@@ -288,10 +288,10 @@ def section_of(found: Sequence[Trained]) -> Section:
     shares = ", ".join(f"{share:g}" for share in SHARES)
     body = f"""
 At most {grouped(_ROWS)} records, columns and targets in public bounds, half of the columns at either party, rows of
-norm 1, an intercept, weights in balls of radius {published.RADIUS:g}, tight calibration at δ = {DELTA:g}, {published.EPOCHS}
-epochs. Learning rates are shares ({shares}) of the largest at which the sensitivity holds, chosen on held-out records
-of another seed, at a cost that is not in ε. Figures are means over seeds with 95 % intervals, on test records, without
-noise on what is evaluated. The paper has no figures of these losses.
+norm 1, an intercept, weights in balls of radius {published.RADIUS:g}, tight calibration at δ = {DELTA:g},
+{published.EPOCHS} epochs. Learning rates are shares ({shares}) of the largest at which the sensitivity holds, chosen on
+held-out records of another seed, at a cost that is not in ε. Figures are means over seeds with 95 % intervals, on test
+records, without noise on what is evaluated. The paper has no figures of these losses.
 
 {table}
 """
