@@ -7,7 +7,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from splitvfl.claims import NoPromise, PerRecord
-from splitvfl.defenses.row_norms import log_noise, row_norms
+from splitvfl.defenses.row_norms import log_noise, row_norms, rows_within
 from splitvfl.defenses.setting_checks import check_positive
 from splitvfl.hooks import Secrets
 
@@ -76,4 +76,4 @@ class CoefficientNoise:
         norms = row_norms(gradient)
         log_noise(secrets, width * sigma**2, norms)
         secrets.log("clipped_share", int((norms > limit).sum()) / max(1, n))
-        return secrets.add_normal(gradient * (limit / norms.clamp(min=limit)).unsqueeze(1), sigma)
+        return secrets.add_normal(rows_within(gradient, norms, limit), sigma)

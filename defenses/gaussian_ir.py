@@ -7,7 +7,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from splitvfl.claims import Gaussian, NoPromise
-from splitvfl.defenses.row_norms import row_norms
+from splitvfl.defenses.row_norms import row_norms, rows_within
 from splitvfl.defenses.setting_checks import check_positive
 from splitvfl.hooks import Crossing, Secrets
 
@@ -69,8 +69,7 @@ class GaussianIR:
         Returns:
             A new tensor like ``activation``.
         """
-        norms = row_norms(activation).unsqueeze(1)
-        scales = self.clip / norms.clamp(min=self.clip)
+        norms = row_norms(activation)
         secrets.log("power", activation.shape[1] * self.sigma**2)
         secrets.log("clipped_share", int((norms > self.clip).sum()) / max(1, len(norms)))
-        return secrets.add_normal(secrets.before_noise(activation * scales), self.sigma)
+        return secrets.add_normal(secrets.before_noise(rows_within(activation, norms, self.clip)), self.sigma)

@@ -36,6 +36,19 @@ def row_norms(rows: Tensor) -> Tensor:
     return norms
 
 
+def rows_within(rows: Tensor, norms: Tensor, bound: float) -> Tensor:
+    """Return the rows, the longer ones scaled down to a norm; those of one number exactly to it.
+
+    Args:
+        rows: ``(n, d)``, floating point.
+        norms: Of the rows, as :func:`row_norms` has them.
+        bound: Above 0.
+    """
+    if rows.shape[1] == 1:
+        return rows.clamp(-bound, bound)
+    return rows * (bound / norms.clamp(min=bound)).unsqueeze(1)
+
+
 def _scaled_norms(rows: Tensor) -> Tensor:
     peaks = rows.abs().amax(dim=1, keepdim=True)
     units = rows / torch.where(peaks > 0, peaks, 1.0)
