@@ -4,18 +4,32 @@ from __future__ import annotations
 
 from scripts.reproduce.hdp_vfl.published import TABLE_1, Size
 from scripts.reproduce.hdp_vfl.study import Problem, problems, sizes_of
-from scripts.reproduce.shared.claims import Claim, grouped
+from scripts.reproduce.shared.claims import Claim, grouped, markdown_table
 from scripts.reproduce.shared.pages import Section
 from scripts.reproduce.shared.settings import Settings
 
-_BODY = """Each party's columns in the table below are those of the original table. In the paper's table each data set
-has one column more than there are features: the label, at the label party."""
+_BODY = """Columns are counted in the tables that the data come in. In the paper's table each data set has one column
+more than there are features: the label, at the label party."""
 
 
 def sections(settings: Settings) -> list[Section]:
     """Return the sizes of the data sets beside the published ones."""
-    claims = [size_claim(problem, sizes_of(problem)) for problem in problems(settings)]
-    return [Section(title="Table 1: sizes", body=_BODY, claims=claims)]
+    given = problems(settings)
+    claims = [size_claim(problem, sizes_of(problem)) for problem in given]
+    rows = [
+        (
+            problem.title,
+            grouped(TABLE_1[problem.key].records),
+            f"{TABLE_1[problem.key].active} + {TABLE_1[problem.key].passive}",
+            grouped(sizes_of(problem)[0]),
+            "{} and the label + {}".format(*sizes_of(problem)[1:]),
+            claim.verdict,
+        )
+        for problem, claim in zip(given, claims, strict=True)
+    ]
+    headings = ("data", "published records", "published columns", "records", "columns", "verdict")
+    body = f"{_BODY}\n\n{markdown_table(headings, rows, last_left=1)}"
+    return [Section(title="Table 1: sizes", body=body, claims=claims, claims_shown=False)]
 
 
 def size_claim(problem: Problem, found: tuple[int, int, int]) -> Claim:
