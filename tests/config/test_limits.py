@@ -38,6 +38,7 @@ BASE: dict[str, Any] = {
 NEEDED: dict[str, dict[str, Any]] = {
     "NoiseSettings": {"epsilon": 0.5, "delta": 0.1},
     "HdpNoiseSettings": {"epsilon": 0.5, "delta": 0.1},
+    "SumNoiseSettings": {"epsilon": 0.5, "delta": 0.1},
     "exchanges: hybrid": {"epsilon": 1.0, "share": 0.3},
 }
 VALUES = ("1000000000000", "1" + 30 * "0", "-1", "0", ".nan", ".inf", "1e300", "5e-324", "1" + 399 * "0")
