@@ -113,6 +113,19 @@ def test_without_coins_only_true_labels_are_read(tmp_path: Path) -> None:
     assert any("whole run" in gap for gap in found.gaps)
 
 
+def test_all_together_put_their_scores_of_each_record_together(tmp_path: Path) -> None:
+    noise = {"name": "laplace-residue", "epsilon": 0.5}
+    config = config_of(tmp_path, noise, parties=THREE, train={"epochs": 2, "batch_size": 64})
+    (moment,) = try_attacks(config, prepare(config), seeds=1, coins=40).moments[2]
+    for name, read in moment[("lab", "shop")].items():
+        parts = [moment[(party,)][name].coins for party in ("lab", "shop")]
+        assert read.coins is not None
+        units = [(part[0] - np.median(part[0])) for part in parts if part is not None]
+        joint = sum(unit / np.sqrt(np.mean(unit**2)) for unit in units) / 2.0
+        np.testing.assert_allclose(read.coins[0], joint, rtol=1e-9)
+        assert all(part is not None and (part[1] == read.coins[1]).all() for part in parts)
+
+
 def test_seeds_out_of_range_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--seeds: expected 0 to 100, got 101"):
         audit_experiment(config_of(tmp_path), draws=400, seeds=101)
