@@ -8,6 +8,7 @@
 
 from splitvfl.audit.calculation import Calculated, audit_gaussian, calculated
 from splitvfl.audit.defense import audit_defense, claims_to_measure
+from splitvfl.audit.release import audit_release
 from splitvfl.audit.verdicts import VERDICTS, ClaimAudit, DefenseAudit, Verdict
 from splitvfl.audit.worlds import Surroundings
 
@@ -20,6 +21,7 @@ __all__ = [
     "Verdict",
     "audit_defense",
     "audit_gaussian",
+    "audit_release",
     "calculated",
     "claims_to_measure",
 ]

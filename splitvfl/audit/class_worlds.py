@@ -76,7 +76,7 @@ def class_rows(probabilities: Tensor, labels: Tensor, width: int) -> tuple[Tenso
         outputs = crossed @ _directions(width, classes) + probabilities.log().float()
         values = tuple(map(float, range(classes)))
         followed = source.follow(outputs, {_CUT: crossed}, classes=classes, values=values)
-        loss(followed, labels).backward()  # type: ignore[no-untyped-call]
+        loss(followed, labels).backward()
     assert activation.grad is not None
     return activation.grad, source.at(_CUT)
 

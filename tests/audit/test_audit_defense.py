@@ -197,9 +197,9 @@ def test_false_alarms_are_rare() -> None:
     # A claim that is exact, at 80 % confidence, so that false alarms would be seen if it were not kept.
     wrong = sum(
         audited(MemoisedResponse(epsilon=0.5), seed, draws=400, confidence=0.8).verdict == "violated"
-        for seed in range(100)
+        for seed in range(50)
     )
-    assert wrong <= binom.isf(1e-3, 100, 0.2)
+    assert wrong <= binom.isf(1e-3, 50, 0.2)
 
 
 def test_noise_that_is_a_hundredth_too_small_is_found_by_calculation() -> None:

@@ -235,6 +235,7 @@ def test_millions_of_draws_are_judged_piece_by_piece() -> None:
         return rng.integers(0, 2, n).astype(float)
 
     event = measure(world, world, Objective("epsilon"), draws=1_200_000).event
-    assert event.draws == event.other_draws == 1_200_000 - 2 * 250_000
+    # A quarter of a million teaches, a quarter of all chooses.
+    assert event.draws == event.other_draws == 1_200_000 - 250_000 - 300_000
     assert sum(asked) == 2 * 1_200_000
-    assert sorted(asked)[-5:] == [131_072, 250_000, 250_000, 250_000, 250_000]
+    assert sorted(asked)[-3:] == [131_072, 250_000, 250_000]

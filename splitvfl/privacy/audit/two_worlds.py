@@ -30,9 +30,9 @@ Kind = Literal["epsilon", "delta", "mu", "advantage"]
 _BINS = 200
 _ATOM = 8  # a value that comes back so often among those that teach is no accident of a continuous law
 _RIDGE = 1e-9
-_MOST_TAUGHT = 250_000  # draws of each world that teach, and as many that choose: what comes beyond them judges
+_MOST_TAUGHT = 250_000  # draws of each world that teach
 _LEAST_BOOSTED = 2_500  # draws of each world: from fewer, trees learn little
-_PIECE = 1 << 17  # draws of each world that are in memory at once, of those that judge
+_PIECE = 1 << 17  # draws of each world that are in memory at once, of those that choose and judge
 _NONE = np.empty(0)
 
 
@@ -69,7 +69,8 @@ class Measured:
         bound: At least so much, at ``confidence``; 0: nothing is proven.
         ceiling: The most that so many draws could have proven.
         event: The counts of the event that proves it.
-        statistic: By which test: ``"ratio"``, ``"linear"``, ``"quadratic"``, ``"entries"`` or ``"boosted"``.
+        statistic: By which test: of one number ``"threshold"`` or ``"ratio"``, of more ``"linear"``, ``"quadratic"``,
+            ``"entries"`` or ``"boosted"``.
         confidence: Share of measurements whose bound holds.
     """
 
@@ -88,7 +89,7 @@ def measure(
 
     A quarter of the draws teaches tests, a quarter chooses one test and its thresholds, and half judges them: once in
     each direction, the first world likely and the second likely, at half of ``1 − confidence`` each. No more than
-    250,000 teach and choose; those that judge are drawn piece by piece, so that millions of them need little memory.
+    250,000 teach; the others are drawn piece by piece, so that millions of them need little memory.
 
     Args:
         first: Draws messages of one world.
@@ -109,10 +110,12 @@ def measure(
     if count("draws", draws) < 100:
         raise ArgumentError(f"expected at least 100 draws of each world, got {draws}")
     alpha = (1.0 - probability("confidence", confidence)) / 4.0
-    taught = min(draws // 4, _MOST_TAUGHT)
-    teaching, choosing = ((_drawn(first, taught), _drawn(second, taught)) for _ in range(2))
-    chosen = _best(_learn(*teaching, boosting=boosting), choosing, objective, alpha)
-    judged = draws - 2 * taught
+    quarter = draws // 4
+    taught = min(quarter, _MOST_TAUGHT)
+    tests = _learn(_drawn(first, taught), _drawn(second, taught), boosting=boosting)
+    # As many choose as before: a rare event is only known for one among many draws.
+    chosen = _best(_tallies(tests, first, second, quarter), quarter, objective, alpha)
+    judged = draws - taught - quarter
     events = _judged(chosen, first, second, judged)
     bounds = [float(_proven(objective, alpha, event)) for event in events]
     best = int(np.argmax(bounds))
@@ -140,27 +143,64 @@ class _Choice(NamedTuple):
     threshold: float
 
 
-def _best(
-    tests: Sequence[_Test], worlds: tuple[Messages, Messages], objective: Objective, alpha: float
-) -> tuple[_Choice, _Choice]:
+class _Tally(NamedTuple):
+    """How often a test gave which score in both worlds.
+
+    Attributes:
+        test: The test.
+        values: The scores, ascending.
+        counts: Of each, in the first world and in the second, ``(2, number)``.
+    """
+
+    test: _Test
+    values: Vector
+    counts: npt.NDArray[np.int64]
+
+    def events(self, side: int) -> tuple[Vector, npt.NDArray[np.int64]]:
+        """Return thresholds, and how often a score reaches each, in both worlds.
+
+        Args:
+            side: 0: that of the first world is large; 1: of the other, whose scores have the other sign.
+        """
+        if side == 0:
+            return self.values, self.counts[:, ::-1].cumsum(axis=1)[:, ::-1]
+        return -self.values, self.counts.cumsum(axis=1)
+
+
+def _tallies(tests: Sequence[_Test], first: Draw, second: Draw, number: int) -> list[_Tally]:
+    """Return what the tests give on so many draws of each world; a test is a table, and gives few values."""
+    found = [_Tally(test, np.empty(0), np.zeros((2, 0), dtype=np.int64)) for test in tests]
+    for size in _pieces(number):
+        for world, draw in enumerate((first, second)):
+            messages = _drawn(draw, size)
+            found = [_with_scores(tally, world, tally.test.score(messages)) for tally in found]
+    return found
+
+
+def _with_scores(tally: _Tally, world: int, scores: Vector) -> _Tally:
+    new, counts = np.unique(scores, return_counts=True)
+    values = np.union1d(tally.values, new)
+    merged = np.zeros((2, len(values)), dtype=np.int64)
+    merged[:, np.searchsorted(values, tally.values)] = tally.counts
+    merged[world, np.searchsorted(values, new)] += counts
+    return _Tally(tally.test, values, merged)
+
+
+def _best(tallies: Sequence[_Tally], number: int, objective: Objective, alpha: float) -> tuple[_Choice, _Choice]:
     """Return for each direction the test and the threshold that prove most where the event is ``score ≥ threshold``.
 
     Scores of the second direction, in which the second world is likely, are those of the first with the other sign.
     """
-    scored = [(test, [test.score(world) for world in worlds]) for test in tests]
 
     def choice(side: int) -> _Choice:
         found = []
-        for test, scores in scored:
-            own, other = (np.sort(scores[each] if side == 0 else -scores[each]) for each in (side, 1 - side))
-            thresholds = np.unique(own)
-            hits = len(own) - np.searchsorted(own, thresholds)
-            other_hits = len(other) - np.searchsorted(other, thresholds)
-            low, _ = share_bounds(hits, len(own), lower_alpha=alpha, upper_alpha=alpha)
-            _, high = share_bounds(other_hits, len(other), lower_alpha=alpha, upper_alpha=alpha)
+        for tally in tallies:
+            thresholds, reached = tally.events(side)
+            low, _ = share_bounds(reached[side], number, lower_alpha=alpha, upper_alpha=alpha)
+            _, high = share_bounds(reached[1 - side], number, lower_alpha=alpha, upper_alpha=alpha)
             proven = objective.of(low, high)
             best = int(np.argmax(proven))
-            found.append((float(proven[best]), _Choice(test, float(thresholds[best]))))
+            found.append((float(proven[best]), _Choice(tally.test, float(thresholds[best]))))
         return max(found, key=lambda each: each[0])[1]
 
     return choice(0), choice(1)
@@ -201,7 +241,7 @@ def _learn(first: Messages, second: Messages, *, boosting: bool) -> list[_Test]:
     if first.shape[1] != second.shape[1]:
         raise ArgumentError(f"expected messages of one width, got {first.shape[1]} and {second.shape[1]}")
     if first.shape[1] == 1:
-        return list(_binned("ratio", lambda messages: messages[:, 0], first, second))
+        return list(_binned("ratio", "threshold", lambda messages: messages[:, 0], first, second))
     entries = [_ratio(first[:, column], second[:, column], _NONE) for column in range(first.shape[1])]
 
     def summed(messages: Messages) -> Vector:
@@ -212,12 +252,18 @@ def _learn(first: Messages, second: Messages, *, boosting: bool) -> list[_Test]:
     projections += [("linear", _linear(first, second)), ("quadratic", _quadratic(first, second))]
     if boosting and len(first) >= _LEAST_BOOSTED:
         projections.append(("boosted", boosted(first, second)))
-    return [test for name, project in projections for test in _binned(name, project, first, second)]
+    return [test for name, project in projections for test in _binned(name, name, project, first, second)]
 
 
-def _binned(name: str, project: Callable[[Messages], Vector], first: Messages, second: Messages) -> Iterator[_Test]:
-    """Yield the ratio of one number in bins of quantiles, and with bins for values that come back, if there are any."""
+def _binned(
+    name: str, ordered: str, project: Callable[[Messages], Vector], first: Messages, second: Messages
+) -> Iterator[_Test]:
+    """Yield the ratio of one number in bins of quantiles, and with bins for values that come back, if there are any.
+
+    And the order of the bins: which of two rare ones is rarer in the other world, no ratio of few draws knows.
+    """
     samples = project(first), project(second)
+    yield _Test(ordered, _composed(_order(*samples), project))
     values, counts = np.unique(np.concatenate(samples), return_counts=True)
     atoms = values[counts >= _ATOM]
     # Values that came back may do so because draws are not independent: then the bins without them are right.
@@ -248,6 +294,18 @@ def _ratio(first: Vector, second: Vector, atoms: Vector) -> Callable[[Vector], V
     ]
     table = logs[0] - logs[1]
     return lambda numbers: table[place(numbers)]
+
+
+def _order(first: Vector, second: Vector) -> Callable[[Vector], Vector]:
+    """Return the number of the bin, with the sign with which it is larger in the first world."""
+    pooled = np.concatenate([first, second])
+    edges = np.unique(np.quantile(pooled, _levels(len(pooled))))
+
+    def place(numbers: Vector) -> Vector:
+        return np.searchsorted(edges, numbers, side="right").astype(np.float64)
+
+    sign = 1.0 if place(first).mean() >= place(second).mean() else -1.0
+    return lambda numbers: sign * place(numbers)
 
 
 def _levels(size: int) -> Vector:
