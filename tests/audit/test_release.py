@@ -12,6 +12,7 @@ from splitvfl.audit import ClaimAudit, audit_release
 from splitvfl.privacy import gaussian_sigma
 
 MANY, FEW = 10_000_000, 40_000
+SLOW = pytest.mark.slow(reason="ten million draws of each world, 19 times")
 
 
 def textbook(epsilon: float, delta: float) -> float:
