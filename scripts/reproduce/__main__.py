@@ -2,12 +2,14 @@
 
     python -m scripts.reproduce list
     python -m scripts.reproduce all [--quick] [--only NAME,...] [--out DIR]
+    python -m scripts.reproduce cell FILE
     python -m scripts.reproduce overview [--pages docs/results]
 
 Each runs in a process of its own and writes into ``DIR/NAME``: ``results.json``, its page, what it said (``log.txt``),
 and finished pieces of work, so that what was broken off goes on. What is proved is checked. Returned is 0, 1 where
-a check fails, and 2 where a reproduction does not come to its end; the others are run all the same. The overview is
-made of the pages in a folder, without any run.
+a check fails, and 2 where a reproduction does not come to its end; the others are run all the same. A cell,
+one of the finished pieces of work, is run again and compared with what its file holds; 1 says that it differs. The
+overview is made of the pages in a folder, without any run.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"{entry.name:20} {entry.title}\n{'':20} docs/results/{entry.page}.md")
         return 0
     if arguments.command == "overview":
-        return _overview(arguments.pages)
+        return _carried_out("overview", lambda: print(f"wrote {write_overview(arguments.pages)}"))
+    if arguments.command == "cell":
+        return _carried_out("cell", lambda: _again(arguments.file))
     codes = {entry.name: run(entry, arguments.out, quick=arguments.quick) for entry in arguments.only}
     failed = {name: code for name, code in codes.items() if code}
     for name, code in failed.items():
@@ -53,16 +57,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     return max(codes.values())
 
 
-def _overview(pages: Path) -> int:
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _again(path: Path) -> int:
+    # torch is imported here alone: the other commands start at once.
+    from scripts.reproduce.shared.one_cell import run_again
+
+    return run_again(path)
+
+
+def _carried_out(name: str, work: Callable[[], int | None]) -> int:
     try:
-        print(f"wrote {write_overview(pages)}")
+        return work() or 0
     except SplitVFLError as error:
-        print(f"overview: {error}", file=sys.stderr)
+        print(f"{name}: {error}", file=sys.stderr)
         return 2
-    return 0
 
 
-def run(entry: Entry, out: Path, *, quick: bool, say: Say = print) -> int:
+def run(entry: Entry, out: Path, *, quick: bool, say: Say = _say) -> int:
     """Run one reproduction, say what came of it, and return 0, 1 if a check fails, 2 if anything prevents it.
 
     Args:
@@ -123,6 +137,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m scripts.reproduce", description="Run every reproduction.")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="say which reproductions there are")
+    cell = commands.add_parser("cell", help="run one finished piece of work again, and compare")
+    cell.add_argument("file", type=Path, metavar="FILE", help="as it lies in DIR/NAME/jobs")
     pages = commands.add_parser("overview", help="write the overview of all claims from the pages")
     pages.add_argument("--pages", type=Path, default=PAGES, metavar="FOLDER", help="default: docs/results")
     everything = commands.add_parser("all", help="run them, and say what came of each")

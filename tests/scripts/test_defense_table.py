@@ -139,6 +139,9 @@ def test_quick_run_writes_results_and_page(tmp_path: Path, monkeypatch: pytest.M
         assert set(claim) == {"claim", "published", "ours", "interval", "seeds", "verdict", "why"}
         assert -1.0 <= claim["ours"] <= 1.0
     page = (tmp_path / "page.md").read_text(encoding="utf-8")
+    cells = json.loads((tmp_path / "out" / "results.json").read_text())["cells"]
+    assert len(cells) == len(list((tmp_path / "out" / "runs").iterdir()))
+    assert f"- {len(cells)} cells, runs that are kept with settings, seed and code: " in page
     headings, *rows = table_under(page, LEAKS)
     assert [row[0] for row in rows] == [f"`{label}`" for label in chosen]
     assert all(len(row) == len(headings) for row in rows)

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from scripts.reproduce import __main__ as everything
+from scripts.reproduce.residue_protection import published
 from scripts.reproduce.shared import jobs as jobs_module
 from scripts.reproduce.shared.claims import Claim
 from scripts.reproduce.shared.command import Reproduction
@@ -356,6 +358,68 @@ def test_a_broken_cell_ends_the_command_in_one_line(
     assert run(reproduction, tmp_path / "out") == 2
 
     assert capsys.readouterr().err == f"small: {place}: half a cell, or none; delete it, and it is made anew\n"
+
+
+# One cell by its file
+
+
+@pytest.fixture
+def described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of a cell whose function lies where those of cells do."""
+    monkeypatch.setattr(jobs_module, "code_of", lambda work: "1")
+    problem = {"key": "small", "title": "small", "source": "breast", "scaling": "standardised"}
+    job = Job(step_scale, {"problem": problem, "number": 3})
+    monkeypatch.setattr(published, "step_scale", step_scale, raising=False)
+    run_jobs([job], tmp_path, workers=1)
+    return job.place(tmp_path)
+
+
+def step_scale(problem: dict[str, Any], number: int) -> dict[str, Any]:
+    return {"value": 2 * number, "of": problem["key"]}
+
+
+# As if it had been written there.
+step_scale.__module__ = published.__name__
+
+
+def test_a_file_is_run_again(described: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert everything.main(["cell", str(described)]) == 0
+    assert "the same as was kept" in capsys.readouterr().out
+
+    content = json.loads(described.read_text())
+    described.write_text(json.dumps({**content, "result": {"value": 5, "of": "small"}}))
+    assert everything.main(["cell", str(described)]) == 1
+    assert "value: 5 → 6" in capsys.readouterr().out
+    assert json.loads(described.read_text())["result"]["value"] == 6
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"work": "os.system"}, "there is no function os.system that cells are run by"),
+        ({"work": f"{published.__name__}.gone"}, "there is no function"),
+        ({"work": "scripts.reproduce.gone.study.work"}, "there is no function"),
+        ({"work": 3}, "half a cell, or none"),
+        ({"version": "0.0.1"}, "of version 0.0.1, not "),
+        ({"settings": {"problem": {}, "number": 1}}, "not the cell that its name says"),
+        ({"settings": None}, "half a cell, or none"),
+    ],
+)
+def test_files_that_are_no_cells_are_not_run(
+    described: Path, changed: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    described.write_text(json.dumps({**json.loads(described.read_text()), **changed}))
+    before = described.read_text()
+
+    assert everything.main(["cell", str(described)]) == 2
+
+    assert said in capsys.readouterr().err
+    assert described.read_text() == before
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert everything.main(["cell", str(tmp_path / "train-1.json")]) == 2
+    assert "No such file" in capsys.readouterr().err
 
 
 # What the page says

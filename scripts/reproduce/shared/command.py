@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import json
-import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from scripts.reproduce.shared.claims import write_results
 from scripts.reproduce.shared.jobs import Cell, OneCell, listed
-from scripts.reproduce.shared.making import Making, duration
+from scripts.reproduce.shared.making import Making
+from scripts.reproduce.shared.one_cell import compared
 from scripts.reproduce.shared.overview import write_overview
 from scripts.reproduce.shared.pages import Section, write_page
 from scripts.reproduce.shared.settings import Settings
@@ -138,7 +136,7 @@ class Reproduction:
         try:
             self.parts[part](settings)
         except OneCell as one:
-            return _compared(one, settings.say)
+            return compared(one, settings.say)
         known = list(settings.jobs.used.values())
         raise ArgumentError(f"{part} has no cell {settings.alone!r}; there are: {listed(known) if known else 'none'}")
 
@@ -178,41 +176,6 @@ class Reproduction:
         if colon and (not cell or len(chosen) > 1):
             raise argparse.ArgumentTypeError(f"expected one part and the name of a cell, got {text}:{cell}")
         return chosen, cell
-
-
-def _compared(one: OneCell, say: Callable[[str], None]) -> int:
-    """Say what came of one cell beside what was kept of it, and return 1 if they differ."""
-    say(f"{one.job.name}: {one.job.label}, {duration(one.found.seconds)} of CPU time")
-    say(json.dumps(one.job.settings, ensure_ascii=False))
-    if one.kept is None:
-        say("nothing was kept of it before; now this is:")
-        say(json.dumps(one.found.result, ensure_ascii=False))
-        return 0
-    code = "older code" if one.kept.stale else "the same code"
-    apart = _differences("", one.kept.result, one.found.result)
-    if not apart:
-        say(f"the same as was kept, which was of {code}")
-        return 0
-    say(f"values that differ from what was kept, which was of {code}: {len(apart)}; kept → now, and now is kept:")
-    for line in apart[:_SHOWN]:
-        say(f"    {line}")
-    if len(apart) > _SHOWN:
-        say(f"    and {len(apart) - _SHOWN} others")
-    return 1
-
-
-_SHOWN = 20
-"""So many values of a cell that differ are shown."""
-
-
-def _differences(place: str, old: Any, new: Any) -> list[str]:
-    if isinstance(old, dict) and isinstance(new, dict) and old.keys() == new.keys():
-        return [line for name in old for line in _differences(f"{place}.{name}".lstrip("."), old[name], new[name])]
-    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        pairs = enumerate(zip(old, new, strict=True))
-        return [line for number, pair in pairs for line in _differences(f"{place}[{number}]", *pair)]
-    both_nan = all(isinstance(value, float) and math.isnan(value) for value in (old, new))
-    return [] if old == new or both_nan else [f"{place}: {old} → {new}"]
 
 
 def _positive(text: str) -> int:

@@ -10,10 +10,9 @@ from typing import Any
 
 from scripts.reproduce.shared.claims import grouped
 from scripts.reproduce.shared.jobs import Cell
-from scripts.reproduce.shared.pages import Section
+from scripts.reproduce.shared.pages import MADE, Section
 from scripts.reproduce.shared.settings import Settings
 
-TITLE = "How this page was made"
 _NAMED = 12
 """So many cells of older code are named on a page; more are counted by their functions, and named in the results."""
 
@@ -72,9 +71,7 @@ class Making:
         """Return the last section of the page."""
         alone = [_ALONE] if any(part and cells for part, cells in self.cells.items()) else []
         verdicts = "What the verdicts mean stands on the [overview](index.md)."
-        return Section(
-            title=TITLE, body="\n".join([self.body(), *(f"- {line}" for line in [*alone, verdicts])]).strip()
-        )
+        return Section(title=MADE, body="\n".join([self.body(), *(f"- {line}" for line in [*alone, verdicts])]).strip())
 
     def body(self) -> str:
         """Return what is left out, what it cost, and what is of older code, as items of a list."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from scripts.reproduce.shared.claims import CLAIM_HEADINGS, VERDICTS, markdown_table, write_whole
-from scripts.reproduce.shared.making import TITLE
+from scripts.reproduce.shared.pages import MADE
 from scripts.reproduce.shared.papers import ENTRIES, PAPERS, Entry
 from splitvfl.errors import ArgumentError
 
@@ -58,7 +58,7 @@ def _row(line: str) -> Row:
 
 def made_of(page: str) -> list[str]:
     """Return what a page says of how it was made, as items of a list: without what, at which cost, of which code."""
-    _, _, section = page.partition(f"\n## {TITLE}\n")
+    _, _, section = page.partition(f"\n## {MADE}\n")
     return [line for line in section.splitlines() if line.startswith("- ") and re.search(r"\*\*|\bcells?,? ", line)]
 
 

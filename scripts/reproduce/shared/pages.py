@@ -8,6 +8,9 @@ from pathlib import Path
 
 from scripts.reproduce.shared.claims import Claim, claims_table, write_whole
 
+MADE = "How this page was made"
+"""Heading of the last section."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
