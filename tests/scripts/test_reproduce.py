@@ -18,7 +18,7 @@ from scipy import stats
 from sklearn.metrics import roc_auc_score
 
 from scripts.reproduce.label_leakage import __main__ as label_leakage
-from scripts.reproduce.label_leakage import figure_1, figure_2, study
+from scripts.reproduce.label_leakage import course, figure_1, figure_2, study
 from scripts.reproduce.label_leakage.study import PASSIVE, Course, Problem, build_trainer, data_of, train
 from scripts.reproduce.shared import drawing
 from scripts.reproduce.shared import jobs as jobs_in_processes
@@ -271,6 +271,64 @@ def test_the_bound_is_the_papers(level: float, expected: float) -> None:
     assert figure_2.bound(level) == pytest.approx(expected)
 
 
+# What the text claims
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_least_error_is_that_of_the_best_of_all_thresholds(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    scores = generator.integers(0, 6, size=30).astype(float)  # with ties
+    positive = generator.random(30) < 0.3
+    tried = [
+        0.5 * ((scores > threshold)[~positive].mean() + (scores <= threshold)[positive].mean())
+        for threshold in np.arange(-1, 7)
+    ]
+    error, threshold = course.best_threshold(scores, positive)
+    assert error == pytest.approx(min(tried), abs=1e-12)
+    called = scores > threshold
+    assert error == pytest.approx(0.5 * (called[~positive].mean() + (~called[positive]).mean()), abs=1e-12)
+
+
+def test_a_threshold_for_the_run_misses_what_one_for_each_step_does_not() -> None:
+    errors = course.ResidualErrors()
+    # Each step is told apart completely, but between other numbers, in the unit of its mean square too.
+    errors.add(torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([0, 0, 0, 1]))
+    errors.add(torch.tensor([-4.0, -3.0, -2.0, -1.0]), torch.tensor([0, 1, 1, 1]))
+    errors.add(torch.zeros(4), torch.tensor([0, 0, 0, 1]))  # says nothing, and is left out
+    errors.add(torch.ones(4), torch.zeros(4))  # one class only
+    assert errors.by_step == 0
+    assert errors.auc == 1.0
+    # The best one for both: of four negatives three are called positive, or of four positives three are missed.
+    assert errors.by_run == pytest.approx(0.375)
+
+
+def test_the_units_of_batches_do_not_matter_to_the_residual_attacks_error() -> None:
+    errors = course.ResidualErrors()
+    for unit in [1.0, *[1e-3] * 9]:
+        errors.add(unit * torch.tensor([1.0, 1.1, 5.0]), torch.tensor([0, 0, 1]))
+    assert errors.by_step == errors.by_run == 0
+    # But they do to a threshold that was fixed in the first tenth: nobody is called positive later.
+    assert errors.from_start == 0.5
+
+
+def test_shares_of_windows_and_ratios_of_classes() -> None:
+    assert course.high_share({"windows": [0.9, 0.86, 0.5, math.nan]}) == pytest.approx(2 / 3)
+    assert math.isnan(course.high_share({"windows": [math.nan]}))
+    assert course.ratio({"slope": [[1.0, 2.0], [9.0, 3.0]]}, "slope") == 3.0
+
+
+def test_slopes_are_the_means_of_each_class() -> None:
+    found = course.slope_run(SMALL.as_settings(), 0, [2])
+    trainer = build_trainer(SMALL, 0, cut_after=2, audit=False)
+    train(trainer, steps=2, progress=lambda status: None)
+    values, labels = figure_1.quantities(trainer)
+    for name, (negative, positive) in ((name, found[name][0]) for name in ("slope", "residual")):
+        by_hand = [
+            np.mean([v for v, y in zip(values[name].tolist(), labels.tolist(), strict=True) if y == c]) for c in (0, 1)
+        ]
+        assert [negative, positive] == pytest.approx(by_hand, rel=1e-6)
+
+
 # The whole
 
 
@@ -282,6 +340,7 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         small = replace(SMALL, key="clicks-quick", title="a small set", seeds=(0, 1))
         patch.setattr(study, "_quick_problem", lambda: small)
         patch.setattr(figure_1, "QUICK_STEPS", (2, 4, 6, 8))
+        patch.setattr(course, "QUICK_STEPS", (2, 4, 6, 8))
         patch.setattr(figure_2, "_HALVINGS", 2)
         assert label_leakage.main(["--quick", "--out", str(out), "--page", str(out / "docs")]) == 0
         yield out
@@ -289,8 +348,8 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def test_the_quick_run_writes_results_page_and_figures(quick: Path) -> None:
     claims = json.loads((quick / "results.json").read_text())["claims"]
-    # One of figure 1; four per level of 2a and 2b; two of 2c; and those of the trade-off.
-    assert len(claims) >= 1 + 4 * len(figure_2.LEVELS) + 2
+    # One of figure 1; four per level of 2a and 2b; two of 2c; three of the text; and those of the trade-off.
+    assert len(claims) >= 1 + 4 * len(figure_2.LEVELS) + 2 + 3
     for claim in claims:
         assert set(claim) == {"claim", "published", "ours", "interval", "seeds", "verdict", "why"}
         assert claim["seeds"] == 2

@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from scripts.reproduce.label_leakage import __main__ as label_leakage
+from scripts.reproduce.label_leakage import statements as of_label_leakage
 from scripts.reproduce.shared.statements import NOT_JUDGED, Statement, statements_table
 from scripts.reproduce.vertical_lr_privacy import __main__ as vertical_lr_privacy
 from scripts.reproduce.vertical_lr_privacy import statements as of_vertical_lr
 from splitvfl.errors import ArgumentError
 
 PAGES = {
+    "label-leakage.md": (of_label_leakage.STATEMENTS, label_leakage.PARTS),
     "vertical-lr-privacy.md": (of_vertical_lr.STATEMENTS, vertical_lr_privacy.PARTS),
 }
 
