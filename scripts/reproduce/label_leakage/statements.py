@@ -135,8 +135,8 @@ STATEMENTS = (
         says="sumKL has a smaller training loss than isotropic noise",
         parts=("course", "figure-2"),
         verdict="does not",
-        why="its mean is the larger one on five of five data sets of figure 2c; in pairs it is larger on the first 10k of "
-        "Criteo, and no difference can be told on three others",
+        why="its mean is the larger one on five of five data sets of figure 2c; in pairs it is larger on the first 10k "
+        "of Criteo, and no difference can be told on three others",
     ),
 )
 
