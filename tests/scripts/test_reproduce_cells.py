@@ -206,6 +206,13 @@ def test_what_an_interrupted_run_left_behind_does_not_count(tmp_path: Path) -> N
     assert cells.unused == 0
 
 
+def test_a_label_tells_what_is_in_the_settings() -> None:
+    problem = {"source": "bank", "variant": "text", "rows": 5}
+    settings = {"problem": problem, "defense": {"label": "sumkl"}, "seed": 3, "flip": True, "widths": [1, 2]}
+
+    assert Job(double, settings).label == "double, bank text, sumkl, flip True, seed 3"
+
+
 # One cell alone
 
 

@@ -65,7 +65,8 @@ class Job:
 
 def _named(name: str, value: object) -> str:
     if isinstance(value, Mapping):
-        return str(value.get("key") or value.get("label") or value.get("source") or "")
+        source = " ".join(filter(None, (value.get("source"), value.get("variant"))))
+        return str(value.get("key") or value.get("label") or source)
     return f"{name} {value}" if isinstance(value, str | int | float) else ""
 
 
