@@ -87,6 +87,7 @@ class PartyTraining(ABC, Generic[P]):
         self.trains, self.crossed = False, False
         self._training, self._terms, self._plan = training, terms, plan
         self._one_way, self._draws_records = exchange.one_way, exchange.draws_records
+        self._adds_noise = exchange.sum_noise is not None
         self._here, self._count = here or Rendezvous(), count
         self._parted = parted
 
@@ -197,10 +198,14 @@ class ActiveTraining(PartyTraining[ActiveParty]):
     """The label party's part."""
 
     def answered(self) -> frozenset[str]:
-        """Return the kinds of messages on which its gradients depend, where they are defended or hide what is drawn."""
+        """Return the kinds of messages on which its gradients depend, where they are defended or hide what is drawn.
+
+        Noise on sums too: of two sums with the same noise the difference has none, and how residues of other logits
+        were rounded tells their labels.
+        """
         chains = (self.party.labels, *(cut.gradient for cut in self.party.cuts.values()))
         if not any(map(len, chains)):
-            return frozenset({"activation"} if self._draws_records else ())
+            return frozenset({"activation"} if self._draws_records or self._adds_noise else ())
         # Of parts under masks that are new at every meeting, the sum is remembered.
         return frozenset({"activation"} if self.party.sums_parts else {"activation", "evaluation"})
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,9 +25,11 @@ from splitvfl.app.records import load_data
 from splitvfl.app.sum_noise import SumNoisePlan
 from splitvfl.config.sections import ExperimentConfig, parse_config
 from splitvfl.data import VerticalData
-from splitvfl.errors import ConfigError
+from splitvfl.errors import ConfigError, ReplayError
 from splitvfl.exchange.residue import Residue
 from splitvfl.report.summary import read_summary
+from splitvfl.run import checkpoint
+from splitvfl.run.party_folder import FAREWELL_FILE
 from tests.run.parties import SHORT_KEYS, free_ports, same_weights, weights_of
 
 TEXT = """
@@ -197,6 +200,38 @@ def test_over_a_network_it_is_the_same_to_the_bit(
     modules = {"clinic": trainer.active.top, **{name: one.bottom for name, one in trainer.passives.items()}}
     for name, module in modules.items():
         assert same_weights(weights_of(tmp_path / name), module.state_dict())
+
+
+def test_who_goes_back_and_sends_other_activations_gets_no_second_sum_with_the_same_noise(
+    folder: Path, tmp_path: Path
+) -> None:
+    """A partner that multiplies with its own columns, as agreed, and breaks a link."""
+    text = TEXT.replace("  far: {role: passive, columns: [c0, c1]}\n", "") + NETWORK
+    changes = ("train.epochs=1", "train.checkpoint_every_steps=1", "network.retries=0")
+
+    def taken() -> dict[str, BaseException | None]:
+        config = config_of(folder, *changes, text=text, port=free_ports(1)[0])
+        for name in config.parties:
+            (tmp_path / name).mkdir(exist_ok=True)
+        with ThreadPoolExecutor(len(config.parties)) as pool:
+            runs = {name: pool.submit(party_run(config, name, tmp_path / name).run) for name in config.parties}
+            return {name: run.exception(60) for name, run in runs.items()}
+
+    assert taken() == {"clinic": None, "lab": None}
+    for name in ("clinic", "lab"):
+        (tmp_path / name / FAREWELL_FILE).unlink()
+        newest = checkpoint.latest(tmp_path / name / "checkpoints")
+        assert newest is not None
+        checkpoint.remove(newest)
+    before = checkpoint.latest(tmp_path / "lab" / "checkpoints")
+    assert before is not None
+    party = checkpoint.load(before, only="party")["party"]
+    for weight in party["module"].values():
+        weight.add_(0.1)
+    torch.save(party, before / "party.pt")
+    failed = taken()["clinic"]
+    assert isinstance(failed, ReplayError)
+    assert f"lab sent another activation for step {EACH - 1} than before" in str(failed)
 
 
 def test_parties_agree_on_the_noise_and_a_deployed_run_takes_no_seed(folder: Path, tmp_path: Path) -> None:

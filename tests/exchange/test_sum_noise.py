@@ -235,6 +235,54 @@ def test_a_party_that_multiplies_with_other_numbers_reads_a_label_through_the_no
     assert ((opened["lab"] < 0) == (truth == 1)).all()
 
 
+def test_two_sums_of_one_step_with_the_same_noise_tell_labels_by_how_residues_were_rounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Why a step that is taken again must get the activations that it had: what is multiplied is as agreed."""
+    trainer = trainer_with(noisy(own_part="exact", sigma=64.0), own=0, intercept=False)
+    lab, shop = trainer.passives["lab"], trainer.passives["shop"]
+    opened: list[torch.Tensor] = []
+    unmasked = PassiveSide.unmasked
+
+    def read(self: Any, *given: Any) -> torch.Tensor:
+        sums = unmasked(self, *given)
+        if self._party is lab:
+            opened.append(sums * 2.0**BITS)
+        return sums
+
+    monkeypatch.setattr(PassiveSide, "unmasked", read)
+    monkeypatch.setattr(shop, "activate", lambda batch: torch.zeros(batch.count, 1))
+    converse({name: side.open() for name, side in trainer._sides.items()})
+    rows = trainer.batches.epoch(0)[0]
+    entries = lab.train_batch(rows).transformed.numeric[:, 0].double()
+    multiplied = (entries * 2**SHORT.feature_bits).round()
+    first, other = torch.full((BATCH,), -0.3), -2.7
+
+    def sum_of(logits: torch.Tensor) -> torch.Tensor:
+        monkeypatch.setattr(lab, "activate", lambda batch: logits[:, None])
+        trainer.step = 0  # as after a broken link
+        take_step(trainer, rows)
+        return opened[-1][0]
+
+    def residue(logit: float, label: float) -> float:
+        logits = torch.full((BATCH,), logit, requires_grad=True)
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, torch.full((BATCH,), label))
+        (gradient,) = torch.autograd.grad(loss, logits)
+        return round(gradient[0].item() * BATCH * 2**SHORT.value_bits)
+
+    known = sum_of(first)
+    moved = [residue(other, label) - residue(-0.3, label) for label in (0.0, 1.0)]
+    told = []
+    for record in range(BATCH):
+        chosen = first.clone()
+        chosen[record] = other
+        by = (sum_of(chosen) - known) / multiplied[record]
+        told.append(float(abs(by - moved[1]) < abs(by - moved[0])))
+    labels = trainer.active.data.train.labels
+    assert labels is not None
+    assert told == labels[rows].tolist()
+
+
 # --- a run of it
 
 
