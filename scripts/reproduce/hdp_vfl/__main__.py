@@ -15,7 +15,15 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from scripts.reproduce.hdp_vfl import figure_1, figure_2, label_protection, preprocessing
+from scripts.reproduce.hdp_vfl import (
+    costs,
+    figure_1,
+    figure_2,
+    label_protection,
+    other_losses,
+    preprocessing,
+    theorems,
+)
 from scripts.reproduce.hdp_vfl.study import problems, sizes_of, table_of, widths_of
 from scripts.reproduce.shared.claims import grouped, markdown_table, shown
 from scripts.reproduce.shared.command import Reproduction
@@ -27,6 +35,9 @@ PARTS: tuple[tuple[str, Callable[[Settings], list[Section]]], ...] = (
     ("figure-1", figure_1.sections),
     ("figure-2", figure_2.sections),
     ("label-protection", label_protection.sections),
+    ("other-losses", other_losses.sections),
+    ("theorems", theorems.sections),
+    ("costs", costs.sections),
 )
 """The parts of the page in their order: a module each, with one function."""
 

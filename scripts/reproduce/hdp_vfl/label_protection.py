@@ -208,10 +208,10 @@ scaled by statistics, which a label does not enter. Up to {grouped(most)} record
   which nobody can check; the others assume nothing of it.
 
 Each is trained at its own best of {len(EPOCHS)} numbers of epochs (up to {EPOCHS[-1]}), one or {BATCHES[-1]} batches an
-epoch and {len(RATES)} learning rates, by accuracy plus AUC on a held-out tenth of the training records ({DRAWS} draws
-of noise each). That choice looks at labels, which no ε here counts, alike for all; it was the
-largest number of epochs in {most_epochs} of {len(cells)} choices. Then it is trained on all of them
-and tested, {DRAWS} draws for each seed.
+epoch (with {EPOCHS[-1]} one) and {len(RATES)} learning rates, by accuracy plus AUC on a held-out tenth of the training
+records ({DRAWS} draws of noise each). That choice looks at labels, which no ε here counts, alike for all; it was the
+largest number of epochs in {most_epochs} of {len(cells)} choices. Then it is trained on all of them and tested, {DRAWS}
+draws for each seed.
 
 For the attack it is trained once more with fair coins for {COINS:.0%} of the labels, on breast cancer several times.
 The attacker knows all weights and predictions: where something is sent of each record, it takes the likelihood ratio

@@ -34,9 +34,9 @@ EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
 DELTA = 1e-5
 """Of Gaussian noise; memoised responses and Laplace noise have none."""
 
-EPOCHS = (1, 3, 10, 30)
+EPOCHS = (1, 3, 10, 30, 100)
 BATCHES = (1, 10)
-"""Batches in an epoch: all records at once, or a tenth of them."""
+"""Batches in an epoch: all records at once, or a tenth of them; in the longest trainings all at once."""
 
 RATES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 RADII = (1.0, 5.0)
@@ -322,7 +322,7 @@ def _plans(kind: Kind, *, small: bool) -> list[list[Plan]]:
     return [
         [Plan(count, batches, rate, radius) for rate in rates for radius in radii]
         for count in epochs
-        for batches in (BATCHES[:1] if small else BATCHES)
+        for batches in (BATCHES[:1] if small or count == EPOCHS[-1] else BATCHES)
     ]
 
 

@@ -19,7 +19,7 @@ from splitvfl.models.glm_losses import glm_loss
 
 EPSILONS: tuple[float | None, ...] = (None, 10.0, 1.0)
 DELTA = 1e-5
-SHARES = (1.0, 0.3, 0.1)
+SHARES = (1.0, 0.3, 0.1, 0.03, 0.01)
 """Of the largest learning rate at which the sensitivity holds; each setting has the one that is best on a fifth of the
 training records of another seed."""
 

@@ -14,7 +14,8 @@ from scipy.stats import norm
 from scripts.reproduce.hdp_vfl import published
 from scripts.reproduce.hdp_vfl.descent import Floats, descend, least_loss, loss
 from scripts.reproduce.hdp_vfl.study import Problem, problems, table_of
-from scripts.reproduce.shared.claims import Claim, grouped, markdown_table, mean, shown, with_interval
+from scripts.reproduce.residue_protection.beyond_outcomes import corrected
+from scripts.reproduce.shared.claims import Claim, markdown_table, mean, shown, with_interval
 from scripts.reproduce.shared.jobs import Job, Result, run_jobs
 from scripts.reproduce.shared.pages import Section
 from scripts.reproduce.shared.settings import Settings
@@ -27,8 +28,6 @@ EPSILONS = (0.0, 1.0, 10.0, 100.0)
 """Of a training; 0: there is no noise."""
 FAILURE = 0.05
 """Probability with which some draw of the noise may be larger than the bound takes it to be."""
-CLOSE = 0.01
-"""How far an AUC over records may be from the closed form."""
 
 
 # --- the bound
@@ -262,32 +261,26 @@ def leakage_section(found: Sequence[Trained]) -> Section:
 What the passive party is sent, q, differs by 1 between the two labels of a record, whatever the logit. Somebody who
 knows the logits adds up E of them: the likelihood ratio of the label is that of N(0, 1) against N(μ, 1) with
 μ = √E / σ_A. AUC over the training records, noise as above. What a label moves in the label party's weights, and
-through them in other records' derivatives, is left out.
+through them in other records' derivatives, is left out. The closed form is ours, and no figure of the paper. It
+reproduces where it lies in the interval of the mean over seeds; on breast cancer, with its 455 records, that interval
+is wide, and so says little.
 
 {markdown_table(headings, rows)}
 """
     return Section(
-        title="What noisy derivatives tell of labels", body=body, claims=[_leak_claim(each) for each in found]
+        title="What noisy derivatives tell of labels",
+        body=body,
+        claims=[_leak_claim(each, len(found)) for each in found],
     )
 
 
-def _leak_claim(each: Trained) -> Claim:
-    expected = mean(each.of("closed form"))
+def _leak_claim(each: Trained, comparisons: int) -> Claim:
+    expected, found = mean(each.of("closed form")), corrected(each.of("auc"), comparisons=comparisons)
+    ends = found.ends
     return Claim.of(
         each.of("auc"),
-        claim=f"{each.problem.title}: AUC of labels from q, ε = {each.epsilon:g}, {each.steps} epochs",
-        published=expected,
-        holds=abs(mean(each.of("auc")) - expected) <= _tolerance(each),
-        why=(
-            f"the closed form, from our σ_A; {grouped(len(rows_of(each.problem, 0)[2]))} records, reproduces within "
-            f"{shown(_tolerance(each))}"
-        ),
+        claim=f"{each.problem.title}: AUC of labels from q is Φ(μ/√2), ε = {each.epsilon:g}, {each.steps} epochs",
+        holds=ends is not None and ends[0] <= expected <= ends[1],
+        why=f"our closed form, from our σ_A, is {shown(expected)}; it reproduces in the seeds' interval, which holds "
+        f"for all {comparisons} together" + (f": {shown(ends[0])} to {shown(ends[1])}" if ends else ""),
     )
-
-
-def _tolerance(each: Trained) -> float:
-    """Return three standard errors of a mean of AUCs over seeds, and no less than :data:`CLOSE`."""
-    labels = rows_of(each.problem, 0)[2]
-    classes = [float((labels > 0).sum()), float((labels < 0).sum())]
-    # No AUC of m and n records has a larger variance than 1 / (4 min(m, n)).
-    return max(CLOSE, 3.0 / math.sqrt(4.0 * min(classes) * len(each.results)))
