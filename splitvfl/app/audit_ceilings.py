@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from splitvfl.app.hdp_noise import HdpPlan
+from splitvfl.app.hdp_plan import HdpPlan
 from splitvfl.audit import DefenseAudit
 from splitvfl.audit.ceilings import Ceiling, error_ceiling, gaussian_ceiling, pure_ceiling
 from splitvfl.claims import GaussianDP, PureDP, claims_of, sentence

@@ -16,23 +16,17 @@ from splitvfl.app.assembly import Assembly
 from splitvfl.app.attack_auditing import coins_of, seats_of, try_attacks
 from splitvfl.app.audit_ceilings import Guarantees, accounted_claim
 from splitvfl.app.experiment import Experiment, prepare
-from splitvfl.app.hdp_noise import HdpPlan, Stream
-from splitvfl.app.noise_plans import Plan
-from splitvfl.app.realised_sensitivity import realised_sensitivity
+from splitvfl.app.hdp_plan import HdpPlan
+from splitvfl.app.plan_auditing import NoisyTraining, audit_plan, unmet_by_columns
 from splitvfl.app.run_auditing import audit_run, judge
-from splitvfl.app.sum_noise import SumNoisePlan
-from splitvfl.audit import ClaimAudit, DefenseAudit, Surroundings, Verdict, audit_defense, audit_gaussian
+from splitvfl.audit import ClaimAudit, DefenseAudit, Surroundings, Verdict, audit_defense
 from splitvfl.audit.attacks import Seat, Trainings
-from splitvfl.audit.calculation import ROUNDING, Calculated
 from splitvfl.audit.defense import DRAWS, claims_to_measure
 from splitvfl.claims import Claim, DetectionError, Gaussian, GaussianDP, PureDP, claims_of, sentence
 from splitvfl.config.sections import ExperimentConfig
 from splitvfl.data import PartyData
-from splitvfl.data.learned_columns import learned_columns
 from splitvfl.data.schema import Role
 from splitvfl.errors import ArgumentError
-from splitvfl.exchange.base import Exchange
-from splitvfl.exchange.receiver_clips import NO_CLIPS
 from splitvfl.hooks import PHASES, Defense, Phase, crossing_of, placed
 from splitvfl.party.attaching import promises_of
 from splitvfl.privacy.statement import not_covered
@@ -161,14 +155,16 @@ def audit_experiment(
     audits = list(of_defenses(config, parties, placed_here, around, draws, seed, each))
     if assembly.noise is not None:
         audits.append(
-            of_plan(
+            audit_plan(
                 assembly.noise,
-                [bench.data.active, *parties],
-                roles=("passive", "active"),
-                config=config,
-                exchange=trainer.exchange,
-                released=released,
-                seed=seed,
+                NoisyTraining(
+                    config,
+                    trainer.exchange,
+                    [bench.data.active, *parties],
+                    roles=("passive", "active"),
+                    released=released,
+                    seed=seed,
+                ),
             )
         )
     claimed = [claim for chain in active.chains().values() for own in chain for claim in claims_of(own)]
@@ -277,140 +273,12 @@ def _unmet(
         found.append("evaluation")
     lines = [f"{gap.item.capitalize()}: {gap.reason}." for gap in not_covered(*found)]
     if crossing_of(defense) == "activation" and any(isinstance(claim, Gaussian) for claim in claims):
-        lines += [line for party in parties if (line := _statistics(party))]
+        lines += [line for party in parties if (line := unmet_by_columns(party))]
     return lines
-
-
-def _statistics(data: PartyData) -> str:
-    learned = learned_columns(data)
-    if learned == ():
-        return ""
-    which = "" if learned is None else f" ({', '.join(learned[:3])}{', …' if len(learned) > 3 else ''})"
-    known = "may be" if learned is None else "are"
-    (gap,) = not_covered("statistics")
-    return f"Statistics: columns of {data.name}{which} {known} encoded by them; {gap.reason} (data.ranges)."
 
 
 def _of_labels(claims: Sequence[Claim]) -> bool:
     return any(isinstance(claim, PureDP | GaussianDP | DetectionError) for claim in claims)
-
-
-# --- noise that was calculated for a training
-
-
-def of_plan(
-    plan: Plan,
-    parties: Sequence[PartyData],
-    *,
-    roles: Sequence[Role],
-    config: ExperimentConfig,
-    exchange: Exchange,
-    released: Sequence[str] = (),
-    seed: int = 0,
-) -> DefenseAudit:
-    """Return what is found of noise that was calculated for a training.
-
-    Args:
-        plan: The plan.
-        parties: Data of the parties whose messages are looked at.
-        roles: Those of these parties.
-        config: The experiment.
-        exchange: Its exchange, whose receivers are to clip.
-        released: What has crossed since the training, in sentences: what the noise was not calculated for.
-        seed: Of the training in which the receivers are tried.
-    """
-    if isinstance(plan, SumNoisePlan):
-        return _of_sums(plan, roles)
-    if not isinstance(plan, HdpPlan):
-        why = "The noise of this exchange is calculated from its paper's formula, and no audit of it is known here."
-        claim = ClaimAudit("noise of the exchange", "", None, "", "not covered", (why,))
-        return DefenseAudit(plan.name, "exchange", (claim,), (f"{plan.name}: {why}",))
-    unmet = [line for party in parties if (line := _statistics(party))]
-    unmet.append(sentence(plan.training.evaluations.removeprefix("Not covered: ")))
-    unmet += [line.removeprefix("Not covered: ") for line in released]
-    if plan.fixed:
-        unmet += [f"{gap.item.capitalize()}: {gap.reason}." for gap in not_covered("seeded noise")]
-    claims = []
-    if "passive" in roles:
-        moved = realised_sensitivity(plan, config, exchange, seed=seed)
-        claims.append(_of_stream(plan, "a passive party", plan.passive, unmet, moved=moved))
-    if "active" in roles:
-        claims.append(_of_stream(plan, "the label party", plan.active, [*_unclipped(plan, exchange), *unmet]))
-    gap = (
-        f"{plan.name}: its sensitivity is that of a theorem about the training, and its noise is calculated. A passive "
-        "party's was tried on one pair of neighbouring rows; the label party's is not measured."
-    )
-    return DefenseAudit(plan.name, "exchange", tuple(claims), (gap,))
-
-
-def _of_sums(plan: SumNoisePlan, roles: Sequence[Role]) -> DefenseAudit:
-    """Return what a calculation finds of noise on sums: of one label at the label party, and of nothing else."""
-    agreed, run = plan.settings, plan.run
-    found = audit_gaussian(agreed.epsilon, agreed.delta, sigma=run.sigma, sensitivity=run.sensitivity)
-    unmet = [f"{gap.item.capitalize()}: {gap.reason}." for gap in not_covered("seeded noise")] if plan.fixed else []
-    verdict: Verdict = "not covered" if unmet and found.verdict == "proven" else found.verdict
-    claim = ClaimAudit(
-        f"All that {plan.active} sends in the run is ({agreed.epsilon:g}, {agreed.delta:g})-differentially private in "
-        "a record's label.",
-        f"δ at ε {agreed.epsilon:g}",
-        agreed.delta,
-        f"label at {plan.active}",
-        verdict,
-        (found.why, plan.honest, *unmet) if verdict == found.verdict else (*unmet, found.why, plan.honest),
-        Calculated(found.delta, "Gaussian noise of that σ on what one label moves in all epochs, exactly"),
-        per="run",
-    )
-    gap = f"{plan.name}: that columns are what is multiplied is assumed; the noise is calculated, not measured."
-    return DefenseAudit(plan.name, "exchange", (claim,) if "active" in roles else (), (gap,))
-
-
-def _unclipped(plan: HdpPlan, exchange: Exchange) -> Iterator[str]:
-    """Say whether the label party uses larger activations than its noise was calculated for."""
-    own, agreed = getattr(exchange, "receiver_clips", NO_CLIPS).activation, plan.clips.activation
-    if agreed is not None and (own is None or own > agreed * (1.0 + ROUNDING)):
-        yield (
-            f"Receivers: the label party is to clip activations to {agreed:g} before use, and exchange "
-            f"{type(exchange).__name__} does not: how far its derivatives move is not known."
-        )
-
-
-def _of_stream(
-    plan: HdpPlan, who: str, stream: Stream, unmet: Sequence[str], *, moved: float | None = None
-) -> ClaimAudit:
-    """Return what is found of all that a party sends; ``moved`` is how far one row was seen to move it, if at all."""
-    agreed, tried = plan.settings, []
-    if moved is not None:
-        tried.append(
-            f"Tried: one changed row moved all that {who} sends by {moved:.4g}, and its noise is calculated for "
-            f"{stream.sensitivity:.4g}."
-        )
-    # Messages are in float32.
-    voided = moved is not None and moved > stream.sensitivity * (1.0 + 1e-4)
-    if voided:
-        tried.append("It does not clip what it receives as agreed (exchange.receiver_clips), or leaves its ball.")
-    found = audit_gaussian(
-        agreed.epsilon,
-        agreed.delta,
-        sigma=stream.sigma,
-        sensitivity=stream.sensitivity if moved is None else max(stream.sensitivity, moved),
-        classic=agreed.calibration == "published",
-    )
-    verdict: Verdict = "not covered" if (unmet or voided) and found.verdict == "proven" else found.verdict
-    stated = (
-        f"All that {who} sends in the training is ({agreed.epsilon:g}, {agreed.delta:g})-differentially private in a "
-        "record's row."
-    )
-    why = (found.why, *tried, *unmet) if verdict == found.verdict else (*unmet, *tried, found.why)
-    return ClaimAudit(
-        stated,
-        f"δ at ε {agreed.epsilon:g}",
-        agreed.delta,
-        f"row at {who}",
-        verdict,
-        why,
-        Calculated(found.delta, "Gaussian noise of that σ on that sensitivity, exactly"),
-        per="run",
-    )
 
 
 # --- what nobody claims

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol, assert_never
+from typing import Any, Protocol, TypeAlias, assert_never
 
-from splitvfl.app.hdp_noise import hdp_plan
-from splitvfl.app.noise import noise_plan
-from splitvfl.app.sum_noise import sum_noise_plan
+from splitvfl.app.hdp_calibration import hdp_plan
+from splitvfl.app.hdp_plan import HdpPlan
+from splitvfl.app.noise import NoisePlan, noise_plan
+from splitvfl.app.sum_noise import SumNoisePlan, sum_noise_plan
 from splitvfl.config.sections import ExchangeSection, ExperimentConfig
 from splitvfl.data import PartyData
 from splitvfl.exchange.noise import HdpNoiseSettings, NoiseSettings
@@ -73,7 +74,11 @@ class Plan(Protocol):
         ...
 
 
-def plan_of(config: ExperimentConfig, data: PartyData) -> Plan | None:
+CalculatedNoise: TypeAlias = NoisePlan | HdpPlan | SumNoisePlan
+"""Every kind of it."""
+
+
+def plan_of(config: ExperimentConfig, data: PartyData) -> CalculatedNoise | None:
     """Return the noise of an experiment, ``None`` without any.
 
     Args:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from splitvfl.app.auditing import CONFIDENCE, ExperimentAudit, bare, check_draws, of_defenses, of_plan, surroundings
+from splitvfl.app.auditing import CONFIDENCE, ExperimentAudit, bare, check_draws, of_defenses, surroundings
 from splitvfl.app.deployment import Deployment
+from splitvfl.app.plan_auditing import NoisyTraining, audit_plan
 from splitvfl.audit.defense import DRAWS
 from splitvfl.claims import claims_of
 from splitvfl.config.sections import ExperimentConfig
@@ -66,9 +67,8 @@ def audit_party(
     audits = [*of_defenses(config, rows, here, around, draws, seed, CONFIDENCE)]
     if noise is not None:
         exchange = deployment.assembly.exchange
-        audits.append(
-            of_plan(noise, [own.data], roles=(role,), config=config, exchange=exchange, released=released, seed=seed)
-        )
+        trained = NoisyTraining(config, exchange, [own.data], roles=(role,), released=released, seed=seed)
+        audits.append(audit_plan(noise, trained))
     claimed = [claim for defense, _ in here for claim in claims_of(defense)]
     gaps = [gap for audit in audits for gap in audit.gaps]
     gaps += bare(config, audits, claimed, roles=(role,))

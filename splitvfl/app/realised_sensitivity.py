@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from splitvfl.app.hdp_noise import HdpPlan
+from splitvfl.app.hdp_plan import HdpPlan
 from splitvfl.config.sections import ExperimentConfig
 from splitvfl.data.columns import Columns, PartyData, Records
 from splitvfl.exchange.base import Exchange

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from splitvfl.app.hdp_noise import Batching, Stream, check_used_once, least_sigma, rounded_up, success
+from splitvfl.app.batching import Batching, check_used_once
+from splitvfl.app.noise_stream import Stream, least_sigma, rounded_up, success
 from splitvfl.config.sections import ExchangeSection, ExperimentConfig
 from splitvfl.data import PartyData
 from splitvfl.errors import ConfigError, PrivacyError

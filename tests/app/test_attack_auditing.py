@@ -16,7 +16,7 @@ from splitvfl.app.attack_auditing import coins_of, seats_of, try_attacks
 from splitvfl.app.audit_ceilings import NO_COLUMNS, NO_LABELS, REFUTED, Guarantees, accounted_claim
 from splitvfl.app.auditing import audit_experiment
 from splitvfl.app.experiment import Experiment, prepare
-from splitvfl.app.hdp_noise import HdpPlan
+from splitvfl.app.hdp_plan import HdpPlan
 from splitvfl.audit import ClaimAudit, DefenseAudit
 from splitvfl.config.sections import AuditConfig, ExperimentConfig, load_config
 from splitvfl.errors import ConfigError

@@ -12,7 +12,8 @@ import pytest
 import yaml
 
 from splitvfl.app.assembly import Assembly
-from splitvfl.app.auditing import ExperimentAudit, audit_experiment, of_plan
+from splitvfl.app.auditing import ExperimentAudit, audit_experiment
+from splitvfl.app.plan_auditing import NoisyTraining, audit_plan
 from splitvfl.app.records import load_data
 from splitvfl.audit import VERDICTS
 from splitvfl.cli import main
@@ -145,9 +146,8 @@ def test_a_receiver_that_does_not_clip_breaks_the_claim_in_every_seed(here: Path
         made = Assembly(config, data.active)
         assert made.noise is not None
         for seed in range(20):
-            found = of_plan(
-                made.noise, [data["lab"]], roles=("passive",), config=config, exchange=made.exchange, seed=seed
-            )
+            trained = NoisyTraining(config, made.exchange, [data["lab"]], roles=("passive",), seed=seed)
+            found = audit_plan(made.noise, trained)
             assert found.verdict == verdict
     (claim,) = found.claims
     assert claim.calculated is not None

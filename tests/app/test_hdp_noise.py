@@ -16,8 +16,9 @@ from scipy.stats import norm
 from splitvfl.app.assembly import Assembly
 from splitvfl.app.deployment import Deployment, party_run, run_party
 from splitvfl.app.experiment import Experiment, Workbench, build_trainer, run_experiment
-from splitvfl.app.hdp_noise import HdpPlan, Stream
+from splitvfl.app.hdp_plan import HdpPlan
 from splitvfl.app.noise_plans import plan_of
+from splitvfl.app.noise_stream import Stream
 from splitvfl.app.records import load_data
 from splitvfl.cli import main
 from splitvfl.config.sections import ExperimentConfig, parse_config

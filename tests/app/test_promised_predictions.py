@@ -15,7 +15,7 @@ import torch
 
 from splitvfl.app.deployment import run_party
 from splitvfl.app.experiment import run_experiment
-from splitvfl.app.hdp_noise import HdpPlan
+from splitvfl.app.hdp_plan import HdpPlan
 from splitvfl.app.noise_plans import plan_of
 from splitvfl.app.online import ServeSettings, prepare_service
 from splitvfl.app.promised_predictions import AfterTraining, folder_of, was_promised

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,11 @@ import torch
 from scipy.stats import norm
 
 from splitvfl.app.assembly import Assembly
-from splitvfl.app.auditing import audit_experiment, of_plan
+from splitvfl.app.auditing import audit_experiment
 from splitvfl.app.deployment import Deployment, party_run, run_party
 from splitvfl.app.experiment import build_trainer, run_experiment
 from splitvfl.app.noise_plans import plan_of
+from splitvfl.app.plan_auditing import NoisyTraining, audit_plan
 from splitvfl.app.records import load_data
 from splitvfl.app.sum_noise import SumNoisePlan
 from splitvfl.config.sections import ExperimentConfig, parse_config
@@ -268,11 +268,11 @@ def test_an_audit_recomputes_its_delta_and_names_what_it_rests_on(seeded: bool, 
 
 def test_an_audit_notices_noise_that_is_half_of_what_is_needed(folder: Path, data: VerticalData) -> None:
     plan, config = plan_for(folder, data), config_of(folder)
-    found = partial(of_plan, parties=[], config=config, exchange=Assembly(config, data.active).exchange)
+    trained = NoisyTraining(config, Assembly(config, data.active).exchange, [], roles=("active",))
     halved = replace(plan, once=plan.once.with_sigma(plan.once.sigma / 2))
-    (claim,) = found(halved, roles=("active",)).claims
+    (claim,) = audit_plan(halved, trained).claims
     assert claim.verdict == "violated"
-    assert found(plan, roles=("passive",)).claims == ()
+    assert audit_plan(plan, replace(trained, roles=("passive",))).claims == ()
 
 
 # --- bad input

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from splitvfl.app.experiment import Experiment, Workbench
-from splitvfl.app.hdp_noise import HdpPlan
+from splitvfl.app.hdp_plan import HdpPlan
 from splitvfl.app.noise_plans import plan_of
 from splitvfl.app.records import load_data
 from splitvfl.config.sections import ExperimentConfig, parse_config

@@ -25,7 +25,7 @@ from scripts.reproduce.hdp_vfl.noise import Training, noise_of, true_delta
 from scripts.reproduce.hdp_vfl.study import ADULT, BREAST, CREDIT, FILES, SCALINGS, Party, Problem, sizes_of, table_of
 from scripts.reproduce.hdp_vfl.training import Cells, Contender, Method, Outcome, Size, descend, private
 from scripts.reproduce.shared.settings import data_folder
-from splitvfl.app.hdp_noise import HdpPlan
+from splitvfl.app.hdp_plan import HdpPlan
 from splitvfl.app.noise_plans import plan_of
 from splitvfl.app.records import load_data
 from splitvfl.config.sections import ExperimentConfig, parse_config
