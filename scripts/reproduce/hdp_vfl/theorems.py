@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -127,7 +128,7 @@ def trained(problem: Mapping[str, Any], steps: int, epsilon: float, seed: int) -
         sigma_passive=sigmas[1],
         seed=seed,
     )
-    best, least = least_loss(active, passive, labels, radius)
+    best, least = _best(given, seed)
     rows, distance = np.hstack([active, passive]), float(np.linalg.norm(best))
     deviations = most_deviations(2 * len(labels) * steps)
     error = error_bound(deviations, *sigmas, radius)
@@ -141,6 +142,12 @@ def trained(problem: Mapping[str, Any], steps: int, epsilon: float, seed: int) -
         found["auc"] = leak_auc(_tensor(course.evidence), _tensor(labels > 0))
         found["closed form"] = float(norm.cdf(math.sqrt(steps) / sigmas[0] / math.sqrt(2.0)))
     return found
+
+
+@lru_cache(maxsize=64)
+def _best(problem: Problem, seed: int) -> tuple[Floats, float]:
+    """Return what :func:`least_loss` does; finding it takes longer than all trainings that are compared with it."""
+    return least_loss(*rows_of(problem, seed), published.RADIUS)
 
 
 def _tensor(values: Any) -> Any:
