@@ -7,7 +7,7 @@ needs it, is tried (:mod:`splitvfl.app.realised_sensitivity`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 from splitvfl.app.hdp_plan import HdpPlan
@@ -77,23 +77,31 @@ def _of_formula(plan: NoisePlan) -> DefenseAudit:
 
 def _of_hdp(plan: HdpPlan, training: NoisyTraining) -> DefenseAudit:
     """Return what is found of HDP-VFL's noise: of all that a passive party sends, and the label party."""
-    unmet = [line for party in training.parties if (line := unmet_by_columns(party))]
-    unmet.append(sentence(unprotected_evaluations(plan.training)))
-    unmet += [line.removeprefix("Not covered: ") for line in training.released]
-    if plan.fixed:
-        unmet += _seeded()
     claims = []
     if "passive" in training.roles:
+        unmet = _unmet(plan, training, "passive")
         moved = realised_sensitivity(plan, training.config, training.exchange, seed=training.seed)
         claims.append(_of_stream(plan, "a passive party", plan.passive, unmet, moved=moved))
     if "active" in training.roles:
-        unclipped = _unclipped(plan, training.exchange)
-        claims.append(_of_stream(plan, "the label party", plan.active, [*unclipped, *unmet]))
+        unmet = [*_unclipped(plan, training.exchange), *_unmet(plan, training, "active")]
+        claims.append(_of_stream(plan, "the label party", plan.active, unmet))
     gap = (
         f"{plan.name}: its sensitivity is that of a theorem about the training, and its noise is calculated. A passive "
         "party's was tried on one pair of neighbouring rows; the label party's is not measured."
     )
     return DefenseAudit(plan.name, "exchange", tuple(claims), (gap,))
+
+
+def _unmet(plan: HdpPlan, training: NoisyTraining, sender: Role) -> list[str]:
+    """Return what the noise of parties of one role was not calculated for, in sentences."""
+    roles = {name: party.role for name, party in training.config.parties.items()}
+    own = [party for party in training.parties if roles[party.name] == sender]
+    unmet = [line for party in own if (line := unmet_by_columns(party))]
+    # In an evaluation passive parties send, and the label party does not.
+    if sender == "passive" and plan.passive.evaluations is None:
+        unmet.append(sentence(unprotected_evaluations(plan.training)))
+    unmet += [line.removeprefix("Not covered: ") for line in training.released]
+    return unmet + (_seeded() if plan.fixed else [])
 
 
 def _of_sums(plan: SumNoisePlan, roles: Sequence[Role]) -> DefenseAudit:
@@ -141,11 +149,13 @@ def _of_stream(
     voided = moved is not None and moved > stream.sensitivity * (1.0 + 1e-4)
     if voided:
         tried.append("It does not clip what it receives as agreed (exchange.receiver_clips), or leaves its ball.")
+    seen = stream if moved is None else replace(stream, sensitivity=max(stream.sensitivity, moved))
     found = audit_gaussian(
         agreed.epsilon,
         agreed.delta,
-        sigma=stream.sigma,
-        sensitivity=stream.sensitivity if moved is None else max(stream.sensitivity, moved),
+        sigma=seen.sigma,
+        # With evaluations and predictions that have noise of their own, and with rounding to the grid.
+        sensitivity=seen.mu * seen.sigma,
         classic=agreed.calibration == "published",
     )
     verdict: Verdict = "not covered" if (unmet or voided) and found.verdict == "proven" else found.verdict
@@ -161,7 +171,10 @@ def _of_stream(
         f"row at {who}",
         verdict,
         why,
-        Calculated(found.delta, "Gaussian noise of that σ on that sensitivity, exactly"),
+        Calculated(
+            found.delta,
+            "Gaussian noise of that σ on what one row moves, noisy evaluations and predictions included, exactly",
+        ),
         per="run",
     )
 

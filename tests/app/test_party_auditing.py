@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import socket
 import threading
 from pathlib import Path
@@ -10,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.optimize import brentq
+from scipy.stats import norm
 
 from splitvfl.app.audit_input import read_input
 from splitvfl.app.deployment import run_party
@@ -80,16 +83,41 @@ def test_a_partys_own_hooks_are_audited_and_the_others_are_named(
     assert any("whole run" in gap for gap in found.gaps)
 
 
-@pytest.mark.parametrize(("name", "sender"), [("bank", "the label party"), ("shop", "a passive party")])
-def test_of_calculated_noise_a_party_audits_its_own(here: Path, name: str, sender: str) -> None:
-    (plan,) = audit_party(load_config(f"{name}-noise.yaml"), name, draws=400).defenses
+def test_of_calculated_noise_a_passive_party_audits_its_own(here: Path) -> None:
+    (plan,) = audit_party(load_config("shop-noise.yaml"), "shop", draws=400).defenses
     (claim,) = plan.claims
-    assert claim.claim.startswith(f"All that {sender} sends")
+    assert claim.claim.startswith("All that a passive party sends")
     # The ranges of columns are public here, so that evaluations in the clear are all that is not covered.
     assert claim.verdict == "not covered"
     assert "evaluation" in claim.why[0]
-    assert [line for line in claim.why if line.startswith("Tried: ")] == list(claim.why[1:-1])
-    assert len(claim.why) == (3 if name == "shop" else 2)  # who clips what it receives is tried at passive parties
+    assert [line for line in claim.why if line.startswith("Tried: ")] == [claim.why[1]]
+    assert len(claim.why) == 3
+
+
+def test_of_calculated_noise_a_label_party_audits_its_own(here: Path) -> None:
+    (plan,) = audit_party(load_config("bank-noise.yaml"), "bank", draws=400).defenses
+    (claim,) = plan.claims
+    assert claim.claim.startswith("All that the label party sends")
+    assert claim.verdict == "proven"  # evaluations are what passive parties send
+
+
+def test_evaluations_with_noise_of_their_own_are_part_of_the_claim(here: Path) -> None:
+    changes = ["exchange.noise.evaluation_share=0.25"]
+    config = load_config("shop-noise.yaml", changes)
+    (plan,) = audit_party(config, "shop", draws=400).defenses
+    (claim,) = plan.claims
+    assert claim.verdict == "proven"
+    assert claim.calculated is not None
+    # By Balle and Wang's formula the δ of training and evaluations is what is claimed; that of training alone, with
+    # three quarters of μ², is far less.
+    assert claim.calculated.value == pytest.approx(1e-3, rel=1e-3)
+    alone = math.sqrt(0.75) * brentq(lambda mu: _delta(mu, 4.0) - 1e-3, 0.1, 10.0)
+    assert _delta(alone, 4.0) < 2e-4
+
+
+def _delta(mu: float, epsilon: float) -> float:
+    upper, lower = norm.cdf([mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu])
+    return float(upper - math.exp(epsilon) * lower)
 
 
 def test_in_a_shared_file_the_hooks_of_others_are_theirs(here: Path) -> None:
