@@ -156,6 +156,45 @@ def test_broken_claims_are_called_violated(broken: str) -> None:
     assert worst.why[-1].startswith("Measured: ")  # whatever a calculation says besides
 
 
+class ClearInTheEnd(LaplaceResidue):
+    """Sends residues as they are from the tenth step on: more than an audit looks at."""
+
+    late = False
+
+    @property
+    def scale(self) -> float:
+        return 1e-9 if self.late else self.own
+
+    @scale.setter
+    def scale(self, value: float) -> None:
+        self.own = value
+
+    def check_labels(self, secrets: Secrets) -> None:
+        self.late = secrets.step >= 10
+
+
+class SaidToBeOurs:
+    """Mixes the rows of large batches."""
+
+    __module__ = "splitvfl.defenses.mine"
+    crossing = "activation"
+    per_record_guarantee = True
+
+    def __call__(self, activation: Tensor, secrets: Secrets, /) -> Tensor:
+        return activation + (activation.mean(dim=0) if len(activation) > 100 else 0.0)
+
+
+def test_nothing_is_proven_of_what_others_have_written() -> None:
+    """A class made from a built-in one may replace what that calls, or what it reads."""
+    found = audited(ClearInTheEnd(epsilon=1.0), draws=400, epochs=20)
+    assert {claim.verdict for claim in found.claims} == {"not refuted"}
+    (apart, _) = audited(SaidToBeOurs(), draws=400).claims
+    assert apart.verdict == "not refuted"
+    changed = LaplaceResidue(epsilon=1.0)
+    vars(changed)["log_spent"] = lambda secrets: None
+    assert audited(changed, draws=400).verdict == "not refuted"
+
+
 TRUE: dict[str, tuple[Callable[[], Defense], dict[str, Any], str]] = {
     "Mult at 10": (
         partial(MultiplicativeLaplaceResidue, epsilon=10.0, b1=0.1, b2=1.0, mode="as_printed"), {}, "proven",
