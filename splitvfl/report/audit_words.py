@@ -91,15 +91,19 @@ def overall(audit: Mapping[str, Any]) -> str:
         return f"{violated} of {counted(len(found), 'statement')} {'does' if violated == 1 else 'do'} not hold{also}."
     if void:
         return f"{void} of {counted(len(found), 'statement')} {'does' if void == 1 else 'do'} not count here."
-    return "Every promise that is made here counts, and none was refuted. What is not promised stands first below."
+    said = "Every promise that is made here counts, and none was refuted."
+    if unproven := found.count("not refuted"):
+        said += f" No calculation confirms {unproven} of {counted(len(found), 'statement')}."
+    return f"{said} What is not promised stands first below."
 
 
 def tone(audit: Mapping[str, Any]) -> str:
-    """Return how that is coloured: green only where something is guaranteed and nothing is refuted or void."""
+    """Return how that is coloured: green only where a proven guarantee counts, and nothing is refuted or void."""
     verdicts = {claim["verdict"] for each in audit["defenses"] for claim in each["claims"]}
     if "violated" in verdicts:
         return "high"
-    holds = any(seat["after"][-1]["guarantee"] and not seat["after"][-1]["why"] for seat in audit["learned"])
+    lasts = [seat["after"][-1] for seat in audit["learned"] if seat["after"][-1]["guarantee"]]
+    holds = any(last["guarantee"]["verdict"] == "proven" and not last["why"] for last in lasts)
     return "low" if holds and "not covered" not in verdicts else "middle"
 
 

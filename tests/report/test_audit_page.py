@@ -195,6 +195,11 @@ def test_green_is_for_what_is_guaranteed_and_neither_refuted_nor_void() -> None:
     assert colour(seat(0.5)) == "middle"
     assert colour(seat(0.5, allowed=pure_ceiling(0.5, ""), why=("Void.",))) == "middle"
     assert colour(PROMISED, claims=(void,)) == "middle"
+    # That nothing was found of a claim which no calculation knows is not green either.
+    open_claim, stated = replace(CLAIM, verdict="not refuted"), replace(pure_ceiling(0.01, ""), verdict="not refuted")
+    assert colour(seat(0.5, allowed=stated), claims=(open_claim,)) == "middle"
+    said = overall(audit(claims=(open_claim, CLAIM)).as_json())
+    assert "none was refuted. No calculation confirms 1 of 2 statements." in said
     assert colour(PROMISED, claims=(void, replace(CLAIM, verdict="violated"))) == "high"
     assert overall(audit(claims=(NOTHING,)).as_json()).startswith("Nothing is promised.")
 
