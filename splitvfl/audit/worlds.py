@@ -208,13 +208,14 @@ class Stage:
 
     def _sent(self, world: World, rows: int) -> Messages:
         """Return what is sent of a batch to all receivers in all epochs, side by side: ``(rows, d)``."""
-        once = crossing_of(self.defense) == "labels" or any(
-            getattr(self.defense, drawn, False) for drawn in ("one_draw", "draws_at_output")
-        )
+        once = crossing_of(self.defense) == "labels" or getattr(self.defense, "one_draw", False)
         receivers = self.around.receivers if self.together and not once else 1
+        if getattr(self.defense, "draws_at_output", False):
+            # What stands for the labels is drawn once; each cut's message is made of it by itself.
+            return self._sent_to_one(world, rows, cuts=receivers)
         return np.concatenate([self._sent_to_one(world, rows) for _ in range(receivers)], axis=1)
 
-    def _sent_to_one(self, world: World, rows: int) -> Messages:
+    def _sent_to_one(self, world: World, rows: int, *, cuts: int = 1) -> Messages:
         sender = prepared(self.defense, self.around)
         self._drawn += 1
         source = np.random.default_rng((self.seed, self._drawn))
@@ -228,7 +229,7 @@ class Stage:
         for step in range(first, steps):
             batch = make_batch(sender, world, rows, own if step >= 0 else 0, self.around)
             ids = torch.arange(rows) + (rows if step < 0 else 0)
-            found.append(send(sender, batch, ids, step - first, generator, stream))
+            found.append(send(sender, batch, ids, step - first, generator, stream, cuts=cuts))
         return np.concatenate(found, axis=1)
 
 
@@ -317,9 +318,16 @@ def _with_gradients(
 
 
 def send(
-    defense: Defense, batch: Batch, ids: Tensor, step: int, generator: torch.Generator, stream: Keystream | None
+    defense: Defense,
+    batch: Batch,
+    ids: Tensor,
+    step: int,
+    generator: torch.Generator,
+    stream: Keystream | None,
+    *,
+    cuts: int = 1,
 ) -> Messages:
-    """Return what a defense sends of a batch, ``(rows, d)``, checked as in a run."""
+    """Return what a defense sends of a batch at so many cuts, side by side: ``(rows, d)``, checked as in a run."""
     secrets = Secrets(
         party="auditor",
         step=step,
@@ -331,8 +339,8 @@ def send(
     )
     if batch.under_labels is not None and getattr(defense, "draws_at_output", False):
         batch.under_labels.drawn = defense.draw(batch.under_labels, secrets)  # type: ignore[attr-defined]
-    sent = call_defense(defense, batch.message, secrets)
-    return sent.detach().double().reshape(len(ids), -1).numpy()
+    sent = [call_defense(defense, batch.message, secrets) for _ in range(cuts)]
+    return torch.cat([one.detach().double().reshape(len(ids), -1) for one in sent], dim=1).numpy()
 
 
 class Behaviour(NamedTuple):

@@ -133,6 +133,20 @@ class ClaimsTheRun(LaplaceResidue):
         return (PureDP(self.epsilon, "residue of a record", per="run"),)
 
 
+class DrawsAtEachCut(RecordGaussian):
+    """Says that one draw stands for the labels at all cuts, and adds fresh noise of one message at each."""
+
+    draws_at_output = True
+
+    def __call__(self, gradient: Tensor, secrets: Secrets, /) -> Tensor:
+        known = secrets.label_gradients
+        _, parts = known.mixed_blocks(*self._drawn(known, secrets, self.step_mu))
+        return torch.cat([rows.view(-1, gradient.shape[1]) for _, rows in parts]).to(gradient.dtype)
+
+    def claims(self) -> tuple[GaussianDP, ...]:
+        return super().claims()
+
+
 BROKEN: dict[str, tuple[Callable[[], Defense], dict[str, Any]]] = {
     "forgets its noise": (Forgets, {}),
     "halves it": (Halves, {}),
@@ -142,6 +156,10 @@ BROKEN: dict[str, tuple[Callable[[], Defense], dict[str, Any]]] = {
     "one draw for all rows": (OneDrawForAllRows, {}),
     "one class only": (partial(OneClass, epsilon=1.0), {}),
     "a draw for each party": (partial(DrawsForEach, epsilon=2.0), {"receivers": 2}),
+    "a draw at each cut": (
+        partial(DrawsAtEachCut, mu=1.0, per="run"),
+        {"receivers": 4, "epochs": 1},
+    ),
     "nominal ε of 1": (partial(ClaimsNominal, epsilon=1.0, b1=0.1, b2=1.0, mode="as_printed"), {}),
     "E releases as one": (partial(ClaimsTheRun, epsilon=1.0), {"epochs": 4}),
 }
