@@ -16,6 +16,7 @@ from sklearn.linear_model import LogisticRegression
 
 from scripts.reproduce.hdp_vfl import theorems
 from scripts.reproduce.hdp_vfl.descent import Floats, descend, inside, least_loss, loss
+from scripts.reproduce.hdp_vfl.study import BREAST
 from scripts.reproduce.shared.settings import Settings
 from splitvfl.data.columns import Columns, PartyData, Records
 from splitvfl.learning.optimizers import sgd
@@ -166,6 +167,23 @@ def test_labels_leak_as_the_closed_form_says() -> None:
 
 
 # --- the page
+
+
+@pytest.mark.parametrize(
+    ("closed_form", "verdict"),
+    # Student's t of three seeds is 4.30: .600 ± 4.30 · .01 / √3, which is .025.
+    [(0.600, "reproduces"), (0.624, "reproduces"), (0.626, "does not"), (0.574, "does not")],
+)
+def test_the_closed_form_is_judged_by_the_seeds_and_is_no_figure_of_the_paper(closed_form: float, verdict: str) -> None:
+    results = [{"auc": auc, "closed form": closed_form} for auc in (0.59, 0.60, 0.61)]
+    claim = theorems._leak_claim(theorems.Trained(BREAST, 10, 1.0, results))
+    assert (claim.verdict, claim.published) == (verdict, None)
+
+
+def test_where_every_pair_is_told_apart_three_digits_decide() -> None:
+    for closed_form, verdict in ((0.9999, "reproduces"), (0.999, "does not")):
+        results = [{"auc": 1.0, "closed form": closed_form}] * 3
+        assert theorems._leak_claim(theorems.Trained(BREAST, 10, 100.0, results)).verdict == verdict
 
 
 def test_quick_sections_have_every_verdict(tmp_path: Path) -> None:

@@ -15,8 +15,7 @@ from scipy.stats import norm
 from scripts.reproduce.hdp_vfl import published
 from scripts.reproduce.hdp_vfl.descent import Floats, descend, least_loss, loss
 from scripts.reproduce.hdp_vfl.study import Problem, problems, table_of
-from scripts.reproduce.residue_protection.beyond_outcomes import corrected
-from scripts.reproduce.shared.claims import Claim, markdown_table, mean, shown, with_interval
+from scripts.reproduce.shared.claims import Claim, interval, markdown_table, mean, shown, with_interval
 from scripts.reproduce.shared.jobs import Job, Result, run_jobs
 from scripts.reproduce.shared.pages import Section
 from scripts.reproduce.shared.settings import Settings
@@ -29,6 +28,8 @@ EPSILONS = (0.0, 1.0, 10.0, 100.0)
 """Of a training; 0: there is no noise."""
 FAILURE = 0.05
 """Probability with which some draw of the noise may be larger than the bound takes it to be."""
+_SEEN = 5e-4
+"""What three digits of an AUC do not tell."""
 
 
 # --- the bound
@@ -269,25 +270,25 @@ What the passive party is sent, q, differs by 1 between the two labels of a reco
 knows the logits adds up E of them: the likelihood ratio of the label is that of N(0, 1) against N(μ, 1) with
 μ = √E / σ_A. AUC over the training records, noise as above. What a label moves in the label party's weights, and
 through them in other records' derivatives, is left out. The closed form is ours, and no figure of the paper. It
-reproduces where it lies in the interval of the mean over seeds; on breast cancer, with its 455 records, that interval
-is wide, and so says little.
+reproduces where it lies in the 95 % interval of the mean over seeds, or agrees with that mean in three digits; where
+every pair is told apart there is no interval. On breast cancer, with its 455 records, that interval is wide.
 
 {markdown_table(headings, rows)}
 """
     return Section(
         title="What noisy derivatives tell of labels",
         body=body,
-        claims=[_leak_claim(each, len(found)) for each in found],
+        claims=[_leak_claim(each) for each in found],
     )
 
 
-def _leak_claim(each: Trained, comparisons: int) -> Claim:
-    expected, found = mean(each.of("closed form")), corrected(each.of("auc"), comparisons=comparisons)
-    ends = found.ends
+def _leak_claim(each: Trained) -> Claim:
+    measured, expected = each.of("auc"), mean(each.of("closed form"))
+    ends = interval(measured)
     return Claim.of(
-        each.of("auc"),
+        measured,
         claim=f"{each.problem.title}: AUC of labels from q is Φ(μ/√2), ε = {each.epsilon:g}, {each.steps} epochs",
-        holds=ends is not None and ends[0] <= expected <= ends[1],
-        why=f"our closed form, from our σ_A, is {shown(expected)}; it reproduces in the seeds' interval, which holds "
-        f"for all {comparisons} together" + (f": {shown(ends[0])} to {shown(ends[1])}" if ends else ""),
+        holds=abs(mean(measured) - expected) < _SEEN or (ends is not None and ends[0] <= expected <= ends[1]),
+        why=f"our closed form, from our σ_A, is {shown(expected)}; it reproduces in the seeds' interval, and where "
+        "three digits agree",
     )
