@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from splitvfl.config.sections import ExchangeSection, ExperimentConfig, NetworkConfig, PartyConfig
 from splitvfl.errors import ConfigError
@@ -13,6 +14,9 @@ from splitvfl.net.frames import Hello, Role
 from splitvfl.net.meeting import Meeting, Partner
 from splitvfl.net.signing import CertificateSigner
 from splitvfl.net.tls import Identity, Plaintext, identities, is_loopback, split_address
+
+SERVING: Final = "serving"
+"""What parties meet for that answer about records until they are stopped."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +49,7 @@ class AddressBook:
             listen=network.listen,
             wait_s=network.meeting_s,
             notify=notify,
+            lasting=self.purpose == SERVING,
         )
 
     def vouching(self, meeting: Meeting) -> Vouching:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from splitvfl.app.addresses import AddressBook
+from splitvfl.app.addresses import SERVING, AddressBook
 from splitvfl.app.assembly import choose_device
 from splitvfl.app.http_access import Access, HttpSettings, access
 from splitvfl.app.promised_predictions import NOT_COVERED, AfterTraining, on_request, put_by, was_promised
@@ -322,7 +322,7 @@ class _Preparation:
         if network is not None:
             short = network.model_copy(update={"meeting_s": min(network.meeting_s, _MEETING_S)})
             self.config = self.config.model_copy(update={"network": short})
-        return AddressBook(self.config, self.name, "serving").meeting(self.notify)
+        return AddressBook(self.config, self.name, SERVING).meeting(self.notify)
 
 
 def _config_of(run: Path, overrides: tuple[str, ...]) -> ExperimentConfig:

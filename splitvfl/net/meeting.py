@@ -82,6 +82,8 @@ class Meeting:
             dial it.
         wait_s: Seconds to wait for all partners to appear.
         notify: Told in one line what is waited for.
+        lasting: Whether partners wait here for each other again whatever ends a meeting between others, as those of a
+            service do: one of them ends its own part of it, and nobody else's.
     """
 
     def __init__(
@@ -93,10 +95,11 @@ class Meeting:
         listen: str | None = None,
         wait_s: float = 600.0,
         notify: Callable[[str], None] = lambda line: None,
+        lasting: bool = False,
     ) -> None:
         self._hello, self._partners, self._credentials = hello, tuple(partners), credentials
         self._listen = f"0.0.0.0{listen}" if listen is not None and listen.startswith(":") else listen
-        self._wait_s, self._notify = wait_s, notify
+        self._wait_s, self._notify, self._lasting = wait_s, notify, lasting
         self._listener: Listener | None = None
         self._stack = ExitStack()
         self._meetings = 0
@@ -159,8 +162,9 @@ class Meeting:
             # A lost link quotes no data; other errors may.
             why = str(error) if isinstance(error, LinkError) else f"{type(error).__name__}, {reason}"
             _log.warning("%s: links closed: %s", self._hello.party, why)
+            together = len(links) == len(self._partners) and not self._lasting
             for link in links.values():
-                link.close(reason, final=_is_final(error, met=len(links) == len(self._partners)))
+                link.close(reason, final=_is_final(error, together=together))
             raise
         for link in links.values():
             link.close("it has done everything")
@@ -183,14 +187,15 @@ class Meeting:
         )
 
 
-def _is_final(error: BaseException, *, met: bool) -> bool:
+def _is_final(error: BaseException, *, together: bool) -> bool:
     """Return whether there is no use in meeting this party again.
 
-    Who is ended for good by one party ends for all others: they would dial for nothing. Before all have met, whoever
-    is refused may be started anew with other credentials, and the others may wait for that.
+    Who is ended for good by one party ends for all others of a run: they would dial for nothing. Before all have met,
+    whoever is refused may be started anew with other credentials, and the others may wait for that. So they may in a
+    service: else any one of them could end all.
     """
     if isinstance(error, SumRefused):
         return error.final
     if isinstance(error, RefusedError):
-        return met
+        return together
     return isinstance(error, _FINAL) and not isinstance(error, WorkerError)

@@ -20,6 +20,7 @@ import pandas as pd
 import pytest
 import torch
 
+from splitvfl.app.addresses import SERVING, AddressBook
 from splitvfl.app.http_access import HttpSettings
 from splitvfl.app.online import HttpService, OnceEach, PartyService, ServeSettings, prepare_service
 from splitvfl.app.run_folder import write_config
@@ -31,6 +32,7 @@ from splitvfl.data.id_column import normalised
 from splitvfl.data.record_index import asked_digests
 from splitvfl.errors import CheckpointError, ConfigError, DataError, PrivacyError
 from splitvfl.net.certs import make_certificates
+from splitvfl.net.frames import Hello
 from tests.app.test_serving import halves, in_one_process, write_configs, write_files
 from tests.commands import Command
 from tests.run.parties import free_ports
@@ -77,6 +79,20 @@ def prepared(name: str, *overrides: str, notify: Callable[[str], None] = lambda 
     known |= {"http": HttpSettings("127.0.0.1:0")} if name == "bank" else {}
     asked_for = ServeSettings(**{**known, **settings})
     return prepare_service(Path("runs") / name, name, asked_for, overrides=overrides, notify=notify)
+
+
+def test_only_those_who_serve_wait_for_each_other_whatever_ends_a_meeting(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: dict[str, bool] = {}
+
+    def noted(hello: Hello, *_: object, lasting: bool, **others: object) -> None:
+        found[hello.run] = lasting
+
+    monkeypatch.setattr("splitvfl.app.addresses.Meeting", noted)
+    for purpose in ("training", "prediction", SERVING):
+        AddressBook(load_config("telecom.yaml"), "telecom", purpose).meeting(print)
+    assert [found[f"bank, {purpose}"] for purpose in ("training", "prediction", SERVING)] == [False, False, True]
 
 
 # --- in processes of their own

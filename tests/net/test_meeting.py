@@ -55,14 +55,16 @@ def _breaks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ends", "kind", "told"),
+    ("lasting", "ends", "kind", "told"),
     [
-        (_disagrees, RefusedError, "bank ended the link for good: another party ended the run for good"),
-        (_breaks, LinkError, "bank took its leave: it lost another party"),
+        (False, _disagrees, RefusedError, "bank ended the link for good: another party ended the run for good"),
+        (False, _breaks, LinkError, "bank took its leave: it lost another party"),
+        # The lab of a service waits for the bank, whatever the shop says.
+        (True, _disagrees, LinkError, "bank took its leave: another party ended the run for good"),
     ],
 )
 def test_who_is_left_by_one_tells_the_others_whether_to_dial_again(
-    ends: Callable[[], None], kind: type[SplitVFLError], told: str
+    lasting: bool, ends: Callable[[], None], kind: type[SplitVFLError], told: str
 ) -> None:
     listening = Meeting(
         Hello("bank", "credit", "active"),
@@ -70,6 +72,7 @@ def test_who_is_left_by_one_tells_the_others_whether_to_dial_again(
         HERE,
         listen="127.0.0.1:0",
         wait_s=ENOUGH_S,
+        lasting=lasting,
     )
     met = Event()
 
@@ -82,7 +85,7 @@ def test_who_is_left_by_one_tells_the_others_whether_to_dial_again(
         assert place.port is not None
         lab = pool.submit(_partner, "lab", place.port, _waits)
         shop = pool.submit(_partner, "shop", place.port, ends_once_met)
-        with pytest.raises(kind):
+        with pytest.raises(RefusedError if ends is _disagrees else kind):
             _bank(place, met)
         with pytest.raises(kind, match=told) as caught:
             lab.result(ENOUGH_S)
