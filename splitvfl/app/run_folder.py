@@ -59,7 +59,7 @@ def _already_there(folder: Path) -> str:
     done = read_summary(folder)
     exchange = yaml.safe_load((folder / CONFIG_FILE).read_text()).get("exchange")
     # Calculated noise is that of the epochs that were planned: such a run is not resumed for more.
-    noisy = isinstance(exchange, dict) and exchange.get("noise") is not None
+    noisy = isinstance(exchange, dict) and any(exchange.get(key) is not None for key in ("noise", "sum_noise"))
     more = "" if noisy else f"train it for more epochs with train.epochs={2 * done.epochs} --resume, "
     return (
         f"{folder} already holds a finished run, of {counted(done.epochs, 'epoch')}{finished_at(done)}: see it with "

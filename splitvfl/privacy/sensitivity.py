@@ -120,7 +120,7 @@ def tight_hdp_sensitivity(
     one. It is the largest sum over all places of the changed record in the batches of each epoch, one in each.
 
     It is never above :func:`hdp_sensitivity`, assumes the same, and is exact but for rounding (of 12 digits) unless the
-    ball bounds d and weights decay, where it may be larger.
+    ball bounds d, and weights decay or the last batch is smaller, where it may be larger.
 
     Source: derived from lemmas 2 to 4 of *Hybrid Differentially Private Federated Learning on Vertically Partitioned
     Data*, without the inequalities that they end with.

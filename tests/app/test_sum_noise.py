@@ -22,6 +22,7 @@ from splitvfl.app.experiment import build_trainer, run_experiment
 from splitvfl.app.noise_plans import plan_of
 from splitvfl.app.plan_auditing import NoisyTraining, audit_plan
 from splitvfl.app.records import load_data
+from splitvfl.app.run_folder import check_folder
 from splitvfl.app.sum_noise import SumNoisePlan
 from splitvfl.config.sections import ExperimentConfig, parse_config
 from splitvfl.data import VerticalData
@@ -155,6 +156,10 @@ def test_a_run_says_and_counts_it(folder: Path, tmp_path: Path) -> None:
     (spent,) = [one for one in summary.privacy if one.relation == "label"]
     assert spent.epsilon is not None
     assert 0.999 < spent.epsilon <= 1.0 + 1e-9
+    # Its noise is that of these epochs: none is offered beyond them.
+    with pytest.raises(ConfigError, match="already holds a finished run") as caught:
+        check_folder(tmp_path / "run", "sums.yaml", resume=False, overwrite=False)
+    assert "--resume" not in str(caught.value)
 
 
 def test_given_noise_ends_where_its_budget_does(folder: Path, data: VerticalData, tmp_path: Path) -> None:
