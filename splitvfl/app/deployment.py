@@ -509,8 +509,10 @@ def run_party(
         write_config(folder, config_to_yaml(config), private=config.hides_columns)
         begun = Beginning.noted(folder, going_on=going_on)
         run.run()
+        # Before there is a model: where one is, a reserve that is missing was taken away, and may have been used.
+        if not (folder / MODEL_FOLDER).exists():
+            keep_reserve(folder, deployment.assembly.reserve)
         deployment.keep_half(run, folder / MODEL_FOLDER)
-        keep_reserve(folder, deployment.assembly.reserve)
         if isinstance(run, ActiveRun):
             found: RunSummary | None = deployment.summary(run)
         else:

@@ -384,8 +384,10 @@ def _write_run(
 ) -> None:
     """Write all that a finished run leaves, its figures last: with them it is finished."""
     _save_weights(trainer, folder / "weights")
+    # Before there is a model: where one is, a reserve that is missing was taken away, and may have been used.
+    if not (folder / MODEL_FOLDER).exists():
+        keep_reserve(folder, experiment.reserve)
     trainer.save(folder / MODEL_FOLDER)
-    keep_reserve(folder, experiment.reserve)
     # What an earlier part of the training told is not what this model tells.
     (folder / RECONSTRUCTION_FILE).unlink(missing_ok=True)
     if told is not None:

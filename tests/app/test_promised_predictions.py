@@ -331,6 +331,9 @@ def test_over_a_network_every_party_counts_and_refuses_before_it_meets_anybody(t
     (tmp_path / "lab" / RESERVE_FILE).unlink()
     with pytest.raises(CheckpointError, match="how many predictions the run's noise still covers"):
         service_of(config, "lab", tmp_path, [])
+    # A party that is started again once it has a model puts nothing by anew.
+    run_party(config, "lab", tmp_path / "lab")
+    assert not (tmp_path / "lab" / RESERVE_FILE).exists()
 
 
 def test_what_was_used_is_used_whoever_is_killed_when(tmp_path: Path) -> None:
