@@ -28,7 +28,7 @@ from splitvfl.data import PartyData
 from splitvfl.data.schema import Role
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import PHASES, Defense, Phase, crossing_of, placed
-from splitvfl.party.attaching import promises_of
+from splitvfl.party.attaching import label_promises_of_run, promises_of
 from splitvfl.privacy.statement import not_covered
 from splitvfl.run.trainer import Trainer
 from splitvfl.run.training import TrainingProgress
@@ -168,6 +168,9 @@ def audit_experiment(
             )
         )
     claimed = [claim for chain in active.chains().values() for own in chain for claim in claims_of(own)]
+    # What releases come to where they add up over the run.
+    over_a_run = label_promises_of_run(active, train.epochs, own_part=trainer.exchange.own_part)
+    claimed += [total for _, total in over_a_run if isinstance(total, PureDP)]
     plan = assembly.noise if isinstance(assembly.noise, HdpPlan) else None
     if plan is not None:
         claimed.append(accounted_claim(plan))

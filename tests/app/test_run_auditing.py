@@ -88,3 +88,23 @@ def test_the_run_is_judged_where_it_is_asked_for(tmp_path: Path, canaries: int |
     assert any("without --canaries" in gap for gap in found.gaps) == (canaries is None)
     assert found.defenses[0].claims[0].measured is not None
     assert found.defenses[0].claims[0].measured.confidence == (0.975 if canaries is None else 0.9875)
+
+
+@pytest.mark.parametrize(
+    ("own_part", "claimed", "verdict"),
+    [("sent", 2 * 1.5 / 2, "not refuted"), ("exact", None, "no claim")],
+    ids=["releases add up", "exact residues tell more"],
+)
+def test_a_run_is_judged_by_what_its_releases_come_to(
+    tmp_path: Path, own_part: str, claimed: float | None, verdict: str
+) -> None:
+    # A label moves a residue by half of what any two are apart, and costs half of their ε in each of two epochs.
+    config = config_of(tmp_path, {"name": "laplace-residue", "epsilon": 1.5})
+    exchange = config.exchange.model_copy(update={"own_part": own_part})
+    found = audit_experiment(config.model_copy(update={"exchange": exchange}), draws=400, canaries=40)
+    (run,) = (each for each in found.defenses if each.crossing == "run")
+    (claim,) = run.claims
+    assert (claim.claimed, claim.verdict) == (claimed, verdict)
+    # The row and the note say the same.
+    together = any("all messages of the run together are 1.5-differentially private" in note for note in found.notes)
+    assert together == (claim.claim.startswith("All messages of the run together are 1.5-diff")) == (own_part == "sent")
