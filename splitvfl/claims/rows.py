@@ -115,6 +115,8 @@ def _unshown(shown: Sequence[Tensor], sent: Tensor) -> str:
 
 
 def _too_long(rows: Tensor, bound: float, what: str) -> str:
+    if _single_numbers_within(rows, bound * (1.0 + _rounding(rows))):
+        return ""
     norms = _norms(rows, bound)
     # Written so that NaN is above every bound.
     if not norms.numel() or bool((norms <= 1.0 + _rounding(rows)).all()):
@@ -126,8 +128,11 @@ def _too_long(rows: Tensor, bound: float, what: str) -> str:
 def _too_far(rows: Tensor, sent: Tensor, sigma: float) -> str:
     if not sent.numel():
         return ""
-    noise = _norms(sent - rows, sigma)
-    most = math.sqrt(sent[0].numel()) + _FARTHEST
+    most = math.sqrt(_width(sent)) + _FARTHEST
+    change = sent - rows
+    if _single_numbers_within(change, most * sigma):
+        return ""
+    noise = _norms(change, sigma)
     if bool((noise <= most).all()):
         return ""
     # In units of sigma; what rounding to the message's precision may add is not the noise's.
@@ -139,6 +144,14 @@ def _too_far(rows: Tensor, sent: Tensor, sigma: float) -> str:
         f"changed a row (number {worst}) by {noise[worst].item() * sigma:.9g} where it claims to add noise of standard "
         f"deviation {sigma:g}, which is never longer than {most * sigma:.9g} there"
     )
+
+
+def _single_numbers_within(rows: Tensor, bound: float) -> bool:
+    """Return whether rows of one number, as a linear model sends them, are within a bound: never where one is NaN.
+
+    It is the check of every step, and takes a fifth of the operations that norms of any rows take.
+    """
+    return rows.numel() == len(rows) > 0 and rows.abs().amax().item() <= bound
 
 
 def _norms(rows: Tensor, unit: float) -> Tensor:
@@ -156,8 +169,11 @@ def _norms(rows: Tensor, unit: float) -> Tensor:
 
 def _rounding(rows: Tensor) -> float:
     """Return by what share a row that was scaled down to a bound may exceed it, of this width and precision."""
-    width = rows[0].numel()
-    return (width / 4 + 4) * _epsilon(rows)
+    return (_width(rows) / 4 + 4) * _epsilon(rows)
+
+
+def _width(rows: Tensor) -> int:
+    return rows.numel() // max(1, len(rows))
 
 
 def _epsilon(rows: Tensor) -> float:

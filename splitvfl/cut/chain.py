@@ -128,6 +128,7 @@ class OneDraw:
             sent = draw()
             logged = {name: value for name, value in measurements.items() if name.startswith(f"{label}/")}
             self._first[label] = attached.claims, message.detach().clone(), sent, logged
+            return sent.clone()
         claims, first, sent, logged = self._first[label]
         if claims != attached.claims:
             raise PrivacyError(
