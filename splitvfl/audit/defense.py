@@ -36,6 +36,7 @@ _ROWS = 4096  # of a batch
 _MIXED = 2_000  # draws where each is a batch of its own
 _BESIDE = 12_000  # draws that are looked at with what was sent before them and beside them
 _UNBOUNDED = 1.5  # distance of two rows in units of σ, where nothing bounds them
+_APART_BY = 500_000  # seeds, between what is measured and what is looked at before: no claim is tested so often
 _TESTS: Final = 2  # of a claim: a record's message alone, and with what was sent before it and beside it
 
 
@@ -258,6 +259,8 @@ class _Auditor:
             self.defense, self.around, together=question.together, per_run=question.per_run, mixing=mixing,
             seed=self._next_seed(), rows=min(_ROWS, max(64, self.draws // 4)),
         )  # fmt: skip
+        if not mixing and replace(plain, seed=plain.seed + _APART_BY).shares(pairs[0][0]):
+            mixing = plain.mixing = True
         pair = self._worst(plain, pairs, question)
         stages = [(plain, _MIXED if mixing else self.draws)]
         if not mixing:

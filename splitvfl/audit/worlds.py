@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
+from scipy import stats
 from torch import Tensor
 from torch.nn import functional
 
@@ -44,6 +45,9 @@ _LENGTHS = (1.0, 3.0, 30.0)  # of rows, in units of the claimed bound: what shou
 _BESIDE = 64  # records of a world in a batch that holds as many known ones: noise that they share is seen in few
 _OTHERS = 7  # known records beside the one that is told apart, where rows are mixed
 _MESSAGES = 8  # of one record that are looked at together, at most
+_BATCHES = 8  # that are compared for what rows of one batch share
+_COLUMNS = 16  # of them, at most
+_BY_CHANCE = 1e-6  # how often rows that share nothing are taken for such that do
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +176,7 @@ class Stage:
         around: Where it is.
         together: Whether all receivers of a message, and all messages of a run, are looked at together.
         beside: Whether an earlier message of other records, and a known row of the same batch, are looked at too.
-        mixing: Whether its rows depend on each other, so that each draw is a batch of its own.
+        mixing: Whether its rows depend on each other, or share noise, so that each draw is a batch of its own.
         seed: Of the first batch.
         rows: Of a batch, where all are draws.
     """
@@ -193,6 +197,23 @@ class Stage:
         rows, each = self._batch
         batches = [self._parted(self._sent(world, rows), each) for _ in range(math.ceil(number / each))]
         return np.concatenate(batches)[:number]
+
+    def shares(self, world: World) -> bool:
+        """Return whether rows of one batch are more alike than those of several: then they are no independent draws.
+
+        By Kruskal and Wallis's test of what is sent of equal rows, and of how far it is from the middle, which asks
+        nothing of the law of the noise.
+        """
+        batches = np.stack([self._sent(world, self.rows) for _ in range(_BATCHES)])
+        columns = batches[:, :, :: -(-batches.shape[2] // _COLUMNS)]
+        seen = np.concatenate([columns, np.abs(columns - np.median(columns, axis=(0, 1)))], axis=2)
+        ranks = stats.rankdata(seen.reshape(-1, seen.shape[2]), axis=0).reshape(seen.shape)
+        ranks -= ranks.mean(axis=(0, 1))
+        between = self.rows * np.square(ranks.mean(axis=1)).sum(axis=0)
+        overall = np.square(ranks).sum(axis=(0, 1))
+        # Of one value everywhere there is no noise that could be shared.
+        found = (_BATCHES * self.rows - 1) * between / np.where(overall > 0, overall, 1.0)
+        return bool(stats.chi2.sf(found.max(), _BATCHES - 1) * found.size < _BY_CHANCE)
 
     @property
     def _batch(self) -> tuple[int, int]:
