@@ -73,6 +73,15 @@ def test_the_loss_learns_if_its_whole_interval_is_better_than_a_constant_answer(
     assert not Trained(CASES[1], 1.0, 1.0, [0.45, 0.46], [1.0, 1.0]).learns
 
 
+def test_who_would_perhaps_do_better_with_a_rate_that_was_not_offered_is_named() -> None:
+    least = other_losses.SHARES[-1]
+    found = [Trained(CASES[0], 1.0, least, [0.1], [1.0, 1.0]), Trained(CASES[1], 1.0, 1.0, [0.1], [1.0, 1.0])]
+    said = other_losses.section_of(found).body
+    assert least == min(other_losses.SHARES)
+    assert "The smallest rate was chosen by: least squares at ε = 1." in said
+    assert "The smallest rate was chosen by: none." in other_losses.section_of(found[1:]).body
+
+
 def test_quick_section_has_every_row(tmp_path: Path) -> None:
     (section,) = other_losses.sections(Settings(out=tmp_path, quick=True, seeds=2, workers=1, say=lambda line: None))
 

@@ -34,6 +34,9 @@ from splitvfl.report.drawing import PALETTE
 ROWS = 10_000
 """Training and test records of the two large problems, at most."""
 
+SEEDS = 5
+"""At most: a seed takes more than a minute here."""
+
 TITLES: Mapping[Kind, str] = {
     "none": "none",
     "hdp": "HDP-VFL, derivatives",
@@ -80,7 +83,7 @@ def outcomes(settings: Settings) -> Found:
     entered = [(problem, kind) for problem in compared(settings) for kind in KINDS]
     jobs = [
         Job(protect, {"problem": problem.as_settings(), "seed": seed, "kind": kind, "small": settings.quick})
-        for seed in range(settings.seeds)
+        for seed in range(_seeds(settings))
         for problem, kind in entered
     ]
     results = run_jobs(jobs, settings.jobs, workers=settings.workers, say=settings.say)
@@ -91,6 +94,10 @@ def outcomes(settings: Settings) -> Found:
             cells = [one[f"{epsilon:g}"] for one in own]
             found.setdefault(problem, {})[kind, epsilon] = Outcome(Protection(kind, epsilon), cells)
     return found
+
+
+def _seeds(settings: Settings) -> int:
+    return min(settings.seeds, SEEDS)
 
 
 # --- who wins
@@ -286,7 +293,7 @@ def _problem_tables(problem: Problem, own: Mapping[tuple[Kind, float], Outcome],
             own.items(), key=lambda pair: -pair[0][1] if math.isinf(pair[0][1]) else pair[0][1]
         )
     ]
-    majority = mean(table_of(problem, seed).majority for seed in range(settings.seeds))
+    majority = mean(table_of(problem, seed).majority for seed in range(_seeds(settings)))
     return (
         f"### Labels of {problem.title}\n\nThe larger class has {shown(majority)} of the test records.\n\n"
         f"{markdown_table(headings, rows, left=2)}"

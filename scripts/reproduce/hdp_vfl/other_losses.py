@@ -281,7 +281,17 @@ def _job(case: Case, epsilon: float | None, share: float, seed: int, *, validate
 def section_of(found: Sequence[Trained]) -> Section:
     """Return what was trained as a section."""
     table = markdown_table(
-        ("loss", "what is predicted", "ε", "figure", "ours", "constant answer", "σ of derivatives", "σ of logits"),
+        (
+            "loss",
+            "what is predicted",
+            "ε",
+            "figure",
+            "ours",
+            "constant answer",
+            "rate",
+            "σ of derivatives",
+            "σ of logits",
+        ),
         [_row(each) for each in found],
         left=2,
     )
@@ -289,9 +299,10 @@ def section_of(found: Sequence[Trained]) -> Section:
     body = f"""
 At most {grouped(_ROWS)} records, columns and targets in public bounds, half of the columns at either party, rows of
 norm 1, an intercept, weights in balls of radius {published.RADIUS:g}, tight calibration at δ = {DELTA:g},
-{published.EPOCHS} epochs. Learning rates are shares ({shares}) of the largest at which the sensitivity holds, chosen on
+{published.EPOCHS} epochs. *Rate* is a share of the largest at which the sensitivity holds, of {shares}, chosen on
 held-out records of another seed, at a cost that is not in ε. Figures are means over seeds with 95 % intervals, on test
 records, without noise on what is evaluated. The paper has no figures of these losses.
+{_at_the_smallest(found)}
 
 {table}
 """
@@ -299,11 +310,18 @@ records, without noise on what is evaluated. The paper has no figures of these l
     return Section(title="The other losses and penalties", body=body, claims=claims)
 
 
+def _at_the_smallest(found: Sequence[Trained]) -> str:
+    """Say who would perhaps be better off with a rate that was not offered."""
+    cut = [f"{each.case.title} at ε = {each.epsilon:g}" for each in found if each.epsilon and each.share == SHARES[-1]]
+    return f"The smallest rate was chosen by: {', '.join(cut) or 'none'}."
+
+
 def _row(each: Trained) -> tuple[str, ...]:
     noise = [f"{sigma:.3g}" for sigma in each.sigmas] or ["–", "–"]
     epsilon = "none" if each.epsilon is None else f"{each.epsilon:g}"
     own = with_interval(each.figures)
-    return each.case.title, each.case.about, epsilon, each.case.figure, own, shown(each.case.baseline, 1), *noise
+    constant, share = shown(each.case.baseline, 1), f"{each.share:g}"
+    return each.case.title, each.case.about, epsilon, each.case.figure, own, constant, share, *noise
 
 
 def _claim(each: Trained) -> Claim:
