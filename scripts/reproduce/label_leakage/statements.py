@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from scripts.reproduce.shared.pages import Section
 from scripts.reproduce.shared.settings import Settings
-from scripts.reproduce.shared.statements import VERDICTS, Statement, statements_table
+from scripts.reproduce.shared.statements import STATEMENT_VERDICTS, Statement, statements_table
 
 _SOLVER = "tests/defenses/test_solve_sumkl.py"
 
@@ -143,5 +143,5 @@ STATEMENTS = (
 
 def sections(settings: Settings) -> list[Section]:
     """Return the section on all numbered claims."""
-    body = f"{VERDICTS} No table of the paper is among what was at hand.\n\n{statements_table(STATEMENTS)}"
+    body = f"{STATEMENT_VERDICTS} No table of the paper is among what was at hand.\n\n{statements_table(STATEMENTS)}"
     return [Section(title="Every numbered claim", body=body)]

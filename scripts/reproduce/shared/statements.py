@@ -10,7 +10,7 @@ from splitvfl.errors import ArgumentError
 
 NOT_JUDGED = "not judged"
 
-VERDICTS = f"""\
+STATEMENT_VERDICTS = f"""\
 *reproduces*: it holds here as it is stated. *Only with a variant*: it holds with the change that stands beside it.
 *Does not*: it fails, or what is given is not enough to show it. *{NOT_JUDGED.capitalize()}*: only its number was at
 hand, and not its words; what stands beside it is what is shown of its subject."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from scripts.reproduce.shared.pages import Section
 from scripts.reproduce.shared.settings import Settings
-from scripts.reproduce.shared.statements import VERDICTS, Statement, statements_table
+from scripts.reproduce.shared.statements import STATEMENT_VERDICTS, Statement, statements_table
 
 _ATTACKS = "tests/attacks"
 _SOLVING = f"{_ATTACKS}/test_residue_solving.py"
@@ -268,4 +268,4 @@ STATEMENTS = (
 
 def sections(settings: Settings) -> list[Section]:
     """Return the section on all numbered claims."""
-    return [Section(title="Every numbered claim", body=f"{VERDICTS}\n\n{statements_table(STATEMENTS)}")]
+    return [Section(title="Every numbered claim", body=f"{STATEMENT_VERDICTS}\n\n{statements_table(STATEMENTS)}")]
