@@ -14,7 +14,7 @@ from splitvfl.claims import GaussianDP, PureDP, claims_of, sentence
 from splitvfl.defenses import CoefficientNoise
 from splitvfl.hooks import hook_name
 from splitvfl.party.attaching import label_promises_of_run
-from splitvfl.privacy import PrivacyBudget, Spent
+from splitvfl.privacy import PrivacyBudget, Spent, gaussian_mu
 from splitvfl.privacy.accounting import Own
 from splitvfl.privacy.statement import not_covered
 from splitvfl.report.rows import counted
@@ -139,6 +139,8 @@ class Guarantees:
         own_part = self._trainer.exchange.own_part
         over_a_run = dict(label_promises_of_run(self._active, epochs, own_part=own_part))
         for audit in self._audits:
+            if audit.crossing == "exchange":
+                yield from _noise_on_sums(audit)
             if audit.crossing in ("run", "exchange"):
                 continue
             for claim in audit.claims:
@@ -193,8 +195,22 @@ class Guarantees:
         return self._accounts[epochs]
 
 
+def _noise_on_sums(audit: DefenseAudit) -> Iterator[Allowed]:
+    """Yield what noise on sums allows of labels: that of the whole run, which holds after fewer epochs too.
+
+    HDP-VFL's claims are about rows; what it promises of labels, its account says.
+    """
+    for claim in audit.claims:
+        if claim.relation.startswith("label at ") and claim.claimed is not None:
+            void = (f"{audit.defense}: {claim.why[0]}",) if claim.verdict in _BY_VERDICT else ()
+            yield Allowed(_ceiling(claim.quantity, claim.claimed, sentence(claim.claim), claim.verdict), void)
+
+
 def _ceiling(quantity: str, claimed: float, by: str, verdict: str) -> Ceiling | None:
-    match quantity:
+    name, _, given = quantity.partition(" at ε ")
+    match name:
+        case "δ":
+            found = gaussian_ceiling(gaussian_mu(epsilon=float(given), delta=claimed), by)
         case "ε":
             found = pure_ceiling(claimed, by)
         case "μ":

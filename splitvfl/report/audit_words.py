@@ -128,7 +128,7 @@ def promise(claim: Mapping[str, Any]) -> str:
     if right is None:
         return _sentence(claim["claim"])
     source = "all messages of the run together" if claim["per"] == "run" else "one message"
-    if relation == "label of a record":
+    if relation.startswith("label"):  # of a record, or of one at a named party
         return f"From {source} nobody gets more than {at_most(right)} of 100 labels right; guessing gets 50."
     kind = "residues" if relation.startswith("residue") else "rows"
     where = relation.partition(" at ")[2]

@@ -262,13 +262,21 @@ def test_parties_agree_on_the_noise_and_a_deployed_run_takes_no_seed(folder: Pat
 @pytest.mark.parametrize(("seeded", "verdict"), [(False, "proven"), (True, "not covered")])
 def test_an_audit_recomputes_its_delta_and_names_what_it_rests_on(seeded: bool, verdict: str, folder: Path) -> None:
     changes = ("train.noise_seed_for_experiments=1",) if seeded else ()
-    (found,) = audit_experiment(config_of(folder, *changes), draws=400).defenses
+    audited = audit_experiment(config_of(folder, *changes), draws=400)
+    (found,) = audited.defenses
     (claim,) = found.claims
     assert claim.verdict == verdict
     assert (claim.claimed, claim.relation, claim.per) == (1e-3, "label at clinic", "run")
     assert claim.calculated is not None
     assert 0.99e-3 < claim.calculated.value <= 1e-3
     assert any("multiplying residues with the very columns that are bounded" in line for line in claim.why)
+    labels = [seat.readings[-1] for seat in audited.learned if seat.relation == "label of a record"]
+    assert len(labels) == 3  # lab, far, and both together
+    for last in labels:
+        assert last.guarantee is not None
+        mu = 2 * norm.ppf(last.guarantee.right)
+        assert delta_by_hand(mu, 1.0) == pytest.approx(1e-3, rel=1e-6)  # μ is found by bisection in doubles
+        assert bool(last.why) == seeded
 
 
 def test_an_audit_notices_noise_that_is_half_of_what_is_needed(folder: Path, data: VerticalData) -> None:

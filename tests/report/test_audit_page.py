@@ -168,6 +168,10 @@ def test_promises_are_said_without_formulas() -> None:
     )
     row = replace(CLAIM, quantity="μ", claimed=1.0, relation="row of a record", per="message")
     assert promise(row.as_json()).startswith("From one message nobody tells two rows of a record apart more than 70 ")
+    sums = replace(CLAIM, quantity="δ at ε 1", claimed=1e-3, relation="label at bank")
+    assert promise(sums.as_json()) == (
+        "From all messages of the run together nobody gets more than 58 of 100 labels right; guessing gets 50."
+    )
     assert promise(NOTHING.as_json()) == "No promise of privacy."
     unbounded = replace(row, claim="noise is added, and nothing else is done.", limits=False)
     assert promise(unbounded.as_json()) == "Noise is added, and nothing else is done."
