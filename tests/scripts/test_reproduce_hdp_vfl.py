@@ -384,6 +384,14 @@ def test_tight_noise_is_judged_by_what_it_loses_to_none_and_gains_on_one_party()
     assert "constant" not in figure_1.tight_claim(BREAST, good).why
 
 
+def test_a_loss_whose_interval_holds_more_and_less_than_is_allowed_says_so() -> None:
+    found = outcomes(joint=0.9, tight_1=0.885)
+    tight = Contender(method="tight", epsilon=1.0)
+    apart = found[tight]._replace(accuracy=tuple(0.885 + 0.01 * (-1) ** n for n in range(len(found[tight].accuracy))))
+    assert "the interval holds both" in figure_1.tight_claim(BREAST, {**found, tight: apart}).why
+    assert "the interval" not in figure_1.tight_claim(BREAST, found).why
+
+
 def test_encryption_is_judged_on_either_side() -> None:
     verdicts = [figure_1.encrypted_claim(BREAST, outcomes(encrypted=share)).verdict for share in (0.905, 0.88, 0.92)]
     assert verdicts == ["reproduces", "does not", "does not"]
