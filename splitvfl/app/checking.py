@@ -27,6 +27,7 @@ from splitvfl.errors import LinkError, SplitVFLError
 from splitvfl.exchange.prediction import unchecked_outputs_on
 from splitvfl.models.glm_losses import GLMLoss
 from splitvfl.net.link import Link
+from splitvfl.report.rows import counted
 from splitvfl.run.trainer import Trainer
 
 CHECKING = "checking"
@@ -98,7 +99,8 @@ def _try_parts(config: ExperimentConfig, data: VerticalData, tell: Callable[[str
     }
     _try_first_logits(trainer)
     tell("models: " + ", ".join(f"{name} {count:,} weights" for name, count in weights.items()))
-    tell(f"training: {epochs} epochs of {len(trainer.batches):,} steps, batches of {trainer.batches.batch_size}")
+    length = f"{counted(epochs, 'epoch')} of {counted(len(trainer.batches), 'step')}"
+    tell(f"training: {length}, batches of {trainer.batches.batch_size}")
 
 
 def _try_first_logits(trainer: Trainer) -> None:
@@ -154,7 +156,8 @@ def _try_own_parts(deployment: Deployment, folder: Path, tell: Callable[[str], N
         tell(f"model: {sum(weight.numel() for model in party.models for weight in model.parameters()):,} weights")
     run = deployment.run(folder)
     steps = len(run.settings.batches)
-    tell(f"training: {run.settings.schedule.epochs} epochs of {steps:,} steps, if the others have as many records")
+    epochs = counted(run.settings.schedule.epochs, "epoch")
+    tell(f"training: {epochs} of {counted(steps, 'step')}, if the others have as many records")
 
 
 def _connect(config: ExperimentConfig, name: str, wait_s: float, tell: Callable[[str], None]) -> None:

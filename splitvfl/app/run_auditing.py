@@ -9,7 +9,9 @@ Source: Steinke, Nasr and Jagielski, *Privacy Auditing with One (1) Training Run
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -86,26 +88,27 @@ def judge(
             limit,
             "label of a record",
             verdict,
-            (_words(found, at),),
+            (_words(found, at, limit=limit),),
             measured=found,
             per="run",
         )
     if not promised:
         found = strongest(read, delta=0.0, confidence=each)
         none = "Of labels over the whole run nothing is promised."
-        yield ClaimAudit("labels over the run", "", None, "", "no claim", (none, _words(found, "")), measured=found)
+        yield ClaimAudit("labels over the run", "", None, "", "no claim", (none, _words(found)), measured=found)
 
 
 def _of_run(claim: PureDP | GaussianDP) -> bool:
     return claim.per == "run" and claim.unit == "label of a record"
 
 
-def _words(found: Measured, at: str) -> str:
+def _words(found: Measured, at: str = "", *, limit: float = -math.inf) -> str:
     event = found.event
-    return (
+    said = (
         f"Measured: {event.hits} of {event.draws} coins were guessed right ({found.statistic}), so that the ε of the "
         f"run is at least {found.bound:.3g}{at}; so many guesses can refute claims up to {found.ceiling:.3g}."
     )
+    return said if limit <= found.ceiling else f"{said} This one is above that, and could not be refuted by guessing."
 
 
 def strongest(read: Mapping[str, tuple[Scores, Coins]], *, delta: float, confidence: float) -> Measured:
@@ -126,7 +129,9 @@ def strongest(read: Mapping[str, tuple[Scores, Coins]], *, delta: float, confide
             ]
             event = Direction(right, guesses, 0, 0)
             found.append(Measured(Objective("epsilon", delta), bounds[0], bounds[1], event, attack, confidence))
-    return max(found, key=lambda each: (each.bound, each.event.hits / each.event.draws))
+    best = max(found, key=lambda each: (each.bound, each.event.hits / each.event.draws))
+    # What so many guesses could have proven is the most that any share of them could.
+    return replace(best, ceiling=max(each.ceiling for each in found))
 
 
 def _guessed(scores: Scores, coins: Coins, share: float) -> tuple[int, int]:

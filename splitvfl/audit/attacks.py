@@ -29,7 +29,7 @@ class Figure:
 
     Attributes:
         mean: Over the trainings that have it.
-        low: Lower end of its interval; ``None`` of one training.
+        low: Lower end of its interval; ``None`` of fewer than three trainings.
         high: Upper end.
         trainings: How many have it.
     """
@@ -47,7 +47,8 @@ class Figure:
 def figure_of(values: Iterable[float | None], *, confidence: float) -> Figure | None:
     """Return the mean of shares with its t-interval, cut at 0 and 1; ``None`` if there are none.
 
-    Trainings are taken for independent draws of a normal distribution. It says nothing of other data.
+    Trainings are taken for independent draws of a normal distribution. It says nothing of other data. Of one or two
+    there is no interval: shares of few coins are equal too often, and nothing would be said to be known exactly.
 
     Args:
         values: One for each training; ``None`` and NaN are left out.
@@ -61,8 +62,8 @@ def figure_of(values: Iterable[float | None], *, confidence: float) -> Figure | 
     if not known:
         return None
     mean = math.fsum(known) / len(known)
-    if len(known) == 1:
-        return Figure(mean, None, None, 1)
+    if len(known) < 3:
+        return Figure(mean, None, None, len(known))
     from scipy import stats  # slow to import
 
     deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in known) / (len(known) - 1))

@@ -61,6 +61,16 @@ def test_claims_about_a_run_are_compared_with_it_and_others_are_not() -> None:
     assert mu.bound < small.bound, "δ takes something from it"
 
 
+def test_a_claim_beyond_what_guesses_could_refute_says_so() -> None:
+    # 300 right guesses of 300 prove less than an ε of ln 300 = 5.7; a μ of 2 allows 10 at δ = 10⁻⁵.
+    (weak,) = judge(read_of(300, 0), [GaussianDP(2.0, per="run")], confidence=0.95)
+    assert weak.verdict == "not refuted"
+    assert "could not be refuted by guessing" in weak.why[-1]
+    (strong,) = judge(read_of(300, 0), [PureDP(0.5, per="run")], confidence=0.95)
+    assert strong.verdict == "violated"
+    assert "could not be refuted" not in strong.why[-1]
+
+
 def test_scores_that_know_no_coin_seldom_prove_anything() -> None:
     rng = np.random.default_rng(0)
     wrong = 0

@@ -26,13 +26,17 @@ def test_a_figure_is_a_mean_with_the_t_interval_of_scipy() -> None:
     assert (found.mean, found.low, found.high, found.trainings) == pytest.approx((np.mean(values), low, high, 4))
 
 
-def test_an_interval_ends_where_shares_end_and_one_training_has_none() -> None:
-    wide = figure_of([0.1, 0.9], confidence=0.95)
+def test_an_interval_ends_where_shares_end_and_two_trainings_have_none() -> None:
+    wide = figure_of([0.1, 0.5, 0.9], confidence=0.95)
     assert wide is not None
     assert (wide.low, wide.high) == (0.0, 1.0)
     single = figure_of([0.7], confidence=0.95)
     assert single is not None
     assert (single.low, single.high) == (None, None)
+    # Two shares of a few coins are equal in one of ten pairs of trainings: an interval of no width would hold nothing.
+    pair = figure_of([0.6, 0.6], confidence=0.95)
+    assert pair is not None
+    assert (pair.mean, pair.low, pair.high, pair.trainings) == (0.6, None, None, 2)
     assert figure_of([None, math.nan], confidence=0.95) is None
 
 
