@@ -85,9 +85,13 @@ def _of_hdp(plan: HdpPlan, training: NoisyTraining) -> DefenseAudit:
     if "active" in training.roles:
         unmet = [*_unclipped(plan, training.exchange), *_unmet(plan, training, "active")]
         claims.append(_of_stream(plan, "the label party", plan.active, unmet))
+    measured = {
+        "passive": "A passive party's was tried on one pair of neighbouring rows.",
+        "active": "The label party's is not measured.",
+    }
     gap = (
-        f"{plan.name}: its sensitivity is that of a theorem about the training, and its noise is calculated. A passive "
-        "party's was tried on one pair of neighbouring rows; the label party's is not measured."
+        f"{plan.name}: its sensitivity is that of a theorem about the training, and its noise is calculated. "
+        + " ".join(measured[role] for role in training.roles)
     )
     return DefenseAudit(plan.name, "exchange", tuple(claims), (gap,))
 
@@ -96,11 +100,12 @@ def _unmet(plan: HdpPlan, training: NoisyTraining, sender: Role) -> list[str]:
     """Return what the noise of parties of one role was not calculated for, in sentences."""
     roles = {name: party.role for name, party in training.config.parties.items()}
     own = [party for party in training.parties if roles[party.name] == sender]
-    unmet = [line for party in own if (line := unmet_by_columns(party))]
+    # What has ended a promise comes before what never was in it.
+    unmet = [line.removeprefix("Not covered: ") for line in training.released]
+    unmet += [line for party in own if (line := unmet_by_columns(party))]
     # In an evaluation passive parties send, and the label party does not.
     if sender == "passive" and plan.passive.evaluations is None:
         unmet.append(sentence(unprotected_evaluations(plan.training)))
-    unmet += [line.removeprefix("Not covered: ") for line in training.released]
     return unmet + (_seeded() if plan.fixed else [])
 
 

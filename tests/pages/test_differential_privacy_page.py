@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from splitvfl.app.noise_plans import plan_of
 from splitvfl.app.records import load_data
 from splitvfl.config.sections import ExperimentConfig, parse_config
 from splitvfl.data.ranges import read_ranges
+from splitvfl.privacy import tight_hdp_sensitivity
 
 PAGE = Path(__file__).parents[2] / "docs" / "differential-privacy.md"
 # The page's own file is of somebody's patients; this set has columns of the same names.
@@ -27,6 +29,17 @@ def config_of(*changes: str) -> ExperimentConfig:
     (text,) = blocks("yaml")
     assert OURS[0] in text
     return parse_config(text.replace(*OURS), source="page.yaml", overrides=changes)
+
+
+def test_what_the_page_says_of_learning_rates_is_what_the_recursion_finds() -> None:
+    shape = {"steps": 10, "epochs": 10, "batch_size": 455, "k": 1.0, "lipschitz": 1.0}
+    rates = (0.1, 1.0, 3.9)
+    passive = [f"{tight_hdp_sensitivity('passive', **shape, eta=rate):.2f}" for rate in rates]
+    logistic = {"beta_theta": 0.25, "beta_y": 0.5, "k_y": 1.0, "step": 1.0 + math.tanh(0.5)}
+    active = [f"{tight_hdp_sensitivity('active', **shape, **logistic, eta=rate):.2f}" for rate in rates]
+    text = " ".join(PAGE.read_text().split())
+    assert f"by {passive[0]} at a rate of .1, {passive[1]} at 1 and {passive[2]} at 3.9" in text
+    assert f"and the label party's by {active[0]}, {active[1]} and {active[2]}." in text
 
 
 def test_the_file_of_the_page_trains_and_says_what_is_not_covered() -> None:
