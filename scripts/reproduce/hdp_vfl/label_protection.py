@@ -301,8 +301,17 @@ def _problem_tables(problem: Problem, own: Mapping[tuple[Kind, float], Outcome],
 
 
 _COLOURS: Mapping[Kind, int] = {"hdp": 0, "add": 1, "memoised": 2, "targets": 3, "fresh targets": 3, "sums": 4}
+# Shorter than in tables, for all stand in one line.
+_LEGEND: Mapping[Kind, str] = {
+    "hdp": "HDP-VFL",
+    "add": "Add",
+    "memoised": "memoised",
+    "targets": "targets",
+    "fresh targets": "targets, fresh",
+    "sums": "noise on sums",
+}
 _PENS: Mapping[str, Pen] = {
-    TITLES[kind]: Pen(colour=PALETTE[place], dashed=kind == "fresh targets") for kind, place in _COLOURS.items()
+    _LEGEND[kind]: Pen(colour=PALETTE[place], dashed=kind == "fresh targets") for kind, place in _COLOURS.items()
 }
 
 
@@ -312,9 +321,9 @@ def _figure(found: Found) -> str:
         lines, bars = {}, {}
         for kind in (*OTHERS, "sums"):
             values = [own[kind, epsilon].values("auc") for epsilon in EPSILONS]
-            lines[TITLES[kind]] = (list(EPSILONS), [mean(each) for each in values])
+            lines[_LEGEND[kind]] = (list(EPSILONS), [mean(each) for each in values])
             ends = [interval(each) for each in values]
-            bars[TITLES[kind]] = [0.0 if each is None else (each[1] - each[0]) / 2 for each in ends]
+            bars[_LEGEND[kind]] = [0.0 if each is None else (each[1] - each[0]) / 2 for each in ends]
         level = mean(own["none", math.inf].values("auc"))
         panels.append(
             Panel(
