@@ -67,7 +67,7 @@ def derivatives(party: ActiveParty, order: Sequence[Tensor], parts: Sequence[Ten
     return torch.cat([len(one.payload) * one.payload.double() for one in sent if one.kind == "gradient"])
 
 
-# --- the specification's example: 256 records with the number 1, one of which is changed to −1
+# --- an example: 256 records with the number 1, one of which is changed to −1
 
 N, BATCH, EPOCHS, ETA = 256, 64, 10, 0.1
 ORDER = [rows for epoch in range(EPOCHS) for rows in Batches(N, BATCH, seed=0).epoch(epoch)]

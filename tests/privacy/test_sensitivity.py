@@ -44,7 +44,7 @@ def test_published_formulas_term_by_term() -> None:
 def slow_tight(
     sizes: list[int], epochs: int, *, shrinking: float, push: float, slope: float, step: float, after: int
 ) -> float:
-    """The recursion of the specification, at each of the places that the changed record can have in all epochs."""
+    """The recursion by hand, at each of the places that the changed record can have in all epochs."""
     largest, each = 0.0, len(sizes)
     for places in itertools.product(range(each), repeat=epochs):
         used = {epoch * each + place for epoch, place in enumerate(places)}
@@ -334,7 +334,7 @@ def huber(logits: Floats, labels: Floats) -> Floats:
 
 
 def constants(loss: Callable[[Floats, Floats], Floats], reach: float) -> dict[str, float]:
-    """L, β_θ and β_y of a loss where logits are at most ``reach``, by the specification's table."""
+    """L, β_θ and β_y of a loss where logits are at most ``reach``, from a table of their own."""
     if loss is logistic:
         return {"lipschitz": 1.0, "beta_theta": 0.25, "beta_y": 0.5}
     if loss is squared_hinge:
