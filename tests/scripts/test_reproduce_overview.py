@@ -92,7 +92,7 @@ def test_verdicts_are_defined_once(results: Path) -> None:
     text = (results / NAME).read_text(encoding="utf-8")
 
     assert tuple(VERDICTS) == get_args(Verdict)
-    assert re.findall(r"^- \*(.*)\*: ", text, flags=re.MULTILINE) == list(VERDICTS)
+    assert re.findall(r"^- \*([^*]+)\*: ", text, flags=re.MULTILINE) == list(VERDICTS)
 
 
 # Reading pages
