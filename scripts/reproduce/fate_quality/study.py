@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -76,14 +77,18 @@ def breast_cancer() -> Problem:
     return Problem("breast cancer", _standardised(columns), found.target, own=10, alpha=0.01, lr=0.3)
 
 
-def credit_default() -> Problem:
+def credit_default(path: str | None = None) -> Problem:
     """Return 30,000 card holders: the last repayment status, bills and payments at the label party.
 
+    Args:
+        path: Of the file; without one it is looked for where data files lie.
+
     Raises:
-        DataError: If there is no such file.
+        DataError: If there is no such file, or it cannot be read.
     """
     own = ["PAY_6", "BILL_AMT*", "PAY_AMT*"]
-    data = load("credit-default", active=own, passive={HOST: "rest"}, test_fraction=0.2, categorical_columns=[])
+    own_and_rest: dict[str, Any] = {"active": own, "passive": {HOST: "rest"}, "categorical_columns": []}
+    data = load("credit-default", path=path, test_fraction=0.2, **own_and_rest)
     parts = (data.active.train, data.active.test)
     rows = [
         torch.cat([part.columns.numeric, other.columns.numeric], dim=1)
