@@ -1,118 +1,35 @@
-"""What is trained for the table of defenses, and what was measured: a row per choice of the label party."""
+"""What was measured on a data set: a row per choice of the label party, and what is left of what messages add."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
-import msgspec
-import torch
-from torch import nn
-from torch.nn import functional
-
-from scripts.reproduce.shared.claims import Interval, mean
-from scripts.reproduce.shared.jobs import Job, Result
-from splitvfl.app.experiment import Experiment, Workbench, prepare, variants
-from splitvfl.app.records import load_data
-from splitvfl.config.registry import built_in
-from splitvfl.config.sections import ExperimentConfig, HookConfig, config_to_yaml, parse_config, parse_defenses
-from splitvfl.hooks import moment_of, target_of
+from scripts.reproduce.defense_table.arrangements import Arrangement
+from scripts.reproduce.defense_table.plans import (
+    ALONE,
+    CONVERGED_DEFENSES,
+    SILENT,
+    Choice,
+    choosing,
+    converged,
+    measuring,
+    planned_defenses,
+    tried_of,
+)
+from scripts.reproduce.defense_table.runs import summary_of
+from scripts.reproduce.shared.claims import Interval, mean, mean_of_all
+from scripts.reproduce.shared.jobs import Job, Result, run_jobs
+from scripts.reproduce.shared.settings import Settings
+from scripts.reproduce.shared.shares import Kept, kept
+from splitvfl.config.sections import HookConfig, parse_defenses
 from splitvfl.leakage.message_audit import AUDITORS
-from splitvfl.learning.randomness import PartyRandom
-from splitvfl.metrics import leak_auc
-from splitvfl.party.private_top import private_adam
 from splitvfl.privacy import gaussian_mu
 from splitvfl.report.summary import PartyResult, RunSummary
-
-EXPERIMENT = """
-name: digits-8
-data: {name: digits, digit: 8, scale: standard}
-parties:
-  bank: {role: active, columns: 0.5}
-  telecom: {role: passive, columns: rest}
-model: {name: mlp, bottom: [64, 32], private_top: true}
-train: {epochs: 15, batch_size: 128, optimizer: {name: adam, lr: 0.001}, device: cpu}
-known_positives: 10
-known_negatives: 10
-"""
-
-# The arrangement in which the mixture attack was first tried: all columns at the partner, and trained until it fits.
-CONVERGED = """
-name: digits-8-converged
-data: {name: digits, digit: 8, scale: standard, test_fraction: 0.142857}
-parties:
-  bank: {role: active}
-  telecom: {role: passive, columns: rest}
-model: {name: mlp, bottom: [64, 32]}
-train: {epochs: 40, batch_size: 128, optimizer: {name: adam, lr: 0.001}, device: cpu}
-attacks: [mixture, readout]
-"""
-CONVERGED_DEFENSES = ("axis-sumkl(detection_error=0.4)", "axis-gaussian(detection_error=0.4)")
-
-# Nothing comes back in these: what the top learns costs no message, so that it has a faster rate and as many epochs as
-# it takes. Exchange by the name of the row.
-SILENT_EPOCHS = 60
-SILENT = {
-    "exchange: one-way, random layers 64 and 32": ("one-way", (64, 32)),
-    "exchange: one-way, random layers 256 and 128": ("one-way", (256, 128)),
-    "exchange: one-way, principal components": ("{name: one-way, bottom: pca}", (64, 32)),
-}
-ALONE = "alone"
-# That of the three which is compared with, chosen before these runs: wide random layers.
-ONE_WAY = "exchange: one-way, random layers 256 and 128"
-
-# Of the label defenses, in nats.
-EPSILON = 1.5
-
-# They are about residues, which a linear bottom's gradient is made of; the model here has none.
-LINEAR_ONLY = frozenset(
-    {
-        "additive-llr",
-        "coefficient-noise",
-        "label-sum",
-        "laplace-residue",
-        "multiplicative-laplace-residue",
-        "multiplicative-llr",
-        "own-prediction",
-        "residue-solving",
-        "secret-batch-likelihood",
-        "sparse-residues",
-        "stacked-epochs",
-    }
-)
-
-# Defenses that can promise the same get the same setting, so that they can be compared.
-DEFENSES = (
-    "none",
-    "isotropic(ratio=1)",
-    "isotropic(ratio=5)",
-    "max-norm",
-    "sumkl(detection_error=0.4)",
-    "axis-sumkl(detection_error=0.4)",
-    "axis-gaussian(detection_error=0.4)",
-    "record-gaussian(detection_error=0.4)",
-    "gaussian-targets(detection_error=0.4)",
-    "asymmetric-response(detection_error=0.4)",
-    "abstaining-response(detection_error=0.4)",
-    f"memoised-response(epsilon={EPSILON})",
-    f"randomised-response(epsilon={EPSILON})",
-    "clip-gradient(quantile=0.1)",
-    "discretise(bins=6)",
-    "top-k(keep=0.1)",
-)
-
-SEEDS = 3
-"""Runs of a defense that are attacked."""
-TEST_SEEDS = 8
-"""Runs of a defense, or of a choice without one, whose test figures are averaged."""
-CANARIES = 200
-"""Training records with coin-toss labels, in runs of their own."""
-CANARY_SEEDS = 5
-"""So many of these runs."""
 
 # It scores records by the model's own prediction, so it tells how much was learned, whatever the defense.
 PREDICTION = "readout"
@@ -120,7 +37,6 @@ PREDICTION = "readout"
 COMPONENT = "component"
 # No message is read for it either, but training has moved the layers.
 TRAINED_COMPONENT = "component-of-activation"
-_TRAINED_COMPONENT = "{name: component, of: activation}"
 
 
 @dataclass(frozen=True)
@@ -214,17 +130,23 @@ class Row:
         return max(self.figures(but=frozenset({PREDICTION})).items(), key=lambda found: _or_zero(mean(found[1])))
 
     @property
-    def ahead(self) -> tuple[str, list[float]]:
-        """What no auditor's attack is of these, with the largest mean lead over total: whose, and the leads by seed.
+    def leads(self) -> dict[str, list[float]]:
+        """By attack that is none of the auditor's its lead over total, one per seed: its figure less that run's total.
 
-        Lead of every seed: its figure less the total of that run. The prediction counts, as total has it too.
+        The prediction counts, as total has it too. What has no figure in some seed is left out.
         """
         found = {
             name: [value - total for value, total in zip(values, self.totals, strict=True)]
             for name, values in self.figures(but=frozenset(AUDITORS)).items()
             if len(values) == len(self.runs)
         }
-        return max(found.items(), key=lambda lead: -math.inf if math.isnan(mean(lead[1])) else mean(lead[1]))
+        return {name: leads for name, leads in found.items() if not math.isnan(mean_of_all(leads))}
+
+    @property
+    def ahead(self) -> tuple[str, list[float]]:
+        """The attack with the largest mean lead over total, and its leads by seed; NaN ones where no attack has any."""
+        nothing = [math.nan] * len(self.runs)
+        return max(self.leads.items(), key=lambda lead: mean(lead[1]), default=("–", nothing))
 
 
 @dataclass(frozen=True)
@@ -268,17 +190,36 @@ class Canaried:
 
 @dataclass(frozen=True)
 class Study:
-    """All that was measured.
+    """All that was measured on a data set.
 
     Attributes:
+        arrangement: The data set.
         rows: By defense, the first without one.
         silent: Test AUCs of what sends nothing back, by its name; the first is the label party alone.
-        converged: The same defenses' runs to convergence.
+        choices: The chosen settings by row.
+        comparisons: How many are made on the page.
     """
 
+    arrangement: Arrangement
     rows: Sequence[Row]
-    silent: Mapping[str, list[float]] = field(default_factory=dict)
-    converged: Sequence[Row] = ()
+    silent: Mapping[str, list[float]]
+    choices: Mapping[str, Choice]
+    comparisons: int = 1
+
+    @property
+    def no_message(self) -> str:
+        """The one-way row that defenses are compared with: that of the best validation AUC."""
+        return max((name for name in self.silent if name != ALONE), key=lambda name: self.choices[name].auc)
+
+    def kept(self, values: Sequence[float], *, private: bool) -> Kept:
+        """Return what a model keeps of what messages add.
+
+        Args:
+            values: Its test AUCs, one per seed.
+            private: Whether undefended the private top counts, or the one that sends.
+        """
+        undefended = self.rows[0].test_aucs if private else self.rows[0].sending_aucs
+        return kept(values, undefended, self.silent[self.no_message])
 
 
 def sending_auc(run: RunSummary) -> float:
@@ -300,15 +241,6 @@ def _number(value: float | None) -> float:
 
 def _or_zero(value: float) -> float:
     return 0.0 if math.isnan(value) else value
-
-
-def label_attacks(moment: str) -> list[str]:
-    """Return the registry's label attacks that are called at a moment, ``"every-step"`` or ``"after-training"``.
-
-    Those of linear models are left out: the model here is none.
-    """
-    asked = [kind for name, kind in sorted(built_in("attacks").items()) if name not in LINEAR_ONLY]
-    return [kind.name for kind in asked if target_of(kind) == "labels" and moment_of(kind) == moment]
 
 
 def promise_of(hook: HookConfig) -> Promise | None:
@@ -333,117 +265,61 @@ def _by_error(hook: HookConfig, error: float) -> Promise:
     return Promise(error, "message", proven=hook.name == "record-gaussian")
 
 
-def planned_defenses() -> list[tuple[str, HookConfig | None]]:
-    """Return the table's defenses, by label; ``None`` for none."""
-    chosen = parse_defenses(",".join(DEFENSES), folder=Path())
-    return [(label, next(iter(hooks), None)) for label, hooks in zip(DEFENSES, chosen, strict=True)]
-
-
-def jobs_of(text: str, defenses: Sequence[str], *, seeds: Sequence[int], what: str, quick: bool) -> list[list[Job]]:
-    """Return the runs of an experiment: of each defense, one per seed.
+def measured(arrangement: Arrangement, settings: Settings, *, comparisons: int) -> Study:
+    """Choose every row's setting, make its runs, and return what was measured.
 
     Args:
-        text: The experiment.
-        defenses: As on the command line.
-        seeds: The seeds, each the next one's less one.
-        what: Said of these runs while they are worked on.
-        quick: One epoch.
+        arrangement: The data set.
+        settings: Where cells are kept, and how many seeds are asked for.
+        comparisons: How many are made on the page.
     """
-    config = parse_config(text, source="defense_table", overrides=["train.epochs=1"] if quick else [])
-    chosen = parse_defenses(",".join(defenses), folder=Path())
-    config = config.model_copy(update={"train": config.train.model_copy(update={"seed": seeds[0]})})
-    found: list[list[Job]] = [[] for _ in defenses]
-    for number, run in enumerate(variants(config, chosen, len(seeds), Path())):
-        settings = {
-            "about": {"label": f"{run.label}{what}"},
-            "experiment": config_to_yaml(run.config),
-            "seed": run.config.train.seed,
-        }
-        found[number // len(seeds)].append(Job(train, settings))
-    return found
 
+    def results(jobs: Sequence[Job]) -> list[Result]:
+        return run_jobs(jobs, settings.jobs, workers=settings.workers, say=settings.say)
 
-def attacked(*, quick: bool) -> list[list[Job]]:
-    """Return the runs that every attack looks at."""
-    attacks = [*label_attacks("every-step"), _TRAINED_COMPONENT, *label_attacks("after-training")]
-    text = f"{EXPERIMENT}attacks: [{', '.join(attacks)}]\n"
-    return jobs_of(text, DEFENSES, seeds=range(1 if quick else SEEDS), what=", attacked", quick=quick)
+    def by_row(planned: Mapping[str, Sequence[Job]]) -> dict[str, list[Result]]:
+        found = iter(results([job for jobs in planned.values() for job in jobs]))
+        return {name: [next(found) for _ in jobs] for name, jobs in planned.items()}
 
-
-def plain(*, quick: bool) -> list[list[Job]]:
-    """Return further runs of the same, of which only test figures are wanted."""
-    seeds = range(1, 2) if quick else range(SEEDS, TEST_SEEDS)
-    return jobs_of(f"{EXPERIMENT}audit: false\n", DEFENSES, seeds=seeds, what=", test figures", quick=quick)
-
-
-def with_canaries(*, quick: bool) -> list[list[Job]]:
-    """Return the runs with coin-toss labels: apart, as so many of them are not free on so few records."""
-    text = f"{EXPERIMENT}audit: {{canaries: {CANARIES}}}\n"
-    return jobs_of(text, DEFENSES, seeds=range(1 if quick else CANARY_SEEDS), what=", canaries", quick=quick)
-
-
-def converged(*, quick: bool) -> list[list[Job]]:
-    """Return the runs to convergence."""
-    seeds = range(1 if quick else SEEDS)
-    return jobs_of(CONVERGED, CONVERGED_DEFENSES, seeds=seeds, what=", to convergence", quick=quick)
-
-
-def silent(*, quick: bool) -> dict[str, list[Job]]:
-    """Return the runs in which nothing comes back to the partner, by name; the label party alone first."""
-    seeds = range(2 if quick else TEST_SEEDS)
-    epochs = 1 if quick else SILENT_EPOCHS
-    found = {ALONE: [Job(train_alone, {"epochs": epochs, "seed": seed}) for seed in seeds]}
-    for name, (exchange, widths) in SILENT.items():
-        text = EXPERIMENT.replace("bottom: [64, 32], private_top: true", f"bottom: {list(widths)}").replace(
-            "lr: 0.001", "lr: 0.01"
+    asked = choosing(arrangement)
+    told = by_row({name: list(jobs.values()) for name, jobs in asked.items()})
+    choices = {name: Choice.of(tried_of(dict(zip(asked[name], found, strict=True)))) for name, found in told.items()}
+    planned = measuring(arrangement, choices, seeds=settings.seeds)
+    # One seed of everything first: a run that is broken off has seen all rows.
+    results(sorted((job for runs in planned.values() for job in runs.jobs), key=lambda job: int(job.settings["seed"])))
+    attacked, plain, canaries = (
+        by_row({name: getattr(runs, kind) for name, runs in planned.items()})
+        for kind in ("attacked", "plain", "canaries")
+    )
+    rows = [
+        Row(
+            label,
+            list(map(summary_of, attacked[label])),
+            list(map(summary_of, plain[label])),
+            list(map(summary_of, canaries[label])),
+            None if hook is None else promise_of(hook),
         )
-        text = text.replace("epochs: 15", f"epochs: {epochs}") + f"exchange: {exchange}\naudit: false\n"
-        (runs,) = jobs_of(text, ["none"], seeds=seeds, what=f", {name}", quick=quick)
-        found[name] = runs
-    return found
+        for label, hook in planned_defenses()
+    ]
+    silent = {name: [_test_auc(result) for result in plain[name]] for name in (ALONE, *SILENT)}
+    return Study(arrangement, rows, silent, choices, comparisons)
 
 
-def train(*, about: Mapping[str, str], experiment: str, seed: int) -> Result:
-    """Train one experiment, and return its summary; ``about`` and ``seed`` are for those who watch."""
-    config = parse_config(experiment, source=f"defense_table ({about['label']}, seed {seed})")
-    bench = _bench(config)
-    parts = Experiment(config, bench)
-    trainer = parts.trainer()
-    trainer.active.plan_run(epochs=config.train.epochs, early_stopping=False)
-    trainer.fit(config.train.epochs)
-    return {"summary": msgspec.json.encode(parts.summary(trainer)).decode()}
+def measured_late(settings: Settings) -> list[Row]:
+    """Return the rows of the runs to convergence."""
+    plans = converged(quick=settings.quick)
+    jobs = [job for plan in plans for job in plan]
+    found = iter(run_jobs(jobs, settings.jobs, workers=settings.workers, say=settings.say))
+    hooks = [hooks[0] for hooks in parse_defenses(",".join(CONVERGED_DEFENSES), folder=Path())]
+    return [
+        Row(label, [summary_of(next(found)) for _ in plan], promise=promise_of(hook))
+        for label, plan, hook in zip(CONVERGED_DEFENSES, plans, hooks, strict=True)
+    ]
 
 
-def train_alone(*, epochs: int, seed: int) -> Result:
-    """Train the label party's own head on its own columns, by batches as with a partner; return its test AUC."""
-    config = parse_config(EXPERIMENT, source="defense_table")
-    active = load_data(config).active
-    columns, labels = active.train.columns.numeric, active.train.labels
-    assert labels is not None
-    assert active.test.labels is not None
-    with PartyRandom(seed):
-        head = nn.Linear(columns.shape[1], 1)
-        optimizer = private_adam(list(head.parameters()))
-        for _ in range(epochs):
-            for rows in torch.randperm(labels.numel()).split(config.train.batch_size):
-                optimizer.zero_grad()
-                loss = functional.binary_cross_entropy_with_logits(head(columns[rows])[:, 0], labels[rows].float())
-                loss.backward()
-                optimizer.step()
-    return {"test_auc": leak_auc(head(active.test.columns.numeric)[:, 0].detach(), active.test.labels)}
-
-
-def summary_of(result: Result) -> RunSummary:
-    """Return the summary that :func:`train` returned."""
-    return msgspec.json.decode(result["summary"], type=RunSummary)
-
-
-def _bench(config: ExperimentConfig) -> Workbench:
-    # Shared by runs on the same columns: to measure what these predict takes longer than a run.
-    key = repr((config.data, config.parties, config.audited))
-    if key not in _BENCHES:
-        _BENCHES[key] = prepare(config)
-    return _BENCHES[key]
-
-
-_BENCHES: dict[str, Workbench] = {}
+def _test_auc(result: Result) -> float:
+    """Return the test AUC of a run in which nothing is sent back."""
+    if "aucs" in result:
+        (auc,) = result["aucs"].values()
+        return float(auc)
+    return _number(summary_of(result).test_metric)
