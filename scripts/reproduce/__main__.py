@@ -25,6 +25,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from scripts.reproduce.shared.folders import writable_folder
 from scripts.reproduce.shared.overview import write_overview
 from scripts.reproduce.shared.papers import ENTRIES, Entry
 from splitvfl.errors import SplitVFLError
@@ -51,8 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     codes = {entry.name: run(entry, arguments.out, quick=arguments.quick) for entry in arguments.only}
     failed = {name: code for name, code in codes.items() if code}
     for name, code in failed.items():
-        what = "a check fails" if code == 1 else "did not come to its end"
-        print(f"{name}: {what}; see {arguments.out / name / 'log.txt'}", file=sys.stderr)
+        what, log = "a check fails" if code == 1 else "did not come to its end", arguments.out / name / "log.txt"
+        print(f"{name}: {what}" + (f"; see {log}" if log.is_file() else ""), file=sys.stderr)
     print(f"{len(codes) - len(failed)} of {len(codes)} reproductions ran" + (" (quick)" if arguments.quick else ""))
     return max(codes.values())
 
@@ -85,8 +86,11 @@ def run(entry: Entry, out: Path, *, quick: bool, say: Say = _say) -> int:
         quick: Whether on little data.
         say: Called with each line.
     """
-    folder = out / entry.name
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder = writable_folder(out / entry.name)
+    except SplitVFLError as error:
+        say(f"{entry.name}: {error}")
+        return 2
     results = folder / "results.json"
     # Of an earlier run: it must not be taken for what this one found.
     results.unlink(missing_ok=True)
@@ -105,18 +109,22 @@ def run(entry: Entry, out: Path, *, quick: bool, say: Say = _say) -> int:
         for line in log.read_text(encoding="utf-8").splitlines()[-_LINES_OF_LOG:]:
             say(f"    {line}")
         return 2
-    say(f"{entry.name}: {'a check fails, ' if code else ''}{took}; {counted(found['claims'])}")
+    say(f"{entry.name}: {'a check fails, ' if code else ''}{took}; {counted(found['claims'], quick=quick)}")
     for title, why in found.get("missing", {}).items():
         say(f"    left out: {title}; {why}")
     return code
 
 
-def counted(claims: Sequence[dict[str, Any]]) -> str:
-    """Return how many claims there are of each verdict.
+def counted(claims: Sequence[dict[str, Any]], *, quick: bool = False) -> str:
+    """Return how many claims there are of each verdict; of a quick run, whose verdicts say nothing, how many in all.
 
     >>> counted([{"verdict": "reproduces"}, {"verdict": "does not"}, {"verdict": "reproduces"}])
     '3 claims: 2 reproduces, 1 does not'
+    >>> counted([{"verdict": "does not"}], quick=True)
+    'claims measured, on too little data to be judged: 1'
     """
+    if quick:
+        return f"claims measured, on too little data to be judged: {len(claims)}"
     verdicts = Counter(claim["verdict"] for claim in claims)
     return f"{len(claims)} claims: " + ", ".join(f"{number} {verdict}" for verdict, number in verdicts.items())
 

@@ -23,11 +23,19 @@ from scripts.reproduce.label_leakage.study import PASSIVE, Course, Problem, buil
 from scripts.reproduce.shared import drawing
 from scripts.reproduce.shared import jobs as jobs_in_processes
 from scripts.reproduce.shared.claims import (
+    UNIT,
     Claim,
     claims_table,
+    in_percent,
     interval,
     markdown_table,
+    mean_of_all,
     shown,
+    shown_mean,
+    signed,
+    surely_above,
+    surely_below,
+    with_error,
     with_interval,
     write_results,
     write_whole,
@@ -71,6 +79,31 @@ def test_a_verdict_is_one_of_three_and_has_a_seed() -> None:
         replace(CLAIM, seeds=0)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_sides_are_those_of_a_one_sided_test(seed: int) -> None:
+    """An interval of 95 % lies above a level where a one-sided t-test rejects it at 2.5 %."""
+    values = np.random.default_rng(seed).normal(0.8, 0.05, size=4).tolist()
+
+    for level in np.linspace(0.6, 1.0, 81):
+        above = stats.ttest_1samp(values, level, alternative="greater").pvalue
+        below = stats.ttest_1samp(values, level, alternative="less").pvalue
+        assert surely_above(values, level) == (above < 0.025)
+        assert surely_below(values, level) == (below < 0.025)
+    assert not surely_above(values[:1], 0.0)
+    assert not surely_below(values[:1], 1.0)
+
+
+def test_an_interval_ends_where_no_value_can_lie() -> None:
+    # Two seeds: twelve standard errors.
+    claim = Claim.of([0.825, 0.895], claim="a leak AUC", holds=False, why="two seeds", limits=UNIT)
+
+    assert claim.interval is not None
+    assert claim.interval[0] == pytest.approx(0.86 - 12.7062 * 0.035, abs=1e-4)
+    assert claim.interval[1] == 1.0
+    assert Claim.of([0.825, 0.895], claim="", holds=False, why="").interval[1] > 1.0  # type: ignore[index]
+    assert Claim.of([0.9], claim="", holds=False, why="", limits=UNIT).interval is None
+
+
 def test_results_have_the_agreed_form(tmp_path: Path) -> None:
     path = write_results(tmp_path / "new", [CLAIM, replace(CLAIM, published=None, ours=math.nan, interval=None)])
 
@@ -92,6 +125,46 @@ def test_results_have_the_agreed_form(tmp_path: Path) -> None:
 )
 def test_figures_are_shown_without_the_zero(value: float | None, expected: str) -> None:
     assert shown(value) == expected
+
+
+@pytest.mark.parametrize("value", [-0.0, 0.0, -0.0004, 0.0004, -1e-12])
+def test_what_is_printed_as_nothing_has_no_sign(value: float) -> None:
+    assert shown(value) == ".000"
+    assert signed(value) == ".000"
+    assert in_percent(value) == "0 %"
+
+
+def test_differences_and_shares_have_their_sign() -> None:
+    assert [signed(value) for value in (0.0123, -0.0123, -0.0006, 1.5)] == ["+.012", "−.012", "−.001", "+1.500"]
+    assert [in_percent(value) for value in (0.755, -0.2, -12.3456, 0.006)] == ["76 %", "−20 %", "−1 235 %", "1 %"]
+    assert signed(math.nan) == in_percent(math.nan) == "–"
+
+
+def test_what_cannot_lie_beyond_its_limits_is_given_by_least_and_most() -> None:
+    # Of three runs one has collapsed: Student's t would have .674 ± .637, and 1.311 is no AUC.
+    collapsed = [0.82, 0.824, 0.378]
+
+    assert with_interval(collapsed) == ".674 ± .637"
+    assert with_interval(collapsed, limits=UNIT) == ".674 [.378 to .824]"
+    assert with_interval([0.998, 1.0, 1.0], limits=UNIT) == ".999 [.998 to 1.000]"
+    # As it is printed nothing lies beyond.
+    assert with_interval([0.99995, 0.99999, 0.99998], limits=UNIT) == "1.000 ± .000"
+    assert with_interval([0.7, 0.72, 0.71], limits=UNIT) == with_interval([0.7, 0.72, 0.71])
+    assert with_interval([0.7], limits=UNIT) == ".700"
+
+
+def test_a_figure_says_of_how_many_seeds_it_is() -> None:
+    values = [0.8, math.nan, 0.9]
+
+    assert shown_mean(values) == ".850 (2 of 3 seeds)"
+    assert with_interval(values) == ".850 ± .635 (2 of 3 seeds)"
+    assert with_error(values) == ".850 ± .050 (2 of 3 seeds)"
+    assert with_interval([math.nan, math.nan]) == "–"
+    claim = Claim.of(values, claim="", holds=True, why="within .1")
+    assert (claim.seeds, claim.why) == (2, "2 of 3 seeds have a figure; within .1")
+    assert math.isnan(mean_of_all(values))
+    assert mean_of_all([0.8, 0.9]) == pytest.approx(0.85)
+    assert math.isnan(mean_of_all([]))
 
 
 def test_a_table_has_its_cells_and_no_more() -> None:
@@ -348,7 +421,7 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def test_the_quick_run_writes_results_page_and_figures(quick: Path) -> None:
     claims = json.loads((quick / "results.json").read_text())["claims"]
-    # One of figure 1; four per level of 2a and 2b; two of 2c; three of the text; and those of the trade-off.
+    # One of figure 1; four per level of 2a and 2b; two of 2c; three of the text.
     assert len(claims) >= 1 + 4 * len(figure_2.LEVELS) + 2 + 3
     for claim in claims:
         assert set(claim) == {"claim", "published", "ours", "interval", "seeds", "verdict", "why"}
@@ -412,6 +485,7 @@ def test_generated_clicks_are_written_once(tmp_path: Path, monkeypatch: pytest.M
     [
         (["--only", "figure-1,figure-9", "--out", "x"], "got figure-9"),
         (["--seeds", "0", "--out", "x"], "expected a whole number from 1, got '0'"),
+        (["--rows-of-clicks", "-1", "--out", "x"], "expected a whole number from 0, got '-1'"),
         ([], "--out"),
     ],
 )
@@ -422,7 +496,7 @@ def test_bad_arguments_are_named(arguments: list[str], message: str, capsys: pyt
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["label_leakage", "vertical_lr_privacy"])
+@pytest.mark.parametrize("name", ["better_defense", "label_leakage", "vertical_lr_privacy"])
 def test_the_committed_page_begins_as_its_template_does(name: str, checkout: Path) -> None:
     template = (checkout / "scripts" / "reproduce" / name / "page.md").read_text(encoding="utf-8")
     page = (checkout / "docs" / "results" / f"{name.replace('_', '-')}.md").read_text(encoding="utf-8")

@@ -59,8 +59,26 @@ def test_what_was_found_and_left_out_is_said(written: Path) -> None:
     assert everything.run(stub(written, "fine", FINE), written / "out", quick=True, say=said.append) == 0
 
     assert said[0].startswith("fine: ")
-    assert said[0].endswith("2 claims: 1 reproduces, 1 does not")
+    assert said[0].endswith("claims measured, on too little data to be judged: 2")
     assert said[1:] == ["    left out: census; there is no census.parquet"]
+
+
+def test_verdicts_of_a_whole_run_are_counted(written: Path) -> None:
+    said: list[str] = []
+
+    assert everything.run(stub(written, "fine", FINE), written / "out", quick=False, say=said.append) == 0
+
+    assert said[0].endswith("2 claims: 1 reproduces, 1 does not")
+
+
+def test_a_file_in_place_of_the_folder_is_named(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (written / "out").write_text("mine")
+
+    assert everything.main(["all", "--only", "hdp_vfl", "--out", str(written / "out")]) == 2
+
+    captured = capsys.readouterr()
+    assert f"hdp_vfl: {written / 'out' / 'hdp_vfl'}: expected a folder, or room for one, got a file" in captured.out
+    assert captured.err == "hdp_vfl: did not come to its end\n"
 
 
 def test_options_are_handed_on(written: Path) -> None:

@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
+import errno
+import gzip
 import json
 import math
 import os
+import re
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow
 import pytest
+from pyarrow.parquet import write_table
 
 from scripts.reproduce import __main__ as everything
 from scripts.reproduce.residue_protection import published
 from scripts.reproduce.shared import jobs as jobs_module
 from scripts.reproduce.shared.claims import Claim
 from scripts.reproduce.shared.command import Reproduction
-from scripts.reproduce.shared.jobs import Cell, Cells, Job, run_jobs
+from scripts.reproduce.shared.jobs import Cell, Cells, Job, OneCell, run_jobs
 from scripts.reproduce.shared.making import Making
+from scripts.reproduce.shared.one_cell import compared
 from scripts.reproduce.shared.pages import Section
+from scripts.reproduce.shared.published_cells import publish, take_over
 from scripts.reproduce.shared.settings import Settings
 from splitvfl.data.sets import DATA_FOLDER
 from splitvfl.errors import DataError
 
-CODE = {"double": "1", "burn": "1", "burn_elsewhere": "1", "drawn": "1"}
+CODE = dict.fromkeys(("awkward", "double", "burn", "burn_elsewhere", "drawn", "counted"), "1")
 DONE: list[int] = []
 
 
@@ -53,6 +62,11 @@ def drawn(seed: int) -> dict[str, Any]:
     """A figure that is another one each time, as a measured time is."""
     DONE.append(seed)
     return {"values": [1.0, float(len(DONE)), math.nan]}
+
+
+def awkward() -> dict[str, Any]:
+    """What JSON writes otherwise than it stands: keys that are numbers, tuples, infinity."""
+    return {"by width": {2: (0.1, math.inf), 10: ()}, "ä": 1e-300}
 
 
 @pytest.fixture(autouse=True)
@@ -81,6 +95,7 @@ def test_a_cell_holds_settings_seed_code_and_time(tmp_path: Path) -> None:
     content = kept(tmp_path, JOBS[0])
     assert content.pop("seconds") >= 0
     assert content.pop("version")
+    assert len(content.pop("sum")) == 16
     assert content == {
         "work": f"{__name__}.double",
         "settings": {"number": 3, "seed": 0},
@@ -185,6 +200,28 @@ def test_another_cell_under_this_name_is_an_error(tmp_path: Path, changed: dict[
         run_jobs(JOBS[:1], tmp_path, workers=1)
 
 
+@pytest.mark.parametrize("keep_stale", [False, True])
+def test_a_result_that_was_changed_is_an_error(tmp_path: Path, keep_stale: bool) -> None:
+    run_jobs(JOBS[:1], tmp_path, workers=1)
+    place = JOBS[0].place(tmp_path)
+    place.write_text(place.read_text().replace('"value": 6', '"value": 7'))
+
+    with pytest.raises(DataError, match="its result was changed since it was made; delete it") as raised:
+        run_jobs(JOBS[:1], Cells(tmp_path, keep_stale=keep_stale), workers=1)
+    assert str(place) in str(raised.value)
+
+    content = kept(tmp_path, JOBS[0])
+    del content["sum"]  # as they were before
+    place.write_text(json.dumps(content))
+    assert run_jobs(JOBS[:1], tmp_path, workers=1)[0]["value"] == 7
+
+
+def test_keys_and_figures_are_the_same_after_reading(tmp_path: Path) -> None:
+    job = Job(awkward, {})
+
+    assert run_jobs([job], tmp_path, workers=1) == run_jobs([job], tmp_path, workers=1)
+
+
 def test_cells_of_another_version_are_neither_used_nor_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(jobs_module, "__version__", "0.0.1")
@@ -280,6 +317,14 @@ def test_one_cell_is_run_again_and_compared(
     assert (out / "small.md").read_text() == page
 
 
+@pytest.mark.parametrize(("kept", "now", "differ"), [(math.nan, 1.0, 1), (1.0, math.nan, 1), (math.nan, math.nan, 0)])
+def test_what_is_no_number_differs_from_every_number(kept: float, now: float, differ: int) -> None:
+    before, after = (Cell("drawn-1", "drawn", {"mean": [value]}, 1.0, stale=False) for value in (kept, now))
+    said: list[str] = []
+    assert compared(OneCell(Job(drawn, {"seed": 1}), before, after), said.append) == differ
+    assert said[3:] == [f"    mean[0]: {kept} → {now}"] * differ
+
+
 def test_one_cell_of_older_code_is_compared_too(
     reproduction: Reproduction, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -367,6 +412,207 @@ def test_a_broken_cell_ends_the_command_in_one_line(
     assert capsys.readouterr().err == f"small: {place}: half a cell, or none; delete it, and it is made anew\n"
 
 
+# Cells beside their page
+
+
+def counted(file: str) -> dict[str, Any]:
+    DONE.append(1)
+    return {"value": 1.0, "nothing": math.nan}
+
+
+@pytest.fixture
+def published_file(tmp_path: Path) -> tuple[Cells, Path]:
+    cells = Cells(tmp_path / "first")
+    run_jobs([Job(counted, {"file": f"/here/data/{name}.csv"}) for name in "ab"], cells, workers=1)
+    path = tmp_path / "page" / "cells.jsonl.gz"
+    publish(cells, path, data=Path("/here/data"))
+    return cells, path
+
+
+def test_published_cells_have_no_path_of_a_machine_and_a_run_goes_on_from_them(
+    published_file: tuple[Cells, Path], tmp_path: Path
+) -> None:
+    lines = gzip.decompress(published_file[1].read_bytes()).decode().splitlines()
+    assert [json.loads(line)["settings"]["file"] for line in lines] == ["{data}/a.csv", "{data}/b.csv"]
+    there, said = Cells(tmp_path / "second"), list[str]()
+    jobs = [Job(counted, {"file": f"/there/{name}.csv"}) for name in "ab"]
+    run_jobs(jobs[:1], there, workers=1)
+    DONE.clear()
+
+    take_over(published_file[1], there, data=Path("/there"), say=said.append)
+
+    assert said == ["1 cells of cells.jsonl.gz are taken over; 1 others were there already"]
+    assert [result["value"] for result in run_jobs(jobs, there, workers=1)] == [1.0, 1.0]
+    assert DONE == []
+
+
+def test_published_cells_of_older_code_are_made_anew(published_file: tuple[Cells, Path], tmp_path: Path) -> None:
+    there = Cells(tmp_path / "second")
+    take_over(published_file[1], there, data=Path("/there"), say=print)
+    CODE["counted"] = "2"
+    DONE.clear()
+
+    run_jobs([Job(counted, {"file": "/there/a.csv"})], there, workers=1)
+
+    assert DONE == [1]
+
+
+def test_the_same_cells_are_published_as_the_same_bytes(published_file: tuple[Cells, Path]) -> None:
+    cells, path = published_file
+    before = path.read_bytes()
+    cells.used = dict(reversed(cells.used.items()))
+
+    publish(cells, path, data=Path("/here/data"))
+
+    assert path.read_bytes() == before
+
+
+def test_cells_of_data_elsewhere_are_not_published(published_file: tuple[Cells, Path], tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="names a file outside /home/data"):
+        publish(published_file[0], tmp_path / "other.gz", data=Path("/home/data"))
+
+    assert not (tmp_path / "other.gz").exists()
+
+
+def packed(text: bytes) -> bytes:
+    # The time of day, which gzip writes in, would be another one in every process that collects tests.
+    return gzip.compress(text, mtime=0)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"", id="nothing"),
+        pytest.param(b"no gzip", id="no gzip"),
+        pytest.param(packed(b"no json\n"), id="no json"),
+        pytest.param(packed(b"[1]\n"), id="a list"),
+        pytest.param(packed(b'{"work": 3, "version": "1", "settings": {}}\n'), id="a number for a function"),
+        pytest.param(packed(b'{"work": "double", "version": "1"}\n'), id="no settings"),
+        pytest.param(packed(b'{"work": "double", "version": "1", "settings": {}}\n')[:-9], id="cut off"),
+        pytest.param(packed(b"\xff\n"), id="no text"),
+        pytest.param(packed(b'{"work": "a/../../b", "version": "1", "settings": {}}\n'), id="a path"),
+    ],
+)
+def test_what_is_no_file_of_cells_is_refused(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "cells.gz"
+    path.write_bytes(content)
+
+    with pytest.raises(DataError, match=r"cells\.gz: not a file of published cells"):
+        take_over(path, Cells(tmp_path / "out"), data=tmp_path, say=print)
+
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_page_is_made_of_its_published_cells(
+    reproduction: Reproduction, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    publishing = replace(reproduction, publishes_cells=True)
+    pages = tmp_path / "pages"
+    run(publishing, tmp_path / "out", "--page", str(pages))
+    page = (pages / "small.md").read_text()
+    assert "The cells lie in [cells/small.jsonl.gz](cells/small.jsonl.gz)" in page
+    DONE.clear()
+
+    assert run(publishing, tmp_path / "again", "--begin-with", str(pages / "cells" / "small.jsonl.gz")) == 0
+
+    assert DONE == []
+    assert (tmp_path / "again" / "small.md").read_text() == page
+    assert run(publishing, tmp_path / "third", "--begin-with", str(tmp_path / "nothing.gz")) == 2
+    assert "nothing.gz: not a file of published cells" in capsys.readouterr().err
+
+
+# Folders that cannot be written in
+
+
+@pytest.mark.parametrize("option", ["--out", "--page"])
+@pytest.mark.parametrize("below", ["", "folder"])
+def test_a_file_in_place_of_a_folder_is_named_before_anything_is_run(
+    reproduction: Reproduction, tmp_path: Path, option: str, below: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    given = tmp_path / "file" / below
+
+    # Of an option that is given twice the last counts.
+    assert run(reproduction, tmp_path / "out", option, str(given)) == 2
+
+    assert capsys.readouterr().err == (
+        f"small: {given}: expected a folder, or room for one, got a file there or above it\n"
+    )
+    assert DONE == []
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_folder_without_permission_is_named(
+    reproduction: Reproduction, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(**given: Any) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    # Permissions of a folder would not keep root from writing.
+    monkeypatch.setattr(tempfile, "TemporaryFile", refused)
+
+    assert run(reproduction, tmp_path / "out") == 2
+
+    assert capsys.readouterr().err == f"small: {tmp_path / 'out'}: cannot be written in (Permission denied)\n"
+    assert DONE == []
+
+
+def test_a_disk_that_is_full_ends_the_command_in_one_line_and_keeps_what_is_done(
+    reproduction: Reproduction, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write = Path.write_bytes
+
+    def full(path: Path, content: bytes) -> int:
+        if "drawn" in path.name:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(path, content)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+
+    assert run(reproduction, tmp_path / "out") == 2
+
+    assert capsys.readouterr().err.endswith(".json: cannot be written (No space left on device)\n")
+    assert sorted(path.name.partition("-")[0] for path in (tmp_path / "out" / "jobs").iterdir()) == ["double"] * 2
+
+
+def test_an_interrupted_run_says_so_and_goes_on(
+    reproduction: Reproduction, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(seed: int) -> dict[str, Any]:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setitem(globals(), "drawn", interrupted)
+        CODE["interrupted"] = "1"
+        assert run(reproduction, tmp_path / "out") == 130
+    assert capsys.readouterr().err == ("small: interrupted; what is finished is kept, and the same command goes on\n")
+    assert DONE == [1, 1]
+    assert not (tmp_path / "out" / "results.json").exists()
+
+    assert run(reproduction, tmp_path / "out") == 0
+    assert DONE == [1, 1, 2, 3]
+
+
+@pytest.mark.parametrize("what", ["jobs is a file", "a cell is a folder"])
+def test_what_is_no_cell_is_named(
+    reproduction: Reproduction, tmp_path: Path, what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs = tmp_path / "out" / "jobs"
+    if what == "jobs is a file":
+        jobs.parent.mkdir()
+        jobs.write_text("mine")
+    else:
+        Job(double, {"number": 1, "seed": 0}).place(jobs).mkdir(parents=True)
+
+    assert run(reproduction, tmp_path / "out") == 2
+
+    said = capsys.readouterr().err
+    assert said.startswith(f"small: {jobs}")
+    assert "cannot be read" in said
+    assert said.count("\n") == 1
+    assert DONE == []
+
+
 # One cell by its file
 
 
@@ -394,6 +640,7 @@ def test_a_file_is_run_again(described: Path, capsys: pytest.CaptureFixture[str]
     assert "the same as was kept" in capsys.readouterr().out
 
     content = json.loads(described.read_text())
+    del content["sum"]
     described.write_text(json.dumps({**content, "result": {"value": 5, "of": "small"}}))
     assert everything.main(["cell", str(described)]) == 1
     assert "value: 5 → 6" in capsys.readouterr().out
@@ -482,6 +729,26 @@ def test_many_stale_cells_are_counted_by_what_they_do() -> None:
     # 20 004 s; of one cell nobody knows.
     assert "22 cells, runs that are kept with settings, seed and code: 5.6 hours of CPU time in all (not " in body
     assert "measured for 1 of them)" in body
+
+
+@pytest.mark.parametrize("name", ["census.parquet", "digits.npz"])
+def test_half_a_file_of_data_is_an_error_and_not_missing(tmp_path: Path, name: str) -> None:
+    whole, half = tmp_path / name, tmp_path / f"half-{name}"
+    if name.endswith(".npz"):
+        np.savez(whole, x=np.zeros(100))
+    else:
+        write_table(pyarrow.table({"x": range(100)}), whole)
+    half.write_bytes(whole.read_bytes()[:200])
+    said: list[str] = []
+    settings = Settings(out=tmp_path, say=said.append)
+
+    assert settings.has("whole", whole)
+    with pytest.raises(DataError, match=re.escape(f"{half}: cannot be read: ")):
+        settings.has("half", half)
+    assert not settings.missing
+    assert not settings.has("none", tmp_path / "no.parquet")
+    assert settings.missing == {"none": "no.parquet"}
+    assert len(said) == 1
 
 
 def test_a_folder_of_data_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

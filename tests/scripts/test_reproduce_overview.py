@@ -81,6 +81,24 @@ def test_no_committed_page_has_another_verdict(results: Path) -> None:
                 assert cells[column] in allowed, (path.name, line)
 
 
+@pytest.mark.parametrize("paper", PAPERS, ids=lambda entry: entry.name)
+def test_a_row_that_names_a_bound_reproduces_by_its_whole_interval(results: Path, paper: object) -> None:
+    """Of claims that something is above a figure; the pages say in words where a verdict is about a mean."""
+    page, _ = _page_and_section(results, paper)
+    for line in _claim_lines(page):
+        claim, _, ours, _, verdict, why = (cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1])
+        bound = re.search(r"\babove (\.\d+)", claim)
+        ends = re.search(r"\((-?[.\d]+) to (-?[.\d]+)\)", ours)
+        if bound and ends and verdict == "reproduces":
+            assert float(ends[1]) > float(bound[1]), line
+        if (
+            ends
+            and re.search(r"\b(AUC|accuracy)\b", claim)
+            and not re.search(r"less|differ|gain|rises|falls", claim + why)
+        ):
+            assert float(ends[2]) <= 1.0, line
+
+
 def test_no_committed_page_is_of_a_quick_run_or_of_some_parts(results: Path) -> None:
     for paper in PAPERS:
         page, _ = _page_and_section(results, paper)
@@ -137,6 +155,18 @@ def test_how_a_page_was_made_is_taken_over(tmp_path: Path) -> None:
     assert "What else" not in text
     assert f"| {PAPERS[1].title} | 1 | 0 | 1 | 0 |" in text
     assert text.count("There is no page yet") == len(PAPERS) - 1
+
+
+@pytest.mark.parametrize("what", ["nothing", "a file"])
+def test_pages_that_are_not_there_are_named(what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = tmp_path / "pages"
+    if what == "a file":
+        place.write_text("mine")
+
+    assert everything.main(["overview", "--pages", str(place)]) == 2
+
+    assert capsys.readouterr().err == f"overview: {place}: expected a folder with pages, there is none\n"
+    assert not place.is_dir()
 
 
 def test_the_command_writes_it_where_the_pages_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

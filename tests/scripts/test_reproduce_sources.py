@@ -122,6 +122,15 @@ def test_a_whole_module_that_is_handed_on_counts_whole(digest: Callable[..., str
     assert Symbol("lib.deep", "Unused") in Sources(tmp_path).reached("job", "work")
 
 
+def test_a_module_that_another_one_passes_on_counts(digest: Callable[..., str], tmp_path: Path) -> None:
+    digest()
+    _parsed.cache_clear()
+    (tmp_path / "hub.py").write_text("from lib import parts\n")
+    (tmp_path / "job.py").write_text("import hub\n\ndef work(x):\n    return hub.parts.count(x)\n")
+
+    assert Symbol("lib.parts", "TABLE") in Sources(tmp_path).reached("job", "work")
+
+
 def test_a_name_that_is_not_there_is_refused(digest: Callable[..., str], tmp_path: Path) -> None:
     digest()
     with pytest.raises(ArgumentError, match="expected a function at the top of job, got 'play'"):

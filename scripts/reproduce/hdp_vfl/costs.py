@@ -326,8 +326,7 @@ def sections(settings: Settings) -> list[Section]:
     """Return the section on figure 3; none without its data."""
     scale = QUICK if settings.quick else FULL
     path = file_of(scale.target)
-    if path is not None and not path.is_file():
-        settings.say(f"left out: figure 3; there is no {path.name} in {path.parent}")
+    if path is not None and not settings.has("figure 3", path):
         return []
     return [section_of(measure(settings, scale))]
 

@@ -25,6 +25,7 @@ from scripts.reproduce.shared.claims import (
     mean,
     shown,
     standard_error,
+    surely_above,
     with_interval,
 )
 from scripts.reproduce.shared.pages import Section
@@ -328,11 +329,10 @@ def alone_claim(problem: Problem, outcomes: Mapping[Contender, Outcome]) -> Clai
     """Return whether HDP-VFL with tight noise at ε = 1 is surely more accurate than the label party alone."""
     noisy = outcomes[Contender(method="tight", epsilon=1.0)].accuracy
     gained = [joint - alone for joint, alone in zip(noisy, outcomes[SINGLE].accuracy, strict=True)]
-    ends = interval(gained)
     return Claim.of(
         gained,
         claim=f"{problem.title}, {problem.variant}: tight σ at ε = 1 is more accurate than the label party alone",
-        holds=ends is not None and ends[0] > 0,
+        holds=surely_above(gained, 0.0),
         why=f"{shown(mean(noisy))} against {shown(mean(outcomes[SINGLE].accuracy))}, which needs no partner",
     )
 

@@ -323,7 +323,8 @@ def _figure(found: Found) -> str:
             values = [own[kind, epsilon].values("auc") for epsilon in EPSILONS]
             lines[_LEGEND[kind]] = (list(EPSILONS), [mean(each) for each in values])
             ends = [interval(each) for each in values]
-            bars[_LEGEND[kind]] = [0.0 if each is None else (each[1] - each[0]) / 2 for each in ends]
+            halves = [0.0 if each is None else (each[1] - each[0]) / 2 for each in ends]
+            bars[_LEGEND[kind]] = list(zip(halves, halves, strict=True))
         level = mean(own["none", math.inf].values("auc"))
         panels.append(
             Panel(

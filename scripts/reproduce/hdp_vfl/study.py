@@ -99,10 +99,8 @@ def problems(settings: Settings) -> list[Problem]:
     found = [BREAST]
     for problem in (CREDIT, ADULT):
         path = data_folder() / FILES[problem.source]
-        if path.is_file():
+        if settings.has(problem.title, path):
             found.append(replace(problem, path=str(path)))
-        else:
-            settings.leave_out(problem.title, path)
     return found
 
 

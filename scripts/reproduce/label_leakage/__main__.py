@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from scripts.reproduce.label_leakage import course, figure_1, figure_2, statements, tradeoff
+from scripts.reproduce.label_leakage import course, figure_1, figure_2, statements
 from scripts.reproduce.label_leakage.study import describe, problems
 from scripts.reproduce.shared.claims import grouped, markdown_table
 from scripts.reproduce.shared.command import Reproduction
@@ -25,7 +25,6 @@ PARTS: Mapping[str, Callable[[Settings], list[Section]]] = {
     "figure-1": figure_1.sections,
     "figure-2": figure_2.sections,
     "course": course.sections,
-    "trade-off": tradeoff.sections,
     "statements": statements.sections,
 }
 

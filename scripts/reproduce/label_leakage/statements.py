@@ -16,11 +16,12 @@ _SOLVER = "tests/defenses/test_solve_sumkl.py"
 STATEMENTS = (
     Statement(
         number="observation 1",
-        says="of section 3.1; its words were not at hand",
+        says="while it trains a model is less sure of a positive record than of a negative one (its content; its words "
+        "were not at hand)",
         parts=("figure-1", "course"),
         tests=("tests/attacks/test_norm.py::test_rare_positives_of_a_surprised_model_score_highest",),
-        verdict=None,
-        why="shown of its subject: |p − y| alone has a leak AUC of .88 to 1.00, as positives are rare",
+        verdict="reproduces",
+        why="|p − y| alone has a leak AUC of .88 to 1.00 at every moment of figure 1, as positives are rare",
     ),
     Statement(
         number="observation 2",
@@ -38,7 +39,8 @@ STATEMENTS = (
             "tests/scripts/test_reproduce.py::test_the_gradient_is_residual_times_slope",
         ),
         verdict="reproduces",
-        why="a leak AUC above .8 at every moment on four of five data sets, and of .79 on the fifth",
+        why="a leak AUC whose interval lies above .8 at every moment on three of five data sets; on the first 10k of "
+        "Criteo, .79, and with two seeds of generated clicks, .86, intervals reach below",
     ),
     Statement(
         number="leak over training (section 3.1)",
@@ -50,7 +52,6 @@ STATEMENTS = (
     Statement(
         number="cosine attack (section 3.1)",
         says="gradients of one class point the same way, those of two classes apart",
-        parts=("trade-off",),
         tests=("tests/attacks/test_direction.py::test_labels_are_read_at_a_linear_top",),
         verdict="reproduces",
         why="at a linear top cosines are +1 and −1",
@@ -72,7 +73,7 @@ STATEMENTS = (
         parts=("figure-2",),
         tests=(f"{_SOLVER}::test_bound_at_known_points",),
         verdict="only with a variant",
-        why="of the norm attack 20 of 20 stay below it, of the auditor 2 of 20",
+        why="of the norm attack 20 of 20 stay below it, of the auditor 0 of 20, by whole intervals",
     ),
     Statement(
         number="form of the best noise (section 3.2)",

@@ -145,10 +145,8 @@ def problems(settings: Settings, variant: Variant) -> list[Problem]:
     found = []
     for source, name in FILES.items():
         path = data_folder() / name
-        if path.is_file():
+        if settings.has(source, path):
             found.append(Problem(source=source, variant=variant, path=str(path)))
-        else:
-            settings.leave_out(source, path)
     return [*found, Problem(source="synthetic", variant=variant)]
 
 

@@ -10,7 +10,7 @@ from scripts.reproduce.residue_protection.published import EPSILONS, TABLE_2
 from scripts.reproduce.residue_protection.study import Problem, problems
 from scripts.reproduce.residue_protection.table_2 import PRINTED, Courses, printed
 from scripts.reproduce.residue_protection.training import courses_of
-from scripts.reproduce.shared.claims import Claim, interval, markdown_table, mean, shown
+from scripts.reproduce.shared.claims import Claim, markdown_table, mean, shown, surely_above, surely_below
 from scripts.reproduce.shared.pages import Section
 from scripts.reproduce.shared.settings import Settings
 
@@ -90,7 +90,7 @@ def _learning_claim(problem: Problem, courses: Courses) -> Claim:
         values,
         claim=f"Mult as printed learns at ε = 10, centred columns: AUC on {problem.title}",
         published=TABLE_2[problem.key].mult[-1].auc,
-        holds=_is_above(values, 0.5),
+        holds=surely_above(values, 0.5),
         why="to learn would be a mean AUC whose 95 % interval lies above one half",
     )
 
@@ -98,16 +98,10 @@ def _learning_claim(problem: Problem, courses: Courses) -> Claim:
 def _reverse_claim(problem: Problem, courses: Courses) -> Claim:
     found = [value for epsilon in EPSILONS for value in courses[printed(epsilon)].last("auc")]
     by_seed = [mean(values) for values in zip(*(courses[printed(e)].last("auc") for e in EPSILONS), strict=True)]
-    ends = interval(by_seed)
     return Claim.of_shares(
         by_seed,
         claim=f"Mult as printed learns the wrong way round with an intercept: AUC on {problem.title}, mean of four ε",
-        holds=ends is not None and ends[1] < 0.5,
+        holds=surely_below(by_seed, 0.5),
         why=f"{sum(value < 0.5 for value in found)} of {len(found)} runs are below .5, "
         f"{shown(min(found))} to {shown(max(found))}",
     )
-
-
-def _is_above(values: Sequence[float], level: float) -> bool:
-    ends = interval(values)
-    return ends is not None and ends[0] > level

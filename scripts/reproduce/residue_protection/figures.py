@@ -10,7 +10,16 @@ from scripts.reproduce.residue_protection.mechanisms import NONE, Mechanism, add
 from scripts.reproduce.residue_protection.study import Problem, problems
 from scripts.reproduce.residue_protection.table_2 import MEASURES, Courses, Measure, without_logarithms
 from scripts.reproduce.residue_protection.training import Course, courses_of
-from scripts.reproduce.shared.claims import Claim, interval, markdown_table, mean, shown, standard_error, with_error
+from scripts.reproduce.shared.claims import (
+    Claim,
+    interval,
+    markdown_table,
+    mean,
+    shown,
+    standard_error,
+    surely_above,
+    with_error,
+)
 from scripts.reproduce.shared.pages import Section
 from scripts.reproduce.shared.settings import Settings
 from splitvfl.privacy import MultiplicativeMode
@@ -247,7 +256,7 @@ def rises_and_falls(curve: Sequence[Sequence[float]]) -> Shape:
     if len(ends) < 2:
         return Shape(False, f"it is highest at its {'left' if peak == 0 else 'right'} end", ends[0])
     smaller = min(ends, key=mean)
-    holds = all(_surely_above_zero(end) for end in ends)
+    holds = all(surely_above(end, 0.0) for end in ends)
     spread = "" if holds else ", within the spread of seeds"
     return Shape(holds, f"highest above its ends by {shown(mean(ends[0]))} and {shown(mean(ends[1]))}{spread}", smaller)
 
@@ -255,12 +264,7 @@ def rises_and_falls(curve: Sequence[Sequence[float]]) -> Shape:
 def rises(curve: Sequence[Sequence[float]]) -> Shape:
     """Return whether the right end lies above the left one, with a 95 % interval of the difference above zero."""
     gap = [last - first for first, last in zip(curve[0], curve[-1], strict=True)]
-    return Shape(_surely_above_zero(gap), f"from the left end to the right one by {shown(mean(gap))}", gap)
-
-
-def _surely_above_zero(values: Sequence[float]) -> bool:
-    ends = interval(values)
-    return ends is not None and ends[0] > 0
+    return Shape(surely_above(gap, 0.0), f"from the left end to the right one by {shown(mean(gap))}", gap)
 
 
 def learns(aucs: Sequence[Sequence[float]]) -> bool:
@@ -269,7 +273,7 @@ def learns(aucs: Sequence[Sequence[float]]) -> bool:
     Args:
         aucs: AUCs of every seed at each abscissa.
     """
-    return _surely_above_zero([mean(values) - 0.5 for values in zip(*aucs, strict=True)])
+    return surely_above([mean(values) - 0.5 for values in zip(*aucs, strict=True)], 0.0)
 
 
 def _shape_claim(
@@ -314,9 +318,9 @@ def _above_baseline(problem: Problem, courses: Courses) -> Claim:
         seeds=len(learns),
         verdict=(
             "reproduces"
-            if _surely_above_zero(printed)
+            if surely_above(printed, 0.0)
             else "only with a variant"
-            if _surely_above_zero(learns)
+            if surely_above(learns, 0.0)
             else "does not"
         ),
         why=f"Lap(1, λ): {shown(mean(learns), 4)}; as printed: {shown(mean(printed))}",

@@ -108,10 +108,8 @@ def problems(settings: Settings) -> list[Problem]:
     found = [BREAST, DIGITS]
     for problem in (CENSUS, CREDIT):
         path = data_folder() / FILES[problem.source]
-        if path.is_file():
+        if settings.has(problem.title, path):
             found.append(replace(problem, path=str(path)))
-        else:
-            settings.leave_out(problem.title, path)
     return found
 
 

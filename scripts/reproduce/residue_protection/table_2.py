@@ -25,6 +25,7 @@ from scripts.reproduce.shared.claims import (
     mean,
     shown,
     standard_error,
+    surely_above,
     with_error,
 )
 from scripts.reproduce.shared.pages import Section
@@ -422,7 +423,7 @@ def _order_claim(table: Table, epsilon: float, better: str, measure: Measure, ti
         [sign * value for value in _differences(table, mechanism, additive(epsilon), measure)]
         for mechanism in (chosen(epsilon), chosen(epsilon / 2))
     )
-    as_said, at_equal = _is_above_zero(by_grid), _is_above_zero(without)
+    as_said, at_equal = surely_above(by_grid, 0.0), surely_above(without, 0.0)
     verdict: Verdict = (
         "reproduces" if as_said and at_equal else "only with a variant" if as_said or at_equal else "does not"
     )
@@ -440,12 +441,6 @@ def _order_claim(table: Table, epsilon: float, better: str, measure: Measure, ti
         verdict=verdict,
         why="; ".join(reasons),
     )
-
-
-def _is_above_zero(values: Sequence[float]) -> bool:
-    """Return whether the 95 % interval of the mean lies above zero."""
-    ends = interval(values)
-    return ends is not None and ends[0] > 0
 
 
 def _signed(values: Sequence[float]) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from scipy import stats
 
-from splitvfl.errors import ArgumentError
+from splitvfl.errors import ArgumentError, DataError
 
 Verdict = Literal["reproduces", "only with a variant", "does not"]
 
@@ -26,7 +26,23 @@ VERDICTS: Mapping[Verdict, str] = {
 }
 """What the verdicts mean, on every page alike."""
 
+VERDICT_RULE = """\
+What a verdict is about, unless the reason names another test. A published figure: the *mean* over seeds is within the
+tolerance that the reason names; the interval says how far the means of other seeds may lie. That something is above or
+below a bound, or better or worse than something else: the *whole interval* is on that side; one that reaches across
+shows nothing. With one seed there is none; with two it is 25 standard errors wide. What is proved, or counted: *every*
+run, whatever the interval. Rows are judged one by one, and not corrected for their number: of many comparisons of
+things that are equal, one in forty still has an interval that lies above zero."""
+"""How a verdict follows from what was measured, on every page alike."""
+
 Interval = tuple[float, float]
+UNIT: Interval = (0.0, 1.0)
+"""What an AUC, a share or an accuracy cannot lie beyond."""
+DIFFERENCE: Interval = (-1.0, 1.0)
+"""What a difference of two of them cannot lie beyond."""
+COUNTED_FROM = 3
+"""Seeds from which on it is counted in how many rows something is so: with two an interval is 25 standard errors wide,
+so that a count of none would tell of the number of seeds alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,16 +71,38 @@ class Claim:
     why: str
 
     @classmethod
-    def of(cls, values: Sequence[float], *, claim: str, holds: bool, why: str, published: float | None = None) -> Claim:
-        """Return a claim about the mean of these values, one per seed: whether it holds says whether it reproduces."""
+    def of(
+        cls,
+        values: Sequence[float],
+        *,
+        claim: str,
+        holds: bool,
+        why: str,
+        published: float | None = None,
+        limits: Interval | None = None,
+    ) -> Claim:
+        """Return a claim about the mean of these values, one per seed: whether it holds says whether it reproduces.
+
+        Where some seeds have no figure the reason says how many have, and these alone are counted as seeds.
+
+        Args:
+            values: One per seed; NaN: none.
+            claim: What is claimed.
+            holds: Whether it was so.
+            why: The reason.
+            published: The published figure.
+            limits: What no value can lie beyond: there the interval ends.
+        """
+        known = sum(not math.isnan(value) for value in values)
+        missing = f"{known} of {len(values)} seeds have a figure; " if known < len(values) else ""
         return cls(
             claim=claim,
             published=published,
             ours=mean(values),
-            interval=interval(values),
-            seeds=len(values),
+            interval=clipped(interval(values), limits),
+            seeds=known or len(values),
             verdict="reproduces" if holds else "does not",
-            why=why,
+            why=f"{missing}{why}",
         )
 
     @classmethod
@@ -98,9 +136,21 @@ def grouped(number: int) -> str:
 
 
 def mean(values: Iterable[float]) -> float:
-    """Return the mean of the values that are not NaN; NaN if none is."""
+    """Return the mean of the values that are not NaN; NaN if all are.
+
+    For people :func:`shown_mean` says of how many of the seeds it is; :func:`mean_of_all` is NaN if one of them is.
+    """
     known = [value for value in values if not math.isnan(value)]
     return math.fsum(known) / len(known) if known else math.nan
+
+
+def mean_of_all(values: Iterable[float]) -> float:
+    """Return the mean of all values: NaN if one of them is, or if there is none.
+
+    For figures that are compared by seed, which those of other seeds must not stand in for.
+    """
+    found = list(values)
+    return math.fsum(found) / len(found) if found else math.nan
 
 
 def interval(values: Iterable[float]) -> Interval | None:
@@ -122,6 +172,38 @@ def interval(values: Iterable[float]) -> Interval | None:
     return middle - half, middle + half
 
 
+def clipped(ends: Interval | None, limits: Interval | None) -> Interval | None:
+    """Return an interval without what lies beyond the limits, which no mean can reach.
+
+    >>> clipped((0.415, 1.305), UNIT)
+    (0.415, 1.0)
+    """
+    if ends is None or limits is None:
+        return ends
+    low, high = limits
+    return min(max(ends[0], low), high), min(max(ends[1], low), high)
+
+
+def surely_above(values: Sequence[float], level: float) -> bool:
+    """Return whether the whole 95 % interval of the mean over seeds lies above a level; with one seed it is not known.
+
+    >>> surely_above([0.9, 0.95, 0.92], 0.8), surely_above([0.9, 0.95, 0.7], 0.8), surely_above([0.9], 0.8)
+    (True, False, False)
+    """
+    ends = interval(values)
+    return ends is not None and ends[0] > level
+
+
+def surely_below(values: Sequence[float], level: float) -> bool:
+    """Return whether the whole 95 % interval of the mean over seeds lies below a level; with one seed it is not known.
+
+    >>> surely_below([0.1, 0.15, 0.12], 0.2), surely_below([0.1], 0.2)
+    (True, False)
+    """
+    ends = interval(values)
+    return ends is not None and ends[1] < level
+
+
 def write_results(folder: Path, claims: Sequence[Claim], beside: Mapping[str, Any] | None = None) -> Path:
     """Write ``results.json`` into a folder, which is made if need be, and return its path.
 
@@ -133,7 +215,6 @@ def write_results(folder: Path, claims: Sequence[Claim], beside: Mapping[str, An
         claims: The rows, in the order that they keep.
         beside: What else is written, by name: JSON values.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / "results.json"
     rows = [{name: _finite(value) for name, value in asdict(claim).items()} for claim in claims]
     write_whole(
@@ -149,31 +230,125 @@ def _finite(value: object) -> object:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file beside its place and rename it, so that a reader finds the old one or the whole new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write a text as :func:`write_whole_bytes` does, in UTF-8."""
+    write_whole_bytes(path, text.encode())
+
+
+def write_whole_bytes(path: Path, content: bytes) -> None:
+    """Write a file beside its place and rename it, so that a reader finds the old one or the whole new one.
+
+    Raises:
+        DataError: If it cannot be written.
+    """
     # The process's number: two workers may write files of one name at the same time.
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            beside.write_bytes(content)
+            beside.replace(path)
+        finally:
+            beside.unlink(missing_ok=True)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written ({error.strerror})") from None
 
 
 def shown(value: float | None, digits: int = 3) -> str:
-    """Return a figure for a table, without the zero before the point: ``.983``; a dash where there is none."""
+    """Return a figure for a table, without the zero before the point; a dash where there is none.
+
+    What is nothing to so many digits has no sign.
+
+    >>> shown(0.9834), shown(-0.0123), shown(-0.0001), shown(None)
+    ('.983', '-.012', '.000', '–')
+    """
     if value is None or not math.isfinite(value):
         return "–"
     text = f"{value:.{digits}f}"
+    if float(text) == 0.0:
+        text = text.removeprefix("-")
     return text.replace("0.", ".", 1) if text.removeprefix("-").startswith("0.") else text
 
 
-def with_interval(values: Iterable[float], digits: int = 3) -> str:
-    """Return the mean of values over seeds, and half the width of its 95 % interval: ``.836 ± .004``."""
-    known = list(values)
-    ends = interval(known)
-    middle = shown(mean(known), digits)
-    return middle if ends is None else f"{middle} ± {shown((ends[1] - ends[0]) / 2, digits)}"
+def signed(value: float, digits: int = 3) -> str:
+    """Return a difference for a table, with its sign; what is nothing to so many digits has none.
+
+    >>> signed(0.0123), signed(-0.004), signed(-0.0004), signed(math.nan)
+    ('+.012', '−.004', '.000', '–')
+    """
+    text = shown(value, digits).removeprefix("-")
+    if text == "–" or float(text) == 0.0:
+        return text
+    return f"{'+' if value > 0.0 else '−'}{text}"
+
+
+def in_percent(share: float) -> str:
+    """Return a share in per cent; what is nothing to a whole per cent has no sign.
+
+    >>> in_percent(0.764), in_percent(-0.2), in_percent(-0.004), in_percent(math.nan)
+    ('76 %', '−20 %', '0 %', '–')
+    """
+    if not math.isfinite(share):
+        return "–"
+    number = round(100.0 * share)
+    return f"{'−' if number < 0 else ''}{grouped(abs(number))} %"
+
+
+def shown_mean(values: Iterable[float], digits: int = 3) -> str:
+    """Return the mean over seeds for a table, and how many seeds it is of where some have no figure.
+
+    >>> shown_mean([0.25, 0.75]), shown_mean([0.25, math.nan]), shown_mean([math.nan])
+    ('.500', '.250 (1 of 2 seeds)', '–')
+    """
+    found = list(values)
+    return f"{shown(mean(found), digits)}{_of_seeds(found)}"
+
+
+def _of_seeds(values: Sequence[float]) -> str:
+    known = sum(not math.isnan(value) for value in values)
+    return f" ({known} of {len(values)} seeds)" if 0 < known < len(values) else ""
+
+
+def with_interval(values: Iterable[float], digits: int = 3, *, limits: Interval | None = None) -> str:
+    """Return the mean over seeds with its 95 % interval: ``.836 ± .004``, half the width of it.
+
+    Where that interval would reach beyond what the figure can be, its values are not roughly normal: some runs have
+    collapsed, or all are at the end of what can be. Then the least and the most of the seeds stand in square brackets.
+    Where some seeds have no figure it is said of how many it is.
+
+    Args:
+        values: One per seed; NaN: none.
+        digits: After the point.
+        limits: What no value can lie beyond; ``None``: there is no such thing.
+
+    >>> with_interval([0.83, 0.84], limits=UNIT), with_interval([0.5, 0.9], limits=UNIT)
+    ('.835 ± .064', '.700 [.500 to .900]')
+    """
+    found = list(values)
+    ends, middle = interval(found), shown(mean(found), digits)
+    if ends is None:
+        told = ""
+    elif (low_high := least_and_most(found, limits, digits)) is not None:
+        told = f" [{shown(low_high[0], digits)} to {shown(low_high[1], digits)}]"
+    else:
+        told = f" ± {shown((ends[1] - ends[0]) / 2, digits)}"
+    return f"{middle}{told}{_of_seeds(found)}"
+
+
+def least_and_most(values: Sequence[float], limits: Interval | None, digits: int = 3) -> Interval | None:
+    """Return the least and the most of the seeds where the 95 % interval would reach beyond what can be.
+
+    As it is printed: to so many digits.
+
+    Returns:
+        ``(least, most)``; ``None`` where the interval lies within the limits, or there is none of either.
+    """
+    ends = interval(values)
+    if ends is None or limits is None:
+        return None
+    if round(ends[0], digits) >= limits[0] and round(ends[1], digits) <= limits[1]:
+        return None
+    known = [value for value in values if not math.isnan(value)]
+    return min(known), max(known)
 
 
 def standard_error(values: Iterable[float]) -> float:
@@ -184,9 +359,10 @@ def standard_error(values: Iterable[float]) -> float:
 
 def with_error(values: Iterable[float], digits: int = 3) -> str:
     """Return the mean over seeds and its standard error: ``.836 ± .004``."""
-    known = list(values)
-    middle, error = shown(mean(known), digits), standard_error(known)
-    return middle if math.isnan(error) else f"{middle} ± {shown(error, digits)}"
+    found = list(values)
+    middle, error = shown(mean(found), digits), standard_error(found)
+    spread = "" if math.isnan(error) else f" ± {shown(error, digits)}"
+    return f"{middle}{spread}{_of_seeds(found)}"
 
 
 def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1, last_left: int = 0) -> str:

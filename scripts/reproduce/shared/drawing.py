@@ -40,7 +40,8 @@ class Panel:
         x_label: What the horizontal axis shows.
         lines: Abscissae and ordinates by name.
         levels: Dotted levels by the name of the line whose colour they have.
-        bars: Half lengths of error bars along the ordinate, by the name of the line; none for lines that are not named.
+        bars: How far error bars reach below and above each point, by the name of the line; none for lines that are not
+            named.
         marked: Whether points are marked: where few abscissae are no continuum.
         baseline: A level that is drawn thinly.
     """
@@ -49,7 +50,7 @@ class Panel:
     x_label: str
     lines: Mapping[str, Line]
     levels: Mapping[str, float] = field(default_factory=dict)
-    bars: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    bars: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
     marked: bool = False
     baseline: float | None = None
 
@@ -99,7 +100,14 @@ def _draw(axes: Axes, panel: Panel, pens: Mapping[str, Pen]) -> None:
             across, up, color=pen.colour, linestyle=style, linewidth=1.5, marker=marker, markersize=4, label=label
         )
         if label in panel.bars:
-            axes.errorbar(across, up, yerr=panel.bars[label], fmt="none", ecolor=pen.colour, elinewidth=0.8)
+            axes.errorbar(
+                across,
+                up,
+                yerr=list(zip(*panel.bars[label], strict=True)),
+                fmt="none",
+                ecolor=pen.colour,
+                elinewidth=0.8,
+            )
     axes.locator_params(axis="x", integer=True, nbins=6)
     axes.set_xlabel(panel.x_label)
     panel_title(axes, panel.title)

@@ -55,12 +55,17 @@ class Job:
     @property
     def name(self) -> str:
         """What it is called where no other is called the same: the function's name and a digest of the identity."""
-        digest = hashlib.blake2b(json.dumps(self.identity, sort_keys=True).encode(), digest_size=8).hexdigest()
-        return f"{self.work.__name__}-{digest}"
+        return name_of_cell(self.identity)
 
     def place(self, folder: Path) -> Path:
         """Return the file that its result is kept in."""
         return folder / f"{self.name}.json"
+
+
+def name_of_cell(identity: Mapping[str, Any]) -> str:
+    """Return what a cell is called: the name of its function, and a digest of what tells it from others."""
+    digest = hashlib.blake2b(json.dumps(identity, sort_keys=True).encode(), digest_size=8).hexdigest()
+    return f"{identity['work'].rpartition('.')[2]}-{digest}"
 
 
 def _named(name: str, value: object) -> str:
@@ -141,6 +146,9 @@ class Cells:
             raise DataError(f"{path}: half a cell, or none; delete it, and it is made anew") from None
         if found != json.loads(json.dumps(job.identity)) or not isinstance(result, dict):
             raise DataError(f"{path}: not the cell that its name says; delete it, and it is made anew")
+        # Cells of before there were sums have none.
+        if content.get("sum", _sum_of(content["result"])) != _sum_of(content["result"]):
+            raise DataError(f"{path}: its result was changed since it was made; delete it, and it is made anew")
         return Cell(job.name, job.label, result, seconds, stale=code != code_of(job.work))
 
     def missing(self, jobs: Sequence[Job]) -> tuple[list[Job], int]:
@@ -258,8 +266,16 @@ def _run_in_pool(jobs: Sequence[Job], folder: Path, workers: int, say: Callable[
 def _run(job: Job, folder: Path, code: str) -> None:
     began = _seconds()
     result = _without_nan(job.work(**job.settings))
-    content = {**job.identity, "code": code, "seconds": round(_seconds() - began, 3), "result": result}
+    seconds = round(_seconds() - began, 3)
+    content = {**job.identity, "code": code, "seconds": seconds, "sum": _sum_of(result), "result": result}
     write_whole(job.place(folder), json.dumps(content, allow_nan=False))
+
+
+def _sum_of(result: object) -> str:
+    """Return a digest of a result as it is kept: against mistakes, and not against anybody who means it."""
+    # As it will be read again: keys are text.
+    text = json.dumps(json.loads(json.dumps(result)), sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def _seconds() -> float:

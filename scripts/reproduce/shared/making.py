@@ -26,17 +26,31 @@ class Making:
         missing: What data are left out: the file that is not there, by the title of the data.
         parts_left_out: Parts of the reproduction that were not asked for.
         quick: Whether on little data.
+        published: The file in which the cells lie, from the page; empty if they are not published.
     """
 
     cells: Mapping[str, Sequence[Cell]]
     missing: Mapping[str, str]
     parts_left_out: Sequence[str] = ()
     quick: bool = False
+    published: str = ""
 
     @classmethod
-    def of(cls, settings: Settings, cells: Mapping[str, Sequence[Cell]], parts_left_out: Sequence[str]) -> Making:
+    def of(
+        cls,
+        settings: Settings,
+        cells: Mapping[str, Sequence[Cell]],
+        parts_left_out: Sequence[str],
+        published: str = "",
+    ) -> Making:
         """Return how a page was made with these settings."""
-        return cls(cells=cells, missing=settings.missing, parts_left_out=parts_left_out, quick=settings.quick)
+        return cls(
+            cells=cells,
+            missing=settings.missing,
+            parts_left_out=parts_left_out,
+            quick=settings.quick,
+            published=published,
+        )
 
     @property
     def every_cell(self) -> list[Cell]:
@@ -70,6 +84,11 @@ class Making:
     def section(self) -> Section:
         """Return the last section of the page."""
         alone = [_ALONE] if any(part and cells for part, cells in self.cells.items()) else []
+        if self.published and self.every_cell:
+            alone.append(
+                f"The cells lie in [{self.published}]({self.published}), a line of JSON each; `--begin-with` that "
+                "file, and `--keep-stale` where code has changed since, make this page of them and run nothing."
+            )
         verdicts = "What the verdicts mean stands on the [overview](index.md)."
         return Section(title=MADE, body="\n".join([self.body(), *(f"- {line}" for line in [*alone, verdicts])]).strip())
 

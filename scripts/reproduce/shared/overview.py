@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from scripts.reproduce.shared.claims import CLAIM_HEADINGS, VERDICTS, markdown_table, write_whole
+from scripts.reproduce.shared.claims import CLAIM_HEADINGS, VERDICT_RULE, VERDICTS, markdown_table, write_whole
 from scripts.reproduce.shared.pages import MADE
 from scripts.reproduce.shared.papers import ENTRIES, PAPERS, Entry
-from splitvfl.errors import ArgumentError
+from splitvfl.errors import ArgumentError, DataError
 
 NAME = "index.md"
 _HEAD = f"| {' | '.join(CLAIM_HEADINGS)} |"
@@ -73,6 +73,7 @@ def overview(folder: Path) -> str:
     parts = [
         _TEXT,
         "\n".join(f"- *{verdict}*: {meaning}" for verdict, meaning in VERDICTS.items()),
+        VERDICT_RULE,
         _AFTER_VERDICTS,
         _counts(rows),
         *(_section(entry, pages[entry], rows[entry]) for entry in PAPERS),
@@ -83,7 +84,14 @@ def overview(folder: Path) -> str:
 
 
 def write_overview(folder: Path) -> Path:
-    """Write the overview of the pages in a folder beside them, and return its path."""
+    """Write the overview of the pages in a folder beside them, and return its path.
+
+    Raises:
+        ArgumentError: As :func:`rows_of`.
+        DataError: If there is no such folder, or it cannot be written in.
+    """
+    if not folder.is_dir():
+        raise DataError(f"{folder}: expected a folder with pages, there is none")
     path = folder / NAME
     write_whole(path, overview(folder))
     return path

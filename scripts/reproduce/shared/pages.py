@@ -23,6 +23,7 @@ class Section:
         captions: One line each.
         claims: For ``results.json``, and for a table at the section's end.
         claims_shown: Whether there is that table; many claims are better summed up in the body.
+        opening: Markdown for the top of the page, where the template has ``{opening}``: what the section comes to.
     """
 
     title: str
@@ -31,6 +32,7 @@ class Section:
     captions: Mapping[str, str] = field(default_factory=dict)
     claims: Sequence[Claim] = ()
     claims_shown: bool = True
+    opening: str = ""
 
     def markdown(self) -> str:
         """Return the section as Markdown; figures lie in ``figures/`` beside the page."""
@@ -44,14 +46,18 @@ def write_page(path: Path, *, template: Path, sections: Sequence[Section], setti
 
     Args:
         path: The page, ``.md``.
-        template: Text with ``{settings}`` and ``{sections}`` where these go.
+        template: Text with ``{settings}`` and ``{sections}`` where these go, and ``{opening}`` for what sections say at
+            the top.
         sections: In order.
         settings_table: Data sets and scale as a Markdown table.
     """
     body = "\n\n".join(section.markdown() for section in sections)
+    opening = "\n\n".join(section.opening.strip() for section in sections if section.opening)
     text = template.read_text(encoding="utf-8")
     # Not str.format: braces in the text would have to be doubled.
-    write_whole(path, text.replace("{settings}", settings_table).replace("{sections}", body).rstrip() + "\n")
+    for name, value in {"settings": settings_table, "opening": opening, "sections": body}.items():
+        text = text.replace(f"{{{name}}}", value)
+    write_whole(path, text.rstrip() + "\n")
     write_figures(path.parent / "figures", sections)
 
 

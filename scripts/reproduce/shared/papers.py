@@ -57,6 +57,7 @@ ENTRIES = (
         page="hdp-vfl",
     ),
     Entry(name="defense_table", title="Every defense against every attack", page="defenses", paper=False),
+    Entry(name="better_defense", title="The search for a better defense", page="better-defense", paper=False),
     Entry(name="fate_quality", title="FATE's quality rule", page="fate-quality", paper=False),
 )
 """Papers first, in the order of the overview; in this order all are run."""

@@ -7,9 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from zipfile import BadZipFile, ZipFile
+
+from pyarrow import ArrowException
+from pyarrow.parquet import ParquetFile
 
 from scripts.reproduce.shared.jobs import Cells
 from splitvfl.data.sets import DATA_FOLDER
+from splitvfl.errors import DataError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +50,28 @@ class Settings:
     def missing(self) -> dict[str, str]:
         """What is left out, by its name for people: the file that is not there."""
         return {}
+
+    def has(self, title: str, path: Path) -> bool:
+        """Return whether a data file is there; without it the data are left out.
+
+        Args:
+            title: Of the data.
+            path: Of the file.
+
+        Raises:
+            DataError: If it is there and is not what its name says: half of it would not be told from none.
+        """
+        if not path.is_file():
+            self.leave_out(title, path)
+            return False
+        try:
+            if path.suffix == ".parquet":
+                ParquetFile(path).close()
+            elif path.suffix == ".npz":
+                ZipFile(path).close()
+        except (OSError, ArrowException, BadZipFile) as error:
+            raise DataError(f"{path}: cannot be read: {error}") from None
+        return True
 
     def leave_out(self, title: str, path: Path) -> None:
         """Say that a data set is left out as its file is not there, and keep that for the page.

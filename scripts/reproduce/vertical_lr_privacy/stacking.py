@@ -10,7 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from scripts.reproduce.shared.claims import Claim, markdown_table, mean, shown, standard_error, with_error
+from scripts.reproduce.shared.claims import (
+    UNIT,
+    Claim,
+    markdown_table,
+    mean,
+    shown,
+    standard_error,
+    surely_above,
+    with_error,
+)
 from scripts.reproduce.shared.jobs import Job, Result, run_jobs
 from scripts.reproduce.shared.pages import Section
 from scripts.reproduce.shared.settings import Settings
@@ -33,9 +42,6 @@ from splitvfl.run.training import Status
 
 _LOOKS = (4, 8, 12, 30)
 """After so many epochs the equations are solved."""
-
-EXPECTED = {(256, 30): 0.91, (64, 12): 0.97}
-"""Shares that a first attempt had reached, by batch size and epochs; no publication has such an attack."""
 
 
 class Equations:
@@ -183,13 +189,14 @@ def _errors(by_look: Sequence[Sequence[float]]) -> list[float]:
 
 
 def _claim(problem: Problem, results: Sequence[Result]) -> Claim:
+    """Return whether more labels are read than are of the larger class: no publication has such an attack."""
     values = [result["right"][-1] for result in results]
-    larger = mean(result["majority"] for result in results)
-    expected = EXPECTED.get((problem.batch_size, problem.epochs), larger)
+    ahead = [result["right"][-1] - result["majority"] for result in results]
     return Claim.of(
         values,
-        claim=f"{_name(problem)}: above {shown(expected)} of labels after {problem.epochs} epochs",
-        holds=mean(values) > expected,
-        why=f"the larger class has {shown(larger)}, the party's own output "
-        f"{shown(mean(result['own'] for result in results))}",
+        claim=f"{_name(problem)}: more labels are read after {problem.epochs} epochs than are of the larger class",
+        holds=surely_above(ahead, 0.0),
+        why=f"the larger class has {shown(mean(result['majority'] for result in results))}, the party's own output "
+        f"{shown(mean(result['own'] for result in results))}; in pairs by seed",
+        limits=UNIT,
     )
