@@ -50,6 +50,7 @@ from splitvfl.attacks.sign_horizon import initial_margin, sign_attack_horizon
 from splitvfl.attacks.single_feature import recover_single_feature
 from splitvfl.attacks.sparse_residues import SparseResiduesAttack, sparse_residues
 from splitvfl.attacks.stacked_epochs import StackedEpochsAttack, stack_epochs, two_mean_labels
+from splitvfl.attacks.stacked_models import StackedModels, stack_models
 from splitvfl.attacks.suspected_flip import SuspectedFlipAttack, suspect_flip
 from splitvfl.attacks.weight_estimation import WeightEstimate, WeightEstimationAttack, estimate_weights
 from splitvfl.leakage.score_equations import activation_equations, equations, score_equations
@@ -92,6 +93,7 @@ __all__ = [
     "SignAttack",
     "SparseResiduesAttack",
     "StackedEpochsAttack",
+    "StackedModels",
     "SuspectedFlipAttack",
     "WeightEstimate",
     "WeightEstimationAttack",
@@ -137,6 +139,7 @@ __all__ = [
     "solve_residues",
     "sparse_residues",
     "stack_epochs",
+    "stack_models",
     "subtract_noise",
     "suspect_flip",
     "two_mean_labels",

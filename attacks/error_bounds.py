@@ -327,6 +327,30 @@ def classes_for_exactness(columns: int, *, seen: Seen, one_logit: bool = True) -
     return classes
 
 
+def models_for_exactness(columns: int, equations: int) -> int | None:
+    """Return after how many models every column is found exactly: the least T with ``T · equations >= columns``.
+
+    Of models in general position, as those are that were fitted to different records; models that are alike need more.
+    The equations are those of one prediction by each model of the same record (:func:`equation_count`).
+
+    Args:
+        columns: d, at least 1.
+        equations: That each model gives, at least 0.
+
+    Returns:
+        T, or ``None`` where models give no equation.
+
+    Raises:
+        ArgumentError: If a number is below that.
+
+    >>> models_for_exactness(12, equation_count(4, seen="scores"))
+    4
+    """
+    if columns < 1 or equations < 0:
+        raise ArgumentError(f"expected at least one column and 0 equations, got {columns} and {equations}")
+    return -(-columns // equations) if equations else None
+
+
 def errors_before_training(moments: ColumnMoments, equations: int) -> ErrorForecast:
     """Return what estimates miss with so many equations in general position, whatever the weights will be.
 

@@ -20,11 +20,12 @@ from splitvfl.defenses.randomised_response import RandomisedResponse
 from splitvfl.defenses.record_gaussian import RecordGaussian
 from splitvfl.defenses.revealed_weights import rotated_weights, weight_shift
 from splitvfl.defenses.rounding import Rounding
-from splitvfl.defenses.score_noise import ScoreNoise, noise_direction
+from splitvfl.defenses.score_noise import ScoreNoise
 from splitvfl.defenses.solve_sumkl import solve_sumkl
 from splitvfl.defenses.sumkl import SumKL
 from splitvfl.defenses.top_k import TopK
 from splitvfl.defenses.top_one import TopOne
+from splitvfl.leakage.noise_direction import noise_direction
 
 __all__ = [
     "AbstainingResponse",

@@ -64,7 +64,8 @@ class AbstainingResponse(CorrectedResponse):
     Logs ``epsilon`` (not where it is infinite), ``detection_error_bound``, ``answers_auc`` and ``silent``, the share of
     the batch.
 
-    Cost: on digits a test AUC of .968 for .993 undefended (private top: .986). No time.
+    Cost: on digits a test AUC of .966 for .997 undefended (private top: .987). Time: about 1 to 1.5 ms more
+    in a step of about 2 ms, as for most defenses.
 
     In a file: ``defenses: [{name: abstaining-response, detection_error: 0.4}]``
 

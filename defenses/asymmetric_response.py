@@ -49,7 +49,8 @@ class AsymmetricResponse(CorrectedResponse):
 
     Logs ``epsilon`` (not where it is infinite) and ``detection_error_bound``.
 
-    Cost: on digits a test AUC of .947 for .993 undefended (private top: .977). No time.
+    Cost: on digits a test AUC of .955 for .997 undefended (private top: .982). Time: about 1 to 1.5 ms more
+    in a step of about 2 ms, as for most defenses.
 
     In a file: ``defenses: [{name: asymmetric-response, detection_error: 0.4}]``
 

@@ -58,8 +58,8 @@ class GaussianTargets:
 
     Logs ``mu`` and ``detection_error_bound``, both of the run where its length is known.
 
-    Cost: on digits a test AUC of .840 for .993 undefended (private top: .955). No time; remembered, four bytes for
-    each number of a record.
+    Cost: on digits a test AUC of .842 for .997 undefended (private top: .957). Time: about 1 to 1.5 ms more
+    in a step of about 2 ms, as for most defenses; remembered, four bytes for each number of a record.
 
     In a file: ``defenses: [{name: gaussian-targets, detection_error: 0.4}]``
 

@@ -28,7 +28,8 @@ class MemoisedResponse(CorrectedResponse):
 
     Logs ``epsilon``.
 
-    Cost: on digits a test AUC of .962 for .993 undefended (private top: .985). No time.
+    Cost: on digits a test AUC of .952 for .997 undefended (private top: .981). Time: about 1 to 1.5 ms more
+    in a step of about 2 ms, as for most defenses.
 
     In a file: ``defenses: [{name: memoised-response, epsilon: 1.5}]``
 

@@ -39,7 +39,8 @@ class RandomisedResponse:
 
     Logs ``epsilon``.
 
-    Cost: on digits a test AUC of .978 for .993 undefended (private top: .989). No time.
+    Cost: on digits a test AUC of .981 for .997 undefended (private top: .988). Time: about 1 to 1.5 ms more
+    in a step of about 2 ms, as for most defenses.
 
     In a file: ``defenses: [{name: randomised-response, epsilon: 1.5}]``
 

@@ -20,7 +20,7 @@ class Rounding:
     No formal guarantee: rounding bounds the digits that one score gives away, and equation solving still finds
     features to about that precision. Rounded probabilities of several classes need not sum to one.
 
-    Cost: published scores have no more digits. No time.
+    Cost: published scores have no more digits. Time: one rounding of each score.
 
     In a file: ``defenses: [{name: rounding, decimals: 3}]``
 

@@ -10,12 +10,10 @@ import torch
 from torch import Tensor
 
 from splitvfl.claims import NoPromise
-from splitvfl.errors import ArgumentError
+from splitvfl.errors import ArgumentError, PrivacyError
 from splitvfl.hooks import Crossing, Secrets
 
 Scheme = Literal[1, 2, 3, "optimum"]
-
-_RANK_TOLERANCE = 1e-10
 
 
 class ScoreNoise:
@@ -33,11 +31,14 @@ class ScoreNoise:
     3 ``√(t / how many)``. A sigmoid is two classes, ``(1 − c, c)``, and its direction two numbers. Scores of 0 stay 0,
     and so does a score of 1.
 
-    v comes from the passive party, whose loss of privacy is at stake: k numbers (:func:`noise_direction`), and not its
-    weights. Of all directions it is the one in which noise of power t raises the error of least squares most, by
-    ``t σ₁² / d`` with the noise of theorem 4.
+    v comes from the passive party, whose loss of privacy is at stake: k numbers
+    (:func:`~splitvfl.defenses.noise_direction`), and not its weights. Of all directions it is the one in which noise of
+    power t raises the error of least squares most, by ``t σ₁² / d`` with the noise of theorem 4.
 
     Cost: scores are further from calibrated, the more, the larger the power; schemes 1 to 3 leave accuracy as it is.
+
+    With ``direction: sent`` the passive party that ``prediction.direction_by`` names sends v before it sends anything
+    of a record.
 
     In a file: ``defenses: [{name: score-noise, scheme: 3, power: 1.0}]``
 
@@ -47,19 +48,24 @@ class ScoreNoise:
     Args:
         scheme: 1, 2, 3 or ``optimum``.
         power: t, the largest squared length of n, in squared units of logits; above 0.
-        direction: v, one number for each of k classes, of any length above 0. Not needed by scheme 3. Scheme 1 without
-            one takes all classes alike.
+        direction: v, one number for each of k classes, of any length above 0; or ``sent``. Not needed by scheme 3.
+            Scheme 1 without one takes all classes alike.
 
     Raises:
         ArgumentError: If there is no such scheme, the power is not positive and finite, or the direction is missing, or
-            is none.
+            is none, or scheme 3 is to await one.
+
+    Attributes:
+        awaits_direction: Whether the direction is to be sent: :meth:`take_direction`.
     """
 
     name: ClassVar[str] = "score-noise"
     crossing: ClassVar[Crossing] = "scores"
     needs_probabilities: ClassVar[bool] = True
 
-    def __init__(self, *, scheme: Scheme, power: float, direction: Sequence[float] | None = None) -> None:
+    def __init__(
+        self, *, scheme: Scheme, power: float, direction: Sequence[float] | Literal["sent"] | None = None
+    ) -> None:
         self.scheme = _checked_scheme(scheme)
         if not (power > 0 and math.isfinite(power)):
             raise ArgumentError(f"power must be positive and finite, got {power}")
@@ -68,10 +74,24 @@ class ScoreNoise:
                 f"scheme {scheme} needs a direction: one number for each class, from the passive party "
                 "(splitvfl.defenses.noise_direction)"
             )
+        if isinstance(direction, str) and (direction != "sent" or scheme == 3):
+            what = "scheme 3 takes none" if direction == "sent" else "numbers, or: sent"
+            raise ArgumentError(f"direction: expected {what}, got {direction!r}")
         self.power = float(power)
-        self.direction = (
-            None if direction is None else unit_direction(torch.tensor(list(direction), dtype=torch.float64))
-        )
+        self.awaits_direction = direction == "sent"
+        self.direction: Tensor | None = None
+        if direction is not None and not isinstance(direction, str):
+            self.direction = unit_direction(torch.tensor(list(direction), dtype=torch.float64))
+
+    def take_direction(self, direction: Tensor) -> None:
+        """Take the direction that a passive party has sent, ``(k,)``, in place of any that it sent before.
+
+        Raises:
+            ArgumentError: If none was awaited, or this is none.
+        """
+        if not self.awaits_direction:
+            raise ArgumentError("this noise has its direction from its settings, and takes no other")
+        self.direction = unit_direction(direction.detach().cpu().double())
 
     def claims(self) -> tuple[NoPromise]:
         """Return that nothing is promised, and why."""
@@ -94,7 +114,13 @@ class ScoreNoise:
 
         Raises:
             ArgumentError: If there are not as many classes as the direction has numbers.
+            PrivacyError: If the direction was to be sent, and was not.
         """
+        if self.awaits_direction and self.direction is None:
+            raise PrivacyError(
+                "the direction of noise was to be sent (direction: sent), and has not been: no score was published; "
+                "let all parties agree on prediction.direction_by: NAME, a passive party's"
+            )
         shares = as_classes(scores)
         if self.scheme == "optimum":
             assert self.direction is not None, "it was asked for"
@@ -150,38 +176,6 @@ def scheme_noise(shares: Tensor, scheme: Scheme, *, power: float, direction: Ten
     return math.sqrt(power) * torch.where(top, least, torch.minimum(signs * v, least))
 
 
-def noise_direction(passive_weight: Tensor, *, differences: Tensor | None = None) -> tuple[Tensor, float]:
-    """Return the direction of noise on logits that raises the error of least squares most, and its gain per power.
-
-    Noise n on the logits moves ``A⁺b`` by ``A⁺J n``. The direction v is the top right singular vector of ``A⁺J``, and
-    noise of power t along it raises the MSE per feature by ``t σ₁² / d``: theorem 4. Its largest entry is positive; its
-    sign does not matter. The passive party computes it from its weights; from v alone these are not found.
-
-    Args:
-        passive_weight: ``(k, d)``, or ``(d,)`` of one sigmoid: two classes, of which the first has weights 0.
-        differences: J, ``((k−1), k)``, whose rows sum to 0. It matters only where A = J W has a rank below k − 1.
-            Default: neighbouring classes, as in :func:`splitvfl.attacks.equations`.
-
-    Returns:
-        v, ``(k,)``, float64, of length one; and ``σ₁² / d``.
-
-    Raises:
-        ArgumentError: If shapes do not fit, an entry is not finite, or classes do not differ in their weights.
-    """
-    weight = _class_weights(passive_weight)
-    k, d = weight.shape
-    J = torch.diff(torch.eye(k, dtype=torch.float64), dim=0) if differences is None else differences.double()
-    if J.shape != (k - 1, k) or not torch.allclose(J.sum(dim=1), J.new_zeros(k - 1), atol=1e-9):
-        raise ArgumentError(f"expected differences ({k - 1}, {k}) with rows that sum to 0, got {tuple(J.shape)}")
-    A = J @ weight
-    if not A.any():
-        raise ArgumentError("all classes have the same weights: scores tell nothing of the columns, and need no noise")
-    moved = torch.linalg.pinv(A, rtol=_RANK_TOLERANCE) @ J
-    _, sizes, right = torch.linalg.svd(moved, full_matrices=False)
-    v = right[0] * torch.where(right[0, right[0].abs().argmax()] < 0, -1.0, 1.0)
-    return v, (sizes[0].square() / d).item()
-
-
 def unit_direction(direction: Tensor) -> Tensor:
     """Return a direction of length one.
 
@@ -190,21 +184,11 @@ def unit_direction(direction: Tensor) -> Tensor:
     """
     length: Tensor = torch.linalg.vector_norm(direction)
     if direction.dim() != 1 or len(direction) < 2 or not (torch.isfinite(length) and length > 0):
-        raise ArgumentError(f"direction: expected a finite number for each of k classes, not all 0, got {direction}")
-    return direction / length
-
-
-def _class_weights(passive_weight: Tensor) -> Tensor:
-    """Return weights ``(k, d)``; of one sigmoid those of two classes."""
-    weight = passive_weight.detach().cpu().double()
-    if weight.dim() == 1:
-        weight = torch.stack([torch.zeros_like(weight), weight])
-    if weight.dim() != 2 or weight.shape[0] < 2 or not weight.shape[1] or not torch.isfinite(weight).all():
         raise ArgumentError(
-            f"expected finite weights (k, d) with k > 1, or (d,), got {tuple(passive_weight.shape)}; of one logit "
-            "drop the first dimension"
+            "direction: expected a finite number for each of k classes (two where a model has one logit), not all 0, "
+            f"got {direction.tolist()}"
         )
-    return weight
+    return direction / length
 
 
 def _fitting(direction: Tensor, shares: Tensor) -> Tensor:

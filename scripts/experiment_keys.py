@@ -77,6 +77,15 @@ network:
   retries: 50
   publish_scores: false
 """,
+    "prediction": """\
+prediction:
+  scores_by: coordinator
+  address: "notary.example:7000"
+  identity: notary.example
+  per_record: 3 # of a passive party's own
+  per_day: 100000
+  fewest: 50
+""",
     "train": """\
 train:
   epochs: 50

@@ -18,6 +18,7 @@
     │   └── ReplayError  after the run went back, a party sent another message for the same step than before
     ├── LinkError        a party could not be reached, went away or kept silent: worth trying again
     ├── PrivacyError     a guarantee that was asked for cannot be kept
+    │   └── LimitError   a party scores no more of these records for another, and tells it which limit says so
     └── CheckpointError  a run's state could not be written or read
 
 Every message says what was expected, what came, and where.
@@ -124,6 +125,15 @@ class LinkError(SplitVFLError):
 
 class PrivacyError(SplitVFLError):
     """A guarantee that was asked for cannot be kept."""
+
+
+class LimitError(PrivacyError):
+    """A party scores no more of these records for another; trying again with the same ones makes no sense.
+
+    The message names the limit, and nothing that the other party may not know: it is told the same.
+    """
+
+    final = True
 
 
 class CheckpointError(SplitVFLError):

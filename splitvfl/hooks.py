@@ -94,6 +94,9 @@ Optional class attributes refine a hook:
     known, and a number beyond the limit ends the run when it comes.
 ``soft_classes`` (defenses of labels)
     Number of classes where it answers one number for each, ``(n, k)`` in place of classes ``(n,)``. Default: ``None``.
+``awaits_direction`` (defenses of scores)
+    ``True`` where its method ``take_direction`` is to be given a direction of noise, ``(k,)`` of length one, before
+    each prediction: a passive party sends it. Default: ``False``.
 ``resolution`` (defenses of scores)
     Of what it returns every score is the nearest multiple of this number to the score that it was given: known to
     whoever reads scores. Default, and ``None``: it changes scores in another way.

@@ -6,7 +6,9 @@ import gc
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -88,7 +90,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _forks(item: pytest.Item) -> bool:
-    held = vars(item.module) if isinstance(item, pytest.Function) else {}
+    return isinstance(item, pytest.Function) and _module_forks(item.module)
+
+
+@cache
+def _module_forks(module: ModuleType) -> bool:
+    held = vars(module)
     return "FORKS" in held or any(getattr(value, "__module__", None) in FORKING for value in held.values())
 
 

@@ -685,10 +685,10 @@ def _pace_of_an_epoch(exchange: str, folder: Path) -> tuple[int, float]:
 
 
 @contextmanager
-def workplace() -> Iterator[Path]:
-    """Give a folder with certificates, for as long as it is needed."""
+def workplace(*others: str) -> Iterator[Path]:
+    """Give a folder with certificates, of others too, for as long as it is needed."""
     with tempfile.TemporaryDirectory() as folder:
-        make_certificates(Path(folder) / "certs", ["clinic", "lab", "shop"])
+        make_certificates(Path(folder) / "certs", ["clinic", "lab", "shop", *others])
         yield Path(folder)
 
 

@@ -4,6 +4,11 @@
 names one fault, which happens at the next opportunity; the file is gone then. ``steps`` tells how many steps are done,
 and how many have been taken, those that were taken again included. A file ``key bits`` holds the length of all keys,
 which then may be shorter than an experiment allows: faults do not depend on it, and steps are faster.
+
+A file ``faults`` holds what is to happen at which message that the party sends, a line each, as in ``3 reorder``: one
+of the faults of messages, ``die`` or ``hang up``. A file ``rows`` holds the number of records in a message of
+predictions. A file ``sent``, if there is one, gets a line for each message that leaves: the process, the kind and the
+step.
 """
 
 from __future__ import annotations
@@ -27,6 +32,7 @@ from splitvfl.messaging.messages import Message
 from splitvfl.net.frames import Packed, pack
 from splitvfl.net.link import Link
 from splitvfl.run import checkpoint, networked, party_folder
+from splitvfl.run.prediction import PredictionSettings
 
 COUNTS: Final = struct.Struct("<QQ")
 # Orders by the place where they are carried out.
@@ -45,6 +51,8 @@ class Orders:
         self._steps = os.open(folder / "steps", os.O_RDWR | os.O_CREAT)
         counts = os.pread(self._steps, COUNTS.size, 0)
         self._taken = COUNTS.unpack(counts)[1] if counts else 0
+        self._faults, self._sent = folder / "faults", 0
+        self._left = folder / "sent"
 
     def take(self, *wanted: str) -> str:
         """Return the order, if there is one of these, and carry it out once."""
@@ -55,6 +63,27 @@ class Orders:
             return ""
         self._order.unlink()
         return order
+
+    def due(self) -> str:
+        """Return what is to happen at the message that is about to be sent, if anything is, and carry it out once."""
+        number, self._sent = self._sent, self._sent + 1
+        if not self._faults.exists():
+            return ""
+        lines = self._faults.read_text().splitlines()
+        found = [line for line in lines if line.startswith(f"{number} ")]
+        if not found:
+            return ""
+        lines.remove(found[0])
+        beside = self._faults.with_name(".faults")
+        beside.write_text("".join(f"{line}\n" for line in lines))
+        beside.replace(self._faults)
+        return found[0].partition(" ")[2]
+
+    def leaves(self, message: Message) -> None:
+        """Note that a message is about to leave, where that is asked for."""
+        if self._left.exists():
+            with self._left.open("a") as file:
+                file.write(f"{os.getpid()} {message.kind} {message.step}\n")
 
     def count(self, step: int) -> None:
         """Note that a step is done."""
@@ -74,12 +103,18 @@ def spoil_messages(orders: Orders) -> None:
     held: list[Packed] = []
 
     def spoiled(link: Link, message: Message, *, timeout: float) -> None:
-        order = orders.take(*MESSAGES)
+        order = orders.due() or orders.take(*MESSAGES)
+        if order == "die":
+            die()
+        if order == "hang up":
+            link.close("hung up by order")
+        if order != "leave out":
+            orders.leaves(message)
         if held:  # before the one that came first
             link._stream.outgoing.put(pack(message, link._sent))
             link._stream.outgoing.put(held.pop())
             link._sent += 1
-        elif order in ("", "delay", "duplicate"):
+        elif order in ("", "delay", "duplicate", "hang up"):
             time.sleep(_LATE_S if order == "delay" else 0)
             send(link, message, timeout=timeout)
             if order == "duplicate":
@@ -160,13 +195,21 @@ def short_keys(bits: int) -> AbstractContextManager[object]:
     return mock.patch.object(EncryptedExchange, "__init__", short)
 
 
+def small_messages(rows: int) -> AbstractContextManager[object]:
+    """Let messages of predictions hold so many records while it is entered."""
+    return mock.patch.dict(PredictionSettings.__init__.__kwdefaults__, rows=rows)
+
+
 def run_party(folder: Path, arguments: Sequence[str]) -> int:
     """Run a command of ``splitvfl`` as a party that takes orders, and return its exit code."""
     orders = Orders(folder)
     for seam in (spoil_messages, die_in_checkpoints, die_while_leaving, count_steps):
         seam(orders)
-    length = folder / "key bits"
-    with short_keys(int(length.read_text())) if length.exists() else nullcontext():
+    length, rows = folder / "key bits", folder / "rows"
+    with (
+        short_keys(int(length.read_text())) if length.exists() else nullcontext(),
+        small_messages(int(rows.read_text())) if rows.exists() else nullcontext(),
+    ):
         return main(arguments)
 
 

@@ -24,6 +24,8 @@ from splitvfl.crypto.paillier import generate_keys
 from splitvfl.crypto.refusals import Refusals
 from splitvfl.data import Columns, PartyData, Records
 from splitvfl.data.id_column import id_digest
+from splitvfl.defenses import ScoreNoise
+from splitvfl.exchange.direction import receiving_direction, sending_direction
 from splitvfl.exchange.evaluation import EvaluationPlan, active_evaluation, passive_evaluation
 from splitvfl.exchange.handshake import (
     HeldCheckpoints,
@@ -41,6 +43,14 @@ from splitvfl.exchange.paillier import InsecureEncryption
 from splitvfl.exchange.prediction import active_prediction, passive_prediction
 from splitvfl.exchange.psi import Terms, align
 from splitvfl.exchange.residue import Residue
+from splitvfl.exchange.scoring import (
+    COORDINATOR,
+    CoordinatorSide,
+    LabelSide,
+    PassiveScorerSide,
+    PassiveSide,
+    ScoringTerms,
+)
 from splitvfl.exchange.split import active_step, passive_step
 from splitvfl.exchange.taylor import Taylor
 from splitvfl.learning.schedule import EarlyStopping
@@ -53,6 +63,7 @@ from splitvfl.net.driver import Correspondent, drive
 from splitvfl.net.link import Link, Stream, greeted
 from splitvfl.net.pipes import Pipe
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
+from splitvfl.party.scorer import Scorer
 
 ACTIVE, PASSIVES = "bank", ("telecom", "shop")
 RUN = "0123456789abcdef" * 2
@@ -92,11 +103,13 @@ class Parties:
             torch.manual_seed(0)
             self.active = ActiveParty(_data(ACTIVE, labels=True), self._top())
             self.passives = {name: PassiveParty(_data(name), self._bottom()) for name in PASSIVES}
+            # Who has no data has no weights either: in its place something that must not change.
+            self.third = PassiveParty(_data(COORDINATOR), nn.Linear(2, 1))
         for name in PASSIVES:
             self.active.connect(name)
         self.active.widths = dict.fromkeys(PASSIVES, self.width)
         self.active.stop_early_by(EarlyStopping(), self.plan.validation)
-        for party in (self.active, *self.passives.values()):
+        for party in (self.active, *self.passives.values(), self.third):
             party.prepare(seed=0, device=torch.device("cpu"))
 
     def _top(self) -> nn.Module:
@@ -107,7 +120,7 @@ class Parties:
 
     def party(self, name: str) -> Party:
         """Return a party by its name."""
-        return self.active if name == ACTIVE else self.passives[name]
+        return {ACTIVE: self.active, COORDINATOR: self.third, **self.passives}[name]
 
     def half(self, exchange: str, name: str) -> Half:
         """Return one party's half of an exchange."""
@@ -156,7 +169,10 @@ class Parties:
 
 
 class LogisticParties(Parties):
-    """The same with linear models, and a half of each exchange of logistic regression: keys, and one step."""
+    """The same with linear models, and a half of each exchange of logistic regression: keys, and one step.
+
+    And of predictions whose scores a passive party or a third one computes, which is told a direction of noise.
+    """
 
     width = 1
 
@@ -164,6 +180,7 @@ class LogisticParties(Parties):
         super().__init__()
         # Made before anybody acts: what a party draws is then the same the first time and every other time.
         self._keys = {name: key_of(name) for name in (ACTIVE, *PASSIVES)}
+        self.active.scores.attach(_awaiting())
 
     def _top(self) -> nn.Module:
         return LinearTop(len(PASSIVES), active_inputs=2)
@@ -183,10 +200,52 @@ class LogisticParties(Parties):
     def _taylor(self, name: str) -> Half:
         return self._keys_and_step(name, Taylor(rows=RECORDS, encryption=ENCRYPTION, key=self._keys[name]))
 
+    def _scoring(self, name: str, scorer: str) -> Half:
+        terms = ScoringTerms(
+            scorer=scorer,
+            parties=PASSIVES,
+            learned=TaskSpec("binary", 1),
+            loss="usual",
+            records=RECORDS,
+            rows=RECORDS,
+            direction_by=PASSIVES[0],
+        )
+        here = Scorer(scorer, self.active.task)
+        here.scores.attach(_awaiting())
+        if name in self.passives:
+            self.passives[name].masks = None  # of another scene's training
+        if name == COORDINATOR:
+            third = CoordinatorSide(ACTIVE, here)
+            yield from third.open()
+            yield from third.directed()
+            return (yield from third.step(RECORDS, STEP))
+        side: LabelSide | PassiveSide
+        if name == ACTIVE:
+            side = LabelSide(self.active, terms)
+        elif name == scorer:
+            side = PassiveScorerSide(self.passives[name], here, ACTIVE, terms)
+        else:
+            side = PassiveSide(self.passives[name], ACTIVE, terms)
+        yield from side.open()
+        return (yield from side.step(self.party(name).test_batch(torch.arange(RECORDS)), STEP))
+
+    def _directed(self, name: str, _: str) -> Half:
+        if name in self.passives:
+            self.passives[name].masks = None  # of another scene's training
+        if name == ACTIVE:
+            yield from receiving_direction(self.active, PASSIVES[0])
+        elif name == PASSIVES[0]:
+            yield from sending_direction(self.passives[name], ACTIVE)
+        return (yield from self._prediction(name))
+
     def _keys_and_step(self, name: str, exchange: Hybrid | Residue | Taylor) -> Half:
         side = exchange.active(self.active) if name == ACTIVE else exchange.passive(self.passives[name], ACTIVE)
         yield from side.open()
         return (yield from side.step(self.party(name).train_batch(torch.arange(RECORDS)), STEP))
+
+
+def _awaiting() -> ScoreNoise:
+    return ScoreNoise(scheme=2, power=1.0, direction="sent")
 
 
 # As short as sums fit: what is looked for here does not depend on the length of a key.
@@ -208,6 +267,9 @@ def tables_of(key: PrivateKey) -> FixedBase:
 
 
 ENCRYPTED = ("residue", "hybrid", "taylor")
+# Who computes the scores, if it is not the label party.
+SCORING = ("scoring telecom", "scoring shop", f"scoring {COORDINATOR}")
+LINEAR = (*ENCRYPTED, *SCORING, "directed prediction")
 EXCHANGES = (
     "introduction",
     "agreement",
@@ -219,13 +281,18 @@ EXCHANGES = (
     "alignment both",
     "alignment padded",
     "alignment size-only",
-    *ENCRYPTED,
+    *LINEAR,
 )
 
 
-def peers_of(name: str) -> tuple[str, ...]:
+def members_of(exchange: str) -> tuple[str, ...]:
+    """Return all that take part in an exchange, the label party first."""
+    return (ACTIVE, *PASSIVES, *([COORDINATOR] if exchange == f"scoring {COORDINATOR}" else []))
+
+
+def peers_of(name: str, exchange: str = "") -> tuple[str, ...]:
     """Return whom a party talks to."""
-    return PASSIVES if name == ACTIVE else (ACTIVE,)
+    return members_of(exchange)[1:] if name == ACTIVE else (ACTIVE,)
 
 
 def _data(name: str, *, labels: bool = False) -> PartyData:
@@ -350,38 +417,39 @@ def hello_of(name: str) -> frames.Hello:
 
 def scenes(exchanges: Sequence[str] = EXCHANGES) -> list[Scene]:
     """Go through every one of these exchanges once, and return each half with what it heard."""
-    parties = {encrypted: _parties(encrypted) for encrypted in (False, True)}
+    parties = {linear: _parties(linear) for linear in (False, True)}
     recorded = {exchange: _transcript(exchange) for exchange in exchanges}
     said = {
         (exchange, sender, name): [one for one in transcript if (one.sender, one.receiver) == (sender, name)]
         for exchange, transcript in recorded.items()
-        for name in (ACTIVE, *PASSIVES)
-        for sender in peers_of(name)
+        for name in members_of(exchange)
+        for sender in peers_of(name, exchange)
     }
     pool = tuple(frame for (_, sender, _), messages in said.items() for frame in framed(sender, messages))
     return [
         Scene(
-            parties[exchange in ENCRYPTED],
+            parties[exchange in LINEAR],
             exchange,
             name,
             {
                 sender: Heard(tuple(messages), tuple(framed(sender, messages)), pool)
-                for sender in peers_of(name)
+                for sender in peers_of(name, exchange)
                 for messages in (said[exchange, sender, name],)
             },
         )
         for exchange in exchanges
-        for name in (ACTIVE, PASSIVES[0])
+        for name in members_of(exchange)
+        if name != PASSIVES[1]
     ]
 
 
-def _parties(encrypted: bool) -> Parties:
-    return LogisticParties() if encrypted else Parties()
+def _parties(linear: bool) -> Parties:
+    return LogisticParties() if linear else Parties()
 
 
 def _transcript(exchange: str) -> Transcript:
-    parties, transcript = _parties(exchange in ENCRYPTED), Transcript()
-    turns = {name: Fixed(name) for name in (ACTIVE, *PASSIVES)}
+    parties, transcript = _parties(exchange in LINEAR), Transcript()
+    turns = {name: Fixed(name) for name in members_of(exchange)}
     halves = {}
     for name, turn in turns.items():
         with turn:

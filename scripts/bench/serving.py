@@ -3,8 +3,10 @@
 Three processes on one machine: the label party and its partner, each on one thread, linked over mutual TLS on loopback,
 and this one, whose clients ask over HTTP on loopback, one record a request, each as soon as it has the answer to the
 one before. Every client asks for records that have not been asked for before as long as there are any. Both halves are
-an MLP with first weights: what a score is makes no difference to how long it takes. On a machine that is
-shared, the CPU times are what says most. Run
+an MLP with first weights: what a score is makes no difference to how long it takes. Behind these rows stand those of
+joint predictions by who computes the scores (:mod:`scripts.bench.scoring`), and of what counting them costs
+(:mod:`scripts.bench.counting`). On a machine that is shared, the CPU times
+are what says most. Run
 ``python -m scripts.bench.serving [--quick] [--json OUT]``.
 """
 
@@ -30,7 +32,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
+from scripts.bench.counting import ledger
 from scripts.bench.measuring import Result, main
+from scripts.bench.scoring import roles
 from splitvfl.app.models import Models
 from splitvfl.app.records import own_data
 from splitvfl.app.run_folder import MODEL_FOLDER, write_config
@@ -84,7 +88,13 @@ def measure(quick: bool) -> list[Result]:
         for clients, each in QUICK_CLIENTS if quick else CLIENTS:
             results += _clients(port, pids, [list(itertools.islice(bodies, each)) for _ in range(clients)])
         results.append(_batches(port, records, QUICK_BATCHES if quick else BATCHES))
-    return results
+    return results + roles(quick) + _counting(quick)
+
+
+def _counting(quick: bool) -> list[Result]:
+    with tempfile.TemporaryDirectory() as name:
+        _prepare(Path(name), _free_ports(1)[0])
+        return ledger(Path(name), (BANK, TELECOM), quick)
 
 
 def _clients(port: int, pids: dict[str, int], bodies: list[list[bytes]]) -> list[Result]:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from splitvfl.config.sections import ExchangeSection, ExperimentConfig, NetworkConfig, PartyConfig
+from splitvfl.config.sections import ExchangeSection, ExperimentConfig, NetworkConfig, PartyConfig, PredictionConfig
 from splitvfl.errors import ConfigError
 from splitvfl.exchange.roll_call import UNSIGNED, Vouching
+from splitvfl.exchange.scoring import COORDINATOR
 from splitvfl.net.frames import Hello, Role
 from splitvfl.net.meeting import Meeting, Partner
 from splitvfl.net.signing import CertificateSigner
@@ -17,6 +18,12 @@ from splitvfl.net.tls import Identity, Plaintext, identities, is_loopback, split
 
 SERVING: Final = "serving"
 """What parties meet for that answer about records until they are stopped."""
+
+PREDICTION: Final = "prediction"
+"""What parties meet for that score records together."""
+
+CHECKING: Final = "checking"
+"""What all meet for that take part in anything, to see whether they find each other."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +33,8 @@ class AddressBook:
     Attributes:
         config: The file.
         name: The party's name.
-        purpose: What they meet for: ``training``, or what only parties with data take part in.
+        purpose: What they meet for: ``training``, :data:`PREDICTION`, :data:`CHECKING`, or what only parties with data
+            take part in.
     """
 
     config: ExperimentConfig
@@ -61,10 +69,10 @@ class AddressBook:
         Raises:
             ConfigError: If the others would not accept what this party signs.
         """
-        if not self.config.exchange.factory.hides_parts:
+        if not (self.config.exchange.factory.hides_parts or self._scored_elsewhere):
             return UNSIGNED
         names = self._identities()
-        members = frozenset(names if self.purpose == "training" else self.config.parties) - {self.config.active}
+        members = frozenset(self._taking_part) - {self.config.active}
         if isinstance(meeting.credentials, Plaintext):
             return Vouching(members)
         signers = {member: names[member] for member in members}
@@ -87,7 +95,7 @@ class AddressBook:
     def _partners(self) -> tuple[Partner, ...]:
         config, listen, places = self.config, self.network.listen, self._places
         others = [config.active] if self.name != config.active else [name for name in places if name != self.name]
-        wanted = [name for name in others if self.purpose == "training" or name in config.parties]
+        wanted = [name for name in others if name in self._taking_part]
         names = self._identities()
         # No address to listen at is 0.0.0.0.
         self._check("network.listen", f"0.0.0.0{listen}" if listen is not None and listen.startswith(":") else listen)
@@ -102,16 +110,40 @@ class AddressBook:
         return tuple(Partner(name, names[name], places[name].address) for name in wanted)
 
     @property
-    def _places(self) -> dict[str, PartyConfig | ExchangeSection]:
+    def _places(self) -> dict[str, PartyConfig | ExchangeSection | PredictionConfig]:
         """Where each party is found, who takes part without data among them."""
-        third = self.config.exchange.factory.third_party
-        return {**self.config.parties, **({} if third is None else {third: self.config.exchange})}
+        config, third = self.config, self.config.exchange.factory.third_party
+        places: dict[str, PartyConfig | ExchangeSection | PredictionConfig] = {**config.parties}
+        if third is not None:
+            places[third] = config.exchange
+        of_its_own = config.prediction.address is not None or config.prediction.identity is not None
+        if config.scorer == COORDINATOR and (third is None or of_its_own):
+            places[COORDINATOR] = config.prediction
+        return places
+
+    @property
+    def _scored_elsewhere(self) -> bool:
+        return self.purpose == PREDICTION and self.config.scorer != self.config.active
+
+    @property
+    def _taking_part(self) -> set[str]:
+        """Names of all that take part in what they meet for."""
+        of_training, of_prediction = self.config.exchange.factory.third_party, self.config.scorer
+        others: dict[str, tuple[str | None, ...]] = {
+            "training": (of_training,),
+            PREDICTION: (of_prediction,),
+            CHECKING: (of_training, of_prediction),
+        }
+        third = (name for name in others.get(self.purpose, ()) if name is not None)
+        return {*self.config.parties, *third}
 
     def _identities(self) -> dict[str, str]:
         return identities({name: place.identity for name, place in self._places.items()})
 
     def _section(self, name: str) -> str:
-        return f"parties.{name}" if name in self.config.parties else "exchange"
+        if name in self.config.parties:
+            return f"parties.{name}"
+        return "prediction" if self._places[name] is self.config.prediction else "exchange"
 
     def _check(self, key: str, address: str | None) -> None:
         if address is not None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from splitvfl.app.addresses import AddressBook
+from splitvfl.app.addresses import CHECKING, AddressBook
 from splitvfl.app.data_summary import own_summary_of, summary_of
 from splitvfl.app.deployment import Deployment
 from splitvfl.app.exchanges import said_before
@@ -30,7 +30,6 @@ from splitvfl.net.link import Link
 from splitvfl.report.rows import counted
 from splitvfl.run.trainer import Trainer
 
-CHECKING = "checking"
 """What parties meet for that only want to know whether the others are there."""
 
 
@@ -69,6 +68,7 @@ def check_experiment(config: ExperimentConfig, folder: Path, *, tell: Callable[[
     """
     found = Findings(tell)
     tell(f"file: {config.source}, {len(config.parties)} parties, model {config.model.name}, {_hooks(config)}")
+    _tell_scorer(config, tell)
     data: VerticalData | None = None
     with found.step():
         data = load_data(config)
@@ -130,6 +130,7 @@ def check_party(
     """
     found = Findings(tell)
     tell(f"file: {config.source}, {name} of {', '.join(config.parties)}, model {config.model.name}, {_hooks(config)}")
+    _tell_scorer(config, tell)
     own: OwnData | None = None
     if name in config.parties:
         with found.step():
@@ -167,7 +168,16 @@ def _connect(config: ExperimentConfig, name: str, wait_s: float, tell: Callable[
     with AddressBook(changed, name, CHECKING).meeting(tell) as meeting, meeting.meet() as links:
         if name != config.active:  # who has the labels meets everybody, and leaves last
             _wait_until_gone(links[config.active], wait_s)
-        tell(f"connected: {', '.join(links)}")
+        tell(f"connected: {', '.join(_and_what_for(config, one) for one in links)}")
+
+
+def _and_what_for(config: ExperimentConfig, name: str) -> str:
+    """Return a partner's name, and what it does if it has no data, or computes the scores."""
+    does = [
+        *(["has the key"] if name == config.exchange.factory.third_party else []),
+        *(["computes the scores"] if name == config.scorer != config.active else []),
+    ]
+    return f"{name} ({', '.join(does)})" if does else name
 
 
 def _wait_until_gone(link: Link, wait_s: float) -> None:
@@ -176,6 +186,14 @@ def _wait_until_gone(link: Link, wait_s: float) -> None:
         if time.monotonic() > deadline:
             raise LinkError(f"{link.peer} is there, but has not met the others within {wait_s:g} s")
         time.sleep(_LOOK_S)
+
+
+def _tell_scorer(config: ExperimentConfig, tell: Callable[[str], None]) -> None:
+    if config.scorer != config.active:
+        tell(
+            f"scores: {config.scorer} computes them once the model is trained; while it is trained, {config.active} "
+            "receives parts of the logits as without it"
+        )
 
 
 def _hooks(config: ExperimentConfig) -> str:

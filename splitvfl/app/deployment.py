@@ -33,6 +33,7 @@ from splitvfl.app.run_folder import (
     write_config,
 )
 from splitvfl.app.saved_model import Origin, save_half
+from splitvfl.app.scoring import check_own_defenses
 from splitvfl.config.sections import ExperimentConfig, config_to_yaml
 from splitvfl.data.digests import data_digests
 from splitvfl.errors import ArgumentError, ConfigError, DataError
@@ -118,8 +119,11 @@ class Deployment:
         """
         config, name = self._config, self.name
         described = [party.role for other, party in config.parties.items() if other == name or party.columns]
+        check_own_defenses(config, name)
         for hook in config.defenses:
             crossing = hook.found("defenses", config.folder).crossing
+            if crossing == "scores" and config.scorer != config.active:
+                continue
             if (role := "passive" if crossing == "activation" else "active") not in described:
                 raise ConfigError(
                     f"{config.source}: defenses: {hook.name} acts on the {crossing} of the {role} party, and would do "

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -29,11 +31,13 @@ from splitvfl.app.run_folder import (
     write_config,
 )
 from splitvfl.config.sections import ExperimentConfig, HookConfig, config_to_yaml, parse_config
+from splitvfl.cut.memoised import KEY_BYTES, MemoisedNoise, check_memoised
 from splitvfl.data import VerticalData
 from splitvfl.errors import ConfigError, DataError
 from splitvfl.leakage.features import FeatureLeak
 from splitvfl.leakage.reconstruction import RECONSTRUCTION_FILE, Reconstruction
 from splitvfl.learning.precision import narrow_dtype
+from splitvfl.party.direction import awaits_direction, check_awaited
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.report.board_row import show_on_board
 from splitvfl.report.releases import Reserve, keep_reserve
@@ -189,12 +193,26 @@ class Experiment:
             autocast=narrow_dtype(train.autocast),
             wire=narrow_dtype(config.exchange.wire),
             exchange=assembly.exchange,
+            scores_by=config.prediction.scores_by,
+            direction_by=config.prediction.direction_by,
         )
         for party in (active, *passives.values()):
             assembly.check_clips(party)
+        active.score_noise = self._score_noise(active)
         trainer.made_by = self._made_by()
         trainer.account = assembly.budget()
         return trainer
+
+    def _score_noise(self, active: ActiveParty) -> MemoisedNoise | None:
+        """Return memoised noise on the scores of this trainer; ``None``: it is drawn anew for every prediction."""
+        awaited = any(map(awaits_direction, active.scores))
+        # Without a defense, as one of several that are compared, nobody awaits what a party would send.
+        check_awaited(active.scores, self._config.prediction.direction_by if awaited else None)
+        if not self._config.memoised_scores:
+            return None
+        check_memoised(active.scores)
+        seed = self._config.train.noise_seed_for_experiments
+        return MemoisedNoise(os.urandom(KEY_BYTES) if seed is None else sha256(f"scores/{seed}".encode()).digest())
 
     def _made_by(self) -> dict[str, MadeBy]:
         data, models = self._bench.data, self._assembly.models

@@ -137,6 +137,27 @@ class ModelForecast:
     views: tuple[ViewForecast, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class AgainForecast:
+    """After how many models of the same columns, which score the same records, every column is found exactly.
+
+    Of models at hand by rank; of others as if they were in general position, as those are that were fitted to other
+    records. With equations that everybody knows, of categories that add up to one. For exact scores: of rounded ones
+    the error falls with every model, and does not become 0.
+
+    Attributes:
+        at_hand: Number of models at hand.
+        each: Equations of the last one, or, without one, of any model of so many classes, by view.
+        together: Independent equations of all at hand, by view.
+        exact_after: Number of models, by view; ``None``: the models give no equation.
+    """
+
+    at_hand: int
+    each: Mapping[Seen, int]
+    together: Mapping[Seen, int]
+    exact_after: Mapping[Seen, int | None]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
     """What a passive party can know, alone, of what predictions will tell of its columns.
@@ -152,6 +173,7 @@ class Forecast:
         exact_from: Number of classes from which on every column is found exactly, by view: with an equation more for
             each category whose columns add up to one.
         sums: How many of these categories there are.
+        again: Of models that are trained again.
         model: Of a trained model; ``None``: none was given.
         notes: What there is to say of it.
     """
@@ -165,6 +187,7 @@ class Forecast:
     before_training: tuple[ClassesForecast, ...]
     exact_from: Mapping[Seen, int]
     sums: int
+    again: AgainForecast
     model: ModelForecast | None = None
     notes: tuple[str, ...] = field(default=())
 
@@ -172,8 +195,9 @@ class Forecast:
 
     @property
     def sentence(self) -> str:
-        """What to do about it, in one sentence."""
-        return _before(self) if self.model is None else _after(self, self.model)
+        """What to do about it, in one sentence; and in another, what models that are trained again tell."""
+        first = _before(self) if self.model is None else _after(self, self.model)
+        return " ".join(filter(None, [first, _again(self.again)]))
 
     def as_json(self) -> dict[str, Any]:
         """Return it as JSON takes it."""
@@ -188,6 +212,7 @@ class Forecast:
             "mean_mse": self.mean_mse,
             "before_training": [row.as_json() for row in self.before_training],
             "exact_from_classes": dict(self.exact_from),
+            "trained_again": asdict(self.again),
             "model": None if self.model is None else asdict(self.model),
             "notes": list(self.notes),
             "sentence": self.sentence,
@@ -251,6 +276,27 @@ def _after(found: Forecast, model: ModelForecast) -> str:
         f"{'it' if len(told) == 1 else 'them'} out or coarsen {'it' if len(told) == 1 else 'them'} before the next "
         "training if that must stay with you."
     )
+
+
+def _again(found: AgainForecast) -> str:
+    """Return after how many models everything is found, where it is not by the first one; empty if no number is."""
+    scores, activation = (found.exact_after[sees] for sees in ("scores", "activation"))
+    said = []
+    if found.at_hand > 1:
+        number = found.together["scores"]
+        said.append(
+            f"The models at hand give {number} independent equation{'' if number == 1 else 's'} together"
+            + (f", and {found.together['activation']} where your part of the logits is seen" if _differ(found) else "")
+        )
+    if scores is not None and scores > 1:
+        own = f" ({activation} where your part of the logits is seen)" if scores != activation else ""
+        whose = "these score" if scores <= found.at_hand else "a new model a month scores"
+        said.append(f"Where {whose} the same records, all is exact after {scores} models{own}")
+    return " ".join(f"{one}." for one in said)
+
+
+def _differ(found: AgainForecast) -> bool:
+    return found.together["scores"] != found.together["activation"]
 
 
 def _counted(count: int, what: str) -> str:

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from splitvfl.app.forecast_result import (
+    AgainForecast,
     ClassesForecast,
     DefenseForecast,
     Forecast,
@@ -43,6 +44,7 @@ from splitvfl.attacks.error_bounds import (
     half_star_error,
     least_error,
     least_squares_error,
+    models_for_exactness,
     row_space,
     transformed_error,
 )
@@ -54,7 +56,6 @@ from splitvfl.config.registry import arguments_of, built_in
 from splitvfl.config.sections import ExperimentConfig
 from splitvfl.data.columns import PartyData, Records
 from splitvfl.data.transform import MOST_ROTATED, Rearrangement, best_rotation
-from splitvfl.defenses.score_noise import noise_direction
 from splitvfl.errors import AttackRefused, ConfigError, DataError, SplitVFLError
 from splitvfl.hooks import (
     Alphabet,
@@ -73,6 +74,7 @@ from splitvfl.leakage.alphabets import known_alphabets
 from splitvfl.leakage.categories import CategoryGroup, category_groups, commonest_share, flags_among, varying_groups
 from splitvfl.leakage.estimates import JudgedAttack, OwnColumn, best_first, judged_attack, own_columns
 from splitvfl.leakage.features import judge_estimate, run_feature_attack
+from splitvfl.leakage.noise_direction import noise_direction
 from splitvfl.leakage.score_equations import RANK_TOLERANCE, score_equations, score_part
 from splitvfl.leakage.unit_box import Box
 from splitvfl.leakage.view_fields import in_words
@@ -104,6 +106,7 @@ def forecast(
     name: str,
     *,
     model: Path | None = None,
+    also: Sequence[Path] = (),
     classes: int | None = None,
     judged: int = JUDGED,
 ) -> Forecast:
@@ -113,19 +116,24 @@ def forecast(
         config: The experiment, or the party's own file.
         name: The party.
         model: Folder of its trained half, or of the run that holds it. Default: bounds before training alone.
+        also: Likewise of further models of the same columns, whose equations add up with those of ``model``.
         classes: Number of classes, if it is known: bounds begin there.
         judged: Records on which attacks are run, at most.
 
     Raises:
-        ConfigError: If the party is not a passive one, the model is not linear, or there are fewer than two classes.
+        ConfigError: If the party is not a passive one, the model is not linear, there are fewer than two classes, or
+            further models are not of the same columns as they are encoded here.
         DataError: If the data are not what the file says, or no column varies.
         CheckpointError: If there is no trained half, or it is damaged.
     """
     _check(config, name, classes, judged)
-    half = None if model is None else load_half(_half_folder(model, name))
+    if also and model is None:
+        raise ConfigError("also: further models stand beside a first one: name it (model)")
+    half = None if model is None else load_half(half_folder(model, name))
     if half is not None:
         _check_half(half, name)
     own = _columns_of(config, name, half)
+    further = [_further(config, name, folder, own) for folder in also]
     if classes is None and half is not None and half.schema.task != "regression":
         classes = max(2, half.schema.outputs)
     return Forecast(
@@ -136,8 +144,9 @@ def forecast(
         half_mse=guess_error(own.moments, 0.5),
         mean_mse=guess_error(own.moments, own.moments.mean),
         before_training=tuple(_before_training(own.moments, classes)),
-        exact_from={sees: classes_for_exactness(len(own.names) - own.sums, seen=sees) for sees in _VIEWS},
-        sums=own.sums,
+        exact_from={sees: classes_for_exactness(len(own.names) - len(own.sums), seen=sees) for sees in _VIEWS},
+        sums=len(own.sums),
+        again=_trained_again(own, [one.weight for one in (own, *further) if one.weight is not None], classes),
         model=None if half is None else _of_model(own, half, config, judged),
         notes=tuple(_notes(own, config, name, half)),
     )
@@ -167,7 +176,7 @@ def _check(config: ExperimentConfig, name: str, classes: int | None, judged: int
         raise ConfigError(f"--judged: expected at least 1 record, got {judged}")
 
 
-def _half_folder(folder: Path, name: str) -> Path:
+def half_folder(folder: Path, name: str) -> Path:
     """Return the folder of a party's half: this one, or where a run keeps it."""
     within = (folder, folder / MODEL_FOLDER, folder / name, folder / MODEL_FOLDER / name)
     return next((one for one in within if (one / HALF_FILE).is_file()), folder)
@@ -187,7 +196,7 @@ def _check_half(half: SavedHalf, name: str) -> None:
 
 def _columns_of(config: ExperimentConfig, name: str, half: SavedHalf | None) -> _Own:
     """Return the party's columns, and the model's weights of them: after a transform, of who knows it."""
-    data = _data_of(config, name, half)
+    data = columns_of_training(config, name, half)
     if not data.width:
         raise DataError(
             f"{name} has no columns of numbers: there is nothing to forecast (data.categorical: onehot makes numbers "
@@ -218,7 +227,7 @@ def _columns_of(config: ExperimentConfig, name: str, half: SavedHalf | None) -> 
     return _Own(party.data.with_transform(None), weight @ transform.matrix, groups, shown)
 
 
-def _data_of(config: ExperimentConfig, name: str, half: SavedHalf | None) -> PartyData:
+def columns_of_training(config: ExperimentConfig, name: str, half: SavedHalf | None) -> PartyData:
     """Return the party's data: the training records of its half, as far as can be told.
 
     A party alone divides its records otherwise than an experiment in one process divides the whole file; the encoding
@@ -274,12 +283,18 @@ class _Own:
         self.moments = ColumnMoments.of(self._points(data.train, piece) for piece in _pieces(data.train.count))
         self.groups = varying_groups(groups, varying)
 
-    @property
-    def sums(self) -> int:
-        """Number of categories whose columns add up to the same in every record: an equation that everybody knows."""
+    @cached_property
+    def sums(self) -> Tensor:
+        """Equations that everybody knows, ``(s, d)``: columns of a category that add up to the same in every record."""
         around = self.moments.around(self.moments.mean)
-        places = (list(one.places) for one in self.groups)
-        return sum(around[where][:, where].sum().item() < _NO_VARIANCE for where in places)
+        rows = torch.zeros(0, len(self.names), dtype=torch.float64)
+        for one in self.groups:
+            where = list(one.places)
+            if around[where][:, where].sum().item() < _NO_VARIANCE:
+                row = torch.zeros(1, len(self.names), dtype=torch.float64)
+                row[0, where] = 1.0
+                rows = torch.cat([rows, row])
+        return rows
 
     @property
     def flags(self) -> list[CategoryGroup]:
@@ -354,6 +369,50 @@ def _before_training(moments: ColumnMoments, first: int | None) -> Iterator[Clas
         for sees in _VIEWS:
             count = equation_count(classes, seen=sees)
             yield ClassesForecast(classes, sees, count, errors(min(count, moments.columns)))
+
+
+# --- with several models
+
+
+def _further(config: ExperimentConfig, name: str, folder: Path, first: _Own) -> _Own:
+    """Return the columns and weights of a further model, if they are those of the first in one and the same box."""
+    half = load_half(half_folder(folder, name))
+    _check_half(half, name)
+    own = _columns_of(config, name, half)
+    same_box = torch.equal(own.box.lower, first.box.lower) and torch.equal(own.box.upper, first.box.upper)
+    if not _encoded_alike(own.data, half) or own.names != first.names or not same_box:
+        raise ConfigError(
+            f"--model: the columns of {folder} are encoded otherwise than those of the first model, or than "
+            f"{config.source} has them: equations of both cannot be put together from this file alone (public ranges, "
+            "data.ranges, make encodings equal; splitvfl reconstruct RUN RUN, of experiments, measures)"
+        )
+    return own
+
+
+def _trained_again(own: _Own, weights: Sequence[Tensor], classes: int | None) -> AgainForecast:
+    """Return after how many models everything is found: by rank of those at hand, of others in general position."""
+    d, at_start = len(own.names), len(own.sums)
+    each: dict[Seen, int] = {}
+    together: dict[Seen, int] = {}
+    exact_after: dict[Seen, int | None] = {}
+    for sees in _VIEWS:
+        rows = [torch.diff(one, dim=0) if sees == "scores" and len(one) > 1 else one for one in weights]
+        ranks = [_rank(torch.cat([own.sums, *rows[: count + 1]])) for count in range(len(rows))]
+        each[sees] = _rank(torch.cat([own.sums, rows[-1]])) - at_start if rows else 0
+        if not rows:
+            each[sees] = equation_count(classes or 2, seen=sees)
+        known = ranks[-1] if ranks else at_start
+        together[sees] = known - at_start
+        if known == d:
+            exact_after[sees] = ranks.index(d) + 1 if ranks else 0
+        else:
+            more = models_for_exactness(d - known, each[sees])
+            exact_after[sees] = None if more is None else len(rows) + more
+    return AgainForecast(len(weights), each, together, exact_after)
+
+
+def _rank(rows: Tensor) -> int:
+    return int(torch.linalg.matrix_rank(rows, rtol=RANK_TOLERANCE))
 
 
 # --- with a model

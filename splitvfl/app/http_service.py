@@ -177,17 +177,17 @@ class ScoringApplication:
         found = []
         for place, (name, own, unknown) in enumerate(zip(asked.ids, asked.own, asked.unknown, strict=True)):
             here = next(places) if own else None
+            limited = [
+                other for other, one in standing.items() if here is not None and one[here] == Standing.SCORED_ENOUGH
+            ]
             missing = [self._service.party.name] if here is None else []
-            missing += [other for other, one in standing.items() if here is not None and one[here] != Standing.HELD]
+            missing += [other for other, one in standing.items() if here is not None and one[here] == Standing.NOT_HELD]
             for other in missing:
                 self._metrics.not_held(other)
-            answer: dict[str, Any] = (
-                {"not_held": missing}
-                if missing
-                else _score_of(next(left), "" if asked.single else f"{RECORDS}[{place}]")
-            )
+            without = ({"not_held": missing} if missing else {}) | ({"scored_enough": limited} if limited else {})
+            answer = without or _score_of(next(left), "" if asked.single else f"{RECORDS}[{place}]")
             found.append({"id": name, **answer, **({"unknown_categories": list(unknown)} if unknown else {})})
-        self._metrics.scored(sum("not_held" not in one for one in found))
+        self._metrics.scored(sum({"not_held", "scored_enough"}.isdisjoint(one) for one in found))
         return found
 
     async def _about(self, request: Request) -> Response:

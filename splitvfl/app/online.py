@@ -16,6 +16,7 @@ import torch
 
 from splitvfl.app.addresses import SERVING, AddressBook
 from splitvfl.app.assembly import choose_device
+from splitvfl.app.counting import Counting, check_own_limits, check_single_answers
 from splitvfl.app.http_access import Access, HttpSettings, access
 from splitvfl.app.promised_predictions import NOT_COVERED, AfterTraining, on_request, put_by, was_promised
 from splitvfl.app.run_folder import CONFIG_FILE, MODEL_FOLDER
@@ -32,7 +33,7 @@ from splitvfl.data.record_index import RecordIndex
 from splitvfl.errors import ConfigError, PrivacyError
 from splitvfl.net.meeting import Meeting
 from splitvfl.party.party import ActiveParty, PassiveParty
-from splitvfl.run.answers import RecordAnswers
+from splitvfl.run.answers import Admit, RecordAnswers
 from splitvfl.run.ask_limits import AskCounts, AskLimits
 from splitvfl.run.online import LabelService, OnlineSettings, RecordService
 from splitvfl.system.folder_lock import locked
@@ -141,6 +142,7 @@ class _Preparation:
         self.name = self.half.schema.party if name is None else self.config.own_name(name)
         self.partners = partners_of(self.half, self.name, self.config.parties, self.config.source)
         self._check_exchange()
+        check_own_limits(self.config, self.name)
         if self.config.train.threads is not None:
             torch.set_num_threads(self.config.train.threads)
 
@@ -154,6 +156,12 @@ class _Preparation:
                 f"{self.config.source}: exchange {section.name}: {self.name} cannot be served: its parties hide their "
                 "parts under masks that are for one use, for records that all of them hold; score files together with "
                 "`splitvfl predict`"
+            )
+        if self.config.scorer != self.config.active:
+            raise ConfigError(
+                f"{self.config.source}: prediction.scores_by: {self.config.scorer} computes the scores, and requests "
+                "are answered by the label party: score files together with `splitvfl predict`, or agree on "
+                "prediction.scores_by: active"
             )
 
     # --- the label party
@@ -216,6 +224,7 @@ class _Preparation:
     def _passive(self) -> PartyService:
         if self.settings.http is not None:
             raise ConfigError(f"--http: requests come to {self.config.active}, the label party; leave it out here")
+        check_single_answers(self.config)
         own = self._records(needed=True)
         assert own is not None
         party = self._party(own.data)
@@ -230,6 +239,7 @@ class _Preparation:
             key=noise_key(folder / KEY_FILE),
             half=f"{self.name}/{self.half.schema.digest}",
             settings=as_bytes(drawn_under),
+            admit=self._admission(own),
         )
         counts = AskCounts(self.settings.limits, folder / COUNTS_FILE)
         for column, rows in own.unknown.items():
@@ -240,6 +250,9 @@ class _Preparation:
             f"{limits.per_minute} records a minute and {limits.per_day} a day at most (--per-minute, --per-day); "
             f"counts are kept in {folder / COUNTS_FILE}"
         )
+        if self.config.prediction.limits:
+            scored = ", ".join(f"{name}: {limit}" for name, limit in self.config.prediction.limits.items())
+            self.notify(f"{self.name} limits what is scored, files and requests together (prediction): {scored}")
         service = RecordService(
             party,
             self.config.active,
@@ -250,6 +263,10 @@ class _Preparation:
             notify=self.notify,
         )
         return PartyService(self.run, service, counts, self.notify, self._after([self.name]))
+
+    def _admission(self, own: NewRecords) -> Admit:
+        counting = Counting.over_a_network(self.config, self.half, self.run, self.notify)
+        return counting.admission(own.names, own.name_column)
 
     def _after(self, passives: Sequence[str]) -> AfterTraining:
         promised = was_promised(self.run, self.config)
@@ -382,7 +399,7 @@ class PartyService:
         today = self.counts.today
         self.notify(
             f"stopped; today {today.asked} records were asked for: {today.held} answered, {today.not_held} not held, "
-            f"{today.refused} refused"
+            f"{today.refused + today.limited} refused"
         )
 
 

@@ -6,10 +6,9 @@ are compared with the columns. What :mod:`splitvfl.app.forecasting` computes for
 is measured here with the rounding, the defenses and the saturation that real scores have.
 
 Attackers are assumed to know the weights, the range of every column over the training records, and everything of the
-label party's. With ``weights`` of another kind they are given transformed ones and take these for the model's own. Of a
-party that transforms its columns, both are judged: who does not know the transform, and who does.
-
-Source: *Privacy Against Inference Attacks in Vertical Federated Learning*, remark 6 for transformed weights.
+label party's. With ``weights`` of another kind they are given transformed ones and take these for the model's own
+(:mod:`splitvfl.app.shown_weights`). Of a party that transforms its columns, both are judged: who does not know the
+transform, and who does.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
+from itertools import zip_longest
 from pathlib import Path
-from typing import Final
+from typing import Final, get_args
 
 import torch
 from torch import Tensor
@@ -28,20 +27,26 @@ from torch import Tensor
 from splitvfl.app.forecasting import KnownMeans, equation_attacks, two_valued
 from splitvfl.app.run_folder import CONFIG_FILE
 from splitvfl.app.saved_run import SavedRun, load_run
-from splitvfl.attacks.error_bounds import ColumnMoments, row_space
+from splitvfl.app.shown_weights import (
+    Changed,
+    WeightChange,
+    WeightsAndMoments,
+    changed_weights,
+    revealed_change,
+    shown_system,
+)
+from splitvfl.app.stacked_runs import NamedRun, stacked_system, with_shared_records
 from splitvfl.attacks.rcc1 import rcc1_with_value
 from splitvfl.config.registry import built_in, construct
 from splitvfl.config.sections import parse_attacks
 from splitvfl.config.yaml import Document
-from splitvfl.data.transform import MOST_ROTATED, best_rotation
-from splitvfl.defenses.revealed_weights import least_singular_value, rotated_weights, weight_shift
-from splitvfl.errors import ArgumentError, CheckpointError, ConfigError
+from splitvfl.errors import CheckpointError, ConfigError, DataError, printable
 from splitvfl.exchange.masking import active_masking, passive_masking
 from splitvfl.exchange.roll_call import UNSIGNED
 from splitvfl.hooks import Attack, hook_name, known_rows_of, target_of
 from splitvfl.leakage.categories import CategoryGroup, category_groups, commonest_share, flags_among, varying_groups
 from splitvfl.leakage.estimates import JudgedAttack, best_first, judged_attack, own_columns
-from splitvfl.leakage.features import AWARE, FeatureLeak, Sees
+from splitvfl.leakage.features import AWARE, FeatureLeak, Part, Sees
 from splitvfl.leakage.reconstruction import (
     PLOTTED,
     Certificate,
@@ -50,25 +55,24 @@ from splitvfl.leakage.reconstruction import (
     Reconstruction,
     Weights,
 )
-from splitvfl.leakage.score_equations import RANK_TOLERANCE, ScoreCounts, count_scores
+from splitvfl.leakage.score_equations import ScoreCounts, count_scores
 from splitvfl.messaging.conversation import converse
 from splitvfl.party.party import ActiveParty
 from splitvfl.run.feature_seats import Judgement, judged, most_told, named_by_knowledge, note_missing
 from splitvfl.run.feature_systems import System, aware_systems, scored_systems
 from splitvfl.run.feature_target import FeatureTarget, targets_of, with_transforms_known
 from splitvfl.run.half_folder import is_half
+from splitvfl.run.revealed_file import Revealed, read_revealed
 from splitvfl.run.trainer import Trainer
 
 RECORDS: Final = 2_000
 """Records of each part that are scored, at most: as many predictions as the paper draws."""
 
-SHIFT: Final = 0.6
-"""Norm of a shift of weights, in units of the least singular value of the equations, from which on it has no largest
-error."""
-
 VIEWS: tuple[Sees, ...] = ("scores", "activation")
+TRUE_WEIGHTS: Mapping[Weights, Mapping[str, WeightChange]] = {"true": {}}
+"""Who knows the weights, and nobody else."""
+
 _MOST_PLOTTED = 9
-_PIECE = 65_536  # records that are read at a time
 # Scores of float32 hold logits to about 1e-6 of their size; estimates are off by that over the least singular value.
 _CERTIFIED_WITHIN = 1e-3
 
@@ -84,10 +88,12 @@ Chosen = Callable[[System, dict[str, dict[str, str]]], Iterable[Attack]]
 def reconstruct(
     run: str | os.PathLike[str] | SavedRun | Trainer,
     *,
+    also: Sequence[str | os.PathLike[str] | SavedRun] = (),
     attacks: str | Sequence[Attack] | None = None,
     views: Sequence[Sees] = VIEWS,
     records: int = RECORDS,
     weights: Weights = "true",
+    revealed: Sequence[str | os.PathLike[str]] = (),
     plots: bool = True,
     modules: str | os.PathLike[str] | None = None,
 ) -> Reconstruction:
@@ -98,6 +104,8 @@ def reconstruct(
     Args:
         run: Folder of a finished run with the halves of all parties, as ``splitvfl train`` writes it, one that
             was read, or a trainer.
+        also: Further runs of the same columns, whose models score the same records too: equations of all are solved
+            together (:mod:`splitvfl.app.stacked_runs`).
         attacks: Feature attacks, or their names by comma, with options as in ``gradient-inversion(steps=500)``;
             ``known-means`` among them. Default: all that come with the library and need only what equations tell, and
             ``known-means``: who knows the columns' means over the training records.
@@ -105,25 +113,27 @@ def reconstruct(
         records: How many records of each part, at least 1.
         weights: ``"rotated"`` or ``"shifted"``: the attacker is given these (see
             :mod:`splitvfl.defenses.revealed_weights`), beside one who is given the true ones.
+        revealed: Files that passive parties of the run have revealed their weights in (``splitvfl reveal``), one of
+            each at most. Where they hold changed weights, the attacker is given these, likewise; of a party without a
+            file it knows the true ones.
         plots: Whether true and estimated values of up to 200 records are kept, for pictures.
         modules: Where modules of one's own lie that the run's experiment names; default: the current folder.
 
     Raises:
         ConfigError: If no party's model is linear with columns of a finite range, an option is unknown, or weights
             cannot be transformed.
-        DataError: If the run's records are not there any more, or have changed.
+        DataError: If the run's records are not there any more, or have changed; if a file holds no revealed weights of
+            this run; if runs are not of the same columns of the same records.
         CheckpointError: If there is no finished run, or not the halves of all parties.
     """
     _check(views, records, weights)
     given = Path(modules) if modules is not None else Path.cwd()
     named = parse_attacks(attacks, folder=given, beside=[KnownMeans.name]) if isinstance(attacks, str) else attacks
     found = run if isinstance(run, Trainer) else _with_records(run, modules)
-    active, passives = found.active, found.passives
-    name = str(found.folder or "trainer")
-    skipped: dict[str, dict[str, str]] = {party: {} for party in passives}
+    models = _models(found, [_with_records(one, modules) for one in also], weights, [*map(Path, revealed)])
+    active, targets = models[0].active, models[0].targets
+    skipped: dict[str, dict[str, str]] = {party: {} for party in targets}
     listed = _own_attacks(found) if named is None else {}
-    targets = targets_of(passives)
-    _check_targets(targets, name)
     for party, target in targets.items():
         if target.refused:
             skipped[party]["all attacks"] = target.refused
@@ -136,13 +146,15 @@ def reconstruct(
         skipped,
         known=0 if named is None else most_told([one for one in named if not isinstance(one, str)]),
         records=records,
-        weights=("true",) if weights == "true" else ("true", weights),
+        shown=models[0].shown,
+        run=models[0].source,
+        also=models[1:],
         views=views,
         plots=plots,
     )
-    made = reconstruction_of(judgements, active, Path(name).name, skipped, targets)
+    made = reconstruction_of(judgements, active, _name_of(models), skipped, targets)
     audited = isinstance(found, SavedRun) and found.over_a_network
-    return replace(made, notes=(*((_AUDITED,) if audited else ()), *_settings_note(made, listed)))
+    return replace(made, notes=(*((_AUDITED,) if audited else ()), *_settings_note(made, listed), *_notes(models)))
 
 
 def reconstruct_listed(trainer: Trainer, run: str) -> tuple[Reconstruction | None, dict[str, list[FeatureLeak]]]:
@@ -204,6 +216,167 @@ def _why(target: FeatureTarget) -> str:
             f"{type(party.bottom).__name__} is not one linear layer on columns of numbers (model: logistic-regression)"
         )
     return target.refused
+
+
+# --- models of one run, or of several
+
+
+@dataclass(frozen=True, eq=False)
+class AttackedModel:
+    """A model whose predictions are attacked.
+
+    Attributes:
+        source: What its run is called.
+        active: The party in whose seat the attacks are.
+        targets: The passive parties.
+        shown: Which weights the attacker is given, and what sets these apart from the model's own, by party.
+        notes: What there is to say of them.
+    """
+
+    source: str
+    active: ActiveParty
+    targets: Mapping[str, FeatureTarget]
+    shown: Mapping[Weights, Mapping[str, WeightChange]]
+    notes: tuple[str, ...] = ()
+
+
+def _models(
+    run: SavedRun | Trainer, also: Sequence[SavedRun], weights: Weights, files: Sequence[Path]
+) -> list[AttackedModel]:
+    """Return the models of runs, of several on the records that they share; files go to the run that they are of."""
+    if also and isinstance(run, Trainer):
+        raise ConfigError("several models are those of finished runs: give a folder in place of the trainer")
+    runs: list[SavedRun | Trainer] = [run, *also]
+    revealed = [read_revealed(file) for file in files]
+    holding = [NamedRun(str(one.folder or "trainer"), one.active, one.passives) for one in runs]
+    left_out = 0
+    if also:
+        holding, left_out = with_shared_records([_named(one) for one in (run, *also) if isinstance(one, SavedRun)])
+    found = []
+    for one, held in zip(runs, holding, strict=True):
+        targets = targets_of(held.passives)
+        _check_targets(targets, held.source)
+        own = [file for file in revealed if _run_of(file, runs) is one]
+        changes, notes = _of_files(one, targets, own)
+        found.append(
+            AttackedModel(held.source, held.active, targets, {**_changes(targets, weights), **changes}, tuple(notes))
+        )
+    if left_out:
+        found[0] = replace(found[0], notes=(_left_out(left_out), *found[0].notes))
+    return found
+
+
+def _left_out(records: int) -> str:
+    return f"{records:,} shared records are left out, whose columns are not the same in all runs"
+
+
+def _named(run: SavedRun) -> NamedRun:
+    data = run.active.data
+    names: dict[Part, Sequence[object]] = {"train": run.names_of(data.train.ids), "test": run.names_of(data.test.ids)}
+    return NamedRun(str(run.folder), run.active, run.passives, names)
+
+
+def _run_of(file: Revealed, runs: Sequence[SavedRun | Trainer]) -> SavedRun | Trainer:
+    """Return the run that a file says it is of; of none of them: the first, which refuses it."""
+    for one in runs:
+        half = one.halves.get(file.schema.party) if isinstance(one, SavedRun) else None
+        if half is not None and half.schema.run == file.schema.run:
+            return one
+    return runs[0]
+
+
+def _kinds(models: Sequence[AttackedModel]) -> Sequence[Weights]:
+    """Return which weights attackers are given, of any of the models."""
+    return list(dict.fromkeys(given for model in models for given in model.shown))
+
+
+def _name_of(models: Sequence[AttackedModel]) -> str:
+    more = f" and {len(models) - 1} more" if len(models) > 1 else ""
+    return f"{Path(models[0].source).name}{more}"
+
+
+def _notes(models: Sequence[AttackedModel]) -> list[str]:
+    notes = [note for model in models for note in model.notes]
+    if len(models) == 1:
+        return notes
+    train, test = models[0].active.data.train.count, models[0].active.data.test.count
+    return [
+        f"equations of {len(models)} models are solved together, of the {train:,} training and {test:,} test records "
+        f"of {models[0].source} that {' and '.join(model.source for model in models[1:])} hold too",
+        *notes,
+    ]
+
+
+# --- weights that are shown
+
+
+def _changes(targets: Mapping[str, FeatureTarget], how: Weights) -> Mapping[Weights, Mapping[str, WeightChange]]:
+    """Return the attackers who know the weights, and who are given others in their place."""
+    if how not in get_args(Changed):
+        return TRUE_WEIGHTS
+    chosen: Changed = "rotated" if how == "rotated" else "shifted"
+    seen = {name: target for name, target in targets.items() if not target.refused}
+    return {
+        **TRUE_WEIGHTS,
+        how: {name: changed_weights(WeightsAndMoments(target), chosen) for name, target in seen.items()},
+    }
+
+
+def _of_files(
+    found: SavedRun | Trainer, targets: Mapping[str, FeatureTarget], files: Sequence[Revealed]
+) -> tuple[Mapping[Weights, Mapping[str, WeightChange]], list[str]]:
+    """Return who is given the weights of files, if these are not the model's own, and what there is to say of them."""
+    changes: dict[str, WeightChange] = {}
+    notes = []
+    for one in files:
+        party = one.schema.party
+        _check_file(found, targets, one, again=any(other.schema.party == party for other in files if other is not one))
+        if one.schema.weights == "true":
+            notes.append(f"{one.path} holds the model's own weights: what its receiver finds is what is shown")
+        else:
+            changes[party] = revealed_change(targets[party], one)
+            notes.append(f"{one.path} holds {one.schema.weights} weights of {party}: of who takes them for the model's")
+    known = [name for name, target in targets.items() if name not in changes and not target.refused]
+    if changes and known:
+        notes.append(f"revealed weights: those of {' and '.join(known)} are taken to be known as they are")
+    return ({"revealed": changes} if changes else {}), notes
+
+
+def _check_file(
+    found: SavedRun | Trainer, targets: Mapping[str, FeatureTarget], revealed: Revealed, *, again: bool
+) -> None:
+    """Refuse revealed weights that are not of this run's model.
+
+    Raises:
+        ConfigError: If there is no run to compare with, or one party has two files.
+        DataError: If they are of another party, model, or number of columns, or say that they are the model's own.
+    """
+    path, schema = revealed.path, revealed.schema
+    party = printable(schema.party, longest=60)
+    if isinstance(found, Trainer):
+        raise ConfigError("revealed weights are of a finished run: give its folder in place of the trainer")
+    if party not in targets:
+        raise DataError(f"{path}: expected weights of {' or '.join(targets)}, got those of {party}")
+    if again:
+        raise ConfigError(f"--revealed: expected one file of {party}, got two")
+    half, target = found.halves[party].schema, targets[party]
+    for what in ("run", "step", "epoch"):
+        if getattr(schema, what) != getattr(half, what):
+            raise DataError(
+                f"{path}: expected weights of {party} in {found.folder}, got those of another model ({what}: "
+                f"{getattr(half, what)} and {printable(str(getattr(schema, what)), longest=60)})"
+            )
+    if target.refused:
+        raise ConfigError(f"{path}: {party}: {_why(target)}")
+    if schema.columns != half.numeric_names or revealed.weight.shape != target.weight.shape:
+        raise DataError(
+            f"{path}: expected weights {tuple(target.weight.shape)} of the columns of {party}, got "
+            f"{tuple(revealed.weight.shape)} of "
+            + ("other columns" if len(schema.columns) == len(half.numeric_names) else f"{len(schema.columns)} columns")
+        )
+    same = torch.equal(revealed.weight, target.weight.double()) and torch.equal(revealed.bias, target.bias.double())
+    if schema.weights == "true" and not same:
+        raise DataError(f"{path}: it says that it holds the model's own weights of {party}, and these are others")
 
 
 # --- the run
@@ -269,11 +442,11 @@ def _every(listed: Mapping[str, Attack]) -> Chosen:
     """
 
     def chosen(system: System, skipped: dict[str, dict[str, str]]) -> Iterator[Attack]:
-        left_out: dict[str, str] = {}
-        for attack in equation_attacks(system.known.A, len(system.known.b), left_out):
+        refused: dict[str, str] = {}
+        for attack in equation_attacks(system.known.A, len(system.known.b), refused):
             yield listed.get(hook_name(attack), attack)
         for name in system.targets:
-            skipped[name] |= {f"{attack} ({system.sees})": why for attack, why in left_out.items()}
+            skipped[name] |= {f"{attack} ({system.sees})": why for attack, why in refused.items()}
         yield _known_means(system)
 
     return chosen
@@ -300,33 +473,14 @@ def _listed(attacks: Sequence[Attack | str]) -> Chosen:
 # --- judging
 
 
-class _TargetColumns:
-    """What there is to know of a passive party's columns that vary, beside a single record.
-
-    Args:
-        target: The party.
-    """
-
-    def __init__(self, target: FeatureTarget) -> None:
-        self.target = target
-
-    @cached_property
-    def moments(self) -> ColumnMoments:
-        """First and second moments over the training records, in the unit box."""
-        rows = torch.arange(self.target.party.data.train.count).split(_PIECE)
-        return ColumnMoments.of(self.target.points("train", piece) for piece in rows)
+class _TargetColumns(WeightsAndMoments):
+    """What there is to know of a passive party's columns that vary, beside a single record."""
 
     @cached_property
     def groups(self) -> list[CategoryGroup]:
         """Categories and flags among the columns."""
         groups = varying_groups(category_groups(self.target.party.data), self.target.box.varying)
         return [*groups, *flags_among(self.target.names, two_valued(self.moments), groups)]
-
-    @property
-    def weight(self) -> Tensor:
-        """The model's weights in the unit box, ``(k, d)``, float64."""
-        weight = self.target.weight.double() * self.target.box.width
-        return weight[:, self.target.box.varying]
 
 
 @dataclass(frozen=True)
@@ -352,9 +506,11 @@ def judge_columns(
     *,
     known: int = 0,
     records: int = RECORDS,
-    weights: Sequence[Weights] = ("true",),
+    shown: Mapping[Weights, Mapping[str, WeightChange]] = TRUE_WEIGHTS,
     views: Sequence[Sees] = VIEWS,
     plots: bool = True,
+    run: str = "the run",
+    also: Sequence[AttackedModel] = (),
 ) -> Iterator[JudgedSystem]:
     """Score some training and test records, and yield what attacks find in what that shows, by party.
 
@@ -365,22 +521,45 @@ def judge_columns(
         skipped: Gets the reason, by party and attack, where one cannot be run.
         known: Of how many training records they are told the columns, at most.
         records: How many records of each part are scored, at most.
-        weights: Which weights the attacker is given, one after the other.
+        shown: Which weights the attacker is given, one after the other, and what sets these apart from the model's
+            own, by party.
         views: Of what predictions are read.
         plots: Whether some records' values are kept.
+        run: What the run is called.
+        also: Further models, which score the same records.
 
     Raises:
-        ConfigError: If weights cannot be transformed.
+        DataError: If further models are not of the same columns.
     """
     columns = {name: _TargetColumns(target) for name, target in targets.items()}
-    systems = (find(active, targets, known=known, most=records) for find in (scored_systems, aware_systems))
-    for system in chain.from_iterable(systems):
+    models = [AttackedModel(run, active, targets, shown), *also]
+    seen_by_model = [_systems(one, known=known, most=records) for one in models]
+    for systems in zip_longest(*seen_by_model):
+        system = systems[0]
         if system.sees not in views:
             continue
         # Who knows a party's transform is not misled by weights that were changed for who does not.
-        for given in ("true",) if system.knows_transform else weights:
-            shown = system if given == "true" else _misled(system, columns, given)
-            yield from _judge_system(shown, active.name, columns, chosen, skipped, weights=given, plots=plots)
+        for given in TRUE_WEIGHTS if system.knows_transform else _kinds(models):
+            seen = _stacked(systems, models, given)
+            yield from _judge_system(seen, active.name, columns, chosen, skipped, weights=given, plots=plots)
+
+
+def _systems(model: AttackedModel, *, known: int, most: int) -> Iterator[System]:
+    for find in (scored_systems, aware_systems):
+        yield from find(model.active, model.targets, known=known, most=most)
+
+
+def _stacked(systems: Sequence[System | None], models: Sequence[AttackedModel], given: Weights) -> System:
+    """Return what all models show of the same records to who is given weights of this kind."""
+    seen = []
+    for system, model in zip(systems, models, strict=True):
+        if system is None:
+            raise DataError(
+                f"{model.source} and {models[0].source} show predictions in different ways: their exchanges"
+            )
+        changes = model.shown.get(given, {})
+        seen.append(shown_system(system, changes) if changes and not system.knows_transform else system)
+    return stacked_system(seen, [model.source for model in models])
 
 
 def _judge_system(
@@ -515,74 +694,3 @@ def reconstruction_of(
         skipped={name: dict(why) for name, why in skipped.items() if why},
         transformed=tuple(name for name in views if targets[name].party.data.transform is not None),
     )
-
-
-# --- transformed weights
-
-
-def _misled(system: System, columns: Mapping[str, _TargetColumns], given: Weights) -> System:
-    """Return a system as it is for who is given transformed weights, and takes them for the model's own."""
-    parts, weights, first = [], [], 0
-    own = system.fields.get("passive_weight")
-    for name in system.targets:
-        one = columns[name]
-        width = len(one.target.names)
-        span = slice(first, first + width)
-        change = _change(one, given, sees=system.sees)
-        parts.append(change.of_equations(system.known.A[:, span]))
-        if own is not None:
-            weights.append(change.of_weights(own[..., span]))
-        first += width
-    fields = dict(system.fields) if own is None else {**system.fields, "passive_weight": torch.cat(weights, dim=-1)}
-    return replace(system, known=system.known._replace(A=torch.cat(parts, dim=1)), fields=fields)
-
-
-@dataclass(frozen=True)
-class _Change:
-    """What is done to the weights of one party's columns: turned by H, or shifted by Δ."""
-
-    sees: Sees
-    H: Tensor | None = None
-    shift: Tensor | None = None
-
-    def of_weights(self, weight: Tensor) -> Tensor:
-        if self.H is not None:
-            return rotated_weights(weight, self.H)
-        assert self.shift is not None, "one of the two"
-        return weight + self.shift.reshape(weight.shape).to(weight)
-
-    def of_equations(self, A: Tensor) -> Tensor:
-        if self.H is not None:
-            return rotated_weights(A, self.H)
-        assert self.shift is not None, "one of the two"
-        differences = self.sees == "scores" and len(self.shift) > 1
-        return A + (torch.diff(self.shift, dim=0) if differences else self.shift).to(A)
-
-
-def _change(columns: _TargetColumns, given: Weights, *, sees: Sees) -> _Change:
-    """Return what a party does to the weights that it shows; the same for both views, as they are shown once.
-
-    Raises:
-        ConfigError: If they have too many columns, or equations that depend on each other.
-    """
-    name, weight, moments = columns.target.party.name, columns.weight, columns.moments
-    A = torch.diff(weight, dim=0) if len(weight) > 1 else weight
-    if given == "rotated":
-        if weight.shape[1] > MOST_ROTATED:
-            raise ConfigError(
-                f"--transformed-weights: rotated: {name} has {weight.shape[1]} columns, and at most {MOST_ROTATED} can "
-                "be turned"
-            )
-        return _Change(sees, H=best_rotation(row_space(A), moments.around(0.0)).matrix)
-    flat = weight if len(weight) > 1 else weight[0]
-    least = least_singular_value(flat)
-    if int(torch.linalg.matrix_rank(A, rtol=RANK_TOLERANCE)) < min(A.shape):
-        raise ConfigError(
-            f"--transformed-weights: shifted: the equations of {name} depend on each other, so that its weights can be "
-            "shifted by next to nothing before their error has no bound; take rotated"
-        )
-    try:
-        shift = weight_shift(flat, moments.around(0.0), moments.mean, norm=SHIFT * least)
-    except ArgumentError as error:
-        raise ConfigError(f"--transformed-weights: shifted: {name}: {error}") from error
-    return _Change(sees, shift=shift.reshape(weight.shape))

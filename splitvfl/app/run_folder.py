@@ -16,6 +16,7 @@ from splitvfl.report.releases import RELEASES_FILE, RESERVE_FILE
 from splitvfl.report.rows import counted
 from splitvfl.report.summary import FILE_NAME, RunSummary, read_summary
 from splitvfl.run import checkpoint, written_files
+from splitvfl.run.ledger_file import LEDGER_FOLDER
 
 CONFIG_FILE = "experiment.yaml"
 MODEL_FOLDER = "model"
@@ -111,7 +112,7 @@ def _private(path: str, flags: int) -> int:
 def clear_run(folder: Path) -> None:
     """Delete what a run writes, and nothing else. Killed on the way, it leaves a run, of which the rest can go too."""
     doomed = folder / ".deleting"
-    for name in (*written_files.FOLDERS, "weights", MODEL_FOLDER, STUDENT_FOLDER, ALONE_FOLDER):
+    for name in (*written_files.FOLDERS, "weights", MODEL_FOLDER, LEDGER_FOLDER, STUDENT_FOLDER, ALONE_FOLDER):
         shutil.rmtree(doomed, ignore_errors=True)
         if (folder / name).exists():
             (folder / name).rename(doomed)  # half deleted, they must not pass for whole ones

@@ -120,7 +120,7 @@ class SavedHalf:
         data = data.with_transform(self.transform)
         recipe: Recipe | None = None
         if module is None:
-            recipe = self._recipe(own)
+            recipe = self.recipe(own)
             module, data = self._built(recipe, data), data.with_row_norm(recipe.row_norm)
         self._take_weights(module)
         party: ActiveParty | PassiveParty
@@ -138,6 +138,15 @@ class SavedHalf:
             seed=0, device=device, autocast=narrow_dtype(self.schema.autocast), wire=narrow_dtype(self.schema.wire)
         )
         return party
+
+    def recipe(self, own: ModelSection | None) -> Recipe:
+        """Return the recipe of its model; ``own`` is the model that the party's own file names.
+
+        Raises:
+            ConfigError: As :meth:`party`.
+        """
+        recipe: Recipe = self._made(MODEL, self.schema.model, own, "model", key="model")
+        return recipe
 
     def columns(self) -> PartyData:
         """Return what is known of the party's columns, without any record."""
@@ -189,10 +198,6 @@ class SavedHalf:
             return task_for(self.schema.task, self.schema.outputs, loss)
         except ArgumentError as error:
             raise damaged(self.folder / HALF_FILE, error) from error
-
-    def _recipe(self, own: ModelSection | None) -> Recipe:
-        recipe: Recipe = self._made(MODEL, self.schema.model, own, "model", key="model")
-        return recipe
 
     def _made(self, named: Named, described: dict[str, Any], own: NamedSection | None, what: str, *, key: str) -> Any:
         if not described:

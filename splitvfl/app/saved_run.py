@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,13 +22,16 @@ import torch
 from torch import Tensor, nn
 
 from splitvfl.app.assembly import choose_device
+from splitvfl.app.counting import Counting
 from splitvfl.app.promised_predictions import AfterTraining, add_noise, parts_of_logits, put_by, was_promised
 from splitvfl.app.records import load_data, own_data
 from splitvfl.app.run_folder import CONFIG_FILE, MODEL_FOLDER
 from splitvfl.app.saved_model import SavedHalf, load_half
+from splitvfl.app.scoring import memoised_noise
 from splitvfl.app.serving import defend_predictions
 from splitvfl.config.registry import no_code_from
 from splitvfl.config.sections import ExperimentConfig, parse_config
+from splitvfl.cut.memoised import check_memoised
 from splitvfl.data.columns import PartyData, Records, VerticalData
 from splitvfl.data.digests import encoded_digest
 from splitvfl.data.encoding import FittedEncoding
@@ -35,6 +40,7 @@ from splitvfl.data.sources import read_table
 from splitvfl.data.tables import column_of, is_text
 from splitvfl.errors import ArgumentError, CheckpointError, ConfigError, DataError
 from splitvfl.exchange.prediction import Prediction, predict_records
+from splitvfl.exchange.scoring import ACTIVE
 from splitvfl.learning.losses import Loss
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.run.half_folder import HALF_FILE, is_half
@@ -90,6 +96,7 @@ class SavedRun:
     ) -> None:
         self.folder, self.halves, self.config = folder, dict(halves), config
         self.active, self.passives = active, dict(passives)
+        self._one_at_a_time = threading.Lock()
 
     def __repr__(self) -> str:
         """Return where it lies, and whose halves it holds."""
@@ -130,11 +137,32 @@ class SavedRun:
             DataError: If records are not as the training records were, or the run's own have changed.
             CheckpointError: If what crosses cannot be counted.
             PrivacyError: If the training put noise by for fewer records.
+            LimitError: If a passive party lets no more of these be scored, as the experiment says.
         """
         found = self.own_tests() if records is None else self._read(records, id_column)
         self.count_release(len(found.names), notify=notify, not_covered=not_covered)
-        scores = self.outputs(found.records).scores.float().cpu()
+        with self._counted(found, notify):
+            scores = self.outputs(found.records).scores.float().cpu()
         return ScoredRecords(scores, found.name_column, found.names, found.unknown)
+
+    @contextmanager
+    def _counted(self, found: JointRecords, notify: Callable[[str], None]) -> Iterator[None]:
+        """Let each passive party count records in a ledger of its own for a block, as it would over a network."""
+        with self._one_at_a_time:
+            for name, party in self.passives.items():
+                half = self.halves[name]
+                counting = Counting(self.config, half, self.folder, self.active.name, self.scorer, notify)
+                party.tally = counting.call(found.names, found.name_column, records=len(found.names))
+            try:
+                yield
+            finally:
+                for party in self.passives.values():
+                    party.tally = None
+
+    @property
+    def scorer(self) -> str:
+        """Name of who computes the scores."""
+        return self.active.name if self.scores_by == ACTIVE else self.scores_by
 
     def count_release(
         self, records: int, *, notify: Callable[[str], None] = lambda line: None, not_covered: bool = False
@@ -151,8 +179,25 @@ class SavedRun:
         AfterTraining(self.folder, crosses, put_by(self.folder, self.config), not_covered, notify).begin()
 
     def outputs(self, records: Mapping[str, Records]) -> Prediction:
-        """Return the label party's outputs and scores of records that are encoded, by party."""
-        return predict_records(self.active, self.passives, records)
+        """Return the label party's outputs and scores of records that are encoded, by party.
+
+        It has no outputs where the experiment lets somebody else compute the scores.
+        """
+        if self.config is not None and self.config.memoised_scores and self.active.score_noise is None:
+            check_memoised(self.active.scores)
+            self.active.score_noise = memoised_noise(self.config, self.folder)
+        return predict_records(
+            self.active, self.passives, records, scores_by=self.scores_by, direction_by=self._direction_by
+        )
+
+    @property
+    def scores_by(self) -> str:
+        """Who computes the scores, as the experiment says; of a run without one the label party."""
+        return ACTIVE if self.config is None or not self.passives else self.config.prediction.scores_by
+
+    @property
+    def _direction_by(self) -> str | None:
+        return None if self.config is None or not self.passives else self.config.prediction.direction_by
 
     def _read(self, records: Any, id_column: str | None) -> JointRecords:
         parties = [self.active.data, *(party.data for party in self.passives.values())]
@@ -237,6 +282,11 @@ class SavedRun:
                 "predict(records))"
             )
         return load_data(self.config)
+
+    def names_of(self, ids: Tensor) -> list[object]:
+        """Return what the run's own records of these ids are called: as its id column has it, or else by the ids."""
+        names: list[object] = self._names(ids)[1].to_pylist()
+        return names
 
     def _names(self, ids: Tensor) -> tuple[str, pa.Array]:
         """Return what names the run's own records, as their table has it."""

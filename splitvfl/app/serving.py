@@ -11,8 +11,9 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from splitvfl.app.addresses import AddressBook
+from splitvfl.app.addresses import PREDICTION, AddressBook
 from splitvfl.app.assembly import choose_device
+from splitvfl.app.counting import Counting, check_own_limits
 from splitvfl.app.promised_predictions import (
     AfterTraining,
     add_noise,
@@ -24,22 +25,24 @@ from splitvfl.app.promised_predictions import (
 )
 from splitvfl.app.records import own_data
 from splitvfl.app.saved_model import SavedHalf, load_half
+from splitvfl.app.scoring import check_own_defenses, loss_of_half, memoised_noise, scorer_of
 from splitvfl.config.sections import ExperimentConfig, HookConfig, NetworkConfig, PartyConfig
+from splitvfl.cut.memoised import check_memoised
 from splitvfl.data.columns import PartyData
 from splitvfl.data.joint_records import ID_COLUMN, check_like, own_tables
 from splitvfl.data.new_records import NewRecords, read_new_records
 from splitvfl.data.score_file import check_score_target, write_scores
 from splitvfl.data.sets import TABLES
 from splitvfl.data.store import open_party
-from splitvfl.errors import ConfigError
+from splitvfl.errors import ConfigError, PrivacyError
+from splitvfl.exchange.scoring import ACTIVE, COORDINATOR
 from splitvfl.net.meeting import Meeting
 from splitvfl.party.attaching import attach_defense, check_clips
+from splitvfl.party.direction import check_awaited
 from splitvfl.party.party import ActiveParty, PassiveParty
+from splitvfl.party.scorer import Scorer
 from splitvfl.report.releases import Release
-from splitvfl.run.prediction import ActivePrediction, PassivePrediction, PredictionSettings
-
-# A link that breaks more often than this will break again.
-_MOST_RETRIES = 3
+from splitvfl.run.prediction import MOST_RETRIES, ActivePrediction, PassivePrediction, PredictionSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +53,8 @@ class PredictionFiles:
         model: Folder of its trained half.
         records: The new records: a CSV or Parquet file with the columns that the half was trained on, or the folder of
             tables that ``splitvfl ingest --like`` wrote. ``None``: the test records of a data set that everybody has.
-        out: Where the scores go, CSV or Parquet: needed at the active party; at a passive one, if they are published.
+        out: Where the scores go, CSV or Parquet: needed at the active party; at a passive one, if they are published,
+            or if it computes them.
         aligned: The folder that ``splitvfl align`` wrote of the new records.
         id_column: Column that names the records; default: that of the alignment, of the file, or of the training.
         overwrite: Whether to replace a file of scores that is there already.
@@ -79,6 +83,7 @@ class Service:
         out: Where the scores go; ``None``: nowhere.
         notify: Told in one line what happens.
         after: What it does to what was promised of the training.
+        scorer: At a passive party that computes the scores: its defenses of them.
     """
 
     party: ActiveParty | PassiveParty
@@ -89,6 +94,7 @@ class Service:
     out: Path | None
     notify: Callable[[str], None]
     after: AfterTraining
+    scorer: Scorer | None = None
 
     def run(self, progress: Callable[[int], None] = lambda done: None) -> None:
         """Meet the partners, score the records with them, and write the scores if this party has any to write.
@@ -114,7 +120,7 @@ class Service:
         if isinstance(self.party, ActiveParty):
             scores = ActivePrediction(self.party, *common, **told).run().scores
         else:
-            scores = PassivePrediction(self.party, *common, **told).run()
+            scores = PassivePrediction(self.party, *common, scorer=self.scorer, **told).run()
         return scores
 
 
@@ -138,23 +144,37 @@ def prepare_prediction(
         ConfigError: If settings do not go together.
         DataError: If the records are not as the training records were.
         CheckpointError: If there is no trained half, or it is damaged.
+        CheckpointError: If a passive party's ledger is damaged, or cannot be read or written.
         PrivacyError: If the training put noise by for fewer records.
     """
     network = config.network or NetworkConfig()
-    _check_out(files, name, config.active, publish=network.publish_scores)
+    _check_out(files, name, config.active, publish=network.publish_scores or name == config.scorer)
+    check_own_defenses(config, name)
+    check_own_limits(config, name)
     if config.train.threads is not None:
         torch.set_num_threads(config.train.threads)
     half = load_half(files.model)
     partners = partners_of(half, name, config.parties, config.source)
+    if name == config.active and config.scorer == COORDINATOR:
+        partners = (*partners, COORDINATOR)
+    scores_here = name == config.scorer != config.active
     scored = records_to_score(config, name, half, files)
     party = half.party(
         scored.data, device=choose_device(config.train.device), own=config.model, own_loss=config.train.loss
     )
-    defend_predictions(party, config.defenses, config.folder, activation_clip=config.exchange.activation_clip)
+    elsewhere = config.scorer != config.active
+    clip = config.exchange.activation_clip
+    defend_predictions(party, config.defenses, config.folder, activation_clip=clip, scores=not elsewhere)
     reserve = put_by(folder_of(files.model), config)
     if reserve is not None and isinstance(party, PassiveParty):
         add_noise(party, reserve, number=len(config.defenses))
-    addresses = AddressBook(config, name, "prediction")
+    if elsewhere and was_promised(folder_of(files.model), config):
+        raise PrivacyError(
+            f"{folder_of(files.model)}: noise was calculated for this training, and covers no prediction whose scores "
+            f"{config.scorer} computes; nothing was sent. Let the label party compute them (prediction.scores_by: "
+            f"{ACTIVE})"
+        )
+    addresses = AddressBook(config, name, PREDICTION)
     meeting = addresses.meeting(notify)
     settings = PredictionSettings(
         learned=half.learned,
@@ -164,16 +184,34 @@ def prepare_prediction(
         publish=network.publish_scores,
         masked=config.exchange.factory.hides_parts,
         vouching=addresses.vouching(meeting),
+        scores_by=config.prediction.scores_by,
+        loss=loss_of_half(config, half) if elsewhere else "",
+        memoised=config.memoised_scores,
+        direction_by=config.prediction.direction_by,
         noise=None if reserve is None else reserve.sigma,
         message_s=network.message_s,
         meeting_s=network.meeting_s,
-        retries=min(network.retries, _MOST_RETRIES),
+        retries=min(network.retries, MOST_RETRIES),
     )
     run = folder_of(files.model)
     released = _released(config, half, run, settings, party)
     after = AfterTraining(run, released, reserve, files.not_covered, notify)
     after.check()
-    return Service(party, scored, settings, meeting, partners, files.out, notify, after)
+    if isinstance(party, PassiveParty):
+        counting = Counting.over_a_network(config, half, run, notify)
+        party.tally = counting.call(scored.names, scored.name_column, records=scored.data.test.count)
+    memoised = memoised_noise(config, run, notify) if name == config.scorer else None
+    scorer = (
+        scorer_of(config, name, half.learned, recipe=half.recipe(config.model), noise=memoised) if scores_here else None
+    )
+    if memoised is not None and isinstance(party, ActiveParty):
+        check_memoised(party.scores)
+        party.score_noise = memoised
+    if name == config.scorer:
+        computing = party if scorer is None else scorer
+        assert not isinstance(computing, PassiveParty), "it computes the scores"
+        check_awaited(computing.scores, config.prediction.direction_by)
+    return Service(party, scored, settings, meeting, partners, files.out, notify, after, scorer)
 
 
 def _released(
@@ -294,12 +332,18 @@ def _numbered(data: PartyData) -> NewRecords:
 
 
 def defend_predictions(
-    party: ActiveParty | PassiveParty, defenses: Sequence[HookConfig], folder: Path, *, activation_clip: float | None
+    party: ActiveParty | PassiveParty,
+    defenses: Sequence[HookConfig],
+    folder: Path,
+    *,
+    activation_clip: float | None,
+    scores: bool = True,
 ) -> None:
     """Attach the file's defenses of what this party sends in a prediction, with noise from entropy.
 
     At a passive party these are the defenses of its activation that act on predictions, at the active one those of the
-    scores. Seeds of experiments are not looked at: repeated, the noise of two predictions could be told.
+    scores, if it computes ``scores``. Seeds of experiments are not looked at: repeated, the noise of two predictions
+    could be told.
 
     Raises:
         PrivacyError: If a norm is agreed on for activations, and they are not bounded in predictions.
@@ -308,7 +352,8 @@ def defend_predictions(
     for number, hook in enumerate(defenses):
         found = hook.found("defenses", folder)
         phases = [phase for phase in hook.phases if phase == "prediction"]
-        if found.crossing == crossing and (phases or crossing == "scores"):
+        acts = scores if crossing == "scores" else bool(phases)
+        if found.crossing == crossing and acts:
             attach_defense(party, found.make(), number=number, noise_seed=None, phases=phases or hook.phases)
     if isinstance(party, PassiveParty):
         check_clips(party, activation=activation_clip, gradient=None, phases=("prediction",))

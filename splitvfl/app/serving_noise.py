@@ -23,6 +23,9 @@ from splitvfl.system.private_folder import write_new
 KEY_FILE: Final = "noise.key"
 SETTINGS_FILE: Final = "noise.json"
 
+OF_ACTIVATIONS: Final = "the defenses of the activation, activation_clip, the id column or the letter case of ids"
+OF_SCORES: Final = "the defenses of scores"
+
 _KEY_BYTES: Final = 32
 
 
@@ -66,6 +69,17 @@ def noise_settings(config: ExperimentConfig, *, id_column: str | None, case: str
     }
 
 
+def score_noise_settings(config: ExperimentConfig) -> dict[str, object]:
+    """Return what memoised noise on scores depends on beside a record's logits, so that it can be written in JSON."""
+    return {
+        "defenses": [
+            _described(hook.name, found)
+            for hook in config.defenses
+            if (found := hook.found("defenses", config.folder)).crossing == "scores"
+        ]
+    }
+
+
 def _described(name: str, found: FoundHook) -> dict[str, object]:
     """Return a defense with all its options, those included that are as they are by default."""
     options = inspect.signature(found.factory).bind(**found.options)
@@ -78,13 +92,16 @@ def as_bytes(settings: Mapping[str, object]) -> bytes:
     return json.dumps(settings, sort_keys=True, default=lambda value: type(value).__qualname__).encode()
 
 
-def note_settings(folder: Path, settings: Mapping[str, object], notify: Callable[[str], None]) -> None:
+def note_settings(
+    folder: Path, settings: Mapping[str, object], notify: Callable[[str], None], *, what: str = OF_ACTIVATIONS
+) -> None:
     """Keep settings beside the key, and say so if the key has been used under others only.
 
     Args:
         folder: Where the key is, or will be.
         settings: The settings.
         notify: Told in one line that records are seen once more.
+        what: What they are, for that line.
 
     Raises:
         CheckpointError: If the file is damaged, or cannot be read or written.
@@ -96,9 +113,8 @@ def note_settings(folder: Path, settings: Mapping[str, object], notify: Callable
     if known or (folder / KEY_FILE).exists():
         before = f"{len(known)} before" if known else "answers were given before it was kept"
         notify(
-            "the defenses of the activation, activation_clip, the id column or the letter case of ids are other than "
-            "before: every record gets other noise, and whoever has earlier answers sees it once more "
-            f"({path}: {before})"
+            f"{what} are other than before: every record gets other noise, and whoever has earlier answers sees it "
+            f"once more ({path}: {before})"
         )
     _write(path, [*known, current])
 

@@ -21,6 +21,7 @@ from splitvfl.data.new_records import ids_from
 from splitvfl.data.sources import read_table
 from splitvfl.data.tables import Rows, column_of, listed, numbers
 from splitvfl.errors import ConfigError, DataError
+from splitvfl.exchange.scoring import ACTIVE
 from splitvfl.run.half_folder import is_half
 
 
@@ -91,8 +92,11 @@ class _InOneProcess(Teacher):
     def _scores(self, records: Mapping[str, Records]) -> Tensor:
         # A student takes all training records or none.
         self._run.count_release(records[self.data.name].count, notify=self._notify, not_covered=True)
+        found = self._run.outputs(self._run.bounded(records))
+        if self._run.scores_by != ACTIVE:  # the label party has nothing but what it is answered, defended
+            return found.scores.float().cpu()
         # Before defenses of scores, which are for others.
-        outputs = self._run.outputs(self._run.bounded(records)).outputs
+        outputs = found.outputs
         return self._run.active.task.loss.scores(outputs).float().cpu()
 
 

@@ -23,6 +23,7 @@ from splitvfl.cli import (
     prediction,
     reading,
     reconstruction,
+    revealing,
     serving,
     tables,
     training,
@@ -135,6 +136,7 @@ app.command()(reading.report)
 app.command()(auditing.audit)
 app.command()(forecasting.forecast)
 app.command()(reconstruction.reconstruct)
+app.command()(revealing.reveal)
 app.command()(tables.ingest)
 app.command()(partners.certs)
 app.command()(partners.align)

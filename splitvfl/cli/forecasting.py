@@ -26,8 +26,12 @@ def forecast(
     as_: Annotated[str, typer.Option("--as", help="Which passive party this is.")],
     overrides: Overrides = None,
     model: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Its trained half, or its run. Default: what is known before training."),
+        list[Path] | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Its trained half, or its run; further ones add their equations. Default: what is known before "
+            "training.",
+        ),
     ] = None,
     classes: Annotated[
         int | None,
@@ -43,7 +47,9 @@ def forecast(
     from splitvfl.config.sections import load_config
 
     config = load_config(experiment, overrides or [])
-    found = forecast_of(config, config.own_name(as_), model=model, classes=classes, judged=judged)
+    first, further = (model[0], model[1:]) if model else (None, [])
+    name = config.own_name(as_)
+    found = forecast_of(config, name, model=first, also=further, classes=classes, judged=judged)
     if json_ is not None:
         # Statistics of the party's columns are in it: nobody else is to read them.
         with open(json_, "w", encoding="utf-8", opener=_private) as file:

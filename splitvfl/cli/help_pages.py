@@ -72,6 +72,15 @@ PAGES: Mapping[str, Page] = {
             "splitvfl reconstruct runs/digits",
             "splitvfl reconstruct runs/digits --attacks rcc2,half-star --views scores --records 500",
             "splitvfl reconstruct runs/digits --transformed-weights rotated --json told.json",
+            "splitvfl reconstruct runs/may runs/june runs/july --attacks least-squares,rcc2",
+        ),
+    ),
+    "reveal": Page(
+        SEE,
+        (
+            "splitvfl reveal runs/credit-telecom --out telecom.safetensors",
+            "splitvfl reveal runs/credit-telecom --out telecom.safetensors --transformed-weights rotated "
+            "--experiment telecom.yaml",
         ),
     ),
     "ingest": Page(

@@ -30,7 +30,8 @@ def predict(
     ],
     overrides: Overrides = None,
     as_: Annotated[
-        str | None, typer.Option("--as", help="Over a network: which party this is: its name, or active.")
+        str | None,
+        typer.Option("--as", help="Over a network: which party this is: its name, active, or coordinator."),
     ] = None,
     records: Annotated[
         list[str] | None,
@@ -69,7 +70,8 @@ def predict(
 ) -> None:
     """Score new records: with all halves of a run in one process, or as one of several parties with its own half."""
     if trained.is_dir():
-        _refuse("of a run in one process", {"--as": as_, "--model": model, "--aligned": aligned, "settings": overrides})
+        _refuse("of a run in one process", {"--as": as_, "--model": model, "--aligned": aligned})
+        _refuse_overrides(trained, overrides or [])
         target = _target(out, trained)
         _predict_run(
             load(trained, modules), records or [], target, id_column, overwrite=overwrite, not_covered=not_covered
@@ -82,6 +84,11 @@ def predict(
 
     config = load_config(trained, overrides or [])
     name = config.own_name(_told(as_, trained))
+    if name not in config.parties:
+        _refuse(f"at {name}, which has no data", {"--records": records, "--out": out, "--model": model})
+        _refuse(f"at {name}, which has no data", {"--aligned": aligned, "--id": id_column})
+        _score_for_others(config)
+        return
     files = PredictionFiles(
         model=model or Path("runs") / f"{config.name}-{name}" / MODEL_FOLDER,
         records=None if records is None else Path(records[0]),
@@ -99,6 +106,15 @@ def _refuse(where: str, options: Mapping[str, object]) -> None:
     given = [option for option, value in options.items() if value]
     if given:
         raise ConfigError(f"{', '.join(given)}: means nothing {where}; leave it out (splitvfl predict --help)")
+
+
+def _refuse_overrides(run: Path, overrides: list[str]) -> None:
+    """Refuse settings for a run in one process: they are those of its folder, and limits of scores are among them."""
+    if overrides:
+        raise ConfigError(
+            f"{', '.join(overrides)}: a run in one process is scored with the settings in its folder; leave it out "
+            f"here (limits of scores can be changed in {run / 'experiment.yaml'}, under prediction)"
+        )
 
 
 def _told(party: str | None, experiment: Path) -> str:
@@ -184,6 +200,15 @@ def _predict_with_others(config: ExperimentConfig, name: str, files: PredictionF
     with told_if_stopped("nothing was written"), RowProgress(errors_console(), "scoring", count) as progress:
         service.run(progress)
     print(f"{name}: {count} records scored" + ("" if out is None else f"; the scores are in {out}"))
+
+
+def _score_for_others(config: ExperimentConfig) -> None:
+    from splitvfl.app.scoring import prepare_coordinator
+
+    service = prepare_coordinator(config, notify=tell)
+    with told_if_stopped("no score was kept here"):
+        records = service.run()
+    print(f"coordinator: {records} records scored")
 
 
 def distill(

@@ -148,8 +148,15 @@ def report(
     title: Annotated[str, typer.Option(help="Its title.")] = "What leaks",
 ) -> None:
     """Make one self-contained HTML page out of finished runs, to read, print and sign."""
-    from splitvfl.report.report import unfinished_runs, write_report
+    from splitvfl.report.report import finished_in, unfinished_runs, write_report
+    from splitvfl.report.served import lines_of
 
+    served = lines_of(runs)
+    for line in served:
+        tell(line)
+    if served and not any(finished_in(run) for run in runs):
+        tell("no page: there are no figures of a training here")
+        return
     print(write_report(runs, out or runs[0] / "report.html", title=title))
     for folder in unfinished_runs(runs):
         tell(f"left out, as it has not finished: {folder}")

@@ -22,7 +22,14 @@ _TRANSFORMED = ("rotated", "shifted")
 
 
 def reconstruct(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run with the halves of all parties.")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN...",
+            help="Folder of a run with the halves of all parties; of several, models that score the same records, "
+            "equations are solved together.",
+        ),
+    ],
     attacks: Annotated[
         str | None,
         typer.Option(metavar="NAMES", help="By comma: rcc2,half-star. Default: all that need only weights."),
@@ -47,6 +54,10 @@ def reconstruct(
             help="Beside the true weights, give an attacker others: rotated (W Hᵀ) or shifted (W + Δ).",
         ),
     ] = None,
+    revealed: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Weights that a party has revealed (splitvfl reveal); one of each party."),
+    ] = None,
     plots: Annotated[
         bool,
         typer.Option(
@@ -64,22 +75,26 @@ def reconstruct(
     from splitvfl.leakage.reconstruction import RECONSTRUCTION_FILE
     from splitvfl.report.summary import FILE_NAME
 
+    run, *also = runs
     found = reconstruct_run(
         run,
+        also=also,
         attacks=attacks,
         views=[view.strip() for view in views.split(",")],  # type: ignore[misc]  # it is checked there
         records=records,
         weights=transformed or "true",  # type: ignore[arg-type]  # likewise
+        revealed=revealed or (),
         plots=plots,
         modules=modules,
     )
-    written = [run / RECONSTRUCTION_FILE, *([] if json_ is None else [json_])]
+    # What several models tell together is none of a single run's figures.
+    written = [*([] if also else [run / RECONSTRUCTION_FILE]), *([] if json_ is None else [json_])]
     for path in written:
         found.save(path)
     _print(found)
     for path in written:
         print(path)
-    if (run / FILE_NAME).is_file():  # an auditor's copy of halves has none
+    if not also and (run / FILE_NAME).is_file():  # an auditor's copy of halves has none
         next_steps(command_line("report", run))
 
 

@@ -26,7 +26,7 @@ import json
 import os
 import re
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -64,6 +64,7 @@ from splitvfl.data.partition import REST
 from splitvfl.data.sets import DATA_SETS, TABLES
 from splitvfl.errors import ArgumentError, ConfigError, HookError, SplitVFLError
 from splitvfl.exchange.base import NO_PRIVATE_TOP, Exchange
+from splitvfl.exchange.scoring import ACTIVE, COORDINATOR
 from splitvfl.hooks import PHASES, At, Attack, Crossing, Phase, checked_phases, crossing_of, record_loss_of
 from splitvfl.leakage.canaries import LEAST_CANARIES
 from splitvfl.learning.schedule import EarlyStopping
@@ -80,6 +81,7 @@ __all__ = [
     "ModelSection",
     "NetworkConfig",
     "PartyConfig",
+    "PredictionConfig",
     "TrainConfig",
     "TransformConfig",
     "config_to_yaml",
@@ -569,6 +571,65 @@ class NetworkConfig(Settings):
     publish_scores: bool = False
 
 
+class PredictionConfig(Settings):
+    """How records are scored with the trained model; it changes no training.
+
+    Who computes the scores is alike at all parties. Limits are each passive party's own: they stand in its file, and
+    need nobody's consent (:mod:`splitvfl.run.ledger`); in one process they are those of every passive party.
+
+    Attributes:
+        scores_by: Who computes the scores: ``active``, the label party; ``coordinator``, a third party without data; or
+            a passive party, by its name. Another one than the label party adds up what all send of linear models,
+            applies the defenses of scores, which stand in its file, and answers the label party alone
+            (:mod:`splitvfl.exchange.scoring`).
+        address: Over a network: where the coordinator is found; without an address it dials the label party.
+        identity: The DNS name in its certificate, if that is not its name.
+        score_noise: How defenses of scores draw noise: ``fresh``, anew for every prediction, so that the mean of many
+            answers has little of it; or ``memoised``, which follows from the record's logits and a secret key of who
+            computes the scores, so that the same logits have the same scores in every prediction
+            (:mod:`splitvfl.cut.memoised`). All parties compute record by record then, which takes longer.
+        direction_by: The passive party that sends who computes the scores the direction in which noise hides its
+            columns best (``score-noise`` with ``direction: sent``): k numbers, which follow from its weights.
+        per_record: How often a passive party lets one record be scored with the model; default: no limit.
+        per_day: How many records in a day, UTC, repeated ones counted again; default: no limit.
+        fewest: How many records at least in one prediction; default: no limit. With answers to single requests
+            (``splitvfl serve``) it cannot be kept.
+    """
+
+    scores_by: Annotated[str, Field(min_length=1, max_length=100)] = ACTIVE
+    address: str | None = None
+    identity: str | None = None
+    score_noise: Literal["fresh", "memoised"] = "fresh"
+    direction_by: Annotated[str, Field(min_length=1, max_length=100)] | None = None
+    per_record: Annotated[int, Field(ge=1)] | None = None
+    per_day: Annotated[int, Field(ge=1)] | None = None
+    fewest: Annotated[int, Field(ge=1)] | None = None
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """The limits that there are, by name."""
+        found = {name: getattr(self, name) for name in ("per_record", "per_day", "fewest")}
+        return {name: limit for name, limit in found.items() if limit is not None}
+
+    @model_validator(mode="after")
+    def _check_limits(self) -> PredictionConfig:
+        if self.fewest is not None and self.per_day is not None and self.fewest > self.per_day:
+            raise ValueError(
+                f"no prediction can have {self.fewest} records at least (fewest) and {self.per_day} at most (per_day); "
+                "change one of them"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_place(self) -> PredictionConfig:
+        if self.scores_by != COORDINATOR and not (self.address is None and self.identity is None):
+            raise ValueError(
+                f"address and identity are the {COORDINATOR}'s, and scores_by names {shown(self.scores_by)}; leave "
+                "them out"
+            )
+        return self
+
+
 class AuditConfig(Settings):
     """The auditor's attack, and what it is tried on.
 
@@ -622,6 +683,7 @@ class ExperimentConfig(Settings):
         model: What is trained. A name alone will do: ``model: mlp``.
         exchange: What crosses between the parties in a step. A name alone will do: ``exchange: residue``.
         network: How this party meets the others, where each has a process of its own.
+        prediction: Who computes the scores of records, once the model is trained, and how many a party lets be scored.
         train: How long, how fast, and by chance or not.
         defenses: What is done to messages before they leave, in this order. For each a name, or a section.
         attacks: What the partner is assumed to try. For each a name, or a section.
@@ -638,6 +700,7 @@ class ExperimentConfig(Settings):
     model: Annotated[ModelSection, MODEL] = Field(default_factory=partial(MODEL.default, _MLP))
     exchange: Annotated[ExchangeSection, _EXCHANGES] = Field(default_factory=partial(_EXCHANGES.default, _SPLIT))
     network: NetworkConfig | None = None
+    prediction: PredictionConfig = PredictionConfig()
     train: TrainConfig = TrainConfig()
     defenses: tuple[HookConfig, ...] = ()
     attacks: tuple[HookConfig, ...] = ()
@@ -700,6 +763,16 @@ class ExperimentConfig(Settings):
         return next(name for name, party in self.parties.items() if party.role == "active")
 
     @property
+    def scorer(self) -> str:
+        """Name of who computes the scores, once the model is trained."""
+        return self.active if self.prediction.scores_by == ACTIVE else self.prediction.scores_by
+
+    @property
+    def memoised_scores(self) -> bool:
+        """Whether noise on scores is memoised."""
+        return self.prediction.score_noise == "memoised"
+
+    @property
     def hides_columns(self) -> bool:
         """Whether a party transforms its columns, which is a secret of these settings."""
         return any(party.transform is not None for party in self.parties.values())
@@ -714,7 +787,7 @@ class ExperimentConfig(Settings):
         Raises:
             ConfigError: If the file has no such party.
         """
-        if name in self.parties or name == self.exchange.factory.third_party:
+        if name in self.parties or name in (self.exchange.factory.third_party, self.scorer):
             return name
         if name == "active":
             return self.active
@@ -777,6 +850,8 @@ def parse_config(
     _check_model(document, config.model, config.exchange.factory)
     _check_loss_of_model(document, config, defenses)
     _check_constructors(document, config.model, config.exchange, config.train)
+    _check_scorer(document, config)
+    _check_direction(document, config)
     document.raise_problems()
     config._source, config._folder = document.source, folder
     for hook, found in zip((*config.attacks, *config.defenses), (*attacks, *defenses), strict=True):
@@ -1155,6 +1230,61 @@ def _check_loss_of_model(document: Document, config: ExperimentConfig, defenses:
         if defense is not None and defense.brings_loss:
             text = f"it computes the loss itself, and model {name} brings another; leave one of them out"
             document.report(("defenses", index), f"{document.tree['defenses'][index]['name']}: {text}")
+
+
+def _check_scorer(document: Document, config: ExperimentConfig) -> None:
+    """Report a scorer that takes no part, and what keeps others than the label party from computing scores."""
+    scorer, model = config.prediction.scores_by, config.model
+    if scorer == ACTIVE:
+        return
+    place = ("prediction", "scores_by")
+    passives = [name for name, party in config.parties.items() if party.role == "passive"]
+    if scorer == config.active:
+        document.report(place, f"{scorer} is the label party: write {ACTIVE}")
+    elif scorer != COORDINATOR and scorer not in passives:
+        text = f"expected {ACTIVE}, {COORDINATOR} or a passive party ({', '.join(passives)}), got {shown(scorer)}"
+        document.report(place, text + suggestion(scorer, (ACTIVE, COORDINATOR, *passives)))
+    if scorer == COORDINATOR and COORDINATOR in config.parties:
+        text = f"so is called who computes the scores and has no data (prediction.scores_by: {COORDINATOR})"
+        document.report(("parties", COORDINATOR), f"{text}; give the party another name")
+    for wrong in _kept_from_scoring(config):
+        document.report(place, f"{scorer} cannot compute the scores: {wrong}; or write {ACTIVE}")
+    if not model.factory.is_linear:
+        text = f"model {model.name} is not linear, and only parts of logits add up: take logistic-regression or glm"
+        document.report(place, f"{scorer} cannot compute the scores: {text}; or write {ACTIVE}")
+
+
+def _check_direction(document: Document, config: ExperimentConfig) -> None:
+    """Report a direction of noise that nobody can send, or that nobody is named to send."""
+    sender, model = config.prediction.direction_by, config.model
+    place = ("prediction", "direction_by")
+    if sender is None:
+        return
+    passives = [name for name, party in config.parties.items() if party.role == "passive"]
+    if sender not in passives:
+        text = f"expected a passive party ({', '.join(passives)}), got {shown(sender)}"
+        document.report(place, text + suggestion(sender, passives))
+    if not model.factory.is_linear:
+        text = f"a direction of noise follows from the weights of a linear model, and {model.name} is none"
+        document.report(place, f"{text}; take logistic-regression or glm, or leave it out")
+    if config.scorer == config.active and not (config.network is None or config.network.publish_scores):
+        text = f"{config.active} computes the scores and publishes none, so that nobody is told scores with noise"
+        document.report(place, f"{text}; leave it out, or let another party compute the scores (prediction.scores_by)")
+
+
+def _kept_from_scoring(config: ExperimentConfig) -> Iterator[str]:
+    """Yield why another one than the label party cannot compute scores, beside a model that is not linear."""
+    if config.model.recipe.private_top:
+        yield "model.private_top predicts, and is the label party's alone; leave it out"
+    if config.exchange.wire is not None or config.train.autocast is not None:
+        yield "it adds up parts in float32: leave exchange.wire and train.autocast out"
+    if config.network is not None and config.network.publish_scores:
+        yield "it answers the label party alone: leave network.publish_scores out"
+    if getattr(config.exchange, "noise", None) is not None:
+        yield (
+            "exchange.noise calculates noise for what the passive parties send the label party, and nobody has "
+            "calculated what the label party's own part of the logits tells; leave one of the two out"
+        )
 
 
 def _check_step(key: str, made: Any) -> None:

@@ -3,36 +3,33 @@
 Every two parties that have no link share a key for each direction, and a message carries 32 bytes that nobody can make
 without it: HMAC-SHA256 over what the message is (its kind, the number of the step, how many numbers it is about), its
 place among all messages of that direction, and its content. So whoever passes it on cannot change it, make one of its
-own, or pass on one of another pair, direction, step or kind, or an older one: it can only stop. The keys are
-HKDF-SHA256 of the pair's X25519 secret (:mod:`splitvfl.crypto.key_agreement`), with what tells this meeting from all
-others as its salt and the names of both as its context, the sender first.
+own, or pass on one of another pair, direction, step or kind, or an older one: it can only stop. The keys are those of
+:mod:`splitvfl.crypto.pair_keys`.
 
 What they do not do: hide anything, which encryption and masks are there for; prove to anybody else who sent what, as
 either of the two could have made a code; or hold where the third party has put its own keys between the two, as it can
 where keys are not signed (:mod:`splitvfl.exchange.roll_call`). A code depends on nothing that must not repeat, unlike
 those of AES-GCM, of which two with one nonce give the key away.
 
-Source: RFC 2104 (HMAC) and RFC 5869 (HKDF).
+Source: RFC 2104 (HMAC).
 """
 
 from __future__ import annotations
 
 import hmac
-from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
 import torch
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from torch import Tensor
 
 from splitvfl.crypto.key_agreement import AgreementKey
+from splitvfl.crypto.pair_keys import PairKeys, framed
 from splitvfl.errors import ForgedError
 from splitvfl.messaging.messages import bytes_of
 
 TAG_BYTES: Final = 32
-_CONTEXT: Final = b"splitvfl, what the active party passes on"
+_PURPOSE: Final = b"splitvfl, what the active party passes on"
 
 
 class Tags:
@@ -48,12 +45,7 @@ class Tags:
     def __init__(
         self, name: str, through: str, key: AgreementKey, others: Mapping[str, bytes], *, session: bytes
     ) -> None:
-        self._name, self._through = name, through
-        secrets = {other: key.secret_with(public) for other, public in others.items()}
-        self._to = {other: _derived(secret, session, name, other) for other, secret in secrets.items()}
-        self._from = {other: _derived(secret, session, other, name) for other, secret in secrets.items()}
-        self._sent: Counter[str] = Counter()
-        self._received: Counter[str] = Counter()
+        self._keys = PairKeys(name, through, key, others, session=session, purpose=_PURPOSE, make=bytes)
 
     def tag(self, receiver: str, payload: Tensor, *, kind: str, step: int, count: int) -> Tensor:
         """Return the code of the next message to a party, uint8 ``(32,)``.
@@ -61,9 +53,8 @@ class Tags:
         The content is uint8, and its shape no part of it; ``count`` is how many numbers it is about: both sides must
         mean the same.
         """
-        number = self._sent[receiver]
-        self._sent[receiver] += 1
-        code = _code(self._to[receiver], payload, kind, step, count, number)
+        number = self._keys.next_number(receiver)
+        code = _code(self._keys.outgoing[receiver], payload, kind, step, count, number)
         return torch.frombuffer(bytearray(code), dtype=torch.uint8)
 
     def sealed(self, receiver: str, payload: Tensor, *, kind: str, step: int, count: int) -> Tensor:
@@ -79,22 +70,18 @@ class Tags:
             ForgedError: If it is not what that party sent; it names both.
         """
         payload, code = sealed[:-TAG_BYTES], bytes(sealed[-TAG_BYTES:].tolist())
-        expected = _code(self._from[sender], payload, kind, step, count, self._received[sender])
+        keys = self._keys
+        expected = _code(keys.incoming[sender], payload, kind, step, count, keys.received[sender])
         if not hmac.compare_digest(code, expected):
             raise ForgedError(
-                f"{self._through} passed on {kind} of step {step} in the name of {sender}, and it is not what {sender} "
-                f"sent {self._name} there: {self._through} has changed it, put something else in its place or left "
+                f"{keys.through} passed on {kind} of step {step} in the name of {sender}, and it is not what {sender} "
+                f"sent {keys.name} there: {keys.through} has changed it, put something else in its place or left "
                 f"something out, or {sender} has sent what it cannot vouch for. Nothing was computed with it. Honest "
                 "parties never cause this: find out with both what happened, and begin a new run only with those that "
                 "you still trust"
             )
-        self._received[sender] += 1
+        keys.received[sender] += 1
         return payload
-
-
-def _derived(secret: bytes, session: bytes, sender: str, receiver: str) -> bytes:
-    context = b"".join(framed(part) for part in (_CONTEXT, sender.encode(), receiver.encode()))
-    return HKDF(SHA256(), TAG_BYTES, salt=session, info=context).derive(secret)
 
 
 def _code(key: bytes, payload: Tensor, kind: str, step: int, count: int, number: int) -> bytes:
@@ -102,8 +89,3 @@ def _code(key: bytes, payload: Tensor, kind: str, step: int, count: int, number:
     code = hmac.new(key, head, "sha256")
     code.update(bytes_of(payload.cpu()))
     return code.digest()
-
-
-def framed(part: bytes) -> bytes:
-    """Return a part with its length before it, so that parts behind each other can be read in one way only."""
-    return len(part).to_bytes(8, "big") + part

@@ -73,12 +73,13 @@ class _Attached:
     def generator(self, device: torch.device) -> torch.Generator:
         device = drawing_device(device)
         if self._generator is None or self._generator.device.type != device.type:
-            if self._seed is None:
+            if self._saved is not None:
+                self._generator = torch.Generator(device)
+                self._generator.set_state(self._saved)
+            elif self._seed is None:
                 self._generator = entropic_generator(device)
             else:
                 self._generator = torch.Generator(device).manual_seed(self._seed)
-            if self._saved is not None:
-                self._generator.set_state(self._saved)
         return self._generator
 
     def state_dict(self) -> dict[str, Any]:

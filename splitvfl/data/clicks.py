@@ -234,7 +234,7 @@ def write_clicks(
     """
     target, opened = Path(path), _format(Path(path))
     if target.exists() and not overwrite:
-        raise DataError(f"{target} is there already; choose another name, or overwrite it")
+        raise DataError(f"{target} is there already; choose another name, or overwrite it (--overwrite)")
     if clicks.rows < 2:
         raise DataError(f"expected two records or more, got {clicks.rows}")
     target.parent.mkdir(parents=True, exist_ok=True)

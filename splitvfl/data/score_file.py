@@ -28,7 +28,7 @@ def check_score_target(path: Path, *, overwrite: bool) -> None:
     if not path.parent.is_dir():
         raise DataError(f"cannot write {path}: there is no folder {path.parent}")
     if path.exists() and (not overwrite or not path.is_file()):
-        raise DataError(f"{path} is there already; choose another name, or overwrite it")
+        raise DataError(f"{path} is there already; choose another name, or overwrite it (--overwrite)")
 
 
 def write_scores(path: Path, scores: Tensor, *, name_column: str, names: pa.Array) -> None:

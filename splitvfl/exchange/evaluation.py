@@ -16,7 +16,8 @@ from torch import Tensor
 
 from splitvfl.data.columns import Records
 from splitvfl.errors import ProtocolError
-from splitvfl.exchange.prediction import checked_outputs, part_to_score, parts_of
+from splitvfl.exchange.parts import checked_outputs, part_to_score
+from splitvfl.exchange.prediction import parts_of
 from splitvfl.hooks import all_finite
 from splitvfl.learning.schedule import GO_ON, Verdict
 from splitvfl.learning.tasks import Task

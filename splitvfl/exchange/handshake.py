@@ -86,6 +86,17 @@ def passive_introduction(name: str, active: str, width_for: Callable[[TaskSpec],
     """
     inbox = yield Outbox(wait=(awaited_note(active, INTRODUCTION, 0),))
     facts = read_note(inbox[active])
+    learned = stated_task(facts, active)
+    yield Outbox(send=(note(name, active, INTRODUCTION, 0, {"width": width_for(learned)}),))
+    return learned
+
+
+def stated_task(facts: Note, active: str) -> TaskSpec:
+    """Return what is learned, out of what the active party says.
+
+    Raises:
+        ProtocolError: If it does not say it.
+    """
     if facts.get("task") not in _TASKS:
         raise ProtocolError(
             f"expected {active} to state one of the tasks {', '.join(_TASKS)}, got {_stated(facts, 'task')}"
@@ -93,7 +104,6 @@ def passive_introduction(name: str, active: str, width_for: Callable[[TaskSpec],
     learned = TaskSpec(facts["task"], _whole(facts, "outputs", MAX_CLASSES, active))
     if (learned.outputs > 1) != (learned.task == "multiclass"):
         raise ProtocolError(f"{active} states {learned.outputs} outputs of a {learned.task} task")
-    yield Outbox(send=(note(name, active, INTRODUCTION, 0, {"width": width_for(learned)}),))
     return learned
 
 

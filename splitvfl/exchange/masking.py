@@ -22,16 +22,22 @@ from splitvfl.party.party import ActiveParty, PassiveParty
 _SUBJECT = "masks of a prediction"
 
 
-def check_adds_up(party: ActiveParty) -> None:
-    """Check that parts may be masked.
+def check_adds_up(
+    party: ActiveParty, *, what: str = "parts are masked for logistic regression only", remedy: str = ""
+) -> None:
+    """Check that parts of passive parties may be masked, or be added up elsewhere.
+
+    Args:
+        party: The active party.
+        what: What is for models that add up, for the error.
+        remedy: What to do, for its end.
 
     Raises:
         ConfigError: If the active party's top does anything with the passive parties' activations but add them up.
     """
     if not hasattr(party.top, "active_logits"):
         raise ConfigError(
-            f"parts are masked for logistic regression only: expected a top at {party.name} that adds up logits, got "
-            f"{type(party.top).__name__}"
+            f"{what}: expected a top at {party.name} that adds up logits, got {type(party.top).__name__}{remedy}"
         )
 
 

@@ -32,7 +32,8 @@ class Standing(IntEnum):
 
     NOT_HELD = 0
     HELD = 1
-    REFUSED = 2  # not looked up: more was asked for than the party answers in a time
+    REFUSED = 2  # more was asked for than the party answers in a time
+    SCORED_ENOUGH = 3  # held, and scored as often as the party lets it be
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +100,8 @@ def _checked_standing(message: Message) -> Tensor:
     standing = message.payload
     if standing.numel() and int(standing.max()) > max(Standing):
         raise ProtocolError(
-            f"expected {message.sender} to say of each record 0 (not held), 1 (held) or 2 (refused), got "
-            f"{int(standing.max())}"
+            f"expected {message.sender} to say of each record 0 (not held), 1 (held), 2 (refused) or 3 (scored "
+            f"enough), got {int(standing.max())}"
         )
     return standing
 

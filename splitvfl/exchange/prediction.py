@@ -1,9 +1,12 @@
-"""Joint scoring: each passive party sends its activation, the active party computes scores, and may publish them."""
+"""Joint scoring: each passive party sends its activation, the active party computes scores, and may publish them.
+
+Where somebody else computes the scores, its halves are those of :mod:`splitvfl.exchange.scoring`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -12,12 +15,28 @@ import torch
 from torch import Tensor
 
 from splitvfl.crypto.sum_masks import sum_of
+from splitvfl.cut.memoised import MemoisedNoise, defended_scores
 from splitvfl.data.columns import Records
-from splitvfl.errors import ArgumentError, CryptoError, DataError, ProtocolError
-from splitvfl.hooks import Phase, all_finite
+from splitvfl.errors import ArgumentError, DataError, ProtocolError
+from splitvfl.exchange.direction import receiving_direction, sending_direction
+from splitvfl.exchange.handshake import TaskSpec
+from splitvfl.exchange.parts import checked_outputs, part_to_score
+from splitvfl.exchange.scoring import (
+    ACTIVE,
+    COORDINATOR,
+    CoordinatorSide,
+    LabelSide,
+    PassiveScorerSide,
+    PassiveSide,
+    ScoringTerms,
+)
+from splitvfl.hooks import all_finite
+from splitvfl.learning.losses import loss_name
 from splitvfl.messaging.conversation import Expected, Half, Inbox, Outbox, Recorder, converse
 from splitvfl.messaging.messages import FLOATS, Message
-from splitvfl.party.party import ActiveParty, PassiveParty
+from splitvfl.party.direction import awaits_direction
+from splitvfl.party.party import ActiveParty, Party, PassiveParty
+from splitvfl.party.scorer import Scorer
 from splitvfl.party.top_model import own_input
 from splitvfl.wording import shown
 
@@ -29,30 +48,14 @@ class Prediction:
     """The result of joint scoring, at the active party.
 
     Attributes:
-        outputs: The top's raw outputs, ``(n, k)``. They stay with the active party.
-        scores: What is published, if anything is, after the score defenses: ``(n,)`` or ``(n, k)``.
+        outputs: The top's raw outputs, ``(n, k)``. They stay with the active party. ``(n, 0)`` where somebody else
+            computes the scores: it has none.
+        scores: What is published, if anything is, after the score defenses: ``(n,)`` or ``(n, k)``. Where somebody else
+            computes them, what it answers.
     """
 
     outputs: Tensor
     scores: Tensor
-
-
-def part_to_score(
-    party: PassiveParty, batch: Records, number: int, phase: Phase, *, kind: str, piece: int = 0
-) -> Tensor:
-    """Return what a passive party sends of records that are not trained on, after the phase's defenses, and masked.
-
-    ``kind``, the number of the conversation and that of the piece in it name the message: masks are for one use.
-    """
-    with torch.no_grad():
-        activation = party.defend_activation(party.activate(batch), batch, number, phase)
-    if party.masks is None:
-        return activation
-    try:
-        return party.masks.masked(activation, kind=kind, number=number, piece=piece)
-    except CryptoError:  # others see it, and it follows from the weights, and so from what others opened
-        party.refusals.note(f"{kind} of step {number}, too large for masks")
-        raise
 
 
 def parts_of(party: ActiveParty, inbox: Inbox) -> list[Tensor]:
@@ -62,21 +65,6 @@ def parts_of(party: ActiveParty, inbox: Inbox) -> list[Tensor]:
         ProtocolError: If an activation holds NaN or infinite values.
     """
     return _summed(party, inbox) if party.sums_parts else _received(party, inbox)
-
-
-def checked_outputs(party: ActiveParty, outputs: Tensor) -> Tensor:
-    """Return a top's outputs, ``(n, k)``, as they are.
-
-    Raises:
-        ProtocolError: If they hold NaN or infinite values.
-    """
-    if not all_finite(outputs):
-        received = f" on what {' and '.join(party.cuts)} sent" if party.cuts else ""
-        raise ProtocolError(
-            f"the outputs of {party.name}{received} hold NaN or infinite values: "
-            "a party sent too large values, or a model's weights are spoiled"
-        )
-    return outputs
 
 
 def outputs_on(party: ActiveParty, activations: list[Tensor], batch: Records) -> Tensor:
@@ -93,9 +81,21 @@ def outputs_on(party: ActiveParty, activations: list[Tensor], batch: Records) ->
 def unchecked_outputs_on(party: ActiveParty, activations: list[Tensor], batch: Records) -> Tensor:
     """Return what :func:`outputs_on` does, NaN and infinite values included."""
     with torch.no_grad():
-        if party.private_top is None:
-            return party.run_top(activations, batch)
-        return party.private_top.run(activations, own_input(batch))
+        if not party.one_by_one:
+            return _outputs(party, activations, batch)
+        rows = range(batch.count)
+        return torch.cat(
+            [
+                _outputs(party, [one[row : row + 1] for one in activations], batch.part(torch.tensor([row])))
+                for row in rows
+            ]
+        )
+
+
+def _outputs(party: ActiveParty, activations: list[Tensor], batch: Records) -> Tensor:
+    if party.private_top is None:
+        return party.run_top(activations, batch)
+    return party.private_top.run(activations, own_input(batch))
 
 
 def _received(party: ActiveParty, inbox: Inbox) -> list[Tensor]:
@@ -125,7 +125,9 @@ def active_prediction(party: ActiveParty, batch: Records, number: int, *, publis
     inbox = yield Outbox(wait=party.await_parts("activation", number, batch.count))
     outputs = outputs_on(party, parts_of(party, inbox), batch)
     with torch.no_grad():
-        scores = party.scores.apply(party.task.loss.scores(outputs), step=number, ids=batch.ids, labels=None)
+        scores = defended_scores(
+            party.scores, party.score_noise, outputs, party.task.loss.scores, step=number, ids=batch.ids
+        )
     receivers = party.cuts if publish else ()
     yield Outbox(send=tuple(Message(party.name, name, "scores", number, scores) for name in receivers))
     return Prediction(outputs, scores)
@@ -163,7 +165,13 @@ def _scores(message: Message) -> Tensor:
 
 
 def predict(
-    active: ActiveParty, passives: dict[str, PassiveParty], *, part: Part = "test", batch_size: int = 4096
+    active: ActiveParty,
+    passives: dict[str, PassiveParty],
+    *,
+    part: Part = "test",
+    batch_size: int = 4096,
+    scores_by: str = ACTIVE,
+    direction_by: str | None = None,
 ) -> Prediction:
     """Score all records of one part jointly, in this process, with every model in evaluation mode.
 
@@ -174,6 +182,8 @@ def predict(
         passives: The other parties by name.
         part: ``"test"`` or ``"train"``.
         batch_size: Records in a message.
+        scores_by: As for :func:`predict_records`.
+        direction_by: Likewise.
 
     Returns:
         The active party's outputs and the published scores, in the order of the part's records.
@@ -185,7 +195,10 @@ def predict(
     if part not in ("train", "test"):
         raise ArgumentError(f"expected part train or test, got {shown(part)}")
     records = {party.name: getattr(party.data, part) for party in (active, *passives.values())}
-    return predict_records(active, passives, records, batch_size=batch_size, piece=0 if part == "test" else 1)
+    piece = 0 if part == "test" else 1
+    return predict_records(
+        active, passives, records, batch_size=batch_size, piece=piece, scores_by=scores_by, direction_by=direction_by
+    )
 
 
 def predict_records(
@@ -195,6 +208,8 @@ def predict_records(
     *,
     batch_size: int = 4096,
     piece: int = 0,
+    scores_by: str = ACTIVE,
+    direction_by: str | None = None,
     record: Recorder | None = None,
 ) -> Prediction:
     """Score records jointly as :func:`predict` does, whether or not they are the parties' own.
@@ -205,24 +220,66 @@ def predict_records(
         records: Of each party by name, encoded as its training records were: the same ones in the same order.
         batch_size: Records in a message.
         piece: Tells conversations apart whose batches have one number, for masks.
+        scores_by: Who computes the scores of a linear model: ``"active"``, ``"coordinator"``, which has no data, or a
+            passive party's name. The active party's defenses of scores act there, with its ``score_noise``.
+        direction_by: The passive party that sends the direction of noise (:mod:`splitvfl.party.direction`), if a
+            defense of scores awaits one; ``None``: nobody does.
         record: Called with every message, in the order of sending.
 
     Raises:
-        ArgumentError: If other parties are given than the active one is connected to.
+        ArgumentError: If other parties are given than the active one is connected to, or nobody is called
+            ``scores_by`` or ``direction_by``.
+        ConfigError: If another party is to compute the scores, and the model is not linear.
         DataError: If there are no records, or not the same at all parties.
+        LimitError: If a passive party that counts what it lets be scored lets no more of these.
     """
     _connected(active, passives)
     count = _common_count(active.name, records)
+    if direction_by is not None and direction_by not in passives:
+        raise ArgumentError(
+            f"direction_by: expected a passive party ({', '.join(passives) or 'none'}), got {shown(direction_by)}"
+        )
+    direction_by = direction_by if any(map(awaits_direction, active.scores)) else None
+    for passive in passives.values():
+        if passive.tally is not None:
+            passive.tally.begin()
+    predicted: Callable[[Mapping[str, Records], int], Prediction] = partial(
+        _predict_rows, active, passives, piece=piece, record=record
+    )
     with ExitStack() as modes:
         for party in (active, *passives.values()):
             modes.enter_context(party.evaluating())
-        chunks = [
-            _predict_rows(
-                active, passives, {name: own.rows(rows) for name, own in records.items()}, number, piece, record
+            modes.enter_context(_one_by_one(party, active.score_noise))
+        modes.callback(setattr, active, "score_noise", active.score_noise)
+        if scores_by != ACTIVE:
+            predicted = _Elsewhere(
+                active,
+                passives,
+                scores_by,
+                direction_by=direction_by,
+                count=count,
+                rows=batch_size,
+                piece=piece,
+                record=record,
             )
+        elif direction_by is not None:
+            sending = sending_direction(passives[direction_by], active.name)
+            converse({active.name: receiving_direction(active, direction_by), direction_by: sending}, record=record)
+        chunks = [
+            predicted({name: own.rows(rows) for name, own in records.items()}, number)
             for number, rows in enumerate(torch.arange(count).split(batch_size))
         ]
     return Prediction(torch.cat([chunk.outputs for chunk in chunks]), torch.cat([chunk.scores for chunk in chunks]))
+
+
+@contextmanager
+def _one_by_one(party: Party, noise: MemoisedNoise | None) -> Iterator[None]:
+    """Let a party compute record by record within a block, if noise is memoised."""
+    before, party.one_by_one = party.one_by_one, party.one_by_one or noise is not None
+    try:
+        yield
+    finally:
+        party.one_by_one = before
 
 
 def _connected(active: ActiveParty, passives: Mapping[str, PassiveParty]) -> None:
@@ -253,6 +310,7 @@ def _predict_rows(
     passives: Mapping[str, PassiveParty],
     batches: Mapping[str, Records],
     number: int,
+    *,
     piece: int,
     record: Recorder | None,
 ) -> Prediction:
@@ -264,3 +322,72 @@ def _predict_rows(
     turns = {active.name: active.random, **{name: party.random for name, party in passives.items()}}
     result: Prediction = converse(halves, turns=turns, record=record)[active.name]
     return result
+
+
+class _Elsewhere:
+    """Joint scoring in this process where another party than the active one computes the scores.
+
+    Raises:
+        ArgumentError: If nobody is called so.
+        ConfigError: If the model is not linear.
+    """
+
+    def __init__(
+        self,
+        active: ActiveParty,
+        passives: Mapping[str, PassiveParty],
+        scores_by: str,
+        *,
+        direction_by: str | None,
+        count: int,
+        rows: int,
+        piece: int,
+        record: Recorder | None,
+    ) -> None:
+        if scores_by != COORDINATOR and scores_by not in passives:
+            named = f"a passive party ({', '.join(passives)})" if passives else "no other: there is no passive party"
+            raise ArgumentError(f"scores_by: expected {ACTIVE}, {COORDINATOR} or {named}; got {shown(scores_by)}")
+        self._parties = {active.name: active, **passives}
+        task = active.task
+        terms = ScoringTerms(
+            scorer=scores_by,
+            parties=tuple(active.cuts),
+            learned=TaskSpec(task.name, task.outputs),
+            loss=loss_name(task.loss),
+            records=count,
+            rows=rows,
+            masked=active.sums_parts,
+            direction_by=direction_by,
+        )
+        scorer = Scorer(scores_by, task, scores=active.scores, noise=active.score_noise)
+        self._label = LabelSide(active, terms, piece=piece)
+        self._coordinator = CoordinatorSide(active.name, scorer, piece=piece) if scores_by == COORDINATOR else None
+        self._sides: dict[str, LabelSide | PassiveSide] = {active.name: self._label}
+        for name, party in passives.items():
+            self._sides[name] = (
+                PassiveScorerSide(party, scorer, active.name, terms, piece=piece)
+                if name == scores_by
+                else PassiveSide(party, active.name, terms, piece=piece)
+            )
+        self._active, self._record, self._opened = active, record, False
+
+    def __call__(self, batches: Mapping[str, Records], number: int) -> Prediction:
+        """Return the scores of one batch."""
+        third = {} if self._coordinator is None else {COORDINATOR: self._coordinator}
+        if not self._opened:
+            opening = {name: side.open() for name, side in self._sides.items()}
+            opening |= {name: _opening(side) for name, side in third.items()}
+            converse(opening, record=self._record)
+            self._opened = True
+        halves = {
+            name: side.step(batches[name].to(self._parties[name].device), number) for name, side in self._sides.items()
+        }
+        halves |= {name: side.step(batches[self._active.name].count, number) for name, side in third.items()}
+        turns = {name: party.random for name, party in self._parties.items()}
+        scores: Tensor = converse(halves, turns=turns, record=self._record)[self._active.name]
+        return Prediction(torch.zeros(len(scores), 0), scores)
+
+
+def _opening(side: CoordinatorSide) -> Half:
+    yield from side.open()
+    yield from side.directed()

@@ -27,7 +27,7 @@ from typing import Final, Protocol
 import torch
 from torch import Tensor
 
-from splitvfl.crypto.tags import framed
+from splitvfl.crypto.pair_keys import framed
 from splitvfl.errors import DataError, ProtocolError
 from splitvfl.messaging.conversation import Expected, Half, Outbox
 from splitvfl.messaging.json_message import awaited_note, note, read_note

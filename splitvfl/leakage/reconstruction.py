@@ -17,8 +17,9 @@ from splitvfl.leakage.features import Part, Sees
 RECONSTRUCTION_FILE: Final = "reconstruct.json"
 VERSION: Final = 1
 
-Weights = Literal["true", "rotated", "shifted"]
-"""Which weights the attacker is given: the model's own, ``W Hᵀ`` with the H of theorem 3, or ``W + Δ``."""
+Weights = Literal["true", "rotated", "shifted", "revealed"]
+"""Which weights the attacker is given: the model's own, ``W Hᵀ`` with the H of theorem 3, ``W + Δ``, or those of a
+file that a party has revealed."""
 
 _SAME = 5e-4  # of a mean squared error: saturated scores of float32 are off by such
 

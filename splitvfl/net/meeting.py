@@ -16,6 +16,7 @@ from splitvfl.errors import (
     DataError,
     ForgedError,
     HookError,
+    LimitError,
     LinkError,
     PrivacyError,
     ProtocolError,
@@ -53,7 +54,7 @@ _REASONS: Final[tuple[tuple[type[BaseException], str], ...]] = (
 )
 
 # It would be the same another time.
-_FINAL: Final = (ConfigError, DataError, ReplayError, ForgedError, CryptoError)
+_FINAL: Final = (ConfigError, DataError, ReplayError, ForgedError, CryptoError, LimitError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +159,7 @@ class Meeting:
             _log.info("%s: meeting %d, linked with %s", self._hello.party, self._meetings, ", ".join(links))
             yield links
         except BaseException as error:
-            reason = next((text for kind, text in _REASONS if isinstance(error, kind)), "it was stopped")
+            reason = _reason(error)
             # A lost link quotes no data; other errors may.
             why = str(error) if isinstance(error, LinkError) else f"{type(error).__name__}, {reason}"
             _log.warning("%s: links closed: %s", self._hello.party, why)
@@ -185,6 +186,13 @@ class Meeting:
             timeout=timeout,
             notify=self._notify,
         )
+
+
+def _reason(error: BaseException) -> str:
+    """Return what partners are told of an error."""
+    if isinstance(error, LimitError):  # it is written for them
+        return str(error)
+    return next((text for kind, text in _REASONS if isinstance(error, kind)), "it was stopped")
 
 
 def _is_final(error: BaseException, *, together: bool) -> bool:

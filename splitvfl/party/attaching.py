@@ -15,6 +15,7 @@ from splitvfl.learning.losses import link_of, loss_name
 from splitvfl.learning.randomness import derive_seed
 from splitvfl.party.own_part import OwnPart
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
+from splitvfl.party.scorer import Scorer
 
 
 def attach_defense(
@@ -70,6 +71,24 @@ def attach_defense(
     return bool(chains)
 
 
+def attach_score_defense(scorer: Scorer, defense: Defense, *, number: int, noise_seed: int | None) -> None:
+    """Attach a defense of scores where another party than the active one computes them.
+
+    Args:
+        scorer: Who computes them.
+        defense: The defense.
+        number: Its place among the defenses of the run, for its seed.
+        noise_seed: As for :func:`attach_defense`.
+
+    Raises:
+        ConfigError: If it was made for other labels than the task's.
+    """
+    check_labels(scorer, defense)
+    check_loss(scorer, defense)
+    seed = None if noise_seed is None else derive_seed(noise_seed, "scores", scorer.name, number)
+    scorer.scores.attach(defense, noise_seed_for_experiments=seed)
+
+
 def check_clips(
     party: Party, *, activation: float | None, gradient: float | None, phases: Sequence[Phase] = PHASES
 ) -> None:
@@ -105,7 +124,7 @@ def check_clips(
             ) from error
 
 
-def check_labels(party: ActiveParty, defense: Defense) -> None:
+def check_labels(party: ActiveParty | Scorer, defense: Defense) -> None:
     """Check that a defense is for labels such as the task's.
 
     Raises:
@@ -124,7 +143,7 @@ def check_labels(party: ActiveParty, defense: Defense) -> None:
         )
 
 
-def check_loss(party: ActiveParty, defense: Defense) -> None:
+def check_loss(party: ActiveParty | Scorer, defense: Defense) -> None:
     """Check that a defense is for what the task's loss takes, puts out and leaves in rows.
 
     Under another loss a label moves a row by more, weights of a class among them, or moves the rows of others; targets

@@ -17,6 +17,7 @@ from splitvfl.crypto.refusals import Refusals
 from splitvfl.crypto.sum_masks import SumMasks
 from splitvfl.cut.chain import ActivationDefenses, DefenseChain
 from splitvfl.cut.layer import CutLayer, Cuts, responses_of
+from splitvfl.cut.memoised import MemoisedNoise
 from splitvfl.cut.views import GRADIENTS, Shown, ViewSource, is_linear
 from splitvfl.data.columns import PartyData, Records
 from splitvfl.data.transform import transform_of
@@ -59,6 +60,26 @@ class Observer(Protocol):
         ...
 
 
+class Tally(Protocol):
+    """Something that counts the records of which a passive party sends parts of scores, before it does."""
+
+    def begin(self) -> None:
+        """Count the records of a prediction, which begins, or begins again.
+
+        Raises:
+            LimitError: If the party lets no more of them be scored; nothing is to be sent then.
+        """
+        ...
+
+    def leaving(self, records: int) -> None:
+        """Let parts of so many records go.
+
+        Raises:
+            PrivacyError: If they were not counted.
+        """
+        ...
+
+
 def _ignored(message: Message) -> None: ...
 
 
@@ -69,6 +90,7 @@ class Party(ABC):
         autocast: The dtype in which its model runs under :class:`torch.autocast`, bfloat16; ``None``: as it is.
         wire: The dtype in which activations and gradients cross, bfloat16; ``None``: as they were computed.
         best: Its weights at the best evaluation, where training stops early.
+        one_by_one: Whether it computes its part in scores record by record: the same to the bit in any batch.
         remember: Told what is under the masks of messages that are new each time they are sent: what must be the same
             whenever a step is taken again.
         refusals: Sums that it has refused in this run.
@@ -82,6 +104,7 @@ class Party(ABC):
         self.autocast: torch.dtype | None = None
         self.wire: torch.dtype | None = None
         self.best = BestWeights(module)
+        self.one_by_one = False
         self.remember: Callable[[Message], None] = _ignored
         self.refusals = Refusals(self.name)
         self.random = PartyRandom(0)
@@ -232,6 +255,7 @@ class PassiveParty(Party):
         shown: What its own attacks are shown of a step, as its side of the exchange says.
         one_way: Whether nothing ever comes back to it, so that no attack of its own has anything to look at.
         masks: What hides its part in what it sends for evaluations and scores; ``None``: nothing does.
+        tally: What counts the records that it lets be scored; ``None``, as in an experiment: nothing does.
     """
 
     def __init__(self, data: PartyData, bottom: nn.Module, *, optimizer: OptimizerFactory = adam) -> None:
@@ -242,6 +266,7 @@ class PassiveParty(Party):
         self.shown: Shown = GRADIENTS
         self.one_way = False
         self.masks: SumMasks | None = None
+        self.tally: Tally | None = None
         self.batch_ids: Tensor | None = None
 
     @property
@@ -351,6 +376,7 @@ class ActiveParty(Party):
         patience: Its judgement of evaluations, where training stops early.
         labels: Defenses that act before the loss.
         scores: Defenses of the predictions that it publishes.
+        score_noise: Their noise, if it is memoised; ``None``: it is drawn anew.
         training_labels: The labels of its training records, and the coins in the place of some.
         zeros: Ids of the records of the step under way whose residue it sends as a zero, ``(j,)``, where the exchange
             uses some records of a step only; ``None``: it uses all. A secret of its own, by which attacks are judged.
@@ -390,6 +416,7 @@ class ActiveParty(Party):
         self.zeros: Tensor | None = None
         self.labels = DefenseChain("labels", self.name)
         self.scores = DefenseChain("scores", self.name)
+        self.score_noise: MemoisedNoise | None = None
 
     def prepare(self, *, seed: int, device: torch.device, **precisions: torch.dtype | None) -> None:
         """Move to a device, and set the randomness and the precisions, as :meth:`Party.prepare`."""

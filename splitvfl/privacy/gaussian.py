@@ -14,8 +14,8 @@ from splitvfl.privacy.checking import positive, probability
 _ROOT_TWO = math.sqrt(2.0)
 _LOG_ROOT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
-# Below this share of what is subtracted, a difference has lost six of sixteen digits, and the integral takes over.
-_CANCELLED = 1e-6
+# Below this share of its larger term, a difference has lost four of sixteen digits, and the integral takes over.
+_CANCELLED = 1e-4
 
 
 def gaussian_delta(sigma: float, epsilon: float, *, sensitivity: float) -> float:
@@ -121,13 +121,13 @@ def log_gaussian_delta(ratio: float, epsilon: float) -> float:
         return -math.inf
     log_density = -0.5 * (shift - half) ** 2 - _LOG_ROOT_TWO_PI
     if half > shift:
-        return _log_difference(float(log_ndtr(half - shift)), log_density, half, shift)
-    return _log_difference(log_density + math.log(_mills(shift - half)), log_density, half, shift)
-
-
-def _log_difference(log_first: float, log_density: float, half: float, shift: float) -> float:
-    """Return the logarithm of ``exp(log_first) − exp(log_density) M(half + shift)``."""
-    kept = -math.expm1(log_density + math.log(_mills(half + shift)) - log_first)
+        log_first = float(log_ndtr(half - shift))
+        kept = -math.expm1(log_density + math.log(_mills(half + shift)) - log_first)
+    else:
+        # The density, whose logarithm has few digits after its point, is in both and left out of the difference.
+        first = _mills(shift - half)
+        log_first = log_density + math.log(first)
+        kept = (first - _mills(shift + half)) / first
     if kept > _CANCELLED:
         return log_first + math.log(kept)
     return log_density + math.log(_tail_integral(half, shift))

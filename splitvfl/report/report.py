@@ -63,6 +63,7 @@ from splitvfl.report.rows import (
     with_parties,
     written,
 )
+from splitvfl.report.served import served_in
 from splitvfl.report.summary import FILE_NAME, GOAL, RunSummary, read_summary
 
 if TYPE_CHECKING:
@@ -79,8 +80,8 @@ def write_report(runs: Sequence[Path], target: Path, *, title: str) -> Path:
 
     The page needs nothing else: no network, no script, no other file. It is written all at once or not at all. It
     holds the runs' settings; paths in them are printed as their user wrote them. A page of a run that has a
-    reconstruction, or that is a passive party's own, is readable by its owner alone, as the files of these are: values
-    of records or statistics of columns are in both. Others follow the umask.
+    reconstruction or a ledger, or that is a passive party's own, is readable by its owner alone, as the files of these
+    are: values of records, statistics of columns or who was asked when are in them. Others follow the umask.
 
     Args:
         runs: Folders of finished runs, or folders that hold some at any depth, as ``compare`` makes them.
@@ -97,7 +98,9 @@ def write_report(runs: Sequence[Path], target: Path, *, title: str) -> Path:
     folders = finished_runs(runs)
     summaries = [read_summary(folder) for folder in folders]
     page = _render(title, summaries, folders, target.parent)
-    told = any(one.own_columns for one in summaries) or any(read_reconstruction(one) is not None for one in folders)
+    told = any(one.own_columns for one in summaries) or any(
+        read_reconstruction(one) is not None or served_in(one) for one in folders
+    )
     # A name that nobody can foresee, and a new file: a link that others have put there is not followed.
     draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
     try:
@@ -122,6 +125,11 @@ def finished_runs(folders: Sequence[Path]) -> list[Path]:
         CheckpointError: If a folder is missing, or holds none.
     """
     return list(dict.fromkeys(run for folder in folders for run in _runs_in(folder)))
+
+
+def finished_in(folder: Path) -> bool:
+    """Return whether a folder holds figures of a finished run, at any depth."""
+    return (folder / FILE_NAME).is_file() or next(folder.rglob(FILE_NAME), None) is not None
 
 
 def unfinished_runs(folders: Sequence[Path]) -> list[Path]:
@@ -201,6 +209,7 @@ def _render(title: str, summaries: list[RunSummary], folders: list[Path], beside
         audits=[
             found for run, folder in zip(summaries, folders, strict=True) for found in _audited(run, folder, beside)
         ],
+        served=[(run, one) for run, folder in zip(summaries, folders, strict=True) for one in served_in(folder)],
         runs=[(run, _settings(folder)) for run, folder in zip(summaries, folders, strict=True)],
     )
 

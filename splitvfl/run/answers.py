@@ -9,6 +9,8 @@ two answers with noise of two scales the activation could be computed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -23,6 +25,10 @@ from splitvfl.learning.randomness import keyed_generator, keyed_stream
 from splitvfl.party.party import PassiveParty
 
 Places = npt.NDArray[np.int64]
+Admitted = npt.NDArray[np.bool_]
+
+Admit = Callable[[Places], tuple[Admitted, Admitted]]
+"""Counts records that are about to be answered (:meth:`splitvfl.run.ledger.Ledger.admit`), by their places."""
 
 # As many as are scored together in a file-to-file prediction: what an undefended activation is follows from it, to the
 # last bit.
@@ -70,15 +76,25 @@ class RecordAnswers:
         key: Its secret of 32 bytes, from which noise is drawn.
         half: What tells this trained half from every other.
         settings: What tells the settings of the defenses, and of all else that an answer depends on, from every other.
+        admit: Asked which records that are held may be answered, before they are. Default: all.
 
     Raises:
         PrivacyError: If a defense cannot be used so.
     """
 
-    def __init__(self, party: PassiveParty, index: RecordIndex, *, key: bytes, half: str, settings: bytes) -> None:
+    def __init__(
+        self,
+        party: PassiveParty,
+        index: RecordIndex,
+        *,
+        key: bytes,
+        half: str,
+        settings: bytes,
+        admit: Admit | None = None,
+    ) -> None:
         check_defenses(party)
         self._party, self._index, self._key, self._half = party, index, key, half.encode()
-        self._settings = settings
+        self._settings, self._admit = settings, admit
         self._records = party.data.test
         self._chain = party.activation["prediction"]
         self._pristine = self._chain.state_dict()
@@ -90,7 +106,11 @@ class RecordAnswers:
         places = self._index.find(asked.numpy())
         held = places >= 0
         standing = np.where(held, np.uint8(Standing.HELD), np.uint8(Standing.NOT_HELD))
-        return Answers(torch.from_numpy(standing), self._rows(places[held]))
+        if self._admit is not None and held.any():
+            let, within = self._admit(places[held])
+            refused = np.where(within, np.uint8(Standing.REFUSED), np.uint8(Standing.SCORED_ENOUGH))
+            standing[held] = np.where(let, np.uint8(Standing.HELD), refused)
+        return Answers(torch.from_numpy(standing), self._rows(places[standing == Standing.HELD]))
 
     def _rows(self, places: Places) -> Tensor:
         """Return what is sent of the records at these places, ``(n, width)``."""

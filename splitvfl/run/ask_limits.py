@@ -34,12 +34,14 @@ class DayCount:
         held: Those that were answered.
         not_held: Those that are not held: each tells the asker that somebody is no client.
         refused: Those that were not looked up, beyond a limit.
+        limited: Those that are held and were not answered, as prediction.per_record or per_day says.
     """
 
     asked: int = 0
     held: int = 0
     not_held: int = 0
     refused: int = 0
+    limited: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,7 @@ class AskCounts:
         gained = max(now - self._filled_s, 0.0) * self._limits.per_minute / _MINUTE_S
         self._tokens, self._filled_s = min(self._tokens + gained, float(self._limits.per_minute)), now
         today = self.today
-        left = self._limits.per_day - (today.held + today.not_held)
+        left = self._limits.per_day - (today.held + today.not_held + today.limited)
         admitted = max(min(records, int(self._tokens), left), 0)
         self._tokens -= admitted
         today.asked += records
@@ -127,11 +129,12 @@ class AskCounts:
         self._write_soon()
         return admitted
 
-    def count(self, *, held: int, not_held: int) -> None:
+    def count(self, *, held: int, not_held: int, limited: int = 0) -> None:
         """Count what came of records that were looked up."""
         with self._lock:
             self.today.held += held
             self.today.not_held += not_held
+            self.today.limited += limited
             self._write_soon()
 
     def _write_soon(self) -> None:

@@ -297,7 +297,7 @@ def read_half_schema(folder: Path) -> HalfSchema:
     except OSError as error:
         raise CheckpointError(
             f"expected a trained half, as `splitvfl party` writes it, at {folder}; its {HALF_FILE} cannot be read: "
-            f"{error.strerror}"
+            f"{error.strerror}; train it first, or name another folder (splitvfl predict --model FOLDER)"
         ) from error
     try:
         head: Any = msgspec.json.decode(data)

@@ -525,8 +525,8 @@ class RecordService:
         """Return what is answered to digests of ids, ``(n, 32)`` uint8: beyond the limits, nothing is looked up."""
         admitted = self._counts.admit(len(asked))
         found = self._answers(asked[:admitted])
-        held = int((found.standing == Standing.HELD).sum())
-        self._counts.count(held=held, not_held=admitted - held)
+        held, not_held = (int((found.standing == one).sum()) for one in (Standing.HELD, Standing.NOT_HELD))
+        self._counts.count(held=held, not_held=not_held, limited=admitted - held - not_held)
         refused = torch.full((len(asked) - admitted,), int(Standing.REFUSED), dtype=torch.uint8)
         return Answers(torch.cat([found.standing, refused]), found.activation)
 

@@ -25,6 +25,7 @@ from splitvfl.exchange.base import Exchange, Side, checked_side
 from splitvfl.exchange.evaluation import EvaluationPlan
 from splitvfl.exchange.handshake import TaskSpec, agreed_settings, terms_of
 from splitvfl.exchange.prediction import Part, predict, predict_records
+from splitvfl.exchange.scoring import ACTIVE
 from splitvfl.exchange.split import Split
 from splitvfl.hooks import At, Attack, Defense, placed, target_of
 from splitvfl.leakage.canaries import check_canaries
@@ -112,6 +113,9 @@ class Trainer(Training):
             malicious party. Default: activations and gradients in the clear.
         record: Called with every message of the training steps, e.g. ``Transcript().record``; in exchange one-way,
             with everything that crosses before them.
+        scores_by: Who computes the scores of :meth:`predict`, as for
+            :func:`splitvfl.exchange.prediction.predict_records`.
+        direction_by: The passive party that sends a direction of noise on scores there, likewise.
 
     Attributes:
         made_by: The sections of an experiment that the parties' halves were made by, for those who read them again.
@@ -154,6 +158,8 @@ class Trainer(Training):
         wire: torch.dtype | None = None,
         exchange: Exchange | Mapping[str, Exchange] | None = None,
         record: Recorder | None = None,
+        scores_by: str = ACTIVE,
+        direction_by: str | None = None,
     ) -> None:
         super().__init__(Watch(passives))
         self.active = active
@@ -190,6 +196,7 @@ class Trainer(Training):
             evaluate_every=evaluate_every,
         )
         self._record = record
+        self._scores_by, self._direction_by = scores_by, direction_by
         for party in self._parties:
             own_seed = derive_seed(seed, "party", party.name)
             party.prepare(seed=own_seed, device=torch.device(device), autocast=autocast, wire=wire)
@@ -442,9 +449,21 @@ class Trainer(Training):
             DataError: If records are not as the training records were.
         """
         if records is None:
-            return predict(self.active, self.passives, part=part).scores
+            return predict(
+                self.active,
+                self.passives,
+                part=part,
+                scores_by=self._scores_by,
+                direction_by=self._direction_by,
+            ).scores
         found = read_joint_records(records, [party.data for party in self._parties])
-        return predict_records(self.active, self.passives, found.records).scores
+        return predict_records(
+            self.active,
+            self.passives,
+            found.records,
+            scores_by=self._scores_by,
+            direction_by=self._direction_by,
+        ).scores
 
     def save(self, folder: str | Path) -> None:
         """Write the trained half of each party, ready to predict: :func:`splitvfl.load_run` reads them.

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from splitvfl.app.assembly import Assembly
-from splitvfl.app.attack_auditing import coins_of, seats_of, try_attacks
+from splitvfl.app.attack_auditing import _sign, coins_of, seats_of, try_attacks
 from splitvfl.app.audit_ceilings import NO_COLUMNS, NO_LABELS, REFUTED, Guarantees, accounted_claim
 from splitvfl.app.auditing import audit_experiment
 from splitvfl.app.experiment import Experiment, prepare
@@ -126,6 +126,13 @@ def test_all_together_put_their_scores_of_each_record_together(tmp_path: Path) -
         assert all(part is not None and (part[1] == read.coins[1]).all() for part in parts)
 
 
+@pytest.mark.parametrize(
+    ("attack", "auc", "sign"), [("norm", 0.4, -1.0), ("norm", 0.6, 1.0), ("auditor-ratio", 0.4, 1.0)]
+)
+def test_only_what_does_not_know_which_way_round_it_is_is_turned(attack: str, auc: float, sign: float) -> None:
+    assert _sign(attack, auc) == sign
+
+
 def test_seeds_out_of_range_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--seeds: expected 0 to 100, got 101"):
         audit_experiment(config_of(tmp_path), draws=400, seeds=101)
@@ -142,6 +149,9 @@ def test_undefended_labels_are_read_and_nothing_is_guaranteed(tmp_path: Path) ->
         assert best.right.mean > 0.9, "residues tell labels"
         assert last.proven is not None
         assert last.proven.epsilon > 1.0
+        # Whole runs have half of what may err, and what is read on the way half of that: of each of three readers after
+        # each of two epochs one bound, by four attacks with two numbers of guesses.
+        assert last.proven.confidence == pytest.approx(1 - 0.05 / 4 / (3 * 2) / (4 * 2), abs=1e-9)
         # Norm and three attacks of the auditor, each with two intervals, of three readers.
         assert found.trainings is not None
         assert found.trainings.figures == 3 * 4 * 2
@@ -176,6 +186,19 @@ def test_calculated_noise_allows_what_its_account_says(tmp_path: Path, epochs: i
         joint = found.of_rows(("bank", "lab", "shop"), 12)
         assert joint.ceiling is not None
         assert joint.ceiling.value > rows.ceiling.value
+
+
+@pytest.mark.parametrize(("one_draw", "readers", "numbers"), [(False, 1, 3), (False, 2, 6), (True, 2, 3)])
+def test_readers_with_draws_of_their_own_have_as_many_noisy_numbers_together(
+    tmp_path: Path, one_draw: bool, readers: int, numbers: int
+) -> None:
+    noise = {"name": "coefficient-noise", "sigma": 4.0, "clip": 1.0, "scale": 1.0, "one_draw": one_draw}
+    config = config_of(tmp_path, noise, parties=THREE, train={"epochs": 3, "batch_size": 64})
+    alone = guarantees_of(config, proven("coefficient-noise", 1.0, "run")).noise_alone(readers, 3)
+    # A label moves each of that many numbers by 1, under noise of its own: the best test adds them up.
+    mu = math.dist([1.0] * numbers, [0.0] * numbers) / 4.0
+    assert alone is not None
+    assert (alone.value, alone.right) == pytest.approx((mu, NormalDist().cdf(mu / 2.0)))
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import socket
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,6 +19,7 @@ import pandas as pd
 import pytest
 import torch
 
+from splitvfl.app import forecasting
 from splitvfl.app.assembly import Assembly
 from splitvfl.app.forecast_result import Forecast, ModelForecast, ViewForecast
 from splitvfl.app.forecasting import forecast
@@ -98,8 +103,8 @@ def view_of(model: ModelForecast, sees: str) -> ViewForecast:
     return next(view for view in model.views if view.sees == sees)
 
 
-def own(folder: Path, name: str) -> tuple[Floats, Floats]:
-    """Return the varying columns in the unit box and the weights there, computed without the forecast."""
+def own(folder: Path, name: str, run: str = "") -> tuple[Floats, Floats]:
+    """Return the varying columns in the unit box and the weights there, of another run if one is named, by hand."""
     columns = CASES[name][2].split(", ")
     task, label = CASES[name][:2]
     data = load(
@@ -117,7 +122,7 @@ def own(folder: Path, name: str) -> tuple[Floats, Floats]:
     numeric = data.train.columns.numeric.double().numpy()
     low, high = numeric.min(axis=0), numeric.max(axis=0)
     varies = high > low
-    weight = load_half(folder / name / "model/telecom").weights["weight"].double().numpy()
+    weight = load_half(folder / (run or name) / "model/telecom").weights["weight"].double().numpy()
     return ((numeric - low) / np.where(varies, high - low, 1))[:, varies], (weight * (high - low))[:, varies]
 
 
@@ -214,6 +219,88 @@ def test_a_categorys_sum_is_an_equation_more(folder: Path) -> None:
     assert "columns of a category add up to one; discrete-search may find categories sooner" in before().sentence
     enough = before(classes=result.exact_from["activation"])
     assert enough.sentence.startswith(f"Of a linear model of {x.shape[1] - 1} classes every value of your 6 columns is")
+
+
+@pytest.fixture(scope="module")
+def again(folder: Path) -> list[Path]:
+    """The run of four classes, and two more of the same columns from other first weights."""
+    runs = [folder / "four"]
+    for seed in (1, 2):
+        runs.append(folder / f"four-{seed}")
+        with redirect_stdout(io.StringIO()):
+            assert main(["train", str(folder / "four.yaml"), f"train.seed={seed}", "--out", str(runs[-1])]) == 0
+    return runs
+
+
+def ranks_by_hand(folder: Path, runs: Sequence[Path], sees: str) -> list[int]:
+    """Return ranks after each model, with the equation that everybody knows, in units of the columns' ranges."""
+    rows = [np.array([[0, 0, 0, 1, 1, 1]])]
+    rows += [equations(own(folder, "four", run.name)[1], sees) for run in runs]
+    return [int(np.linalg.matrix_rank(np.concatenate(rows[: end + 1]))) for end in range(1, len(rows))]
+
+
+@pytest.fixture
+def one_attack(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run known-means alone: what models add up to is told by their weights."""
+    monkeypatch.setattr(forecasting, "equation_attacks", lambda *_: iter(()))
+
+
+@pytest.mark.usefixtures("one_attack")
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_models_that_are_trained_again_add_up_by_rank(folder: Path, again: list[Path], count: int) -> None:
+    x, _ = own(folder, "four")
+    d = x.shape[1]
+    config = load_config(folder / "four.yaml")
+    found = forecast(config, "telecom", model=again[0], also=again[1:count], judged=5)
+    for sees in ("scores", "activation"):
+        ranks = ranks_by_hand(folder, again[:count], sees)
+        assert found.again.at_hand == count
+        assert found.again.together[sees] == ranks[-1] - 1
+        missing = d - ranks[-1]
+        expected = count + -(-missing // found.again.each[sees]) if missing else ranks.index(d) + 1
+        assert found.again.exact_after[sees] == expected == 2
+    assert found.again.each["scores"] == 3
+    assert "all is exact after 2 models" in found.sentence
+    assert ("The models at hand give 5 independent equations together" in found.sentence) == (count > 1)
+    one = replace(found, again=replace(found.again, together={"scores": 1, "activation": 1}))
+    assert ("The models at hand give 1 independent equation together" in one.sentence) == (count > 1)
+
+
+@pytest.mark.usefixtures("one_attack")
+def test_one_model_again_tells_nothing_more(folder: Path) -> None:
+    config = load_config(folder / "four.yaml")
+    found = forecast(config, "telecom", model=folder / "four", also=[folder / "four"] * 3, judged=5)
+    assert found.again.together["scores"] == 3
+    assert found.again.exact_after["scores"] == 4 + 1
+
+
+def test_before_training_it_is_a_number_of_models_in_general_position(folder: Path) -> None:
+    draw = np.random.default_rng(0)
+    x, _ = own(folder, "four")
+    for classes in (2, 3, 4, 6, 9):
+        found = forecast(load_config(folder / "four.yaml"), "telecom", classes=classes).again
+        for sees in ("scores", "activation"):
+            rows, count = [[0, 0, 0, 1, 1, 1]], 0
+            while np.linalg.matrix_rank(np.array(rows)) < x.shape[1]:
+                each = 1 if classes == 2 else classes - (sees == "scores")
+                rows += draw.normal(size=(each, x.shape[1])).tolist()
+                count += 1
+            assert found.exact_after[sees] == count
+        assert (found.at_hand, dict(found.together)) == (0, {"scores": 0, "activation": 0})
+
+
+def test_models_of_other_encodings_are_not_put_together(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changed = (folder / "four.yaml").read_text().replace("scale: standard", "scale: minmax")
+    (tmp_path / "other.yaml").write_text(changed)
+    assert main(["train", str(tmp_path / "other.yaml"), "--out", str(tmp_path / "other")]) == 0
+    capsys.readouterr()
+    both = ["--model", str(folder / "four"), "--model", str(tmp_path / "other")]
+    assert main(["forecast", str(folder / "four.yaml"), "--as", "telecom", *both]) == 2
+    assert f"the columns of {tmp_path / 'other'} are encoded otherwise" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="beside a first one"):
+        forecast(load_config(folder / "four.yaml"), "telecom", also=[folder / "four"])
 
 
 def test_as_many_equations_as_columns_give_all_away(folder: Path) -> None:
@@ -510,7 +597,7 @@ def test_json_holds_all_of_it_and_is_the_owners_alone(here: Path) -> None:
     assert (said["format"], said["version"], said["party"]) == ("splitvfl forecast", 1, "telecom")
     assert said.keys() == {
         *("format", "version", "party", "records", "columns", "constant_columns", "half_mse", "mean_mse"),
-        *("before_training", "exact_from_classes", "model", "notes", "sentence"),
+        *("before_training", "exact_from_classes", "trained_again", "model", "notes", "sentence"),
     }
     for row in said["before_training"]:
         assert row.keys() == {

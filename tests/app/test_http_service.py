@@ -195,6 +195,21 @@ def test_what_a_partner_does_not_hold_is_an_answer() -> None:
     assert two not in client.service.standing["telecom"]
 
 
+def test_a_record_that_a_partner_scores_no_more_is_an_answer_beside_others() -> None:
+    client = Client()
+    one, three = (asked_digests([name], run=RUN).tobytes() for name in ("c1", "c3"))
+    client.service.standing = {"telecom": {one: 3, three: 3}, "shop": {three: 0}}
+    records = [{**RECORD, "id": name, "age": 40 + place} for place, name in enumerate(("c1", "c2", "c3"))]
+    status, answer = client.score({"records": records})
+    assert status == 200
+    assert answer["scores"] == [
+        {"id": "c1", "scored_enough": ["telecom"]},
+        {"id": "c2", "score": pytest.approx(0.1)},
+        {"id": "c3", "not_held": ["shop"], "scored_enough": ["telecom"]},
+    ]
+    assert "splitvfl_scored_records_total 1.0" in client.call("GET", "/metrics")[2].decode()
+
+
 def test_a_limit_of_a_partner_is_told_as_such() -> None:
     client = Client()
     client.service.standing["shop"][asked_digests(["c1"], run=RUN).tobytes()] = 2

@@ -203,6 +203,16 @@ def test_answers_of_two_settings_do_not_tell_the_activation_together(folder: Pat
     assert abs(np.corrcoef(sent(0.9, 0.5) - clean, first - clean)[0, 1]) < 0.5
 
 
+def test_a_party_that_serves_is_told_its_limits_of_scores(folder: Path) -> None:
+    told: list[str] = []
+    prepared("telecom", "prediction.per_record=3", "prediction.per_day=83", notify=told.append)
+    prepared("telecom", notify=told.append)
+    said = [line for line in told if "limits what is scored" in line]
+    assert said == [
+        "telecom limits what is scored, files and requests together (prediction): per_record: 3, per_day: 83"
+    ]
+
+
 def test_who_changes_what_noise_is_drawn_under_is_told_so_once(folder: Path) -> None:
     shutil.rmtree("runs/telecom/serving", ignore_errors=True)
     told: list[str] = []

@@ -10,19 +10,23 @@ from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
+import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from splitvfl.app import deployment
 from splitvfl.app.forecasting import forecast
 from splitvfl.app.own_columns import _label_party
+from splitvfl.app.saved_model import load_half
 from splitvfl.cli import main
 from splitvfl.config.sections import load_config, parse_config
-from splitvfl.messaging.messages import Message
+from splitvfl.messaging.messages import Message, bytes_of
 from splitvfl.net.link import Link
 from splitvfl.report.report import write_report
 from splitvfl.report.summary import read_summary
 from splitvfl.run.feature_systems import LabelParty
+from splitvfl.run.revealed_file import read_revealed
 from tests.run.parties import free_ports
+from tests.weights_in_bytes import holds_weights
 
 FILE = """
 data: {{name: breast-cancer, scale: minmax}}
@@ -89,6 +93,25 @@ def test_nothing_is_sent_for_it(run: Finished) -> None:
     assert {message.kind for message in run.sent} == {
         *("introduction", "agreement", "resuming", "farewell", "activation", "gradient", "evaluation", "verdict")
     }
+
+
+def test_no_message_and_no_file_of_the_label_party_holds_the_other_partys_weights(run: Finished) -> None:
+    weight = load_half(run.folder / "lab/model").weights["weight"]
+    files = {path: path.read_bytes() for path in run.folder.rglob("*") if path.is_file()}
+
+    assert any(holds_weights(content, weight) for path, content in files.items() if "lab" in path.parts)
+    assert not [path for path, content in files.items() if "clinic" in path.parts and holds_weights(content, weight)]
+    assert not [one.kind for one in run.sent if holds_weights(bytes(bytes_of(one.payload)), weight)]
+    assert {"activation", "agreement"} <= {one.kind for one in run.sent}
+
+
+def test_the_party_alone_can_reveal_them_and_the_label_party_has_none(run: Finished, tmp_path: Path) -> None:
+    out = tmp_path / "lab.safetensors"
+    with redirect_stdout(StringIO()) as said:
+        assert main(["reveal", str(run.folder / "lab"), "--out", str(out)]) == 0
+        assert main(["reveal", str(run.folder / "clinic"), "--out", str(tmp_path / "clinic.safetensors")]) == 2
+    assert "knows 1 equation in your 20 columns" in said.getvalue()
+    assert torch.equal(read_revealed(out).weight, load_half(run.folder / "lab/model").weights["weight"].double())
 
 
 def test_figures_are_the_forecasts_of_the_same_half(run: Finished) -> None:

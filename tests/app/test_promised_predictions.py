@@ -354,6 +354,32 @@ def test_what_was_used_is_used_whoever_is_killed_when(tmp_path: Path) -> None:
     late.check()
     with pytest.raises(PrivacyError, match="0 are left, and 4 are to be scored"):
         late.begin()
-    (tmp_path / RESERVE_FILE).write_text('{"records": 10, "sigma": 1.0, "clip": 1.0, "used": 11}')
+
+
+def test_the_last_of_what_was_put_by_may_be_used(tmp_path: Path) -> None:
+    keep_reserve(tmp_path, Reserve(records=4, sigma=1.0, clip=1.0))
+    after = AfterTraining(tmp_path, [Release("parts of logits", ("lab",), ("bank",), 4)], reserve_of(tmp_path))
+    after.check()
+    after.begin()
+    assert reserve_of(tmp_path).left == 0
+
+
+def test_what_was_put_by_covers_parts_of_logits_and_not_what_else_crosses(tmp_path: Path) -> None:
+    keep_reserve(tmp_path, Reserve(records=10, sigma=1.0, clip=1.0))
+    parts, scores = (
+        Release("parts of logits", ("lab",), ("bank",), 4),
+        Release("published scores", ("bank",), ("lab",), 4),
+    )
+    AfterTraining(tmp_path, [parts, scores], reserve_of(tmp_path)).begin()
+    assert reserve_of(tmp_path).left == 6
+    assert [one.what for one in releases(tmp_path)] == ["published scores"]
+
+
+@pytest.mark.parametrize("damage", [{"used": 11}, {"used": -1}, {"records": 0}, {"sigma": 0.0}, {"clip": 0.0}])
+def test_a_count_that_nobody_can_have_written_covers_nothing(tmp_path: Path, damage: dict[str, float]) -> None:
+    kept = {"records": 10, "sigma": 1.0, "clip": 1.0, "used": 10}
+    (tmp_path / RESERVE_FILE).write_text(json.dumps(kept))
+    assert reserve_of(tmp_path).left == 0
+    (tmp_path / RESERVE_FILE).write_text(json.dumps({**kept, **damage}))
     with pytest.raises(CheckpointError, match="bring it back as it was last"):
         reserve_of(tmp_path)

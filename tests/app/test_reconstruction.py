@@ -19,9 +19,10 @@ import pandas as pd
 import pytest
 import torch
 
-from splitvfl.app.reconstruction import SHIFT, reconstruct
+from splitvfl.app.reconstruction import reconstruct
 from splitvfl.app.saved_model import load_half
 from splitvfl.app.saved_run import load_run
+from splitvfl.app.shown_weights import SHIFT
 from splitvfl.attacks import HalfAttack, LeastSquaresAttack, constrained_least_squares, rcc2
 from splitvfl.attacks.error_bounds import ColumnMoments, row_space, transformed_error
 from splitvfl.cli import main

@@ -51,6 +51,24 @@ def test_what_is_proven_is_the_published_bound_of_the_right_guesses() -> None:
     assert none.measured.bound == max(known)
 
 
+def test_attacks_and_claims_share_what_may_err() -> None:
+    """Three attacks, two shares of guesses, two claims: twelve bounds, whatever one attack reads of them."""
+    scores, coins = read_of(120, 80)["attack"]
+    claims = (PureDP(0.2, per="run"), PureDP(9.0, per="run"))
+    for found in judge(dict.fromkeys("abc", (scores, coins)), claims, confidence=0.95):
+        assert found.measured is not None
+        assert found.measured.confidence == pytest.approx(1 - 0.05 / 12, abs=1e-9)
+        known = [
+            one_run_epsilon(right=r, guesses=n, canaries=200, confidence=1 - 0.05 / 12)
+            for r, n in ((120, 200), (50, 50))
+        ]
+        assert found.measured.bound == pytest.approx(max(known), rel=1e-9)
+        # 50 right guesses of 50 prove most here; 200 of 200 would have proven more.
+        refutable = one_run_epsilon(right=200, guesses=200, canaries=200, confidence=1 - 0.05 / 12)
+        assert found.measured.ceiling == pytest.approx(refutable, rel=1e-9)
+        assert refutable > max(known)
+
+
 def test_claims_about_a_run_are_compared_with_it_and_others_are_not() -> None:
     claims = (PureDP(0.2, per="run"), PureDP(9.0, per="run"), GaussianDP(0.1, per="run"), PureDP(0.01))
     small, large, mu = judge(read_of(200, 0), claims, confidence=0.95)

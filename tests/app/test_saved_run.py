@@ -447,6 +447,10 @@ def test_values_of_a_regression_come_back(folder: Path) -> None:
 MISTAKES: dict[str, tuple[list[str], str]] = {
     "no target": (["runs/credit", "--records", "new.csv"], "--out: say where the scores go"),
     "a party": (["runs/credit", "--as", "bank", "--out", "s.csv"], "--as: means nothing of a run in one process"),
+    "a limit": (
+        ["runs/credit", "prediction.per_record=9", "--out", "s.csv"],
+        "prediction.per_record=9: a run in one process is scored with the settings in its folder",
+    ),
     "no party": (["credit.yaml", "--out", "s.csv"], "--as: say which party of credit.yaml this is"),
     "a column": (
         ["runs/credit", "--records", "bank-new.csv", "--out", "s.csv"],

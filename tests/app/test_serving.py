@@ -344,7 +344,9 @@ def test_another_set_of_partners_is_refused(folder: Path) -> None:
 
 def test_the_command_says_what_is_wrong_and_ends(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", "bank.yaml", "--as", "active", "--records", "bank-new.csv", "--out", "scores.csv"]) == 2
-    assert "expected a trained half, as `splitvfl party` writes it, at runs/bank-bank/model" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "expected a trained half, as `splitvfl party` writes it, at runs/bank-bank/model" in said
+    assert "train it first, or name another folder (splitvfl predict --model FOLDER)" in said
 
 
 def test_a_set_that_everybody_has_is_scored_on_its_test_records(folder: Path) -> None:

@@ -59,6 +59,13 @@ def test_the_analytic_gaussian_is_not_refuted(gaussian: bool) -> None:
         assert audited(sigma, 0.1, seed=seed, draws=FEW, gaussian=gaussian).verdict == "not refuted"
 
 
+def test_two_bounds_may_err_half_as_often_each() -> None:
+    for gaussian, each in ((False, 0.95), (True, 0.975)):
+        counted = audited(1.0, 0.1, seed=0, draws=200, gaussian=gaussian).measured
+        assert counted is not None
+        assert counted.confidence == pytest.approx(each, abs=1e-9)
+
+
 def test_noise_that_is_not_gaussian_is_counted() -> None:
     rng = np.random.default_rng(0)
     found = audit_release(

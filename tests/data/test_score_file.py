@@ -53,7 +53,7 @@ def test_targets_are_looked_at_before(tmp_path: Path) -> None:
     for path, overwrite, message in (
         (tmp_path / "scores.txt", False, "ends in one of .csv, .parquet, .pq, got scores.txt"),
         (tmp_path / "no" / "scores.csv", False, "there is no folder"),
-        (there, False, "is there already"),
+        (there, False, "is there already; choose another name, or overwrite it (--overwrite)"),
         (tmp_path, True, "ends in one of"),
     ):
         with pytest.raises(DataError, match=re.escape(message)):

@@ -221,6 +221,7 @@ def test_bad_settings_are_told() -> None:
         ({"scheme": "optimum", "power": 1.0}, "needs a direction"),
         ({"scheme": 3, "power": 0.0}, "power must be positive"),
         ({"scheme": 1, "power": 1.0, "direction": [0.0, 0.0]}, "direction: expected"),
+        ({"scheme": 1, "power": 1.0, "direction": [1.0]}, "two where a model has one logit"),
         ({"scheme": 1, "power": 1.0, "direction": [math.nan, 0.0]}, "direction: expected"),
     ):
         with pytest.raises(ArgumentError, match=message):

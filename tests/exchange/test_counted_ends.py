@@ -20,7 +20,7 @@ from splitvfl.crypto.sum_masks import SumMasks
 from splitvfl.errors import CryptoError, ReplayError, SumRefused
 from splitvfl.exchange.coordinator import NAME, Coordinator
 from splitvfl.exchange.paillier import EncryptedExchange
-from splitvfl.exchange.prediction import part_to_score
+from splitvfl.exchange.parts import part_to_score
 from splitvfl.exchange.residue import Residue
 from splitvfl.exchange.taylor import Taylor
 from splitvfl.messaging.conversation import converse

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from scripts.bench.scenes import ACTIVE, EXCHANGES, RUN, Scene, scenes
 from splitvfl.errors import LinkError, SplitVFLError
+from splitvfl.exchange.scoring import COORDINATOR
 from splitvfl.messaging.conversation import Expected, admit
 from splitvfl.messaging.json_message import MAX_NOTE_BYTES
 from splitvfl.messaging.messages import FLOATS, Message
@@ -90,10 +91,12 @@ def values(draw: st.DrawFn, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
 
 @functools.cache
 def stage() -> dict[tuple[str, str], Scene]:
-    return {(scene.exchange, "active" if scene.name == ACTIVE else "passive"): scene for scene in scenes()}
+    roles = {ACTIVE: "active", COORDINATOR: "third"}
+    return {(scene.exchange, roles.get(scene.name, "passive")): scene for scene in scenes()}
 
 
 HALVES = [(exchange, role) for exchange in EXCHANGES for role in ("active", "passive")]
+HALVES += [(f"scoring {COORDINATOR}", "third")]
 
 
 class Hostile:

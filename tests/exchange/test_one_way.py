@@ -23,7 +23,8 @@ from splitvfl.defenses import GaussianIR, Isotropic, RandomisedResponse, Roundin
 from splitvfl.errors import ArgumentError, CheckpointError, ConfigError, DataError, LinkError, ProtocolError
 from splitvfl.exchange import kept
 from splitvfl.exchange.one_way import OneWay
-from splitvfl.exchange.prediction import part_to_score, predict
+from splitvfl.exchange.parts import part_to_score
+from splitvfl.exchange.prediction import predict
 from splitvfl.learning.batches import Batches
 from splitvfl.learning.schedule import EarlyStopping
 from splitvfl.messaging.conversation import Expected, Half, Outbox, converse

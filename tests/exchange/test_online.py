@@ -161,7 +161,7 @@ def spoiled(activation: Tensor, value: float) -> Tensor:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda standing, rows: (standing + 2, rows), "of each record 0 .not held., 1 .held. or 2 .refused., got 3"),
+        (lambda standing, rows: (standing + 3, rows), "1 .held., 2 .refused. or 3 .scored enough., got 4"),
         (lambda standing, rows: (standing[:-1], rows), "expected standing of step 0 from telecom to be 24 in uint8"),
         (lambda standing, rows: (standing.long(), rows), "in uint8, got 24 in int64"),
         (lambda standing, rows: (standing, rows[:-1]), "expected activation of step 0 from telecom to be 24 x 4"),

@@ -181,6 +181,18 @@ def test_coins_that_all_agree_are_tossed_again() -> None:
     assert toss(20, Rigged()).tolist() == [0] * 11 + [1] + [0] * 8
 
 
+def test_classes_that_all_agree_are_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Rigged(random.Random):
+        draws = iter([[2] * 20, [0] * 20, [2] * 19 + [1]])
+
+        def choices(self, *_: Any, **__: Any) -> list[int]:
+            return next(self.draws)
+
+    monkeypatch.setattr("splitvfl.leakage.canaries._source", lambda seed: Rigged(0))
+    labels, _ = with_canaries(torch.zeros(40), 20, classes=3)
+    assert sorted(labels.tolist()) == [0.0] * 20 + [1.0] + [2.0] * 19
+
+
 def step_of(generator: np.random.Generator, count: int) -> tuple[Tensor, Tensor, Tensor]:
     ids = torch.from_numpy(generator.permutation(200)[:count]) * 3 - 100
     return ids, torch.from_numpy(generator.normal(size=count)), (ids % 2 == 0).double()

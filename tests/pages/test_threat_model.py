@@ -194,12 +194,16 @@ def secrets_after_training(trainer: Trainer, party: str) -> dict[str, Tensor]:
     return found
 
 
-def after_training_spy(party: str, *, attach: Callable[[Trainer], Any] = lambda _: None) -> Spy:
-    """A spy of one party's view after a run of two parties, with another attack on one of its layers."""
+def after_training_spy(party: str, *, attach: Callable[[Trainer], Any] = lambda _: None, only: str = "") -> Spy:
+    """A spy of one party's view after a run of two parties, with another attack on one of its layers.
+
+    It looks for all secrets, or for one: each takes a walk of its own.
+    """
     holder: list[Trainer] = []
 
     def secrets(view: View) -> dict[str, Tensor]:
-        return secrets_after_training(holder[0], party) if view.party == party else {}
+        found = secrets_after_training(holder[0], party) if view.party == party else {}
+        return {only: found[only]} if found and only else found
 
     spy = Spy({"bottom", "columns", "known_positives", "known_negatives"}, secrets, when="after-training")
     passives = {name: passive_party(name) for name in ("telecom", "shop")}
@@ -220,10 +224,13 @@ def test_a_view_after_training_leads_to_no_secret_though_an_observed_layer_has_a
 
 def test_the_walker_finds_labels_in_a_bottom_model_that_was_copied_carelessly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(after_training, "own_copy", copy.deepcopy)
+    # Its copy leads to the whole trainer, and what it imports.
     spy = after_training_spy(
-        "telecom", attach=lambda trainer: trainer.observe("telecom", "layers.1", Spy({"gradient"}, lambda _: {}))
+        "telecom",
+        attach=lambda trainer: trainer.observe("telecom", "layers.1", Spy({"gradient"}, lambda _: {})),
+        only="labels 0",
     )
-    assert "labels 0" in spy.found
+    assert spy.found == ["labels 0"]
 
 
 def test_the_feature_attacks_view_leads_to_no_column_of_the_passive_party() -> None:

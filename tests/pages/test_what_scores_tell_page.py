@@ -33,7 +33,7 @@ def test_the_page_shows_what_is_printed(
 ) -> None:
     page = (checkout / "docs/what-scores-tell.md").read_text(encoding="utf-8")
     (experiment,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
-    before, after, measured = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
+    before, after, measured, handed_over = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
     Path("hospital.yaml").write_text(experiment, encoding="utf-8")
@@ -47,7 +47,10 @@ def test_the_page_shows_what_is_printed(
 
     check(first, before)
     check(second[second.index("scores or activation") : second.index("f.json")], after)
-    (command,) = re.findall(r"\$ splitvfl (reconstruct .*)", page)
+    (command,) = re.findall(r"\$ splitvfl (reconstruct runs/hospital .*)", page)
     assert main(command.split()) == 0
     third = capsys.readouterr().out
     check(third[: third.index("runs/hospital/reconstruct.json")], measured)
+    (command,) = re.findall(r"\$ splitvfl (reveal .*)", page)
+    assert main(command.split()) == 0
+    check(capsys.readouterr().out, handed_over)

@@ -14,7 +14,7 @@ from splitvfl.data.columns import Columns
 from splitvfl.data.record_index import RecordIndex
 from splitvfl.defenses import GaussianIR
 from splitvfl.errors import PrivacyError
-from splitvfl.exchange.prediction import part_to_score
+from splitvfl.exchange.parts import part_to_score
 from splitvfl.hooks import Secrets
 from splitvfl.party.party import PassiveParty
 from splitvfl.run.answers import RecordAnswers

@@ -71,7 +71,7 @@ def test_a_day_has_a_limit_that_outlives_the_process(tmp_path: Path) -> None:
 
     assert [ask(again, 70, held=0.5), ask(again, 70)] == [30, 0]
     again.write()
-    day = {"asked": 210, "held": 50, "not_held": 50, "refused": 110}
+    day = {"asked": 210, "held": 50, "not_held": 50, "refused": 110, "limited": 0}
     assert json.loads(path.read_text()) == {"1970-04-11": day}
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     clock.now += DAY_S

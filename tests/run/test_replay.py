@@ -197,6 +197,7 @@ def test_other_kinds_pass_unseen(tmp_path: Path) -> None:
     for payload in (torch.zeros(1, dtype=torch.uint8), torch.ones(1, dtype=torch.uint8)):
         near, far = pair(Hello("clinic", "run", "active"), Hello("lab", "run", "passive"))
         far.send(activation(0, payload, kind="resuming"), timeout=5)
-        guard.watching(near).receive(Expected("lab", "resuming", 0, (torch.uint8,), (1,)), timeout=5)
+        taken = guard.watching(near).receive(Expected("lab", "resuming", 0, (torch.uint8,), (1,)), timeout=5)
+        assert torch.equal(taken.payload, payload)  # the second, too, which differs from the first
         near.close()
         far.close()

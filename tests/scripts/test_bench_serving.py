@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.bench import serving
+from scripts.bench import counting, scoring, serving
 from scripts.bench.measuring import main
 from tests.run.forked import FORKS
 
@@ -19,9 +19,16 @@ def test_quick_run_writes_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(serving, name, value)
     out = tmp_path / "serving.json"
 
+    monkeypatch.setattr(scoring, "QUICK_CALLS", 1)
+    monkeypatch.setattr(counting, "QUICK_CALLS", 1)
+
     assert main("serving", serving.measure, ["--quick", "--json", str(out)]) == 0
 
     rows = json.loads(out.read_text())["results"]
-    assert [row["unit"] for row in rows] == ["ms", "ms", "requests/s", "ms", "ms"] * 2 + ["records/s"]
-    assert all(row["value"] > 0 for row in rows if not row["name"].startswith("CPU"))  # which counts in hundredths
+    of_roles = ["ms", "bytes"] * len(scoring.ROLES) * len(scoring.SIZES)
+    of_ledger = ["ms", "of a call", "of a call", "ms", "ms"]
+    expected = ["ms", "ms", "requests/s", "ms", "ms"] * 2 + ["records/s", *of_roles, *of_ledger]
+    assert [row["unit"] for row in rows] == expected
+    # CPU time of other processes is counted in hundredths, and a ledger's share is a difference.
+    assert all(row["value"] > 0 for row in rows if not row["name"].startswith(("CPU", "ledger")))
     assert rows[0]["value"] <= rows[1]["value"]

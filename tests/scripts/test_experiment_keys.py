@@ -52,7 +52,7 @@ def test_every_example_is_one(page: str) -> None:
 
     assert len(examples) > 40
     for text in examples:
-        linear = re.search(r"exchange: \{?(name: )?(residue|taylor|coordinator|oracle|hybrid)", text)
+        linear = re.search(r"exchange: \{?(name: )?(residue|taylor|coordinator|oracle|hybrid)|scores_by", text)
         missing = {
             "data:": "data: breast-cancer\n",
             "parties:": PARTIES,

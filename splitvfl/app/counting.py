@@ -1,0 +1,150 @@
+"""Which ledger a passive party counts in, under which limits, and what its records are called there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import pyarrow as pa
+
+from splitvfl.app.saved_model import SavedHalf
+from splitvfl.config.sections import ExperimentConfig
+from splitvfl.data.new_records import ROW_COLUMN
+from splitvfl.errors import ConfigError
+from splitvfl.run.answers import Admit, Places
+from splitvfl.run.ledger import Admitted, CountedCall, Ledger, ScoredFor, ScoreLimits
+from splitvfl.run.ledger_file import LEDGER_FOLDER
+from splitvfl.run.record_counts import Marks, record_forms
+
+
+def limits_of(config: ExperimentConfig | None) -> ScoreLimits:
+    """Return how much a passive party lets be scored, as its file says."""
+    return ScoreLimits() if config is None else ScoreLimits(**config.prediction.limits)
+
+
+def check_own_limits(config: ExperimentConfig, name: str) -> None:
+    """Refuse limits in a file that only the label party reads: it sends nothing that they are about.
+
+    Raises:
+        ConfigError: If there are any.
+    """
+    described = {other for other, party in config.parties.items() if other == name or party.columns}
+    if name != config.active or len(described) > 1 or not config.prediction.limits:
+        return
+    named = ", ".join(config.prediction.limits)
+    raise ConfigError(
+        f"{config.source}: prediction: {named}: a passive party limits what it lets be scored, in its own file, and at "
+        f"{name}, the label party, it would do nothing; take it out here"
+    )
+
+
+def check_single_answers(config: ExperimentConfig) -> None:
+    """Refuse a least number of records where single ones are answered.
+
+    Raises:
+        ConfigError: If there is one.
+    """
+    fewest = config.prediction.fewest
+    if fewest is not None:
+        raise ConfigError(
+            f"{config.source}: prediction.fewest: {fewest}: answers on request are for one record or a few, and a "
+            "least number cannot be kept there; score files together with `splitvfl predict`, or take it out"
+        )
+
+
+@dataclass(frozen=True)
+class Counting:
+    """One passive party's counting.
+
+    Attributes:
+        config: Its file; ``None``: there is none, and no limit.
+        half: Its trained half.
+        run: The folder of the run, in which its ledger is.
+        partner: The label party.
+        scorer: Who computes the scores.
+        notify: Told in one line what an interrupted process has left behind.
+    """
+
+    config: ExperimentConfig | None
+    half: SavedHalf
+    run: Path
+    partner: str
+    scorer: str
+    notify: Callable[[str], None] = lambda line: None
+
+    @classmethod
+    def over_a_network(
+        cls, config: ExperimentConfig, half: SavedHalf, run: Path, notify: Callable[[str], None]
+    ) -> Counting:
+        """Return that of a party which has its own half alone."""
+        return cls(config, half, run, config.active, config.scorer, notify)
+
+    def ledger(self) -> Ledger:
+        """Return the ledger, open.
+
+        Raises:
+            CheckpointError: If it is damaged, another's, or cannot be read or written.
+        """
+        schema = self.half.schema
+        where = self.run / LEDGER_FOLDER / schema.party  # several, where one process has all parties
+        return Ledger(where, party=schema.party, run=schema.run, limits=limits_of(self.config), notify=self.notify)
+
+    def about(self, asked: Literal["predict", "serve"]) -> ScoredFor:
+        """Return what stands beside the records."""
+        config = self.config
+        named = () if config is None else tuple(self._defenses(config))
+        return ScoredFor(
+            partner=self.partner, asked=asked, model=self.half.schema.digest, defenses=named, scorer=self.scorer
+        )
+
+    def _defenses(self, config: ExperimentConfig) -> list[str]:
+        """Return the names of those that act on what this party sends: its part, and scores that it computes."""
+        mine = {"activation"} | ({"scores"} if self.scorer == self.half.schema.party else set())
+        found = [(hook, hook.found("defenses", config.folder).crossing) for hook in config.defenses]
+        return [
+            hook.name
+            for hook, crossing in found
+            if crossing in mine and (crossing == "scores" or "prediction" in hook.phases)
+        ]
+
+    def marks(self, ledger: Ledger, names: pa.Array, name_column: str) -> Marks:
+        """Return the marks of records by their names.
+
+        Raises:
+            ConfigError: If each record is to be scored so often at most, and nobody knows which is which.
+        """
+        rows = name_column == ROW_COLUMN
+        if rows and ledger.limits.per_record is not None:
+            raise ConfigError(
+                f"prediction.per_record: {ledger.limits.per_record}: the records of {self.half.schema.party} have no "
+                "ids, only numbers of rows, and how often one was scored cannot be counted; name their column (--id, "
+                "or data.id_column)"
+            )
+        return ledger.marks(record_forms(names, rows=rows))
+
+    def admission(self, names: pa.Array, name_column: str) -> Admit:
+        """Return what counts records that are asked for, by their places among these, before they are answered."""
+        ledger, about = self.ledger(), self.about("serve")
+        marks = self.marks(ledger, names, name_column)
+
+        def admit(places: Places) -> tuple[Admitted, Admitted]:
+            return ledger.admit(marks[places], about)
+
+        return admit
+
+    def call(self, names: pa.Array, name_column: str, *, records: int) -> CountedCall:
+        """Return the tally of one prediction.
+
+        Args:
+            names: The ids of its records.
+            name_column: What their column is called.
+            records: How many parts leave.
+        """
+        ledger = self.ledger()
+        # What this party sends is the same again to the bit. But who else computes scores may have forgotten what it
+        # answered: with another part of the label party's, that is another look.
+        again = self.scorer not in (self.partner, self.half.schema.party)
+        marks = self.marks(ledger, names, name_column)
+        return CountedCall(ledger, marks, self.about("predict"), records=records, again=again)

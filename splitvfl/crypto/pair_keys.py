@@ -1,0 +1,83 @@
+"""Keys that a party shares with others, one for each direction, and the numbers of what went under them.
+
+What two parties that have no link send each other goes through a third one, which must not be able to read it
+(:mod:`splitvfl.crypto.seals`) or to make it (:mod:`splitvfl.crypto.tags`). Either needs a key of the pair for each
+direction: HKDF-SHA256 of the pair's X25519 secret (:mod:`splitvfl.crypto.key_agreement`), with what tells this meeting
+from all others as its salt, and what the key is for and the names of both as its context, the sender first. And either
+binds to a message its number among all of that direction, so that an older one cannot be passed on again.
+
+Source: RFC 5869 (HKDF).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Final, Generic, TypeVar
+
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from splitvfl.crypto.key_agreement import AgreementKey
+
+_KEY_BYTES: Final = 32
+
+_K = TypeVar("_K")
+
+
+class PairKeys(Generic[_K]):
+    """One party's keys for one meeting, and how many messages went each way.
+
+    Args:
+        name: The party's.
+        through: Who passes messages on.
+        key: Its key, made for this meeting.
+        others: Public keys of those that it has no link with.
+        session: The same at all of them, and at no other meeting.
+        purpose: What the keys are for; keys for something else have nothing in common with them.
+        make: Makes what is used of a key of 32 bytes.
+
+    Attributes:
+        name: As given.
+        through: As given.
+        outgoing: What is used to send, by receiver.
+        incoming: What is used to receive, by sender.
+        sent: Messages to each one so far.
+        received: Messages of each one that were taken so far.
+
+    Raises:
+        CryptoError: If one of the public keys is none.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        through: str,
+        key: AgreementKey,
+        others: Mapping[str, bytes],
+        *,
+        session: bytes,
+        purpose: bytes,
+        make: Callable[[bytes], _K],
+    ) -> None:
+        def derived(secret: bytes, sender: str, receiver: str) -> _K:
+            context = b"".join(framed(part) for part in (purpose, sender.encode(), receiver.encode()))
+            return make(HKDF(SHA256(), _KEY_BYTES, salt=session, info=context).derive(secret))
+
+        self.name, self.through = name, through
+        secrets = {other: key.secret_with(public) for other, public in others.items()}
+        self.outgoing = {other: derived(secret, name, other) for other, secret in secrets.items()}
+        self.incoming = {other: derived(secret, other, name) for other, secret in secrets.items()}
+        self.sent: Counter[str] = Counter()
+        self.received: Counter[str] = Counter()
+
+    def next_number(self, receiver: str) -> int:
+        """Return the number of the next message to a party, from 0: never the same again."""
+        number = self.sent[receiver]
+        self.sent[receiver] += 1
+        return number
+
+
+def framed(part: bytes) -> bytes:
+    """Return a part with its length before it, so that parts behind each other can be read in one way only."""
+    return len(part).to_bytes(8, "big") + part
