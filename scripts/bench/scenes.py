@@ -212,8 +212,7 @@ class LogisticParties(Parties):
         )
         here = Scorer(scorer, self.active.task)
         here.scores.attach(_awaiting())
-        if name in self.passives:
-            self.passives[name].masks = None  # of another scene's training
+        self._unmask(name)
         if name == COORDINATOR:
             third = CoordinatorSide(ACTIVE, here)
             yield from third.open()
@@ -230,13 +229,19 @@ class LogisticParties(Parties):
         return (yield from side.step(self.party(name).test_batch(torch.arange(RECORDS)), STEP))
 
     def _directed(self, name: str, _: str) -> Half:
-        if name in self.passives:
-            self.passives[name].masks = None  # of another scene's training
+        self._unmask(name)
         if name == ACTIVE:
             yield from receiving_direction(self.active, PASSIVES[0])
         elif name == PASSIVES[0]:
             yield from sending_direction(self.passives[name], ACTIVE)
         return (yield from self._prediction(name))
+
+    def _unmask(self, name: str) -> None:
+        """Take from a party the masks of another scene's training."""
+        if name == ACTIVE:
+            self.active.sums_parts = False
+        elif name in self.passives:
+            self.passives[name].masks = None
 
     def _keys_and_step(self, name: str, exchange: Hybrid | Residue | Taylor) -> Half:
         side = exchange.active(self.active) if name == ACTIVE else exchange.passive(self.passives[name], ACTIVE)

@@ -195,7 +195,7 @@ def _code(place: Place, content: Tensor) -> Tensor:
     outputs = {name: count + (place.exchange == "taylor") for name, count in WIDTHS.items()}
     count = {"logits": BATCH, "answered": outputs["shop"]}.get(place.kind, outputs["lab"])
     tags = stage(place.exchange).trainer._sides[place.sender]._passed_on._tags  # type: ignore[attr-defined]
-    tags._sent[other] -= 1
+    tags._keys.sent[other] -= 1
     return tags.tag(other, content, kind=place.kind, step=1, count=count)  # type: ignore[no-any-return]
 
 
