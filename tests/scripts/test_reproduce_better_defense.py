@@ -22,7 +22,7 @@ from scripts.reproduce.better_defense import __main__ as better_defense
 from scripts.reproduce.better_defense import defenses, equal_leak, kept, measures, settings, study, summary, worth
 from scripts.reproduce.better_defense.choosing import Choice, best, counted_edges
 from scripts.reproduce.better_defense.defenses import ASYMMETRIC, AXIS_SUMKL, ISOTROPIC, NONE, RECORD
-from scripts.reproduce.better_defense.estimates import Estimate, curve_at, half_shown, jackknife, paired
+from scripts.reproduce.better_defense.estimates import Estimate, curve_at, half_shown, jackknife, next_weaker, paired
 from scripts.reproduce.better_defense.measures import BEYOND, TOTAL
 from scripts.reproduce.better_defense.runs import SILENT, Measured
 from scripts.reproduce.better_defense.settings import Case, cases
@@ -264,8 +264,52 @@ def test_all_tables_of_equal_leak_are_corrected_together() -> None:
     half = stats.t.ppf(1 - 0.025 / 12, 3) * made[0].gain.error
     assert equal_leak.claim_of(made[0], 12).why == (
         f"corrected for the 12 comparisons of all tables the interval, {signed(made[0].gain.value - half)} to "
-        f"{signed(made[0].gain.value + half)}, lies above 0"
+        f"{signed(made[0].gain.value + half)}, lies above 0, and beside the older one's next weaker strength the gain "
+        f"is {signed(made[0].least)}"
     )
+
+
+def test_none_is_ahead_that_a_bend_of_the_older_curve_might_hide() -> None:
+    one = equal_leak.all_compared([measured({"isotropic": 0.0, "asymmetric-response": 0.05})], BEYOND, "test")[0]
+    gain = Estimate(0.05, 0.001, 4)
+
+    assert equal_leak.outcome(replace(one, gain=gain, least=0.01), 3) == "newer"
+    hidden = replace(one, gain=gain, least=-0.01)
+    assert equal_leak.outcome(hidden, 3) == ""
+    assert "but beside the older one's next weaker strength the gain is −.010" in equal_leak.claim_of(hidden, 3).why
+    assert equal_leak.claim_of(hidden, 3).verdict == "does not"
+    behind = replace(one, gain=Estimate(-0.05, 0.001, 4), most=-0.01)
+    assert equal_leak.outcome(behind, 3) == "older"
+    assert equal_leak.outcome(replace(behind, most=0.01), 3) == ""
+
+
+def test_a_curve_that_bends_down_lies_between_its_line_and_its_next_weaker_strength() -> None:
+    draw = np.random.default_rng(0)
+    for _ in range(200):
+        leaks = sorted(draw.uniform(0.5, 1.0, 4).tolist())
+        level, power = draw.uniform(leaks[0], leaks[-1]), draw.uniform(0.1, 1.0)
+        tests = [leak**power for leak in leaks]  # rises, and bends down
+
+        assert curve_at(leaks, tests, level) <= level**power + 1e-12
+        assert next_weaker(leaks, tests, level) >= level**power - 1e-12
+
+
+def test_what_the_next_weaker_strength_keeps_is_the_best_that_leaks_no_more() -> None:
+    leaks, tests = [0.9, 0.5, 0.6], [0.70, 0.65, 0.75]
+
+    assert next_weaker(leaks, tests, 0.55) == next_weaker(leaks, tests, 0.6) == 0.75
+    assert next_weaker(leaks, tests, 0.61) == 0.75  # of what leaks .9 nobody would take less
+    assert math.isnan(next_weaker(leaks, tests, 0.91))
+
+
+def test_errors_are_wider_where_runs_share_records() -> None:
+    values = [0.1, 0.4, 0.2, 0.3]
+
+    plain, wider = (jackknife(lambda seeds: float(np.mean([values[s] for s in seeds])), 4, overlap=o) for o in (0, 0.2))
+
+    # Nadeau and Bengio: (1/n + n_test/n_train) times the variance.
+    assert wider.error == pytest.approx(math.sqrt((1 / 4 + 0.2) * np.var(values, ddof=1)))
+    assert plain.error == pytest.approx(stats.sem(values))
 
 
 def test_a_gain_that_a_table_alone_would_tell_is_not_told_among_all() -> None:
@@ -344,7 +388,8 @@ def test_an_error_of_the_leak_is_in_the_interval() -> None:
     assert first.gain.error == pytest.approx(0.0, abs=1e-12)
     # The mean leak is .025 too large, so .0025 are missing at that leak; as of a mean of .01, 0, 0 and 0.
     assert second.gain.value == pytest.approx(-0.0025, abs=1e-9)
-    assert second.gain.error == pytest.approx(stats.sem([0.01, 0.0, 0.0, 0.0]), rel=1e-6)
+    # Each seed tests on a tenth of the same records.
+    assert second.gain.error == pytest.approx(stats.sem([0.01, 0.0, 0.0, 0.0]) * math.sqrt(1 + 4 / 9), rel=1e-6)
 
 
 def test_levels_of_the_total_follow_from_leaks_alone() -> None:
@@ -480,8 +525,7 @@ def test_it_is_said_which_defenses_are_at_the_edge_of_what_was_tried() -> None:
     assert "Of 13 choices 5 are of the most epochs that were tried: `axis-sumkl` 4 of 4, `isotropic` 1 of 4;" in said
     assert "of what sends nothing back 0 of 5." in said
     assert (
-        "Of the older families, with which the newer ones are compared, 5 of 8 choices, of the newer ones 0 of 4"
-        in said
+        "Of the older families that the newer ones are compared with 5 of 8 choices, of the newer ones 0 of 4" in said
     )
 
 

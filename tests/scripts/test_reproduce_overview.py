@@ -12,7 +12,7 @@ from scripts.reproduce import __main__ as everything
 from scripts.reproduce.shared.claims import VERDICTS, Claim, Verdict, claims_table
 from scripts.reproduce.shared.overview import NAME, Row, made_of, overview, rows_of
 from scripts.reproduce.shared.papers import PAPERS
-from scripts.reproduce.shared.statements import NOT_JUDGED
+from scripts.reproduce.shared.statements import NOT_JUDGED, Statement, statements_table
 from splitvfl.errors import ArgumentError
 
 HEAD = "| claim | published | ours | seeds | verdict | why |"
@@ -46,7 +46,7 @@ def test_the_overview_has_every_row_of_the_pages_and_no_other(results: Path, pap
     table = {line for line in section.splitlines() if line.startswith("|")}
 
     # Another way than the code's: the last column is cut off from the right.
-    rows = {line.rsplit(" | ", 1)[0] + " |" for line in _claim_lines(page)}
+    rows = {line.rsplit(" | ", 1)[0] + " |" for line in _claim_lines(page)} | _numbered_lines(page)
 
     assert table - rows <= {"| claim | published | ours | seeds | verdict |", "| --- | ---: | ---: | ---: | --- |"}
     assert rows <= table
@@ -65,6 +65,14 @@ def _claim_lines(page: str) -> list[str]:
     return [line for table in tables for line in table.splitlines()]
 
 
+def _numbered_lines(page: str) -> set[str]:
+    """Rows of numbered claims as they stand on the overview."""
+    head = re.escape("| number | what it says | shown by | verdict | variant, why |")
+    tables = re.findall(rf"^{head}\n\|[ :|-]+\|\n((?:\|.*\n)*)", page + "\n", flags=re.MULTILINE)
+    lines = [line.split(" | ") for table in tables for line in table.splitlines()]
+    return {f"{number}: {says} | – | – | – | {verdict} |" for number, says, _, verdict, *_ in lines}
+
+
 def test_no_committed_page_has_another_verdict(results: Path) -> None:
     """Of any table with a column of that name, whatever the others are."""
     for path in results.glob("*.md"):
@@ -77,7 +85,8 @@ def test_no_committed_page_has_another_verdict(results: Path) -> None:
                 column, heading = cells.index("verdict") if "verdict" in cells else -1, line
             elif column > 0 and not set(cells[column]) <= set(":-"):
                 # Of a numbered statement whose words are not at hand a table may say so.
-                allowed = {*VERDICTS, NOT_JUDGED} if "shown by" in heading else VERDICTS
+                numbered = "shown by" in heading or path.name == NAME
+                allowed = {*VERDICTS, NOT_JUDGED} if numbered else VERDICTS
                 assert cells[column] in allowed, (path.name, line)
 
 
@@ -124,6 +133,18 @@ def test_rows_are_read_as_they_were_written() -> None:
         == [Row("‖a \\| b‖ is small, E \\|x\\|", ".500", "-.010 (-.020 to .000)", "3", "only with a variant")] * 4
     )
     assert rows_of("# Nothing\n") == []
+
+
+def test_numbered_claims_are_rows_without_figures() -> None:
+    proved = Statement(number="lemma 1", says="|a| ≤ b", tests=("tests/x.py::test_y",), verdict="reproduces", why="so")
+    unseen = Statement(number="lemma 2", says="", verdict=None, why="")
+
+    assert rows_of(statements_table([proved, unseen])) == [
+        Row("lemma 1: \\|a\\| ≤ b", "–", "–", "–", "reproduces"),
+        Row("lemma 2: ", "–", "–", "–", NOT_JUDGED),
+    ]
+    with pytest.raises(ArgumentError, match="not judged"):
+        rows_of(statements_table([proved]).replace("reproduces", "never"))
 
 
 def test_other_verdicts_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

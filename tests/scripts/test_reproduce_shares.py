@@ -40,6 +40,24 @@ def test_the_interval_of_a_share_holds_the_ratios_that_a_paired_test_does_not_re
         assert rejected != (ends[0] <= ratio <= ends[1])
 
 
+def test_intervals_are_wider_where_runs_share_records() -> None:
+    below, above, nothing = [0.11, 0.09, 0.10, 0.12], [0.07, 0.05, 0.06, 0.06], [0.7] * 4
+    defended, undefended = ([0.7 + one for one in gains] for gains in (above, below))
+
+    narrow, wide = (kept(defended, undefended, nothing, overlap=overlap) for overlap in (0.0, 1 / 9))
+
+    # By trying ratios: t of a mean whose variance is (1/n + n_test/n_train) s² (Nadeau and Bengio).
+    assert wide.share_ends is not None
+    for ratio in np.linspace(wide.share_ends[0] - 0.2, wide.share_ends[1] + 0.2, 41):
+        left = np.array(above) - ratio * np.array(below)
+        t = abs(left.mean()) / math.sqrt((1 / 4 + 1 / 9) * left.var(ddof=1))
+        assert (t > stats.t.ppf(0.975, 3)) != (wide.share_ends[0] <= ratio <= wide.share_ends[1])
+    assert narrow.difference_ends is not None
+    assert wide.difference_ends is not None
+    widths = [ends[1] - ends[0] for ends in (narrow.difference_ends, wide.difference_ends)]
+    assert widths[1] / widths[0] == pytest.approx(math.sqrt(1 + 4 / 9))
+
+
 def test_the_interval_of_a_share_holds_it_in_nineteen_of_twenty_studies() -> None:
     draw = np.random.default_rng(0)
     studies = 2000

@@ -80,7 +80,8 @@ FAMILIES = (
     ABSTAINING,
     TARGETS,
 )
-OLDER = (ISOTROPIC, SUMKL, AXIS_SUMKL)
+OLDER = (ISOTROPIC, AXIS_SUMKL)
+"""Those with a curve: of one strength there is none."""
 CONTENDERS = (RECORD, ASYMMETRIC, ABSTAINING)
 
 EVERY = (NONE, MAX_NORM, *(member for family in FAMILIES for member in family.members))

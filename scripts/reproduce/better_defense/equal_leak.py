@@ -7,13 +7,21 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from scripts.reproduce.better_defense.defenses import CONTENDERS, OLDER, Family
-from scripts.reproduce.better_defense.estimates import Estimate, Seeds, half_shown, jackknife
-from scripts.reproduce.better_defense.measures import BEYOND, TOTAL, Measure, Top, kept_at, leaks_of
+from scripts.reproduce.better_defense.estimates import Estimate, Seeds, curve_at, half_shown, jackknife
+from scripts.reproduce.better_defense.measures import (
+    BEYOND,
+    TOTAL,
+    Measure,
+    Top,
+    around,
+    kept_at,
+    kept_at_most,
+    leaks_of,
+    members,
+)
 from scripts.reproduce.better_defense.runs import Measured, study
-from scripts.reproduce.shared.claims import COUNTED_FROM, Claim, markdown_table, shown, signed
+from scripts.reproduce.shared.claims import COUNTED_FROM, Claim, markdown_table, mean_of_all, shown, signed
 from scripts.reproduce.shared.pages import Section
 from scripts.reproduce.shared.settings import Settings
 
@@ -43,7 +51,9 @@ class Comparison:
         level: The leak.
         newer: The newer defense.
         older: The older one.
-        gain: By how much the newer keeps more.
+        gain: By how much the newer keeps more, both read on straight lines.
+        least: The gain if the older one kept as much as its nearest strength that leaks as much or more.
+        most: The gain if the newer one did.
     """
 
     measured: Measured
@@ -53,6 +63,8 @@ class Comparison:
     newer: str
     older: str
     gain: Estimate
+    least: float
+    most: float
 
 
 def levels(measured: Measured, measure: Measure) -> list[float]:
@@ -82,10 +94,9 @@ def best_older(measured: Measured, measure: Measure, top: Top, level: float) -> 
         labels = [label for label in labels_of(family) if label in measured.validated]
         if not labels or not _reaches(measured, family, measure, level, seeds):
             continue
-        leaks = np.array([measure.of([measured.validated[label]]) for label in labels])
-        aucs = np.array([measured.validated[label][top] for label in labels])
-        order = np.argsort(leaks, kind="stable")
-        found[family.label] = float(np.interp(level, leaks[order], aucs[order])), family
+        leaks = [measure.of([measured.validated[label]]) for label in labels]
+        aucs = [measured.validated[label][top] for label in labels]
+        found[family.label] = curve_at(leaks, aucs, min(max(level, min(leaks)), max(leaks))), family
     return max(found.values(), key=lambda one: one[0])[1] if found else None
 
 
@@ -98,6 +109,16 @@ def _reaches(measured: Measured, family: Family, measure: Measure, level: float,
     return not math.isnan(jackknife(at, seeds).error) and not math.isnan(at(range(seeds)))
 
 
+def read_between(measured: Measured, older: Family, measure: Measure, level: float) -> list[str]:
+    """Return the strengths between which an older family is read at a leak."""
+    return around(measured, labels_of(older), measure, level)
+
+
+def may_gain(measured: Measured, older: Family, measure: Measure, level: float) -> bool:
+    """Return whether one of these strengths has the most epochs that were tried, so that more might be better."""
+    return any(measured.choices[label].edge == "most" for label in read_between(measured, older, measure, level))
+
+
 def compared(measured: Measured, measure: Measure, top: Top) -> list[Comparison]:
     """Return the comparisons in a setting: of each newer defense that reaches a leak that an older one reaches."""
     seeds = len(measured.case.seeds)
@@ -107,7 +128,13 @@ def compared(measured: Measured, measure: Measure, top: Top) -> list[Comparison]
         for newer in CONTENDERS:
             if older is None or not _reaches(measured, newer, measure, level, seeds):
                 continue
-            gain = jackknife(_gain(measured, newer, older, measure, top, level), seeds)
+            gain = jackknife(_gain(measured, newer, older, measure, top, level), seeds, overlap=measured.case.overlap)
+            newer_here, older_here = (
+                kept_at(measured, labels_of(family), measure, top, level, range(seeds)) for family in (newer, older)
+            )
+            newer_most, older_most = (
+                kept_at_most(measured, labels_of(family), measure, top, level) for family in (newer, older)
+            )
             found.append(
                 Comparison(
                     measured=measured,
@@ -117,6 +144,8 @@ def compared(measured: Measured, measure: Measure, top: Top) -> list[Comparison]
                     newer=newer.label,
                     older=older.label,
                     gain=gain,
+                    least=newer_here - older_most,
+                    most=newer_most - older_here,
                 )
             )
     return found
@@ -143,15 +172,27 @@ def comparisons_of(found: Sequence[Measured]) -> int:
 
 
 def outcome(one: Comparison, comparisons: int) -> str:
-    """Return which is ahead by the corrected interval: ``"newer"``, ``"older"`` or ``""``."""
+    """Return which is ahead: ``"newer"``, ``"older"`` or ``""``.
+
+    By the corrected interval, and however the curve of the other one bends between its strengths: straight lines read
+    one that bends down too low, the more so the farther its strengths are apart.
+    """
     low, high = one.gain.interval(comparisons)
-    return "newer" if low > 0.0 else "older" if high < 0.0 else ""
+    if low > 0.0 and one.least > 0.0:
+        return "newer"
+    return "older" if high < 0.0 and one.most < 0.0 else ""
 
 
 def claim_of(one: Comparison, comparisons: int) -> Claim:
     """Return a comparison as a claim: the plain interval as a figure, the verdict by the corrected one."""
     low, high = one.gain.interval(comparisons)
-    told = {"newer": "lies above 0", "older": "lies below 0: it keeps less", "": "holds 0"}[outcome(one, comparisons)]
+    told = {
+        "newer": f"lies above 0, and beside the older one's next weaker strength the gain is {signed(one.least)}",
+        "older": "lies below 0: it keeps less",
+        "": "tells neither ahead",
+    }[outcome(one, comparisons)]
+    if low > 0.0 >= one.least:
+        told = f"lies above 0, but beside the older one's next weaker strength the gain is {signed(one.least)}"
     return Claim(
         claim=f"{one.measured.case.title}: {one.newer} keeps more test AUC than {one.older}, the best older defense by "
         f"validation, at a leak of {shown(one.level)} ({one.measure.title}; {TOPS[one.top]}); the gain",
@@ -186,11 +227,20 @@ def table(found: Sequence[Measured], measure: Measure, top: Top) -> str:
             if older is None:
                 rows.append((measured.case.title, shown(level), _why_none(measured), "–", *cells))
                 continue
-            seeds = range(len(measured.case.seeds))
-            its = kept_at(measured, labels_of(older), measure, top, level, seeds)
-            rows.append((measured.case.title, shown(level), older.label, shown(its), *cells))
+            name = f"{older.label}{' †' if may_gain(measured, older, measure, level) else ''}"
+            rows.append((measured.case.title, shown(level), name, _read(measured, older, measure, top, level), *cells))
     headings = ("setting", "leak AUC", "best older, by validation", "its test AUC", *(one.label for one in CONTENDERS))
     return markdown_table(headings, rows, left=1)
+
+
+def _read(measured: Measured, older: Family, measure: Measure, top: Top, level: float) -> str:
+    """Return what an older family keeps at a leak, and in brackets between which points that was read."""
+    its = kept_at(measured, labels_of(older), measure, top, level, range(len(measured.case.seeds)))
+    strengths = members(measured, read_between(measured, older, measure, level))
+    tests = [mean_of_all(measured.values(label, top)) for label in strengths]
+    leaks = leaks_of(measured, strengths, measure)
+    points = ", ".join(f"{shown(test)} at {shown(leak)}" for test, leak in zip(tests, leaks, strict=True))
+    return f"{shown(its)} ({points})"
 
 
 def _why_none(measured: Measured) -> str:
@@ -221,7 +271,9 @@ def _said(own: Sequence[tuple[Comparison, str]], comparisons: int) -> str:
     ahead, behind = ([one for one, end in own if end == side] for side in ("newer", "older"))
     plain_ahead = sum(one.gain.interval()[0] > 0.0 for one, _ in own)
     plain_behind = sum(one.gain.interval()[1] < 0.0 for one, _ in own)
-    text = f"ahead in {len(ahead)} of {len(own)}{_where(ahead)}, behind in {len(behind)}{_where(behind)}"
+    text = (
+        f"ahead in {len(ahead)} of {len(own)}{_where(ahead)}{_unsure(ahead)}, behind in {len(behind)}{_where(behind)}"
+    )
     middle = signed(statistics.median(one.gain.value for one, _ in own))
     halves = [statistics.median(one.gain.half(number) for one, _ in own) for number in (1, comparisons)]
     plain, corrected = map(half_shown, halves)
@@ -229,6 +281,13 @@ def _said(own: Sequence[tuple[Comparison, str]], comparisons: int) -> str:
         f"{text} (without correction {plain_ahead} and {plain_behind}; median gain {middle}, median ± {plain}, "
         f"corrected ± {corrected})"
     )
+
+
+def _unsure(ahead: Sequence[Comparison]) -> str:
+    """Return in how many of these the older one might have gained from more epochs."""
+    older = {family.label: family for family in OLDER}
+    number = sum(may_gain(one.measured, older[one.older], one.measure, one.level) for one in ahead)
+    return f" ({number} of these †)" if number else ""
 
 
 def _where(ones: Sequence[Comparison]) -> str:
@@ -257,22 +316,30 @@ def sections(settings: Settings) -> list[Section]:
     body = f"""
 A family's curve, mean test AUC over mean leak AUC, is read at a leak of at most so much by straight lines between its
 strengths; where a stricter strength keeps more, it takes the place of the weaker one, which nobody would use. Each of
-`record-gaussian`, `asymmetric-response` and `abstaining-response` is compared with the older family (isotropic, sumKL,
-axis-sumKL) that keeps most at that leak on the *validation* seed; that seed is in no figure here. What stands in a cell
-is the newer one's test AUC less the older one's. The interval is the jackknife's over seeds: reading both curves is
-made anew without each seed, so that errors of the leaks count as well; which older family it is and at which leaks
-stays. A curve that bends between strengths makes it too short or too long by an amount that is not known. A dash: it
-does not reach that leak with every seed left out.
+`record-gaussian`, `asymmetric-response` and `abstaining-response` is compared with the older family, of isotropic and
+axis-sumKL, that keeps most at that leak on the *validation* seed, whose runs are in no figure here. (sumKL, max-norm
+and axis-Gaussian have one strength each, and so no curve: they are in the tables of all defenses alone.) What stands in
+a cell is the newer one's test AUC less the older one's. The interval is the jackknife's over seeds, widened for records
+that runs have in common (*Setting*): reading both curves is made anew without each seed, so that errors of the leaks
+count as well; which older family it is and at which leaks stays. A dash: it does not reach that leak with every seed
+left out.
+
+*Two things favour the newer ones.* Their strengths lie near the leaks of the table and those of the older ones far
+apart, where straight lines read a curve that bends down too low: in brackets stand the points between which the older
+one is read. So none is said to be ahead that is not also ahead of the older one's nearest strength that leaks as much
+or more, whose test AUC its curve does not reach before. And an older one with † has, at one of these points, the most
+epochs that were tried; with more it might keep more, and a lead over it may be too large.
 
 The tables of the top that sends are the primary ones: epochs and rates were chosen for it. Those of the private top,
 which stops when the other one is best, are *secondary*: read them beside the primary ones, and not in place of one in
 which nothing is told.
 
 **▲** and **▼**: ahead and behind after correction for the {comparisons} comparisons of all four tables together
-(Bonferroni; Student's t with {_degrees(found)} degrees of freedom). △ and ▽: by the plain 95 % interval alone, of which
-one in twenty is wrong by chance. A gain that is marked is read too high in the mean, as those are marked that happen to
-be large. After ± stands half the plain width; the corrected one is {_wider(found, comparisons)} times that. All
-comparisons, with both intervals, are claims in the `results.json` of the run.
+(Bonferroni; Student's t with {_degrees(found)} degrees of freedom), however curves bend. △ and ▽: by the plain 95 %
+interval alone, of which one in twenty is wrong by chance. A gain that is marked is read too high in the mean, as those
+are marked that happen to be large. After ± stands half the plain width; the corrected one is {
+        _wider(found, comparisons)
+    } times that. All comparisons, with both intervals, are claims in the `results.json` of the run.
 
 {tables}
 """

@@ -73,24 +73,29 @@ def half_shown(half: float) -> str:
     return "1 or more" if half >= 1.0 else shown(half)
 
 
-def jackknife(found: Callable[[Seeds], float], seeds: int) -> Estimate:
+def jackknife(found: Callable[[Seeds], float], seeds: int, *, overlap: float = 0.0) -> Estimate:
     """Return a figure of all seeds, and its standard error by leaving out one after the other.
 
     ``√((n − 1)/n Σ (θ₋ᵢ − mean θ₋)²)``. The whole procedure is made anew without each seed, whatever it consists of, so
-    that errors of all that it is made of count. Of a mean it is the usual standard error.
+    that errors of all that it is made of count. Of a mean it is the usual standard error. Where each seed divides the
+    same records anew, runs train on most of the same ones, and the mean varies more than independent runs would have
+    it: the error is √(1 + n · overlap) times that.
 
-    Source: Quenouille 1956; Tukey 1958; Efron and Stein, Annals of Statistics 1981.
+    Source: Quenouille 1956; Tukey 1958; Efron and Stein, Annals of Statistics 1981; of the overlap Nadeau and Bengio,
+    Machine Learning 2003.
 
     Args:
         found: The figure of some seeds, by position; NaN where it is not defined.
         seeds: How many there are.
+        overlap: Test records for each training record, where each seed has its own division; 0: all have one.
     """
     everything = list(range(seeds))
     value = found(everything)
     if seeds < 2:
         return Estimate(value, math.nan, seeds)
     without = np.array([found([one for one in everything if one != left_out]) for left_out in everything])
-    error = math.sqrt((seeds - 1) / seeds * float(((without - without.mean()) ** 2).sum()))
+    squares = float(((without - without.mean()) ** 2).sum())
+    error = math.sqrt((seeds - 1) / seeds * squares * (1.0 + seeds * overlap))
     return Estimate(value, error, seeds)
 
 
@@ -112,7 +117,19 @@ def curve_at(leaks: Sequence[float], tests: Sequence[float], level: float) -> fl
     return float(np.interp(level, np.asarray(leaks)[order], best))
 
 
-def paired(first: Sequence[float], second: Sequence[float]) -> Estimate:
+def next_weaker(leaks: Sequence[float], tests: Sequence[float], level: float) -> float:
+    """Return what is kept at the nearest strength that leaks as much or more; NaN outside of the strengths.
+
+    A curve that rises lies below it at the leak, however it bends between strengths.
+    """
+    if math.isnan(curve_at(leaks, tests, level)):
+        return math.nan
+    order = np.argsort(leaks, kind="stable")
+    best = np.maximum.accumulate(np.asarray(tests)[order])
+    return float(best[np.searchsorted(np.asarray(leaks)[order], level)])
+
+
+def paired(first: Sequence[float], second: Sequence[float], *, overlap: float = 0.0) -> Estimate:
     """Return the mean difference of two rows, seed by seed, and its standard error; NaN if one has no figure."""
     gains = [one - other for one, other in zip(first, second, strict=True)]
-    return jackknife(lambda seeds: mean_of_all(gains[seed] for seed in seeds), len(gains))
+    return jackknife(lambda seeds: mean_of_all(gains[seed] for seed in seeds), len(gains), overlap=overlap)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from scripts.reproduce.better_defense.estimates import Seeds, curve_at
+from scripts.reproduce.better_defense.estimates import Seeds, curve_at, next_weaker
 from scripts.reproduce.better_defense.runs import Measured
 from scripts.reproduce.shared.claims import mean_of_all
 from scripts.reproduce.shared.jobs import Result
@@ -89,7 +89,28 @@ def leaks_of(measured: Measured, labels: Sequence[str], measure: Measure) -> lis
 
 def kept_at(measured: Measured, labels: Sequence[str], measure: Measure, top: Top, level: float, seeds: Seeds) -> float:
     """Return a family's test AUC at a leak, from the means over some seeds; NaN where it does not reach it."""
+    return curve_at(*_curve(measured, labels, measure, top, seeds), level)
+
+
+def kept_at_most(measured: Measured, labels: Sequence[str], measure: Measure, top: Top, level: float) -> float:
+    """Return a family's test AUC at the nearest strength that leaks as much or more, from the means over all seeds."""
+    return next_weaker(*_curve(measured, labels, measure, top, range(len(measured.case.seeds))), level)
+
+
+def around(measured: Measured, labels: Sequence[str], measure: Measure, level: float) -> list[str]:
+    """Return the two strengths between which a family is read at a leak: the nearest on either side, by mean leaks."""
+    run = members(measured, labels)
+    leaks = dict(zip(run, leaks_of(measured, run, measure), strict=True))
+    below = max((label for label in run if leaks[label] <= level), key=lambda label: leaks[label], default=None)
+    above = min((label for label in run if leaks[label] >= level), key=lambda label: leaks[label], default=None)
+    return [label for label in (below, above) if label is not None]
+
+
+def _curve(
+    measured: Measured, labels: Sequence[str], measure: Measure, top: Top, seeds: Seeds
+) -> tuple[list[float], list[float]]:
+    """Return mean leak and mean test AUC of each strength."""
     runs = [[measured.runs[label][seed] for seed in seeds] for label in members(measured, labels)]
-    leaks = [measure.of(results) for results in runs]
-    tests = [mean_of_all(result[top] for result in results) for results in runs]
-    return curve_at(leaks, tests, level)
+    return [measure.of(results) for results in runs], [
+        mean_of_all(result[top] for result in results) for results in runs
+    ]

@@ -83,8 +83,8 @@ def _at_the_edge(found: Sequence[Measured]) -> str:
     silent = counted_edges(choice for one in found for choice in one.silent_choices.values())
     return (
         f"**More epochs might help some.** Of {everything['all']} choices {everything['most']} are of the most epochs "
-        f"that were tried: {said}; of what sends nothing back {_of(silent)}. Of the older families, with which the "
-        f"newer ones are compared, {_of(_edges(found, OLDER))} choices, of the newer ones "
+        f"that were tried: {said}; of what sends nothing back {_of(silent)}. Of the older families that the newer "
+        f"ones are compared with {_of(_edges(found, OLDER))} choices, of the newer ones "
         f"{_of(_edges(found, CONTENDERS))}: who is there more often may have more to gain, and a lead over it may be "
         "too large."
     )
@@ -140,7 +140,8 @@ def _bought(found: Sequence[Measured]) -> str:
     return (
         "**Has any defended model beaten no message?** By the private top, corrected for all "
         f"{comparisons} comparisons of a defended row: {'; '.join(parts)}. Elsewhere it is not shown that a defense "
-        "has bought anything with what it leaks, nor that none has: a gain of less than that ± is not told."
+        "has bought anything with what it leaks, nor that none has: in half of the rows a gain of less than that "
+        "median ± is not told."
     )
 
 

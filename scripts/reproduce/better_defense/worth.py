@@ -40,7 +40,7 @@ class Worth:
 
 def worth_of(measured: Measured, label: str, nothing: str, top: Top = TOP) -> Worth:
     """Return a row beside one that sends nothing."""
-    gain = paired(measured.values(label, top), measured.silent[nothing])
+    gain = paired(measured.values(label, top), measured.silent[nothing], overlap=measured.case.overlap)
     return Worth(measured=measured, label=label, nothing=nothing, gain=gain)
 
 
@@ -171,7 +171,7 @@ def _bought_row(found: Sequence[Measured], measured: Measured, baseline: str) ->
 
 
 def middle_half(rows: Sequence[Worth], comparisons: int) -> str:
-    """Return half the width of these rows' corrected intervals, the median: a gain of less is hardly ever told."""
+    """Return half the width of these rows' corrected intervals, the median: in half of them less is not told."""
     return half_shown(statistics.median(one.gain.half(comparisons) for one in rows)) if rows else "–"
 
 
@@ -195,8 +195,8 @@ it has bought anything with its leak. By the private top, paired by seed. After 
 interval, and in brackets the same corrected (Bonferroni) for {len(judged(found))} comparisons: undefended and best on
 validation, of all settings and both baselines. *Defended rows above no message* are corrected for all
 {rows_compared(found)} defended rows of all settings and both baselines; *corrected ±* is half the width of such an
-interval, the median of the rows: less of a gain is not told. Nothing is counted with fewer than {COUNTED_FROM} seeds.
-In the setting's own top the hidden layer is left out:
+interval, the median of the rows: in half of them less of a gain is not told. Nothing is counted with fewer than
+{COUNTED_FROM} seeds. In the setting's own top the hidden layer is left out:
 
 {bought_table(found)}
 """

@@ -10,6 +10,7 @@ Source: Li et al., ICLR 2022, arXiv:2102.08504, figure 1.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -147,7 +148,11 @@ def _aucs(results: Sequence[Result], name: str, position: int) -> list[float]:
 
 def _table(chosen: Sequence[Problem], results: Mapping[str, list[Result]], moments: Sequence[int]) -> str:
     rows = [
-        (problem.title, sign, *(with_interval(_aucs(results[problem.key], name, at)) for at in range(len(moments))))
+        (
+            problem.title,
+            sign,
+            *(with_interval(_aucs(results[problem.key], name, at), limits=UNIT) for at in range(len(moments))),
+        )
         for problem in chosen
         for name, sign in QUANTITIES.items()
     ]
@@ -166,17 +171,19 @@ def _claims(problem: Problem, results: Sequence[Result], moments: Sequence[int],
 
 
 def _published_claim(problem: Problem, values: Sequence[float], moment: int, published: float) -> Claim:
-    ours = mean(values)
-    near = abs(ours - published) <= TOLERANCE
-    return Claim.of(
+    near = abs(mean(values) - published) <= TOLERANCE
+    found = Claim.of(
         values,
         claim=f"leak AUC of ‖g‖ after {moment} steps, {problem.title}",
         published=published,
         holds=near,
         limits=UNIT,
         why=f"the mean is {'within' if near else 'not within'} {TOLERANCE} of the figure for the full Criteo data "
-        f"(45.8 million rows, batch 65 536); here batch {problem.batch_size}",
+        f"(45.8 million rows, batch 65 536), which is more than its last three figures differ by; here a sample, batch "
+        f"{problem.batch_size}",
     )
+    # The published figure is of more data and another batch, however near this one comes.
+    return replace(found, verdict="only with a variant") if near else found
 
 
 def _norm_claim(problem: Problem, results: Sequence[Result], moments: int) -> Claim:

@@ -19,10 +19,12 @@ Verdict = Literal["reproduces", "only with a variant", "does not"]
 
 VERDICTS: Mapping[Verdict, str] = {
     "reproduces": "What is claimed was measured here with the setting that is claimed: within the tolerance that the "
-    "reason names where there is a published figure, by the test that the reason names where there is none.",
-    "only with a variant": "It was measured with a setting, a scaling or a reading that is not the one that is claimed "
-    "or printed; the reason names it. As claimed it was not.",
-    "does not": "It was measured, and is not so, or cannot be told from chance with so many seeds.",
+    "reason names where there is a published figure, by the test that the reason names where there is none. What is "
+    "proved is so as it is stated, by a test of the project that the table names.",
+    "only with a variant": "It was measured or tested with data, a setting, a scaling or a reading that is not the one "
+    "that is claimed or printed; the reason names it. As claimed it was not.",
+    "does not": "It was measured or tested, and is not so; or it cannot be told from chance with so many seeds, or "
+    "what is given is not enough to show it.",
 }
 """What the verdicts mean, on every page alike."""
 
@@ -185,22 +187,26 @@ def clipped(ends: Interval | None, limits: Interval | None) -> Interval | None:
 
 
 def surely_above(values: Sequence[float], level: float) -> bool:
-    """Return whether the whole 95 % interval of the mean over seeds lies above a level; with one seed it is not known.
+    """Return whether the whole 95 % interval of the mean over seeds lies above a level.
+
+    With one seed it is not known, nor where one has no figure: what the others have is no mean of all.
 
     >>> surely_above([0.9, 0.95, 0.92], 0.8), surely_above([0.9, 0.95, 0.7], 0.8), surely_above([0.9], 0.8)
     (True, False, False)
+    >>> surely_above([0.9, 0.95, 0.92, math.nan], 0.8)
+    False
     """
-    ends = interval(values)
+    ends = None if any(map(math.isnan, values)) else interval(values)
     return ends is not None and ends[0] > level
 
 
 def surely_below(values: Sequence[float], level: float) -> bool:
-    """Return whether the whole 95 % interval of the mean over seeds lies below a level; with one seed it is not known.
+    """Return whether the whole 95 % interval of the mean over seeds lies below a level, as :func:`surely_above`.
 
     >>> surely_below([0.1, 0.15, 0.12], 0.2), surely_below([0.1], 0.2)
     (True, False)
     """
-    ends = interval(values)
+    ends = None if any(map(math.isnan, values)) else interval(values)
     return ends is not None and ends[1] < level
 
 

@@ -11,14 +11,15 @@ from typing import NamedTuple
 from scripts.reproduce.shared.claims import CLAIM_HEADINGS, VERDICT_RULE, VERDICTS, markdown_table, write_whole
 from scripts.reproduce.shared.pages import MADE
 from scripts.reproduce.shared.papers import ENTRIES, PAPERS, Entry
+from scripts.reproduce.shared.statements import NOT_JUDGED, STATEMENT_HEADINGS
 from splitvfl.errors import ArgumentError, DataError
 
 NAME = "index.md"
-_HEAD = f"| {' | '.join(CLAIM_HEADINGS)} |"
+_HEADS = {f"| {' | '.join(headings)} |": headings for headings in (CLAIM_HEADINGS, STATEMENT_HEADINGS)}
 
 
 class Row(NamedTuple):
-    """A row of a page's table of claims, as it stands there, without the reason."""
+    """A row of a page's table of claims, or of numbered claims, as it stands there, without the reason."""
 
     claim: str
     published: str
@@ -28,31 +29,37 @@ class Row(NamedTuple):
 
 
 def rows_of(page: str) -> list[Row]:
-    """Return the rows of all tables of claims on a page.
+    """Return the rows of all tables of claims on a page, and of numbered claims, in its order.
 
     Raises:
         ArgumentError: If a row has another number of cells, or a verdict that is not defined.
     """
     lines, found = iter(page.splitlines()), []
     for line in lines:
-        if line != _HEAD:
+        headings = _HEADS.get(line)
+        if headings is None:
             continue
         next(lines)  # how columns are aligned
         for row in lines:
             if not row.startswith("|"):
                 break
-            found.append(_row(row))
+            found.append(_row(row, headings))
     return found
 
 
-def _row(line: str) -> Row:
+def _row(line: str, headings: Sequence[str]) -> Row:
     # A stroke within a cell has a backslash before it.
     cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip())[1:-1]]
-    if len(cells) != len(CLAIM_HEADINGS):
-        raise ArgumentError(f"expected {len(CLAIM_HEADINGS)} cells, got {len(cells)}: {line}")
-    row = Row(*cells[:-1])
-    if row.verdict not in VERDICTS:
-        raise ArgumentError(f"expected a verdict of {', '.join(VERDICTS)}, got {row.verdict!r}: {row.claim}")
+    if len(cells) != len(headings):
+        raise ArgumentError(f"expected {len(headings)} cells, got {len(cells)}: {line}")
+    if headings is STATEMENT_HEADINGS:
+        number, says, _, verdict, _ = cells
+        # Its figures are those of other rows.
+        row, allowed = Row(f"{number}: {says}", "–", "–", "–", verdict), (*VERDICTS, NOT_JUDGED)
+    else:
+        row, allowed = Row(*cells[:-1]), (*VERDICTS,)
+    if row.verdict not in allowed:
+        raise ArgumentError(f"expected a verdict of {', '.join(allowed)}, got {row.verdict!r}: {row.claim}")
     return row
 
 
@@ -105,8 +112,8 @@ def _counts(rows: dict[Entry, list[Row]]) -> str:
     table = []
     for entry, own in rows.items():
         verdicts = Counter(row.verdict for row in own)
-        table.append((entry.title, str(len(own)), *(str(verdicts[verdict]) for verdict in VERDICTS)))
-    return markdown_table(("paper", "claims", *VERDICTS), table)
+        table.append((entry.title, str(len(own)), *(str(verdicts[verdict]) for verdict in (*VERDICTS, NOT_JUDGED))))
+    return markdown_table(("paper", "claims", *VERDICTS, NOT_JUDGED), table)
 
 
 def _section(entry: Entry, page: str, rows: Sequence[Row]) -> str:
@@ -124,9 +131,9 @@ def _section(entry: Entry, page: str, rows: Sequence[Row]) -> str:
 _TEXT = """\
 # What reproduces, claim by claim
 
-Every claim that has a row in a table on a paper's page, as it stands there, without its reason. `python -m
-scripts.reproduce all --quick` runs everything on little data; the pages say how each is made whole. This page is
-written with them, or alone by `python -m scripts.reproduce overview`.
+Every claim that has a row in a table of claims on a paper's page, and every numbered one, as it stands there, without
+its reason. `python -m scripts.reproduce all --quick` runs everything on little data; the pages say how each is made
+whole. This page is written with them, or alone by `python -m scripts.reproduce overview`.
 
 ## What the verdicts mean
 
@@ -136,5 +143,7 @@ _AFTER_VERDICTS = """\
 *Published* is the paper's figure, a dash where the claim is no figure. *Ours* is the mean over so many *seeds*, with
 the 95 % interval of that mean in brackets (Student's t), where there is one: it is of other seeds, not of other data. A
 dash is a figure that does not exist. Claims of this project about its own attacks and defenses stand among those of the
-papers where they are measured on the same page. Claims of which a page gives only how many hold are in the
-`results.json` of its run. Counts of verdicts are no test of a paper: claims are many and alike."""
+papers where they are measured on the same page. A claim that the paper numbers, theorem, lemma, remark or figure, has
+a row of its own, without figures: they are in other rows, or a test shows it that the page names. *Not judged*: neither
+its words nor what they come to were at hand, or it is out of scope here. Claims of which a page gives only how many
+hold are in the `results.json` of its run. Counts of verdicts are no test of a paper: claims are many and alike."""

@@ -44,7 +44,9 @@ class Kept:
         return f"{signed(self.difference)}{half}\\*"
 
 
-def kept(defended: Sequence[float], undefended: Sequence[float], nothing: Sequence[float]) -> Kept:
+def kept(
+    defended: Sequence[float], undefended: Sequence[float], nothing: Sequence[float], *, overlap: float = 0.0
+) -> Kept:
     """Return what a model keeps of what messages add, of test AUCs of the same seeds.
 
     Where the 95 % interval of undefended − no message, paired by seed, is not above 0 there may be nothing of which a
@@ -54,19 +56,24 @@ def kept(defended: Sequence[float], undefended: Sequence[float], nothing: Sequen
         defended: One per seed.
         undefended: One per seed, of the model that has all that messages add.
         nothing: One per seed, where nothing is sent back.
+        overlap: Test records for each training record, where each seed divides the same records anew; intervals are
+            √(1 + n · overlap) times as wide then (Nadeau and Bengio, Machine Learning 2003).
     """
     left, gains = (
         [ours - theirs for ours, theirs in zip(values, nothing, strict=True)] for values in (defended, undefended)
     )
     difference, gain = mean_of_all(left), mean_of_all(gains)
     difference_ends = None if math.isnan(difference) else interval(left)
-    ends = fieller(left, gains)
+    if difference_ends is not None:
+        wider = math.sqrt(1.0 + len(left) * overlap)
+        difference_ends = tuple(difference + wider * (end - difference) for end in difference_ends)  # type: ignore[assignment]
+    ends = fieller(left, gains, overlap=overlap)
     if ends is None or gain <= 0.0:
         return Kept(difference, difference_ends)
     return Kept(difference, difference_ends, difference / gain, ends)
 
 
-def fieller(above: Sequence[float], below: Sequence[float]) -> Interval | None:
+def fieller(above: Sequence[float], below: Sequence[float], *, overlap: float = 0.0) -> Interval | None:
     """Return the 95 % interval of the ratio of two means, of values that are paired by seed.
 
     All ratios r for which the mean of ``above − r · below`` is not told apart from 0 by Student's t with n − 1 degrees
@@ -75,13 +82,18 @@ def fieller(above: Sequence[float], below: Sequence[float]) -> Interval | None:
 
     Source: Fieller, Journal of the Royal Statistical Society B, 1954.
 
+    Args:
+        above: One per seed.
+        below: One per seed.
+        overlap: As for :func:`kept`.
+
     Returns:
         ``(low, high)``; ``None`` where it is unbounded, with fewer than two seeds, or where a seed has no figure.
     """
     first, second = np.asarray(above, dtype=float), np.asarray(below, dtype=float)
     if first.size < 2 or not np.isfinite([first, second]).all():
         return None
-    squared = float(stats.t.ppf(0.975, first.size - 1)) ** 2
+    squared = float(stats.t.ppf(0.975, first.size - 1)) ** 2 * (1.0 + first.size * overlap)
     (top, across), (_, bottom) = squared / first.size * np.cov(first, second)
     # (mean above − r · mean below)² ≤ t² · variance of that mean, as a polynomial in r: a r² − 2 b r + c ≤ 0.
     a = float(second.mean() ** 2 - bottom)

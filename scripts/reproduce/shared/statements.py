@@ -9,11 +9,12 @@ from scripts.reproduce.shared.claims import Verdict, markdown_table
 from splitvfl.errors import ArgumentError
 
 NOT_JUDGED = "not judged"
+STATEMENT_HEADINGS = ("number", "what it says", "shown by", "verdict", "variant, why")
 
 STATEMENT_VERDICTS = f"""\
-*reproduces*: it holds here as it is stated. *Only with a variant*: it holds with the change that stands beside it.
-*Does not*: it fails, or what is given is not enough to show it. *{NOT_JUDGED.capitalize()}*: only its number was at
-hand, and not its words; what stands beside it is what is shown of its subject."""
+What the verdicts mean stands on the [overview](index.md#what-the-verdicts-mean). *{NOT_JUDGED.capitalize()}*: neither
+its words nor what they come to were at hand, or it is out of scope here; what stands beside it is what is shown of its
+subject. Figures in the last column are of the tables of the parts."""
 """What the verdicts of the table mean."""
 
 
@@ -57,4 +58,4 @@ def statements_table(statements: Sequence[Statement]) -> str:
         (statement.number, statement.says, statement.shown_by, statement.verdict or NOT_JUDGED, statement.why)
         for statement in statements
     ]
-    return markdown_table(("number", "what it says", "shown by", "verdict", "variant, why"), rows, left=5)
+    return markdown_table(STATEMENT_HEADINGS, rows, left=5)
