@@ -33,7 +33,7 @@ from scripts.reproduce.better_defense.search_plan import (
     final,
     tuning,
 )
-from scripts.reproduce.better_defense.search_rows import Found, Reading, Row, gains
+from scripts.reproduce.better_defense.search_rows import Found, Gain, Reading, Row, gains
 from scripts.reproduce.better_defense.search_study import TEACHER, train, warm_up
 from scripts.reproduce.better_defense.search_teacher import teacher
 from scripts.reproduce.better_defense.search_words import TRIED
@@ -269,3 +269,24 @@ def test_a_noisy_teacher_tells_anew_and_its_canaries_are_not_read() -> None:
     assert max(auc for auc, _, _ in told["canaries"].values()) > 0.9
     assert max(auc for auc, _, _ in teacher["canaries"].values()) < 0.78
     assert math.isnan(told["informed"])
+
+
+@pytest.mark.parametrize(("correlation", "wrong"), [(0.0, 0.05), (0.5, 0.07), (0.8, 0.11)])
+def test_how_often_pooled_intervals_are_wrong_where_runs_of_a_seed_go_together(
+    correlation: float, wrong: float
+) -> None:
+    """What the page says of its own intervals: nine channels that gain nothing, and three seeds."""
+    draw = np.random.default_rng(0)
+    studies, channels, seeds = 4000, 9, 3
+    common, own = draw.normal(size=(studies, 1, seeds)), draw.normal(size=(studies, channels, seeds))
+    by_seed = math.sqrt(correlation) * common + math.sqrt(1 - correlation) * own
+
+    error = np.sqrt(by_seed.var(axis=2, ddof=1).mean(axis=1) / seeds)
+    # Of the same form as Gain.interval: t with the degrees of freedom of all channels.
+    made = Gain("a", by_seed[0, 0].tolist(), float(error[0]), channels * (seeds - 1))
+    half = stats.t.ppf(0.975, channels * (seeds - 1))
+    assert made.interval()[1] - made.value == pytest.approx(half * error[0])
+
+    share = (abs(by_seed.mean(axis=2)) > half * error[:, None]).mean()
+    # The standard error of the share is below .005, as studies are independent and channels of one are not.
+    assert share == pytest.approx(wrong, abs=0.015)

@@ -88,6 +88,22 @@ def test_the_committed_page_has_these_statements(package: str, checkout: Path) -
     assert statements_table(statements_of(package)) in section, f"publish the page of {package} anew"
 
 
+# Constants that follow from a formula, and a section of a paper: no run measures them.
+_NO_FIGURES = {"4.05", "3.209", "3.2"}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_figures_of_statements_are_those_of_the_pages_tables(package: str, checkout: Path) -> None:
+    """They are written by hand: where a page is made anew and a figure changes, its reason must."""
+    tables = re.findall(r"\d*\.\d+", page_of(package, checkout).partition(TITLE)[0])
+
+    for statement in statements_of(package):
+        for figure in re.findall(r"(?<![\d.])\d*\.\d+", statement.why):
+            digits = len(figure.partition(".")[2])
+            shown = {f"{float(one):.{digits}f}" for one in tables if len(one.partition(".")[2]) >= digits}
+            assert f"{float(figure):.{digits}f}" in shown | _NO_FIGURES, (statement.number, figure)
+
+
 @pytest.mark.parametrize(
     ("package", "numbers"),
     [

@@ -134,11 +134,16 @@ def gains_table(
     found: Sequence[Found], over_known: Sequence[Sequence[Gain]], over_silent: Sequence[Sequence[Gain]]
 ) -> str:
     """Return the gain of every channel that was tried, on every data set."""
-    comparisons = sum(map(len, over_known))
+    comparisons = comparisons_of(over_known, over_silent)
     headings = ["", *(f"{one.problem.key}: {over}" for one in found for over in ("same leak", "nothing sent"))]
     by_channel = zip(*(column for pair in zip(over_known, over_silent, strict=True) for column in pair), strict=True)
     rows = [(row[0].channel, *(_gain_shown(gain, comparisons) for gain in row)) for row in by_channel]
     return markdown_table(headings, rows)
+
+
+def comparisons_of(over_known: Sequence[Sequence[Gain]], over_silent: Sequence[Sequence[Gain]]) -> int:
+    """Return how many comparisons are made in both columns of all data sets: for so many each of them is corrected."""
+    return sum(map(len, [*over_known, *over_silent]))
 
 
 def _gain_shown(gain: Gain, comparisons: int) -> str:
@@ -149,7 +154,7 @@ def _gain_shown(gain: Gain, comparisons: int) -> str:
 
 def verdict(found: Sequence[Found], over_known: Sequence[Sequence[Gain]], over_silent: Sequence[Sequence[Gain]]) -> str:
     """Return in words what is ahead after correction, and whether messages buy anything."""
-    comparisons = sum(map(len, over_known))
+    comparisons = comparisons_of(over_known, over_silent)
 
     def ahead(columns: Sequence[Sequence[Gain]]) -> list[str]:
         return [
@@ -183,7 +188,7 @@ def claims_of(
     found: Sequence[Found], over_known: Sequence[Sequence[Gain]], over_silent: Sequence[Sequence[Gain]]
 ) -> list[Claim]:
     """Return the claims: what is ahead, whether a promise is broken, and whether messages are needed."""
-    comparisons = sum(map(len, over_known))
+    comparisons = comparisons_of(over_known, over_silent)
     claims = []
     for one, known, silent in zip(found, over_known, over_silent, strict=True):
         for words, column in (
@@ -209,7 +214,7 @@ def _gain_claim(found: Found, gain: Gain, words: str, comparisons: int) -> Claim
 
 def _promise_claim(found: Found) -> Claim:
     """Return whether canaries read more than is promised anywhere."""
-    bounded = [(row, bound) for row in found.rows if (bound := promised(row)) < 1.0]
+    bounded = [(row, row.promised) for row in found.rows if row.promised < 1.0]
     over = {row.name: row.reading.interval(len(bounded))[0] - bound for row, bound in bounded}
     worst = max(over, key=lambda name: over[name])
     return Claim(
@@ -222,12 +227,3 @@ def _promise_claim(found: Found) -> Claim:
         verdict="reproduces" if over[worst] <= 0.0 else "does not",
         why=f"of {len(over)} rows with a promise, whose intervals hold at once; the largest is that of: {worst}",
     )
-
-
-def promised(row: Row) -> float:
-    """Return the AUC that is promised of the run, 1 if none; of sides, that which coins on both sides may have."""
-    (settings,) = (chosen for name, chosen in row.channel.strengths.items() if name == row.strength)
-    kind = settings.get("kind")
-    if kind in ("asymmetric", "warm"):
-        return 1.0 - float(settings["detection_error"])
-    return float(settings["auc"]) if kind == "noisy" else 1.0

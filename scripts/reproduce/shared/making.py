@@ -127,7 +127,8 @@ class Making:
             counts = Counter(cell.name.rpartition("-")[0] for cell in self.stale)
             which = ", ".join(f"{number} of `{work}`" for work, number in counts.items())
             which += "; `results.json` names them"
-        return [f"**{len(self.stale)} of {len(self.every_cell)} cells are of older code than the page**: {which}."]
+        counted = f"{grouped(len(self.stale))} of {grouped(len(self.every_cell))}"
+        return [f"**{counted} cells are of older code than the page**: {which}."]
 
 
 _ALONE = "`--only PART:CELL` runs one cell alone and compares it with what is kept; `results.json` lists all."

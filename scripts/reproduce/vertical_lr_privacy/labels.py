@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scripts.reproduce.shared.claims import Claim, Verdict, markdown_table, mean, shown, with_error
+from scripts.reproduce.shared.claims import UNIT, Claim, Verdict, markdown_table, mean, shown, with_interval
 from scripts.reproduce.shared.jobs import Job, Result, run_jobs
 from scripts.reproduce.shared.pages import Section
 from scripts.reproduce.shared.settings import Settings
@@ -285,7 +285,7 @@ def run_all(chosen: Sequence[Problem], settings: Settings) -> Runs:
 def _of_all(values: Iterable[float]) -> str:
     """Return mean and standard error, or a dash where a seed has no figure."""
     known = list(values)
-    return shown(None) if any(math.isnan(value) for value in known) else with_error(known)
+    return shown(None) if any(math.isnan(value) for value in known) else with_interval(known, limits=UNIT)
 
 
 def _table_of(chosen: Sequence[Problem]) -> Problem:
@@ -378,7 +378,7 @@ def _table(chosen: Sequence[Problem], runs: Runs) -> str:
         for init in INITS:
             results = runs[problem.key, init, "taylor"]
             shares = [
-                with_error(_epoch_share(result, kind, last=last) for result in results)
+                with_interval((_epoch_share(result, kind, last=last) for result in results), limits=UNIT)
                 for kind in ("packed", "honest")
                 for last in (False, True)
             ]
@@ -389,8 +389,8 @@ def _table(chosen: Sequence[Problem], runs: Runs) -> str:
                     *shares,
                     span(result["horizon"] for result in results),
                     span(result["attackers_horizon"] for result in results),
-                    with_error(result["own"] for result in results),
-                    with_error(result["own_auc"] for result in results),
+                    with_interval((result["own"] for result in results), limits=UNIT),
+                    with_interval((result["own_auc"] for result in results), limits=UNIT),
                 )
             )
     return markdown_table(headings, rows, left=2)
@@ -414,7 +414,7 @@ def _approximation_table(chosen: Sequence[Problem], runs: Runs) -> str:
             for kind in found:
                 results = runs[problem.key, init, kind]
                 shares = [
-                    with_error(_epoch_share(result, "packed", last=last) for result in results)
+                    with_interval((_epoch_share(result, "packed", last=last) for result in results), limits=UNIT)
                     for last in (False, True)
                 ]
                 accuracy = _of_all(result["test_accuracy"] for result in results)

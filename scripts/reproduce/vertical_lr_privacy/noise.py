@@ -28,7 +28,7 @@ from scripts.reproduce.shared.claims import (
     shown,
     standard_error,
     surely_above,
-    with_error,
+    with_interval,
 )
 from scripts.reproduce.shared.jobs import Job, Result, run_jobs
 from scripts.reproduce.shared.pages import Section
@@ -556,7 +556,10 @@ def _section_rates(chosen: Sequence[Problem], tuned: Runs) -> Section:
         (
             problem.title,
             short(rate),
-            *(with_error(result[name][number] for result in tuned[problem.key]) for name in ("accuracy", "loss")),
+            *(
+                with_interval((result[name][number] for result in tuned[problem.key]), limits=limits)
+                for name, limits in (("accuracy", UNIT), ("loss", None))
+            ),
         )
         for problem in chosen
         for number, rate in enumerate(RATES)
@@ -611,10 +614,10 @@ def _section_labels(chosen: Sequence[Problem], runs: Runs) -> Section:
                         init,
                         noise.label,
                         f"{sigma:.1f}",
-                        with_error(_at(problem, runs, "released", number, init=init_number, epoch=0)),
-                        with_error(solved),
+                        with_interval(_at(problem, runs, "released", number, init=init_number, epoch=0), limits=UNIT),
+                        with_interval(solved, limits=UNIT),
                         shown(label_attack_success(sigma)),
-                        with_error(_at(problem, runs, "averaged", number, init=init_number)),
+                        with_interval(_at(problem, runs, "averaged", number, init=init_number), limits=UNIT),
                         shown(label_attack_success(sigma, problem.epochs)),
                     )
                 )
@@ -764,12 +767,14 @@ def _section_models(chosen: Sequence[Problem], runs: Runs) -> Section:
             problem.title,
             name,
             noise.label,
-            with_error(_at(problem, runs, "train_accuracy", number, init=init)),
-            with_error(_at(problem, runs, "accuracy", number, init=init, epoch=min(10, problem.epochs) - 1)),
-            with_error(_at(problem, runs, "accuracy", number, init=init)),
-            with_error(_at(problem, runs, "accuracy_of_average", number, init=init)),
-            with_error(_at(problem, runs, "norm", number, init=init), 2),
-            with_error(_at(problem, runs, "loss", number)) if init == 0 else shown(None),
+            with_interval(_at(problem, runs, "train_accuracy", number, init=init), limits=UNIT),
+            with_interval(
+                _at(problem, runs, "accuracy", number, init=init, epoch=min(10, problem.epochs) - 1), limits=UNIT
+            ),
+            with_interval(_at(problem, runs, "accuracy", number, init=init), limits=UNIT),
+            with_interval(_at(problem, runs, "accuracy_of_average", number, init=init), limits=UNIT),
+            with_interval(_at(problem, runs, "norm", number, init=init), 2),
+            with_interval(_at(problem, runs, "loss", number)) if init == 0 else shown(None),
             shown(mean(_at(problem, runs, "bound", number))) if init == 0 else shown(None),
         )
         for problem in chosen
@@ -780,7 +785,10 @@ def _section_models(chosen: Sequence[Problem], runs: Runs) -> Section:
         (
             problem.title,
             noise.label,
-            *(with_error(_at(problem, runs, "accuracy", number, init=init)) for init in range(len(INITS))),
+            *(
+                with_interval(_at(problem, runs, "accuracy", number, init=init), limits=UNIT)
+                for init in range(len(INITS))
+            ),
         )
         for problem in chosen
         for number, noise in enumerate(NOISES)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scripts.reproduce.shared.claims import Claim, markdown_table, mean, shown, with_error
+from scripts.reproduce.shared.claims import UNIT, Claim, markdown_table, mean, shown, with_interval
 from scripts.reproduce.shared.jobs import Job, Result, run_jobs
 from scripts.reproduce.shared.pages import Section
 from scripts.reproduce.shared.settings import Settings
@@ -139,8 +139,8 @@ def _section(problem: Problem, noisy: Sequence[Result], margins: Sequence[Result
                     str(published),
                     str(proven),
                     _first(wrong),
-                    with_error(shares["residue"]),
-                    with_error(shares["release"]),
+                    with_interval(shares["residue"], limits=UNIT),
+                    with_interval(shares["release"], limits=UNIT),
                     shown(label_attack_success(sigma)) if sigma else "1.000",
                 )
             )

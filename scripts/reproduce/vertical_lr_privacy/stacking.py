@@ -18,7 +18,7 @@ from scripts.reproduce.shared.claims import (
     shown,
     standard_error,
     surely_above,
-    with_error,
+    with_interval,
 )
 from scripts.reproduce.shared.jobs import Job, Result, run_jobs
 from scripts.reproduce.shared.pages import Section
@@ -120,11 +120,11 @@ def _section(chosen: Sequence[Problem], found: Sequence[Sequence[Result]]) -> Se
             problem.title,
             str(problem.batch_size),
             str(problem.epochs),
-            with_error(result["right"][-1] for result in results),
-            with_error(result["auc"][-1] for result in results),
-            with_error(result["single"] for result in results),
-            with_error(result["own"] for result in results),
-            with_error(result["own_auc"] for result in results),
+            with_interval((result["right"][-1] for result in results), limits=UNIT),
+            with_interval((result["auc"][-1] for result in results), limits=UNIT),
+            with_interval((result["single"] for result in results), limits=UNIT),
+            with_interval((result["own"] for result in results), limits=UNIT),
+            with_interval((result["own_auc"] for result in results), limits=UNIT),
             shown(mean(result["majority"] for result in results)),
         )
         for problem, results in zip(chosen, found, strict=True)
