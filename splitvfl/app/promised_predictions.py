@@ -99,8 +99,17 @@ class AfterTraining:
 
 
 def folder_of(model: Path) -> Path:
-    """Return the folder of the run that a trained half belongs to; its own, where somebody took it elsewhere."""
-    return model.parent if (model.parent / CONFIG_FILE).is_file() else model
+    """Return the folder of the run that a trained half belongs to; its own, where somebody took it elsewhere.
+
+    Whatever it is called by: through a link, or from within. One of the halves of a run in one process that is used
+    over a network has a folder of its own: its own.
+    """
+    own = model.resolve()
+    # As it was named, where that is the same place: people read it.
+    parent, same = model.parent, model.parent.resolve() == own.parent
+    if (own.parent / CONFIG_FILE).is_file():
+        return parent if same else own.parent
+    return model if same else own
 
 
 def was_promised(folder: Path, config: ExperimentConfig | None) -> bool:

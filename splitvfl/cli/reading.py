@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from splitvfl.cli.console import tell
-from splitvfl.errors import SplitVFLError
+from splitvfl.errors import ConfigError, SplitVFLError
 
 if TYPE_CHECKING:
     from splitvfl.config.keys import Key
@@ -155,6 +155,11 @@ def report(
     for line in served:
         tell(line)
     if served and not any(finished_in(run) for run in runs):
+        if out is not None:
+            raise ConfigError(
+                f"--out: no page can be made: there are no figures of a training in {' and '.join(map(str, runs))}: a "
+                "party without labels has none, and what its ledger says is all that there is"
+            )
         tell("no page: there are no figures of a training here")
         return
     print(write_report(runs, out or runs[0] / "report.html", title=title))

@@ -13,6 +13,7 @@ import numpy as np
 from splitvfl.errors import CheckpointError, printable
 from splitvfl.run.ledger_file import LEDGER_FOLDER, LINES_FILE, Chain, Line, entries_from, key_of, read_on
 from splitvfl.run.record_counts import most_often
+from splitvfl.system.folder_lock import is_held
 
 _SHOWN_DAYS: Final = 14
 
@@ -73,6 +74,9 @@ class Served:
     @property
     def in_words(self) -> str:
         """All of it in a line."""
+        if self.problem:
+            whose = f"{self.party}'s ledger" if self.party else f"the ledger in {self.where}"
+            return f"{whose}: {self.state}. How much was scored cannot be said"
         return (
             f"{self.party}'s ledger: {_many(self.calls, 'prediction')} of {_many(self.records, 'record')} for "
             f"{' and '.join(self.partners) or 'nobody'}, {self.different:,} different ones, one at most {self.most} "
@@ -117,16 +121,21 @@ def _served(where: Path) -> Served:
     try:
         key = key_of(where)
         chain, found.with_key = Chain(where, key), key is not None
+        # In this order: who writes meanwhile has marks on the disk before their line.
+        size = (where / LINES_FILE).stat().st_size
         entries = entries_from(where, 0)
         try:
-            for line, own in read_on(chain, entries):
+            for line, own in read_on(chain, entries, size=size):
                 found.add(line)
                 marks.append(own)
             beyond = entries[chain.total :]
-            if (beyond["line"] != chain.lines).any():
+            # Looked at before the file: who has let go of the ledger has finished its line.
+            in_use = is_held(where)
+            grown = (where / LINES_FILE).stat().st_size > size
+            if not grown and (beyond["line"] != chain.lines).any():
                 found.problem = f"lines after line {chain.lines} were cut off, and marks of their records are there"
             # What the next process to count finds: nothing that this one may change.
-            found.interrupted += bool(len(beyond)) or (where / LINES_FILE).stat().st_size > chain.size
+            found.interrupted += not (in_use or grown) and (bool(len(beyond)) or size > chain.size)
         except CheckpointError as error:
             found.problem = printable(str(error).partition(". Nothing was sent")[0])
     except OSError as error:

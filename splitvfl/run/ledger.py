@@ -267,13 +267,14 @@ class Ledger:
             )
         torn = cut_to(self.where / LINES_FILE, chain.size)
         cut_to(self.where / MARKS_FILE, marks_size(chain.total + len(marks)))
-        if not torn and not len(marks):
+        # Of a first line there was a piece at most, and no record is counted before it.
+        if chain.first is None or (not torn and not len(marks)):
             return
-        self._note(marks)
         assert chain.key is not None, "it was read"
         place = self._place("interrupted", records=len(marks), total=chain.total + len(marks))
         # Its marks are there.
         self._write(Line(**place, ids=ids_digest(marks, chain.key)))
+        self._note(marks)
         self._notify(
             f"{self.where}: a process ended while it wrote line {chain.lines}; {len(marks)} records that it had "
             "counted count, whether they were scored or not"
@@ -285,7 +286,7 @@ class Ledger:
         counted = marks if what == "counted" else marks[:0]
         line = Line(
             **self._place(what, records=len(marks), total=chain.total + len(counted)),
-            ids=ids_digest(counted, chain.key),
+            ids=ids_digest(marks, chain.key),
             partner=about.partner,
             asked=about.asked,
             model=about.model,

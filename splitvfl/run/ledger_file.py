@@ -62,7 +62,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
         day: The day that it counts for: that of the clock, or that of the line before, if it is later.
         records: Of how many records it is, repeated ones counted again.
         total: How many were counted so far, these included.
-        ids: Keyed digest of their marks, in their order.
+        ids: Keyed digest of their marks, in their order; of records that were refused too.
         partner: The label party.
         asked: Whether it was a prediction of records that all score together, or answers on request.
         model: Digest of the party's trained half.
@@ -108,7 +108,7 @@ class Chain:
     """
 
     where: Path
-    key: bytes | None
+    key: bytes | None = field(repr=False)
     head: str = NOTHING
     lines: int = 0
     size: int = 0
@@ -149,7 +149,8 @@ class Chain:
         counted = line.records if line.what in ("counted", "interrupted") else 0
         if line.total != self.total + counted or counted > len(marks):
             raise self._wrong(f"it does not count what {MARKS_FILE} holds: that was cut off, or changed")
-        if self.key is not None and line.ids != ids_digest(marks[:counted], self.key):
+        # Of records that were refused there are no marks; the line's code says that their digest is as it was.
+        if self.key is not None and line.what != "refused" and line.ids != ids_digest(marks[:counted], self.key):
             raise self._wrong(f"its records in {MARKS_FILE} are others than it was written for")
         self.follow(raw, line)
         return line
@@ -201,12 +202,13 @@ def written(line: Line, key: bytes) -> bytes:
 # --- reading
 
 
-def read_on(chain: Chain, entries: Entries) -> Iterator[tuple[Line, Marks]]:
+def read_on(chain: Chain, entries: Entries, *, size: int | None = None) -> Iterator[tuple[Line, Marks]]:
     """Yield all whole lines after those that a chain has, each checked, with the marks of its records.
 
     Args:
         chain: Goes along.
         entries: What :func:`entries_from` returned for the chain's total.
+        size: What comes after so many bytes is not looked at: a line that was written after its marks had been read.
 
     Raises:
         CheckpointError: If a line is not as it must be, or the ledger is shorter than it was.
@@ -222,7 +224,7 @@ def read_on(chain: Chain, entries: Entries) -> Iterator[tuple[Line, Marks]]:
                 f"{path} is shorter than it was: something was cut off. Nothing was sent: bring the ledger back"
             )
         file.seek(chain.size)
-        while (raw := file.readline(_LONGEST_LINE)).endswith(b"\n"):
+        while (size is None or chain.size < size) and (raw := file.readline(_LONGEST_LINE)).endswith(b"\n"):
             before = chain.total
             line = chain.take(raw, marks[taken:])
             own = entries[taken : taken + chain.total - before]
@@ -286,6 +288,9 @@ def made_key(where: Path) -> bytes:
     if key is None:
         key = os.urandom(KEY_BYTES)
         write_new(where / KEY_FILE, key)
+        # The folder is new, and the one around it may be: what is counted is gone with either.
+        for folder in (where, where.parent, where.parent.parent):
+            _sync_folder(folder)
     return key
 
 

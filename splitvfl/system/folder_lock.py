@@ -43,6 +43,18 @@ def locked(folder: Path, *, patience_s: float = 0.0, remedy: str = "name another
         os.close(descriptor)
 
 
+def is_held(folder: Path) -> bool:
+    """Return whether another process, or thread, holds a folder; nothing is made or changed."""
+    try:
+        descriptor = os.open(folder.parent / f".{folder.name}.lock", os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError:  # nobody ever held it, or it is not ours to look at
+        return False
+    try:
+        return not _taken(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def _taken(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,15 +44,21 @@ def private_folder(folder: str | os.PathLike[str]) -> None:
 
 
 def write_new(path: Path, content: bytes, *, mode: int = 0o600) -> None:
-    """Make a file, with at most this mode, and have it on the disk.
+    """Make a file, with at most this mode, and have it on the disk: whole, or not at all.
 
     Raises:
         OSError: If something is there already, a link included, or it cannot be written.
     """
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    # Under another name first: a process that is killed leaves no file with half of its content.
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
+    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        try:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+            os.link(draft, path, follow_symlinks=False)
+        finally:
+            draft.unlink(missing_ok=True)
 
 
 def make_parents(path: Path) -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from splitvfl.cli import main
 from splitvfl.errors import LimitError
-from splitvfl.report import figures
+from splitvfl.report import figures, served
 from splitvfl.report.report import write_report
 from splitvfl.report.served import lines_of, served_in
+from splitvfl.run import ledger_file
 from splitvfl.run.ledger import Ledger, ScoredFor, ScoreLimits
 from splitvfl.run.ledger_file import KEY_FILE, LEDGER_FOLDER, LINES_FILE, MARKS_FILE
 from tests.report.test_report import empty_svg, run, stored, text_of
@@ -115,3 +117,48 @@ def test_the_page_and_the_screen_show_each_partys_ledger(
     assert main(["report", str(tmp_path / "own")]) == 0
     shown = " ".join(capsys.readouterr().err.split())
     assert "no page: there are no figures of a training here" in shown
+    assert main(["report", str(tmp_path / "own"), "--out", str(tmp_path / "page.html")]) == 2
+    assert "--out: no page can be made" in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_of_a_damaged_ledger_no_count_is_told(tmp_path: Path) -> None:
+    where = write_ledger(tmp_path)
+    raw = (where / LINES_FILE).read_bytes().splitlines(keepends=True)
+    (where / LINES_FILE).write_bytes(b"".join([raw[0], raw[1].replace(b'"bank"', b'"bonk"'), *raw[2:]]))
+    (line,) = lines_of([tmp_path])
+    assert line.startswith("telecom's ledger: NOT WHOLE: ")
+    assert line.endswith("its code is not that of the folder's key: it was changed. How much was scored cannot be said")
+
+
+def test_a_ledger_that_is_written_to_meanwhile_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever comes between two looks at its files: whole lines, or marks whose line is not there yet."""
+    where = write_ledger(tmp_path)
+    before = served_in(tmp_path)[0].calls
+    ledger = Ledger(where, party="telecom", run="a" * 32, clock=lambda: 1_800_200_000.0)
+    forms = np.array([[0, 7], [0, 8]])
+    looked = served.entries_from
+
+    def write_and_look(folder: Path, start: int) -> Any:
+        ledger.count(ledger.marks(forms), ABOUT)
+        found = looked(folder, start)
+        ledger.count(ledger.marks(forms), ABOUT)
+        return found
+
+    monkeypatch.setattr(served, "entries_from", write_and_look)
+    (found,) = served_in(tmp_path)
+    assert (found.problem, found.interrupted, found.calls) == ("", 0, before)
+    monkeypatch.undo()
+    assert served_in(tmp_path)[0].calls == before + 2
+
+    # A process that has written marks, and holds the ledger while it writes their line.
+    write, seen = ledger_file._add, []
+
+    def slow(path: Path, content: bytes) -> None:
+        if path.name == LINES_FILE:
+            seen.extend(served_in(tmp_path))
+        write(path, content)
+
+    monkeypatch.setattr(ledger_file, "_add", slow)
+    ledger.count(ledger.marks(forms), ABOUT)
+    assert [(one.problem, one.interrupted, one.calls) for one in seen] == [("", 0, before + 2)]

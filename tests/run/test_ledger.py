@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import threading
 from collections import Counter
 from datetime import UTC, datetime
@@ -26,6 +27,7 @@ from splitvfl.run.record_counts import (
     rank_within,
     record_forms,
 )
+from splitvfl.system import private_folder
 from splitvfl.system.folder_lock import locked
 from tests.run.forked import FORKS
 
@@ -344,6 +346,110 @@ def test_one_that_is_killed_at_the_first_count_of_all_locks_nobody_out_who_is_at
     assert [line["what"] for line in lines(tmp_path)] == ["begun", "interrupted", "counted"]
     assert "1 of 1 would be" in refused(at_work, "c1")
     score(opened(tmp_path), "c3")  # whole
+
+
+@pytest.mark.parametrize("moment", ["key", "half of the key", "half of the first line"])
+def test_a_process_that_is_killed_while_it_makes_the_ledger_locks_nobody_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    write, link = ledger_file._add, os.link
+
+    def killed(path: Path, content: bytes) -> None:
+        write(path, content[: len(content) // 2])
+        raise Killed
+
+    def not_linked(*names: object, **how: object) -> None:
+        raise Killed
+
+    class Torn:
+        """A file of which half is written."""
+
+        def __init__(self, file: Any) -> None:
+            self._file = file
+
+        def __enter__(self) -> Torn:
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            self._file.close()
+
+        def write(self, content: bytes) -> None:
+            self._file.write(content[:7])
+            self._file.flush()
+            raise Killed
+
+    if moment == "half of the first line":
+        monkeypatch.setattr(ledger_file, "_add", killed)
+    elif moment == "key":
+        monkeypatch.setattr(os, "link", not_linked)
+    else:
+        monkeypatch.setattr(private_folder, "open", lambda *a, **k: Torn(os.fdopen(*a, **k)), raising=False)
+        monkeypatch.setattr(Path, "unlink", lambda path, missing_ok=False: None)
+    with pytest.raises(Killed):
+        opened(tmp_path)
+    monkeypatch.undo()
+    assert os.link is link
+
+    ledger = opened(tmp_path, per_record=1)
+    score(ledger, "c1")
+    assert "1 of 1 would be" in refused(ledger, "c1")
+    assert [line["what"] for line in lines(tmp_path)] == ["begun", "counted", "refused"]
+    opened(tmp_path)  # whole
+
+
+def test_a_disk_that_is_full_counts_a_record_once_however_often_it_is_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = opened(tmp_path, per_record=3)
+    write = ledger_file._add
+
+    def full(path: Path, content: bytes) -> None:
+        if path.name == LINES_FILE:
+            raise OSError(28, "No space left on device")
+        write(path, content)
+
+    monkeypatch.setattr(ledger_file, "_add", full)
+    for _ in range(9):
+        with pytest.raises(CheckpointError, match="No space left on device"):
+            score(ledger, "c1")
+    monkeypatch.undo()
+
+    score(ledger, "c1")  # the second time: the first try's mark is there
+    score(ledger, "c1")
+    assert "1 of 1 would be" in refused(ledger, "c1")
+    assert "1 of 1 would be" in refused(opened(tmp_path, per_record=3), "c1")
+
+
+def test_what_is_counted_is_on_the_disk_before_anything_else_happens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Marks, then their line; and the folders of a ledger that is new. Tests run without it: here it is looked at."""
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(Path(f"/dev/fd/{descriptor}").resolve().name))
+    ledger = Ledger(tmp_path / "RUN" / "ledger" / "telecom", party="telecom", run=RUN, clock=Clock())
+    assert {"telecom", "ledger", "RUN", LINES_FILE} <= set(synced)
+    assert any(KEY_FILE in name for name in synced)
+    synced.clear()
+    score(ledger, "c1")
+    assert [name for name in synced if name in (MARKS_FILE, LINES_FILE)] == [MARKS_FILE, LINES_FILE]
+
+
+def test_a_refusal_tells_of_which_records_it_is_to_who_has_the_key(tmp_path: Path) -> None:
+    ledger = opened(tmp_path, per_record=1)
+    score(ledger, "c1")
+    refused(ledger, "c1")
+    score(ledger, "c2")
+    begun, first, refusal, second = lines(tmp_path)
+    assert begun["what"] == "begun"
+    assert refusal["what"] == "refused"
+    assert refusal["ids"] == first["ids"] != second["ids"]
+    opened(tmp_path)  # whole
+
+
+def test_the_key_is_in_no_text_of_the_ledger(tmp_path: Path) -> None:
+    ledger = opened(tmp_path)
+    key = (tmp_path / "ledger" / KEY_FILE).read_bytes()
+    assert repr(key)[2:-1] not in repr(ledger._chain)
 
 
 def test_a_prediction_counts_before_its_first_part_leaves(tmp_path: Path) -> None:
