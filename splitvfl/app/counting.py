@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -11,12 +11,22 @@ import pyarrow as pa
 
 from splitvfl.app.saved_model import SavedHalf
 from splitvfl.config.sections import ExperimentConfig
-from splitvfl.data.new_records import ROW_COLUMN
+from splitvfl.data.new_records import NamedBy
 from splitvfl.errors import ConfigError
 from splitvfl.run.answers import Admit, Places
 from splitvfl.run.ledger import Admitted, CountedCall, Ledger, ScoredFor, ScoreLimits
 from splitvfl.run.ledger_file import LEDGER_FOLDER
 from splitvfl.run.record_counts import Marks, record_forms
+
+_NO_IDS: Mapping[NamedBy, str] = {
+    "rows": "no ids, only numbers of rows, and how often one was scored cannot be counted; name their column (--id, or "
+    "data.id_column; of tables, ingest them with --id)",
+    "alignment": "numbers that their alignment drew, and the next one draws others, so that how often one was scored "
+    "cannot be counted; score CSV or Parquet files with --aligned, whose own ids are counted, or take per_record out",
+    "unknown": "numbers, and no schema.json lies beside their folder that says whether these are ids; score the folder "
+    "that `splitvfl ingest` wrote whole, or take per_record out",
+}
+"""What stands in the way of counting each record."""
 
 
 def limits_of(config: ExperimentConfig | None) -> ScoreLimits:
@@ -109,42 +119,40 @@ class Counting:
             if crossing in mine and (crossing == "scores" or "prediction" in hook.phases)
         ]
 
-    def marks(self, ledger: Ledger, names: pa.Array, name_column: str) -> Marks:
+    def marks(self, ledger: Ledger, names: pa.Array, named_by: NamedBy) -> Marks:
         """Return the marks of records by their names.
 
         Raises:
             ConfigError: If each record is to be scored so often at most, and nobody knows which is which.
         """
-        rows = name_column == ROW_COLUMN
-        if rows and ledger.limits.per_record is not None:
+        if named_by != "ids" and ledger.limits.per_record is not None:
             raise ConfigError(
-                f"prediction.per_record: {ledger.limits.per_record}: the records of {self.half.schema.party} have no "
-                "ids, only numbers of rows, and how often one was scored cannot be counted; name their column (--id, "
-                "or data.id_column)"
+                f"prediction.per_record: {ledger.limits.per_record}: the records of {self.half.schema.party} have "
+                f"{_NO_IDS[named_by]}"
             )
-        return ledger.marks(record_forms(names, rows=rows))
+        return ledger.marks(record_forms(names, rows=named_by != "ids"))
 
-    def admission(self, names: pa.Array, name_column: str) -> Admit:
+    def admission(self, names: pa.Array, named_by: NamedBy) -> Admit:
         """Return what counts records that are asked for, by their places among these, before they are answered."""
         ledger, about = self.ledger(), self.about("serve")
-        marks = self.marks(ledger, names, name_column)
+        marks = self.marks(ledger, names, named_by)
 
         def admit(places: Places) -> tuple[Admitted, Admitted]:
             return ledger.admit(marks[places], about)
 
         return admit
 
-    def call(self, names: pa.Array, name_column: str, *, records: int) -> CountedCall:
+    def call(self, names: pa.Array, named_by: NamedBy, *, records: int) -> CountedCall:
         """Return the tally of one prediction.
 
         Args:
             names: The ids of its records.
-            name_column: What their column is called.
+            named_by: What these names are.
             records: How many parts leave.
         """
         ledger = self.ledger()
         # What this party sends is the same again to the bit. But who else computes scores may have forgotten what it
         # answered: with another part of the label party's, that is another look.
         again = self.scorer not in (self.partner, self.half.schema.party)
-        marks = self.marks(ledger, names, name_column)
+        marks = self.marks(ledger, names, named_by)
         return CountedCall(ledger, marks, self.about("predict"), records=records, again=again)

@@ -266,7 +266,7 @@ class _Preparation:
 
     def _admission(self, own: NewRecords) -> Admit:
         counting = Counting.over_a_network(self.config, self.half, self.run, self.notify)
-        return counting.admission(own.names, own.name_column)
+        return counting.admission(own.names, own.named_by)
 
     def _after(self, passives: Sequence[str]) -> AfterTraining:
         promised = was_promised(self.run, self.config)

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,8 +36,11 @@ from splitvfl.cut.memoised import check_memoised
 from splitvfl.data.columns import PartyData, Records, VerticalData
 from splitvfl.data.digests import encoded_digest
 from splitvfl.data.encoding import FittedEncoding
-from splitvfl.data.joint_records import ID_COLUMN, JointRecords, read_joint_records
-from splitvfl.data.sources import read_table
+from splitvfl.data.joint_records import ID_COLUMN, JointRecords, own_tables, read_joint_records
+from splitvfl.data.new_records import ROW_COLUMN, NamedBy, named_in_tables
+from splitvfl.data.partition import patterns
+from splitvfl.data.sets import TABLES
+from splitvfl.data.sources import open_one, read_whole
 from splitvfl.data.tables import column_of, is_text
 from splitvfl.errors import ArgumentError, CheckpointError, ConfigError, DataError
 from splitvfl.exchange.prediction import Prediction, predict_records
@@ -152,7 +156,7 @@ class SavedRun:
             for name, party in self.passives.items():
                 half = self.halves[name]
                 counting = Counting(self.config, half, self.folder, self.active.name, self.scorer, notify)
-                party.tally = counting.call(found.names, found.name_column, records=len(found.names))
+                party.tally = counting.call(found.names, found.named_by, records=len(found.names))
             try:
                 yield
             finally:
@@ -213,7 +217,8 @@ class SavedRun:
         """
         data = self._same_data("give the records to score (--records, or predict(records))")
         records = {name: data[name].test for name in self.halves}
-        return JointRecords(self.bounded(records), *self._names(data.active.test.ids), {})
+        column, names, named = self._names(data.active.test.ids)
+        return JointRecords(self.bounded(records), column, names, {}, named)
 
     def _same_data(self, remedy: str) -> VerticalData:
         data = self.own_data
@@ -288,14 +293,29 @@ class SavedRun:
         names: list[object] = self._names(ids)[1].to_pylist()
         return names
 
-    def _names(self, ids: Tensor) -> tuple[str, pa.Array]:
-        """Return what names the run's own records, as their table has it."""
-        assert self.config is not None, "its data were loaded"
-        column, path = self.config.id_column_of(self.config.active), self.config.data.path
-        if column is None or path is None:
-            return column or ID_COLUMN, pa.array(ids.numpy())
-        names = column_of(read_table(Path(path), text={column}), column, source=path)
-        return column, names.take(pa.array(ids.numpy())) if is_text(names) else pa.array(ids.numpy())
+    def _names(self, ids: Tensor) -> tuple[str, pa.Array, NamedBy]:
+        """Return what names the run's own records: the column, what it holds of them, and what that is."""
+        config = self.config
+        assert config is not None, "its data were loaded"
+        numbers = pa.array(ids.numpy())
+        column, path = config.id_column_of(config.active), config.parties[config.active].path or config.data.path
+        if path is None:
+            return ID_COLUMN, numbers, "ids"  # of one set, which is always the same
+        if config.data.name == TABLES:
+            return ID_COLUMN, numbers, named_in_tables(own_tables(Path(path), config.active))
+        if column is None:
+            return ROW_COLUMN, numbers, "rows"
+        source = open_one(Path(path))
+        # As training read it: of text ids the numbers of records are those of rows.
+        wanted = patterns(config.data.text or ())
+        text = {name for name in source.names if any(fnmatchcase(name, one) for one in wanted)}
+        names = column_of(read_whole(source, text=text), column, source=source.name)
+        if not is_text(names):
+            return column, numbers, "ids"
+        data = self.own_data.active
+        if len(names) > data.train.count + data.test.count:  # records that another table lacks were left out first
+            return ROW_COLUMN, numbers, "rows"
+        return column, names.take(numbers), "ids"
 
 
 def _with_records(party: _P, data: PartyData) -> _P:

@@ -30,7 +30,7 @@ from splitvfl.config.sections import ExperimentConfig, HookConfig, NetworkConfig
 from splitvfl.cut.memoised import check_memoised
 from splitvfl.data.columns import PartyData
 from splitvfl.data.joint_records import ID_COLUMN, check_like, own_tables
-from splitvfl.data.new_records import NewRecords, read_new_records
+from splitvfl.data.new_records import NamedBy, NewRecords, named_in_tables, read_new_records
 from splitvfl.data.score_file import check_score_target, write_scores
 from splitvfl.data.sets import TABLES
 from splitvfl.data.store import open_party
@@ -199,7 +199,7 @@ def prepare_prediction(
     after.check()
     if isinstance(party, PassiveParty):
         counting = Counting.over_a_network(config, half, run, notify)
-        party.tally = counting.call(scored.names, scored.name_column, records=scored.data.test.count)
+        party.tally = counting.call(scored.names, scored.named_by, records=scored.data.test.count)
     memoised = memoised_noise(config, run, notify) if name == config.scorer else None
     scorer = (
         scorer_of(config, name, half.learned, recipe=half.recipe(config.model), noise=memoised) if scores_here else None
@@ -279,7 +279,7 @@ def records_to_score(config: ExperimentConfig, name: str, half: SavedHalf, files
         DataError: If the records are not as the training records were.
     """
     if _is_of_a_data_set(half, files.records, config.data.name):
-        return _numbered(own_data(config, name).data)
+        return _numbered(own_data(config, name).data, "ids")  # of one set, which is always the same
     return _new_records(half, files, config.id_column_of(name))
 
 
@@ -323,12 +323,12 @@ def _from_tables(half: SavedHalf, records: Path | None) -> NewRecords:
         )
     folder = own_tables(records, name)
     check_like(half.folder, folder)
-    return _numbered(open_party(folder))
+    return _numbered(open_party(folder), named_in_tables(folder))
 
 
-def _numbered(data: PartyData) -> NewRecords:
+def _numbered(data: PartyData, named_by: NamedBy) -> NewRecords:
     ids = data.test.ids if data.test.real is None else data.test.ids[data.test.real]
-    return NewRecords(data, ID_COLUMN, pa.array(ids.numpy()), unknown={})
+    return NewRecords(data, ID_COLUMN, pa.array(ids.numpy()), unknown={}, named_by=named_by)
 
 
 def defend_predictions(

@@ -21,7 +21,7 @@ from splitvfl.data.columns import PartyData, Provenance, Records
 from splitvfl.data.encoding import Encoded, FittedEncoding
 from splitvfl.data.load import records_of
 from splitvfl.data.named_rows import rows_called
-from splitvfl.data.new_records import ROW_COLUMN, ids_from, names_of
+from splitvfl.data.new_records import ROW_COLUMN, NamedBy, ids_from, named_by, named_in_tables, names_of
 from splitvfl.data.schema import SCHEMA_FILE, VOCABULARY_FILE, read_party_schema
 from splitvfl.data.sources import open_one, read_whole
 from splitvfl.data.store import open_party
@@ -43,12 +43,14 @@ class JointRecords:
         name_column: What the column is called that names them.
         names: What it holds.
         unknown: How many of them have a category that training did not know, by party and column.
+        named_by: What these names are.
     """
 
     records: Mapping[str, Records]
     name_column: str
     names: pa.Array
     unknown: Mapping[str, Mapping[str, int]]
+    named_by: NamedBy = "ids"
 
 
 def read_joint_records(source: Any, parties: Sequence[PartyData], *, id_column: str | None = None) -> JointRecords:
@@ -100,6 +102,7 @@ class _Table(NamedTuple):
     name_column: str
     names: pa.Array
     ids: Rows
+    named_by: NamedBy
 
 
 def _read(source: Any, parties: Sequence[PartyData], id_column: str | None) -> _Table:
@@ -113,7 +116,8 @@ def _read(source: Any, parties: Sequence[PartyData], id_column: str | None) -> _
     text = {column for party in parties for column in _encoding(party).text_columns}
     table = read_whole(opened, text={*text, *own})
     names = names_of(table, id_column, opened.name)
-    return _Table(table, opened.name, id_column or ROW_COLUMN, names, ids_from(names, id_column, opened.name))
+    ids = ids_from(names, id_column, opened.name)
+    return _Table(table, opened.name, id_column or ROW_COLUMN, names, ids, named_by(id_column))
 
 
 def _encoding(party: PartyData) -> FittedEncoding:
@@ -148,6 +152,7 @@ def _of_one(
         read.name_column,
         read.names,
         {name: one.unknown for name, one in encoded.items() if one.unknown},
+        read.named_by,
     )
 
 
@@ -182,7 +187,7 @@ def _joined(
         for party in parties
     }
     unknown = {name: one.unknown for name, one in encoded.items() if one.unknown}
-    return JointRecords(records, first.name_column, first.names, unknown)
+    return JointRecords(records, first.name_column, first.names, unknown, first.named_by)
 
 
 def _with_party(read: Mapping[str, _Table], parties: Sequence[PartyData]) -> list[tuple[str, _Table, PartyData]]:
@@ -230,15 +235,18 @@ def _of_tables(source: Any, parties: Sequence[PartyData]) -> JointRecords:
             "the parties were trained on tables: expected the folder of new ones, as `splitvfl ingest FILES --like "
             f"TABLES` writes it, got {source if isinstance(source, str | os.PathLike) else type(source).__name__}"
         )
-    records = {}
+    records: dict[str, Records] = {}
+    named: set[NamedBy] = set()
     for party in parties:
         own = own_tables(Path(source), party.name)
         trained = _provenance(party).tables
         assert trained is not None, "all parties' tables were ingested together, or none"
         check_like(trained, own)
         records[party.name] = replace(open_party(own).test, labels=None).taken_like(party.test)
+        named.add(named_in_tables(own))
     ids = records[parties[0].name].ids
-    return JointRecords(records, ID_COLUMN, pa.array(ids.numpy()), {})
+    # One rule for all: they were ingested together.
+    return JointRecords(records, ID_COLUMN, pa.array(ids.numpy()), {}, *named)
 
 
 def own_tables(folder: Path, name: str) -> Path:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -19,13 +20,17 @@ from splitvfl.data.ingest.records import ids_of
 from splitvfl.data.load import party_of, records_of
 from splitvfl.data.named_rows import rows_called
 from splitvfl.data.party_file import RecordOrder, own_alignment
-from splitvfl.data.schema import Role
+from splitvfl.data.schema import FORMAT, SCHEMA_FILE, Role, has_format, read_data_schema
 from splitvfl.data.sources import read_table
 from splitvfl.data.split import record_ids
 from splitvfl.data.tables import Rows, column_of, is_text
 from splitvfl.errors import DataError
 
 ROW_COLUMN = "row"
+
+NamedBy = Literal["ids", "rows", "alignment", "unknown"]
+"""What names of records are: ids, the same for one record in every file; its row in a file; a number that one alignment
+drew for it, and another one draws anew; or nobody knows which of these."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,12 +42,14 @@ class NewRecords:
         name_column: What the party calls the column that names its records.
         names: What that column holds, of the records that the party has: those that are no dummies.
         unknown: Records with a category that training did not know, by column.
+        named_by: What these names are.
     """
 
     data: PartyData
     name_column: str
     names: pa.Array
     unknown: Mapping[str, int]
+    named_by: NamedBy = "ids"
 
 
 def read_new_records(
@@ -92,7 +99,24 @@ def read_new_records(
     test = records_of(encoded, order.ids, places, None, real=order.real)
     columns = tuple(fitted.column for fitted in encoding.columns)
     data = party_of(name, columns, encoded, test.rows(torch.zeros(0, dtype=torch.int64)), test)
-    return NewRecords(data, id_column or ROW_COLUMN, names, encoded.unknown)
+    return NewRecords(data, id_column or ROW_COLUMN, names, encoded.unknown, named_by=named_by(id_column))
+
+
+def named_by(id_column: str | None) -> NamedBy:
+    """Return what the rows of a file are named by."""
+    return "rows" if id_column is None else "ids"
+
+
+def named_in_tables(folder: Path) -> NamedBy:
+    """Return what the records of a party's tables are named by, as the folder around them says.
+
+    Raises:
+        DataError: If that says nothing that can be read.
+    """
+    if not has_format(folder.parent / SCHEMA_FILE, FORMAT):
+        return "unknown"
+    by_rule: dict[str, NamedBy] = {"integer": "ids", "blake2b-63": "ids", "row": "rows", "aligned": "alignment"}
+    return by_rule[read_data_schema(folder.parent).ids.rule]
 
 
 def names_of(table: pa.Table, id_column: str | None, source: str) -> pa.Array:

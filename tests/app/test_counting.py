@@ -26,7 +26,6 @@ from splitvfl.app.scoring import prepare_coordinator
 from splitvfl.app.serving import PredictionFiles, prepare_prediction
 from splitvfl.cli import main
 from splitvfl.config.sections import ExperimentConfig, config_to_yaml, parse_config
-from splitvfl.data.new_records import ROW_COLUMN
 from splitvfl.data.record_index import asked_digests
 from splitvfl.errors import CheckpointError, ConfigError, LimitError, PrivacyError, RefusedError
 from splitvfl.exchange.prediction import predict_records
@@ -169,9 +168,78 @@ def test_records_without_ids_cannot_be_limited_each(run: Path) -> None:
     """Row 0 of one file is not row 0 of another."""
     half = load_run(run).halves["telecom"]
     counting = Counting(config("prediction.per_record=3"), half, run, "bank", "bank")
-    with pytest.raises(ConfigError, match=r"have no ids, only numbers of rows.*name their column \(--id, or"):
-        counting.call(pa.array([0, 1]), ROW_COLUMN, records=2)
-    Counting(config(), half, run, "bank", "bank").call(pa.array([0, 1]), ROW_COLUMN, records=2).begin()
+    for named_by, words in (
+        ("rows", r"have no ids, only numbers of rows.*name their column \(--id, or"),
+        ("alignment", r"numbers that their alignment drew, and the next one draws others"),
+        ("unknown", r"no schema.json lies beside their folder"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            counting.call(pa.array([0, 1]), named_by, records=2)  # type: ignore[arg-type]
+    Counting(config(), half, run, "bank", "bank").call(pa.array([0, 1]), "rows", records=2).begin()
+
+
+@pytest.mark.parametrize("number", [lambda row: 1000 + row, lambda row: (row * 7 + 5) % 60, lambda row: f"c{row:02d}"])
+def test_a_runs_own_test_records_have_their_own_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: Callable[[int], int | str]
+) -> None:
+    """Whole numbers beyond the rows, a permutation of them, and text: those by which the scores are the same again."""
+    monkeypatch.chdir(tmp_path)
+    own = table(range(60)).assign(age=range(60), customer=[number(row) for row in range(60)])
+    own.to_csv("all.csv", index=False)
+    Path("run.yaml").write_text(f"name: x\n{TEXT}prediction: {{per_record: 1}}\n")
+    assert main(["train", "run.yaml", "--out", "run"]) == 0
+    found = load_run("run")
+
+    scored = found.score()
+
+    named = [str(name) for name in scored.names.to_pylist()]
+    true = own.assign(customer=own["customer"].astype(str)).set_index("customer").loc[named].reset_index()
+    again = found.outputs(found._read(true, None).records).scores
+    torch.testing.assert_close(again.float(), scored.scores)
+    with pytest.raises(LimitError, match=f"{len(named)} of {len(named)} would be"):
+        load_run("run").predict(true)
+    load_run("run").predict(own[~own["customer"].astype(str).isin(named)])
+
+
+def test_a_ledger_is_where_the_half_is_whatever_it_is_called_by(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    half = tmp_path / "half"
+    shutil.copytree(run / "model" / "telecom", half / "model")
+    write_config(half, config_to_yaml(config()))
+    (tmp_path / "current").symlink_to(half / "model")
+    (tmp_path / "whole").symlink_to(half)
+
+    def count(model: Path) -> None:
+        counting = Counting.over_a_network(
+            config("prediction.per_record=1"), load_half(model), folder_of(model), lambda line: None
+        )
+        counting.call(pa.array(["c1"]), "ids", records=1).begin()
+
+    count(half / "model")
+    monkeypatch.chdir(half / "model")
+    for model in (half / "model", tmp_path / "current", tmp_path / "whole" / "model", Path(), Path("../model")):
+        with pytest.raises(LimitError):
+            count(model)
+
+
+@pytest.mark.parametrize(
+    ("scorer", "again"), [("bank", False), ("telecom", False), ("shop", True), ("coordinator", True)]
+)
+def test_a_prediction_that_begins_again_counts_again_where_somebody_else_answers(
+    run: Path, scorer: str, again: bool
+) -> None:
+    half = load_run(run).halves["telecom"]
+    call = Counting(config(), half, run, "bank", scorer).call(pa.array(["c1", "c2"]), "ids", records=2)
+    for _ in range(3):
+        call.begin()
+    assert lines(run, "telecom")[-1]["total"] == (6 if again else 2)
+
+
+def test_limits_in_a_coordinators_file_are_refused(run: Path) -> None:
+    own = config("prediction={scores_by: coordinator, per_record: 1}", "network.listen=localhost:0")
+    with pytest.raises(ConfigError, match="at coordinator, which has no records, it would do nothing: take it out"):
+        prepare_coordinator(own)
 
 
 def test_a_run_that_is_replaced_takes_its_ledger_along(run: Path) -> None:
@@ -185,7 +253,7 @@ def test_a_half_that_was_copied_elsewhere_has_a_ledger_of_its_own(run: Path, tmp
         counting = Counting.over_a_network(
             config("prediction.per_record=1"), load_half(folder), folder_of(folder), lambda line: None
         )
-        counting.call(pa.array(["c1"]), "customer", records=1).begin()
+        counting.call(pa.array(["c1"]), "ids", records=1).begin()
 
     own = run / "model" / "telecom"
     copied = shutil.copytree(own, tmp_path / "copied")

@@ -19,16 +19,18 @@ from splitvfl.app.saved_model import Origin, load_half, save_half
 from splitvfl.app.serving import PredictionFiles, defend_predictions, prepare_prediction
 from splitvfl.cli import main
 from splitvfl.config.sections import ExperimentConfig, load_config
+from splitvfl.data.alignment import Alignment, read_alignment
 from splitvfl.data.ingest import ingest_like
 from splitvfl.data.new_records import read_new_records
-from splitvfl.errors import CheckpointError, ConfigError, DataError, PrivacyError
+from splitvfl.errors import CheckpointError, ConfigError, DataError, LimitError, PrivacyError
 from splitvfl.exchange.handshake import TaskSpec
 from splitvfl.exchange.prediction import predict
+from splitvfl.exchange.psi import random_ids
 from splitvfl.learning.randomness import PartyRandom
 from splitvfl.learning.tasks import task_for
 from splitvfl.party.party import ActiveParty, PassiveParty
 from tests.run.parties import finished, free_ports, start, start_party
-from tests.tables import ingest
+from tests.tables import align_rows, ingest
 
 CPU = torch.device("cpu")
 
@@ -265,6 +267,56 @@ def test_new_tables_are_scored_like_files(folder: Path) -> None:
     for records in (Path("telecom-new.csv"), None):
         with pytest.raises(ConfigError, match="telecom was trained on tables"):
             prepared("telecom", records=records)
+
+
+@pytest.mark.parametrize(
+    ("ids", "words"),
+    [
+        ("of an alignment", "numbers that their alignment drew"),
+        ("none", "no ids, only numbers of rows"),
+        ("moved away", "no schema.json lies beside their folder"),
+        ("text", None),
+    ],
+)
+def test_records_of_tables_are_counted_by_their_ids_alone(folder: Path, ids: str, words: str | None) -> None:
+    """An alignment draws new numbers for the same customers each time: as ids they would be other records."""
+    own: dict[str, Any] = {"passive": {"telecom": "calls, plan"}}
+    if ids == "none":
+        ingest("telecom.csv", out="telecom-tables", drop="customer", **own)
+    elif ids == "of an alignment":
+        ingest("telecom.csv", out="telecom-tables", id_column="customer", aligned=_aligned("telecom.csv", 300), **own)
+    else:
+        ingest("telecom.csv", out="telecom-tables", id_column="customer", **own)
+    write_configs(TABLES)
+    halves("telecom")
+    aligned = _aligned("telecom-new.csv", 60) if ids == "of an alignment" else None
+    ingest_like("telecom-new.csv", out="new", like="telecom-tables", aligned=aligned)
+    records = Path("new")
+    if ids == "moved away":
+        records = Path("new/telecom").rename("alone")
+
+    if words is None:
+        prepared("telecom", "prediction.per_record=1", records=records).party.tally.begin()
+        with pytest.raises(LimitError, match="60 of 60 would be"):
+            prepared("telecom", "prediction.per_record=1", records=records).party.tally.begin()
+    else:
+        with pytest.raises(ConfigError, match=words):
+            prepared("telecom", "prediction.per_record=1", records=records)
+        prepared("telecom", records=records).party.tally.begin()
+
+
+def _aligned(file: str, count: int) -> Alignment:
+    align_rows(
+        Path(f"{file}-aligned"),
+        Path(file),
+        rows=list(range(count)),
+        ids=random_ids(count).tolist(),
+        party="telecom",
+        role="passive",
+        sizes={"bank": 9, "telecom": count},
+        shared={"bank": count},
+    )
+    return read_alignment(f"{file}-aligned")
 
 
 def test_defenses_of_predictions_only_are_attached(folder: Path) -> None:
