@@ -17,6 +17,7 @@
     │   ├── SumRefused   another party opened a sum that is none of the agreed numbers; a run takes few of these
     │   └── ReplayError  after the run went back, a party sent another message for the same step than before
     ├── LinkError        a party could not be reached, went away or kept silent: worth trying again
+    │   └── LeaveError   another party took its leave before everything had been said, and said why
     ├── PrivacyError     a guarantee that was asked for cannot be kept
     │   └── LimitError   a party scores no more of these records for another, and tells it which limit says so
     └── CheckpointError  a run's state could not be written or read
@@ -121,6 +122,18 @@ class ReplayError(ProtocolError):
 
 class LinkError(SplitVFLError):
     """A party could not be reached, went away or kept silent; trying again may help."""
+
+
+class LeaveError(LinkError):
+    """Another party took its leave before everything had been said, and may come back; the reason is its text, escaped.
+
+    Attributes:
+        done: Whether it says that it has done everything.
+    """
+
+    def __init__(self, message: str, *, done: bool = False) -> None:
+        super().__init__(message)
+        self.done = done
 
 
 class PrivacyError(SplitVFLError):

@@ -51,7 +51,7 @@ def memoised_noise(
     folder, settings = run / SCORE_NOISE_FOLDER, score_noise_settings(config)
     close_folder(folder)
     note_settings(folder, settings, notify, what=OF_SCORES)
-    return MemoisedNoise(noise_key(folder / KEY_FILE), as_bytes(settings))
+    return MemoisedNoise(noise_key(folder / KEY_FILE, notify), as_bytes(settings))
 
 
 def scorer_of(
@@ -192,6 +192,12 @@ def prepare_coordinator(
         raise ConfigError(
             f"{config.source}: prediction.scores_by: {config.scorer} computes the scores, and {COORDINATOR} takes no "
             f"part; write {COORDINATOR} at all parties, if it is to"
+        )
+    if config.prediction.limits:
+        named = ", ".join(config.prediction.limits)
+        raise ConfigError(
+            f"{config.source}: prediction: {named}: a passive party limits what it lets be scored, in its own file; at "
+            f"{COORDINATOR}, which has no records, it would do nothing: take it out here"
         )
     if config.train.threads is not None:
         torch.set_num_threads(config.train.threads)

@@ -29,15 +29,19 @@ OF_SCORES: Final = "the defenses of scores"
 _KEY_BYTES: Final = 32
 
 
-def noise_key(path: Path) -> bytes:
+def noise_key(path: Path, notify: Callable[[str], None] = lambda line: None) -> bytes:
     """Return the secret that noise is drawn from; it is made at the first time, and its owner alone may read it.
+
+    Args:
+        path: Of its file.
+        notify: Told in one line that it was made: if there was another one elsewhere, records are seen once more.
 
     Raises:
         CheckpointError: If the file is damaged, or cannot be read or written.
     """
     try:
         if not path.exists():
-            write_new(path, os.urandom(_KEY_BYTES))
+            _make_key(path, notify)
         key = path.read_bytes()
     except OSError as error:
         raise CheckpointError(f"cannot read or write {path}: {error.strerror or error}") from error
@@ -47,6 +51,17 @@ def noise_key(path: Path) -> bytes:
             "than before, and who has both answers sees more of them"
         )
     return key
+
+
+def _make_key(path: Path, notify: Callable[[str], None]) -> None:
+    try:
+        write_new(path, os.urandom(_KEY_BYTES))
+    except FileExistsError:  # another process made it in the meantime
+        return
+    notify(
+        f"a new key of noise is made: {path}. Keep it, secret. If answers were given under another one, bring that "
+        "back: every record gets other noise now, and whoever has both answers sees it once more"
+    )
 
 
 def noise_settings(config: ExperimentConfig, *, id_column: str | None, case: str) -> dict[str, object]:

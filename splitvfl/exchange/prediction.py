@@ -357,6 +357,7 @@ class _Elsewhere:
             records=count,
             rows=rows,
             masked=active.sums_parts,
+            memoised=active.score_noise is not None,
             direction_by=direction_by,
         )
         scorer = Scorer(scores_by, task, scores=active.scores, noise=active.score_noise)

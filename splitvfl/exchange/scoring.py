@@ -65,6 +65,7 @@ _FACTS: Final = (
     "records",
     "rows",
     "masked",
+    "memoised",
     "direction_by",
     "run",
     "step",
@@ -89,6 +90,7 @@ class ScoringTerms:
         records: Number of records.
         rows: Records in a message.
         masked: Whether the scorer learns only the sum of the passive parties' parts.
+        memoised: Whether its noise on scores is memoised: who sends a part relies on it.
         direction_by: The passive party that sends a direction of noise (:mod:`splitvfl.exchange.direction`); ``None``:
             nobody does.
         run: Number of the run that the halves are of.
@@ -103,6 +105,7 @@ class ScoringTerms:
     records: int
     rows: int
     masked: bool = False
+    memoised: bool = False
     direction_by: str | None = None
     run: str = ""
     step: int = 0
@@ -482,12 +485,19 @@ class CoordinatorSide(_Member):
         """Return its half of what comes before parts: the direction of noise, if a passive party sends one.
 
         Raises:
+            DataError: If the label party has told the others something else of the noise than what it is here.
             ForgedError: If the label party passes on what that party did not send.
             ProtocolError: If it is no direction.
         """
         terms, scorer = self.terms, self.scorer
         assert terms is not None, "keys cross first"
         assert scorer is not None, "what is predicted is known"
+        if terms.memoised != (scorer.noise is not None):
+            words = {True: "memoised", False: "drawn anew for each prediction"}
+            raise DataError(
+                f"{self._active} says that noise on scores is {words[terms.memoised]}, and at {self.name} it is "
+                f"{words[not terms.memoised]}; write the same prediction.score_noise at all parties"
+            )
         if terms.direction_by is not None:
             context = _Binding.of(terms.facts(), b"").of_direction
             yield from _taken_direction(self, scorer, terms, self._active, context)
@@ -616,7 +626,7 @@ def _stated_terms(facts: dict[str, Any], active: str) -> ScoringTerms:
     if not wrong and min(facts["records"], facts["rows"]) * learned.outputs > _MOST_NUMBERS:
         wrong += ["rows"]
     wrong += [name for name in ("scorer", "loss", "run") if not isinstance(facts.get(name), str)]
-    wrong += [] if isinstance(facts.get("masked"), bool) else ["masked"]
+    wrong += [name for name in ("masked", "memoised") if not isinstance(facts.get(name), bool)]
     parties = facts.get("parties")
     wrong += [] if _names_a_party(facts.get("direction_by"), parties) else ["direction_by"]
     named = isinstance(parties, list) and all(isinstance(one, str) for one in parties)

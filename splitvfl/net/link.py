@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Self
 
-from splitvfl.errors import ArgumentError, LinkError, ProtocolError, RefusedError
+from splitvfl.errors import ArgumentError, LeaveError, LinkError, ProtocolError, RefusedError
 from splitvfl.messaging.conversation import Expected
 from splitvfl.messaging.messages import Message
 from splitvfl.net import frames
@@ -24,6 +24,7 @@ WAITING_MESSAGES: Final = 4
 # How long a party that takes its leave waits for its last word to be heard.
 _LINGER_S: Final = 2.0
 GONE: Final = "it went without a word, or the network between did"
+DONE: Final = "it has done everything"
 _CLOSED_HERE: Final = "this side had closed the link"
 
 
@@ -222,7 +223,7 @@ def _gone(peer: str, what: str, cause: Cause) -> LinkError | RefusedError:
     reason = shown_text(cause.reason) or "it gave no reason"
     if cause.final:
         return RefusedError(f"{what}: {peer} ended the link for good: {reason}")
-    return LinkError(f"{what}: {peer} took its leave: {reason}")
+    return LeaveError(f"{what}: {peer} took its leave: {reason}", done=cause.reason == DONE)
 
 
 def greeted(stream: Stream, own: Hello, peer: str, timeout: float) -> Hello:

@@ -26,6 +26,7 @@ from splitvfl.errors import (
     WorkerError,
 )
 from splitvfl.net.frames import Hello
+from splitvfl.net.link import DONE
 from splitvfl.net.links import Link, Listener, dial
 from splitvfl.net.tls import Identity, Plaintext
 
@@ -168,7 +169,7 @@ class Meeting:
                 link.close(reason, final=_is_final(error, together=together))
             raise
         for link in links.values():
-            link.close("it has done everything")
+            link.close(DONE)
         _log.info("%s: links closed, everything done", self._hello.party)
 
     def _link(self, partner: Partner, timeout: float) -> Link:

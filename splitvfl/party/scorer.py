@@ -9,7 +9,7 @@ from torch import Tensor
 
 from splitvfl.cut.chain import DefenseChain
 from splitvfl.cut.memoised import MemoisedNoise, defended_scores
-from splitvfl.errors import ProtocolError
+from splitvfl.errors import ArgumentError, ConfigError, ProtocolError
 from splitvfl.hooks import all_finite
 from splitvfl.learning.tasks import Task
 from splitvfl.messaging.messages import Message
@@ -67,6 +67,7 @@ class Scorer:
 
         Raises:
             ProtocolError: If logits are NaN or infinite.
+            ConfigError: If a defense was made for other scores.
             PrivacyError: If a defense needs ids that the scorer does not know, or its noise cannot be memoised.
         """
         with torch.no_grad():
@@ -76,7 +77,13 @@ class Scorer:
                     f"the logits that {self.name} adds up hold NaN or infinite values: a party sent too large a part, "
                     "or a model's weights are spoiled"
                 )
-            return defended_scores(self.scores, self._drawn, logits, self.task.loss.scores, step=number, ids=ids)
+            try:
+                return defended_scores(self.scores, self._drawn, logits, self.task.loss.scores, step=number, ids=ids)
+            except ArgumentError as error:
+                raise ConfigError(
+                    f"a defense of scores in the file of {self.name} does not fit what is predicted: {error}; change "
+                    "it there (defenses), and begin again"
+                ) from error
 
 
 def added_up(parts: Sequence[Tensor], own: Tensor) -> Tensor:

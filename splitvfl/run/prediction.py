@@ -20,7 +20,7 @@ from torch import Tensor
 from splitvfl.cut.chain import DefenseChain
 from splitvfl.data.columns import Records
 from splitvfl.data.id_column import order_digest
-from splitvfl.errors import DataError, LinkError
+from splitvfl.errors import DataError, LeaveError, LinkError
 from splitvfl.exchange.direction import receiving_direction, sending_direction
 from splitvfl.exchange.handshake import (
     TaskSpec,
@@ -102,6 +102,7 @@ class PredictionSettings(TrainedHalves):
             records=records,
             rows=self.rows,
             masked=self.masked,
+            memoised=self.memoised,
             direction_by=self.direction_by,
             run=self.run,
             step=self.step,
@@ -155,6 +156,7 @@ class JointPrediction(ABC, Generic[_P]):
         self._meeting, self._notify, self._progress = meeting, notify, progress
         self._before = before
         self._result: list[Any] | None = None  # of every batch, once all are done
+        self._begun = False  # whether anything of a record may have left
         self._guard: ReplayGuard | None = None
         party.one_by_one = settings.memoised
 
@@ -178,14 +180,19 @@ class JointPrediction(ABC, Generic[_P]):
             for chain, state in zip(self._scores, of_scores, strict=True):
                 chain.load_state_dict(copy.deepcopy(state))
             with self.party.evaluating():
-                drive(
-                    self._half(),
-                    party=self.party.name,
-                    links=self._watched(links),
-                    turn=self.party.random,
-                    timeout=self.settings.message_s,
-                    patience=self._patience,
-                )
+                try:
+                    drive(
+                        self._half(),
+                        party=self.party.name,
+                        links=self._watched(links),
+                        turn=self.party.random,
+                        timeout=self.settings.message_s,
+                        patience=self._patience,
+                    )
+                except LeaveError as error:
+                    if not error.done:  # what this party has sent came to nothing
+                        self._result = None
+                    raise
 
         try:
             meet_until_done(
@@ -193,6 +200,8 @@ class JointPrediction(ABC, Generic[_P]):
             )
         except LinkError as error:
             if self._result is None:
+                if self._begun:
+                    self._notify("nobody here knows of any score; what was counted stays counted")
                 raise
             # Who still needs something comes back for it.
             self._notify(f"{error}; everything had been said before")
@@ -211,6 +220,7 @@ class JointPrediction(ABC, Generic[_P]):
             yield from self._directed(self.settings.direction_by)
         self._count_records()
         self._before()
+        self._begun = True
         parts = []
         for number, batch in enumerate(self._batches()):
             parts.append((yield from self._scoring(batch, number)))

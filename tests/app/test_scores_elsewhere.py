@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -299,6 +300,8 @@ def test_other_defenses_of_scores_are_other_noise_and_who_sets_them_is_told(halv
         return memoised_noise(config(*settings, *overrides), halves / "lab", told.append)
 
     first = noise()
+    assert [line.partition(":")[0] for line in told] == ["a new key of noise is made"]
+    told.clear()
     assert noise() == first
     assert told == []
     other = noise(NOISY.replace("2.0", "3.0"))
@@ -308,6 +311,22 @@ def test_other_defenses_of_scores_are_other_noise_and_who_sets_them_is_told(halv
     assert other.settings != first.settings
     assert "the defenses of scores are other than before" in told[0]
     assert noise("prediction.score_noise=fresh") is None
+
+
+def test_where_the_key_did_not_come_along_there_is_a_new_one_and_that_is_said(halves: Path) -> None:
+    own = config(*network("prediction.scores_by=lab", NOISY, "prediction.score_noise=memoised"))
+    told: list[str] = []
+    first = memoised_noise(own, halves / "lab", told.append)
+    copied = shutil.copytree(halves / "lab", halves / "with the key")
+    shutil.copytree(halves / "lab", halves / "without", ignore=shutil.ignore_patterns("noise.key"))
+    assert len(told) == 1
+
+    assert memoised_noise(own, copied, told.append) == first
+    assert len(told) == 1
+    assert memoised_noise(own, halves / "without", told.append) != first
+    assert told[1].startswith(
+        f"a new key of noise is made: {halves / 'without' / 'score-noise' / 'noise.key'}. Keep it"
+    )
 
 
 def test_a_run_in_one_process_keeps_a_key_of_its_own(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from splitvfl.messaging.conversation import Expected
 from splitvfl.messaging.messages import Message
 from splitvfl.net.driver import Correspondent
 from splitvfl.net.frames import Hello
-from splitvfl.net.link import pair
+from splitvfl.net.link import DONE, pair
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
 from splitvfl.run.prediction import ActivePrediction, PassivePrediction, PredictionSettings
 from tests.builders import ACTIVE, WIDTH, active_party, passive_party
@@ -96,7 +96,7 @@ class World:
                 link.close("it stopped", final=isinstance(error, ConfigError | DataError | ReplayError))
             raise
         for link in ends.values():
-            link.close()
+            link.close(DONE)
 
     def run(self, tasks: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
         """Run all parties; what one returns or raises is its result."""

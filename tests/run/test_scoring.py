@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,13 +12,14 @@ from torch import Tensor
 
 from splitvfl.cut.memoised import MemoisedNoise
 from splitvfl.defenses import GaussianIR, Rounding, ScoreNoise
-from splitvfl.errors import DataError, LinkError, ReplayError
+from splitvfl.errors import ConfigError, DataError, LinkError, ProtocolError, ReplayError
 from splitvfl.exchange.handshake import TaskSpec
 from splitvfl.exchange.prediction import Prediction, predict
 from splitvfl.exchange.scoring import COORDINATOR
 from splitvfl.learning.tasks import Task, task_for
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
 from splitvfl.party.scorer import Scorer
+from splitvfl.run import prediction
 from splitvfl.run.prediction import ActivePrediction, PassivePrediction, PredictionSettings
 from splitvfl.run.scoring import CoordinatorPrediction, CoordinatorSettings
 from tests.builders import ACTIVE
@@ -62,9 +64,10 @@ def score(
     seed: int | None = 1,
     loss: str = "usual",
     noise: MemoisedNoise | None = None,
+    at_third: Mapping[str, Any] | None = None,
     **common: Any,
 ) -> dict[str, Any]:
-    """Score as ``by``; ``changed`` are settings that one party alone has."""
+    """Score as ``by``; ``changed`` are settings that one party alone has, ``at_third`` those of the coordinator."""
     active = all_parties[ACTIVE]
     assert isinstance(active, ActiveParty)
     common = {"learned": TaskSpec(active.task.name, active.task.outputs), "loss": "usual", "scores_by": by, **common}
@@ -86,11 +89,8 @@ def score(
             task = task_for(learned.task, learned.outputs)
             return scorer_of(COORDINATOR, task, defended=defended, seed=seed, noise=noise)
 
-        memoised = common.get("memoised", False)
-        sender = common.get("direction_by")
-        third = CoordinatorSettings(
-            loss=loss, memoised=memoised, direction_by=sender, message_s=5.0, retries=common.get("retries", 3)
-        )
+        shared = {name: common[name] for name in ("memoised", "direction_by", "retries") if name in common}
+        third = CoordinatorSettings(loss=loss, message_s=5.0, **{**shared, **(at_third or {})})
         tasks[COORDINATOR] = CoordinatorPrediction(
             ACTIVE, made, third, _At(world, COORDINATOR), notify=world.told[COORDINATOR].append
         ).run
@@ -261,6 +261,29 @@ def test_who_takes_other_noise_on_scores_for_agreed_is_told(by: str) -> None:
             assert nothing_was_sent(world)
 
 
+@pytest.mark.parametrize("promised", [True, False], ids=["memoised", "fresh"])
+def test_a_label_party_cannot_tell_the_scorer_of_other_noise_than_those_that_send_parts(
+    promised: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes part in each comparison alone, and lies in that with the coordinator."""
+    honest = prediction.third_terms
+    monkeypatch.setattr(
+        prediction, "third_terms", lambda *given, **more: honest(*given, **{**more, "memoised": not promised})
+    )
+    found = score(
+        world_of(COORDINATOR),
+        COORDINATOR,
+        parties(),
+        memoised=promised,
+        at_third={"memoised": not promised},
+        noise=None if promised else MemoisedNoise(bytes(32)),
+    )
+
+    assert isinstance(found[COORDINATOR], DataError)
+    assert "write the same prediction.score_noise at all parties" in str(found[COORDINATOR])
+    assert not isinstance(found[ACTIVE], Prediction)
+
+
 @pytest.mark.parametrize("defended", [True, False], ids=["defended", "plain"])
 @pytest.mark.parametrize("who", [ACTIVE, "shop"])
 @pytest.mark.parametrize("by", [COORDINATOR, "telecom"])
@@ -411,3 +434,28 @@ def test_a_scorer_of_another_loss_is_told() -> None:
 
         assert any("loss" in one and "another" in one for one in wrong(found))
         assert nothing_was_sent(world)
+
+
+def test_no_party_ends_well_where_nothing_was_scored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A defense in the third party's file does not fit: it says so, and nobody takes what was sent for scored."""
+
+    def unfit(name: str, task: Task, **options: Any) -> Scorer:
+        scorer = Scorer(name, task)
+        scorer.scores.attach(ScoreNoise(scheme=2, power=1.0, direction=[1.0, -1.0, 0.0]))
+        return scorer
+
+    monkeypatch.setattr(sys.modules[__name__], "scorer_of", unfit)
+    world = world_of(COORDINATOR)
+    world.patience_s = 0.5
+
+    found = score(world, COORDINATOR, parties())
+
+    assert isinstance(found[COORDINATOR], ConfigError)
+    assert str(found[COORDINATOR]) == (
+        "a defense of scores in the file of coordinator does not fit what is predicted: direction: expected a number "
+        "for each of 2 classes, got 3 numbers; change it there (defenses), and begin again"
+    )
+    for name in (ACTIVE, *THREE):
+        assert isinstance(found[name], LinkError | ProtocolError), (name, found[name])
+    for name in THREE:
+        assert world.told[name][-1] == "nobody here knows of any score; what was counted stays counted"
