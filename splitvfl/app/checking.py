@@ -14,13 +14,15 @@ from pathlib import Path
 
 import torch
 
-from splitvfl.app.addresses import CHECKING, AddressBook
+from splitvfl.app.addresses import CHECKING, PREDICTION, AddressBook
+from splitvfl.app.counting import check_own_limits
 from splitvfl.app.data_summary import own_summary_of, summary_of
 from splitvfl.app.deployment import Deployment
 from splitvfl.app.exchanges import said_before
 from splitvfl.app.experiment import Experiment, Workbench
 from splitvfl.app.records import OwnData, in_words_of, load_data, own_data
 from splitvfl.app.run_folder import check_folder, has_checkpoint, is_barely_begun
+from splitvfl.app.scoring import check_own_defenses
 from splitvfl.config.sections import ExperimentConfig
 from splitvfl.data.columns import VerticalData
 from splitvfl.errors import LinkError, SplitVFLError
@@ -137,9 +139,16 @@ def check_party(
             own = own_data(config, name)
             with in_words_of(config):
                 _tell_all(tell, own_summary_of(own.data, own.task))
-    with found.step():
-        AddressBook(config, name).meeting(tell)
-        tell(f"network: {_credentials(config)}")
+    if takes_part_in_training(config, name):
+        with found.step():
+            AddressBook(config, name).meeting(tell)
+            tell(f"network: {_credentials(config)}")
+    for check in (check_own_limits, check_own_defenses):
+        with found.step():
+            check(config, name)
+    if config.scorer != config.active:
+        with found.step():
+            AddressBook(config, name, PREDICTION).meeting(tell)
     if own is not None:
         with found.step():
             _try_own_parts(Deployment(config, name, own=own), folder, tell)
@@ -149,6 +158,11 @@ def check_party(
         with found.step():
             _connect(config, name, connect_s, tell)
     return found.problems
+
+
+def takes_part_in_training(config: ExperimentConfig, name: str) -> bool:
+    """Return whether a party does, and not in predictions alone, as a third party that computes the scores may."""
+    return name in config.parties or name == config.exchange.factory.third_party
 
 
 def _try_own_parts(deployment: Deployment, folder: Path, tell: Callable[[str], None]) -> None:

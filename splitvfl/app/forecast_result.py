@@ -221,14 +221,18 @@ class Forecast:
 
 _ENDS = ((min, "low"), (max, "high"))
 _SEARCH = "discrete-search"
-_SEEN = {"scores": "scores alone", "activation": "your part of the logits, as the label party does today,"}
+_SEEN = {
+    "scores": "scores alone",
+    "activation": "your part of the logits, as the label party does in training, and in predictions who computes the "
+    "scores,",
+}
 
 
 def _before(found: Forecast) -> str:
     d, exact = len(found.columns), found.exact_from
     later = f"from {exact['scores']} classes on ({exact['activation']} where your part of the logits is seen)"
     told = f"every value of your {_counted(d, 'column')} is found exactly"
-    # What the label party sees today, which is no less than scores tell.
+    # What the label party sees in training, which is no less than scores tell.
     first = next(row for row in found.before_training if row.sees == "activation")
     if first.classes >= exact["activation"]:
         return (

@@ -233,18 +233,24 @@ def columns_of_training(config: ExperimentConfig, name: str, half: SavedHalf | N
     A party alone divides its records otherwise than an experiment in one process divides the whole file; the encoding
     that was learned of them tells which it was.
     """
+    whole = _part_of_whole(config, name)
+    if whole is not None and half is None:
+        return whole
     own = own_data(config, name).data
-    if half is None or _encoded_alike(own, half):
-        return own
+    # Without a half that tells: of a file of all parties this one's columns, and not all that stand in it.
+    return own if whole is None or _encoded_alike(own, half) else whole
+
+
+def _part_of_whole(config: ExperimentConfig, name: str) -> PartyData | None:
+    """Return a party's part of the whole data, where the file is of all parties; ``None`` where it is of this one."""
     try:
-        whole = load_data(config)[name]
-    except SplitVFLError:  # the file is of this party alone
-        return own
-    return whole if _encoded_alike(whole, half) else own
+        return load_data(config)[name]
+    except SplitVFLError:
+        return None
 
 
-def _encoded_alike(data: PartyData, half: SavedHalf) -> bool:
-    return (None if data.provenance is None else data.provenance.encoding) == half.schema.encoding
+def _encoded_alike(data: PartyData, half: SavedHalf | None) -> bool:
+    return half is not None and (None if data.provenance is None else data.provenance.encoding) == half.schema.encoding
 
 
 class _Shown(NamedTuple):

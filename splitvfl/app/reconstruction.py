@@ -335,7 +335,10 @@ def _of_files(
             notes.append(f"{one.path} holds the model's own weights: what its receiver finds is what is shown")
         else:
             changes[party] = revealed_change(targets[party], one)
-            notes.append(f"{one.path} holds {one.schema.weights} weights of {party}: of who takes them for the model's")
+            notes.append(
+                f"{one.path} holds {one.schema.weights} weights of {party}: what is shown is found by who takes them "
+                "for the model's own"
+            )
     known = [name for name, target in targets.items() if name not in changes and not target.refused]
     if changes and known:
         notes.append(f"revealed weights: those of {' and '.join(known)} are taken to be known as they are")

@@ -97,7 +97,7 @@ def check(
     out: Annotated[Path | None, typer.Option(help="Folder of the run to be. Default: as train and party.")] = None,
 ) -> None:
     """Check file, data, models, certificates and, if asked, partners; nothing is trained or written."""
-    from splitvfl.app.checking import check_experiment, check_party
+    from splitvfl.app.checking import check_experiment, check_party, takes_part_in_training
     from splitvfl.config.sections import load_config
 
     if connect and as_ is None:
@@ -110,7 +110,8 @@ def check(
         name = config.own_name(as_)
         folder = out or Path("runs") / f"{config.name}-{name}"
         problems = check_party(config, name, folder, connect_s=wait if connect else None, tell=_tell_in_width)
-        command = command_line("party", experiment, *(overrides or []), "--as", name)
+        what = "party" if takes_part_in_training(config, name) else "predict"
+        command = command_line(what, experiment, *(overrides or []), "--as", name)
     for problem in problems:
         print("\n".join(map(printable, f"splitvfl: {problem}".split("\n"))), file=sys.stderr)
     if problems:

@@ -182,6 +182,11 @@ def party(
             served.run()
         print(f"coordinator: {served.step} steps served")
         return
+    if name not in config.parties:
+        raise ConfigError(
+            f"{name} has no part in this training: it computes scores once the model is trained; start it with "
+            f"{command_line('predict', experiment, *(overrides or []), '--as', name)}"
+        )
     folder = out or Path("runs") / f"{config.name}-{name}"
     again = f"go on with: {command_line('party', experiment, *(overrides or []), '--as', name, '--out', folder)}"
     told: set[str] = set()

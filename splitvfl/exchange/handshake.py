@@ -17,7 +17,7 @@ import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor
@@ -176,6 +176,35 @@ def _digest(ids: Tensor) -> str:
     return hashlib.sha256(ids.cpu().contiguous().numpy().astype("<i8", copy=False).data).hexdigest()[:32]
 
 
+class _Cause(NamedTuple):
+    """A term on which others depend.
+
+    Attributes:
+        key: What says it in an experiment file.
+        missing: What a party has that says nothing of it.
+        follow: The terms that there are only where it says so.
+    """
+
+    key: str
+    missing: str
+    follow: frozenset[str] = frozenset()
+
+
+_CAUSES: Mapping[str, _Cause] = {
+    "scores are computed by": _Cause(
+        "prediction.scores_by",
+        "the party with the labels",
+        frozenset({"keys that are passed on", "loss of the scores"}),
+    ),
+    "noise of scores": _Cause("prediction.score_noise", "fresh"),
+    "direction of noise is sent by": _Cause("prediction.direction_by", "nobody"),
+}
+
+
+def _value(key: str, terms: Mapping[str, object]) -> str:
+    return _CAUSES[key].missing if key in _CAUSES and key not in terms else _plain(terms.get(key))
+
+
 def agreement(name: str, others: tuple[str, ...], terms: Mapping[str, object]) -> Half:
     """Return one party's half: it sends its terms to the others, and compares theirs with its own.
 
@@ -191,11 +220,14 @@ def agreement(name: str, others: tuple[str, ...], terms: Mapping[str, object]) -
         differing = [key for key in sorted({*terms, *theirs}) if terms.get(key) != theirs.get(key)]
         if differing:
             _log.warning("%s: does not agree with %s on %s", name, other, ", ".join(map(_plain, differing)))
+            cause = next((key for key in _CAUSES if key in differing), None)
+            # What follows from it is no difference of its own.
+            shown = differing if cause is None else [cause, *sorted({*differing} - {cause} - _CAUSES[cause].follow)]
             lines = "; ".join(
-                f"{_plain(key)}: {name} has {_plain(terms.get(key))}, {other} has {_plain(theirs.get(key))}"
-                for key in differing
+                f"{_plain(key)}: {name} has {_value(key, terms)}, {other} has {_value(key, theirs)}" for key in shown
             )
             advice = _SAME_RECORDS if any(key.startswith("order of ") for key in differing) else ""
+            advice += "" if cause is None else f". Write the same {_CAUSES[cause].key} in all files"
             raise DataError(f"{name} and {other} do not agree: {lines}{advice}")
     _log.info("%s: agrees with %s on records and settings", name, ", ".join(others))
 

@@ -245,7 +245,11 @@ def _harmless(value: Any) -> Any:
 
 # --- in words
 
-_SEEN = {"scores": "the scores alone", "activation": "its part of the logits, as the label party does today,"}
+_SEEN = {
+    "scores": "the scores alone",
+    "activation": "its part of the logits, as the label party does in training, and in predictions who computes the "
+    "scores,",
+}
 
 
 def shown_views(views: Iterable[ReconstructedView]) -> list[tuple[str, ReconstructedView]]:

@@ -99,7 +99,7 @@ _FEATURE_LEGEND = {
     "training records; beside it that of answering the column's mean, or the middle of its range",
     "near": "share of entries that are estimated to within .05 of the range, of test records if there are some",
     "scores": "what an attacker has who gets scores from somebody else; activation: who receives the partner's part "
-    "and computes them itself, as the label party does today",
+    "and computes them itself, as the label party does in training, and in predictions who computes the scores",
     "column": f"those {_COLUMNS_SHOWN} that the best attack reads best, compared with the mean",
 }
 

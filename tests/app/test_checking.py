@@ -154,3 +154,20 @@ def test_a_partner_that_does_not_answer_is_named(folder: Path, capsys: pytest.Ca
 def test_whose_partners_are_meant_has_to_be_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "loan.yaml", "--connect"]) == 2
     assert "--as NAME" in capsys.readouterr().err
+
+
+def test_what_a_prediction_needs_is_checked_with_the_training(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    linear = NETWORK.replace("{name: mlp, bottom: [4]}", "logistic-regression")
+    (folder / "own.yaml").write_text(linear.replace("columns: usage", 'address: "127.0.0.1:2"'))
+    bank = ["check", "own.yaml", "--as", "bank", "parties.bank={role: active, columns: age, label: repaid}"]
+
+    assert main([*bank, "prediction={scores_by: coordinator, per_record: 3}"]) == 2
+    err = " ".join(capsys.readouterr().err.split())
+    assert "prediction: per_record: a passive party limits what it lets be scored" in err
+    assert "how do bank and coordinator meet? Give prediction.address" in err
+
+    third = ["own.yaml", "--as", "coordinator", "prediction.scores_by=coordinator", "network.listen=127.0.0.1:0"]
+    assert main(["check", *third]) == 0
+    assert "splitvfl predict own.yaml" in capsys.readouterr().out
+    assert main(["party", *third]) == 2
+    assert "coordinator has no part in this training" in " ".join(capsys.readouterr().err.split())

@@ -23,7 +23,7 @@ from splitvfl.app import forecasting
 from splitvfl.app.assembly import Assembly
 from splitvfl.app.forecast_result import Forecast, ModelForecast, ViewForecast
 from splitvfl.app.forecasting import forecast
-from splitvfl.app.records import own_data
+from splitvfl.app.records import load_data, own_data
 from splitvfl.app.saved_model import Origin, load_half, save_half
 from splitvfl.attacks import discrete_search
 from splitvfl.cli import main
@@ -499,6 +499,16 @@ def test_known_classes_are_where_bounds_begin(folder: Path) -> None:
 
     assert result.model is None
     assert [row.classes for row in result.before_training[::2]] == [5, 6, 7]
+
+
+def test_of_a_file_of_all_parties_the_columns_of_one_are_forecast(folder: Path) -> None:
+    """``rest`` is what the others and the label leave, and not all that stands in the file."""
+    config = load_config(folder / "binary.yaml", ["parties.telecom.columns=rest", "data.drop=[late, age2, class]"])
+    names = load_data(config)["telecom"].numeric_names
+
+    # One column is the same for all, and is none to be found.
+    assert list(forecast(config, "telecom").columns) == [name for name in names if name != "same"]
+    assert not {"age", "default"} & set(names)
 
 
 def test_a_regression_has_one_equation(folder: Path) -> None:

@@ -196,6 +196,25 @@ def test_different_settings_are_all_named_with_both_values() -> None:
     assert "exchange: bank has split, telecom has paillier" in str(caught.value)
 
 
+def test_of_terms_that_follow_from_each_other_the_first_is_named_and_what_to_write() -> None:
+    elsewhere = {
+        "scores are computed by": "telecom",
+        "keys that are passed on": "signed",
+        "loss of the scores": "usual",
+    }
+    halves = {
+        "bank": agreement("bank", ("telecom",), {"records": 5}),
+        "telecom": agreement("telecom", ("bank",), {"records": 6, "noise of scores": "memoised", **elsewhere}),
+    }
+    with pytest.raises(DataError) as caught:
+        converse(halves)
+    assert str(caught.value) == (
+        "bank and telecom do not agree: scores are computed by: bank has the party with the labels, telecom has "
+        "telecom; noise of scores: bank has fresh, telecom has memoised; records: bank has 5, telecom has 6. Write the "
+        "same prediction.scores_by in all files"
+    )
+
+
 def test_a_setting_that_one_party_lacks_is_named() -> None:
     with pytest.raises(DataError, match="bank has nothing, shop has 3"):
         agree(telecom=terms(), shop=terms(seed=3), bank=terms())
