@@ -443,6 +443,8 @@ def test_many_silent_calls_of_one_party_keep_none_of_the_others_out(
         raw_call(identities["shop"], listener.port, silent(done)) as second,
     ):
         assert first is not second  # held: a call that nobody refers to is cancelled
+        # Both have arrived: else the third may take the place of one of them.
+        assert settled(lambda: listener._arriving["shop"] == 2)
         for _ in range(5):
             with raw_call(identities["shop"], listener.port, silent(done)) as call:
                 # Two may be silent at a time; from the third on each is turned away.
@@ -674,8 +676,8 @@ def test_a_flood_that_nobody_reads_is_held_back_by_the_network(
         listener.accept("telecom", timeout=ENOUGH)
         assert settled(lambda: taken > 4)
         time.sleep(0.5)
-        # Four frames wait here; the rest is in the windows of HTTP/2 and in the buffers of both sockets.
-        assert taken < 40
+        # Four frames wait here; the rest is in the windows of HTTP/2 and in the buffers of both sockets, which grow.
+        assert taken < 100
 
 
 def readers() -> int:
