@@ -190,7 +190,8 @@ class JointPrediction(ABC, Generic[_P]):
                         patience=self._patience,
                     )
                 except LeaveError as error:
-                    if not error.done:  # what this party has sent came to nothing
+                    # Of who has no scores itself: what it has sent may have come to nothing.
+                    if not error.done and self._result is not None and self._joined(self._result) is None:
                         self._result = None
                     raise
 

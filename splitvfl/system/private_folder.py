@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import stat
@@ -15,6 +16,8 @@ from splitvfl.errors import ConfigError
 PRIVATE: Final = 0o700
 _PARENT: Final = 0o755
 _WRITABLE_BY_OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
+# What file systems without hard links answer.
+_NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
 def private_folder(folder: str | os.PathLike[str]) -> None:
@@ -44,21 +47,30 @@ def private_folder(folder: str | os.PathLike[str]) -> None:
 
 
 def write_new(path: Path, content: bytes, *, mode: int = 0o600) -> None:
-    """Make a file, with at most this mode, and have it on the disk: whole, or not at all.
+    """Make a file, with at most this mode, and have it on the disk: whole, or not at all where there are hard links.
 
     Raises:
         OSError: If something is there already, a link included, or it cannot be written.
     """
     # Under another name first: a process that is killed leaves no file with half of its content.
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
-    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+    try:
+        _write_exclusively(draft, content, mode)
         try:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
             os.link(draft, path, follow_symlinks=False)
-        finally:
-            draft.unlink(missing_ok=True)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            _write_exclusively(path, content, mode)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _write_exclusively(path: Path, content: bytes, mode: int) -> None:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def make_parents(path: Path) -> None:

@@ -459,3 +459,22 @@ def test_no_party_ends_well_where_nothing_was_scored(monkeypatch: pytest.MonkeyP
         assert isinstance(found[name], LinkError | ProtocolError), (name, found[name])
     for name in THREE:
         assert world.told[name][-1] == "nobody here knows of any score; what was counted stays counted"
+
+
+def test_who_computed_the_scores_keeps_them_where_the_label_party_leaves_before_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another passive party has none, and does not end well."""
+
+    def stopped(self: ActivePrediction) -> Any:
+        raise LinkError("it lost another party")
+        yield  # a half
+
+    monkeypatch.setattr(ActivePrediction, "_leave", stopped)
+    world = world_of("telecom")
+    world.patience_s = 0.5
+
+    found = score(world, "telecom", parties(), retries=0)
+
+    torch.testing.assert_close(found["telecom"], in_one_process("telecom"), rtol=0.0, atol=0.0)
+    assert isinstance(found["shop"], LinkError)

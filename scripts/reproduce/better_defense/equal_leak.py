@@ -305,6 +305,7 @@ def sections(settings: Settings) -> list[Section]:
     parts = []
     claims: list[Claim] = []
     comparisons = comparisons_of(found)
+    wider = _wider(found, comparisons)
     for measure in MEASURES:
         for top, name in TOPS.items():
             claims += [claim_of(one, comparisons) for one in all_compared(found, measure, top)]
@@ -337,9 +338,8 @@ which nothing is told.
 **▲** and **▼**: ahead and behind after correction for the {comparisons} comparisons of all four tables together
 (Bonferroni; Student's t with {_degrees(found)} degrees of freedom), however curves bend. △ and ▽: by the plain 95 %
 interval alone, of which one in twenty is wrong by chance. A gain that is marked is read too high in the mean, as those
-are marked that happen to be large. After ± stands half the plain width; the corrected one is {
-        _wider(found, comparisons)
-    } times that. All comparisons, with both intervals, are claims in the `results.json` of the run.
+are marked that happen to be large. After ± stands half the plain width; the corrected one is {wider} times that. All
+comparisons, with both intervals, are claims in the `results.json` of the run.
 
 {tables}
 """

@@ -65,8 +65,8 @@ def kept(
     difference, gain = mean_of_all(left), mean_of_all(gains)
     difference_ends = None if math.isnan(difference) else interval(left)
     if difference_ends is not None:
-        wider = math.sqrt(1.0 + len(left) * overlap)
-        difference_ends = tuple(difference + wider * (end - difference) for end in difference_ends)  # type: ignore[assignment]
+        half = math.sqrt(1.0 + len(left) * overlap) * (difference_ends[1] - difference)
+        difference_ends = difference - half, difference + half
     ends = fieller(left, gains, overlap=overlap)
     if ends is None or gain <= 0.0:
         return Kept(difference, difference_ends)
