@@ -234,11 +234,10 @@ def columns_of_training(config: ExperimentConfig, name: str, half: SavedHalf | N
     that was learned of them tells which it was.
     """
     whole = _part_of_whole(config, name)
-    if whole is not None and half is None:
+    if whole is not None and half is None:  # this party's columns, and not all that stand in the file
         return whole
     own = own_data(config, name).data
-    # Without a half that tells: of a file of all parties this one's columns, and not all that stand in it.
-    return own if whole is None or _encoded_alike(own, half) else whole
+    return own if whole is None or half is None or _encoded_alike(own, half) else whole
 
 
 def _part_of_whole(config: ExperimentConfig, name: str) -> PartyData | None:
@@ -249,8 +248,8 @@ def _part_of_whole(config: ExperimentConfig, name: str) -> PartyData | None:
         return None
 
 
-def _encoded_alike(data: PartyData, half: SavedHalf | None) -> bool:
-    return half is not None and (None if data.provenance is None else data.provenance.encoding) == half.schema.encoding
+def _encoded_alike(data: PartyData, half: SavedHalf) -> bool:
+    return (None if data.provenance is None else data.provenance.encoding) == half.schema.encoding
 
 
 class _Shown(NamedTuple):
