@@ -14,7 +14,7 @@ from splitvfl.attacks import NormAttack, ResidualAttack
 from splitvfl.data.columns import Columns, PartyData, Records
 from splitvfl.errors import DataError
 from splitvfl.exchange.prediction import predict
-from splitvfl.exchange.split import active_step, passive_step
+from splitvfl.exchange.split_step import active_step, passive_step
 from splitvfl.hooks import Secrets, View
 from splitvfl.leakage.after_training import Quiz
 from splitvfl.leakage.auditing import Audit

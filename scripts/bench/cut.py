@@ -19,7 +19,7 @@ from splitvfl.attacks import NormAttack
 from splitvfl.cut.chain import DefenseChain
 from splitvfl.data import Columns, PartyData, Records
 from splitvfl.defenses import AxisGaussian, Isotropic, RecordGaussian, SumKL, solve_sumkl
-from splitvfl.exchange.split import active_step, passive_step
+from splitvfl.exchange.split_step import active_step, passive_step
 from splitvfl.hooks import Defense, View
 from splitvfl.leakage.judging import Leak
 from splitvfl.learning.optimizers import PerParameter, sparse_sgd

@@ -21,7 +21,7 @@ from torch import Tensor
 from scripts.bench.cut import DIM, FIELDS, NUMERIC, ROWS, WIDTH
 from scripts.bench.measuring import Result, interleaved, main, ratio
 from splitvfl.data import Batches, Columns, PartyData, Records
-from splitvfl.exchange.split import active_step, passive_step
+from splitvfl.exchange.split_step import active_step, passive_step
 from splitvfl.learning.batches import BLOCK_ROWS
 from splitvfl.learning.optimizers import PerParameter
 from splitvfl.messaging.conversation import converse

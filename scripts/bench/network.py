@@ -27,7 +27,7 @@ from scripts.bench.measuring import Result, Work, interleaved, main, ratio
 from splitvfl.errors import LinkError
 from splitvfl.exchange.evaluation import EvaluationPlan, active_evaluation, passive_evaluation
 from splitvfl.exchange.prediction import active_prediction, passive_prediction
-from splitvfl.exchange.split import active_step, passive_step
+from splitvfl.exchange.split_step import active_step, passive_step
 from splitvfl.messaging.conversation import Expected, Half, converse
 from splitvfl.messaging.messages import Message
 from splitvfl.net.certs import make_certificates

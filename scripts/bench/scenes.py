@@ -51,7 +51,7 @@ from splitvfl.exchange.scoring import (
     PassiveSide,
     ScoringTerms,
 )
-from splitvfl.exchange.split import active_step, passive_step
+from splitvfl.exchange.split_step import active_step, passive_step
 from splitvfl.exchange.taylor import Taylor
 from splitvfl.learning.schedule import EarlyStopping
 from splitvfl.messaging.conversation import Expected, Half, converse

@@ -13,7 +13,7 @@ import torch
 
 from scripts.bench.measuring import Result, interleaved, main, ratio
 from splitvfl.data import Columns, PartyData, Records
-from splitvfl.exchange.split import active_step, passive_step
+from splitvfl.exchange.split_step import active_step, passive_step
 from splitvfl.learning.optimizers import PerParameter
 from splitvfl.messaging.conversation import converse
 from splitvfl.models import WideDeepBottom, WideDeepTop

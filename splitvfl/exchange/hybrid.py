@@ -42,7 +42,7 @@ from splitvfl.exchange.selection import (
     known_support_ceiling,
     used_for_ceiling,
 )
-from splitvfl.exchange.split import check_finite, loss_and_gradients, spoiled
+from splitvfl.exchange.split_step import check_finite, loss_and_gradients, spoiled
 from splitvfl.learning.randomness import derive_seed
 from splitvfl.messaging.conversation import Expected, Half, Inbox, Outbox
 from splitvfl.party.party import ActiveParty, PassiveParty

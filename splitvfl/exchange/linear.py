@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from splitvfl.data.columns import Records
 from splitvfl.errors import ConfigError, ProtocolError
-from splitvfl.exchange.split import update
+from splitvfl.exchange.split_step import update
 from splitvfl.hooks import all_finite, hook_name, needs_label_gradients
 from splitvfl.party.own_part import set_own
 from splitvfl.party.party import ActiveParty, PassiveParty

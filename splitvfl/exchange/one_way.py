@@ -58,7 +58,7 @@ from splitvfl.exchange.kept import (
     ids_digest,
 )
 from splitvfl.exchange.prediction import outputs_on
-from splitvfl.exchange.split import spoiled
+from splitvfl.exchange.split_step import spoiled
 from splitvfl.hooks import BATCH_MIXING, Phase, all_finite, hook_name
 from splitvfl.messaging.conversation import Expected, Half, Outbox
 from splitvfl.messaging.json_message import awaited_note, note, read_note

@@ -14,7 +14,8 @@ from splitvfl.cut.views import SUMS
 from splitvfl.data.columns import Records
 from splitvfl.exchange.base import Approximation, Exchange, Side
 from splitvfl.exchange.linear import check_top, columns_of, learn_sum, weight_of
-from splitvfl.exchange.split import ActiveSide, gradient_of
+from splitvfl.exchange.split import ActiveSide
+from splitvfl.exchange.split_step import gradient_of
 from splitvfl.messaging.conversation import Half
 from splitvfl.party.own_part import OwnPart
 from splitvfl.party.party import ActiveParty, PassiveParty

@@ -34,7 +34,7 @@ from splitvfl.exchange.base import Approximation, Side
 from splitvfl.exchange.linear import columns_of, learn_sum, with_one
 from splitvfl.exchange.noise import SumNoiseSettings
 from splitvfl.exchange.paillier import COLUMNS, KEY, EncryptedExchange, PartySide, PassiveSide, awaited_bytes, scatter
-from splitvfl.exchange.split import loss_and_gradients
+from splitvfl.exchange.split_step import loss_and_gradients
 from splitvfl.exchange.sum_noise import KEY_BYTES, SumNoise, largest_noise
 from splitvfl.hooks import hook_name
 from splitvfl.learning.randomness import derive_seed

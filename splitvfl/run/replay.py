@@ -20,7 +20,7 @@ from typing import Final
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from splitvfl.errors import CheckpointError, ReplayError
-from splitvfl.exchange.split import check_finite
+from splitvfl.exchange.split_step import check_finite
 from splitvfl.messaging.conversation import Expected
 from splitvfl.messaging.messages import Message, bytes_of
 from splitvfl.net.driver import Correspondent

@@ -16,7 +16,7 @@ import torch
 from splitvfl.defenses import GaussianIR, Isotropic
 from splitvfl.exchange.handshake import agreement, terms_of
 from splitvfl.exchange.prediction import active_prediction, passive_prediction
-from splitvfl.exchange.split import active_step, passive_step
+from splitvfl.exchange.split_step import active_step, passive_step
 from splitvfl.learning.batches import Batches
 from splitvfl.learning.randomness import derive_seed
 from splitvfl.messaging.conversation import Half, Outbox, admit

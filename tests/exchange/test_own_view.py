@@ -13,7 +13,8 @@ from splitvfl.cut.views import Shown
 from splitvfl.data.columns import Records
 from splitvfl.errors import ArgumentError
 from splitvfl.exchange.base import Side
-from splitvfl.exchange.split import ActiveSide, Split, gradient_of, update
+from splitvfl.exchange.split import ActiveSide, Split
+from splitvfl.exchange.split_step import gradient_of, update
 from splitvfl.hooks import View, ViewField
 from splitvfl.messaging.conversation import Expected, Half, Outbox
 from splitvfl.messaging.messages import Message

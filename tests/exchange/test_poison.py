@@ -16,7 +16,7 @@ from splitvfl.defenses import Isotropic
 from splitvfl.errors import HookError, ProtocolError
 from splitvfl.exchange.evaluation import EvaluationPlan, active_evaluation
 from splitvfl.exchange.prediction import active_prediction, passive_prediction
-from splitvfl.exchange.split import active_step, passive_step
+from splitvfl.exchange.split_step import active_step, passive_step
 from splitvfl.hooks import all_finite_together
 from splitvfl.learning.optimizers import PerParameter
 from splitvfl.messaging.conversation import Half, Outbox, converse

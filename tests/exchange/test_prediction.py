@@ -12,7 +12,7 @@ from splitvfl.cut.chain import DefenseChain
 from splitvfl.defenses import GaussianIR, Rounding
 from splitvfl.errors import ArgumentError, DataError, HookError, ProtocolError
 from splitvfl.exchange.prediction import active_prediction, passive_prediction, predict, predict_records
-from splitvfl.exchange.split import active_step, passive_step
+from splitvfl.exchange.split_step import active_step, passive_step
 from splitvfl.hooks import Secrets
 from splitvfl.messaging.conversation import Half, Outbox, converse
 from splitvfl.messaging.messages import Message

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from splitvfl.data.columns import Columns, PartyData, Records
 from splitvfl.exchange.receiver_clips import NO_CLIPS, ReceiverClips
-from splitvfl.exchange.split import active_step, passive_step
+from splitvfl.exchange.split_step import active_step, passive_step
 from splitvfl.learning.batches import Batches
 from splitvfl.learning.optimizers import ProximalSGD, sgd
 from splitvfl.messaging.conversation import Half, Outbox, converse

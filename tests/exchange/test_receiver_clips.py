@@ -20,7 +20,8 @@ from splitvfl.config.sections import parse_config
 from splitvfl.defenses import CoefficientNoise, GaussianIR
 from splitvfl.errors import ConfigError, ProtocolError
 from splitvfl.exchange.receiver_clips import ReceiverClips, bounded_rows
-from splitvfl.exchange.split import Split, active_step, passive_step
+from splitvfl.exchange.split import Split
+from splitvfl.exchange.split_step import active_step, passive_step
 from splitvfl.messaging.conversation import Half, Outbox, converse
 from splitvfl.messaging.messages import Message
 from tests.builders import ACTIVE, WIDTH, active_party, awaited, passive_party, sgd

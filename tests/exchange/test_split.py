@@ -12,7 +12,7 @@ from torch.nn import functional
 from splitvfl.data.columns import PartyData
 from splitvfl.defenses import GaussianIR, Isotropic, MaxNorm
 from splitvfl.errors import PrivacyError, ProtocolError
-from splitvfl.exchange.split import active_step, passive_step
+from splitvfl.exchange.split_step import active_step, passive_step
 from splitvfl.learning.sampling import add_normal
 from splitvfl.messaging.conversation import Half, Outbox, converse
 from splitvfl.messaging.messages import Message, decode, encode

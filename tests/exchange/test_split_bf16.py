@@ -14,7 +14,7 @@ from splitvfl.defenses import GaussianIR, MaxNorm
 from splitvfl.errors import ArgumentError, DataError, ProtocolError
 from splitvfl.exchange.handshake import agreed_settings, agreement
 from splitvfl.exchange.prediction import predict
-from splitvfl.exchange.split import active_step, passive_step
+from splitvfl.exchange.split_step import active_step, passive_step
 from splitvfl.hooks import Secrets, View
 from splitvfl.messaging.conversation import Half, Outbox, converse
 from splitvfl.messaging.messages import Message, decode, encode

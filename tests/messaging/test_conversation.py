@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from splitvfl.errors import HookError, ProtocolError
-from splitvfl.exchange.split import active_step, passive_step
+from splitvfl.exchange.split_step import active_step, passive_step
 from splitvfl.messaging.conversation import Expected, Half, Outbox, admit, converse
 from splitvfl.messaging.messages import Message
 from tests.builders import ACTIVE, active_party, awaited, passive_party

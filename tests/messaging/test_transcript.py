@@ -12,7 +12,7 @@ from torch import Tensor
 
 from splitvfl.defenses.isotropic import Isotropic
 from splitvfl.errors import ProtocolError
-from splitvfl.exchange.split import active_step, passive_step
+from splitvfl.exchange.split_step import active_step, passive_step
 from splitvfl.learning.batches import Batches
 from splitvfl.messaging.conversation import Half, Outbox
 from splitvfl.messaging.messages import Message

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from splitvfl.errors import HookError, LinkError, ProtocolError
-from splitvfl.exchange.split import active_step, passive_step
+from splitvfl.exchange.split_step import active_step, passive_step
 from splitvfl.messaging.conversation import Expected, Half, Outbox, converse
 from splitvfl.messaging.messages import Message
 from splitvfl.net.driver import drive
