@@ -110,8 +110,9 @@ class Scenario:
 
 # Shorter than any for real data; nothing that can go wrong here depends on it.
 _KEY_BITS: Final = 512
-EXCHANGES: Final = ("split", "residue", "hybrid", "taylor")
-_IN_THE_CLEAR = "model: {name: mlp, bottom: [16, 8], top_hidden: [8], dropout: 0.2}\n"
+EXCHANGES: Final = ("split", "in-flight", "residue", "hybrid", "taylor")
+_MLP = "model: {name: mlp, bottom: [16, 8], top_hidden: [8], dropout: 0.2}\n"
+_IN_THE_CLEAR: Final = {"split": _MLP, "in-flight": f"{_MLP}exchange: {{name: split, in_flight: 2}}\n"}
 _ENCRYPTED = "model: logistic-regression\nexchange: {name: EXCHANGE, encryption: {key_bits: 2048, value_limit: 64}}\n"
 # Of so many records enough are sent to hide those that are used from 20 columns.
 _SECRET, _SECRET_BATCH = "hybrid, epsilon: 1.0, share: 0.4, selection_seed_for_experiments: 5", 64
@@ -130,8 +131,8 @@ def scenarios(*, epochs: int, batch: int, patience: int, exchange: str = "split"
     """Return a run of two parties and one of three."""
     batch = max(batch, _SECRET_BATCH) if exchange == "hybrid" else batch
     section = _SECRET if exchange == "hybrid" else exchange
-    model = _IN_THE_CLEAR if exchange == "split" else _ENCRYPTED.replace("EXCHANGE", section)
-    training, key_bits = model + _TRAINING, None if exchange == "split" else _KEY_BITS
+    model = _IN_THE_CLEAR.get(exchange) or _ENCRYPTED.replace("EXCHANGE", section)
+    training, key_bits = model + _TRAINING, None if exchange in _IN_THE_CLEAR else _KEY_BITS
     for name, value in (("EPOCHS", epochs), ("BATCH", batch), ("PATIENCE", patience)):
         training = training.replace(name, str(value))
     noise = "  - {name: gaussian-ir, clip: 1.0, sigma: 0.1}\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -22,14 +22,26 @@ class ViewSource:
         bottom: Its bottom model, of which attacks get copies of the weights.
         columns: Its columns of the batch.
         activation: What its bottom model put out, before its defenses.
+        kept_weights: The weights that put it out; ``None``: those that the bottom model still has.
     """
 
     bottom: nn.Module | None = None
     columns: Any = None
     activation: Tensor | None = None
+    kept_weights: Mapping[str, Tensor] | None = None
+
+    def kept(self, *, weights: bool) -> ViewSource:
+        """Return it for views that are made after later steps.
+
+        Args:
+            weights: Whether an attack reads the weights: they are copied then, as they are now.
+        """
+        return replace(self, kept_weights=self.weights()) if weights else self
 
     def weights(self) -> dict[str, Tensor]:
         """Return copies of the bottom's weights: an attack that reads them later gets those of this step."""
+        if self.kept_weights is not None:
+            return {name: weight.clone() for name, weight in self.kept_weights.items()}
         assert self.bottom is not None
         return {name: weight.detach().clone() for name, weight in self.bottom.named_parameters()}
 

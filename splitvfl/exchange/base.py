@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -46,12 +46,24 @@ class Side(ABC):
         """Return its half of one training step; its result is the batch's loss at the active party, else ``None``."""
 
     def drain(self) -> Half:
-        """Return its half of what brings to an end what is under way; it comes before checkpoints and the end.
+        """Return its half of what brings to an end what is under way; it comes before evaluations and checkpoints.
 
         By default nothing is: what a step begins it ends. All parties come to it after the same steps, those that the
-        schedule names; whoever is interrupted alone does not, and what a checkpoint then holds is as it stands.
+        schedule names; whoever is interrupted alone does not, and saves no checkpoint while something is under way.
         """
         yield from ()
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a step that is done has left something to come, which no checkpoint may hold; as a rule none has."""
+        return False
+
+    def look_ahead(self, counts: Sequence[int]) -> None:  # noqa: B027 - most sides are never a step behind
+        """Say, before a step, how many records the next ones have that may begin before it has ended.
+
+        Args:
+            counts: As many as the exchange has batches in flight, or as come before the next :meth:`drain`.
+        """
 
     def keep_in(self, folder: Path | None) -> None:  # noqa: B027 - most sides keep no files
         """Say in which folder it may keep what lasts between halves; it is told before it is opened.
@@ -152,6 +164,7 @@ class Exchange(ABC):
         bottom: What becomes of the passive parties' bottoms: they are trained, stay as they are initialised
             (``random``), or are principal components (``pca``).
         width: Width of the activations; ``None`` takes the model's.
+        in_flight: Batches that may be under way when a step is done (:mod:`splitvfl.exchange.in_flight`).
     """
 
     name: ClassVar[str]
@@ -171,6 +184,7 @@ class Exchange(ABC):
     sum_noise: SumNoiseSettings | None = None
     bottom: Literal["trained", "random", "pca"] = "trained"
     width: int | None = None
+    in_flight: int = 0
 
     @classmethod
     def shows_gradients(cls) -> bool:

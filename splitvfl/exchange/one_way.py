@@ -95,6 +95,7 @@ class OneWay(Exchange):
     name = "one-way"
     one_way = True
     gone: ClassVar = {
+        "in_flight": "nothing comes back in exchange one-way that a passive party would wait for; leave it out",
         "gradient_clip": "no gradient is sent in exchange one-way; leave it out, or take exchange split",
         "encryption": "exchange one-way sends activations in the clear, and nothing comes back that could be "
         "encrypted; leave it out, or take exchange residue, taylor or coordinator",

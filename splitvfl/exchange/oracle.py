@@ -10,6 +10,8 @@ Source: *Is Vertical Logistic Regression Privacy-Preserving?*, the gradient orac
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from splitvfl.cut.views import SUMS
 from splitvfl.data.columns import Records
 from splitvfl.exchange.base import Approximation, Exchange, Side
@@ -36,6 +38,10 @@ class Oracle(Exchange):
     """
 
     name = "oracle"
+    gone: ClassVar = {
+        "in_flight": "exchange oracle stands for encrypted ones, of which each step ends before the next; leave it "
+        "out, or take exchange split"
+    }
     sums_only = True
     seen = (
         "each passive party's logits",

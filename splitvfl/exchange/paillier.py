@@ -247,6 +247,10 @@ class EncryptedExchange(Exchange):
         computes_at_active: Whether the active party multiplies what is encrypted with its columns, as passive ones do.
     """
 
+    gone: ClassVar = {
+        "in_flight": "under encryption a step is opened as a whole before the next one begins; leave it out, or take "
+        "exchange split"
+    }
     sums_only = True
     limits_values = True
     computes_at_active: ClassVar[bool] = True

@@ -5,16 +5,25 @@ Source: Vepakomma et al., arXiv:1812.00564; the setting of Li et al., ICLR 2022,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Annotated
+
+from pydantic import Field
+
 from splitvfl.cut.chain import DefenseChain
 from splitvfl.data.columns import Records
-from splitvfl.errors import ConfigError
+from splitvfl.errors import ArgumentError, ConfigError
 from splitvfl.exchange.base import Exchange, Side
+from splitvfl.exchange.in_flight import PassiveInFlight
 from splitvfl.exchange.noise import HdpNoiseSettings
 from splitvfl.exchange.receiver_clips import NO_CLIPS, ReceiverClips
 from splitvfl.exchange.split_step import active_step, passive_step
 from splitvfl.messaging.conversation import Half
 from splitvfl.party.own_part import OwnPart, check_own_part
 from splitvfl.party.party import ActiveParty, PassiveParty
+
+MOST_IN_FLIGHT = 16
+"""How many batches may be under way: each takes memory for an activation, its graph and a copy of weights."""
 
 
 class Split(Exchange):
@@ -33,6 +42,9 @@ class Split(Exchange):
             where noise is large; ``null``: what arrives is used as it is.
         noise: Noise that is calculated for a privacy loss, of linear models. An experiment attaches it, and sets
             ``receiver_clips`` by it, and nothing else does; ``null``: no noise but that of defenses.
+        in_flight: How many batches may be under way when a passive party begins the next, so that it computes while
+            messages travel: its activation of a step comes from weights that have not seen the gradients of so many
+            steps before (:mod:`splitvfl.exchange.in_flight`). 0: it waits for each gradient. Not with ``noise``.
     """
 
     name = "split"
@@ -40,6 +52,7 @@ class Split(Exchange):
     # Of an exchange of one's own that sets neither.
     receiver_clips: ReceiverClips = NO_CLIPS
     noise: HdpNoiseSettings | None = None
+    in_flight: int = 0
     seen = ("each passive party's logits", "a residue per record")
     has_private_top = True
 
@@ -49,15 +62,24 @@ class Split(Exchange):
         own_part: OwnPart = "exact",
         receiver_clips: ReceiverClips | None = None,
         noise: HdpNoiseSettings | None = None,
+        in_flight: Annotated[int, Field(ge=0, le=MOST_IN_FLIGHT)] = 0,
     ) -> None:
+        if not 0 <= in_flight <= MOST_IN_FLIGHT:
+            raise ArgumentError(f"in_flight must be 0 to {MOST_IN_FLIGHT} batches, got {in_flight}")
+        if in_flight and noise is not None:
+            raise ConfigError(
+                "in_flight: what noise is calculated for is stated of steps that end before the next one begins; leave "
+                "in_flight out, or give defenses of your own in the place of noise"
+            )
+        self.in_flight = in_flight
         self.own_part = own_part
         self.noise = noise
         self.receiver_clips = receiver_clips or NO_CLIPS
 
     def terms(self) -> dict[str, object]:
-        """Return what must be equal at every party: what receivers clip, if they do."""
-        clips = self.receiver_clips
-        return super().terms() | ({} if clips == NO_CLIPS else clips.terms())
+        """Return what must be equal at every party: what receivers clip, and how many batches are in flight, if any."""
+        clips = {} if self.receiver_clips == NO_CLIPS else self.receiver_clips.terms()
+        return super().terms() | clips | ({"batches in flight": self.in_flight} if self.in_flight else {})
 
     def active(self, party: ActiveParty) -> Side:
         """Return the active party's side.
@@ -77,6 +99,8 @@ class Split(Exchange):
             ConfigError: If noise was agreed on, and none is attached.
         """
         self._check_noise(party, party.activation["training"])
+        if self.in_flight:
+            return PassiveInFlight(party, active, self.receiver_clips, self.in_flight)
         return _Passive(party, active, self.receiver_clips)
 
     def _check_noise(self, party: ActiveParty | PassiveParty, *chains: DefenseChain) -> None:
@@ -95,10 +119,15 @@ class ActiveSide(Side):
     def __init__(self, party: ActiveParty, own_part: OwnPart = "exact", clips: ReceiverClips = NO_CLIPS) -> None:
         super().__init__()
         self._party, self._own_part, self._clips = party, own_part, clips
+        self._coming: tuple[int, ...] = ()
+
+    def look_ahead(self, counts: Sequence[int]) -> None:
+        """Take note of how many records the next steps have, whose activations may come during the next one."""
+        self._coming = tuple(counts)
 
     def step(self, batch: Records, step: int) -> Half:
         """Return its half of :func:`active_step`."""
-        return active_step(self._party, batch, step, own_part=self._own_part, clips=self._clips)
+        return active_step(self._party, batch, step, own_part=self._own_part, clips=self._clips, coming=self._coming)
 
 
 class _Passive(Side):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from splitvfl.data.columns import Records
 from splitvfl.errors import ProtocolError
 from splitvfl.exchange.receiver_clips import NO_CLIPS, ReceiverClips
 from splitvfl.hooks import all_finite
-from splitvfl.messaging.conversation import Expected, Half, Inbox, Outbox
+from splitvfl.messaging.conversation import Half, Inbox, Outbox
 from splitvfl.messaging.messages import Message
 from splitvfl.party.own_part import OwnPart, learn_from_sent
 from splitvfl.party.party import ActiveParty, PassiveParty
@@ -24,7 +25,13 @@ _LARGEST_OUTPUT = 1e15
 
 
 def active_step(
-    party: ActiveParty, batch: Records, step: int, *, own_part: OwnPart = "exact", clips: ReceiverClips = NO_CLIPS
+    party: ActiveParty,
+    batch: Records,
+    step: int,
+    *,
+    own_part: OwnPart = "exact",
+    clips: ReceiverClips = NO_CLIPS,
+    coming: Sequence[int] = (),
 ) -> Half:
     """Return the label party's half of one training step; its result is the batch's loss, a float.
 
@@ -34,12 +41,16 @@ def active_step(
         step: Number of the step.
         own_part: What its own weights learn from.
         clips: What receivers clip before use.
+        coming: How many records the next steps have whose activations may come before this one is done.
 
     Raises:
         ProtocolError: If an activation, the loss or a gradient holds NaN or infinite values, or an output is beyond
             10¹⁵: no gradient is sent then, and no weight changes.
     """
-    inbox = yield Outbox(wait=party.await_activations("activation", step, batch.count))
+    ahead = (party.await_activations("activation", later, count) for later, count in enumerate(coming, step + 1))
+    inbox = yield Outbox(
+        wait=party.await_activations("activation", step, batch.count), ahead=tuple(chain.from_iterable(ahead))
+    )
     value, gradients = loss_and_gradients(party, inbox, batch, step, own_part=own_part, clips=clips)
     yield Outbox(
         send=tuple(
@@ -69,7 +80,7 @@ def loss_and_gradients(
     Raises:
         ProtocolError: As :func:`active_step`.
     """
-    leaves = {name: clips.used_activation(_received(party, inbox[name])).requires_grad_() for name in party.cuts}
+    leaves = {name: clips.used_activation(received_finite(party, inbox[name])).requires_grad_() for name in party.cuts}
     targets, responses = party.answer(batch, step)
     loss_of = party.labels.loss(party.task.loss)
     source = party.cuts.label_gradient_source(loss_of, targets, step=step, ids=batch.ids)
@@ -126,10 +137,38 @@ def passive_step(
     """
     activation = party.activate(batch)
     gradient = yield from gradient_of(party, activation.detach(), batch, step, active)
+    learn_from(party, activation, gradient, batch, step, active, clips)
+
+
+def learn_from(
+    party: PassiveParty,
+    activation: Tensor,
+    gradient: Tensor,
+    batch: Records,
+    step: int,
+    active: str,
+    clips: ReceiverClips,
+    source: ViewSource | None = None,
+) -> None:
+    """Let a passive party learn from a received gradient, and take the optimiser's step.
+
+    Args:
+        party: The passive party.
+        activation: What its bottom put out, with its graph.
+        gradient: What came for it.
+        batch: Its records.
+        step: Number of the step.
+        active: Name of the label party.
+        clips: What receivers clip before use.
+        source: What it held when the activation was made, if it holds something else now.
+
+    Raises:
+        ProtocolError: If what follows for a weight holds NaN or infinite values: no weight changes then.
+    """
     party.clear_gradients()
     received = gradient.to(activation.dtype)
     # Clipped last: a narrower type may round up what is at the bound.
-    party.learn(activation, received, batch, step, used=clips.used_gradient(received))
+    party.learn(activation, received, batch, step, used=clips.used_gradient(received), source=source)
     update(party, step, active)
 
 
@@ -140,9 +179,9 @@ def gradient_of(party: PassiveParty, activation: Tensor, batch: Records, step: i
         ProtocolError: If the activation, which is not sent then, or the gradient holds NaN or infinite values.
     """
     sent = party.defend_activation(activation, batch, step)
-    awaited = Expected(active, "gradient", step, (party.wire or activation.dtype,), tuple(activation.shape))
+    awaited = party.awaited_gradient(activation, step, active)
     inbox = yield Outbox(send=(Message(party.name, active, "activation", step, sent),), wait=(awaited,))
-    return _received(party, inbox[active])
+    return received_finite(party, inbox[active])
 
 
 def update(party: PassiveParty, step: int, active: str) -> None:
@@ -168,7 +207,12 @@ def check_finite(message: Message) -> None:
         )
 
 
-def _received(party: ActiveParty | PassiveParty, message: Message) -> Tensor:
+def received_finite(party: ActiveParty | PassiveParty, message: Message) -> Tensor:
+    """Return what came, on the party's device.
+
+    Raises:
+        ProtocolError: If it holds NaN or infinite values.
+    """
     check_finite(message)
     return party.received(message.payload.detach())
 

@@ -25,7 +25,7 @@ class StepPlan:
         ends_epoch: Whether it is its epoch's last step, or the run's.
         evaluates: Whether an evaluation follows.
         logs: Whether a line of the log follows.
-        saves: Whether a checkpoint follows.
+        saves: Whether a checkpoint follows; it does wherever an evaluation does.
     """
 
     step: int

@@ -84,11 +84,14 @@ class Outbox:
         wait: What is awaited, one message a party.
         until: What must hold besides, brought about by other halves in the same process; a driver that has one half
             only refuses what does not hold yet. ``None``: nothing.
+        ahead: What will be awaited later, in the order in which each sender sends it: a driver may take it in while
+            the half computes, and takes memory for nothing that is not named here or awaited.
     """
 
     send: tuple[Message, ...] = ()
     wait: tuple[Expected, ...] = ()
     until: Callable[[], bool] | None = None
+    ahead: tuple[Expected, ...] = ()
 
 
 Inbox = Mapping[str, Message]

@@ -23,6 +23,10 @@ class Correspondent(Protocol):
         """Return the message that is awaited."""
         ...
 
+    def announce(self, expected: Expected) -> None:
+        """Take in a message before it is awaited."""
+        ...
+
 
 def drive(
     half: Half,
@@ -69,6 +73,8 @@ def drive(
                     if message.sender != party:
                         raise ProtocolError(f"{party} sent {message.kind} in the name of {message.sender}")
                     _link(links, message.receiver, party).send(message, timeout=timeout)
+                for one in outbox.ahead:
+                    _link(links, one.sender, party).announce(one)
                 inbox = {one.sender: _link(links, one.sender, party).receive(one, timeout=limit) for one in outbox.wait}
             except LinkError as error:
                 resume = partial(half.throw, error)

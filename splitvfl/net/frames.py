@@ -209,6 +209,13 @@ class Assembly:
         self._filled += len(part)
 
 
+def most_frames(expected: Expected) -> int:
+    """Return in how many frames a message comes at most, whichever of its dtypes and sizes it has."""
+    shape = tuple(size.stop - 1 if isinstance(size, range) else size for size in expected.shape)
+    size = max(size_in_bytes(shape, dtype) for dtype in expected.dtypes)
+    return max(1, -(-size // CHUNK))
+
+
 def _split_first(frame: bytes, sender: str) -> tuple[_Head, memoryview]:
     if not _FIRST.size <= len(frame) <= _LONGEST_FRAME or frame[0] != MESSAGE:
         raise ProtocolError(f"expected a message from {sender}, got {_in_words(frame)}")

@@ -138,6 +138,7 @@ class Link:
         self._hang_up = hang_up
         self._sent = 0
         self._received = 0
+        self._announced: dict[tuple[str, int], int] = {}
 
     @property
     def ended(self) -> Cause | None:
@@ -187,7 +188,26 @@ class Link:
         while (message := assembly.message) is None:
             assembly.add(self._next_frame(expected, timeout, deadline))
         self._received += 1
+        if self._announced.pop((expected.kind, expected.step), None) is not None:
+            self._make_room()
         return message
+
+    def announce(self, expected: Expected) -> None:
+        """Let a message that will be awaited later arrive while this party goes on; the second time does nothing.
+
+        Without it four frames of what comes next are taken in ahead, at most 1 MiB each, and the sender waits with the
+        rest. With it there is room for as many more as the largest such message has; they are looked at when the
+        message is awaited.
+        """
+        if expected.sender != self.peer:
+            raise ArgumentError(f"a link with {self.peer} brings nothing from {expected.sender}")
+        place = (expected.kind, expected.step)
+        if place not in self._announced:
+            self._announced[place] = frames.most_frames(expected)
+            self._make_room()
+
+    def _make_room(self) -> None:
+        self._stream.incoming.make_room(sum(self._announced.values()))
 
     def _next_frame(self, expected: Expected, timeout: float, deadline: float) -> bytes:
         what = f"waiting for {expected.kind} of step {expected.step} from {self.peer}"

@@ -46,9 +46,20 @@ class Pipe(Generic[_T]):
 
     def __init__(self, length: int) -> None:
         self._length = length
+        self._more = 0
         self._things: deque[_T] = deque()
         self._changed = threading.Condition()
         self._cause: Cause | None = None
+
+    def make_room(self, more: int) -> None:
+        """Let it hold so many things beyond its length, until told otherwise; what is in it already stays.
+
+        Args:
+            more: How many, from 0.
+        """
+        with self._changed:
+            self._more = more
+            self._changed.notify_all()
 
     @property
     def cause(self) -> Cause | None:
@@ -63,7 +74,7 @@ class Pipe(Generic[_T]):
             PipeTimeout: If there is no room in time.
         """
         with self._changed:
-            self._wait(lambda: len(self._things) < self._length, deadline)
+            self._wait(lambda: len(self._things) < self._length + self._more, deadline)
             if self._cause is not None:
                 raise PipeEnded(self._cause)
             self._things.append(thing)
@@ -72,7 +83,7 @@ class Pipe(Generic[_T]):
     def offer(self, thing: _T) -> None:
         """Put something in if there is room, and forget about it otherwise."""
         with self._changed:
-            if self._cause is None and len(self._things) < self._length:
+            if self._cause is None and len(self._things) < self._length + self._more:
                 self._things.append(thing)
                 self._changed.notify_all()
 

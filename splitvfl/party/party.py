@@ -308,22 +308,57 @@ class PassiveParty(Party):
             )
         return self.narrowed(self.activation[phase].apply(activation, step=step, ids=batch.ids, labels=None))
 
+    def awaited_gradient(self, activation: Tensor, step: int, active: str) -> Expected:
+        """Return what is awaited of the active party for an activation: a gradient of its shape."""
+        return Expected(active, "gradient", step, (self.wire or activation.dtype,), tuple(activation.shape))
+
     def output_width(self) -> int:
         """Return the width of its activations, which its bottom model shows on one record."""
         part = self.data.train if self.data.train.count else self.data.test
         with self.evaluating(), torch.no_grad():
             return self.activate(part.rows(torch.zeros(1, dtype=torch.int64)).to(self.device)).shape[1]
 
-    def observe(self, activation: Tensor, batch: Records, step: int, **received: Tensor) -> None:
-        """Let its observers look at what it received in a step, given by view field, and at what it holds itself."""
+    def view_source(self, activation: Tensor, batch: Records) -> ViewSource:
+        """Return what its own attacks may be shown of a step besides what it receives."""
+        return ViewSource(self.bottom, batch.columns.module_input(), activation)
+
+    def attacks_read(self, field: str) -> bool:
+        """Return whether one of its own attacks reads this view field."""
+        return any(field in observer.needs for observer in self.observers)
+
+    def observe(
+        self,
+        activation: Tensor,
+        batch: Records,
+        step: int,
+        *,
+        source: ViewSource | None = None,
+        **received: Tensor,
+    ) -> None:
+        """Let its observers look at what it received in a step, given by view field, and at what it holds itself.
+
+        Args:
+            activation: What the bottom put out.
+            batch: The records.
+            step: Number of the step.
+            source: What it held when the activation was made, if it holds something else now.
+            received: What it received.
+        """
         if not self.observers:
             return
-        source = ViewSource(self.bottom, batch.columns.module_input(), activation)
+        source = self.view_source(activation, batch) if source is None else source
         for observer in self.observers:
             observer(self.shown.view(observer.needs, source, received, party=self.name, step=step, ids=batch.ids))
 
     def learn(
-        self, activation: Tensor, gradient: Tensor, batch: Records, step: int, *, used: Tensor | None = None
+        self,
+        activation: Tensor,
+        gradient: Tensor,
+        batch: Records,
+        step: int,
+        *,
+        used: Tensor | None = None,
+        source: ViewSource | None = None,
     ) -> None:
         """Run the bottom's backward on a received gradient, and let its observers look.
 
@@ -333,8 +368,9 @@ class PassiveParty(Party):
             batch: The records.
             step: Number of the step.
             used: What of the gradient is used, if not all of it.
+            source: What it held when the activation was made, if it holds something else now.
         """
-        self.observe(activation, batch, step, gradient=gradient)
+        self.observe(activation, batch, step, source=source, gradient=gradient)
         if activation.requires_grad:  # a frozen bottom, or one without parameters, has nothing to learn
             activation.backward(gradient if used is None else used)
 

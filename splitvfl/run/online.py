@@ -461,6 +461,9 @@ class _Noted:
             self.lost = True
             raise
 
+    def announce(self, expected: Expected) -> None:
+        self._link.announce(expected)
+
 
 # --- a passive party
 

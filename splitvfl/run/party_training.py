@@ -87,6 +87,7 @@ class PartyTraining(ABC, Generic[P]):
         self.trains, self.crossed = False, False
         self._training, self._terms, self._plan = training, terms, plan
         self._one_way, self._draws_records = exchange.one_way, exchange.draws_records
+        self._in_flight = exchange.in_flight
         self._adds_noise = exchange.sum_noise is not None
         self._here, self._count = here or Rendezvous(), count
         self._parted = parted
@@ -137,17 +138,35 @@ class PartyTraining(ABC, Generic[P]):
 
     def _step(self, plan: StepPlan, count: int) -> Half:
         training = self._training
+        if self._in_flight:
+            self.side.look_ahead([len(later.rows) for later in training.coming(self._in_flight)])
         step = self.side.step(training.records[self.party.name], plan.step)
         loss = yield from self._training_messages(step)
         if loss is not None:
             training.loss = loss
+        if plan.saves:
+            yield from self._training_messages(self.side.drain())
         if plan.evaluates:
             yield from self._in_turn(self._evaluation(plan))
         yield from self._here.join(training.step_done, of=count)
         if training.saving:
-            if plan.saves or count > 1:  # else this party is interrupted alone
-                yield from self._in_turn(self.side.drain())
-            yield from self._here.join(training.step_saved, of=count)
+            yield from self._before_saving(plan, count)
+            yield from self._here.join(partial(training.step_saved, whole=not self.side.under_way), of=count)
+
+    def _before_saving(self, plan: StepPlan, count: int) -> Half:
+        """End what is under way where a stop was asked for between two checkpoints, if all parties stop together."""
+        if plan.saves or not self.side.under_way:
+            return
+        if count > 1:
+            yield from self._training_messages(self.side.drain())
+            self._training.notify(
+                f"{self.party.name} brought its batches in flight to an end for this stop. A run that goes on from "
+                "here is as good, and ends with other weights than one that was not stopped"
+            )
+        else:  # the others do not know that it stops, and go on: a checkpoint here would be of no use
+            self._training.notify(
+                f"{self.party.name} has batches in flight, and goes back to its last checkpoint when it goes on"
+            )
 
     def _training_messages(self, half: Half) -> Half:
         self.trains = True

@@ -188,3 +188,6 @@ class _Watched:
         if message.kind in self._guard.kinds:
             self._guard.admit(message)
         return message
+
+    def announce(self, expected: Expected) -> None:
+        self._link.announce(expected)

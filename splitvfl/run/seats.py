@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -65,17 +66,18 @@ class LabelBook:
     Args:
         train: The active party's training records.
         canaries: Those of them that have a coin toss for a label; ``None``: none has.
+        in_flight: How many steps back a message may belong that is looked at in the step under way.
     """
 
-    def __init__(self, train: Records, *, canaries: CoinLabels | None = None) -> None:
+    def __init__(self, train: Records, *, canaries: CoinLabels | None = None, in_flight: int = 0) -> None:
         self._train = train
         self._canaries = canaries
-        self._open: Records | None = None
+        self._open: deque[Records] = deque(maxlen=1 + in_flight)
         self._table: RecordTable | None = None
 
     def turn_to(self, batch: Records) -> None:
         """Take note of the records of the step that begins."""
-        self._open = batch
+        self._open.append(batch)
 
     def __call__(self, ids: Tensor) -> Tensor:
         """Return the labels of these records, ``(n,)`` float64, on the ids' device.
@@ -83,10 +85,10 @@ class LabelBook:
         Raises:
             ArgumentError: If there is no training record with such an id.
         """
-        batch = self._open
-        if batch is not None and batch.labels is not None and _same(batch.ids, ids):
-            assert batch.judged is not None
-            return batch.judged.double()
+        for batch in self._open:
+            if batch.labels is not None and _same(batch.ids, ids):
+                assert batch.judged is not None
+                return batch.judged.double()
         return self._looked_up(ids.cpu().numpy()).to(ids.device)
 
     def _looked_up(self, ids: Ids) -> Tensor:

@@ -188,6 +188,8 @@ class Trainer(Training):
             autocast=autocast,
             wire=wire,
         )
+        if own.in_flight:  # checkpoints are where nothing is in flight, so that weights depend on where they come
+            self._settings["checkpoint every"] = checkpoint_every or 0
         self._schedule_of = partial(
             Schedule,
             self.batches,
@@ -218,7 +220,7 @@ class Trainer(Training):
             active.training_labels.judged_records, known_positives, known_negatives, classes=active.task.classes
         )
         self.feature_attacks = [attack for attack in attacks if target_of(attack) == "features"]
-        self.labels_of = LabelBook(active.data.train, canaries=active.canaries)
+        self.labels_of = LabelBook(active.data.train, canaries=active.canaries, in_flight=own.in_flight)
         self._seats = Seats(
             active,
             self.passives,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from splitvfl.data.columns import Records
@@ -97,6 +99,7 @@ class Training(ABC):
         self._sums: dict[str, tuple[float, int]] = {}
         self._offset = 0
         self._monitor = Monitor(None)
+        self._coming: deque[StepPlan] = deque()
 
     @property
     @abstractmethod
@@ -153,12 +156,24 @@ class Training(ABC):
             for step in range(self.account.begun, self.step):  # of a checkpoint from before accounts were kept
                 self.account.begin(step)
         self._plans = self._schedule.plans(self.step)
+        self._coming.clear()
         self.plan = None
         if not self.stopped:
             self._go_on()
 
+    def coming(self, most: int) -> list[StepPlan]:
+        """Return the steps after the one under way, so many at most, up to the next one that a checkpoint follows."""
+        found: list[StepPlan] = []
+        last = self.plan
+        while last is not None and not last.saves and len(found) < most:
+            if len(found) == len(self._coming):
+                self._coming.extend(islice(self._plans, 1))
+            last = self._coming[len(found)] if len(found) < len(self._coming) else None
+            found += [last] if last is not None else []
+        return found
+
     def _go_on(self) -> None:
-        self.plan = next(self._plans, None)
+        self.plan = self._coming.popleft() if self._coming else next(self._plans, None)
         if self.plan is not None:
             if self.account is not None:
                 # Before anything of it is sent. A step that is taken again has the noise that it had.
@@ -185,13 +200,17 @@ class Training(ABC):
         if not self.saving:
             self._go_on()
 
-    def step_saved(self) -> None:
+    def step_saved(self, *, whole: bool = True) -> None:
         """Write a checkpoint after the step that was just done, and go on, unless it was the last one.
+
+        Args:
+            whole: Whether nothing of the step is still under way; otherwise nothing is written.
 
         Raises:
             Interrupted: At Ctrl-C.
         """
-        self.save_checkpoint()
+        if whole:
+            self.save_checkpoint()
         if self.stopped:
             self.plan = None
         elif self.signals.asked and self.step < self._schedule.steps:

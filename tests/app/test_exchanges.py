@@ -58,6 +58,23 @@ def test_every_name_gives_its_exchange(name: str) -> None:
         assert exchange.encryption == Encryption()
 
 
+def test_batches_in_flight_are_of_exchange_split_and_the_others_say_why_they_have_none() -> None:
+    exchange = exchange_of(config_of("{name: split, in_flight: 2}").exchange, rows=32)
+    assert isinstance(exchange, Split)
+    assert exchange.in_flight == 2
+    assert exchange.terms()["batches in flight"] == 2
+    assert exchange_of(config_of("split").exchange, rows=32).in_flight == 0
+    for name, why in {
+        "oracle": "stands for encrypted ones",
+        **dict.fromkeys(("residue", "taylor", "coordinator", "hybrid"), "a step is opened as a whole"),
+    }.items():
+        with pytest.raises(ConfigError, match=rf"exchanges\.yaml:9: exchange\.in_flight: .*{why}"):
+            config_of(f"{{name: {name}, in_flight: 1}}")
+    for value in ("-1", "17", "1.5", "two"):
+        with pytest.raises(ConfigError, match=r"exchanges\.yaml:9: exchange\.in_flight: "):
+            config_of(f"{{name: split, in_flight: {value}}}")
+
+
 def test_settings_reach_the_exchange() -> None:
     section = config_of(
         "{name: residue, approximation: minimax, processes: 2, stock: 7, "

@@ -86,6 +86,7 @@ def test_categories_have_no_principal_components() -> None:
         ("one-way", "defenses: [{name: randomised-response, epsilon: 1}]\n", "defends the labels, and has nothing"),
         ("one-way", "model: logistic-regression\n", "its top adds up the parties' logits"),
         ("{name: one-way, gradient_clip: 1.0}", "", "gradient_clip: no gradient is sent in exchange one-way"),
+        ("{name: one-way, in_flight: 1}", "", "in_flight: nothing comes back in exchange one-way"),
         ("{name: one-way, encryption: {}}", "", "sends activations in the clear, and nothing comes back"),
         ("{name: one-way, bottom: pcs}", "", "bottom: expected"),
         ("{name: one-way, width: 0}", "", "width: "),

@@ -14,7 +14,7 @@ from splitvfl.messaging.conversation import Expected
 from splitvfl.messaging.messages import Message
 from splitvfl.net import frames
 from splitvfl.net.frames import Hello, bye_frame, pack
-from splitvfl.net.link import GONE, Link, Stream, pair
+from splitvfl.net.link import GONE, WAITING_FRAMES, Link, Stream, pair
 
 BANK, TELECOM = Hello("bank", "credit", "active"), Hello("telecom", "credit", "passive")
 # Longer than anything here takes, shorter than a test may.
@@ -62,6 +62,59 @@ def test_both_may_send_large_messages_before_either_reads(ends: tuple[Link, Link
     received.append(bank.receive(Expected("telecom", "points", 0, *form), timeout=ENOUGH))
     other.join(ENOUGH)
     assert len(received) == 2
+
+
+def arrived(stream: Stream) -> int:
+    return len(stream.incoming._things)
+
+
+def until(count: int, stream: Stream) -> None:
+    """Wait until so many frames have arrived."""
+    deadline = time.monotonic() + ENOUGH
+    while arrived(stream) < count and time.monotonic() < deadline:
+        time.sleep(0.002)
+    assert arrived(stream) == count
+
+
+def test_what_is_announced_arrives_before_it_is_awaited_and_nothing_else_does(ends: tuple[Link, Link]) -> None:
+    """Each message has six frames of at most 1 MiB; four may come of whatever comes."""
+    bank, telecom = ends
+    stream, count = bank._stream, 6 * frames.CHUNK // 4
+    for step in range(3):
+        telecom.send(activation(step, count), timeout=ENOUGH)
+    until(WAITING_FRAMES, stream)
+
+    bank.announce(awaited(0, count))
+    bank.announce(awaited(0, count))
+    until(WAITING_FRAMES + 6, stream)
+    time.sleep(0.05)  # else what is held back may just not have come yet
+    assert arrived(stream) == WAITING_FRAMES + 6
+    assert torch.equal(bank.receive(awaited(0, count), timeout=ENOUGH).payload, activation(0, count).payload)
+    assert arrived(stream) == WAITING_FRAMES
+
+    bank.announce(awaited(1, count))
+    bank.announce(awaited(2, count))
+    until(12, stream)
+    for step in (1, 2):
+        assert torch.equal(bank.receive(awaited(step, count), timeout=ENOUGH).payload, activation(step, count).payload)
+
+
+def test_what_comes_in_the_place_of_what_was_announced_is_refused_when_it_is_awaited(ends: tuple[Link, Link]) -> None:
+    bank, telecom = ends
+    bank.announce(awaited(1, 3))
+    telecom.send(activation(2, 3), timeout=ENOUGH)
+    with pytest.raises(ProtocolError, match="expected activation of step 1 from telecom, got activation of step 2"):
+        bank.receive(awaited(1, 3), timeout=ENOUGH)
+    with pytest.raises(ArgumentError, match="brings nothing from shop"):
+        bank.announce(Expected("shop", "activation", 1, (torch.float32,), (3,)))
+
+
+@pytest.mark.parametrize(("shape", "count"), [((3,), 1), ((0,), 1), ((range(1, 9), 1 << 17), 4), ((1 << 18, 2), 2)])
+def test_room_is_made_for_the_largest_message_that_would_fit(shape: tuple[int | range, ...], count: int) -> None:
+    expected = Expected("telecom", "activation", 1, (torch.bfloat16, torch.float32), shape)
+    largest = torch.zeros([size.stop - 1 if isinstance(size, range) else size for size in shape])
+    assert frames.most_frames(expected) == count
+    assert len(list(pack(Message("telecom", "bank", "activation", 1, largest), 0).frames())) == count
 
 
 def test_a_wait_ends_with_who_was_waited_for_what_and_how_long(ends: tuple[Link, Link]) -> None:

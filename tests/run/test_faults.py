@@ -10,6 +10,7 @@ import random
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,9 @@ from tests.run.forked import PACE, Forked
 TWO, THREE = scenarios(epochs=5, batch=32, patience=3)
 # Each kind once; the run of three takes those that begin at an odd place.
 SHARES = {plan.name: [*list(KINDS)[number::2], LEAVING] for number, plan in enumerate((TWO, THREE))}
+# With batches in flight those that end a party between two steps, where some are under way.
+IN_FLIGHT = replace(scenarios(epochs=5, batch=32, patience=3, exchange="in-flight")[1], name="in-flight")
+SHARES[IN_FLIGHT.name] = ["killed", "killed, several at once", "network cut", "asked to stop, SIGTERM", LEAVING]
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +54,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow(reason="a fault of every kind, and a run without any")
-@pytest.mark.parametrize("plan", [TWO, THREE], ids=["two", "three"])
+@pytest.mark.parametrize("plan", [TWO, THREE, IN_FLIGHT], ids=["two", "three", "in-flight"])
 def test_a_disturbed_run_ends_like_an_undisturbed_one(plan: Scenario, workplace: Path) -> None:
     known = undisturbed(plan, workplace, pace=PACE, launch=Forked)
     run = Run(plan, workplace / plan.name, pace=PACE, launch=Forked)

@@ -110,6 +110,7 @@ CASES["coordinator"] = (
 CASES["hybrid"] = (HYBRID, ("lab",))
 NOISE = "{name: taylor, encryption: {key_bits: 2048}, noise: {epsilon: 0.5, delta: 0.1}}"
 # Where nobody defends anything.
+CASES["in flight"] = (THREE.replace("train:", "exchange: {name: split, in_flight: 2}\ntrain:"), ("lab", "shop"))
 CASES["canaries"] = (
     TWO.replace("  seed: 1\n", "  seed: 1\n  noise_seed_for_experiments: 2\n") + "audit: {canaries: 60}\n",
     ("lab",),
@@ -146,7 +147,11 @@ def test_a_networked_run_ends_like_the_run_in_one_process(
     whole = checkpoint.load(newest)
     for name in set(names) - {"coordinator"}:  # who has no model
         assert same_weights(weights_of(tmp_path / "runs" / name), whole[f"party-{name}"]["module"]), name
-    assert _figures(tmp_path / "runs" / "clinic") == _figures(tmp_path / "runs" / "whole")
+    lines = [_figures(tmp_path / "runs" / run) for run in ("clinic", "whole")]
+    if "in_flight" in text:  # within an epoch, of 15 steps, the seat in one process has not come to what is under way
+        lines = [[line for line in run if line["step"] % 15 == 0] for run in lines]
+    assert lines[0] == lines[1]
+    assert lines[0]
     apart, together = (
         json.loads((tmp_path / "runs" / run / "summary.json").read_text()) for run in ("clinic", "whole")
     )
